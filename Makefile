@@ -1,0 +1,63 @@
+# Every task of this repository. `make help` lists them.
+PYTHON ?= python3
+RIGS ?=
+
+export PATH := $(PATH):$(HOME)/.cargo/bin
+export CARGO_TARGET_DIR := $(CURDIR)/target
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+BINARY := target/release/herringbone
+VENV := .venv
+IN_VENV := $(CURDIR)/$(VENV)/bin/python
+WHEELS := target/wheels
+WHEEL_SOURCES = Cargo.toml Cargo.lock README.md $(shell find crates python -type f \
+	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench fmt clean
+
+help: ## This list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile
+
+setup: $(VENV)/wheel.stamp $(BINARY) ## .venv with torch and the wheel, target/release/herringbone; again: what changed
+
+demo: setup ## Train with 4 workers and 2 reducers, compare with Gloo, draw demo-report.svg
+	@$(IN_VENV) demo/run.py --report demo-report.svg
+
+test: setup ## All checks and tests, Rust and Python
+	@$(IN_VENV) tests/run.py
+
+bench: setup ## Time all-reduce on this machine; RIGS=folder: beside other libraries, in the rigs of that folder
+ifeq ($(RIGS),)
+	@$(BINARY) bench --processes 4
+	@$(BINARY) bench --processes 4 --reducers 2
+else
+	@cd $(RIGS) && ./bench.py local --add 'herringbone: $(CURDIR)/$(BINARY) bench --rig'
+endif
+
+fmt: ## Format the Rust sources
+	cargo fmt --all
+
+clean: ## Remove everything that was made
+	rm -rf target $(VENV) demo-report.svg
+
+# Cargo knows what changed, so it is always asked.
+.PHONY: $(BINARY)
+$(BINARY):
+	@command -v cargo >/dev/null || { echo "Rust is needed: see https://rustup.rs"; exit 1; }
+	cargo build --release --package herringbone-cli
+
+$(VENV)/python.stamp: tools/environment.py
+	$(PYTHON) tools/environment.py $(VENV)
+	@touch $@
+
+$(VENV)/requirements.stamp: requirements.txt $(VENV)/python.stamp
+	$(IN_VENV) -m pip install --progress-bar off --requirement requirements.txt
+	@touch $@
+
+$(VENV)/wheel.stamp: $(VENV)/requirements.stamp $(WHEEL_SOURCES) | $(BINARY)
+	rm -rf $(WHEELS)
+	$(VENV)/bin/maturin build --release --manifest-path python/Cargo.toml --interpreter $(IN_VENV) \
+		--compatibility linux --out $(WHEELS)
+	$(IN_VENV) -m pip install --quiet --force-reinstall --no-deps --no-index $(WHEELS)/*.whl
+	@touch $@

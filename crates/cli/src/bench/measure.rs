@@ -1,0 +1,227 @@
+//! One size: checked once in each placement, then timed back to back.
+
+use super::sample::{Pattern, Sample};
+use crate::Failure;
+use herringbone::{Collective, Communicator, ReduceOp};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant};
+
+/// What a back-to-back loop of one rank took.
+#[derive(Clone, Debug)]
+pub(super) struct Timing {
+    /// Wall time of the whole loop.
+    pub(super) wall: Duration,
+    /// CPU time of this process, all threads, in the same loop.
+    pub(super) cpu: Duration,
+    /// Wall time of each operation, ascending.
+    pub(super) each: Vec<Duration>,
+}
+
+/// Times `operation` back to back: two warm-ups, from which rank 0 chooses the number of iterations, one more, the loop.
+pub(super) fn time(
+    communicator: &Communicator,
+    budget: Duration,
+    mut operation: impl FnMut() -> Result<(), Failure>,
+) -> Result<Timing, Failure> {
+    let began = Instant::now();
+    operation()?;
+    operation()?;
+    let one = (began.elapsed() / 2).max(Duration::from_nanos(100));
+    let wanted = (budget.as_secs_f64() / one.as_secs_f64()).clamp(3.0, 20_000.0) as i64;
+    let mut agreed = [if communicator.rank() == 0 { wanted } else { 0 }];
+    communicator.all_reduce(&mut agreed, ReduceOp::Sum)?;
+
+    let mut each = Vec::with_capacity(agreed[0] as usize);
+    operation()?;
+    let (cpu, began) = (cpu_time(), Instant::now());
+    let mut last = began;
+    for _ in 0..agreed[0] {
+        operation()?;
+        let now = Instant::now();
+        each.push(now - last);
+        last = now;
+    }
+    let timing = Timing { wall: last - began, cpu: cpu_time() - cpu, each };
+    Ok(timing.sorted())
+}
+
+impl Timing {
+    fn sorted(mut self) -> Self {
+        self.each.sort_unstable();
+        self
+    }
+
+    /// The time below which `tenths` tenths of the operations stayed.
+    pub(super) fn quantile(&self, tenths: usize) -> Duration {
+        self.each[(self.each.len() * tenths / 10).min(self.each.len() - 1)]
+    }
+
+    fn mean(&self) -> Duration {
+        self.wall / self.each.len() as u32
+    }
+}
+
+/// What this process has used of all cores together.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// A zeroed buffer that starts on a page, so that all runs meet the same alignment.
+pub(super) struct Pages<T> {
+    memory: Vec<T>,
+    start: usize,
+    len: usize,
+}
+
+impl<T: Sample> Pages<T> {
+    pub(super) fn new(len: usize) -> Self {
+        const PAGE: usize = 4096;
+        let memory = vec![T::default(); len + PAGE / size_of::<T>()];
+        let start = memory.as_ptr().align_offset(PAGE).min(memory.len() - len);
+        Self { memory, start, len }
+    }
+
+    pub(super) fn get(&mut self) -> &mut [T] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+}
+
+/// A row of the table: one size, out of place and in place.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    /// The larger of input and output, as nccl-tests has it.
+    pub(super) bytes: usize,
+    /// Elements per rank of the smaller one.
+    pub(super) count: usize,
+    pub(super) out_of_place: Option<Column>,
+    pub(super) in_place: Option<Column>,
+}
+
+/// One placement's result, the same on every rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Column {
+    /// Mean over iterations and ranks.
+    pub(super) seconds: f64,
+    /// Elements that are not what they must be, of all ranks.
+    pub(super) wrong: u64,
+}
+
+impl Row {
+    pub(super) fn wrong(&self) -> u64 {
+        [self.out_of_place, self.in_place].iter().flatten().map(|column| column.wrong).sum()
+    }
+}
+
+/// One size of one collective.
+pub(super) struct Case<'a, T> {
+    communicator: &'a Communicator,
+    collective: Collective,
+    pattern: Pattern,
+    /// Elements of this rank's input and output.
+    input: usize,
+    output: usize,
+    count: usize,
+    element: std::marker::PhantomData<T>,
+}
+
+impl<'a, T: Sample> Case<'a, T> {
+    /// `bytes` is the size of the larger buffer; it is rounded down to whole elements, and parts for all ranks.
+    pub(super) fn new(
+        communicator: &'a Communicator,
+        collective: Collective,
+        op: ReduceOp,
+        bytes: usize,
+    ) -> Self {
+        let ranks = communicator.size();
+        let parts = match collective {
+            Collective::ReduceScatter | Collective::AllGather => ranks as usize,
+            _ => 1,
+        };
+        let count = bytes / size_of::<T>() / parts;
+        let (input, output) =
+            (collective.input_elements(ranks, count), collective.output_elements(ranks, count));
+        let pattern = Pattern { op, ranks };
+        Self { communicator, collective, pattern, input, output, count, element: std::marker::PhantomData }
+    }
+
+    /// Checks and times each placement that the collective has.
+    pub(super) fn row(&self, budget: Duration) -> Result<Row, Failure> {
+        let apart = !matches!(self.collective, Collective::Broadcast { .. });
+        let within = !matches!(
+            self.collective,
+            Collective::ReduceScatter | Collective::AllGather | Collective::Reduce { .. }
+        );
+        Ok(Row {
+            bytes: self.input.max(self.output) * size_of::<T>(),
+            count: self.count,
+            out_of_place: if apart { Some(self.out_of_place(budget)?) } else { None },
+            in_place: if within { Some(self.in_place(budget)?) } else { None },
+        })
+    }
+
+    fn out_of_place(&self, budget: Duration) -> Result<Column, Failure> {
+        let (mut input, mut output) = (Pages::new(self.input), Pages::new(self.output));
+        self.pattern.fill(input.get(), self.communicator.rank(), self.first(self.input));
+        self.apart(input.get(), output.get())?;
+        let wrong = self.wrong(output.get());
+        input.get().fill(T::default());
+        let timing = time(self.communicator, budget, || self.apart(input.get(), output.get()))?;
+        self.agree(&timing, wrong)
+    }
+
+    fn in_place(&self, budget: Duration) -> Result<Column, Failure> {
+        let mut buffer = Pages::new(self.input);
+        self.pattern.fill(buffer.get(), self.communicator.rank(), 0);
+        self.within(buffer.get())?;
+        let wrong = self.wrong(buffer.get());
+        buffer.get().fill(T::default());
+        let timing = time(self.communicator, budget, || self.within(buffer.get()))?;
+        self.agree(&timing, wrong)
+    }
+
+    fn apart(&self, input: &[T], output: &mut [T]) -> Result<(), Failure> {
+        let (communicator, op) = (self.communicator, self.pattern.op);
+        Ok(match self.collective {
+            Collective::AllReduce => communicator.all_reduce_into(input, output, op),
+            Collective::Reduce { root } => communicator.reduce(input, output, root, op),
+            Collective::ReduceScatter => communicator.reduce_scatter(input, output, op),
+            Collective::AllGather => communicator.all_gather(input, output),
+            Collective::Broadcast { .. } | Collective::Barrier => Ok(()),
+        }?)
+    }
+
+    fn within(&self, buffer: &mut [T]) -> Result<(), Failure> {
+        Ok(match self.collective {
+            Collective::Broadcast { root } => self.communicator.broadcast(buffer, root),
+            _ => self.communicator.all_reduce(buffer, self.pattern.op),
+        }?)
+    }
+
+    /// Which element of the whole buffer this rank's part starts with, if it has `len` elements.
+    fn first(&self, len: usize) -> usize {
+        if len < self.input.max(self.output) { self.communicator.rank() as usize * len } else { 0 }
+    }
+
+    fn wrong(&self, output: &[T]) -> u64 {
+        let rank = self.communicator.rank();
+        match self.collective {
+            Collective::Reduce { root } if root != rank => 0,
+            Collective::Broadcast { root } => self.pattern.wrong_inputs(output, root, 0),
+            Collective::AllGather if self.count > 0 => (0..)
+                .zip(output.chunks(self.count))
+                .map(|(rank, part)| self.pattern.wrong_inputs(part, rank, rank as usize * self.count))
+                .sum(),
+            _ => self.pattern.wrong_folds(output, self.first(self.output)),
+        }
+    }
+
+    /// The mean time and the sum of wrong elements, over all ranks.
+    fn agree(&self, timing: &Timing, wrong: u64) -> Result<Column, Failure> {
+        let mut seconds = [timing.mean().as_secs_f64()];
+        self.communicator.all_reduce(&mut seconds, ReduceOp::Average)?;
+        let mut all_wrong = [wrong as i64];
+        self.communicator.all_reduce(&mut all_wrong, ReduceOp::Sum)?;
+        Ok(Column { seconds: seconds[0], wrong: all_wrong[0] as u64 })
+    }
+}

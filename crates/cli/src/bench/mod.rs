@@ -1,0 +1,205 @@
+//! `herringbone bench`: times collectives and checks every result, in the columns of nccl-tests.
+
+mod measure;
+mod ranks;
+mod rig;
+mod sample;
+mod table;
+
+use crate::numbers::Sizes;
+use crate::{Failure, Outcome};
+use half::{bf16, f16};
+use herringbone::{Collective, Communicator, Config, DType, ReduceOp};
+use sample::Sample;
+use std::{ffi::OsString, io::Write, time::Duration};
+
+/// Time collectives and check every result, in the columns of nccl-tests
+///
+/// Inside a job (started by torchrun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set) every process is one
+/// rank and rank 0 prints. Without a job, --processes or --local makes one on this machine.
+#[derive(Clone, Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("ranks").args(["local", "processes", "rig"]))]
+pub(crate) struct Options {
+    /// What to run: all_reduce, reduce, broadcast, reduce_scatter, all_gather
+    #[arg(long, default_value = "all_reduce", value_name = "NAME")]
+    collective: Collective,
+    /// The rank that a reduce ends at and a broadcast starts from
+    #[arg(long, default_value_t = 0)]
+    root: u32,
+    /// Bytes per rank (of the whole buffer, for reduce_scatter and all_gather): 4,64K,25M, or 1K..16M doubling
+    #[arg(long, default_value = "4,1K,64K,1M,25M", value_name = "LIST")]
+    sizes: Sizes,
+    /// f32, f64, f16, bf16, i8, u8, i32, i64
+    #[arg(long, default_value = "f32")]
+    dtype: DType,
+    /// sum, average, product, min, max
+    #[arg(long, default_value = "sum")]
+    op: ReduceOp,
+    /// Seconds to spend on each row
+    #[arg(long, default_value_t = 0.5, value_name = "SECONDS", value_parser = positive)]
+    seconds: f64,
+    /// One JSON object per size instead of the table
+    #[arg(long)]
+    json: bool,
+    /// Run N ranks as threads of this process
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    local: Option<u32>,
+    /// Start N processes on this machine, one rank each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    processes: Option<u32>,
+    /// Start M reducers as well
+    #[arg(long, value_name = "M", requires = "processes", value_parser = clap::value_parser!(u32).range(1..=256))]
+    reducers: Option<u32>,
+    /// Fulfil the contract of the comparison rigs: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, BENCH_SIZES,
+    /// BENCH_BUDGET_S, BENCH_OUT, and a reducer at port 7070 of each of BENCH_EXTRA_HOSTS
+    #[arg(long)]
+    rig: bool,
+    /// Started by --processes: ends with its parent
+    #[arg(long, hide = true)]
+    child: bool,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if f64::is_finite(seconds) && seconds > 0.0 => Ok(seconds),
+        _ => Err("write a number of seconds above 0, like 0.5".to_owned()),
+    }
+}
+
+pub(crate) fn run(
+    options: &Options,
+    args: &[OsString],
+    out: &mut (dyn Write + Send),
+) -> Result<Outcome, Failure> {
+    let options = &Options { collective: with_root(options)?, ..options.clone() };
+    if options.rig {
+        return rig::run();
+    }
+    if let Some(ranks) = options.local {
+        return ranks::threads(ranks, out, |communicator, out| rows(options, communicator, out));
+    }
+    if let Some(ranks) = options.processes {
+        return ranks::processes(ranks, options.reducers.unwrap_or(0), args);
+    }
+    if options.child {
+        crate::end_with_parent()?;
+    }
+    rows(options, &Communicator::connect(job()?)?, out)
+}
+
+/// The job that the environment describes.
+fn job() -> Result<Config, Failure> {
+    if std::env::var_os("WORLD_SIZE").is_none() {
+        return Err(Failure::Usage {
+            problem: "no job: WORLD_SIZE is not set".to_owned(),
+            hint: "start it with torchrun, or add --processes 4 or --local 4 to run on this machine alone",
+        });
+    }
+    Ok(Config::from_env()?)
+}
+
+fn with_root(options: &Options) -> Result<Collective, Failure> {
+    match options.collective {
+        Collective::Barrier => Err(Failure::Usage {
+            problem: "a barrier moves no bytes".to_owned(),
+            hint: "measure an all_reduce of 4 bytes instead",
+        }),
+        other => Ok(Collective::from_code(other.code(), options.root).unwrap_or(other)),
+    }
+}
+
+/// Measures every size on this rank; rank 0 prints.
+fn rows(options: &Options, communicator: &Communicator, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    match options.dtype {
+        DType::F32 => rows_of::<f32>(options, communicator, out),
+        DType::F64 => rows_of::<f64>(options, communicator, out),
+        DType::F16 => rows_of::<f16>(options, communicator, out),
+        DType::Bf16 => rows_of::<bf16>(options, communicator, out),
+        DType::I8 => rows_of::<i8>(options, communicator, out),
+        DType::U8 => rows_of::<u8>(options, communicator, out),
+        DType::I32 => rows_of::<i32>(options, communicator, out),
+        DType::I64 => rows_of::<i64>(options, communicator, out),
+    }
+}
+
+fn rows_of<T: Sample>(
+    options: &Options,
+    communicator: &Communicator,
+    out: &mut dyn Write,
+) -> Result<Outcome, Failure> {
+    let mut printer =
+        (communicator.rank() == 0).then(|| table::Printer::new(options, communicator.size(), out));
+    if let Some(printer) = &mut printer {
+        printer.head(&communicator.describe())?;
+    }
+    let budget = Duration::from_secs_f64(options.seconds);
+    let mut wrong = 0;
+    for bytes in &options.sizes.0 {
+        let case = measure::Case::<T>::new(communicator, options.collective, options.op, *bytes);
+        let row = case.row(budget)?;
+        wrong += row.wrong();
+        if let Some(printer) = &mut printer {
+            printer.row(&row)?;
+        }
+    }
+    if let Some(printer) = &mut printer {
+        printer.trailer()?;
+    }
+    communicator.barrier()?;
+    Ok(Outcome::passed_if(wrong == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Verb};
+    use clap::Parser;
+
+    fn options(args: &[&str]) -> Options {
+        let command = Command::parse_from(["herringbone", "bench"].iter().chain(args));
+        let Verb::Bench(options) = command.verb else { panic!("bench is a verb") };
+        options
+    }
+
+    /// Every dtype, operation and collective, between threads: each row checks its own results.
+    #[test]
+    fn every_result_is_right() {
+        let mut cases: Vec<Vec<&str>> = Vec::new();
+        for collective in ["all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather"] {
+            cases.push(vec!["--collective", collective, "--root", "2"]);
+        }
+        for op in ReduceOp::ALL {
+            for dtype in DType::ALL {
+                cases.push(vec!["--op", op.name(), "--dtype", dtype.name()]);
+            }
+        }
+        for case in cases {
+            let mut args = vec!["--sizes", "0,8,4K,100K", "--seconds", "0.001"];
+            args.extend(&case);
+            let options = options(&args);
+            let options = &Options { collective: with_root(&options).unwrap(), ..options };
+            let outcome =
+                ranks::threads(3, &mut Vec::new(), |communicator, out| rows(options, communicator, out));
+            assert_eq!(outcome.unwrap(), Outcome::Passed, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_has_the_columns_of_nccl_tests() {
+        let options = &options(&["--sizes", "1K,2K", "--seconds", "0.001"]);
+        let mut text = Vec::new();
+        let outcome = ranks::threads(2, &mut text, |communicator, out| rows(options, communicator, out));
+        assert_eq!(outcome.unwrap(), Outcome::Passed);
+        let text = String::from_utf8(text).unwrap();
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(rows.len(), 2, "{text}");
+        assert!(rows.iter().all(|row| row.len() == 13), "{text}");
+        assert_eq!(rows[0][..5], ["1024", "256", "f32", "sum", "-1"]);
+        assert!(text.contains("# Out of bounds values : 0 OK"), "{text}");
+        assert!(text.contains("# Avg bus bandwidth    : "), "{text}");
+    }
+}

@@ -1,0 +1,84 @@
+//! `--rig`: the loop that all programs in the comparison rigs share, so that their numbers can stand side by side.
+//!
+//! In: `BENCH_SIZES` (bytes), `BENCH_BUDGET_S` (seconds per size), `BENCH_OUT` (a folder), `BENCH_EXTRA_HOSTS` (hosts
+//! with a reducer at port 7070), and the job. For each size an f32 sum in place of `(rank+1) * (i%17 + 1)`, checked in
+//! full, then the timed loop on zeroes. Out: `BENCH_OUT/r<rank>.jsonl`, one object per size.
+
+use super::measure::{Pages, time};
+use crate::{Failure, Outcome};
+use herringbone::{Communicator, Config, ReduceOp};
+use serde_json::json;
+use std::{env, fs::File, io::Write, path::PathBuf, time::Duration};
+
+const REDUCER_PORT: u16 = 7070;
+
+pub(super) fn run() -> Result<Outcome, Failure> {
+    let communicator = Communicator::connect(config()?)?;
+    let budget = Duration::from_secs_f64(setting("BENCH_BUDGET_S", 0.5)?);
+    let folder = env::var_os("BENCH_OUT").map_or(PathBuf::from("."), PathBuf::from);
+    let path = folder.join(format!("r{}.jsonl", communicator.rank()));
+    let mut out =
+        File::create(&path).map_err(Failure::system(format!("cannot create {}", path.display())))?;
+    let mut all = true;
+    for bytes in sizes()? {
+        let (line, ok) = one(&communicator, bytes, budget)?;
+        all &= ok;
+        writeln!(out, "{line}").map_err(Failure::system(format!("cannot write {}", path.display())))?;
+    }
+    communicator.barrier()?;
+    Ok(Outcome::passed_if(all))
+}
+
+fn config() -> Result<Config, Failure> {
+    let config = Config::from_env()?;
+    let hosts = env::var("BENCH_EXTRA_HOSTS").unwrap_or_default();
+    let reducers: Vec<String> = hosts
+        .split(',')
+        .map(str::trim)
+        .filter(|host| !host.is_empty())
+        .map(|host| format!("{host}:{REDUCER_PORT}"))
+        .collect();
+    Ok(if reducers.is_empty() { config } else { config.reducers(reducers) })
+}
+
+fn sizes() -> Result<Vec<usize>, Failure> {
+    let text = env::var("BENCH_SIZES").unwrap_or_else(|_| "4,1024,65536,1048576".to_owned());
+    text.split(',').map(|size| parsed("BENCH_SIZES", size.trim())).collect()
+}
+
+fn setting(name: &'static str, default: f64) -> Result<f64, Failure> {
+    env::var(name).map_or(Ok(default), |text| parsed(name, text.trim()))
+}
+
+fn parsed<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, Failure> {
+    text.parse().map_err(|_| Failure::Usage {
+        problem: format!("{name} holds `{text}`"),
+        hint: "write numbers, separated by commas where there are several",
+    })
+}
+
+/// One line of the result, and whether the checked result was right.
+fn one(communicator: &Communicator, bytes: usize, budget: Duration) -> Result<(String, bool), Failure> {
+    let (rank, ranks) = (communicator.rank() as usize, communicator.size() as usize);
+    let mut pages = Pages::<f32>::new(bytes / size_of::<f32>());
+    let buffer = pages.get();
+    for (index, element) in buffer.iter_mut().enumerate() {
+        *element = ((rank + 1) * (index % 17 + 1)) as f32;
+    }
+    communicator.all_reduce(buffer, ReduceOp::Sum)?;
+    let sum = (ranks * (ranks + 1) / 2) as f32;
+    let ok = buffer.iter().enumerate().all(|(index, element)| *element == sum * (index % 17 + 1) as f32);
+    buffer.fill(0.0);
+    let timing = time(communicator, budget, || Ok(communicator.all_reduce(buffer, ReduceOp::Sum)?))?;
+    let line = json!({
+        "bytes": bytes,
+        "iters": timing.each.len(),
+        "wall_s": timing.wall.as_secs_f64(),
+        "cpu_s": timing.cpu.as_secs_f64(),
+        "med_s": timing.quantile(5).as_secs_f64(),
+        "p10_s": timing.quantile(1).as_secs_f64(),
+        "p90_s": timing.quantile(9).as_secs_f64(),
+        "ok": ok,
+    });
+    Ok((line.to_string(), ok))
+}

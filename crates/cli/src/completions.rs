@@ -1,0 +1,21 @@
+//! `herringbone completions`: the completion script of a shell.
+
+use crate::{Command, Failure, Outcome};
+use clap::CommandFactory;
+use std::io::Write;
+
+/// Print the completion script of a shell
+///
+/// For bash: herringbone completions bash > ~/.local/share/bash-completion/completions/herringbone
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// The shell
+    shell: clap_complete::Shell,
+}
+
+pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(options.shell, &mut Command::command(), "herringbone", &mut script);
+    out.write_all(&script)?;
+    Ok(Outcome::Passed)
+}

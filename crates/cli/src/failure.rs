@@ -1,0 +1,56 @@
+//! Why a verb could not run to its end, in words that say what to do next.
+
+use herringbone::ErrorKind;
+use std::{io, process::ExitStatus};
+
+/// Exit code: a check failed.
+pub(crate) const CHECK: i32 = 1;
+/// Exit code: the command line or a setting cannot be used.
+pub(crate) const USAGE: i32 = 2;
+/// Exit code: a failure while running.
+pub(crate) const RUN: i32 = 3;
+
+/// A verb's failure; [`code`](Self::code) is the exit code.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Arguments that fit the grammar and still cannot be used.
+    #[error("{problem}; {hint}")]
+    Usage { problem: String, hint: &'static str },
+    /// What the engine reported. Its text names ranks and the next thing to do.
+    #[error("{}", .0.to_string().trim_start_matches("herringbone: "))]
+    Engine(#[from] herringbone::Error),
+    /// The operating system refused something.
+    #[error("{action}: {source}")]
+    System { action: String, source: io::Error },
+    /// Standard output could not be written.
+    #[error("cannot write the results: {0}")]
+    Output(#[from] io::Error),
+    /// A process that was started here failed; it has said why.
+    #[error("{who} ended with {status}; its own message is above")]
+    Child { who: String, status: ExitStatus },
+}
+
+impl Failure {
+    /// A refusal of the operating system while doing `action`.
+    pub(crate) fn system(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |source| Self::System { action, source }
+    }
+
+    /// The exit code that tells it apart for scripts.
+    pub(crate) fn code(&self) -> i32 {
+        match self {
+            Self::Usage { .. } => USAGE,
+            Self::Engine(error) => match error.kind() {
+                ErrorKind::Config { .. } | ErrorKind::Unsupported { .. } => USAGE,
+                _ => RUN,
+            },
+            _ => RUN,
+        }
+    }
+
+    /// Whether the reader of standard output has left, which is its right (`herringbone verify | head`).
+    pub(crate) fn is_closed_output(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

@@ -1,0 +1,125 @@
+//! The `herringbone` command: one module per verb, one function that runs it all.
+//!
+//! The binary and the Python wheel's console script both call [`main_from`], so they are the same program.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod completions;
+mod failure;
+mod numbers;
+mod serve;
+mod verify;
+
+use clap::Parser;
+use failure::Failure;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
+
+/// Gradient all-reduce that is proven, repeatable bit for bit, and helped by CPU machines.
+#[derive(Debug, Parser)]
+#[command(name = "herringbone", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    Verify(verify::Options),
+    Bench(bench::Options),
+    Serve(serve::Options),
+    Completions(completions::Options),
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done, and all checks passed
+  1  a check failed: a schedule that is not proven, a result that is wrong
+  2  the command line or a setting cannot be used
+  3  it failed while it ran: a lost rank, a timeout, an address in use";
+
+/// What a verb that ran to its end found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    Failed,
+}
+
+impl Outcome {
+    fn passed_if(passed: bool) -> Self {
+        if passed { Self::Passed } else { Self::Failed }
+    }
+}
+
+/// Runs the command line `args`, whose first item is the program's name, and returns the exit code: 0 done, 1 a check
+/// failed, 2 unusable arguments or settings, 3 a failure while running.
+///
+/// Results go to standard output, progress and errors to standard error. A reader that closes standard output early
+/// ends the command without an error.
+pub fn main_from(args: impl IntoIterator<Item = OsString>) -> i32 {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let command = match Command::try_parse_from(&args) {
+        Ok(command) => command,
+        Err(refusal) => {
+            let code = refusal.exit_code();
+            return if refusal.print().is_ok() { code } else { failure::RUN };
+        }
+    };
+    let mut out = BufWriter::new(io::stdout());
+    let result = command.verb.run(&args, &mut out).and_then(|outcome| {
+        out.flush()?;
+        Ok(outcome)
+    });
+    match result {
+        Ok(Outcome::Passed) => 0,
+        Ok(Outcome::Failed) => failure::CHECK,
+        Err(failure) if failure.is_closed_output() => 0,
+        Err(failure) => {
+            eprintln!("herringbone: {failure}");
+            failure.code()
+        }
+    }
+}
+
+impl Verb {
+    fn run(&self, args: &[OsString], out: &mut (dyn Write + Send)) -> Result<Outcome, Failure> {
+        match self {
+            Verb::Verify(options) => verify::run(options, out),
+            Verb::Bench(options) => bench::run(options, args, out),
+            Verb::Serve(options) => serve::run(options, out),
+            Verb::Completions(options) => completions::run(options, out),
+        }
+    }
+}
+
+/// Makes this process end when the one that started it does, however that ends.
+fn end_with_parent() -> Result<(), Failure> {
+    set_parent_process_death_signal(Some(Signal::TERM))
+        .map_err(|errno| Failure::system("cannot follow the parent process")(errno.into()))
+}
+
+/// Its Rust runs as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Command::command().debug_assert();
+    }
+
+    #[test]
+    fn exit_codes_are_the_documented_ones() {
+        let code = |args: &[&str]| main_from(args.iter().map(OsString::from));
+        assert_eq!(code(&["herringbone", "--version"]), 0);
+        assert_eq!(code(&["herringbone", "verify", "--algorithm", "radix", "--ranks", "2"]), 0);
+        assert_eq!(code(&["herringbone", "verify", "--ranks", "none"]), 2);
+        assert_eq!(code(&["herringbone", "serve", "--listen", "nowhere"]), 2);
+    }
+}

@@ -1,0 +1,5 @@
+//! The `herringbone` command; see the library of this package.
+
+fn main() {
+    std::process::exit(herringbone_cli::main_from(std::env::args_os()));
+}

@@ -1,0 +1,116 @@
+//! Numbers on the command line: sets like `2..8,16` (both ends included), sizes like `64K`, and bytes for people.
+
+use std::{collections::BTreeSet, str::FromStr};
+
+/// A set of whole numbers: `8`, `2..64` with both ends, or a list of those.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Set(BTreeSet<u32>);
+
+impl Set {
+    /// Ascending.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = u32> {
+        self.0.iter().copied()
+    }
+
+    pub(crate) fn one(number: u32) -> Self {
+        Self([number].into())
+    }
+}
+
+/// A text that is no [`Set`] or no list of [`Sizes`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NumberError {
+    /// For a [`Set`].
+    #[error("`{0}` is no number above 0 and no range of them: write 8, 2..64 (both included) or 2..8,16")]
+    Set(String),
+    /// More than can be meant.
+    #[error("{0} is above 65536")]
+    Large(u32),
+    /// For [`Sizes`].
+    #[error("`{0}` is no size and no range of sizes: write 4, 64K, 25M, 1G or 1K..16M (doubling)")]
+    Size(String),
+}
+
+impl FromStr for Set {
+    type Err = NumberError;
+
+    fn from_str(text: &str) -> Result<Self, NumberError> {
+        let number = |part: &str| match part.trim().parse() {
+            Ok(0) | Err(_) => Err(NumberError::Set(text.to_owned())),
+            Ok(number @ 65_537..) => Err(NumberError::Large(number)),
+            Ok(number) => Ok(number),
+        };
+        let mut set = BTreeSet::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once("..").unwrap_or((part, part));
+            set.extend(number(first)?..=number(last.strip_prefix('=').unwrap_or(last))?);
+        }
+        if set.is_empty() { Err(NumberError::Set(text.to_owned())) } else { Ok(Self(set)) }
+    }
+}
+
+/// Sizes of messages in bytes: `4`, `64K`, `25M`, `1G`, ranges that double like `1K..16M`, or a list of those.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes(pub(crate) Vec<usize>);
+
+impl FromStr for Sizes {
+    type Err = NumberError;
+
+    fn from_str(text: &str) -> Result<Self, NumberError> {
+        let mut sizes = Vec::new();
+        for part in text.split(',') {
+            match part.split_once("..") {
+                None => sizes.push(size(part)?),
+                Some((first, last)) => {
+                    let (first, last) = (size(first)?.max(1), size(last)?);
+                    sizes.extend(
+                        std::iter::successors(Some(first), |size| size.checked_mul(2))
+                            .take_while(|s| *s <= last),
+                    );
+                }
+            }
+        }
+        if sizes.is_empty() { Err(NumberError::Size(text.to_owned())) } else { Ok(Self(sizes)) }
+    }
+}
+
+fn size(text: &str) -> Result<usize, NumberError> {
+    let text = text.trim();
+    let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
+        Some(b'K') => (&text[..text.len() - 1], 10),
+        Some(b'M') => (&text[..text.len() - 1], 20),
+        Some(b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let count: Option<usize> = digits.parse().ok();
+    count.and_then(|count| count.checked_mul(1 << shift)).ok_or_else(|| NumberError::Size(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(text: &str) -> Option<Vec<u32>> {
+        text.parse::<Set>().ok().map(|set| set.iter().collect())
+    }
+
+    #[test]
+    fn sets_include_both_ends() {
+        assert_eq!(set("2..5"), Some(vec![2, 3, 4, 5]));
+        assert_eq!(set("2..=3,8"), Some(vec![2, 3, 8]));
+        assert_eq!(set("4, 2, 4"), Some(vec![2, 4]));
+        for text in ["", "0", "a", "5..2", "1..", "-1", "2..70000"] {
+            assert_eq!(set(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units_and_double() {
+        let sizes = |text: &str| text.parse::<Sizes>().ok().map(|sizes| sizes.0);
+        assert_eq!(sizes("4,1K,25m"), Some(vec![4, 1024, 25 << 20]));
+        assert_eq!(sizes("1K..6K"), Some(vec![1024, 2048, 4096]));
+        for text in ["", "K", "1T", "1.5K", "8..4", "99999999999G"] {
+            assert_eq!(sizes(text), None, "{text}");
+        }
+    }
+}

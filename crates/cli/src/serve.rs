@@ -1,0 +1,87 @@
+//! `herringbone serve`: a reducer, until SIGTERM or SIGINT.
+
+use crate::failure::{Failure, RUN};
+use crate::{Outcome, end_with_parent};
+use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::thread;
+
+/// Serve as a reducer: fold what workers send and return the sums
+///
+/// Serves all jobs that know the token, several at once, until SIGTERM or SIGINT; workers are told by
+/// HERRINGBONE_REDUCERS=ADDR:PORT,... The token is read from --token-file, HERRINGBONE_TOKEN_FILE or
+/// HERRINGBONE_TOKEN; without one only loopback addresses are served.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where to listen, as ADDR:PORT; port 0 takes a free one, and the line printed says which
+    #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDR:PORT", value_parser = address)]
+    listen: SocketAddr,
+    /// A file with the job token
+    #[arg(long, value_name = "PATH")]
+    token_file: Option<String>,
+    /// JSON instead of words: {"listening": "ADDR:PORT"} at the start, {"jobs", "received", "sent"} at the end
+    #[arg(long)]
+    json: bool,
+    /// Started by bench: ends with its parent
+    #[arg(long, hide = true)]
+    child: bool,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found =
+        text.to_socket_addrs().map_err(|error| format!("{error}; write ADDR:PORT, like 0.0.0.0:7070"))?;
+    found.next().ok_or_else(|| "the name has no address".to_owned())
+}
+
+pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    if options.child {
+        end_with_parent()?;
+    }
+    let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;
+    let server =
+        Server::bind(ServerOptions { token: token(options)?, ..ServerOptions::new(options.listen) })?;
+    stop_on_signals(signals, server.stop())?;
+    if options.json {
+        writeln!(out, "{}", json!({ "listening": server.address().to_string() }))?;
+    } else {
+        writeln!(out, "herringbone: reducer listening on {}", server.address())?;
+    }
+    out.flush()?;
+    server.run();
+    let ServerStats { served, received, sent, .. } = server.stats();
+    if options.json {
+        writeln!(out, "{}", json!({ "jobs": served, "received": received, "sent": sent }))?;
+    } else {
+        writeln!(
+            out,
+            "herringbone: reducer stopped; {served} jobs, {received} bytes received, {sent} bytes sent"
+        )?;
+    }
+    Ok(Outcome::Passed)
+}
+
+fn token(options: &Options) -> Result<Option<String>, Failure> {
+    Ok(match &options.token_file {
+        Some(path) => Some(herringbone::token_from_file(path)?),
+        None => herringbone::token_from_env()?,
+    })
+}
+
+/// Stops the server at the first signal, and ends the process at the second.
+fn stop_on_signals(mut signals: Signals, stop: Stop) -> Result<(), Failure> {
+    let wait = move || {
+        let mut arrivals = signals.forever();
+        if arrivals.next().is_some() {
+            stop.stop();
+        }
+        if arrivals.next().is_some() {
+            std::process::exit(RUN);
+        }
+    };
+    let thread = thread::Builder::new().name("hb-signals".to_owned()).spawn(wait);
+    thread.map(drop).map_err(Failure::system("cannot start a thread"))
+}

@@ -1,0 +1,165 @@
+//! The `herringbone` binary as a user meets it: output, exit codes, signals, processes.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
+use std::process::{Child, Command, Output, Stdio};
+
+fn herringbone(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_herringbone"));
+    command.args(args);
+    for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "HERRINGBONE_REDUCERS"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn output(args: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = herringbone(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+/// Ends its process with the test, however that ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+fn serve(args: &[&str]) -> (Running, BufReader<std::process::ChildStdout>, String) {
+    let args = [&["serve", "--listen", "127.0.0.1:0"], args].concat();
+    let mut child = Running(herringbone(&args).stdout(Stdio::piped()).spawn().unwrap());
+    let mut reader = BufReader::new(child.0.stdout.take().unwrap());
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    (child, reader, line)
+}
+
+fn signal(child: &Running, name: &str) {
+    let pid = child.0.id().to_string();
+    assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+}
+
+#[test]
+fn serve_says_where_and_ends_on_signals() {
+    for name in ["TERM", "INT"] {
+        let (mut child, mut rest, line) = serve(&[]);
+        let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+        TcpStream::connect(&address).unwrap();
+        signal(&child, name);
+        assert_eq!(child.0.wait().unwrap().code(), Some(0), "after SIG{name}");
+        rest.read_to_string(&mut String::new()).unwrap();
+    }
+}
+
+#[test]
+fn serve_speaks_json() {
+    let (_child, _rest, line) = serve(&["--json"]);
+    let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+    TcpStream::connect(value["listening"].as_str().unwrap()).unwrap();
+}
+
+#[test]
+fn an_address_in_use_is_a_failure_that_names_it() {
+    let (_child, _rest, line) = serve(&["--json"]);
+    let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let address = value["listening"].as_str().unwrap();
+    let (code, _, stderr) = output(&["serve", "--listen", address]);
+    assert_eq!(code, 3, "{stderr}");
+    assert!(stderr.contains(address), "{stderr}");
+}
+
+#[test]
+fn a_token_file_must_be_there() {
+    let (code, _, stderr) = output(&["serve", "--token-file", "no/such/file"]);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("no/such/file"), "{stderr}");
+}
+
+#[test]
+fn bench_starts_its_own_processes_and_reducers() {
+    let args = [
+        "bench",
+        "--processes",
+        "3",
+        "--reducers",
+        "2",
+        "--sizes",
+        "4,64K,1M",
+        "--seconds",
+        "0.01",
+        "--json",
+    ];
+    let (code, stdout, stderr) = output(&args);
+    assert_eq!(code, 0, "{stderr}");
+    let rows: Vec<serde_json::Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 3, "{stdout}");
+    for row in rows {
+        assert_eq!(row["ranks"], 3);
+        assert_eq!(row["out_of_place"]["wrong"], 0);
+        assert_eq!(row["in_place"]["wrong"], 0);
+    }
+}
+
+#[test]
+fn bench_without_a_job_says_how_to_get_one() {
+    let (code, _, stderr) = output(&["bench"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("--processes 4"), "{stderr}");
+}
+
+/// The contract of the comparison rigs, as a program that is not ours would check it.
+#[test]
+fn bench_fulfils_the_rigs_contract() {
+    let folder = std::env::temp_dir().join(format!("herringbone-rig-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let ranks: Vec<Running> = (0..2)
+        .map(|rank| {
+            let mut command = herringbone(&["bench", "--rig"]);
+            command.envs([("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]);
+            command.envs([("BENCH_SIZES", "4,4096"), ("BENCH_BUDGET_S", "0.01"), ("BENCH_EXTRA_HOSTS", "")]);
+            Running(command.env("RANK", rank.to_string()).env("BENCH_OUT", &folder).spawn().unwrap())
+        })
+        .collect();
+    for mut rank in ranks {
+        assert!(rank.0.wait().unwrap().success());
+    }
+    for rank in 0..2 {
+        let text = std::fs::read_to_string(folder.join(format!("r{rank}.jsonl"))).unwrap();
+        let rows: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(rows.iter().map(|row| row["bytes"].as_u64().unwrap()).collect::<Vec<_>>(), [4, 4096]);
+        for row in rows {
+            assert_eq!(row["ok"], true);
+            assert!(row["iters"].as_u64().unwrap() >= 3);
+            let seconds = ["p10_s", "med_s", "p90_s", "wall_s"].map(|name| row[name].as_f64().unwrap());
+            assert!(seconds.is_sorted() && seconds[0] > 0.0, "{row}");
+            assert!(row["cpu_s"].as_f64().unwrap() > 0.0);
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let mut child = herringbone(&["verify", "--ranks", "2..24"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn help_documents_the_exit_codes() {
+    let (code, stdout, _) = output(&["--help"]);
+    assert_eq!(code, 0);
+    for verb in ["verify", "bench", "serve", "completions", "Exit codes:"] {
+        assert!(stdout.contains(verb), "{stdout}");
+    }
+    let (code, stdout, _) = output(&["completions", "bash"]);
+    assert_eq!(code, 0);
+    assert!(stdout.contains("_herringbone()"));
+}

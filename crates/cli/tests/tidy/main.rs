@@ -1,0 +1,193 @@
+//! The house rules that a machine can check, as tests: sizes, arrows between crates, invariants, words, paths.
+
+mod source;
+
+use source::{Function, Source, root, sources};
+use std::collections::BTreeSet;
+use std::fs;
+
+/// The longest file, in lines.
+const FILE_LINES: usize = 500;
+/// The longest function, in lines.
+const FUNCTION_LINES: usize = 70;
+
+/// Fails with all findings at once.
+fn none(rule: &str, found: Vec<String>) {
+    assert!(found.is_empty(), "{rule}:\n  {}", found.join("\n  "));
+}
+
+#[test]
+fn files_are_short() {
+    let long = |source: &Source| {
+        let lines = source.text.lines().count();
+        (lines > FILE_LINES).then(|| format!("{} has {lines} lines", source.path))
+    };
+    let code = sources().into_iter().filter(Source::is_code);
+    none(
+        &format!("a file has at most {FILE_LINES} lines"),
+        code.filter_map(|source| long(&source)).collect(),
+    );
+}
+
+#[test]
+fn functions_are_short() {
+    let mut found = Vec::new();
+    for source in sources() {
+        for Function { name, line, lines } in source.functions() {
+            if lines > FUNCTION_LINES {
+                found.push(format!("{}:{line}: {name} has {lines} lines", source.path));
+            }
+        }
+    }
+    none(&format!("a function has at most {FUNCTION_LINES} lines"), found);
+}
+
+/// What each crate may depend on, of the crates of this repository and of others. A crate that is not listed is new:
+/// say here what it may know.
+const ARROWS: [(&str, &[&str]); 5] = [
+    ("crates/core", &["half", "hmac", "sha2", "thiserror"]),
+    ("crates/sys", &["herringbone-core", "crc32c", "half", "libc", "loom", "rustix", "thiserror"]),
+    (
+        "crates/herringbone",
+        &["herringbone-core", "herringbone-sys", "crc32c", "half", "rustix", "socket2", "thiserror", "toml"],
+    ),
+    (
+        "crates/cli",
+        &[
+            "clap",
+            "clap_complete",
+            "comfy-table",
+            "half",
+            "herringbone",
+            "indicatif",
+            "rustix",
+            "serde_json",
+            "signal-hook",
+            "thiserror",
+        ],
+    ),
+    ("python", &["herringbone", "herringbone-cli", "herringbone-sys", "pyo3"]),
+];
+
+#[test]
+fn crates_depend_only_downwards() {
+    let mut found = Vec::new();
+    for source in sources().iter().filter(|source| source.path.ends_with("/Cargo.toml")) {
+        let folder = source.path.trim_end_matches("/Cargo.toml");
+        let Some((_, allowed)) = ARROWS.iter().find(|(path, _)| *path == folder) else {
+            found.push(format!("{folder} is not listed in ARROWS"));
+            continue;
+        };
+        let extra = source.dependencies().into_iter().filter(|name| !allowed.contains(&name.as_str()));
+        found.extend(extra.map(|name| format!("{folder} depends on {name}")));
+    }
+    none("crates depend only on what ARROWS allows", found);
+}
+
+#[test]
+fn unsafe_code_is_only_in_sys() {
+    let forbids = |path: &str| {
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        (!text.contains("#![forbid(unsafe_code)]")).then(|| format!("{path} does not forbid unsafe code"))
+    };
+    let heads = ["crates/core/src/lib.rs", "crates/herringbone/src/lib.rs", "crates/cli/src/lib.rs"];
+    none("all unsafe code is in crates/sys", heads.into_iter().filter_map(forbids).collect());
+    let core = fs::read_to_string(root().join("crates/core/src/lib.rs")).unwrap();
+    assert!(core.contains("#![cfg_attr(not(test), no_std)]"), "core stays no_std, so that it can do no I/O");
+}
+
+/// The Python wheel turns addresses into regions in one module, which one method calls.
+#[test]
+fn python_confines_unsafe_code() {
+    let uses = |source: &Source| source.text.lines().filter(|line| line.contains("unsafe {")).count();
+    let native = sources().into_iter().filter(|source| source.path.starts_with("python/src/"));
+    let found = native.filter(|source| uses(source) > 1).map(|source| format!("{} has several", source.path));
+    none("a file of python/src has one unsafe block at most", found.collect());
+    let holders =
+        sources().into_iter().filter(|source| source.path.starts_with("python/src/") && uses(source) > 0);
+    assert!(
+        holders.count() <= 2,
+        "unsafe blocks are in the module that makes regions and in the one that calls it"
+    );
+}
+
+#[test]
+fn nothing_is_left_half_done() {
+    let marks =
+        ["TODO", "FIXME", "XXX", "HACK", "todo!(", "unimplemented!(", "dbg!(", "#[ignore", "Other(String)"];
+    none("finish it or leave it out", lines_with(&marks, Source::is_code));
+}
+
+#[test]
+fn no_path_of_a_machine_is_in_the_tree() {
+    let paths = ["/home/", "/root/", "/Users/", "/work/", "/mnt/"];
+    none("the tree is the same on every machine", lines_with(&paths, |_| true));
+}
+
+#[test]
+fn files_are_named_after_what_they_hold() {
+    let vague = ["util", "utils", "helper", "helpers", "misc", "common", "manager"];
+    let is_vague = |source: &Source| {
+        let parts: BTreeSet<&str> = source.path.split(['/', '.', '_']).collect();
+        vague.iter().any(|word| parts.contains(word))
+    };
+    none(
+        "a name says what is inside",
+        sources().into_iter().filter(is_vague).map(|source| source.path).collect(),
+    );
+}
+
+/// Where a line holds one of `words`, in the files that `chosen` picks; this test's own words do not count.
+fn lines_with(words: &[&str], chosen: impl Fn(&Source) -> bool) -> Vec<String> {
+    let own = "crates/cli/tests/tidy/main.rs";
+    let mut found = Vec::new();
+    for source in sources().into_iter().filter(|source| source.path != own && chosen(source)) {
+        for (number, line) in (1..).zip(source.text.lines()) {
+            if let Some(word) = words.iter().find(|word| line.contains(*word)) {
+                found.push(format!("{}:{number}: {word}", source.path));
+            }
+        }
+    }
+    found
+}
+
+/// Every "Invariant:" of ARCHITECTURE.md ends in "Check: `file` `name`", and the file has something of that name.
+#[test]
+fn invariants_have_checks() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let invariants: Vec<&str> = text
+        .split("\n\n")
+        .flat_map(|block| block.split("\n* "))
+        .filter(|part| part.contains("Invariant:"))
+        .collect();
+    assert!(invariants.len() >= 8, "ARCHITECTURE.md states its invariants");
+    none("every invariant names its check", invariants.into_iter().filter_map(without_check).collect());
+}
+
+/// What is wrong with an invariant's check, if anything is.
+fn without_check(invariant: &str) -> Option<String> {
+    let start: String = invariant.chars().take(70).collect();
+    let Some((_, check)) = invariant.split_once("Check:") else { return Some(format!("{start}: no check")) };
+    let named: Vec<&str> = check.split('`').skip(1).step_by(2).collect();
+    let [path, name, ..] = named[..] else { return Some(format!("{start}: write Check: `file` `name`")) };
+    match fs::read_to_string(root().join(path)) {
+        Err(_) => Some(format!("{start}: there is no {path}")),
+        Ok(text) if text.contains(name) => None,
+        Ok(_) => Some(format!("{start}: {path} has no {name}")),
+    }
+}
+
+/// The glossary has one entry per word, in alphabetical order, so that a word is found and defined once.
+#[test]
+fn the_glossary_is_sorted() {
+    let text = fs::read_to_string(root().join("GLOSSARY.md")).unwrap();
+    let words: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("**"))
+        .filter_map(|line| line.split_once("**"))
+        .map(|(word, _)| word.to_lowercase())
+        .collect();
+    assert!(words.len() > 30, "the glossary defines the words of the project");
+    let unordered = words.windows(2).filter(|pair| pair[0] >= pair[1]);
+    none("words ascend", unordered.map(|pair| format!("{} before {}", pair[0], pair[1])).collect());
+}

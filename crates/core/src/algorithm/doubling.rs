@@ -1,0 +1,53 @@
+//! Recursive doubling along the canonical tree: every rank of a node holds the node's partial sum, and in each round
+//! the two sides of a merge swap theirs. As many rounds as the tree is deep, for any number of ranks.
+//!
+//! Where a side is larger, the ranks of the smaller side send to several. Off powers of two this takes fewer rounds
+//! than to fold the surplus ranks in first and to serve them last (Thakur, Rabenseifner and Gropp, 2005), and it
+//! keeps the canonical shape, which that does not.
+
+use super::partial::{Partial, finish, form, merges_above};
+use crate::group::Group;
+use crate::schedule::{Chunk, Cut, Form, Place, ProgramBuilder, Rank, Schedule};
+use alloc::vec::Vec;
+
+pub(super) fn all_reduce(group: &Group) -> Schedule {
+    let keys = group.keys().to_vec();
+    Schedule::generated(group.size(), 0, Cut::Even { chunks: 1 }, move |rank| {
+        let mut program = ProgramBuilder::new();
+        exchange(&mut program, rank, &Partial::inputs(&keys), 0, Place::User(0));
+        program.build()
+    })
+}
+
+/// All-reduces one chunk among the holders of `partials`; the result goes to the user's buffer. This rank's is in
+/// `held`.
+pub(super) fn exchange(
+    program: &mut ProgramBuilder,
+    rank: Rank,
+    partials: &[Partial],
+    chunk: Chunk,
+    mut held: Place,
+) {
+    let keys: Vec<u32> = partials.iter().map(|partial| partial.key).collect();
+    let own = partials.iter().position(|partial| partial.holder == rank).expect("a holder");
+    let rounds = merges_above(own, &keys);
+    // Two slots, so that a fold never overwrites what the same round sends.
+    let slots: Vec<Place> = rounds.iter().skip(1).take(2).map(|_| program.slot(Form::Acc)).collect();
+    for (round, merge) in rounds.iter().enumerate() {
+        let (index, ours, theirs) = (own - merge.mine.start, merge.mine.len(), merge.other.len());
+        program.send(held, merge.other.clone().skip(index).step_by(ours).map(|at| partials[at].holder));
+
+        let mut partner = partials[merge.other.start + index % theirs];
+        if theirs > 1 {
+            partner.form = form(theirs);
+        }
+        let mut sources = [partials[own].origin(rank, held), partner.origin(rank, held)];
+        sources.sort_by_key(|(key, _)| *key);
+        if round + 1 == rounds.len() {
+            finish(program, chunk, &sources, held);
+        } else {
+            held = slots[round % 2];
+            program.fold(chunk, &sources, held, false);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Two algorithms, one inside hosts and one across them: the slow links carry one partial sum of each host.
+//!
+//! Inside a host [`radix`](super::radix) scatters: each rank comes to hold the host's partial sum of its chunks. Across
+//! hosts the holders of a chunk all-reduce it: by more stages of radix, by doubling or in one shot. Then each host
+//! gathers. The shape stays canonical because a host's ranks are a whole node of the canonical tree.
+
+use super::owners::{Level, Node, levels, stages};
+use super::partial::Partial;
+use super::radix::{Halves, checked, lone_ranks};
+use super::{Algorithm, Unsupported, doubling, one_shot};
+use crate::group::{Group, Rank};
+use crate::schedule::{Chunk, Cut, Place, Program, ProgramBuilder, Schedule};
+use alloc::{collections::BTreeSet, string::ToString, vec::Vec};
+use core::ops::Range;
+
+pub(super) fn all_reduce(
+    group: &Group,
+    hosts: &[u32],
+    inner: &Algorithm,
+    outer: &Algorithm,
+) -> Result<Schedule, Unsupported> {
+    let (inside, outer) = composed(inner, outer)?;
+    let (inside, keys) = (inside.to_vec(), group.keys().to_vec());
+    let hosts = whole_hosts(&keys, hosts)?;
+    let largest = hosts.iter().map(|host| host.len() as u32).max().expect("a host");
+    let (chunks, across) = match outer {
+        Outer::Radix(factors) => (group.size(), Across::Stages(levels(&keys, hosts, factors))),
+        Outer::Exchange(exchange) => {
+            let nodes = hosts.into_iter().map(|host| Node::in_turn(host, largest)).collect();
+            (largest, Across::Exchange(nodes, exchange))
+        }
+    };
+    Ok(Schedule::generated(group.size(), 0, Cut::Even { chunks }, move |rank| {
+        program(&keys, chunks, &inside, &across, rank)
+    }))
+}
+
+type Exchange = fn(&mut ProgramBuilder, Rank, &[Partial], Chunk, Place);
+
+enum Outer<'a> {
+    Radix(&'a [u32]),
+    Exchange(Exchange),
+}
+
+fn composed<'a>(inner: &'a Algorithm, outer: &'a Algorithm) -> Result<(&'a [u32], Outer<'a>), Unsupported> {
+    use Algorithm::{Doubling, OneShot, Radix};
+    Ok(match (inner, outer) {
+        (Radix(inside), Radix(across)) => (checked(inside)?, Outer::Radix(checked(across)?)),
+        (Radix(inside), Doubling) => (checked(inside)?, Outer::Exchange(doubling::exchange)),
+        (Radix(inside), OneShot) => (checked(inside)?, Outer::Exchange(one_shot::exchange)),
+        _ => return Err(Unsupported::Composition { inner: inner.to_string(), outer: outer.to_string() }),
+    })
+}
+
+/// What happens above the hosts: more stages of the same scatter, or an all-reduce of each chunk on its own.
+enum Across {
+    Stages(Vec<Level>),
+    Exchange(Vec<Node>, Exchange),
+}
+
+fn program(keys: &[u32], chunks: u32, inside: &[u32], across: &Across, rank: Rank) -> Program {
+    let (above, host) = match across {
+        Across::Stages(levels) => stages(levels, Node::in_turn(0..keys.len() as Rank, chunks), rank),
+        Across::Exchange(hosts, _) => {
+            let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("hosts cover all ranks");
+            (Vec::new(), host.clone())
+        }
+    };
+    let inner_levels = levels(keys, lone_ranks(host.ranks.clone()), inside);
+    let (mut stages, _) = stages(&inner_levels, host.clone(), rank);
+    stages.extend(above);
+
+    let halves = Halves { keys, rank, chunks, stages: &stages };
+    let mut program = ProgramBuilder::new();
+    let held = halves.reduce_scatter(&mut program);
+    if let Across::Exchange(hosts, exchange) = across {
+        for chunk in halves.owned(&host) {
+            let partials: Vec<Partial> = hosts.iter().map(|host| halves.partial(host, chunk)).collect();
+            exchange(&mut program, rank, &partials, chunk, held[chunk as usize]);
+        }
+    }
+    halves.all_gather(&mut program);
+    program.build()
+}
+
+/// The ranks of each host, if each host is a whole node of the canonical tree and there are levels inside and across.
+fn whole_hosts(keys: &[u32], hosts: &[u32]) -> Result<Level, Unsupported> {
+    let workers = keys.len() as u32;
+    if hosts.len() != keys.len() {
+        return Err(Unsupported::UnknownHosts { known: hosts.len(), workers });
+    }
+    let mut known = BTreeSet::new();
+    let mut runs = Level::new();
+    for run in hosts.chunk_by(|a, b| a == b) {
+        let start = runs.last().map_or(0, |last| last.end);
+        let run_of_ranks = start..start + run.len() as Rank;
+        if !known.insert(run[0]) || !is_node(keys, &run_of_ranks) {
+            return Err(Unsupported::SplitHost { rank: start });
+        }
+        runs.push(run_of_ranks);
+    }
+    match runs.len() {
+        1 => Err(Unsupported::OneHost { workers }),
+        lone if lone == keys.len() => Err(Unsupported::LoneWorkers { workers }),
+        _ => Ok(runs),
+    }
+}
+
+/// Whether the ranks of a run are all that lie below one node of the canonical tree.
+fn is_node(keys: &[u32], run: &Range<Rank>) -> bool {
+    let (first, last) = (keys[run.start as usize], keys[run.end as usize - 1]);
+    let below = u32::BITS - (first ^ last).leading_zeros();
+    let outside = |key: &u32| key.checked_shr(below) != first.checked_shr(below);
+    let before = run.start.checked_sub(1).map(|rank| &keys[rank as usize]);
+    before.is_none_or(outside) && keys.get(run.end as usize).is_none_or(outside)
+}

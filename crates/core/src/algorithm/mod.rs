@@ -1,0 +1,264 @@
+//! The algorithms: pure functions from a group and a collective to a schedule. One algorithm, one file.
+//!
+//! With N workers and K bytes a worker sends and receives:
+//!
+//! | name | serves | bytes | rounds | canonical |
+//! |---|---|---|---|---|
+//! | `radix(r1,r2,...)` | all_reduce | 2(N-1)/N K | 2 per stage | yes |
+//! | | reduce_scatter, all_gather | (N-1)/N K | 1 per stage | yes |
+//! | `doubling` | all_reduce, barrier | ceil(log2(N)) K received, and sent for powers of two | ceil(log2(N)) | yes |
+//! | `one_shot` | all_reduce, barrier, all_gather | (N-1) K | 1 | yes |
+//! | `tree` | all_reduce, reduce, broadcast | K up and K down each edge | floor(log2(N)) up, as many down | yes |
+//! | `reduction_server` | all_reduce | K; a reducer N K / reducers | 2 | yes |
+//! | `hierarchical(inner,outer)` | all_reduce | one partial sum per host on the slow links | of its parts | yes |
+//! | `ring` | all_reduce | 2(N-1)/N K | 2(N-1) | for N = 2 |
+//!
+//! `sharded` is `radix` with a single stage. Canonical: the bits are those of the group's
+//! [canonical tree](crate::group), for any group, any message size and whichever of them is taken.
+//! [`Cost`](cost::Cost) counts a schedule; tests hold the table against it.
+//!
+//! ```
+//! use herringbone_core::algorithm::{Algorithm, Layout};
+//! use herringbone_core::{collective::Collective, group::Group, verify::verify};
+//!
+//! let (algorithm, group): (Algorithm, _) = ("reduction_server".parse()?, Group::of_size(3));
+//! let layout = Layout { reducers: 2, hosts: &[] };
+//! let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout)?;
+//! println!("{schedule}");
+//! assert!(verify(schedule, Collective::AllReduce, &group)?.restartable());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod cost;
+mod doubling;
+mod hierarchical;
+mod name;
+mod one_shot;
+mod owners;
+mod partial;
+mod radix;
+mod reduction_server;
+mod ring;
+mod tree;
+
+pub use name::ParseAlgorithmError;
+
+use crate::collective::Collective;
+use crate::group::{Group, Rank};
+use crate::schedule::{Cut, Origin, Place, ProgramBuilder, Schedule};
+use alloc::{boxed::Box, string::String, string::ToString, vec, vec::Vec};
+
+/// A way to do a collective. [`FromStr`](core::str::FromStr) reads the names of the [table](self), and
+/// [`Display`](core::fmt::Display) writes them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Chunks travel round a ring of all ranks (Patarasuk and Yuan, 2009): reduce-scatter, then all-gather.
+    Ring,
+    /// Reduce-scatter, then all-gather, over the levels of the canonical tree, with these factors: powers of two, the
+    /// lowest level first. None: a single stage, in which each rank folds its own chunk (`sharded`). The last stage
+    /// covers what the factors leave over; factors beyond the tree's top are ignored.
+    Radix(Vec<u32>),
+    /// Recursive doubling along the canonical tree: in each round the halves of a node swap their partial sums.
+    Doubling,
+    /// Every rank sends its whole input to every other, and folds them all.
+    OneShot,
+    /// A binomial tree in the canonical tree's shape, towards the root, from the root, or both.
+    Tree,
+    /// Each reducer folds one chunk for all workers and sends the result back (Herring, BytePS).
+    ReductionServer,
+    /// Inside hosts, across hosts, inside hosts, for hosts whose ranks are whole nodes of the canonical tree.
+    Hierarchical {
+        /// Reduces and gathers inside a host: [`Radix`](Self::Radix).
+        inner: Box<Algorithm>,
+        /// All-reduces across hosts: [`Radix`](Self::Radix), [`Doubling`](Self::Doubling) or
+        /// [`OneShot`](Self::OneShot).
+        outer: Box<Algorithm>,
+    },
+}
+
+/// What an algorithm may know of the machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout<'a> {
+    /// How many reducers the roster has.
+    pub reducers: u32,
+    /// The host of each worker, as any number that is equal for workers of one host; empty where it is not known.
+    pub hosts: &'a [u32],
+}
+
+/// Why an algorithm cannot serve, and what can.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsupported {
+    /// The algorithm has no schedule for this collective.
+    #[error("{algorithm} has no {collective}: use {instead}")]
+    Collective {
+        /// The algorithm.
+        algorithm: String,
+        /// The collective's name.
+        collective: &'static str,
+        /// An algorithm that has one.
+        instead: &'static str,
+    },
+    /// The root is not in the group.
+    #[error("root {root} is not in a group of {size}: use a rank below {size}")]
+    Root {
+        /// The root asked for.
+        root: Rank,
+        /// The group's size.
+        size: u32,
+    },
+    /// A factor cannot be a number of the canonical tree's children.
+    #[error("radix factor {factor} is not a power of two above 1: use 2, 4, 8, ...")]
+    Factor {
+        /// The factor asked for.
+        factor: u32,
+    },
+    /// There is nobody to reduce.
+    #[error("reduction_server needs a reducer and the group has none: name reducers, or use radix")]
+    NoReducers,
+    /// The algorithms do not compose.
+    #[error(
+        "hierarchical takes radix inside hosts, and radix, doubling or one_shot across them, \
+         but not hierarchical({inner},{outer})"
+    )]
+    Composition {
+        /// What was asked for inside hosts.
+        inner: String,
+        /// What was asked for across hosts.
+        outer: String,
+    },
+    /// Not every worker's host is known.
+    #[error("hierarchical needs every worker's host and knows {known} of {workers}: use radix")]
+    UnknownHosts {
+        /// How many hosts were given.
+        known: usize,
+        /// How many workers there are.
+        workers: u32,
+    },
+    /// There is no level across hosts.
+    #[error("hierarchical needs several hosts and all {workers} workers are on one: use radix")]
+    OneHost {
+        /// How many workers there are.
+        workers: u32,
+    },
+    /// There is no level inside hosts.
+    #[error("hierarchical needs hosts with several workers and all {workers} have one: use radix")]
+    LoneWorkers {
+        /// How many workers there are.
+        workers: u32,
+    },
+    /// A host's partial sum would not be one of the canonical tree.
+    #[error(
+        "hierarchical needs each host's workers to be a whole node of the canonical tree and those of rank {rank}'s \
+         host are not: use radix, or give every host the same power of two of consecutive ranks"
+    )]
+    SplitHost {
+        /// A worker of the host: the first of a run of ranks that is no whole node, or not all of its host.
+        rank: Rank,
+    },
+}
+
+impl Unsupported {
+    /// Whether the reason is how workers lie on hosts, rather than what was asked for.
+    pub fn is_layout(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownHosts { .. }
+                | Self::OneHost { .. }
+                | Self::LoneWorkers { .. }
+                | Self::SplitHost { .. }
+        )
+    }
+}
+
+impl Algorithm {
+    /// One of each, with its default parameters, in the order of the [table](self).
+    pub fn all() -> [Self; 7] {
+        [
+            Self::Radix(vec![]),
+            Self::Doubling,
+            Self::OneShot,
+            Self::Tree,
+            Self::ReductionServer,
+            Self::hierarchical(),
+            Self::Ring,
+        ]
+    }
+
+    /// Sharded inside hosts and across them.
+    pub fn hierarchical() -> Self {
+        Self::Hierarchical { inner: Box::new(Self::Radix(vec![])), outer: Box::new(Self::Radix(vec![])) }
+    }
+
+    /// The schedule for a collective, the same on every rank; programs are made when they are asked for.
+    ///
+    /// # Errors
+    /// [`Unsupported`] where the algorithm cannot serve this collective, group or layout.
+    pub fn schedule(
+        &self,
+        collective: Collective,
+        group: &Group,
+        layout: &Layout<'_>,
+    ) -> Result<Schedule, Unsupported> {
+        let workers = group.size();
+        if let Some(root) = collective.root().filter(|root| *root >= workers) {
+            return Err(Unsupported::Root { root, size: workers });
+        }
+        let schedule = self.generate(collective, group, layout)?;
+        Ok(if schedule.ranks() == 1 { alone(collective) } else { schedule })
+    }
+
+    fn generate(
+        &self,
+        collective: Collective,
+        group: &Group,
+        layout: &Layout<'_>,
+    ) -> Result<Schedule, Unsupported> {
+        use Collective::{AllGather, AllReduce, Barrier, Broadcast, Reduce, ReduceScatter};
+        Ok(match (self, collective) {
+            (Self::Ring, AllReduce) => ring::all_reduce(group.size()),
+            (Self::Radix(factors), AllReduce) => radix::all_reduce(group, radix::checked(factors)?),
+            (Self::Radix(factors), ReduceScatter) => radix::reduce_scatter(group, radix::checked(factors)?),
+            (Self::Radix(factors), AllGather) => radix::all_gather(group, radix::checked(factors)?),
+            (Self::Doubling, AllReduce | Barrier) => doubling::all_reduce(group),
+            (Self::OneShot, AllReduce | Barrier) => one_shot::all_reduce(group),
+            (Self::OneShot, AllGather) => radix::all_gather(group, &[]),
+            (Self::Tree, AllReduce) => tree::all_reduce(group),
+            (Self::Tree, Reduce { root }) => tree::reduce(group, root),
+            (Self::Tree, Broadcast { root }) => tree::broadcast(group, root),
+            (Self::ReductionServer, AllReduce) => match layout.reducers {
+                0 => return Err(Unsupported::NoReducers),
+                reducers => reduction_server::all_reduce(group, reducers),
+            },
+            (Self::Hierarchical { inner, outer }, AllReduce) => {
+                hierarchical::all_reduce(group, layout.hosts, inner, outer)?
+            }
+            (algorithm, collective) => {
+                return Err(Unsupported::Collective {
+                    algorithm: algorithm.to_string(),
+                    collective: collective.name(),
+                    instead: match collective {
+                        AllReduce | ReduceScatter | AllGather => "radix",
+                        Reduce { .. } | Broadcast { .. } => "tree",
+                        Barrier => "doubling",
+                    },
+                });
+            }
+        })
+    }
+}
+
+/// The schedule of a group of one: finish the input where there is something to fold, else nothing.
+fn alone(collective: Collective) -> Schedule {
+    let cut = match collective {
+        Collective::ReduceScatter | Collective::AllGather => Cut::Given { parts: 1 },
+        _ => Cut::Even { chunks: 1 },
+    };
+    Schedule::generated(1, 0, cut, move |_| {
+        let mut program = ProgramBuilder::new();
+        if collective.folds() {
+            program.fold(0, &[(0, Origin::At(Place::User(0)))], Place::User(0), true);
+        }
+        program.build()
+    })
+}

@@ -1,0 +1,142 @@
+//! The algorithms' names, as users write them.
+
+use super::Algorithm;
+use alloc::{boxed::Box, string::String, string::ToString, vec, vec::Vec};
+use core::{fmt, str::FromStr};
+
+impl Algorithm {
+    /// The name without parameters.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::Radix(_) => "radix",
+            Self::Doubling => "doubling",
+            Self::OneShot => "one_shot",
+            Self::Tree => "tree",
+            Self::ReductionServer => "reduction_server",
+            Self::Hierarchical { .. } => "hierarchical",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Self::Radix(factors) if !factors.is_empty() => {
+                let factors: Vec<String> = factors.iter().map(u32::to_string).collect();
+                write!(f, "({})", factors.join(","))
+            }
+            Self::Hierarchical { inner, outer } => write!(f, "({inner},{outer})"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A text that names no algorithm.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no algorithm is called {text:?}: use radix, radix(8,8), sharded, doubling, one_shot, tree, reduction_server, \
+     hierarchical, hierarchical(radix,doubling) or ring"
+)]
+pub struct ParseAlgorithmError {
+    text: String,
+}
+
+impl FromStr for Algorithm {
+    type Err = ParseAlgorithmError;
+
+    /// Reads a name with its parameters; spaces around names and numbers do not count.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse(text).ok_or_else(|| ParseAlgorithmError { text: text.to_string() })
+    }
+}
+
+fn parse(text: &str) -> Option<Algorithm> {
+    let (name, parameters) = split(text)?;
+    match (name, &parameters[..]) {
+        ("hierarchical", []) => Some(Algorithm::hierarchical()),
+        ("hierarchical", [inner, outer]) => Some(Algorithm::Hierarchical {
+            inner: Box::new(parse_flat(split(inner)?)?),
+            outer: Box::new(parse_flat(split(outer)?)?),
+        }),
+        _ => parse_flat((name, parameters)),
+    }
+}
+
+/// Everything but hierarchies, which do not nest.
+fn parse_flat((name, parameters): (&str, Vec<&str>)) -> Option<Algorithm> {
+    Some(match (name, &parameters[..]) {
+        ("radix", factors) => {
+            Algorithm::Radix(factors.iter().map(|factor| factor.trim().parse().ok()).collect::<Option<_>>()?)
+        }
+        ("sharded", []) => Algorithm::Radix(vec![]),
+        ("doubling", []) => Algorithm::Doubling,
+        ("one_shot", []) => Algorithm::OneShot,
+        ("tree", []) => Algorithm::Tree,
+        ("reduction_server", []) => Algorithm::ReductionServer,
+        ("ring", []) => Algorithm::Ring,
+        _ => return None,
+    })
+}
+
+/// Splits `name(a,b(c,d))` into `name` and `[a, b(c,d)]`.
+fn split(text: &str) -> Option<(&str, Vec<&str>)> {
+    let Some((name, rest)) = text.trim().split_once('(') else { return Some((text.trim(), vec![])) };
+    let inside = rest.strip_suffix(')')?;
+    let mut depth = 0usize;
+    let parameters = inside.split(|c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    });
+    Some((name.trim_end(), parameters.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        let more =
+            ["radix(2)", "radix(8,64)", "hierarchical(radix(2,2),one_shot)", "hierarchical(radix,radix(4))"];
+        let all = Algorithm::all().map(|algorithm| algorithm.to_string());
+        for text in more.iter().copied().chain(all.iter().map(String::as_str)) {
+            let algorithm: Algorithm = text.parse().unwrap();
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm), "{text}");
+        }
+        assert_eq!("sharded".parse(), Ok(Algorithm::Radix(vec![])));
+        assert_eq!(" radix ( 8 , 8 ) ".parse(), Ok(Algorithm::Radix(vec![8, 8])));
+        assert_eq!("hierarchical".parse(), "hierarchical(radix,radix)".parse::<Algorithm>());
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in [
+            "",
+            "Ring",
+            "nccl",
+            "ring()",
+            "ring(2)",
+            "radix(",
+            "radix()",
+            "radix(8,)",
+            "radix(-2)",
+            "radix(8",
+            "radix)",
+            "radix(8))",
+            "sharded(2)",
+            "hierarchical(radix)",
+            "hierarchical(radix,radix,radix)",
+            "hierarchical(hierarchical,radix)",
+            "tree,ring",
+        ] {
+            let error = text.parse::<Algorithm>().expect_err(text);
+            assert!(error.to_string().contains("reduction_server"));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Reduce-scatter, then all-gather, stage by stage over levels of the canonical tree: any number of ranks, any keys.
+//!
+//! In a stage the parts of a node become one: the owners of a chunk in the parts send their partial sums to its owner
+//! in the node, who folds them all at once. The all-gather runs the stages backwards. A single stage is the sharded
+//! all-reduce (Herring, Fairring), factors of two are halving and doubling in the order that keeps the shape.
+
+use super::Unsupported;
+use super::owners::{Level, Node, Stage, levels, stages};
+use super::partial::Partial;
+use crate::group::Group;
+use crate::schedule::{Chunk, Cut, Form, Place, ProgramBuilder, Rank, Schedule};
+use alloc::vec::Vec;
+use core::{cmp::Reverse, ops::Range};
+
+/// The factors, if all are powers of two above 1.
+pub(super) fn checked(factors: &[u32]) -> Result<&[u32], Unsupported> {
+    match factors.iter().find(|factor| **factor < 2 || !factor.is_power_of_two()) {
+        Some(factor) => Err(Unsupported::Factor { factor: *factor }),
+        None => Ok(factors),
+    }
+}
+
+pub(super) fn all_reduce(group: &Group, factors: &[u32]) -> Schedule {
+    schedule(group, factors, Cut::Even { chunks: group.size() }, |halves, program| {
+        halves.reduce_scatter(program);
+        halves.all_gather(program);
+    })
+}
+
+pub(super) fn reduce_scatter(group: &Group, factors: &[u32]) -> Schedule {
+    schedule(group, factors, Cut::Given { parts: group.size() }, |halves, program| {
+        halves.reduce_scatter(program);
+    })
+}
+
+pub(super) fn all_gather(group: &Group, factors: &[u32]) -> Schedule {
+    schedule(group, factors, Cut::Given { parts: group.size() }, |halves, program| {
+        halves.all_gather(program);
+    })
+}
+
+fn schedule(
+    group: &Group,
+    factors: &[u32],
+    cut: Cut,
+    write: fn(&Halves<'_>, &mut ProgramBuilder),
+) -> Schedule {
+    let (workers, keys) = (group.size(), group.keys().to_vec());
+    let levels = levels(&keys, lone_ranks(0..workers), factors);
+    Schedule::generated(workers, 0, cut, move |rank| {
+        let (stages, _) = stages(&levels, Node::in_turn(0..workers, workers), rank);
+        let mut program = ProgramBuilder::new();
+        write(&Halves { keys: &keys, rank, chunks: workers, stages: &stages }, &mut program);
+        program.build()
+    })
+}
+
+/// The lowest level: every rank for itself.
+pub(super) fn lone_ranks(ranks: Range<Rank>) -> Level {
+    ranks.map(|rank| rank..rank + 1).collect()
+}
+
+/// Both halves of one rank's program.
+pub(super) struct Halves<'a> {
+    pub(super) keys: &'a [u32],
+    pub(super) rank: Rank,
+    pub(super) chunks: u32,
+    pub(super) stages: &'a [Stage],
+}
+
+impl Halves<'_> {
+    /// Folds every chunk upwards, and returns where this rank's partial sum of each chunk came to lie. The fold over
+    /// all ranks, if the stages go that far, is the result.
+    pub(super) fn reduce_scatter(&self, program: &mut ProgramBuilder) -> Vec<Place> {
+        let mut held: Vec<Place> = (0..self.chunks).map(Place::User).collect();
+        for stage in self.stages {
+            let mut sends: Vec<(Rank, Chunk)> =
+                self.owned(stage.part()).map(|chunk| (stage.whole.owner(chunk), chunk)).collect();
+            sends.retain(|(to, _)| *to != self.rank);
+            sends.sort_by_key(|(to, chunk)| (self.turns_to(*to), *chunk));
+            for (to, chunk) in sends {
+                program.send(held[chunk as usize], [to]);
+            }
+
+            let finish = stage.whole.ranks.len() == self.keys.len();
+            for chunk in self.owned(&stage.whole) {
+                let held = &mut held[chunk as usize];
+                let partials = stage.parts.iter().map(|part| self.partial(part, chunk));
+                let sources: Vec<_> = partials.map(|partial| partial.origin(self.rank, *held)).collect();
+                if finish {
+                    *held = Place::User(chunk);
+                } else if let Place::User(_) = held {
+                    *held = program.slot(Form::Acc);
+                }
+                program.fold(chunk, &sources, *held, finish);
+            }
+        }
+        held
+    }
+
+    /// Sends every finished chunk downwards, from its owner to all ranks.
+    pub(super) fn all_gather(&self, program: &mut ProgramBuilder) {
+        for stage in self.stages.iter().rev() {
+            for chunk in self.owned(&stage.whole) {
+                let mut to: Vec<Rank> = stage.parts.iter().map(|part| part.owner(chunk)).collect();
+                to.retain(|to| *to != self.rank);
+                to.sort_by_key(|to| self.turns_to(*to));
+                program.send(Place::User(chunk), to);
+            }
+
+            let mut receives: Vec<(Rank, Chunk)> =
+                self.owned(stage.part()).map(|chunk| (stage.whole.owner(chunk), chunk)).collect();
+            receives.retain(|(from, _)| *from != self.rank);
+            receives.sort_by_key(|(from, chunk)| (Reverse(self.turns_to(*from)), *chunk));
+            for (from, chunk) in receives {
+                program.recv(from, chunk, Place::User(chunk));
+            }
+        }
+    }
+
+    /// The chunks that this rank owns in a node, ascending: on both ends of a lane in the same order.
+    pub(super) fn owned(&self, node: &Node) -> impl Iterator<Item = Chunk> {
+        (0..self.chunks).filter(|chunk| node.owner(*chunk) == self.rank)
+    }
+
+    /// The partial sum of a chunk in a node.
+    pub(super) fn partial(&self, node: &Node, chunk: Chunk) -> Partial {
+        let key = self.keys[node.ranks.start as usize];
+        Partial { key, holder: node.owner(chunk), form: node.form() }
+    }
+
+    /// When a rank's turn is: each rank starts with its successor, so that no two start with the same one.
+    fn turns_to(&self, other: Rank) -> u32 {
+        let ranks = self.keys.len() as u32;
+        (other + ranks - self.rank) % ranks
+    }
+}

@@ -1,0 +1,165 @@
+//! What folding means, element by element.
+//!
+//! For every pair of a [`DType`] and a [`ReduceOp`] there is one [`Reduction`]: how an input element is lifted into
+//! the accumulator's type, how two partial results merge, and how the last one is finished. [`dispatch`] finds it.
+//! Everything that folds (the interpreter here, every kernel in `herringbone-sys`) takes its meaning from this module.
+//!
+//! # What is promised
+//! * **Order.** The canonical tree fixes the shape of a sum, so a merge only has to be commutative bit for bit. It is,
+//!   but for the payload of a NaN, and every stored NaN is the canonical quiet one: f32 `7fc00000`, f64
+//!   `7ff8000000000000`, f16 `7e00`, bf16 `7fc0`.
+//! * **One rounding.** f16 and bf16 are lifted to f32, exactly; partial results stay f32; [`Reduction::finish`] rounds
+//!   once, to nearest, ties to even. f32 folds in f32 and f64 in f64: at most log2 N roundings lie on the path of an
+//!   input, so a wider accumulator would buy nothing.
+//! * **Average** divides the accumulator by the number of contributors, before that rounding. It is a true division:
+//!   x * (1 / N) has other bits than x / N for most N that are no power of two.
+//! * **Min and max** are IEEE 754-2019 `minimum` and `maximum`: a NaN wins, and -0 is below +0.
+//! * **Integers** wrap. Their average folds in i64 and truncates once, toward zero.
+//! * No denormal is flushed to zero, no multiplication is fused with an addition, and no fold starts from a zero of
+//!   its own making (-0 + 0 is +0).
+
+mod convert;
+mod kinds;
+mod number;
+
+pub use kinds::{DType, ReduceOp, UnknownName};
+pub use number::{Divide, Element, Number};
+
+use core::marker::PhantomData;
+
+/// The meaning of one [`ReduceOp`] on one element type. See [`dispatch`] and the [module](self).
+pub trait Reduction: 'static {
+    /// What the user's buffers hold.
+    type Element: Element;
+    /// What partial results are kept and sent in: [`DType::accumulator`] as a type.
+    type Acc: Number;
+    /// The operation.
+    const OP: ReduceOp;
+
+    /// The partial result of a single input. Exact.
+    fn lift(element: Self::Element) -> Self::Acc;
+
+    /// Joins two partial results. Commutative bit for bit, up to the payload of a NaN.
+    fn merge(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+
+    /// What remains to be done in the accumulator's type once all inputs are merged: the division of an average.
+    ///
+    /// `contributors` is converted to the accumulator's type: exact up to 2^24 for f32, always for the others.
+    ///
+    /// # Panics
+    /// Of an integer average, if there are no contributors.
+    fn scale(acc: Self::Acc, _contributors: u32) -> Self::Acc {
+        acc
+    }
+
+    /// Turns a scaled result into an element: the only rounding of a 16-bit float. A NaN becomes the canonical one.
+    fn round(acc: Self::Acc) -> Self::Element;
+
+    /// The result: [`scale`](Self::scale), then [`round`](Self::round).
+    ///
+    /// # Panics
+    /// As [`scale`](Self::scale) does.
+    fn finish(acc: Self::Acc, contributors: u32) -> Self::Element {
+        Self::round(Self::scale(acc, contributors))
+    }
+}
+
+/// Code that is written once for all reductions. See [`dispatch`].
+pub trait Visitor {
+    /// What it returns.
+    type Output;
+
+    /// Runs for the reduction that was asked for.
+    fn visit<R: Reduction>(self) -> Self::Output;
+}
+
+/// Calls `visitor` with the [`Reduction`] of `op` on elements of `dtype`.
+pub fn dispatch<V: Visitor>(dtype: DType, op: ReduceOp, visitor: V) -> V::Output {
+    match dtype {
+        DType::F32 => dispatch_op::<f32, V>(op, visitor),
+        DType::F64 => dispatch_op::<f64, V>(op, visitor),
+        DType::F16 => dispatch_op::<half::f16, V>(op, visitor),
+        DType::Bf16 => dispatch_op::<half::bf16, V>(op, visitor),
+        DType::I8 => dispatch_op::<i8, V>(op, visitor),
+        DType::U8 => dispatch_op::<u8, V>(op, visitor),
+        DType::I32 => dispatch_op::<i32, V>(op, visitor),
+        DType::I64 => dispatch_op::<i64, V>(op, visitor),
+    }
+}
+
+fn dispatch_op<E: Element, V: Visitor>(op: ReduceOp, visitor: V) -> V::Output {
+    match op {
+        ReduceOp::Sum => visitor.visit::<Sum<E>>(),
+        ReduceOp::Average => visitor.visit::<Average<E>>(),
+        ReduceOp::Product => visitor.visit::<Product<E>>(),
+        ReduceOp::Min => visitor.visit::<Min<E>>(),
+        ReduceOp::Max => visitor.visit::<Max<E>>(),
+    }
+}
+
+macro_rules! reduction {
+    ($name:ident, $merge:ident, $doc:literal) => {
+        #[doc = $doc]
+        #[derive(Debug)]
+        pub struct $name<E>(PhantomData<E>);
+
+        impl<E: Element> Reduction for $name<E> {
+            type Element = E;
+            type Acc = E::Acc;
+            const OP: ReduceOp = ReduceOp::$name;
+
+            #[inline(always)]
+            fn lift(element: E) -> E::Acc {
+                element.lift()
+            }
+
+            #[inline(always)]
+            fn merge(a: E::Acc, b: E::Acc) -> E::Acc {
+                a.$merge(b)
+            }
+
+            #[inline(always)]
+            fn round(acc: E::Acc) -> E {
+                E::round(acc)
+            }
+        }
+    };
+}
+
+reduction!(Sum, plus, "[`ReduceOp::Sum`] of elements of type `E`.");
+reduction!(Product, times, "[`ReduceOp::Product`] of elements of type `E`.");
+reduction!(Min, minimum, "[`ReduceOp::Min`] of elements of type `E`.");
+reduction!(Max, maximum, "[`ReduceOp::Max`] of elements of type `E`.");
+
+/// [`ReduceOp::Average`] of elements of type `E`.
+#[derive(Debug)]
+pub struct Average<E>(PhantomData<E>);
+
+impl<E: Element> Reduction for Average<E> {
+    type Element = E;
+    type Acc = E::Mean;
+    const OP: ReduceOp = ReduceOp::Average;
+
+    #[inline(always)]
+    fn lift(element: E) -> E::Mean {
+        element.lift_for_mean()
+    }
+
+    #[inline(always)]
+    fn merge(a: E::Mean, b: E::Mean) -> E::Mean {
+        a.plus(b)
+    }
+
+    #[inline(always)]
+    fn scale(acc: E::Mean, contributors: u32) -> E::Mean {
+        acc.divided_by(contributors)
+    }
+
+    #[inline(always)]
+    fn round(acc: E::Mean) -> E {
+        E::round_mean(acc)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Who folds with whom: a group's fold keys and its canonical tree.
+//!
+//! The **canonical tree** of a group is the binary trie of its members' fold keys: partial sums meet at the highest
+//! bit in which their keys differ. It fixes the *shape* of every sum; who holds a partial sum, and which side sends,
+//! is free, because a + b and b + a are the same bits here (see [`element`](crate::element)).
+
+use alloc::vec::Vec;
+
+/// A position in an operation's roster: workers are `0..workers`, reducers follow.
+pub type Rank = u32;
+
+/// The members of an operation that have data, by fold key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Group {
+    keys: Vec<u32>,
+}
+
+/// Why a list of fold keys makes no group.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// A group needs at least one member.
+    #[error("a group needs at least one member")]
+    Empty,
+    /// Keys must ascend strictly, so that rank order is key order.
+    #[error("fold keys must ascend: rank {rank} has a key that is not above the one before it")]
+    NotAscending {
+        /// The first rank whose key does not exceed its predecessor's.
+        rank: Rank,
+    },
+}
+
+impl Group {
+    /// The group of `size` members whose fold key is their rank: the default.
+    ///
+    /// # Panics
+    /// If `size` is 0.
+    pub fn of_size(size: u32) -> Self {
+        assert!(size > 0, "a group needs at least one member");
+        Self { keys: (0..size).collect() }
+    }
+
+    /// A group with these fold keys, one per rank, strictly ascending.
+    pub fn with_keys(keys: Vec<u32>) -> Result<Self, GroupError> {
+        if keys.is_empty() {
+            return Err(GroupError::Empty);
+        }
+        match keys.windows(2).position(|pair| pair[0] >= pair[1]) {
+            Some(at) => Err(GroupError::NotAscending { rank: at as Rank + 1 }),
+            None => Ok(Self { keys }),
+        }
+    }
+
+    /// How many members the group has.
+    pub fn size(&self) -> u32 {
+        self.keys.len() as u32
+    }
+
+    /// The fold key of each rank, ascending.
+    pub fn keys(&self) -> &[u32] {
+        &self.keys
+    }
+
+    /// How many bits the longest path of the canonical tree decides on (0 for a single member).
+    pub fn key_bits(&self) -> u32 {
+        u32::BITS - (self.keys[0] ^ self.keys[self.keys.len() - 1]).leading_zeros()
+    }
+}
+
+/// How many merges follow each of a list of partial sums, so that folding them from left to right with a stack gives
+/// the canonical tree over `keys` (one key per partial sum, strictly ascending; any key of the partial sum's node will do).
+///
+/// The stack never holds more than log2(number of keys) + 1 partial sums.
+///
+/// ```
+/// // Three ranks: (0 + 1) + 2.
+/// assert_eq!(herringbone_core::group::merges(&[0, 1, 2]), [0, 1, 1]);
+/// ```
+pub fn merges(keys: &[u32]) -> Vec<u8> {
+    let mut open: Vec<u32> = Vec::new();
+    let mut merges = Vec::with_capacity(keys.len());
+    for (at, key) in keys.iter().enumerate() {
+        let boundary = keys.get(at + 1).map_or(u32::MAX, |next| (key ^ next).leading_zeros() ^ 31);
+        let mut closed = 0;
+        while open.last().is_some_and(|&bit| bit < boundary) {
+            open.pop();
+            closed += 1;
+        }
+        open.push(boundary);
+        merges.push(closed);
+    }
+    merges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The definition, recursively: split at the highest bit in which the keys differ.
+    fn tree(keys: &[u32]) -> String {
+        let [first, .., last] = keys else { return keys[0].to_string() };
+        let bit = (first ^ last).ilog2();
+        let split = keys.partition_point(|key| key >> bit & 1 == 0);
+        format!("({}+{})", tree(&keys[..split]), tree(&keys[split..]))
+    }
+
+    fn folded(keys: &[u32]) -> String {
+        let mut stack: Vec<String> = Vec::new();
+        for (key, merges) in keys.iter().zip(merges(keys)) {
+            stack.push(key.to_string());
+            for _ in 0..merges {
+                let (right, left) = (stack.pop().unwrap(), stack.pop().unwrap());
+                stack.push(format!("({left}+{right})"));
+            }
+            assert!(stack.len() <= 33);
+        }
+        assert_eq!(stack.len(), 1, "keys {keys:?}");
+        stack.pop().unwrap()
+    }
+
+    #[test]
+    fn merges_fold_into_the_trie() {
+        for size in 1..130 {
+            let keys: Vec<u32> = (0..size).collect();
+            assert_eq!(folded(&keys), tree(&keys));
+        }
+        for keys in [&[3, 9, 11, 12, 40][..], &[0, u32::MAX], &[7], &[1, 2], &[0, 1, 4, 5, 6, 0x8000_0000]] {
+            assert_eq!(folded(keys), tree(keys));
+        }
+        assert_eq!(folded(&[0, 1, 2, 3, 4, 5]), "(((0+1)+(2+3))+(4+5))");
+    }
+
+    #[test]
+    fn keys_must_ascend() {
+        assert_eq!(Group::with_keys(vec![]), Err(GroupError::Empty));
+        assert_eq!(Group::with_keys(vec![1, 1]), Err(GroupError::NotAscending { rank: 1 }));
+        assert_eq!(Group::with_keys(vec![1, 5]).unwrap().key_bits(), 3);
+        assert_eq!(Group::of_size(1).key_bits(), 0);
+    }
+}

@@ -1,0 +1,363 @@
+//! What a schedule means: the oracle that every executor is compared with, bit for bit.
+//!
+//! One thread, one buffer per place, one queue per lane, one element at a time. Nothing here is fast.
+
+use crate::{
+    element::{DType, Element, ReduceOp, Reduction, Visitor, dispatch},
+    schedule::{Chunk, Form, Origin, Place, Program, Rank, Step},
+    verify::Verified,
+};
+use alloc::{
+    borrow::Cow,
+    collections::{BTreeMap, VecDeque},
+    vec,
+    vec::Vec,
+};
+use core::ops::Range;
+
+/// Why there is nothing to interpret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InterpretError {
+    /// There must be one input per worker.
+    #[error("{given} inputs for {workers} workers")]
+    Inputs {
+        /// How many inputs there are.
+        given: usize,
+        /// How many workers there are.
+        workers: u32,
+    },
+    /// An input has the wrong length.
+    #[error("the input of rank {rank} has {given} bytes; {needed} are needed")]
+    InputLength {
+        /// Whose input.
+        rank: Rank,
+        /// Its length.
+        given: usize,
+        /// The length that the collective asks for.
+        needed: usize,
+    },
+    /// No buffer can hold this many elements.
+    #[error("{count} elements are too many for memory")]
+    TooLong {
+        /// The number of elements.
+        count: usize,
+    },
+}
+
+/// Runs a schedule on numbers, and gives every worker's output.
+///
+/// `count` and the lengths of inputs and outputs are as [`Collective::input_elements`] and
+/// [`Collective::output_elements`] say; numbers lie in little-endian bytes. The input of a worker that has none (in a
+/// broadcast, all but the root) is not looked at. The output of a worker that has none (in a reduce, all but the
+/// root) is all zeroes. Of collectives that do not fold, `dtype` matters only for its size, and `op` not at all.
+///
+/// # Errors
+/// If the inputs do not fit.
+///
+/// [`Collective::input_elements`]: crate::collective::Collective::input_elements
+/// [`Collective::output_elements`]: crate::collective::Collective::output_elements
+pub fn interpret(
+    schedule: &Verified,
+    dtype: DType,
+    op: ReduceOp,
+    count: usize,
+    inputs: &[&[u8]],
+) -> Result<Vec<Vec<u8>>, InterpretError> {
+    let task = Task { schedule, dtype, op, count };
+    task.check(inputs)?;
+    let input = |rank: Rank| inputs.get(rank as usize).copied().unwrap_or_default();
+    let mut ranks: Vec<State<'_>> = (0..schedule.ranks()).map(|rank| task.start(rank, input(rank))).collect();
+    let mut lanes = Lanes::new();
+    while ranks.iter().any(|rank| rank.done.contains(&false)) {
+        let mut moved = false;
+        for rank in &mut ranks {
+            moved |= rank.advance(&task, &mut lanes);
+        }
+        assert!(moved, "a verified schedule does not deadlock");
+    }
+    ranks.truncate(schedule.workers() as usize);
+    Ok(ranks.into_iter().map(|rank| rank.finish(&task)).collect())
+}
+
+/// The messages under way, by sender and receiver.
+type Lanes = BTreeMap<(Rank, Rank), VecDeque<Vec<u8>>>;
+
+/// What is to be done, for all ranks.
+struct Task<'a> {
+    schedule: &'a Verified,
+    dtype: DType,
+    op: ReduceOp,
+    count: usize,
+}
+
+impl<'a> Task<'a> {
+    fn check(&self, inputs: &[&[u8]]) -> Result<(), InterpretError> {
+        let (collective, workers) = (self.schedule.collective(), self.schedule.workers());
+        if inputs.len() != workers as usize {
+            return Err(InterpretError::Inputs { given: inputs.len(), workers });
+        }
+        let most = self.count.checked_mul(workers as usize).and_then(|all| all.checked_mul(8));
+        if most.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+            return Err(InterpretError::TooLong { count: self.count });
+        }
+        let needed = collective.input_elements(workers, self.count) * self.dtype.bytes();
+        for (rank, input) in inputs.iter().enumerate() {
+            let (rank, given) = (rank as Rank, input.len());
+            let read = (0..self.schedule.cut().chunks()).any(|chunk| collective.has_input(rank, chunk));
+            if read && given != needed {
+                return Err(InterpretError::InputLength { rank, given, needed });
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&self, rank: Rank, input: &'a [u8]) -> State<'a> {
+        let schedule = self.schedule.schedule();
+        let program = schedule.program(rank);
+        let output = self.schedule.collective().output_elements(schedule.workers(), self.count);
+        let output = if rank < schedule.workers() { output * self.dtype.bytes() } else { 0 };
+        State {
+            rank,
+            done: vec![false; program.steps().len()],
+            slots: vec![Vec::new(); program.slots().len()],
+            input,
+            output: vec![0; output],
+            written: vec![false; schedule.cut().chunks() as usize],
+            program,
+        }
+    }
+
+    /// Where a chunk lies in the input, in bytes.
+    fn input(&self, chunk: Chunk) -> Range<usize> {
+        let (cut, bytes) = (self.schedule.cut(), self.dtype.bytes());
+        let range = self.schedule.collective().input_range(cut, chunk, self.count, bytes);
+        range.start * bytes..range.end * bytes
+    }
+
+    /// Where a chunk lies in the output, in bytes.
+    fn output(&self, chunk: Chunk) -> Range<usize> {
+        let (cut, bytes) = (self.schedule.cut(), self.dtype.bytes());
+        let range = self.schedule.collective().output_range(cut, chunk, self.count, bytes);
+        range.start * bytes..range.end * bytes
+    }
+}
+
+/// One rank, while it runs.
+struct State<'a> {
+    rank: Rank,
+    program: Cow<'a, Program>,
+    done: Vec<bool>,
+    slots: Vec<Vec<u8>>,
+    input: &'a [u8],
+    output: Vec<u8>,
+    /// By chunk, whether the output has it.
+    written: Vec<bool>,
+}
+
+impl State<'_> {
+    /// Runs every step that can run; whether there was one.
+    ///
+    /// A step can run if its messages are there, and no earlier step that has not run conflicts with it or shares a
+    /// lane and a direction with it.
+    fn advance(&mut self, task: &Task<'_>, lanes: &mut Lanes) -> bool {
+        let mut moved = false;
+        let mut held = Held::default();
+        for at in 0..self.done.len() {
+            if self.done[at] {
+                continue;
+            }
+            let uses = Uses::of(&self.program, at);
+            let there = |lane: &Rank| lanes.get(&(*lane, self.rank)).is_some_and(|queue| !queue.is_empty());
+            if held.allow(&uses) && uses.receives.iter().all(there) {
+                self.step(task, at, lanes);
+                self.done[at] = true;
+                moved = true;
+            } else {
+                held.hold(uses);
+            }
+        }
+        moved
+    }
+
+    fn step(&mut self, task: &Task<'_>, at: usize, lanes: &mut Lanes) {
+        let rank = self.rank;
+        let mut take = |lane: Rank| lanes.get_mut(&(lane, rank)).and_then(VecDeque::pop_front);
+        match self.program.steps()[at] {
+            Step::Send { from, to } => {
+                for to in self.program.lanes(to) {
+                    lanes.entry((rank, *to)).or_default().push_back(self.read(task, from).to_vec());
+                }
+            }
+            Step::Recv { lane, into, .. } => {
+                let message = take(lane).expect("the message is there");
+                self.write(task, into, message);
+            }
+            Step::Fold { from, into, finish, .. } => {
+                let sources = self.program.sources(from).iter().map(|source| match source.from {
+                    Origin::At(place) => Operand {
+                        values: self.read(task, place).to_vec(),
+                        form: self.program.form(place).expect("a place of the program"),
+                        merges: source.merges,
+                    },
+                    Origin::Head { lane, form } => {
+                        let values = take(lane).expect("the message is there");
+                        Operand { values, form, merges: source.merges }
+                    }
+                });
+                let sources: Vec<Operand> = sources.collect();
+                let finish = finish.then_some(task.schedule.workers());
+                let folded = dispatch(task.dtype, task.op, Fold { sources: &sources, finish });
+                self.write(task, into, folded);
+            }
+            Step::Copy { from, into } => self.write(task, into, self.read(task, from).to_vec()),
+        }
+    }
+
+    fn read(&self, task: &Task<'_>, place: Place) -> &[u8] {
+        match place {
+            Place::Slot(slot) => &self.slots[slot as usize],
+            Place::User(chunk) if self.written[chunk as usize] => &self.output[task.output(chunk)],
+            Place::User(chunk) => &self.input[task.input(chunk)],
+        }
+    }
+
+    fn write(&mut self, task: &Task<'_>, place: Place, values: Vec<u8>) {
+        match place {
+            Place::Slot(slot) => self.slots[slot as usize] = values,
+            Place::User(chunk) => {
+                self.output[task.output(chunk)].copy_from_slice(&values);
+                self.written[chunk as usize] = true;
+            }
+        }
+    }
+
+    /// The output; what the program leaves as it is (the own part of an all_gather) comes from the input.
+    fn finish(mut self, task: &Task<'_>) -> Vec<u8> {
+        for chunk in 0..self.written.len() as Chunk {
+            let promised = task.schedule.collective().result(self.rank, chunk).is_some();
+            if promised && !self.written[chunk as usize] {
+                self.output[task.output(chunk)].copy_from_slice(&self.input[task.input(chunk)]);
+            }
+        }
+        self.output
+    }
+}
+
+/// What a step touches.
+struct Uses {
+    reads: Vec<Place>,
+    writes: Option<Place>,
+    sends: Vec<Rank>,
+    receives: Vec<Rank>,
+}
+
+impl Uses {
+    fn of(program: &Program, at: usize) -> Self {
+        let mut uses = Self { reads: Vec::new(), writes: None, sends: Vec::new(), receives: Vec::new() };
+        match program.steps()[at] {
+            Step::Send { from, to } => {
+                uses.reads.push(from);
+                uses.sends.extend(program.lanes(to));
+            }
+            Step::Recv { lane, into, .. } => {
+                uses.receives.push(lane);
+                uses.writes = Some(into);
+            }
+            Step::Fold { from, into, .. } => {
+                for source in program.sources(from) {
+                    match source.from {
+                        Origin::At(place) => uses.reads.push(place),
+                        Origin::Head { lane, .. } => uses.receives.push(lane),
+                    }
+                }
+                uses.writes = Some(into);
+            }
+            Step::Copy { from, into } => {
+                uses.reads.push(from);
+                uses.writes = Some(into);
+            }
+        }
+        uses
+    }
+}
+
+/// What earlier steps that have not run touch.
+#[derive(Default)]
+struct Held {
+    reads: Vec<Place>,
+    writes: Vec<Place>,
+    sends: Vec<Rank>,
+    receives: Vec<Rank>,
+}
+
+impl Held {
+    fn allow(&self, uses: &Uses) -> bool {
+        let written = |place: &Place| self.writes.contains(place);
+        !uses.reads.iter().any(written)
+            && !uses.writes.iter().any(|place| written(place) || self.reads.contains(place))
+            && !uses.sends.iter().any(|lane| self.sends.contains(lane))
+            && !uses.receives.iter().any(|lane| self.receives.contains(lane))
+    }
+
+    fn hold(&mut self, uses: Uses) {
+        self.reads.extend(uses.reads);
+        self.writes.extend(uses.writes);
+        self.sends.extend(uses.sends);
+        self.receives.extend(uses.receives);
+    }
+}
+
+/// A source of a fold.
+struct Operand {
+    values: Vec<u8>,
+    form: Form,
+    merges: u8,
+}
+
+struct Fold<'a> {
+    sources: &'a [Operand],
+    /// The number of contributors, if this fold is the last.
+    finish: Option<u32>,
+}
+
+impl Visitor for Fold<'_> {
+    type Output = Vec<u8>;
+
+    fn visit<R: Reduction>(self) -> Vec<u8> {
+        let (plain, acc) = (R::Element::DTYPE.bytes(), R::Acc::DTYPE.bytes());
+        let width = |form| if form == Form::Plain { plain } else { acc };
+        let elements = self.sources[0].values.len() / width(self.sources[0].form);
+        let bytes = |source: &Operand, element: usize| {
+            let width = width(source.form);
+            element * width..(element + 1) * width
+        };
+        let mut folded = Vec::new();
+        for element in 0..elements {
+            let mut stack: Vec<R::Acc> = Vec::new();
+            for source in self.sources {
+                let value = &source.values[bytes(source, element)];
+                let mut top = match source.form {
+                    Form::Plain => R::lift(R::Element::load(value)),
+                    Form::Acc => R::Acc::load(value),
+                };
+                for _ in 0..source.merges {
+                    let below = stack.pop().expect("the shape is verified");
+                    top = R::merge(below, top);
+                }
+                stack.push(top);
+            }
+            let at = folded.len();
+            match self.finish {
+                Some(contributors) => {
+                    folded.resize(at + plain, 0);
+                    R::finish(stack[0], contributors).store(&mut folded[at..]);
+                }
+                None => {
+                    folded.resize(at + acc, 0);
+                    stack[0].store(&mut folded[at..]);
+                }
+            }
+        }
+        folded
+    }
+}

@@ -1,0 +1,146 @@
+//! The choice of an algorithm, with its reason in words.
+//!
+//! The choice is a pure function of what all ranks agree on, so all ranks make the same one. For an all-reduce of K
+//! bytes among N workers, the first line that holds:
+//!
+//! | when | algorithm |
+//! |---|---|
+//! | one is forced | that one; hierarchical only where the hosts allow it |
+//! | N is 1 | `radix`, which then only finishes the input |
+//! | N at most [`ONE_SHOT_RANKS`] and N K at most [`ONE_SHOT_BYTES`] | `one_shot` |
+//! | K at most [`DOUBLING_BYTES`] | `doubling` |
+//! | there are reducers and K is at least [`REDUCTION_SERVER_BYTES`] | `reduction_server` |
+//! | N at most [`SHARDED_RANKS`] | `radix`, a single stage |
+//! | else | `radix` with factors of [`FACTOR`] |
+//!
+//! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in one stage or several as above; a barrier
+//! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `doubling`.
+
+use crate::algorithm::{Algorithm, Layout, Unsupported};
+use crate::collective::Collective;
+use crate::group::Group;
+use alloc::{format, string::String, vec, vec::Vec};
+
+/// The most ranks that all send to all in one shot.
+pub const ONE_SHOT_RANKS: u32 = 8;
+
+/// The most bytes, in all ranks' inputs together, that one shot is for: one rank receives as many.
+pub const ONE_SHOT_BYTES: u64 = 4 << 10;
+
+/// The largest buffer, in bytes, for which few rounds count more than few bytes.
+pub const DOUBLING_BYTES: u64 = 32 << 10;
+
+/// The smallest buffer, in bytes, that is worth the way to the reducers and back.
+pub const REDUCTION_SERVER_BYTES: u64 = 64 << 10;
+
+/// The most ranks that scatter and gather in a single stage, each with every other.
+pub const SHARDED_RANKS: u32 = 64;
+
+/// The factor of each stage above [`SHARDED_RANKS`] ranks.
+pub const FACTOR: u32 = 8;
+
+/// What is to be done, and with whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The collective.
+    pub collective: Collective,
+    /// The size of the whole buffer in bytes: the larger of a worker's input and output.
+    pub bytes: u64,
+    /// The workers.
+    pub group: &'a Group,
+    /// How many reducers the roster has.
+    pub reducers: u32,
+    /// The host of each worker, as in [`Layout::hosts`].
+    pub hosts: &'a [u32],
+    /// The user's choice; it counts for all_reduce.
+    pub forced: Option<&'a Algorithm>,
+}
+
+/// An algorithm, and why this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The algorithm; its [`schedule`](Algorithm::schedule) exists for the request.
+    pub algorithm: Algorithm,
+    /// The reason, as a sentence without a full stop.
+    pub why: String,
+}
+
+/// Chooses an algorithm.
+///
+/// # Errors
+/// [`Unsupported`] where a forced algorithm cannot do the all-reduce, unless it is the hosts that stand against it:
+/// then the choice is as if none were forced, and says so. Also where the root is not in the group.
+pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
+    let Request { collective, group, reducers, hosts, .. } = *request;
+    let possible =
+        |algorithm: &Algorithm| algorithm.schedule(collective, group, &Layout { reducers, hosts }).map(drop);
+    let forced = request.forced.filter(|_| collective == Collective::AllReduce);
+    let Some(forced) = forced else {
+        let choice = by_size(request);
+        return possible(&choice.algorithm).map(|()| choice);
+    };
+    match possible(forced) {
+        Ok(()) => Ok(Choice { algorithm: forced.clone(), why: String::from("forced") }),
+        Err(reason) if reason.is_layout() => {
+            let Choice { algorithm, why } = by_size(request);
+            Ok(Choice { algorithm, why: format!("{why}; not the forced {forced}, because {reason}") })
+        }
+        Err(reason) => Err(reason),
+    }
+}
+
+fn by_size(request: &Request<'_>) -> Choice {
+    let workers = request.group.size();
+    match request.collective {
+        Collective::AllReduce => all_reduce(workers, request),
+        Collective::Reduce { .. } | Collective::Broadcast { .. } => Choice {
+            algorithm: Algorithm::Tree,
+            why: String::from("each rank is reached over as few others as its place in the tree allows"),
+        },
+        Collective::ReduceScatter | Collective::AllGather => scattered(request.group),
+        Collective::Barrier if workers <= ONE_SHOT_RANKS => Choice {
+            algorithm: Algorithm::OneShot,
+            why: format!("one round, and {workers} ranks are at most {ONE_SHOT_RANKS}"),
+        },
+        Collective::Barrier => Choice {
+            algorithm: Algorithm::Doubling,
+            why: format!("few messages for each of {workers} ranks, which are more than {ONE_SHOT_RANKS}"),
+        },
+    }
+}
+
+fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
+    let Request { bytes, reducers, .. } = *request;
+    let in_all = bytes.saturating_mul(u64::from(workers));
+    if workers == 1 {
+        let why = String::from("a single rank has nobody to talk to");
+        Choice { algorithm: Algorithm::Radix(vec![]), why }
+    } else if workers <= ONE_SHOT_RANKS && in_all <= ONE_SHOT_BYTES {
+        let why = format!("one round, and {in_all} B in all are at most {ONE_SHOT_BYTES}");
+        Choice { algorithm: Algorithm::OneShot, why }
+    } else if bytes <= DOUBLING_BYTES {
+        let why = format!("few rounds, and {bytes} B are at most {DOUBLING_BYTES}");
+        Choice { algorithm: Algorithm::Doubling, why }
+    } else if reducers > 0 && bytes >= REDUCTION_SERVER_BYTES {
+        let why = format!(
+            "{reducers} reducers, so each worker moves its buffer once each way, and {bytes} B are at least \
+             {REDUCTION_SERVER_BYTES}"
+        );
+        Choice { algorithm: Algorithm::ReductionServer, why }
+    } else {
+        scattered(request.group)
+    }
+}
+
+fn scattered(group: &Group) -> Choice {
+    let workers = group.size();
+    if workers <= SHARDED_RANKS {
+        let why = format!("fewest bytes in fewest rounds, and {workers} ranks are at most {SHARDED_RANKS}");
+        return Choice { algorithm: Algorithm::Radix(vec![]), why };
+    }
+    let factors: Vec<u32> = vec![FACTOR; group.key_bits().div_ceil(FACTOR.ilog2()) as usize];
+    let why = format!(
+        "fewest bytes, in stages of {FACTOR} because {workers} ranks are too many for each to talk to every other"
+    );
+    Choice { algorithm: Algorithm::Radix(factors), why }
+}

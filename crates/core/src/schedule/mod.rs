@@ -1,0 +1,306 @@
+//! The schedule: what every rank does, step by step, over chunks of one buffer.
+//!
+//! A schedule is data. Each rank runs a straight-line [`Program`]; between two ranks there is one ordered **lane** in
+//! each direction, and every receive names its lane. Chunks are counted, not measured, so one proof serves all sizes.
+
+mod build;
+mod text;
+
+pub use build::ProgramBuilder;
+pub use text::TextError;
+
+pub use crate::group::Rank;
+use alloc::{borrow::Cow, boxed::Box, vec::Vec};
+use core::{fmt, ops::Range};
+
+/// A piece of the user's buffer, numbered from 0; the unit that every step moves or folds.
+pub type Chunk = u32;
+
+/// Chunk boundaries of an evenly cut buffer fall on multiples of this many bytes: one cache line, one vector.
+pub const GRAIN: usize = 64;
+
+/// How the user's buffer is cut into chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// Into `chunks` pieces as equal as [`GRAIN`] allows; for buffers that are reduced or sent as a whole.
+    Even {
+        /// How many chunks.
+        chunks: u32,
+    },
+    /// Into `parts` pieces of exactly `count` elements each, one per rank; for reduce_scatter and all_gather.
+    Given {
+        /// How many parts.
+        parts: u32,
+    },
+}
+
+impl Cut {
+    /// How many chunks there are.
+    pub fn chunks(self) -> u32 {
+        match self {
+            Cut::Even { chunks } => chunks,
+            Cut::Given { parts } => parts,
+        }
+    }
+
+    /// The elements of `chunk`. `count` is the whole buffer's for [`Cut::Even`], one part's for [`Cut::Given`].
+    pub fn range(self, chunk: Chunk, count: usize, element_bytes: usize) -> Range<usize> {
+        match self {
+            Cut::Given { .. } => chunk as usize * count..(chunk as usize + 1) * count,
+            Cut::Even { chunks } => {
+                let per_grain = (GRAIN / element_bytes).max(1);
+                let grains = count.div_ceil(per_grain) as u128;
+                let edge = |chunk: u32| {
+                    let grain = (grains * u128::from(chunk) / u128::from(chunks)) as usize;
+                    (grain * per_grain).min(count)
+                };
+                edge(chunk)..edge(chunk + 1)
+            }
+        }
+    }
+
+    /// How many elements the whole buffer has; see [`range`](Self::range) for `count`.
+    pub fn total(self, count: usize) -> usize {
+        match self {
+            Cut::Given { parts } => parts as usize * count,
+            Cut::Even { .. } => count,
+        }
+    }
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// Elements as the user has them: inputs and finished results.
+    Plain,
+    /// Partial results in the accumulator's type (f32 for 16-bit floats).
+    Acc,
+}
+
+/// A place for one chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The user's buffer at a chunk: the input until this rank first writes the chunk, then the output. Always [`Form::Plain`].
+    User(Chunk),
+    /// A buffer that the schedule owns, of the form listed in [`Program::slots`].
+    Slot(u32),
+}
+
+/// Where a fold reads from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// A place of this rank.
+    At(Place),
+    /// The next message of the lane from a rank, consumed wherever the transport keeps it.
+    Head {
+        /// The rank whose lane it is.
+        lane: Rank,
+        /// What the message holds.
+        form: Form,
+    },
+}
+
+/// One source of a fold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// Where the values are.
+    pub from: Origin,
+    /// How many merges follow: the sources are pushed on a stack in order, and each merge joins the top two.
+    pub merges: u8,
+}
+
+/// A run of entries in one of a program's lists; see [`Program::lanes`] and [`Program::sources`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Run {
+    pub(crate) start: u32,
+    pub(crate) len: u32,
+}
+
+/// One thing that one rank does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Send what is at a place to one or more ranks.
+    Send {
+        /// What to send.
+        from: Place,
+        /// To whom; see [`Program::lanes`].
+        to: Run,
+    },
+    /// Receive the next message of a lane into a place.
+    Recv {
+        /// The sender.
+        lane: Rank,
+        /// The chunk that the message must be of.
+        chunk: Chunk,
+        /// Where it goes.
+        into: Place,
+    },
+    /// Fold an ordered set of sources, in the shape that their merges give, into one place.
+    Fold {
+        /// The chunk that all sources must be of.
+        chunk: Chunk,
+        /// The sources; see [`Program::sources`].
+        from: Run,
+        /// Where the result goes.
+        into: Place,
+        /// Whether this is the last fold: divide (average), round to the element type, make NaNs canonical.
+        finish: bool,
+    },
+    /// Copy one place to another of the same form.
+    Copy {
+        /// The source.
+        from: Place,
+        /// The destination.
+        into: Place,
+    },
+}
+
+/// What one rank does. Built with [`ProgramBuilder`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Program {
+    slots: Vec<Form>,
+    steps: Vec<Step>,
+    lanes: Vec<Rank>,
+    sources: Vec<Source>,
+}
+
+impl Program {
+    /// The form of each slot.
+    pub fn slots(&self) -> &[Form] {
+        &self.slots
+    }
+
+    /// The steps, in program order.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// The receivers of a send.
+    pub fn lanes(&self, run: Run) -> &[Rank] {
+        &self.lanes[run.start as usize..(run.start + run.len) as usize]
+    }
+
+    /// The sources of a fold.
+    pub fn sources(&self, run: Run) -> &[Source] {
+        &self.sources[run.start as usize..(run.start + run.len) as usize]
+    }
+
+    /// The form of a place of this program; `None` for a slot that it does not have.
+    pub fn form(&self, place: Place) -> Option<Form> {
+        match place {
+            Place::User(_) => Some(Form::Plain),
+            Place::Slot(slot) => self.slots.get(slot as usize).copied(),
+        }
+    }
+}
+
+enum Programs {
+    Listed(Vec<Program>),
+    Generated(Box<dyn Fn(Rank) -> Program + Send + Sync>),
+}
+
+/// A whole collective: a program for every rank of the roster.
+pub struct Schedule {
+    workers: u32,
+    reducers: u32,
+    cut: Cut,
+    programs: Programs,
+}
+
+impl Schedule {
+    /// A schedule whose programs are made when they are asked for: a process keeps only its own rank's.
+    pub fn generated(
+        workers: u32,
+        reducers: u32,
+        cut: Cut,
+        program: impl Fn(Rank) -> Program + Send + Sync + 'static,
+    ) -> Self {
+        Self { workers, reducers, cut, programs: Programs::Generated(Box::new(program)) }
+    }
+
+    /// A schedule with these programs, workers first.
+    ///
+    /// # Panics
+    /// If there are fewer programs than workers.
+    pub fn listed(workers: u32, cut: Cut, programs: Vec<Program>) -> Self {
+        let reducers = (programs.len() as u32).checked_sub(workers).expect("a program for every worker");
+        Self { workers, reducers, cut, programs: Programs::Listed(programs) }
+    }
+
+    /// How many ranks have data.
+    pub fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    /// How many ranks only help.
+    pub fn reducers(&self) -> u32 {
+        self.reducers
+    }
+
+    /// How many ranks there are in all.
+    pub fn ranks(&self) -> u32 {
+        self.workers + self.reducers
+    }
+
+    /// How the buffer is cut.
+    pub fn cut(&self) -> Cut {
+        self.cut
+    }
+
+    /// The program of a rank.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn program(&self, rank: Rank) -> Cow<'_, Program> {
+        assert!(rank < self.ranks(), "rank {rank} of {}", self.ranks());
+        match &self.programs {
+            Programs::Listed(programs) => Cow::Borrowed(&programs[rank as usize]),
+            Programs::Generated(program) => Cow::Owned(program(rank)),
+        }
+    }
+}
+
+impl PartialEq for Schedule {
+    fn eq(&self, other: &Self) -> bool {
+        (self.workers, self.reducers, self.cut) == (other.workers, other.reducers, other.cut)
+            && (0..self.ranks()).all(|rank| self.program(rank) == other.program(rank))
+    }
+}
+
+impl Eq for Schedule {}
+
+impl fmt::Debug for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Schedule")
+            .field("workers", &self.workers)
+            .field("reducers", &self.reducers)
+            .field("cut", &self.cut)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_partition_the_buffer() {
+        for chunks in [1, 2, 3, 7, 64] {
+            for count in [0, 1, 2, 15, 16, 17, 1000, 12_345] {
+                for bytes in [1, 2, 4, 8] {
+                    for cut in [Cut::Even { chunks }, Cut::Given { parts: chunks }] {
+                        let mut at = 0;
+                        for chunk in 0..chunks {
+                            let range = cut.range(chunk, count, bytes);
+                            assert_eq!(range.start, at);
+                            assert!(range.end >= range.start);
+                            at = range.end;
+                        }
+                        assert_eq!(at, cut.total(count));
+                    }
+                }
+            }
+        }
+        assert_eq!(Cut::Even { chunks: 2 }.range(0, 100, 4), 0..48);
+    }
+}

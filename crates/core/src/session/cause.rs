@@ -1,0 +1,216 @@
+//! Why operations of a group failed.
+
+use super::{
+    Ranks,
+    codec::{Malformed, Reader, Writer},
+};
+use crate::{group::Rank, wire::Fingerprint};
+use alloc::{string::String, vec::Vec};
+use core::fmt;
+
+/// Why every operation of a group up to some sequence number failed, on all its members alike.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// Members called different operations, or the same ones in another order.
+    #[error("{0}")]
+    Mismatch(Mismatch),
+    /// A reducer is gone.
+    #[error("lost the reducer at {address}: start it again, or take it off HERRINGBONE_REDUCERS")]
+    ReducerLost {
+        /// Where it listened.
+        address: String,
+    },
+    /// A member waited for longer than its timeout.
+    #[error(
+        "rank {rank} waited {} s in {operation} for {}: see what they are doing, or raise the timeout",
+        Seconds(*.milliseconds), Ranks(.waiting_for)
+    )]
+    Timeout {
+        /// The member that gave up.
+        rank: Rank,
+        /// What it was doing.
+        operation: Fingerprint,
+        /// How long it had waited.
+        milliseconds: u64,
+        /// Whose messages had not come, ascending.
+        waiting_for: Vec<Rank>,
+    },
+    /// A frame arrived damaged.
+    #[error(
+        "a frame from rank {from} to rank {to} was damaged on the way: check the network between their hosts"
+    )]
+    Corrupt {
+        /// The sender.
+        from: Rank,
+        /// The receiver, which noticed.
+        to: Rank,
+    },
+    /// Members are gone for good. The group ends with it.
+    #[error("lost {}: see why in their logs; the group has to be formed again without them", Ranks(.ranks))]
+    PeerLost {
+        /// Who, ascending.
+        ranks: Vec<Rank>,
+    },
+    /// A member sent what no schedule lets it send: a defect of this software, or a mix of builds.
+    #[error(
+        "rank {rank} broke the protocol (code {code}): check that all run the same build, then report it"
+    )]
+    Protocol {
+        /// The sender.
+        rank: Rank,
+        /// Which rule it broke, by the number that the receiver gives it.
+        code: u16,
+    },
+}
+
+impl Cause {
+    /// Whether the group ends with it; after any other cause its next generation works.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Cause::PeerLost { .. })
+    }
+
+    /// The operation over which it came to light, where there is one.
+    pub fn sequence(&self) -> Option<u64> {
+        match self {
+            Cause::Mismatch(mismatch) => Some(mismatch.sequence),
+            Cause::Timeout { operation, .. } => Some(operation.sequence),
+            _ => None,
+        }
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        match self {
+            Cause::Mismatch(mismatch) => {
+                to.u8(1);
+                mismatch.write(to);
+            }
+            Cause::ReducerLost { address } => {
+                to.u8(2);
+                to.text("a reducer's address", address);
+            }
+            Cause::Timeout { rank, operation, milliseconds, waiting_for } => {
+                to.u8(3);
+                to.u32(*rank);
+                to.fingerprint(operation);
+                to.u64(*milliseconds);
+                to.ranks(waiting_for);
+            }
+            Cause::Corrupt { from, to: receiver } => {
+                to.u8(4);
+                to.u32(*from);
+                to.u32(*receiver);
+            }
+            Cause::PeerLost { ranks } => {
+                to.u8(5);
+                to.ranks(ranks);
+            }
+            Cause::Protocol { rank, code } => {
+                to.u8(6);
+                to.u32(*rank);
+                to.u16(*code);
+            }
+        }
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match from.u8()? {
+            1 => Cause::Mismatch(Mismatch::read(from)?),
+            2 => Cause::ReducerLost { address: from.text()? },
+            3 => Cause::Timeout {
+                rank: from.u32()?,
+                operation: from.fingerprint()?,
+                milliseconds: from.u64()?,
+                waiting_for: from.ranks()?,
+            },
+            4 => Cause::Corrupt { from: from.u32()?, to: from.u32()? },
+            5 => Cause::PeerLost { ranks: from.ranks()? },
+            6 => Cause::Protocol { rank: from.u32()?, code: from.u16()? },
+            _ => return Err(Malformed("its cause is unknown")),
+        })
+    }
+}
+
+/// What the members of a group issued under one sequence number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The first operation that is known to differ.
+    pub sequence: u64,
+    /// What was issued, the rarest first and at most [`Mismatch::VARIANTS`]. A single one means that the members
+    /// already differed before, further back than they remember.
+    pub variants: Vec<Variant>,
+}
+
+/// One operation, and who issued it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// The operation.
+    pub fingerprint: Fingerprint,
+    /// Who, ascending.
+    pub ranks: Vec<Rank>,
+}
+
+impl Mismatch {
+    /// How many variants are kept.
+    pub const VARIANTS: usize = 4;
+
+    /// Sorts out who issued what.
+    pub fn new(sequence: u64, issued: impl IntoIterator<Item = (Rank, Fingerprint)>) -> Self {
+        let mut variants: Vec<Variant> = Vec::new();
+        for (rank, fingerprint) in issued {
+            match variants.iter_mut().find(|variant| variant.fingerprint == fingerprint) {
+                Some(variant) => variant.ranks.push(rank),
+                None => variants.push(Variant { fingerprint, ranks: [rank].into() }),
+            }
+        }
+        variants.iter_mut().for_each(|variant| variant.ranks.sort_unstable());
+        variants.sort_by(|a, b| (a.ranks.len(), &a.ranks).cmp(&(b.ranks.len(), &b.ranks)));
+        variants.truncate(Self::VARIANTS);
+        Self { sequence, variants }
+    }
+
+    fn write(&self, to: &mut Writer) {
+        to.u64(self.sequence);
+        to.list("a list of operations", &self.variants, |to, variant| {
+            to.fingerprint(&variant.fingerprint);
+            to.ranks(&variant.ranks);
+        });
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let sequence = from.u64()?;
+        let variants = from.list(|from| {
+            let fingerprint = from.fingerprint()?;
+            Ok(Variant { fingerprint, ranks: from.ranks()? })
+        })?;
+        if variants.len() > Self::VARIANTS {
+            return Err(Malformed("it lists too many operations"));
+        }
+        Ok(Self { sequence, variants })
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the ranks disagree about operation {}: ", self.sequence)?;
+        for (number, variant) in self.variants.iter().enumerate() {
+            let separator = if number == 0 { "" } else { "; " };
+            write!(f, "{separator}{} issued {}", Ranks(&variant.ranks), variant.fingerprint.call())?;
+        }
+        match &self.variants[..] {
+            [first, second, ..] => {
+                let fields = first.fingerprint.difference(&second.fingerprint);
+                write!(f, " (they differ in {})", fields.join(" and "))?;
+            }
+            _ => f.write_str(", but they already differed before it")?,
+        }
+        f.write_str(". Every rank must call the same collectives, with the same arguments, in the same order")
+    }
+}
+
+struct Seconds(u64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}

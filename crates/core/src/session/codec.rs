@@ -1,0 +1,187 @@
+//! The fields of messages: little-endian numbers, texts and lists with their lengths in front.
+//!
+//! Every length is bounded here, and nothing is reserved because of one: lists grow by what has arrived.
+
+use crate::{group::Rank, wire::Fingerprint};
+use alloc::{string::String, vec::Vec};
+
+/// The longest text in a message, in bytes.
+pub(super) const TEXT_BYTES: usize = 256;
+
+/// The longest list in a message.
+pub(super) const LIST_ITEMS: usize = 65_536;
+
+/// A message that does not fit its format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} is too long to be sent: at most {limit} are allowed")]
+pub struct TooLong {
+    /// Which part of the message.
+    pub field: &'static str,
+    /// Its limit: bytes of a text or message, items of a list.
+    pub limit: usize,
+}
+
+/// Bytes that make no message; says why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed(pub(super) &'static str);
+
+/// Builds a message. A field over its bound is remembered and reported by [`finish`](Self::finish).
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    bytes: Vec<u8>,
+    too_long: Option<TooLong>,
+}
+
+impl Writer {
+    pub(super) fn bytes(&mut self, value: &[u8]) {
+        self.bytes.extend_from_slice(value);
+    }
+
+    pub(super) fn u8(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+
+    pub(super) fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub(super) fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub(super) fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub(super) fn text(&mut self, field: &'static str, value: &str) {
+        if self.fits(field, value.len(), TEXT_BYTES) {
+            self.u16(value.len() as u16);
+            self.bytes(value.as_bytes());
+        }
+    }
+
+    /// A text for people: what is over the bound is left out.
+    pub(super) fn cut_text(&mut self, value: &str) {
+        let mut end = value.len().min(TEXT_BYTES);
+        while !value.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.text("a text", &value[..end]);
+    }
+
+    pub(super) fn list<T>(&mut self, field: &'static str, items: &[T], write: impl Fn(&mut Self, &T)) {
+        if self.fits(field, items.len(), LIST_ITEMS) {
+            self.u32(items.len() as u32);
+            items.iter().for_each(|item| write(self, item));
+        }
+    }
+
+    pub(super) fn option<T>(&mut self, value: Option<&T>, write: impl Fn(&mut Self, &T)) {
+        self.u8(u8::from(value.is_some()));
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+
+    pub(super) fn ranks(&mut self, ranks: &[Rank]) {
+        self.list("a list of ranks", ranks, |to, rank| to.u32(*rank));
+    }
+
+    pub(super) fn fingerprint(&mut self, value: &Fingerprint) {
+        self.bytes(&value.to_bytes());
+    }
+
+    /// The bytes, at most `limit` of them.
+    pub(super) fn finish(mut self, limit: usize) -> Result<Vec<u8>, TooLong> {
+        self.fits("a message", self.bytes.len(), limit);
+        self.too_long.map_or(Ok(self.bytes), Err)
+    }
+
+    fn fits(&mut self, field: &'static str, length: usize, limit: usize) -> bool {
+        if length > limit && self.too_long.is_none() {
+            self.too_long = Some(TooLong { field, limit });
+        }
+        length <= limit
+    }
+}
+
+/// Takes a message apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn bytes(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let (value, rest) = self.0.split_at_checked(length).ok_or(Malformed("it ends too early"))?;
+        self.0 = rest;
+        Ok(value)
+    }
+
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (value, rest) = self.0.split_first_chunk().ok_or(Malformed("it ends too early"))?;
+        self.0 = rest;
+        Ok(*value)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// A text without control characters, so that it can be shown to people wherever it comes from.
+    pub(super) fn text(&mut self) -> Result<String, Malformed> {
+        let length = usize::from(self.u16()?);
+        if length > TEXT_BYTES {
+            return Err(Malformed("a text is too long"));
+        }
+        let text = core::str::from_utf8(self.bytes(length)?).map_err(|_| Malformed("a text is not UTF-8"))?;
+        if text.chars().any(char::is_control) {
+            return Err(Malformed("a text has control characters"));
+        }
+        Ok(text.into())
+    }
+
+    pub(super) fn list<T>(
+        &mut self,
+        read: impl Fn(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Malformed> {
+        let length = self.u32()? as usize;
+        if length > LIST_ITEMS {
+            return Err(Malformed("a list is too long"));
+        }
+        (0..length).map(|_| read(self)).collect()
+    }
+
+    pub(super) fn option<T>(
+        &mut self,
+        read: impl Fn(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Option<T>, Malformed> {
+        match self.u8()? {
+            0 => Ok(None),
+            1 => read(self).map(Some),
+            _ => Err(Malformed("an option is neither there nor not")),
+        }
+    }
+
+    pub(super) fn ranks(&mut self) -> Result<Vec<Rank>, Malformed> {
+        self.list(Self::u32)
+    }
+
+    pub(super) fn fingerprint(&mut self) -> Result<Fingerprint, Malformed> {
+        self.array().map(|bytes| Fingerprint::from_bytes(&bytes))
+    }
+
+    pub(super) fn finish(self) -> Result<(), Malformed> {
+        if self.0.is_empty() { Ok(()) } else { Err(Malformed("it is longer than it should be")) }
+    }
+}

@@ -1,0 +1,459 @@
+//! The language of control connections, and of [control frames](crate::wire::Kind::Control).
+//!
+//! A message is a prefix of twelve bytes (length u32, CRC32C of the body u32, CRC32C of the eight bytes before u32),
+//! then the body: a byte that names the message, then its fields, little-endian. `length` counts the body. The prefix
+//! has a checksum of its own so that a damaged length is noticed at once and not waited for.
+//!
+//! It is spoken after the [handshake](super::handshake) only. Bounds: a message has at most [`MESSAGE_BYTES`], a text
+//! 256 bytes and no control characters, a list 65,536 items; memory grows with what has arrived, not with what is
+//! announced. Damage, and bytes that make no message, are errors and never panics.
+
+use super::{
+    cause::Cause,
+    codec::{Malformed, Reader, TooLong, Writer},
+    formation::{Join, Roster},
+    refusal::Refusal,
+};
+use crate::{
+    group::Rank,
+    wire::{Checksum, Fingerprint},
+};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// The longest message, without its prefix.
+pub const MESSAGE_BYTES: usize = 1 << 20;
+
+/// How many operations a [`Report`] lists.
+pub const REPORTED: usize = 32;
+
+const PREFIX_BYTES: usize = 12;
+
+/// What is said on a control connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A rank wants to take part. To rank 0.
+    Join(Join),
+    /// Everyone is there. From rank 0.
+    Roster(Roster),
+    /// The receiver may not take part.
+    Refuse(Refusal),
+    /// The sender is alive.
+    Heartbeat,
+    /// A rank has died.
+    Dead {
+        /// Who.
+        rank: Rank,
+        /// How that is known.
+        death: Death,
+    },
+    /// A rank has left in order.
+    Leave {
+        /// Who.
+        rank: Rank,
+    },
+    /// A rank has waited for a while; see [`fence`](super::fence).
+    Waiting(Waiting),
+    /// Something went wrong in a group. To the hub.
+    Dispute(Dispute),
+    /// The generation is over: stop, and report. From the hub.
+    Fence {
+        /// The group.
+        group: u32,
+        /// The generation that ends.
+        generation: u32,
+        /// What began it; the decision may know more.
+        cause: Cause,
+    },
+    /// The answer to a fence. To the hub.
+    Report(Report),
+    /// The end of a fence. From the hub.
+    Decide(Decision),
+    /// What a reducer has to know of a group before its first operation.
+    Introduce(Introduction),
+    /// Who is in a group: to the hub, which may not be one of them.
+    GroupInfo {
+        /// The group.
+        group: u32,
+        /// Its generation.
+        generation: u32,
+        /// Its members, ascending.
+        members: Vec<Rank>,
+    },
+    /// The sender leaves in order and will say no more.
+    Bye,
+}
+
+/// How it is known that a rank has died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Death {
+    /// Its process has ended: its host says so.
+    Exited,
+    /// Its connection ended, and it takes no new one.
+    Unreachable,
+    /// It has not been heard of for this long.
+    Silent {
+        /// In milliseconds.
+        milliseconds: u64,
+    },
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Death::Exited => f.write_str("its process ended"),
+            Death::Unreachable => f.write_str("its connection ended and it takes no new one"),
+            Death::Silent { milliseconds } => write!(f, "it has been silent for {milliseconds} ms"),
+        }
+    }
+}
+
+/// A group, as a reducer has to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// The group.
+    pub group: u32,
+    /// The generation that begins.
+    pub generation: u32,
+    /// Its members, ascending: the workers of the roster.
+    pub members: Vec<Rank>,
+    /// The receiver's place among the roster's reducers.
+    pub reducer: u32,
+    /// How many reducers the roster has.
+    pub reducers: u32,
+    /// The job's wish for a segment's bytes; 0 leaves it to the engine.
+    pub segment: u64,
+}
+
+/// What a rank is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Who waits.
+    pub rank: Rank,
+    /// In which group.
+    pub group: u32,
+    /// In which generation of it.
+    pub generation: u32,
+    /// How often it has said so before.
+    pub round: u32,
+    /// The rolling hash after the operation.
+    pub hash: u64,
+    /// The operation.
+    pub fingerprint: Fingerprint,
+}
+
+/// Something went wrong in a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dispute {
+    /// The group.
+    pub group: u32,
+    /// The generation that has to end.
+    pub generation: u32,
+    /// The group's members, ascending: the hub may not be one of them.
+    pub members: Vec<Rank>,
+    /// What went wrong.
+    pub cause: Cause,
+}
+
+/// Where a member stands at a fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The group.
+    pub group: u32,
+    /// The generation that ends.
+    pub generation: u32,
+    /// The sequence number of the member's next operation: how many it has issued.
+    pub next: u64,
+    /// The member's last operations up to the disputed one, ascending, at most [`REPORTED`].
+    pub recent: Vec<Fingerprint>,
+}
+
+/// How a generation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The group.
+    pub group: u32,
+    /// The generation that ended; the next one follows it.
+    pub generation: u32,
+    /// The first sequence number of the next generation. Every operation below it that was not complete has failed.
+    pub next: u64,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Why bytes are no message. The stream has no next message to find: close the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// The message is not what its sender wrote.
+    #[error("a control message was damaged on the way: its CRC32C is {found:08x}, it says {claimed:08x}")]
+    Checksum {
+        /// What the bytes give.
+        found: u32,
+        /// What they claim.
+        claimed: u32,
+    },
+    /// The message is longer than any that this version knows.
+    #[error("a control message of {length} bytes; at most {MESSAGE_BYTES} are allowed")]
+    Length {
+        /// What it announces.
+        length: u32,
+    },
+    /// The message's fields do not fit its format.
+    #[error("a control message (number {number}) makes no sense: {reason}")]
+    Malformed {
+        /// The byte that names the message; 0 if even that is missing.
+        number: u8,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+}
+
+impl Message {
+    /// The message as bytes, prefix included.
+    ///
+    /// # Errors
+    /// If a text, a list or the whole is longer than the receiver accepts: an address of over 256 bytes, or a world of
+    /// so many ranks that the roster has no room for their addresses.
+    pub fn encode(&self, crc: Checksum) -> Result<Vec<u8>, TooLong> {
+        let mut to = Writer::default();
+        self.write(&mut to);
+        let body = to.finish(MESSAGE_BYTES)?;
+        let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&crc(&body).to_le_bytes());
+        let sum = crc(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes.extend_from_slice(&body);
+        Ok(bytes)
+    }
+
+    fn write(&self, to: &mut Writer) {
+        to.u8(self.number());
+        match self {
+            Message::Join(join) => join.write(to),
+            Message::Roster(roster) => roster.write(to),
+            Message::Refuse(refusal) => refusal.write(to),
+            Message::Heartbeat | Message::Bye => {}
+            Message::Dead { rank, death } => {
+                to.u32(*rank);
+                death.write(to);
+            }
+            Message::Leave { rank } => to.u32(*rank),
+            Message::Waiting(waiting) => waiting.write(to),
+            Message::Dispute(dispute) => dispute.write(to),
+            Message::Fence { group, generation, cause } => {
+                to.u32(*group);
+                to.u32(*generation);
+                cause.write(to);
+            }
+            Message::Report(report) => report.write(to),
+            Message::Introduce(introduction) => introduction.write(to),
+            Message::Decide(decision) => decision.write(to),
+            Message::GroupInfo { group, generation, members } => {
+                to.u32(*group);
+                to.u32(*generation);
+                to.ranks(members);
+            }
+        }
+    }
+
+    fn number(&self) -> u8 {
+        match self {
+            Message::Join(_) => 1,
+            Message::Roster(_) => 2,
+            Message::Refuse(_) => 3,
+            Message::Heartbeat => 4,
+            Message::Dead { .. } => 5,
+            Message::Leave { .. } => 6,
+            Message::Waiting(_) => 7,
+            Message::Dispute(_) => 8,
+            Message::Fence { .. } => 9,
+            Message::Report(_) => 10,
+            Message::Decide(_) => 11,
+            Message::GroupInfo { .. } => 12,
+            Message::Bye => 13,
+            Message::Introduce(_) => 14,
+        }
+    }
+
+    fn decode(body: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader(body);
+        let message = Self::read(&mut from)?;
+        from.finish()?;
+        Ok(message)
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match from.u8()? {
+            1 => Message::Join(Join::read(from)?),
+            2 => Message::Roster(Roster::read(from)?),
+            3 => Message::Refuse(Refusal::read(from)?),
+            4 => Message::Heartbeat,
+            5 => Message::Dead { rank: from.u32()?, death: Death::read(from)? },
+            6 => Message::Leave { rank: from.u32()? },
+            7 => Message::Waiting(Waiting::read(from)?),
+            8 => Message::Dispute(Dispute::read(from)?),
+            9 => Message::Fence { group: from.u32()?, generation: from.u32()?, cause: Cause::read(from)? },
+            10 => Message::Report(Report::read(from)?),
+            11 => Message::Decide(Decision::read(from)?),
+            12 => Message::GroupInfo { group: from.u32()?, generation: from.u32()?, members: from.ranks()? },
+            13 => Message::Bye,
+            14 => Message::Introduce(Introduction::read(from)?),
+            _ => return Err(Malformed("its number is unknown")),
+        })
+    }
+}
+
+impl Introduction {
+    fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u32(self.generation);
+        to.ranks(&self.members);
+        to.u32(self.reducer);
+        to.u32(self.reducers);
+        to.u64(self.segment);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, generation, members) = (from.u32()?, from.u32()?, from.ranks()?);
+        let (reducer, reducers, segment) = (from.u32()?, from.u32()?, from.u64()?);
+        if members.is_empty() || !members.is_sorted_by(|a, b| a < b) || reducer >= reducers {
+            return Err(Malformed("a group that cannot be"));
+        }
+        Ok(Self { group, generation, members, reducer, reducers, segment })
+    }
+}
+
+impl Death {
+    fn write(&self, to: &mut Writer) {
+        match self {
+            Death::Exited => to.u8(1),
+            Death::Unreachable => to.u8(2),
+            Death::Silent { milliseconds } => {
+                to.u8(3);
+                to.u64(*milliseconds);
+            }
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match from.u8()? {
+            1 => Death::Exited,
+            2 => Death::Unreachable,
+            3 => Death::Silent { milliseconds: from.u64()? },
+            _ => return Err(Malformed("its kind of death is unknown")),
+        })
+    }
+}
+
+impl Waiting {
+    fn write(&self, to: &mut Writer) {
+        to.u32(self.rank);
+        to.u32(self.group);
+        to.u32(self.generation);
+        to.u32(self.round);
+        to.u64(self.hash);
+        to.fingerprint(&self.fingerprint);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (rank, group, generation) = (from.u32()?, from.u32()?, from.u32()?);
+        let (round, hash) = (from.u32()?, from.u64()?);
+        Ok(Self { rank, group, generation, round, hash, fingerprint: from.fingerprint()? })
+    }
+}
+
+impl Dispute {
+    fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u32(self.generation);
+        to.ranks(&self.members);
+        self.cause.write(to);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, generation) = (from.u32()?, from.u32()?);
+        Ok(Self { group, generation, members: from.ranks()?, cause: Cause::read(from)? })
+    }
+}
+
+impl Report {
+    fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u32(self.generation);
+        to.u64(self.next);
+        to.list("a list of operations", &self.recent, Writer::fingerprint);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, generation, next) = (from.u32()?, from.u32()?, from.u64()?);
+        let recent = from.list(Reader::fingerprint)?;
+        if recent.len() > REPORTED {
+            return Err(Malformed("it lists too many operations"));
+        }
+        Ok(Self { group, generation, next, recent })
+    }
+}
+
+impl Decision {
+    fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u32(self.generation);
+        to.u64(self.next);
+        self.cause.write(to);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, generation, next) = (from.u32()?, from.u32()?, from.u64()?);
+        Ok(Self { group, generation, next, cause: Cause::read(from)? })
+    }
+}
+
+/// Finds the messages in a stream of bytes.
+///
+/// Push what has arrived, then take messages until there is none: then it holds less than one message.
+#[derive(Debug)]
+pub struct Decoder {
+    arrived: Vec<u8>,
+    taken: usize,
+    crc: Checksum,
+}
+
+impl Decoder {
+    /// A decoder at the beginning of a stream.
+    pub fn new(crc: Checksum) -> Self {
+        Self { arrived: Vec::new(), taken: 0, crc }
+    }
+
+    /// Appends what has arrived.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.arrived.drain(..self.taken);
+        self.taken = 0;
+        self.arrived.extend_from_slice(bytes);
+    }
+
+    /// The next whole message; `None` until more has arrived. An error stays: the stream is lost.
+    pub fn next_message(&mut self) -> Result<Option<Message>, ControlError> {
+        let waiting = &self.arrived[self.taken..];
+        let Some((prefix, rest)) = waiting.split_first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
+        let [length, body_crc, prefix_crc] =
+            [0, 4, 8].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|byte| prefix[at + byte])));
+        self.compare(&prefix[..8], prefix_crc)?;
+        if length as usize > MESSAGE_BYTES {
+            return Err(ControlError::Length { length });
+        }
+        let Some(body) = rest.get(..length as usize) else { return Ok(None) };
+        self.compare(body, body_crc)?;
+        let message = Message::decode(body).map_err(|Malformed(reason)| ControlError::Malformed {
+            number: body.first().copied().unwrap_or(0),
+            reason,
+        })?;
+        self.taken += PREFIX_BYTES + length as usize;
+        Ok(Some(message))
+    }
+
+    fn compare(&self, bytes: &[u8], claimed: u32) -> Result<(), ControlError> {
+        let found = (self.crc)(bytes);
+        if found == claimed { Ok(()) } else { Err(ControlError::Checksum { found, claimed }) }
+    }
+}

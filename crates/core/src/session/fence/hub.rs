@@ -1,0 +1,194 @@
+//! The hub's side of the fence: who has reported, and the decision.
+
+use super::super::{
+    cause::{Cause, Mismatch},
+    control::{Decision, Dispute, Message, Report, Waiting},
+};
+use crate::{group::Rank, wire::Fingerprint};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+/// How many operations per group the hub knows somebody to wait in; the oldest are forgotten first.
+const WAITS: usize = 16;
+
+/// The rank that brings groups back into step. It need not be a member of them; where it is, its own messages go
+/// through it like anyone's.
+#[derive(Debug, Default)]
+pub struct Hub {
+    groups: BTreeMap<u32, Group>,
+    dead: BTreeSet<Rank>,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    members: Vec<Rank>,
+    generation: u32,
+    fence: Option<Fence>,
+    /// Who waits in an operation, and has said so in the highest round.
+    waiting: BTreeMap<u64, Waiting>,
+}
+
+#[derive(Debug)]
+struct Fence {
+    cause: Cause,
+    awaited: BTreeSet<Rank>,
+    reports: BTreeMap<Rank, Report>,
+}
+
+/// A message, and to whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directed {
+    /// A worker; may be the hub's own rank.
+    pub to: Rank,
+    /// What to send.
+    pub message: Message,
+}
+
+impl Hub {
+    /// A hub that knows no group.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets a group that is gone for good.
+    pub fn forget(&mut self, group: u32) {
+        self.groups.remove(&group);
+    }
+
+    /// A message of a worker or reducer: what to send because of it.
+    ///
+    /// * GroupInfo and Dispute say who is in a group.
+    /// * Dispute begins a fence, if it is of the current generation and none is under way.
+    /// * Report brings a fence forward; the last one ends it.
+    /// * Waiting is shown to those who can compare it with their own history: to the next who waits behind it and
+    ///   ahead of it, to one who waits in the same operation with another hash, and, if it is the first of its
+    ///   [round](Waiting::round), to all members. So a disagreement with a rank that has gone on, or waits nowhere, is
+    ///   found too, at the cost of one message to each member per second and stuck operation.
+    pub fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
+        match message {
+            Message::GroupInfo { group, members, .. } => {
+                self.groups.entry(group).or_default().members = members;
+                Vec::new()
+            }
+            Message::Dispute(dispute) => self.dispute(dispute),
+            Message::Report(report) => self.report(from, report),
+            Message::Waiting(waiting) => self.waiting(waiting),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A rank is dead: fences no longer wait for it, and end in [`Cause::PeerLost`] where it was a member.
+    pub fn lose(&mut self, rank: Rank) -> Vec<Directed> {
+        self.dead.insert(rank);
+        let mut sent = Vec::new();
+        for (number, group) in &mut self.groups {
+            if let Some(fence) = &mut group.fence {
+                fence.awaited.remove(&rank);
+                sent.extend(group.decide_if_complete(*number, &self.dead));
+            }
+        }
+        sent
+    }
+
+    fn dispute(&mut self, dispute: Dispute) -> Vec<Directed> {
+        let Dispute { group: number, generation, members, cause } = dispute;
+        let group = self.groups.entry(number).or_default();
+        if generation != group.generation || group.fence.is_some() {
+            return Vec::new();
+        }
+        group.members = members;
+        let mut sent = group.begin(number, cause, &self.dead);
+        sent.extend(group.decide_if_complete(number, &self.dead));
+        sent
+    }
+
+    fn report(&mut self, from: Rank, report: Report) -> Vec<Directed> {
+        let number = report.group;
+        let Some(group) = self.groups.get_mut(&number) else { return Vec::new() };
+        let Some(fence) = &mut group.fence else { return Vec::new() };
+        if report.generation != group.generation || !fence.awaited.remove(&from) {
+            return Vec::new();
+        }
+        fence.reports.insert(from, report);
+        group.decide_if_complete(number, &self.dead)
+    }
+
+    fn waiting(&mut self, waiting: Waiting) -> Vec<Directed> {
+        let group = self.groups.entry(waiting.group).or_default();
+        if waiting.generation != group.generation || group.fence.is_some() {
+            return Vec::new();
+        }
+        let sequence = waiting.fingerprint.sequence;
+        match group.waiting.get(&sequence) {
+            Some(other) if other.hash != waiting.hash => [show(waiting.rank, other)].into(),
+            Some(other) if other.round >= waiting.round => Vec::new(),
+            Some(_) => {
+                group.waiting.insert(sequence, waiting);
+                let asked = group.members.iter().filter(|rank| !self.dead.contains(rank));
+                asked.filter(|rank| **rank != waiting.rank).map(|rank| show(*rank, &waiting)).collect()
+            }
+            None => group.wait_first(waiting),
+        }
+    }
+}
+
+impl Group {
+    /// Nobody has waited in this operation before.
+    fn wait_first(&mut self, waiting: Waiting) -> Vec<Directed> {
+        let sequence = waiting.fingerprint.sequence;
+        let behind = self.waiting.range(..sequence).next_back().map(|(_, other)| show(waiting.rank, other));
+        let ahead = self.waiting.range(sequence..).next().map(|(_, other)| show(other.rank, &waiting));
+        self.waiting.insert(sequence, waiting);
+        if self.waiting.len() > WAITS {
+            self.waiting.pop_first();
+        }
+        behind.into_iter().chain(ahead).collect()
+    }
+
+    fn begin(&mut self, number: u32, cause: Cause, dead: &BTreeSet<Rank>) -> Vec<Directed> {
+        let awaited: BTreeSet<Rank> =
+            self.members.iter().copied().filter(|rank| !dead.contains(rank)).collect();
+        let fence = Message::Fence { group: number, generation: self.generation, cause: cause.clone() };
+        let to_all = awaited.iter().map(|&to| Directed { to, message: fence.clone() }).collect();
+        self.fence = Some(Fence { cause, awaited, reports: BTreeMap::new() });
+        to_all
+    }
+
+    fn decide_if_complete(&mut self, number: u32, dead: &BTreeSet<Rank>) -> Vec<Directed> {
+        let Some(Fence { cause, reports, .. }) = self.fence.take_if(|fence| fence.awaited.is_empty()) else {
+            return Vec::new();
+        };
+        let (lost, live): (Vec<Rank>, Vec<Rank>) = self.members.iter().partition(|rank| dead.contains(rank));
+        let cause = if lost.is_empty() { explain(cause, &reports) } else { Cause::PeerLost { ranks: lost } };
+        let next = reports.values().map(|report| report.next).max().unwrap_or_default();
+        let decision = Decision { group: number, generation: self.generation, next, cause };
+        self.generation += 1;
+        self.waiting.clear();
+        let message = Message::Decide(decision);
+        live.into_iter().map(|to| Directed { to, message: message.clone() }).collect()
+    }
+}
+
+/// The earliest operation in which the members' reports differ, if the cause is one that this may be behind.
+fn explain(cause: Cause, reports: &BTreeMap<Rank, Report>) -> Cause {
+    if cause.sequence().is_none() {
+        return cause;
+    }
+    let mut issued: BTreeMap<u64, Vec<(Rank, Fingerprint)>> = BTreeMap::new();
+    for (&rank, report) in reports {
+        for &fingerprint in &report.recent {
+            issued.entry(fingerprint.sequence).or_default().push((rank, fingerprint));
+        }
+    }
+    let differ = |issued: &[(Rank, Fingerprint)]| issued.iter().any(|(_, one)| *one != issued[0].1);
+    match issued.into_iter().find(|(_, issued)| differ(issued)) {
+        Some((sequence, issued)) => Cause::Mismatch(Mismatch::new(sequence, issued)),
+        None => cause,
+    }
+}
+
+fn show(to: Rank, waiting: &Waiting) -> Directed {
+    Directed { to, message: Message::Waiting(*waiting) }
+}

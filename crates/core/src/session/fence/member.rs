@@ -1,0 +1,349 @@
+//! A member's side of the fence: its numbers, its history, and what it still has to say.
+
+use super::{
+    super::{
+        cause::{Cause, Mismatch},
+        control::{Decision, Dispute, Message, REPORTED, Report, Waiting},
+    },
+    REMEMBERED,
+};
+use crate::{
+    group::Rank,
+    wire::{Fingerprint, roll},
+};
+use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
+use core::cmp::Ordering;
+
+/// How many decisions a member may be behind with; see [`Member::issue`].
+const DEBTS: usize = 64;
+
+/// One rank's place in one group.
+///
+/// Every call of a collective goes through [`issue`](Self::issue) and, if it was issued, through exactly one of
+/// [`complete`](Self::complete), [`fail`](Self::fail) or a [`Settled`] that fails what is open.
+#[derive(Debug)]
+pub struct Member {
+    rank: Rank,
+    group: u32,
+    members: Arc<[Rank]>,
+    generation: u32,
+    phase: Phase,
+    /// The number of the next operation.
+    next: u64,
+    /// The first number of this generation.
+    first: u64,
+    hash: u64,
+    /// The last operations of this generation with the hash after each; the last one is `next - 1`.
+    history: VecDeque<(u64, Fingerprint)>,
+    /// How many operations of this generation are issued and not complete.
+    open: u64,
+    /// Whether a call of this generation has failed already, ahead of the decision.
+    told: bool,
+    debts: VecDeque<Debt>,
+    /// Why the group is over at this member.
+    ended: Option<Arc<Cause>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// It has called for a fence.
+    Disputed,
+    /// It has reported and waits for the decision.
+    Frozen,
+}
+
+/// A decision that calls still to come have to learn of.
+#[derive(Debug)]
+struct Debt {
+    /// Calls below this number fail.
+    below: u64,
+    cause: Arc<Cause>,
+    /// Whether any call has failed for it.
+    told: bool,
+}
+
+/// An operation that may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Issued {
+    /// Its generation.
+    pub generation: u32,
+    /// The rolling hash after it.
+    pub hash: u64,
+    /// What it is, with its number.
+    pub fingerprint: Fingerprint,
+}
+
+/// Why a call does not become an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotIssued {
+    /// A fence is under way: call again after the decision.
+    Frozen,
+    /// The call has failed.
+    Failed(Failed),
+}
+
+/// A call that failed because of a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The number that it took; `None` if it only brought the news and took none.
+    pub sequence: Option<u64>,
+    /// Why.
+    pub cause: Arc<Cause>,
+}
+
+/// How a frame's rolling hash compares with this member's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Check {
+    /// Both issued the same operations so far.
+    Match,
+    /// They did not.
+    Differs,
+    /// This member has not come to that operation.
+    NotYet,
+    /// The operation is further back than this member remembers.
+    Forgotten,
+}
+
+/// What to do with a frame, by its generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Admission {
+    /// Use it.
+    Accept,
+    /// Skip it: its operation has failed, or is about to.
+    Discard,
+    /// Keep it until the decision that begins its generation arrives.
+    Hold,
+}
+
+/// What a message makes a member do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing.
+    Nothing,
+    /// Send this to the hub.
+    Send(Message),
+    /// A decision has come.
+    Settled(Settled),
+}
+
+/// The end of a generation at this member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// The generation that begins.
+    pub generation: u32,
+    /// Operations below this number have failed, unless they were complete.
+    pub below: u64,
+    /// Why.
+    pub cause: Arc<Cause>,
+    /// Whether there are such operations: the caller fails all that are open. Otherwise a call to come will learn of it.
+    pub fails_open: bool,
+}
+
+impl Member {
+    /// A member that has issued nothing, in generation 0. `members` ascend and contain `rank`.
+    pub fn new(group: u32, rank: Rank, members: Vec<Rank>) -> Self {
+        Self {
+            rank,
+            group,
+            members: members.into(),
+            generation: 0,
+            phase: Phase::Running,
+            next: 0,
+            first: 0,
+            hash: 0,
+            history: VecDeque::new(),
+            open: 0,
+            told: false,
+            debts: VecDeque::new(),
+            ended: None,
+        }
+    }
+
+    /// The current generation, to be written into frames.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The number of the next operation: how many were issued, or failed in their place.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// A collective is called; its fingerprint's sequence is filled in here.
+    ///
+    /// A call that has to learn of decisions learns of one, in their order. If more than 64 are outstanding, the last
+    /// one stands for those that follow.
+    pub fn issue(&mut self, call: Fingerprint) -> Result<Issued, NotIssued> {
+        if let Some(cause) = self.ended.clone() {
+            return Err(NotIssued::Failed(Failed { sequence: None, cause }));
+        }
+        if let Some(failed) = self.pay_debt() {
+            return Err(NotIssued::Failed(failed));
+        }
+        if self.phase != Phase::Running {
+            return Err(NotIssued::Frozen);
+        }
+        let fingerprint = Fingerprint { sequence: self.next, ..call };
+        self.next += 1;
+        self.open += 1;
+        self.hash = roll(self.hash, &fingerprint);
+        if self.history.len() == REMEMBERED {
+            self.history.pop_front();
+        }
+        self.history.push_back((self.hash, fingerprint));
+        Ok(Issued { generation: self.generation, hash: self.hash, fingerprint })
+    }
+
+    fn pay_debt(&mut self) -> Option<Failed> {
+        while let Some(debt) = self.debts.front_mut() {
+            if self.next < debt.below {
+                debt.told = true;
+                let sequence = Some(self.next);
+                self.next += 1;
+                return Some(Failed { sequence, cause: debt.cause.clone() });
+            }
+            let Debt { told, cause, .. } = self.debts.pop_front()?;
+            if !told {
+                return Some(Failed { sequence: None, cause });
+            }
+        }
+        None
+    }
+
+    /// An operation has succeeded, and its caller can know.
+    pub fn complete(&mut self, sequence: u64) {
+        if sequence >= self.first {
+            self.open = self.open.saturating_sub(1);
+        }
+    }
+
+    /// An operation has failed, and its caller can know, ahead of a decision; [`dispute`](Self::dispute) must follow.
+    pub fn fail(&mut self, sequence: u64) {
+        self.complete(sequence);
+        self.told |= sequence >= self.first;
+    }
+
+    /// Compares a frame of the current generation with the history.
+    pub fn check(&self, sequence: u64, hash: u64) -> Check {
+        if sequence >= self.next {
+            return Check::NotYet;
+        }
+        match self.remembered(sequence) {
+            Some((own, _)) if *own == hash => Check::Match,
+            Some(_) => Check::Differs,
+            None => Check::Forgotten,
+        }
+    }
+
+    /// What this member issued under a number of the current generation, if it remembers.
+    pub fn issued(&self, sequence: u64) -> Option<&Fingerprint> {
+        self.remembered(sequence).map(|(_, fingerprint)| fingerprint)
+    }
+
+    fn remembered(&self, sequence: u64) -> Option<&(u64, Fingerprint)> {
+        let back = usize::try_from(self.next.checked_sub(sequence)?).ok()?;
+        self.history.get(self.history.len().checked_sub(back)?)
+    }
+
+    /// What to do with a frame of a generation.
+    pub fn admit(&self, generation: u32) -> Admission {
+        match generation.cmp(&self.generation) {
+            _ if self.ended.is_some() => Admission::Discard,
+            Ordering::Less => Admission::Discard,
+            Ordering::Equal if self.phase == Phase::Frozen => Admission::Discard,
+            Ordering::Equal => Admission::Accept,
+            Ordering::Greater => Admission::Hold,
+        }
+    }
+
+    /// What to tell the hub about an operation that has to wait, after having told it `round` times before; `None` if
+    /// a fence is under way, or the operation is not one of this generation.
+    pub fn waiting(&self, sequence: u64, round: u32) -> Option<Message> {
+        let (hash, fingerprint) = *self.remembered(sequence)?;
+        let Self { rank, group, generation, .. } = *self;
+        let running = self.phase == Phase::Running;
+        running.then_some(Message::Waiting(Waiting { rank, group, generation, round, hash, fingerprint }))
+    }
+
+    /// The cause to [dispute](Self::dispute) when a frame from `rank` [differs](Check::Differs), or carries another
+    /// fingerprint than this member issued.
+    pub fn mismatch(&self, rank: Rank, theirs: Fingerprint) -> Cause {
+        let own = self.issued(theirs.sequence).map(|own| (self.rank, *own));
+        Cause::Mismatch(Mismatch::new(theirs.sequence, own.into_iter().chain([(rank, theirs)])))
+    }
+
+    /// Calls for a fence; to be sent to the hub. `None` if one is under way already, or the group is over.
+    pub fn dispute(&mut self, cause: Cause) -> Option<Message> {
+        if self.phase != Phase::Running || self.ended.is_some() {
+            return None;
+        }
+        self.phase = Phase::Disputed;
+        let Self { group, generation, .. } = *self;
+        Some(Message::Dispute(Dispute { group, generation, members: self.members.to_vec(), cause }))
+    }
+
+    /// A message from the hub about this group.
+    pub fn receive(&mut self, message: &Message) -> Action {
+        match message {
+            Message::Fence { generation, cause, .. } if *generation == self.generation => self.freeze(cause),
+            Message::Decide(decision) if decision.generation == self.generation => self.settle(decision),
+            Message::Waiting(theirs) if theirs.generation == self.generation => self.compare(theirs),
+            _ => Action::Nothing,
+        }
+    }
+
+    /// A member that is over still reports: the others' fence must not wait for it.
+    fn freeze(&mut self, cause: &Cause) -> Action {
+        if self.phase == Phase::Frozen {
+            return Action::Nothing;
+        }
+        self.phase = Phase::Frozen;
+        let end = cause.sequence().map_or(self.next, |disputed| self.next.min(disputed.saturating_add(1)));
+        let start = end.saturating_sub(REPORTED as u64);
+        let recent = (start..end).filter_map(|sequence| self.issued(sequence).copied()).collect();
+        let Self { group, generation, next, .. } = *self;
+        Action::Send(Message::Report(Report { group, generation, next, recent }))
+    }
+
+    fn settle(&mut self, decision: &Decision) -> Action {
+        self.generation += 1;
+        self.phase = Phase::Running;
+        if self.ended.is_some() {
+            return Action::Nothing;
+        }
+        let cause = Arc::new(decision.cause.clone());
+        if cause.is_final() {
+            self.ended = Some(cause.clone());
+        }
+        Action::Settled(self.end_generation(decision.next, cause))
+    }
+
+    /// Ends the group at this member, whatever the others do: open operations and all calls to come fail.
+    pub fn close(&mut self, cause: Cause) -> Settled {
+        let cause = Arc::new(cause);
+        self.ended = Some(cause.clone());
+        self.end_generation(self.next, cause)
+    }
+
+    fn end_generation(&mut self, below: u64, cause: Arc<Cause>) -> Settled {
+        let fails_open = self.open > 0;
+        if self.debts.len() == DEBTS {
+            self.debts.pop_back();
+        }
+        self.debts.push_back(Debt { below, cause: cause.clone(), told: self.told || fails_open });
+        (self.open, self.told) = (0, false);
+        self.first = below;
+        self.hash = 0;
+        self.history.clear();
+        Settled { generation: self.generation, below, cause, fails_open }
+    }
+
+    fn compare(&mut self, theirs: &Waiting) -> Action {
+        if self.check(theirs.fingerprint.sequence, theirs.hash) != Check::Differs {
+            return Action::Nothing;
+        }
+        let cause = self.mismatch(theirs.rank, theirs.fingerprint);
+        self.dispute(cause).map_or(Action::Nothing, Action::Send)
+    }
+}

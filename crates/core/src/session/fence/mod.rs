@@ -1,0 +1,40 @@
+//! How a group comes back into step after something went wrong.
+//!
+//! Members number their operations for themselves: a rank's n-th call in a group is operation n. When they disagree
+//! about one, or one fails somewhere, the group's **generation** ends, by a protocol between each [`Member`] and the
+//! [`Hub`], the lowest live rank of the job:
+//!
+//! ```text
+//! member    Dispute      something went wrong: a frame's hash differs, a timeout, a lost reducer
+//! hub       Fence        once per generation, to all members: stop
+//! member    Report       the number of its next operation, and its last operations
+//! hub       Decide       once all live members have reported: the highest such number, and why
+//! ```
+//!
+//! After the decision every operation below that number has failed on every member on which it had not been completed,
+//! also where it has not been called yet: that call fails when it comes, and takes its number, so that numbers stay
+//! aligned. A member that had completed all of them learns of it at its next call, which takes no number. Frames of the
+//! old generation are discarded, those of the next one held until the decision arrives. The rolling hash starts again.
+//!
+//! A disagreement is usually found by a frame whose rolling hash differs from the receiver's. Where no frame flows (two
+//! ranks that each wait for the other's broadcast) it is found by waiting: a member that has waited for
+//! [`WAITING_MILLISECONDS`] says so to the hub, and again every [`WAITING_AGAIN_MILLISECONDS`]. The hub compares those
+//! who wait in the same operation, and asks others to look into their history; see [`Hub::receive`].
+//!
+//! All of it relies on connections that keep the order of their messages, and on nothing else: no clock is read here.
+//! A process that does not report is either alive, and its control thread will, or it will be declared dead.
+
+mod hub;
+mod member;
+
+pub use hub::{Directed, Hub};
+pub use member::{Action, Admission, Check, Failed, Issued, Member, NotIssued, Settled};
+
+/// How long a member waits before it first tells the hub what it is waiting for.
+pub const WAITING_MILLISECONDS: u64 = 50;
+
+/// How long it waits from then on before it tells the hub again.
+pub const WAITING_AGAIN_MILLISECONDS: u64 = 1_000;
+
+/// How many operations back a member remembers.
+pub const REMEMBERED: usize = 1_024;

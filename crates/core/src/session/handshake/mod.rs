@@ -1,0 +1,411 @@
+//! The first words on every connection: who is there, and does it know the job's token?
+//!
+//! ```text
+//! client                                                                 server
+//!   Hello    versions, purpose, who it is, a nonce          ->
+//!                                         <-    Challenge    agreed version, a nonce
+//!   Proof    HMAC(token, client, Hello Challenge)           ->
+//!                                         <-    Welcome      who it is, HMAC(token, server, all of the above)
+//! ```
+//! Instead of its next message a server may send a Refuse with a [`Refusal`]. The client proves itself first, so a
+//! stranger who connects learns nothing that depends on the token. The proofs cover every byte said before, so neither
+//! side's identity, version or purpose can be altered, and both nonces, so that no recording can be played again; the
+//! labels of the two directions differ, so that none can be reflected. (HMAC-SHA256: RFC 2104, FIPS 180-4.) What is
+//! said *after* the handshake is not protected by it: who can alter packets on their way still can.
+//!
+//! A message is a prefix of eight bytes (magic `a8 'H' 'R' 'B'`, kind u8, zero u8, length u16), then its body. At most
+//! 1 KiB is held per connection, and whatever does not begin with the magic is refused at its first wrong byte,
+//! without an answer. The caller gives a connection [`DEADLINE_MILLISECONDS`] for all of it, limits how many may be in
+//! it at once, and draws the nonces from the system's random numbers.
+
+mod message;
+mod transcript;
+
+pub use message::{Hello, Identity, Purpose, Seen, Versions};
+
+use super::{
+    Refusal, Role,
+    codec::{Malformed, Reader, Writer},
+};
+use crate::group::Rank;
+use alloc::vec::Vec;
+use core::fmt;
+use message::{Assembler, BODY_BYTES, CHALLENGE, HELLO, PREFIX_BYTES, PROOF, REFUSE, WELCOME, kind, message};
+use transcript::{PROOF_BYTES, Transcript};
+
+/// How long a handshake may take, from the connection's first moment to the Welcome.
+pub const DEADLINE_MILLISECONDS: u64 = 5_000;
+
+/// How many random bytes each side contributes.
+pub const NONCE_BYTES: usize = 32;
+
+/// Whom a client means to reach. What is `None` may be anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Expected {
+    /// Its role.
+    pub role: Role,
+    /// Its rank.
+    pub rank: Option<Rank>,
+    /// Its life.
+    pub incarnation: Option<u64>,
+}
+
+/// Whom a server lets in, as far as it can be said beforehand. What is `None` may be anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Policy {
+    /// What the server speaks.
+    pub versions: Versions,
+    /// Its job.
+    pub job: Option<u64>,
+    /// How many workers there are.
+    pub world: Option<u32>,
+}
+
+/// A connection whose two ends know that both know the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Established {
+    /// The version that both will speak.
+    pub version: u16,
+    /// What the connection is for.
+    pub purpose: Purpose,
+    /// Who is at the other end.
+    pub other: Identity,
+}
+
+/// What came of some bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Received<T> {
+    /// How many of them belonged to the handshake; the others are what follows it.
+    pub consumed: usize,
+    /// The end of this side's part, when it is reached.
+    pub done: Option<T>,
+}
+
+/// Why a handshake failed. Send what `transmit` still has, then close the connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// A stranger, or a stranger's port.
+    #[error("the other side does not speak Herringbone, it sent {0}: check address and port")]
+    NotHerringbone(Seen),
+    /// A message that is longer than any of a handshake.
+    #[error("the other side sent a handshake message of {length} bytes, at most {BODY_BYTES} are allowed")]
+    TooLong {
+        /// What it announced.
+        length: u16,
+    },
+    /// A message out of turn, or with fields that make no sense.
+    #[error("the other side sent a handshake message that makes no sense: {reason}")]
+    Malformed {
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The other side does not let this one in.
+    #[error("the other side refused: {0}")]
+    Refused(Refusal),
+    /// This side does not let the other one in, and has told it so.
+    #[error("refused the other side: {0}")]
+    Refusing(Refusal),
+    /// The server could not prove that it knows the token.
+    #[error("the other side does not know the job's token: check its address, and HERRINGBONE_TOKEN there")]
+    Unproven,
+    /// The server is of this job, but not the one that was meant.
+    #[error("expected {expected} at this address, found {} {}: check addresses and ports", found.role, found.rank)]
+    WrongParty {
+        /// Who was meant.
+        expected: Expected,
+        /// Who is there.
+        found: Identity,
+    },
+}
+
+/// The side that opened the connection.
+pub struct Client {
+    hello: Hello,
+    expected: Expected,
+    version: Option<u16>,
+    transcript: Transcript,
+    incoming: Assembler,
+    outgoing: Option<Vec<u8>>,
+}
+
+impl Client {
+    /// Begins; `nonce` must be random and used once.
+    pub fn new(hello: Hello, expected: Expected, token: &[u8], nonce: [u8; NONCE_BYTES]) -> Self {
+        let mut body = Writer::default();
+        hello.write(&mut body);
+        body.bytes(&nonce);
+        let (mut transcript, first) = (Transcript::new(token), message(HELLO, body));
+        transcript.absorb(&first);
+        let (incoming, outgoing) = (Assembler::default(), Some(first));
+        Self { hello, expected, version: None, transcript, incoming, outgoing }
+    }
+
+    /// What to send next; ask after `new` and after every [`receive`](Self::receive).
+    pub fn transmit(&mut self) -> Option<Vec<u8>> {
+        self.outgoing.take()
+    }
+
+    /// Takes what has arrived. Once it is done, or has failed, it consumes nothing more.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Received<Established>, HandshakeError> {
+        receive(self, bytes)
+    }
+
+    fn prove(&mut self, challenge: &[u8]) -> Result<(), HandshakeError> {
+        let mut body = Reader(&challenge[PREFIX_BYTES..]);
+        let version = body.u16()?;
+        body.array::<NONCE_BYTES>()?;
+        body.finish()?;
+        if !self.hello.versions.contain(version) {
+            return Err(HandshakeError::Malformed { reason: "it chose a version that was not offered" });
+        }
+        self.transcript.absorb(challenge);
+        let mut body = Writer::default();
+        body.bytes(&self.transcript.client_proof());
+        let proof = message(PROOF, body);
+        self.transcript.absorb(&proof);
+        self.version = Some(version);
+        self.outgoing = Some(proof);
+        Ok(())
+    }
+
+    fn enter(&mut self, version: u16, welcome: &[u8]) -> Result<Established, HandshakeError> {
+        let said = welcome.split_last_chunk::<PROOF_BYTES>().filter(|(said, _)| said.len() >= PREFIX_BYTES);
+        let (said, proof) = said.ok_or(Malformed("it ends too early"))?;
+        self.transcript.absorb(said);
+        if !self.transcript.server_proven(proof) {
+            return Err(HandshakeError::Unproven);
+        }
+        let mut body = Reader(&said[PREFIX_BYTES..]);
+        let found = Identity::read(&mut body)?;
+        body.finish()?;
+        let (own, expected) = (self.hello.identity, self.expected);
+        if own.job != 0 && found.job != own.job {
+            return Err(HandshakeError::Refusing(Refusal::Job { ours: own.job, theirs: found.job }));
+        }
+        if found.role != expected.role || expected.rank.is_some_and(|rank| rank != found.rank) {
+            return Err(HandshakeError::WrongParty { expected, found });
+        }
+        if expected.incarnation.is_some_and(|incarnation| incarnation != found.incarnation) {
+            let Identity { role, rank, .. } = found;
+            return Err(HandshakeError::Refusing(Refusal::Restarted { role, rank }));
+        }
+        Ok(Established { version, purpose: self.hello.purpose, other: found })
+    }
+}
+
+/// The side that accepted the connection.
+pub struct Server {
+    policy: Policy,
+    nonce: [u8; NONCE_BYTES],
+    asked: Option<(Hello, u16)>,
+    transcript: Transcript,
+    incoming: Assembler,
+    outgoing: Option<Vec<u8>>,
+}
+
+impl Server {
+    /// Waits for a client; `nonce` must be random and used once.
+    pub fn new(token: &[u8], nonce: [u8; NONCE_BYTES], policy: Policy) -> Self {
+        let (transcript, incoming) = (Transcript::new(token), Assembler::default());
+        Self { policy, nonce, asked: None, transcript, incoming, outgoing: None }
+    }
+
+    /// What to send next; ask after every [`receive`](Self::receive), after one that failed too.
+    pub fn transmit(&mut self) -> Option<Vec<u8>> {
+        self.outgoing.take()
+    }
+
+    /// Takes what has arrived. Once there is a [`Claim`], or it has failed, it consumes nothing more.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Received<Claim>, HandshakeError> {
+        receive(self, bytes)
+    }
+
+    fn challenge(&mut self, message_of_client: &[u8]) -> Result<(), HandshakeError> {
+        let mut from = Reader(&message_of_client[PREFIX_BYTES..]);
+        // What a later version appends to its Hello is covered by the proofs, and otherwise of no concern here.
+        let hello = Hello::read(&mut from)?;
+        from.array::<NONCE_BYTES>()?;
+        let (ours, theirs) = (self.policy.versions, hello.versions);
+        let version = ours.agree(theirs).ok_or_else(|| self.refuse(Refusal::Version { ours, theirs }))?;
+        let mut body = Writer::default();
+        body.u16(version);
+        body.bytes(&self.nonce);
+        let challenge = message(CHALLENGE, body);
+        self.transcript.absorb(message_of_client);
+        self.transcript.absorb(&challenge);
+        self.asked = Some((hello, version));
+        self.outgoing = Some(challenge);
+        Ok(())
+    }
+
+    fn examine(&mut self, hello: Hello, version: u16, proof: &[u8]) -> Result<Claim, HandshakeError> {
+        let mut body = Reader(&proof[PREFIX_BYTES..]);
+        let claimed = body.array()?;
+        body.finish()?;
+        if !self.transcript.client_proven(&claimed) {
+            return Err(self.refuse(Refusal::Token));
+        }
+        self.policy.check(&hello).map_err(|refusal| self.refuse(refusal))?;
+        self.transcript.absorb(proof);
+        Ok(Claim { hello, version, transcript: self.transcript.clone() })
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> HandshakeError {
+        self.outgoing = Some(refuse(&refusal));
+        HandshakeError::Refusing(refusal)
+    }
+}
+
+/// A client that has proved that it knows the token, and waits to be let in.
+pub struct Claim {
+    hello: Hello,
+    version: u16,
+    transcript: Transcript,
+}
+
+impl Claim {
+    /// Who asks, and what for.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Lets the client in: the Welcome to send, and the connection that has come about.
+    pub fn accept(mut self, own: Identity) -> (Vec<u8>, Established) {
+        let mut body = Writer::default();
+        own.write(&mut body);
+        body.bytes(&[0; PROOF_BYTES]);
+        let mut welcome = message(WELCOME, body);
+        let end = welcome.len() - PROOF_BYTES;
+        self.transcript.absorb(&welcome[..end]);
+        welcome[end..].copy_from_slice(&self.transcript.server_proof());
+        let Hello { identity: other, purpose, .. } = self.hello;
+        (welcome, Established { version: self.version, purpose, other })
+    }
+
+    /// Turns the client away: the Refuse to send before closing.
+    pub fn refuse(self, refusal: &Refusal) -> Vec<u8> {
+        refuse(refusal)
+    }
+}
+
+impl Policy {
+    fn check(&self, hello: &Hello) -> Result<(), Refusal> {
+        let Identity { role, job, rank, world, .. } = hello.identity;
+        let unknown_yet = job == 0 && hello.purpose == Purpose::Join;
+        if let Some(ours) = self.job
+            && job != ours
+            && !unknown_yet
+        {
+            return Err(Refusal::Job { ours, theirs: job });
+        }
+        if let Some(ours) = self.world
+            && role == Role::Worker
+            && world != ours
+        {
+            return Err(Refusal::World { rank, ours, theirs: world });
+        }
+        if rank < world { Ok(()) } else { Err(Refusal::RankOutOfRange { rank, world }) }
+    }
+}
+
+/// One side of a handshake: a machine that takes whole messages.
+trait Side {
+    type Done;
+
+    fn incoming(&mut self) -> &mut Assembler;
+
+    fn handle(&mut self, message: &[u8]) -> Result<Option<Self::Done>, HandshakeError>;
+}
+
+impl Side for Client {
+    type Done = Established;
+
+    fn incoming(&mut self) -> &mut Assembler {
+        &mut self.incoming
+    }
+
+    fn handle(&mut self, message: &[u8]) -> Result<Option<Established>, HandshakeError> {
+        match (kind(message), self.version) {
+            (CHALLENGE, None) => self.prove(message).map(|()| None),
+            (WELCOME, Some(version)) => self.enter(version, message).map(Some),
+            (REFUSE, _) => {
+                let refusal = Refusal::read(&mut Reader(&message[PREFIX_BYTES..]))?;
+                Err(HandshakeError::Refused(refusal))
+            }
+            _ => Err(OUT_OF_TURN),
+        }
+    }
+}
+
+impl Side for Server {
+    type Done = Claim;
+
+    fn incoming(&mut self) -> &mut Assembler {
+        &mut self.incoming
+    }
+
+    fn handle(&mut self, message: &[u8]) -> Result<Option<Claim>, HandshakeError> {
+        match (kind(message), self.asked) {
+            (HELLO, None) => self.challenge(message).map(|()| None),
+            (PROOF, Some((hello, version))) => self.examine(hello, version, message).map(Some),
+            _ => Err(OUT_OF_TURN),
+        }
+    }
+}
+
+const OUT_OF_TURN: HandshakeError = HandshakeError::Malformed { reason: "it is not this message's turn" };
+
+fn receive<S: Side>(side: &mut S, bytes: &[u8]) -> Result<Received<S::Done>, HandshakeError> {
+    let mut consumed = 0;
+    loop {
+        let (taken, whole) = side.incoming().take(&bytes[consumed..])?;
+        consumed += taken;
+        let Some(message) = whole else { return Ok(Received { consumed, done: None }) };
+        let done = side.handle(&message).inspect_err(|_| side.incoming().over = true);
+        if let Some(done) = done? {
+            side.incoming().over = true;
+            return Ok(Received { consumed, done: Some(done) });
+        }
+    }
+}
+
+fn refuse(refusal: &Refusal) -> Vec<u8> {
+    let mut body = Writer::default();
+    refusal.write(&mut body);
+    message(REFUSE, body)
+}
+
+impl From<Malformed> for HandshakeError {
+    fn from(Malformed(reason): Malformed) -> Self {
+        HandshakeError::Malformed { reason }
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rank {
+            Some(rank) => write!(f, "{} {rank}", self.role),
+            None => write!(f, "a {}", self.role),
+        }
+    }
+}
+
+// The transcripts hold keys: nothing of them is shown.
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("hello", &self.hello).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim").field("hello", &self.hello).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,1 @@
+//! Lanes: the messages of one operation between two ranks, in order.

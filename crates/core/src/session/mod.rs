@@ -1,0 +1,82 @@
+//! What processes say to each other besides data, as state machines without I/O.
+//!
+//! Bytes and messages go in, bytes, messages and decisions come out; sockets, clocks and random numbers belong to the
+//! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
+//! [`formation`] gathers the ranks, [`control`] is the language of control connections, [`lane`] carries the messages
+//! of schedules, and [`fence`] brings a group back into step after a disagreement.
+
+mod cause;
+mod codec;
+pub mod control;
+pub mod fence;
+pub mod formation;
+pub mod handshake;
+pub mod lane;
+mod refusal;
+
+pub use cause::{Cause, Mismatch, Variant};
+pub use codec::TooLong;
+pub use refusal::Refusal;
+
+use crate::group::Rank;
+use core::fmt;
+
+/// What a process is in a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Role {
+    /// It has data.
+    Worker = 1,
+    /// It has none, and folds for the workers.
+    Reducer = 2,
+}
+
+impl Role {
+    fn read(from: &mut codec::Reader<'_>) -> Result<Self, codec::Malformed> {
+        let code = from.u8()?;
+        let known = [Role::Worker, Role::Reducer].into_iter().find(|role| *role as u8 == code);
+        known.ok_or(codec::Malformed("its role is unknown"))
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Role::Worker => "worker",
+            Role::Reducer => "reducer",
+        })
+    }
+}
+
+/// Ranks as people read them: `rank 3`, `ranks 0, 2-5, 9`, with runs drawn together and a long list cut short.
+///
+/// The ranks are expected to ascend.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranks<'a>(pub &'a [Rank]);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const RUNS_SHOWN: usize = 8;
+        f.write_str(match self.0.len() {
+            0 => return f.write_str("no rank"),
+            1 => "rank",
+            _ => "ranks",
+        })?;
+        let follows = |a: &Rank, b: &Rank| a.checked_add(1) == Some(*b);
+        let mut shown = 0;
+        for (number, run) in self.0.chunk_by(follows).enumerate().take(RUNS_SHOWN) {
+            let (first, last) = (run[0], run[run.len() - 1]);
+            let separator = if number == 0 { " " } else { ", " };
+            match run.len() {
+                1 => write!(f, "{separator}{first}")?,
+                2 => write!(f, "{separator}{first}, {last}")?,
+                _ => write!(f, "{separator}{first}-{last}")?,
+            }
+            shown += run.len();
+        }
+        match self.0.len() - shown {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Why a process was not let in.
+
+use super::{
+    Role,
+    codec::{Malformed, Reader, Writer},
+    handshake::Versions,
+};
+use crate::group::Rank;
+use alloc::{string::String, vec::Vec};
+
+/// How many ranks a refusal names: it must fit a [handshake](super::handshake) message, whatever it says.
+const RANKS_SENT: usize = 200;
+
+/// Why a process was not let in, in words for the people who started it.
+///
+/// It travels to the refused process, so its text names both sides neutrally. It is never authenticated: believe it as
+/// far as giving up this connection goes. Its texts are sent up to 256 bytes each.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The two sides hold different tokens, or one holds none.
+    #[error("the job tokens differ: give every worker and reducer the same HERRINGBONE_TOKEN")]
+    Token,
+    /// The two sides have no protocol version in common.
+    #[error("no common protocol version: {theirs} connected to {ours}; install the same release everywhere")]
+    Version {
+        /// What the refusing side speaks.
+        ours: Versions,
+        /// What the refused side speaks.
+        theirs: Versions,
+    },
+    /// The refused side is of another job.
+    #[error("job {theirs:016x} reached a process of job {ours:016x}: check addresses and ports")]
+    Job {
+        /// The refusing side's job.
+        ours: u64,
+        /// The refused side's job.
+        theirs: u64,
+    },
+    /// A rank was taken before.
+    #[error("rank {rank} is there twice, at {first} and at {second}: give each process a rank of its own")]
+    DuplicateRank {
+        /// The rank.
+        rank: Rank,
+        /// Who came first.
+        first: String,
+        /// Who came second, and was refused.
+        second: String,
+    },
+    /// A rank that the world does not have.
+    #[error("there is no rank {rank} in a world of {world}: ranks are 0 to the world's size - 1")]
+    RankOutOfRange {
+        /// The rank.
+        rank: Rank,
+        /// The size of the world.
+        world: u32,
+    },
+    /// The two sides were told different sizes of the world.
+    #[error(
+        "rank {rank} was told a world of {theirs}, others one of {ours}: give every process the same WORLD_SIZE"
+    )]
+    World {
+        /// The refused rank.
+        rank: Rank,
+        /// What the refusing side was told.
+        ours: u32,
+        /// What the refused side was told.
+        theirs: u32,
+    },
+    /// A setting that all ranks must share differs.
+    #[error("rank {rank} has {name} = {theirs}, rank 0 has {ours}: set it to the same on every rank")]
+    Setting {
+        /// The refused rank.
+        rank: Rank,
+        /// The setting.
+        name: String,
+        /// Rank 0's value.
+        ours: String,
+        /// The refused rank's value.
+        theirs: String,
+    },
+    /// No more connections, groups or memory for this one.
+    #[error("no room: {what} is limited to {limit} here")]
+    NoRoom {
+        /// What there is no room for.
+        what: String,
+        /// How much room there is.
+        limit: u64,
+    },
+    /// The refusing side knows of no such process.
+    #[error("{role} {rank} is not expected here: check that it was started for this job")]
+    Unexpected {
+        /// Its role.
+        role: Role,
+        /// Its rank.
+        rank: Rank,
+    },
+    /// Not everybody came in time.
+    #[error("{} did not come in time; look at their logs, or raise the timeout", super::Ranks(.missing))]
+    Absent {
+        /// Who is missing, ascending; the first 200 of them are sent.
+        missing: Vec<Rank>,
+    },
+    /// The process at this address was started again since its address was learnt.
+    #[error("{role} {rank} was started again: the job has to be formed again to take it in")]
+    Restarted {
+        /// Its role.
+        role: Role,
+        /// Its rank.
+        rank: Rank,
+    },
+}
+
+impl Refusal {
+    pub(super) fn write(&self, to: &mut Writer) {
+        match self {
+            Refusal::Token => to.u8(1),
+            Refusal::Version { ours, theirs } => {
+                to.u8(2);
+                ours.write(to);
+                theirs.write(to);
+            }
+            Refusal::Job { ours, theirs } => {
+                to.u8(3);
+                to.u64(*ours);
+                to.u64(*theirs);
+            }
+            Refusal::DuplicateRank { rank, first, second } => {
+                to.u8(4);
+                to.u32(*rank);
+                to.cut_text(first);
+                to.cut_text(second);
+            }
+            Refusal::RankOutOfRange { rank, world } => {
+                to.u8(5);
+                to.u32(*rank);
+                to.u32(*world);
+            }
+            Refusal::World { rank, ours, theirs } => {
+                to.u8(6);
+                to.u32(*rank);
+                to.u32(*ours);
+                to.u32(*theirs);
+            }
+            Refusal::Setting { rank, name, ours, theirs } => {
+                to.u8(7);
+                to.u32(*rank);
+                to.cut_text(name);
+                to.cut_text(ours);
+                to.cut_text(theirs);
+            }
+            Refusal::NoRoom { what, limit } => {
+                to.u8(8);
+                to.cut_text(what);
+                to.u64(*limit);
+            }
+            Refusal::Unexpected { role, rank } => {
+                to.u8(9);
+                to.u8(*role as u8);
+                to.u32(*rank);
+            }
+            Refusal::Restarted { role, rank } => {
+                to.u8(10);
+                to.u8(*role as u8);
+                to.u32(*rank);
+            }
+            Refusal::Absent { missing } => {
+                to.u8(11);
+                to.ranks(&missing[..missing.len().min(RANKS_SENT)]);
+            }
+        }
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match from.u8()? {
+            1 => Refusal::Token,
+            2 => Refusal::Version { ours: Versions::read(from)?, theirs: Versions::read(from)? },
+            3 => Refusal::Job { ours: from.u64()?, theirs: from.u64()? },
+            4 => Refusal::DuplicateRank { rank: from.u32()?, first: from.text()?, second: from.text()? },
+            5 => Refusal::RankOutOfRange { rank: from.u32()?, world: from.u32()? },
+            6 => Refusal::World { rank: from.u32()?, ours: from.u32()?, theirs: from.u32()? },
+            7 => Refusal::Setting {
+                rank: from.u32()?,
+                name: from.text()?,
+                ours: from.text()?,
+                theirs: from.text()?,
+            },
+            8 => Refusal::NoRoom { what: from.text()?, limit: from.u64()? },
+            9 => Refusal::Unexpected { role: Role::read(from)?, rank: from.u32()? },
+            10 => Refusal::Restarted { role: Role::read(from)?, rank: from.u32()? },
+            11 => Refusal::Absent { missing: from.ranks()? },
+            _ => return Err(Malformed("its refusal is unknown")),
+        })
+    }
+}

@@ -1,0 +1,292 @@
+//! What can be wrong with a schedule, in words.
+
+use crate::{
+    collective::Collective,
+    group::Rank,
+    schedule::{Chunk, Cut, Form, Place},
+};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Why a schedule is not a given collective over a given group.
+///
+/// Steps are numbered from 0 within their rank's program, and places are named as in [`Schedule::parse`]'s text.
+///
+/// [`Schedule::parse`]: crate::schedule::Schedule::parse
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// The schedule is for another number of workers than the group has.
+    #[error("the schedule is for {schedule} workers, the group has {group} members")]
+    Members {
+        /// The schedule's workers.
+        schedule: u32,
+        /// The group's members.
+        group: u32,
+    },
+    /// The collective's root is no worker.
+    #[error("{collective}: the root is not one of {workers} workers")]
+    Root {
+        /// The collective.
+        collective: Collective,
+        /// How many workers there are.
+        workers: u32,
+    },
+    /// The collective needs another cut; see [`Collective::accepts`].
+    #[error("{collective} over {workers} workers cannot have its buffer cut as {cut}")]
+    Cut {
+        /// The collective.
+        collective: Collective,
+        /// The schedule's cut.
+        cut: Cut,
+        /// How many workers there are.
+        workers: u32,
+    },
+    /// More places or steps than the proof can number.
+    #[error("the schedule is too large to prove: too many {what}")]
+    TooLarge {
+        /// What there is too much of.
+        what: &'static str,
+    },
+    /// A step cannot be right, or meets what it must not.
+    #[error("rank {rank} step {step}: {fault}")]
+    Step {
+        /// The rank.
+        rank: Rank,
+        /// Its step.
+        step: u32,
+        /// What is wrong.
+        fault: StepFault,
+    },
+    /// A message that nobody receives.
+    #[error("rank {rank} step {step}: sends to rank {to}, which never receives it")]
+    Unreceived {
+        /// The sender.
+        rank: Rank,
+        /// Its step.
+        step: u32,
+        /// The receiver.
+        to: Rank,
+    },
+    /// These ranks wait for each other for ever, if lanes hold nothing. With lanes that hold something, they still
+    /// may: it then depends on how long the message is.
+    #[error("deadlock: {}", Standing(stuck))]
+    Deadlock {
+        /// The first step that each rank cannot finish, by rank; ranks that finish are left out.
+        stuck: Vec<Stuck>,
+    },
+    /// A worker ends with something else than the collective promises.
+    #[error("rank {rank} ends with a wrong chunk {chunk}: {fault}")]
+    Result {
+        /// The worker.
+        rank: Rank,
+        /// The chunk of its output.
+        chunk: Chunk,
+        /// What is wrong.
+        fault: ResultFault,
+    },
+}
+
+/// Where a rank stands in a deadlock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// The rank.
+    pub rank: Rank,
+    /// The first step that it cannot finish.
+    pub step: u32,
+}
+
+struct Standing<'a>(&'a [Stuck]);
+
+impl fmt::Display for Standing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        for (at, Stuck { rank, step }) in self.0.iter().take(SHOWN).enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}rank {rank} cannot finish step {step}")?;
+        }
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, ", and {more} more ranks"),
+        }
+    }
+}
+
+/// What is wrong with a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StepFault {
+    /// A slot that the program does not list.
+    #[error("there is no slot {slot}")]
+    NoSuchSlot {
+        /// Its number.
+        slot: u32,
+    },
+    /// A chunk beyond the cut.
+    #[error("there is no chunk {chunk}, only {chunks}")]
+    NoSuchChunk {
+        /// Its number.
+        chunk: Chunk,
+        /// How many there are.
+        chunks: u32,
+    },
+    /// A lane to or from nobody.
+    #[error("there is no rank {lane}")]
+    NoSuchRank {
+        /// Its number.
+        lane: Rank,
+    },
+    /// A lane from a rank to itself.
+    #[error("a rank has no lane to itself")]
+    OwnLane,
+    /// A send without a receiver.
+    #[error("sends to nobody")]
+    SendToNobody,
+    /// A receiver named twice in one send.
+    #[error("sends twice to rank {to}")]
+    SendTwice {
+        /// The receiver.
+        to: Rank,
+    },
+    /// A fold of nothing.
+    #[error("folds nothing")]
+    FoldOfNothing,
+    /// A place that is a source of one fold twice.
+    #[error("folds {place} twice")]
+    FoldTwice {
+        /// The place.
+        place: Place,
+    },
+    /// A fold in a collective that only moves data.
+    #[error("{collective} does not fold")]
+    FoldUnasked {
+        /// The collective.
+        collective: Collective,
+    },
+    /// Merges that have nothing to merge.
+    #[error("source {source_index} is followed by more merges than there are partial sums")]
+    MergeOfNothing {
+        /// The source, counted from 0.
+        source_index: u32,
+    },
+    /// Sources that the merges leave apart.
+    #[error("the merges leave {left} partial sums apart")]
+    Unmerged {
+        /// How many.
+        left: u32,
+    },
+    /// A reducer that touches the user's buffer.
+    #[error("a reducer has no user buffer")]
+    UserOfReducer,
+    /// A write to a part of the user's buffer at which this worker has no output.
+    #[error("this worker has no output at chunk {chunk}")]
+    NotAnOutput {
+        /// The chunk.
+        chunk: Chunk,
+    },
+    /// A copy of a place to itself.
+    #[error("copies {place} to itself")]
+    CopyToItself {
+        /// The place.
+        place: Place,
+    },
+    /// A copy between forms, or a fold whose result does not fit its place.
+    #[error("{place} is {actual}, not {expected}")]
+    WrongForm {
+        /// The place.
+        place: Place,
+        /// Its form.
+        actual: Form,
+        /// What the step needs.
+        expected: Form,
+    },
+    /// A message of another form than the step takes.
+    #[error("the message from rank {lane} is {actual}, not {expected}")]
+    WrongMessageForm {
+        /// The sender.
+        lane: Rank,
+        /// What it sends.
+        actual: Form,
+        /// What the step takes.
+        expected: Form,
+    },
+    /// A place that holds another chunk than the step needs.
+    #[error("{place} holds chunk {actual}, not chunk {expected}")]
+    WrongChunk {
+        /// The place.
+        place: Place,
+        /// The chunk that it holds.
+        actual: Chunk,
+        /// The chunk that the step names.
+        expected: Chunk,
+    },
+    /// A value for another chunk of the user's buffer.
+    #[error("chunk {actual} cannot go to {place}")]
+    Misplaced {
+        /// The place.
+        place: Place,
+        /// The chunk that the step writes to it.
+        actual: Chunk,
+    },
+    /// A message about another chunk than the step takes.
+    #[error("the message from rank {lane} is of chunk {actual}, not chunk {expected}")]
+    WrongMessageChunk {
+        /// The sender.
+        lane: Rank,
+        /// The chunk that it sends.
+        actual: Chunk,
+        /// The chunk that the step names.
+        expected: Chunk,
+    },
+    /// A place that nothing has been written to.
+    #[error("{place} holds nothing yet")]
+    Uninitialised {
+        /// The place.
+        place: Place,
+    },
+    /// A finished result as a source of a fold.
+    #[error("source {source_index} of the fold is finished already")]
+    FoldOfFinished {
+        /// The source, counted from 0.
+        source_index: u32,
+    },
+    /// A receive without a message.
+    #[error("receives from rank {lane}, which never sends it")]
+    NeverSent {
+        /// The sender.
+        lane: Rank,
+    },
+}
+
+/// What is wrong with a worker's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResultFault {
+    /// An input is not in the fold.
+    #[error("the input of rank {input} is not in it")]
+    Missing {
+        /// Whose input.
+        input: Rank,
+    },
+    /// An input is in the fold more than once.
+    #[error("the input of rank {input} is in it twice")]
+    Twice {
+        /// Whose input.
+        input: Rank,
+    },
+    /// The fold was never finished.
+    #[error("it is not finished")]
+    Unfinished,
+    /// Another worker folds the same inputs in another order.
+    #[error("it is folded in another order than rank {other}'s")]
+    Disagreement {
+        /// The other worker.
+        other: Rank,
+    },
+    /// Not the input that was to be moved here.
+    #[error("it is not the input of rank {input}")]
+    NotTheInput {
+        /// Whose input was to be there.
+        input: Rank,
+    },
+}

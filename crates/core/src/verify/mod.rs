@@ -1,0 +1,170 @@
+//! Proving that a schedule is a collective, without data.
+//!
+//! [`verify`] runs all programs at once on **terms** instead of numbers. It proves, for every buffer size:
+//!
+//! * **No deadlock, however the buffer is cut into segments.** A segment is an instance of the whole schedule on a
+//!   slice of every chunk. The run joins each send with each of its receives into one event, as if no lane could hold
+//!   anything, and keeps a rank's program order only between steps that conflict or share a lane and a direction. If
+//!   it completes, those dependencies have no cycle, and an executor that lets every segment of every step go
+//!   as soon as they allow completes too, whatever number of messages (at least one) its lanes hold. Each receiver
+//!   of a send has a lane of its own in this: an executor must not hold back one receiver's part of a send for
+//!   another's. (Proving the programs in serial order instead would prove nothing about segments; see the tests.)
+//! * **The right result**: what [`Collective::result`] says, with each input exactly once, finished exactly once and
+//!   last, and the same term, hence the same bits, wherever the collective promises a result to several workers.
+//! * **Nothing undefined**: no place is read before it is written, no message is left over, no form is mistaken.
+//!
+//! The proof is a type: everything that runs a schedule takes a [`Verified`] one.
+
+mod conflicts;
+mod error;
+mod graph;
+mod lower;
+mod run;
+mod symbols;
+mod terms;
+
+pub use error::{ResultFault, StepFault, Stuck, VerifyError};
+
+use crate::{collective::Collective, group::Group, schedule::Schedule};
+use core::{fmt, ops::Deref};
+use graph::Graph;
+use symbols::Symbols;
+
+/// What fixes the shape of a schedule's sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// The group's canonical tree: every algorithm of this order gives the same bits. Collectives that do not fold
+    /// are of this order too.
+    Fixed,
+    /// The schedule: the same schedule gives the same bits, another need not.
+    Schedule,
+}
+
+impl Order {
+    /// `fixed` or `schedule`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Fixed => "fixed",
+            Order::Schedule => "schedule",
+        }
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A schedule that [`verify`] proved: the only kind that anything runs. Dereferences to the [`Schedule`].
+#[derive(Debug)]
+pub struct Verified {
+    schedule: Schedule,
+    collective: Collective,
+    group: Group,
+    order: Order,
+    serial: bool,
+    restartable: bool,
+}
+
+impl Verified {
+    /// The schedule.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// What the schedule does.
+    pub fn collective(&self) -> Collective {
+        self.collective
+    }
+
+    /// Over whom.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// What fixes the shape of its sums.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Whether every rank may also run its steps strictly in program order, uncut, if each lane holds one message:
+    /// a send, to all its receivers at once, waits until each of them has taken the message before.
+    ///
+    /// The proof of the joined graph does not imply this, nor the other way round.
+    pub fn serial(&self) -> bool {
+        self.serial
+    }
+
+    /// Whether it can start again from what the workers hold at any time, after a reducer is lost: an input is
+    /// overwritten only by the result, and what a worker sent from a slot stays there.
+    ///
+    /// Proved by a conservative rule: no worker writes a chunk of its user's buffer twice (since the last write is
+    /// of the result, the only one is), and none writes a slot that an earlier step of its program sends.
+    pub fn restartable(&self) -> bool {
+        self.restartable
+    }
+}
+
+impl Deref for Verified {
+    type Target = Schedule;
+
+    fn deref(&self) -> &Schedule {
+        &self.schedule
+    }
+}
+
+/// Proves that `schedule` is `collective` over `group`; see the [module](self) for what that means.
+///
+/// Takes time and memory in proportion to the number of steps, messages and sources of all ranks together, and asks
+/// the schedule for each rank's program once.
+///
+/// ```
+/// use herringbone_core::{collective::Collective, group::Group, schedule::Schedule, verify::{Order, verify}};
+///
+/// let swap = Schedule::parse(
+///     "schedule workers=2 reducers=0 cut=even:1
+///      rank 0
+///        slots plain
+///        send u0 -> 1
+///        recv c0 s0 <- 1
+///        finish c0 u0 = u0 s0+
+///      rank 1
+///        slots plain
+///        send u0 -> 0
+///        recv c0 s0 <- 0
+///        finish c0 u0 = u0 s0+",
+/// )?;
+/// let proved = verify(swap, Collective::AllReduce, &Group::of_size(2))?;
+/// assert_eq!(proved.order(), Order::Fixed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The first thing found wrong. Which one that is, if there are several, may change between versions.
+pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Result<Verified, VerifyError> {
+    check_fit(&schedule, collective, group)?;
+    let graph = Graph::new(&schedule, collective)?;
+    let mut symbols = Symbols::new(&graph, collective, group);
+    run::joined(&graph, &mut symbols)?;
+    let order = symbols.results()?;
+    let (serial, restartable) = (run::serial(&graph), graph.restartable);
+    Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable })
+}
+
+fn check_fit(schedule: &Schedule, collective: Collective, group: &Group) -> Result<(), VerifyError> {
+    let workers = schedule.workers();
+    if workers != group.size() {
+        return Err(VerifyError::Members { schedule: workers, group: group.size() });
+    }
+    if collective.root().is_some_and(|root| root >= workers) {
+        return Err(VerifyError::Root { collective, workers });
+    }
+    if !collective.accepts(schedule.cut(), workers) {
+        return Err(VerifyError::Cut { collective, cut: schedule.cut(), workers });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! Terms: what a place holds, as a symbol.
+
+use crate::group::{Group, Rank, merges};
+use alloc::{vec, vec::Vec};
+
+/// An input, a merge of two terms, or a finished one of either. Equal terms mean equal bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Term(u32);
+
+/// Above every input and merge: the graph's limit keeps them far below.
+const FINISHED: u32 = 1 << 31;
+
+impl Term {
+    /// Nothing has been written yet.
+    pub(super) const NONE: Term = Term(u32::MAX);
+
+    /// A worker's input.
+    pub(super) fn input(rank: Rank) -> Self {
+        Self(rank)
+    }
+
+    /// The term after dividing, rounding and making NaNs canonical.
+    pub(super) fn finish(self) -> Self {
+        debug_assert!(!self.is_finished());
+        Self(self.0 | FINISHED)
+    }
+
+    pub(super) fn is_finished(self) -> bool {
+        self != Self::NONE && self.0 & FINISHED != 0
+    }
+}
+
+/// Why a term is not the fold of every input exactly once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    Missing(Rank),
+    Twice(Rank),
+}
+
+/// All merges made so far, each once: `a + b` and `b + a` are the same bits, so they are the same term.
+///
+/// Merge number i is term `inputs + i`. The table finds a merge by its operands: open addressing with linear
+/// probing, at most half full, in place of a map whose order could differ between runs.
+pub(super) struct Terms {
+    inputs: u32,
+    merges: Vec<[u32; 2]>,
+    table: Vec<u32>,
+    seen: Vec<u32>,
+    audits: u32,
+}
+
+const FREE: u32 = u32::MAX;
+
+impl Terms {
+    pub(super) fn new(inputs: u32) -> Self {
+        let table = vec![FREE; (4 * inputs as usize).next_power_of_two()];
+        Self { inputs, merges: Vec::new(), table, seen: vec![0; inputs as usize], audits: 0 }
+    }
+
+    /// The merge of two unfinished terms.
+    pub(super) fn merge(&mut self, a: Term, b: Term) -> Term {
+        let operands = [a.0.min(b.0), a.0.max(b.0)];
+        let mut at = self.home(operands);
+        while self.table[at] != FREE {
+            if self.merges[self.table[at] as usize] == operands {
+                return Term(self.inputs + self.table[at]);
+            }
+            at = (at + 1) & (self.table.len() - 1);
+        }
+        self.table[at] = self.merges.len() as u32;
+        self.merges.push(operands);
+        if self.merges.len() * 2 > self.table.len() {
+            self.grow();
+        }
+        Term(self.inputs + self.merges.len() as u32 - 1)
+    }
+
+    fn home(&self, [a, b]: [u32; 2]) -> usize {
+        let mixed = (u64::from(a) << 32 | u64::from(b)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 24) as usize & (self.table.len() - 1)
+    }
+
+    fn grow(&mut self) {
+        let len = self.table.len() * 2;
+        self.table.clear();
+        self.table.resize(len, FREE);
+        for (merge, operands) in self.merges.iter().enumerate() {
+            let mut at = self.home(*operands);
+            while self.table[at] != FREE {
+                at = (at + 1) & (len - 1);
+            }
+            self.table[at] = merge as u32;
+        }
+    }
+
+    /// The canonical tree over a group's inputs.
+    pub(super) fn canonical(&mut self, group: &Group) -> Term {
+        let mut stack: Vec<Term> = Vec::new();
+        for (rank, merges) in merges(group.keys()).into_iter().enumerate() {
+            let mut top = Term::input(rank as Rank);
+            for _ in 0..merges {
+                let below = stack.pop().expect("a group's merges make one tree");
+                top = self.merge(below, top);
+            }
+            stack.push(top);
+        }
+        stack[0]
+    }
+
+    /// Checks that a term, finished or not, is made of every input exactly once.
+    ///
+    /// The walk stops at the first input that it meets again, so a term that shares much costs no more than one
+    /// that shares nothing.
+    pub(super) fn audit(&mut self, term: Term) -> Result<(), Flaw> {
+        self.audits += 1;
+        let mut open = vec![term.0 & !FINISHED];
+        let mut met = 0;
+        while let Some(id) = open.pop() {
+            if id >= self.inputs {
+                open.extend(self.merges[(id - self.inputs) as usize]);
+            } else if self.seen[id as usize] == self.audits {
+                return Err(Flaw::Twice(id));
+            } else {
+                self.seen[id as usize] = self.audits;
+                met += 1;
+            }
+        }
+        if met == self.inputs {
+            return Ok(());
+        }
+        let missing = self.seen.iter().position(|audit| *audit != self.audits);
+        Err(Flaw::Missing(missing.expect("fewer were met than there are") as Rank))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_merge_is_found_again_whichever_side_comes_first() {
+        let mut terms = Terms::new(3);
+        let [a, b, c] = [0, 1, 2].map(Term::input);
+        let left = terms.merge(a, b);
+        assert_eq!(left, terms.merge(b, a));
+        let right = terms.merge(b, c);
+        let one = terms.merge(left, c);
+        let other = terms.merge(a, right);
+        assert_ne!(one, other);
+        assert_eq!((terms.audit(one), terms.audit(other.finish())), (Ok(()), Ok(())));
+        assert_eq!(terms.audit(left), Err(Flaw::Missing(2)));
+        let twice = terms.merge(left, right);
+        assert_eq!(terms.audit(twice), Err(Flaw::Twice(1)));
+    }
+
+    #[test]
+    fn the_table_grows() {
+        let mut terms = Terms::new(200);
+        let all: Vec<Term> = (0..200)
+            .flat_map(|a| (0..a).map(move |b| (a, b)))
+            .map(|(a, b)| terms.merge(Term::input(a), Term::input(b)))
+            .collect();
+        for (at, (a, b)) in (0..200).flat_map(|a| (0..a).map(move |b| (a, b))).enumerate() {
+            assert_eq!(terms.merge(Term::input(b), Term::input(a)), all[at]);
+        }
+        assert_eq!(terms.merges.len(), 199 * 100);
+    }
+
+    /// A term of 2^200 inputs in 200 merges is walked no further than its second leaf.
+    #[test]
+    fn an_audit_is_never_exponential() {
+        let mut terms = Terms::new(2);
+        let mut term = terms.merge(Term::input(0), Term::input(1));
+        for _ in 0..200 {
+            term = terms.merge(term, term);
+        }
+        assert!(matches!(terms.audit(term), Err(Flaw::Twice(_))));
+    }
+
+    #[test]
+    fn finishing_shows() {
+        let term = Term::input(0);
+        assert!(!term.is_finished() && term.finish().is_finished() && !Term::NONE.is_finished());
+        assert_ne!(term, term.finish());
+    }
+
+    #[test]
+    fn the_canonical_tree_is_the_trie() {
+        let mut terms = Terms::new(3);
+        let canonical = terms.canonical(&Group::with_keys(vec![1, 2, 3]).unwrap());
+        let right = terms.merge(Term::input(1), Term::input(2));
+        assert_eq!(canonical, terms.merge(Term::input(0), right));
+    }
+}

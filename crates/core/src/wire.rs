@@ -1,0 +1,427 @@
+//! What travels on a data connection: the frame's header and the fingerprint of an operation.
+//!
+//! A frame is a [`Header`] of 64 bytes, then, if the header says so, a [`Fingerprint`] of 40 bytes, then `length`
+//! bytes of payload. All numbers are little-endian.
+//!
+//! ```text
+//!  0 magic "Hrb"   3 version   4 kind   5 flags   6 codec   7 stream   8 group u32   12 generation u32
+//! 16 sequence u64                                24 segment u32       28 index u16  30 credits u16
+//! 32 length u32   36 decoded length u32          40 rolling hash u64
+//! 48 payload CRC u32   52 zero (8 bytes)         60 header CRC u32
+//! ```
+//!
+//! The header's CRC covers its first 60 bytes, the fingerprint has a CRC of its own, and the payload's CRC covers the
+//! payload alone, so that each part is checked before the next one is read. All three are CRC32C; this crate leaves
+//! the computation to its caller, who has the machine's instruction for it (see [`Checksum`]).
+
+use crate::{
+    collective::Collective,
+    element::{DType, ReduceOp},
+};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// A function that computes CRC32C (Castagnoli, as in iSCSI, RFC 3720): the check value of `123456789` is `e3069283`.
+pub type Checksum = fn(&[u8]) -> u32;
+
+/// How long an encoded [`Header`] is, in bytes.
+pub const HEADER_BYTES: usize = 64;
+
+/// How long an encoded [`Fingerprint`] is, in bytes.
+pub const FINGERPRINT_BYTES: usize = 40;
+
+const MAGIC: [u8; 3] = *b"Hrb";
+const VERSION: u8 = 1;
+const HEADER_CRC_AT: usize = 60;
+const FINGERPRINT_CRC_AT: usize = 36;
+
+const EAGER: u8 = 1 << 0;
+const FINGERPRINT: u8 = 1 << 1;
+const CODED: u8 = 1 << 2;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// The next message of a lane.
+    Data = 1,
+    /// The receiver's permission to send a message of a lane: its slot is ready.
+    Grant = 2,
+    /// Eager slots of the lane's connection are free again; see [`Header::credits`].
+    Credit = 3,
+    /// A segment is stable: every worker holds it.
+    Stable = 4,
+    /// The payload is a [control message](crate::session::control).
+    Control = 5,
+    /// The operation begins on this lane: its fingerprint, ahead of any message.
+    Open = 6,
+}
+
+/// How a payload is coded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Codec {
+    /// Not at all: the payload is what the schedule sends.
+    #[default]
+    Plain = 0,
+}
+
+/// The head of every frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// What the frame is for.
+    pub kind: Kind,
+    /// Whether the payload takes one of the connection's eager slots, not a granted one.
+    pub eager: bool,
+    /// Whether a [`Fingerprint`] follows the header. Always so for the first frame of an operation on a lane.
+    pub fingerprint: bool,
+    /// How the payload is coded.
+    pub codec: Codec,
+    /// Which of the connections between two ranks; 0 if there is one.
+    pub stream: u8,
+    /// The group, by its number within the job.
+    pub group: u32,
+    /// How many fences the sender has seen in this group.
+    pub generation: u32,
+    /// The operation, counted from 0 within the group.
+    pub sequence: u64,
+    /// The segment of the operation that the message belongs to.
+    pub segment: u32,
+    /// Which message of the lane, counted from 0 within the segment.
+    pub index: u16,
+    /// How many eager slots the sender has emptied since it last said so. Any kind of frame may return some.
+    pub credits: u16,
+    /// How many bytes of payload follow. The receiver knows what it must be, and reserves nothing because of it.
+    pub length: u32,
+    /// How many bytes the payload decodes to; 0 if it is [plain](Codec::Plain).
+    pub decoded_length: u32,
+    /// The sender's rolling hash after this operation; see [`roll`].
+    pub hash: u64,
+    /// The CRC32C of the payload; 0 if there is none.
+    pub payload_crc: u32,
+}
+
+/// Why bytes are no frame. The stream has no next frame to find: close the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The header is not what its sender wrote.
+    #[error("a frame's header is damaged: its CRC32C is {found:08x}, it says {claimed:08x}")]
+    HeaderChecksum {
+        /// What the bytes give.
+        found: u32,
+        /// What they claim.
+        claimed: u32,
+    },
+    /// The fingerprint is not what its sender wrote.
+    #[error("an operation's fingerprint is damaged: its CRC32C is {found:08x}, it says {claimed:08x}")]
+    FingerprintChecksum {
+        /// What the bytes give.
+        found: u32,
+        /// What they claim.
+        claimed: u32,
+    },
+    /// Not a frame of ours.
+    #[error("not a frame of Herringbone: it starts with {found:02x?}")]
+    Magic {
+        /// Its first bytes.
+        found: [u8; 3],
+    },
+    /// A frame of another version than the handshake agreed on.
+    #[error("a frame of version {found}, but this connection speaks version {VERSION}")]
+    Version {
+        /// The frame's version.
+        found: u8,
+    },
+    /// A kind of frame that this version does not have.
+    #[error("a frame of an unknown kind ({found})")]
+    Kind {
+        /// Its number.
+        found: u8,
+    },
+    /// Flags, a codec or reserved bytes that this version does not have, or that contradict each other.
+    #[error("a frame with unknown flags ({flags:#04x}) or codec ({codec})")]
+    Features {
+        /// The flags.
+        flags: u8,
+        /// The codec.
+        codec: u8,
+    },
+}
+
+impl Header {
+    /// A header without payload, credits or fingerprint, to be completed with `..`.
+    pub fn new(kind: Kind, group: u32, generation: u32, sequence: u64) -> Self {
+        Self {
+            kind,
+            eager: false,
+            fingerprint: false,
+            codec: Codec::Plain,
+            stream: 0,
+            group,
+            generation,
+            sequence,
+            segment: 0,
+            index: 0,
+            credits: 0,
+            length: 0,
+            decoded_length: 0,
+            hash: 0,
+            payload_crc: 0,
+        }
+    }
+
+    /// The header as bytes.
+    pub fn encode(&self, crc: Checksum) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..3].copy_from_slice(&MAGIC);
+        bytes[3] = VERSION;
+        bytes[4] = self.kind as u8;
+        bytes[5] = self.flags();
+        bytes[6] = self.codec as u8;
+        bytes[7] = self.stream;
+        put(&mut bytes, 8, self.group.to_le_bytes());
+        put(&mut bytes, 12, self.generation.to_le_bytes());
+        put(&mut bytes, 16, self.sequence.to_le_bytes());
+        put(&mut bytes, 24, self.segment.to_le_bytes());
+        put(&mut bytes, 28, self.index.to_le_bytes());
+        put(&mut bytes, 30, self.credits.to_le_bytes());
+        put(&mut bytes, 32, self.length.to_le_bytes());
+        put(&mut bytes, 36, self.decoded_length.to_le_bytes());
+        put(&mut bytes, 40, self.hash.to_le_bytes());
+        put(&mut bytes, 48, self.payload_crc.to_le_bytes());
+        let sum = crc(&bytes[..HEADER_CRC_AT]);
+        put(&mut bytes, HEADER_CRC_AT, sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header. The checksum is checked first, so every later error is the sender's doing, not the network's.
+    pub fn decode(bytes: &[u8; HEADER_BYTES], crc: Checksum) -> Result<Self, WireError> {
+        let (found, claimed) = (crc(&bytes[..HEADER_CRC_AT]), u32::from_le_bytes(get(bytes, HEADER_CRC_AT)));
+        if found != claimed {
+            return Err(WireError::HeaderChecksum { found, claimed });
+        }
+        if bytes[..3] != MAGIC {
+            return Err(WireError::Magic { found: get(bytes, 0) });
+        }
+        if bytes[3] != VERSION {
+            return Err(WireError::Version { found: bytes[3] });
+        }
+        let kind = Kind::from_code(bytes[4]).ok_or(WireError::Kind { found: bytes[4] })?;
+        let (flags, codec) = (bytes[5], bytes[6]);
+        let header = Self {
+            kind,
+            eager: flags & EAGER != 0,
+            fingerprint: flags & FINGERPRINT != 0,
+            codec: Codec::from_code(codec).ok_or(WireError::Features { flags, codec })?,
+            stream: bytes[7],
+            group: u32::from_le_bytes(get(bytes, 8)),
+            generation: u32::from_le_bytes(get(bytes, 12)),
+            sequence: u64::from_le_bytes(get(bytes, 16)),
+            segment: u32::from_le_bytes(get(bytes, 24)),
+            index: u16::from_le_bytes(get(bytes, 28)),
+            credits: u16::from_le_bytes(get(bytes, 30)),
+            length: u32::from_le_bytes(get(bytes, 32)),
+            decoded_length: u32::from_le_bytes(get(bytes, 36)),
+            hash: u64::from_le_bytes(get(bytes, 40)),
+            payload_crc: u32::from_le_bytes(get(bytes, 48)),
+        };
+        let plain = header.codec == Codec::Plain && header.decoded_length == 0;
+        if flags != header.flags() || !plain || bytes[52..HEADER_CRC_AT] != [0; 8] {
+            return Err(WireError::Features { flags, codec });
+        }
+        Ok(header)
+    }
+
+    fn flags(&self) -> u8 {
+        let all = [(self.eager, EAGER), (self.fingerprint, FINGERPRINT), (self.codec != Codec::Plain, CODED)];
+        all.into_iter().filter(|(set, _)| *set).fold(0, |flags, (_, flag)| flags | flag)
+    }
+}
+
+impl Kind {
+    fn from_code(code: u8) -> Option<Self> {
+        let all = [Kind::Data, Kind::Grant, Kind::Credit, Kind::Stable, Kind::Control, Kind::Open];
+        all.into_iter().find(|kind| *kind as u8 == code)
+    }
+}
+
+impl Codec {
+    fn from_code(code: u8) -> Option<Self> {
+        (code == Codec::Plain as u8).then_some(Codec::Plain)
+    }
+}
+
+/// What an operation is: all that its group's members must agree on.
+///
+/// The numbers are those of [`Collective::code`], [`DType::code`] and [`ReduceOp::code`]; a number that this version
+/// does not know is still compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint {
+    /// The operation, counted from 0 within the group.
+    pub sequence: u64,
+    /// The collective's code.
+    pub collective: u8,
+    /// The element type's code.
+    pub dtype: u8,
+    /// The reduce operation's code.
+    pub op: u8,
+    /// Which fold order is promised: 0 for the canonical tree, 1 for the schedule's own.
+    pub order: u8,
+    /// The collective's root; 0 if it has none.
+    pub root: u32,
+    /// How many elements the caller gave.
+    pub count: u64,
+    /// A [`digest`] of the algorithm's name and parameters.
+    pub plan: u64,
+    /// The caller's priority.
+    pub priority: i32,
+}
+
+impl Fingerprint {
+    /// The fingerprint as bytes, its checksum included.
+    pub fn encode(&self, crc: Checksum) -> [u8; FINGERPRINT_BYTES] {
+        let mut bytes = [0; FINGERPRINT_BYTES];
+        put(&mut bytes, 0, self.to_bytes());
+        let sum = crc(&bytes[..FINGERPRINT_CRC_AT]);
+        put(&mut bytes, FINGERPRINT_CRC_AT, sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a fingerprint. Damage is the only error: unknown codes are kept, to be compared and shown.
+    pub fn decode(bytes: &[u8; FINGERPRINT_BYTES], crc: Checksum) -> Result<Self, WireError> {
+        let found = crc(&bytes[..FINGERPRINT_CRC_AT]);
+        let claimed = u32::from_le_bytes(get(bytes, FINGERPRINT_CRC_AT));
+        if found != claimed {
+            return Err(WireError::FingerprintChecksum { found, claimed });
+        }
+        Ok(Self::from_bytes(&get(bytes, 0)))
+    }
+
+    /// The names of the fields in which two fingerprints differ, in the order in which people ask for them.
+    pub fn difference(&self, other: &Self) -> Vec<&'static str> {
+        let fields = [
+            ("collective", self.collective != other.collective),
+            ("root", self.root != other.root),
+            ("count", self.count != other.count),
+            ("element type", self.dtype != other.dtype),
+            ("reduce operation", self.op != other.op),
+            ("fold order", self.order != other.order),
+            ("algorithm", self.plan != other.plan),
+            ("priority", self.priority != other.priority),
+            ("sequence", self.sequence != other.sequence),
+        ];
+        fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+
+    /// What was called, without the operation's number: `all_reduce of 1000 f32, sum`.
+    pub fn call(&self) -> impl fmt::Display {
+        Call(self)
+    }
+
+    /// The bytes without a checksum, for messages that have one of their own.
+    pub(crate) fn to_bytes(self) -> [u8; FINGERPRINT_CRC_AT] {
+        let mut bytes = [0; FINGERPRINT_CRC_AT];
+        put(&mut bytes, 0, self.sequence.to_le_bytes());
+        put(&mut bytes, 8, [self.collective, self.dtype, self.op, self.order]);
+        put(&mut bytes, 12, self.root.to_le_bytes());
+        put(&mut bytes, 16, self.count.to_le_bytes());
+        put(&mut bytes, 24, self.plan.to_le_bytes());
+        put(&mut bytes, 32, self.priority.to_le_bytes());
+        bytes
+    }
+
+    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    pub(crate) fn from_bytes(bytes: &[u8; FINGERPRINT_CRC_AT]) -> Self {
+        let [collective, dtype, op, order] = get(bytes, 8);
+        Self {
+            sequence: u64::from_le_bytes(get(bytes, 0)),
+            collective,
+            dtype,
+            op,
+            order,
+            root: u32::from_le_bytes(get(bytes, 12)),
+            count: u64::from_le_bytes(get(bytes, 16)),
+            plan: u64::from_le_bytes(get(bytes, 24)),
+            priority: i32::from_le_bytes(get(bytes, 32)),
+        }
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    /// As the caller would say it: `all_reduce of 1000 f32, sum (operation 17)`, `broadcast of 8 u8 from rank 2
+    /// (operation 3)`, `barrier (operation 4)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (operation {})", self.call(), self.sequence)
+    }
+}
+
+struct Call<'a>(&'a Fingerprint);
+
+impl fmt::Display for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let &Fingerprint { collective, dtype, op, root, count, .. } = self.0;
+        let Some(known) = Collective::from_code(collective, root) else {
+            return write!(f, "unknown collective {collective}");
+        };
+        f.write_str(known.name())?;
+        if known == Collective::Barrier {
+            return Ok(());
+        }
+        write!(f, " of {count} ")?;
+        name_or_code(f, DType::from_code(dtype).map(DType::name), "type", dtype)?;
+        if known.folds() {
+            f.write_str(", ")?;
+            name_or_code(f, ReduceOp::from_code(op).map(ReduceOp::name), "operation", op)?;
+        }
+        match known {
+            Collective::Reduce { root } => write!(f, " to rank {root}"),
+            Collective::Broadcast { root } => write!(f, " from rank {root}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn name_or_code(
+    f: &mut fmt::Formatter<'_>,
+    name: Option<&'static str>,
+    what: &'static str,
+    code: u8,
+) -> fmt::Result {
+    match name {
+        Some(name) => f.write_str(name),
+        None => write!(f, "unknown {what} {code}"),
+    }
+}
+
+/// The rolling hash over all operations issued so far, `previous` being the hash before this one; 0 before the first.
+///
+/// The five words of the fingerprint go through the finalizer of SplitMix64 (Steele, Lea and Flood 2014) one after the
+/// other. Each round is a bijection of the state for a given word and of the word for a given state. So two histories
+/// that differ in one word of one operation never have the same hash afterwards, however many equal operations follow;
+/// any other two agree with a probability of about 2^-64. It guards against mistakes, not against enemies.
+pub fn roll(previous: u64, next: &Fingerprint) -> u64 {
+    let bytes = next.to_bytes();
+    bytes.chunks(8).fold(previous, absorb)
+}
+
+/// A 64-bit hash of bytes, for [`Fingerprint::plan`]; made like [`roll`].
+pub fn digest(bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(bytes.len() as u64, absorb)
+}
+
+fn absorb(state: u64, chunk: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..chunk.len()].copy_from_slice(chunk);
+    let mut state = (state ^ u64::from_le_bytes(word)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    state ^ (state >> 31)
+}
+
+fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
+    bytes[at..at + N].copy_from_slice(&value);
+}
+
+fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    core::array::from_fn(|offset| bytes[at + offset])
+}

@@ -1,0 +1,215 @@
+//! Schedules that can be changed, and every change of one step.
+
+use herringbone_core::schedule::{
+    Chunk, Cut, Form, Origin, Place, ProgramBuilder, Rank, Schedule, Source, Step,
+};
+use std::ops::RangeInclusive;
+
+/// A schedule to be changed.
+#[derive(Clone)]
+pub(crate) struct Draft {
+    pub(crate) workers: u32,
+    pub(crate) cut: Cut,
+    pub(crate) programs: Vec<DraftProgram>,
+}
+
+#[derive(Clone)]
+pub(crate) struct DraftProgram {
+    slots: Vec<Form>,
+    pub(crate) steps: Vec<DraftStep>,
+}
+
+#[derive(Clone)]
+pub(crate) enum DraftStep {
+    Send { from: Place, to: Vec<Rank> },
+    Recv { lane: Rank, chunk: Chunk, into: Place },
+    Fold { chunk: Chunk, from: Vec<Source>, into: Place, finish: bool },
+    Copy { from: Place, into: Place },
+}
+
+impl Draft {
+    pub(crate) fn of(schedule: &Schedule) -> Self {
+        let programs = (0..schedule.ranks()).map(|rank| {
+            let program = schedule.program(rank);
+            let steps = program.steps().iter().map(|step| match *step {
+                Step::Send { from, to } => DraftStep::Send { from, to: program.lanes(to).to_vec() },
+                Step::Recv { lane, chunk, into } => DraftStep::Recv { lane, chunk, into },
+                Step::Fold { chunk, from, into, finish } => {
+                    DraftStep::Fold { chunk, from: program.sources(from).to_vec(), into, finish }
+                }
+                Step::Copy { from, into } => DraftStep::Copy { from, into },
+            });
+            DraftProgram { slots: program.slots().to_vec(), steps: steps.collect() }
+        });
+        Self { workers: schedule.workers(), cut: schedule.cut(), programs: programs.collect() }
+    }
+
+    pub(crate) fn schedule(&self) -> Schedule {
+        let programs = self.programs.iter().map(|draft| {
+            let mut program = ProgramBuilder::new();
+            for form in &draft.slots {
+                program.slot(*form);
+            }
+            for step in &draft.steps {
+                match step {
+                    DraftStep::Send { from, to } => program.send(*from, to.iter().copied()),
+                    DraftStep::Recv { lane, chunk, into } => program.recv(*lane, *chunk, *into),
+                    DraftStep::Fold { chunk, from, into, finish } => {
+                        program.fold_shaped(*chunk, from.iter().copied(), *into, *finish)
+                    }
+                    DraftStep::Copy { from, into } => program.copy(*from, *into),
+                };
+            }
+            program.build()
+        });
+        Schedule::listed(self.workers, self.cut, programs.collect())
+    }
+
+    /// Every change of one step, with the kind of change.
+    pub(crate) fn mutants(&self) -> Vec<(&'static str, Draft)> {
+        let mut mutants = Vec::new();
+        for (rank, program) in self.programs.iter().enumerate() {
+            for at in 0..program.steps.len() {
+                let mut change = |kind, change: &dyn Fn(&mut Vec<DraftStep>)| {
+                    let mut mutant = self.clone();
+                    change(&mut mutant.programs[rank].steps);
+                    mutants.push((kind, mutant));
+                };
+                change("drop", &|steps| {
+                    steps.remove(at);
+                });
+                change("duplicate", &|steps| steps.insert(at, steps[at].clone()));
+                if at + 1 < program.steps.len() {
+                    change("swap with the next", &|steps| steps.swap(at, at + 1));
+                }
+                for (kind, step) in self.changed(&program.steps[at], program.slots.len() as u32) {
+                    change(kind, &|steps| steps[at] = step.clone());
+                }
+            }
+            for slot in 0..program.slots.len() {
+                let mut mutant = self.clone();
+                let form = &mut mutant.programs[rank].slots[slot];
+                *form = other_form(*form);
+                mutants.push(("form of a slot", mutant));
+            }
+        }
+        mutants
+    }
+
+    fn changed(&self, step: &DraftStep, slots: u32) -> Vec<(&'static str, DraftStep)> {
+        // One beyond what there is, each.
+        let chunks = 0..=self.cut.chunks();
+        let ranks = 0..=self.programs.len() as Rank;
+        let places: Vec<Place> =
+            chunks.clone().map(Place::User).chain((0..=slots).map(Place::Slot)).collect();
+        let mut changed = Vec::new();
+        match step {
+            DraftStep::Send { from, to } => {
+                for from in places.iter().filter(|place| *place != from) {
+                    changed.push(("place", DraftStep::Send { from: *from, to: to.clone() }));
+                }
+                for (kind, to) in changed_receivers(to, ranks) {
+                    changed.push((kind, DraftStep::Send { from: *from, to }));
+                }
+            }
+            DraftStep::Recv { lane, chunk, into } => {
+                let (lane, chunk, into) = (*lane, *chunk, *into);
+                let lanes = ranks.filter(|other| *other != lane);
+                changed.extend(lanes.map(|lane| ("lane", DraftStep::Recv { lane, chunk, into })));
+                let chunks = chunks.filter(|other| *other != chunk);
+                changed.extend(chunks.map(|chunk| ("chunk", DraftStep::Recv { lane, chunk, into })));
+                let places = places.into_iter().filter(|other| *other != into);
+                changed.extend(places.map(|into| ("place", DraftStep::Recv { lane, chunk, into })));
+            }
+            DraftStep::Fold { chunk, from, into, finish } => {
+                let fold = |chunk, from: &[Source], into, finish| DraftStep::Fold {
+                    chunk,
+                    from: from.to_vec(),
+                    into,
+                    finish,
+                };
+                let (chunk, into, finish) = (*chunk, *into, *finish);
+                changed.push(("finish", fold(chunk, from, into, !finish)));
+                let others = chunks.filter(|other| *other != chunk);
+                changed.extend(others.map(|chunk| ("chunk", fold(chunk, from, into, finish))));
+                let others = places.iter().filter(|other| **other != into);
+                changed.extend(others.map(|into| ("place", fold(chunk, from, *into, finish))));
+                for (kind, from) in changed_sources(from, &places, ranks) {
+                    changed.push((kind, fold(chunk, &from, into, finish)));
+                }
+            }
+            DraftStep::Copy { from, into } => {
+                for place in &places {
+                    changed.push(("place", DraftStep::Copy { from: *place, into: *into }));
+                    changed.push(("place", DraftStep::Copy { from: *from, into: *place }));
+                }
+                changed.retain(|(_, step)| !matches!(step, DraftStep::Copy { from: f, into: i } if (f, i) == (from, into)));
+            }
+        }
+        changed
+    }
+}
+
+fn other_form(form: Form) -> Form {
+    match form {
+        Form::Plain => Form::Acc,
+        Form::Acc => Form::Plain,
+    }
+}
+
+type Kinds<T> = Vec<(&'static str, Vec<T>)>;
+
+fn changed_receivers(to: &[Rank], ranks: RangeInclusive<Rank>) -> Kinds<Rank> {
+    let mut changed = Vec::new();
+    for rank in ranks {
+        changed.push(("add a receiver", [to, &[rank]].concat()));
+        for at in (0..to.len()).filter(|at| to[*at] != rank) {
+            let mut to = to.to_vec();
+            to[at] = rank;
+            changed.push(("receiver", to));
+        }
+    }
+    for at in 0..to.len() {
+        let mut to = to.to_vec();
+        to.remove(at);
+        changed.push(("remove a receiver", to));
+    }
+    changed
+}
+
+fn changed_sources(from: &[Source], places: &[Place], ranks: RangeInclusive<Rank>) -> Kinds<Source> {
+    let mut kinds = Vec::new();
+    for at in 0..from.len() {
+        let mut change = |kind, change: &dyn Fn(&mut Vec<Source>)| {
+            let mut sources = from.to_vec();
+            change(&mut sources);
+            if sources != from {
+                kinds.push((kind, sources));
+            }
+        };
+        change("drop a source", &|sources| {
+            sources.remove(at);
+        });
+        change("duplicate a source", &|sources| sources.insert(at, sources[at]));
+        change("merges", &|sources| sources[at].merges += 1);
+        change("merges", &|sources| sources[at].merges = sources[at].merges.saturating_sub(1));
+        if at + 1 < from.len() {
+            change("swap sources", &|sources| sources.swap(at, at + 1));
+            change("swap origins", &|sources| {
+                (sources[at].from, sources[at + 1].from) = (sources[at + 1].from, sources[at].from);
+            });
+            change("swap merges", &|sources| {
+                (sources[at].merges, sources[at + 1].merges) = (sources[at + 1].merges, sources[at].merges);
+            });
+        }
+        for place in places {
+            change("place of a source", &|sources| sources[at].from = Origin::At(*place));
+        }
+        for rank in ranks.clone() {
+            for form in [Form::Plain, Form::Acc] {
+                change("head of a source", &|sources| sources[at].from = Origin::Head { lane: rank, form });
+            }
+        }
+    }
+    kinds
+}

@@ -1,0 +1,199 @@
+//! Every mutant of a small schedule that differs in one step is refused, or computes the same bits.
+//!
+//! A mutant that is proved must keep the level of the schedule that it comes from: one that folds in another shape
+//! than the canonical tree is not `fixed` any more, and is not asked for the same bits.
+
+mod draft;
+mod unchecked;
+
+use draft::Draft;
+use herringbone_core::{
+    algorithm::{Algorithm, Layout},
+    collective::Collective,
+    element::{DType, ReduceOp},
+    group::Group,
+    interpret::interpret,
+    schedule::{Rank, Schedule},
+    verify::{Order, verify},
+};
+use proptest::prelude::*;
+use std::{collections::BTreeMap, fmt};
+use unchecked::run_unchecked;
+
+/// One number of every magnitude after another: any change of shape shows in some sum.
+fn values(rank: Rank, count: usize) -> Vec<f32> {
+    let mut state = 0x2545_f491_u32 ^ (rank + 1).wrapping_mul(0x9e37_79b9);
+    let number = |_| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        let magnitude = 2f32.powi((state >> 8) as i32 % 24 - 12);
+        (state as f32 / u32::MAX as f32 - 0.4) * magnitude
+    };
+    (0..count).map(number).collect()
+}
+
+/// 0, 1, an odd count that fills two cache lines and a bit, and one with something in every chunk.
+const COUNTS: [usize; 4] = [0, 1, 37, 201];
+
+fn inputs(collective: Collective, workers: u32, count: usize) -> Vec<Vec<f32>> {
+    (0..workers).map(|rank| values(rank, collective.input_elements(workers, count))).collect()
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// By count, by worker: what a schedule computes.
+type Outputs = Vec<Vec<Vec<u8>>>;
+
+/// The level of a schedule, and what it computes; `None` if it is not proved.
+fn outputs(schedule: Schedule, collective: Collective, group: &Group) -> Option<(Order, Outputs)> {
+    let proved = verify(schedule, collective, group).ok()?;
+    let run = |count: &usize| {
+        let inputs = inputs(collective, group.size(), *count);
+        let inputs: Vec<Vec<u8>> = inputs.iter().map(|input| bytes(input)).collect();
+        let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+        interpret(&proved, DType::F32, ReduceOp::Sum, *count, &inputs).unwrap()
+    };
+    Some((proved.order(), COUNTS.iter().map(run).collect()))
+}
+
+/// What an all-reduce computes if nobody checks it; `None` if it never ends, or breaks.
+fn unchecked_outputs(draft: &Draft) -> Option<Outputs> {
+    let run = |count: &usize| {
+        let outputs = run_unchecked(draft, &inputs(Collective::AllReduce, draft.workers, *count))?;
+        Some(outputs.iter().map(|output| bytes(output)).collect())
+    };
+    COUNTS.iter().map(run).collect()
+}
+
+/// How the mutants of many schedules fared.
+#[derive(Default)]
+struct Tally {
+    refused: usize,
+    other_order: usize,
+    same_bits: usize,
+    /// Of all-reduces, the refused that would have given other bits if nobody had checked.
+    wrong_unchecked: usize,
+    kinds: BTreeMap<&'static str, usize>,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { refused, other_order, same_bits, wrong_unchecked, kinds } = self;
+        write!(f, "{refused} refused ({wrong_unchecked} would silently give other bits), ")?;
+        write!(f, "{other_order} of order `schedule`, {same_bits} with the same bits: {kinds:?}")
+    }
+}
+
+impl Tally {
+    fn add(&mut self, name: &str, schedule: &Schedule, collective: Collective, group: &Group) {
+        let draft = Draft::of(schedule);
+        assert_eq!(draft.schedule(), *schedule);
+        let (order, bits) = outputs(draft.schedule(), collective, group).expect("the original is proved");
+        let control = collective == Collective::AllReduce;
+        assert!(!control || unchecked_outputs(&draft).as_ref() == Some(&bits), "{name}");
+        for (kind, mutant) in draft.mutants() {
+            *self.kinds.entry(kind).or_default() += 1;
+            match outputs(mutant.schedule(), collective, group) {
+                None => {
+                    self.refused += 1;
+                    let wrong = || unchecked_outputs(&mutant).is_some_and(|unchecked| unchecked != bits);
+                    self.wrong_unchecked += usize::from(control && wrong());
+                }
+                Some((Order::Schedule, _)) if order == Order::Fixed => self.other_order += 1,
+                Some((_, same)) => {
+                    assert!(
+                        same == bits,
+                        "{name} {collective}: {kind} gives other bits\n{}",
+                        mutant.schedule()
+                    );
+                    self.same_bits += 1;
+                }
+            }
+        }
+    }
+}
+
+fn tally(names: &[&str], collectives: &[Collective]) -> Tally {
+    let mut tally = Tally::default();
+    for (name, collective) in names.iter().flat_map(|name| collectives.iter().map(move |c| (name, *c))) {
+        let algorithm: Algorithm = name.parse().unwrap();
+        let mut schedules = 0;
+        for (workers, reducers) in (2..=5).flat_map(|workers| [(workers, 1), (workers, 2)]) {
+            let hosts: Vec<u32> = (0..workers).map(|rank| rank / 2).collect();
+            let (group, layout) = (Group::of_size(workers), Layout { reducers, hosts: &hosts });
+            let Ok(schedule) = algorithm.schedule(collective, &group, &layout) else { continue };
+            if schedule.reducers() == reducers || reducers == 1 {
+                tally.add(name, &schedule, collective, &group);
+                schedules += 1;
+            }
+        }
+        assert!(schedules > 0, "{name} {collective}");
+    }
+    println!("{names:?}: {tally}");
+    tally
+}
+
+#[test]
+fn all_reduce() {
+    let names = ["radix", "radix(2,2,2)", "doubling", "one_shot", "tree", "reduction_server"];
+    let tally = tally(&names, &[Collective::AllReduce]);
+    assert!(tally.refused > 10_000 && tally.other_order > 50 && tally.same_bits > 200, "{tally}");
+    assert!(tally.wrong_unchecked > 1000, "{tally}");
+    assert_eq!(tally.kinds.len(), 19, "{tally}");
+}
+
+#[test]
+fn hierarchical() {
+    let tally = tally(&["hierarchical", "hierarchical(radix,doubling)"], &[Collective::AllReduce]);
+    assert!(tally.refused > 3000 && tally.same_bits > 50 && tally.wrong_unchecked > 300, "{tally}");
+}
+
+/// The ring's own order is all that it has to keep.
+#[test]
+fn ring() {
+    let tally = tally(&["ring"], &[Collective::AllReduce]);
+    assert!(tally.refused > 3000 && tally.same_bits > 50 && tally.wrong_unchecked > 300, "{tally}");
+}
+
+#[test]
+fn to_and_from_a_root() {
+    let roots = [Collective::Reduce { root: 1 }, Collective::Broadcast { root: 1 }];
+    let tally = tally(&["tree"], &roots);
+    assert!(tally.refused > 500 && tally.same_bits > 0, "{tally}");
+}
+
+#[test]
+fn halves() {
+    let tally = tally(&["radix", "radix(2,2,2)"], &[Collective::ReduceScatter, Collective::AllGather]);
+    assert!(tally.refused > 5000 && tally.same_bits > 100, "{tally}");
+}
+
+proptest! {
+    /// However much is changed, a proof ends; and what it still finds fixed has the same bits.
+    #[test]
+    fn several_changes_at_once(
+        which in 0..6usize,
+        workers in 2..5u32,
+        changes in proptest::collection::vec(any::<proptest::sample::Index>(), 2..6),
+    ) {
+        let name = ["radix", "radix(2,2)", "doubling", "one_shot", "tree", "reduction_server"][which];
+        let algorithm: Algorithm = name.parse().unwrap();
+        let (group, layout) = (Group::of_size(workers), Layout { reducers: 2, hosts: &[] });
+        let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
+        let mut draft = Draft::of(&schedule);
+        let bits = outputs(schedule, Collective::AllReduce, &group);
+        for change in changes {
+            let mut mutants = draft.mutants();
+            if !mutants.is_empty() {
+                draft = mutants.swap_remove(change.index(mutants.len())).1;
+            }
+        }
+        let mutant = outputs(draft.schedule(), Collective::AllReduce, &group);
+        if matches!(mutant, Some((Order::Fixed, _))) {
+            prop_assert!(mutant == bits, "{}", draft.schedule());
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The choice of algorithms.
+
+use herringbone_core::algorithm::{Algorithm, Layout, Unsupported};
+use herringbone_core::collective::Collective;
+use herringbone_core::group::Group;
+use herringbone_core::plan::{
+    Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_RANKS, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS,
+    choose,
+};
+
+const ALL_REDUCE: Collective = Collective::AllReduce;
+
+fn request(group: &Group, collective: Collective, bytes: u64, reducers: u32) -> Request<'_> {
+    Request { collective, bytes, group, reducers, hosts: &[], forced: None }
+}
+
+fn chosen(size: u32, collective: Collective, bytes: u64, reducers: u32) -> String {
+    let group = Group::of_size(size);
+    let Choice { algorithm, why } = choose(&request(&group, collective, bytes, reducers)).unwrap();
+    assert!(!why.is_empty() && !why.ends_with('.'));
+    algorithm.to_string()
+}
+
+#[test]
+fn all_reduce_goes_by_size() {
+    let each = ONE_SHOT_BYTES / u64::from(ONE_SHOT_RANKS);
+    for (size, bytes, reducers, name) in [
+        (1, 4, 0, "radix"),
+        (1, 1 << 30, 2, "radix"),
+        (ONE_SHOT_RANKS, each, 2, "one_shot"),
+        (ONE_SHOT_RANKS, each + 1, 2, "doubling"),
+        (ONE_SHOT_RANKS + 1, 4, 2, "doubling"),
+        (2, ONE_SHOT_BYTES / 2, 0, "one_shot"),
+        (4, DOUBLING_BYTES, 0, "doubling"),
+        (4, DOUBLING_BYTES + 1, 0, "radix"),
+        (4, REDUCTION_SERVER_BYTES - 1, 1, "radix"),
+        (4, REDUCTION_SERVER_BYTES, 0, "radix"),
+        (4, REDUCTION_SERVER_BYTES, 1, "reduction_server"),
+        (1000, u64::MAX, 3, "reduction_server"),
+        (SHARDED_RANKS, 1 << 30, 0, "radix"),
+        (SHARDED_RANKS + 1, 1 << 30, 0, "radix(8,8,8)"),
+        (512, 1 << 30, 0, "radix(8,8,8)"),
+        (4096, 1 << 30, 0, "radix(8,8,8,8)"),
+    ] {
+        assert_eq!(
+            chosen(size, ALL_REDUCE, bytes, reducers),
+            name,
+            "{size} ranks, {bytes} B, {reducers} reducers"
+        );
+    }
+}
+
+#[test]
+fn other_collectives_have_their_own() {
+    for (collective, size, name) in [
+        (Collective::Reduce { root: 3 }, 5, "tree"),
+        (Collective::Broadcast { root: 0 }, 500, "tree"),
+        (Collective::ReduceScatter, 64, "radix"),
+        (Collective::AllGather, 65, "radix(8,8,8)"),
+        (Collective::Barrier, ONE_SHOT_RANKS, "one_shot"),
+        (Collective::Barrier, ONE_SHOT_RANKS + 1, "doubling"),
+    ] {
+        assert_eq!(chosen(size, collective, 1 << 20, 2), name, "{collective} of {size}");
+    }
+    let group = Group::of_size(3);
+    let error = choose(&request(&group, Collective::Broadcast { root: 3 }, 4, 0)).unwrap_err();
+    assert_eq!(error, Unsupported::Root { root: 3, size: 3 });
+}
+
+#[test]
+fn a_forced_algorithm_is_taken_or_refused() {
+    let group = Group::of_size(4);
+    let force = |name: &str, collective, reducers| {
+        let forced: Algorithm = name.parse().unwrap();
+        choose(&Request { forced: Some(&forced), ..request(&group, collective, 4, reducers) })
+    };
+    for name in ["ring", "radix(2,2)", "doubling", "one_shot", "tree"] {
+        assert_eq!(force(name, ALL_REDUCE, 0).unwrap().algorithm, name.parse().unwrap());
+    }
+    assert_eq!(force("reduction_server", ALL_REDUCE, 1).unwrap().algorithm, Algorithm::ReductionServer);
+    assert_eq!(force("reduction_server", ALL_REDUCE, 0), Err(Unsupported::NoReducers));
+    assert_eq!(force("radix(3)", ALL_REDUCE, 0), Err(Unsupported::Factor { factor: 3 }));
+    assert_eq!(force("ring", Collective::Barrier, 0).unwrap().algorithm, Algorithm::OneShot);
+}
+
+#[test]
+fn hosts_that_allow_no_hierarchy_give_way_and_say_so() {
+    let (group, forced) = (Group::of_size(4), Algorithm::hierarchical());
+    let on = |hosts| {
+        choose(&Request { hosts, forced: Some(&forced), ..request(&group, ALL_REDUCE, 1 << 20, 0) }).unwrap()
+    };
+    assert_eq!(on(&[0, 0, 1, 1]).algorithm, forced);
+    for hosts in [&[][..], &[0; 4], &[0, 1, 2, 3], &[0, 0, 0, 1]] {
+        let Choice { algorithm, why } = on(hosts);
+        assert_eq!(algorithm, Algorithm::Radix(vec![]));
+        assert!(why.contains("not the forced hierarchical(radix,radix), because"), "{why}");
+    }
+    let composed: Algorithm = "hierarchical(tree,ring)".parse().unwrap();
+    let refused = choose(&Request { forced: Some(&composed), ..request(&group, ALL_REDUCE, 1 << 20, 0) });
+    assert!(matches!(refused, Err(Unsupported::Composition { .. })), "{refused:?}");
+}
+
+#[test]
+fn every_choice_has_a_schedule() {
+    for size in [1, 2, 3, 8, 9, 64, 65, 200] {
+        let group = Group::of_size(size);
+        for collective in [
+            ALL_REDUCE,
+            Collective::Reduce { root: size - 1 },
+            Collective::Broadcast { root: 0 },
+            Collective::ReduceScatter,
+            Collective::AllGather,
+            Collective::Barrier,
+        ] {
+            for bytes in [0, 4, 1 << 14, 1 << 16, 1 << 30] {
+                for reducers in [0, 2] {
+                    let choice = choose(&request(&group, collective, bytes, reducers)).unwrap();
+                    let layout = Layout { reducers, hosts: &[] };
+                    choice.algorithm.schedule(collective, &group, &layout).unwrap();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Every algorithm's schedules are proved, are of the order that the documentation promises, survive their text form,
+//! and mean what the collective means.
+
+use herringbone_core::{
+    algorithm::{Algorithm, Layout},
+    collective::{Collective, Expected},
+    element::{DType, Element, ReduceOp, Reduction, Visitor, dispatch},
+    group::Group,
+    interpret::{InterpretError, interpret},
+    schedule::{Cut, Form, Origin, Place, ProgramBuilder, Schedule, Source},
+    verify::{Order, Verified, verify},
+};
+use proptest::prelude::*;
+
+fn collectives(root: u32) -> [Collective; 6] {
+    [
+        Collective::AllReduce,
+        Collective::Reduce { root },
+        Collective::Broadcast { root },
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::Barrier,
+    ]
+}
+
+fn prove(name: &str, collective: Collective, group: &Group, layout: &Layout<'_>) -> Option<Verified> {
+    let algorithm: Algorithm = name.parse().unwrap();
+    let schedule = algorithm.schedule(collective, group, layout).ok()?;
+    let text = schedule.to_string();
+    let proved = verify(schedule, collective, group);
+    let proved =
+        proved.unwrap_or_else(|error| panic!("{name} {collective} {}: {error}\n{text}", group.size()));
+    if proved.ranks() <= 64 {
+        let read = Schedule::parse(&text).unwrap();
+        assert_eq!(&read, proved.schedule(), "{name} {collective}\n{text}");
+        assert_eq!(read.to_string(), text);
+    }
+    Some(proved)
+}
+
+/// Proves an algorithm at every size up to 64, for all collectives that it serves; how many schedules that is.
+fn prove_all(name: &str, reducers: u32, hosts_of: u32) -> usize {
+    let mut proved = 0;
+    for workers in 1..=64 {
+        let group = Group::of_size(workers);
+        let hosts: Vec<u32> = (0..workers).map(|rank| rank / hosts_of).collect();
+        let layout = Layout { reducers, hosts: &hosts };
+        for collective in collectives(workers * 2 / 3) {
+            let Some(schedule) = prove(name, collective, &group, &layout) else { continue };
+            let fixed = name != "ring" || workers <= 2;
+            assert_eq!(schedule.order() == Order::Fixed, fixed, "{name} {collective} {workers}");
+            assert!(name != "reduction_server" || schedule.restartable(), "{workers} {reducers}");
+            proved += 1;
+        }
+    }
+    proved
+}
+
+#[test]
+fn radix_is_canonical() {
+    for name in [
+        "radix",
+        "radix(2,2,2,2,2,2)",
+        "radix(4,4,4)",
+        "radix(8,8)",
+        "radix(2,16)",
+        "radix(16,4)",
+        "radix(32)",
+    ] {
+        assert_eq!(prove_all(name, 0, 1), 3 * 64, "{name}");
+    }
+}
+
+#[test]
+fn small_message_algorithms_are_canonical() {
+    assert_eq!(prove_all("doubling", 0, 1), 2 * 64);
+    assert_eq!(prove_all("one_shot", 0, 1), 3 * 64);
+    assert_eq!(prove_all("tree", 0, 1), 3 * 64);
+}
+
+#[test]
+fn a_ring_has_its_own_order() {
+    assert_eq!(prove_all("ring", 0, 1), 64);
+}
+
+#[test]
+fn reduction_servers_are_canonical_and_restartable() {
+    for reducers in 1..=16 {
+        assert_eq!(prove_all("reduction_server", reducers, 1), 64);
+    }
+}
+
+/// Hosts of a power of two of workers, the last one perhaps with fewer: wherever that is served, it is canonical.
+#[test]
+fn hierarchies_are_canonical() {
+    for name in [
+        "hierarchical",
+        "hierarchical(radix,doubling)",
+        "hierarchical(radix,one_shot)",
+        "hierarchical(radix(2,2),radix(2,2))",
+    ] {
+        for hosts_of in [2, 4, 8] {
+            let proved = prove_all(name, 0, hosts_of);
+            assert!(proved >= 64 / hosts_of as usize - 1, "{name} {hosts_of}: {proved}");
+        }
+    }
+}
+
+/// Keys need not be ranks: survivors of a larger group keep theirs.
+#[test]
+fn any_keys_make_a_canonical_tree() {
+    let groups = [vec![3, 9, 11, 12, 40], vec![0, u32::MAX], vec![7], (0..23).map(|key| key * key).collect()];
+    for keys in groups {
+        let group = Group::with_keys(keys).unwrap();
+        let layout = Layout { reducers: 3, hosts: &[] };
+        for name in ["radix", "radix(2,2)", "doubling", "one_shot", "tree", "reduction_server"] {
+            let proved = prove(name, Collective::AllReduce, &group, &layout).expect("serves an all-reduce");
+            assert_eq!(proved.order(), Order::Fixed, "{name} {:?}", group.keys());
+        }
+    }
+}
+
+/// The definition of a fold: the canonical tree over the workers' elements, split at the highest bit in which keys
+/// differ, then finished.
+struct Canonical<'a> {
+    keys: &'a [u32],
+    elements: &'a [&'a [u8]],
+}
+
+impl Visitor for Canonical<'_> {
+    type Output = Vec<u8>;
+
+    fn visit<R: Reduction>(self) -> Vec<u8> {
+        fn tree<R: Reduction>(keys: &[u32], elements: &[&[u8]]) -> R::Acc {
+            let [first, .., last] = keys else { return R::lift(R::Element::load(elements[0])) };
+            let bit = (first ^ last).ilog2();
+            let split = keys.partition_point(|key| key >> bit & 1 == 0);
+            R::merge(
+                tree::<R>(&keys[..split], &elements[..split]),
+                tree::<R>(&keys[split..], &elements[split..]),
+            )
+        }
+        let mut result = vec![0; R::Element::DTYPE.bytes()];
+        R::finish(tree::<R>(self.keys, self.elements), self.keys.len() as u32).store(&mut result);
+        result
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014): any bits, so NaNs, infinities and denormals too.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut word = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb)
+    };
+    core::iter::repeat_with(|| word().to_le_bytes()).flatten().take(len).collect()
+}
+
+fn check_meaning(proved: &Verified, dtype: DType, op: ReduceOp, count: usize, inputs: &[&[u8]]) {
+    let (collective, workers, bytes) = (proved.collective(), proved.workers(), dtype.bytes());
+    let outputs = interpret(proved, dtype, op, count, inputs).unwrap();
+    assert_eq!(outputs.len(), workers as usize);
+    for (worker, output) in outputs.iter().enumerate() {
+        assert_eq!(output.len(), collective.output_elements(workers, count) * bytes);
+        for chunk in 0..proved.cut().chunks() {
+            let from = collective.input_range(proved.cut(), chunk, count, bytes);
+            let to = collective.output_range(proved.cut(), chunk, count, bytes);
+            for (input, at) in from.zip(to) {
+                let element = |rank: usize| &inputs[rank][input * bytes..][..bytes];
+                let expected = match collective.result(worker as u32, chunk) {
+                    None if collective == Collective::ReduceScatter => continue,
+                    None => vec![0; bytes],
+                    Some(Expected::Input(rank)) => element(rank as usize).to_vec(),
+                    Some(Expected::Fold) => {
+                        let elements: Vec<&[u8]> = (0..inputs.len()).map(element).collect();
+                        dispatch(dtype, op, Canonical { keys: proved.group().keys(), elements: &elements })
+                    }
+                };
+                let context = format!("{collective} {dtype} {op} worker {worker} chunk {chunk}");
+                assert_eq!(output[at * bytes..][..bytes], expected, "{context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn interpreting_gives_the_definition() {
+    for workers in [1, 2, 3, 5, 6, 8] {
+        let group = Group::of_size(workers);
+        let layout = Layout { reducers: 2, hosts: &[] };
+        for collective in collectives(workers - 1) {
+            for name in ["radix", "radix(2,2)", "doubling", "one_shot", "tree", "reduction_server"] {
+                let Some(proved) = prove(name, collective, &group, &layout) else { continue };
+                for (dtype, op) in DType::ALL.iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (*dtype, op))) {
+                    for count in [0, 1, 67] {
+                        let len = collective.input_elements(workers, count) * dtype.bytes();
+                        let inputs: Vec<Vec<u8>> = (0..workers.into()).map(|rank| noise(rank, len)).collect();
+                        let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+                        check_meaning(&proved, dtype, op, count, &inputs);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn inputs_must_fit() {
+    let group = Group::of_size(2);
+    let prove = |collective| prove("tree", collective, &group, &Layout::default()).unwrap();
+    let all_reduce = prove(Collective::AllReduce);
+    let run = |count, inputs: &[&[u8]]| {
+        interpret(&all_reduce, DType::F32, ReduceOp::Sum, count, inputs).unwrap_err()
+    };
+    assert_eq!(run(1, &[&[0; 4]]), InterpretError::Inputs { given: 1, workers: 2 });
+    assert_eq!(run(1, &[&[0; 4], &[0; 5]]), InterpretError::InputLength { rank: 1, given: 5, needed: 4 });
+    assert_eq!(run(usize::MAX / 2, &[&[], &[]]), InterpretError::TooLong { count: usize::MAX / 2 });
+    let broadcast = prove(Collective::Broadcast { root: 1 });
+    let outputs = interpret(&broadcast, DType::I8, ReduceOp::Sum, 1, &[&[], &[7]]).unwrap();
+    assert_eq!(outputs, [[7], [7]]);
+}
+
+fn number() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => 0..4u32, 1 => Just(u32::MAX), 1 => any::<u32>()]
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    prop_oneof![number().prop_map(Place::User), number().prop_map(Place::Slot)]
+}
+
+fn form() -> impl Strategy<Value = Form> {
+    prop_oneof![Just(Form::Plain), Just(Form::Acc)]
+}
+
+fn source() -> impl Strategy<Value = Source> {
+    let head = (number(), form()).prop_map(|(lane, form)| Origin::Head { lane, form });
+    let from = prop_oneof![place().prop_map(Origin::At), head];
+    (from, prop_oneof![0..2u8, any::<u8>()]).prop_map(|(from, merges)| Source { from, merges })
+}
+
+#[derive(Clone, Debug)]
+enum Any {
+    Send(Place, Vec<u32>),
+    Recv(u32, u32, Place),
+    Fold(u32, Vec<Source>, Place, bool),
+    Copy(Place, Place),
+}
+
+fn step() -> impl Strategy<Value = Any> {
+    let few = 0..4usize;
+    prop_oneof![
+        (place(), proptest::collection::vec(number(), few.clone()))
+            .prop_map(|(from, to)| Any::Send(from, to)),
+        (number(), number(), place()).prop_map(|(lane, chunk, into)| Any::Recv(lane, chunk, into)),
+        (number(), proptest::collection::vec(source(), few), place(), any::<bool>())
+            .prop_map(|(chunk, from, into, finish)| Any::Fold(chunk, from, into, finish)),
+        (place(), place()).prop_map(|(from, into)| Any::Copy(from, into)),
+    ]
+}
+
+proptest! {
+    /// Whatever the programs are, a proof ends in an answer.
+    #[test]
+    fn nothing_makes_a_proof_panic(
+        programs in proptest::collection::vec(
+            (proptest::collection::vec(form(), 0..4), proptest::collection::vec(step(), 0..5)), 1..4),
+        workers in 0..4u32,
+        members in 1..4u32,
+        chunks in 0..3u32,
+        given in any::<bool>(),
+        collective in 0..6usize,
+    ) {
+        let workers = workers.min(programs.len() as u32);
+        let programs = programs.into_iter().map(|(slots, steps)| {
+            let mut program = ProgramBuilder::new();
+            for form in slots {
+                program.slot(form);
+            }
+            for step in steps {
+                match step {
+                    Any::Send(from, to) => program.send(from, to),
+                    Any::Recv(lane, chunk, into) => program.recv(lane, chunk, into),
+                    Any::Fold(chunk, from, into, finish) => program.fold_shaped(chunk, from, into, finish),
+                    Any::Copy(from, into) => program.copy(from, into),
+                };
+            }
+            program.build()
+        });
+        let cut = if given { Cut::Given { parts: chunks } } else { Cut::Even { chunks } };
+        let schedule = Schedule::listed(workers, cut, programs.collect());
+        match verify(schedule, collectives(0)[collective], &Group::of_size(members)) {
+            Ok(proved) => prop_assert_eq!(proved.workers(), members),
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+    }
+}

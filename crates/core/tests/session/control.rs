@@ -1,0 +1,339 @@
+use crate::{any_fingerprint, call, crc32c};
+use herringbone_core::{
+    session::{
+        Cause, Mismatch, Ranks, Refusal, Role, TooLong, Variant,
+        control::{
+            ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, Report,
+            Waiting,
+        },
+        formation::{Join, Member, Roster, Settings},
+        handshake::Versions,
+    },
+    wire::Fingerprint,
+};
+use proptest::{collection::vec, option, prelude::*};
+
+fn any_text() -> impl Strategy<Value = String> {
+    "[ -~äπ]{0,40}"
+}
+
+fn any_ranks() -> impl Strategy<Value = Vec<u32>> {
+    vec(any::<u32>(), 0..20)
+}
+
+fn any_member() -> impl Strategy<Value = Member> {
+    (any::<u32>(), any_text(), any::<u64>(), any::<u64>())
+        .prop_map(|(rank, address, host, incarnation)| Member { rank, address, host, incarnation })
+}
+
+fn any_settings() -> impl Strategy<Value = Settings> {
+    let names = (option::of(any_text()), option::of(any_text()), vec(any_text(), 0..4));
+    (any::<u64>(), any::<u64>(), any::<u8>(), names).prop_map(
+        |(staging, segment, order, (algorithm, transport, reducers))| Settings {
+            staging,
+            segment,
+            order,
+            algorithm,
+            transport,
+            reducers,
+        },
+    )
+}
+
+fn any_roster() -> impl Strategy<Value = Roster> {
+    (any::<u64>(), vec(any_member(), 1..8), any_settings()).prop_map(|(job, mut members, settings)| {
+        (0..).zip(&mut members).for_each(|(rank, member)| member.rank = rank);
+        Roster { job, members, settings }
+    })
+}
+
+fn any_refusal() -> impl Strategy<Value = Refusal> {
+    let role = prop_oneof![Just(Role::Worker), Just(Role::Reducer)];
+    let versions = || any::<(u16, u16)>().prop_map(|(min, max)| Versions { min, max });
+    prop_oneof![
+        Just(Refusal::Token),
+        (versions(), versions()).prop_map(|(ours, theirs)| Refusal::Version { ours, theirs }),
+        any::<(u64, u64)>().prop_map(|(ours, theirs)| Refusal::Job { ours, theirs }),
+        (any::<u32>(), any_text(), any_text()).prop_map(|(rank, first, second)| Refusal::DuplicateRank {
+            rank,
+            first,
+            second
+        }),
+        any::<(u32, u32)>().prop_map(|(rank, world)| Refusal::RankOutOfRange { rank, world }),
+        any::<(u32, u32, u32)>().prop_map(|(rank, ours, theirs)| Refusal::World { rank, ours, theirs }),
+        (any::<u32>(), any_text(), any_text(), any_text())
+            .prop_map(|(rank, name, ours, theirs)| Refusal::Setting { rank, name, ours, theirs }),
+        (any_text(), any::<u64>()).prop_map(|(what, limit)| Refusal::NoRoom { what, limit }),
+        (role.clone(), any::<u32>()).prop_map(|(role, rank)| Refusal::Unexpected { role, rank }),
+        (role, any::<u32>()).prop_map(|(role, rank)| Refusal::Restarted { role, rank }),
+        any_ranks().prop_map(|missing| Refusal::Absent { missing }),
+    ]
+}
+
+fn any_cause() -> impl Strategy<Value = Cause> {
+    let variants = vec((any_fingerprint(), any_ranks()), 0..=Mismatch::VARIANTS);
+    prop_oneof![
+        (any::<u64>(), variants).prop_map(|(sequence, variants)| {
+            let variants = variants.into_iter().map(|(fingerprint, ranks)| Variant { fingerprint, ranks });
+            Cause::Mismatch(Mismatch { sequence, variants: variants.collect() })
+        }),
+        any_text().prop_map(|address| Cause::ReducerLost { address }),
+        (any::<u32>(), any_fingerprint(), any::<u64>(), any_ranks()).prop_map(
+            |(rank, operation, milliseconds, waiting_for)| Cause::Timeout {
+                rank,
+                operation,
+                milliseconds,
+                waiting_for
+            }
+        ),
+        any::<(u32, u32)>().prop_map(|(from, to)| Cause::Corrupt { from, to }),
+        any_ranks().prop_map(|ranks| Cause::PeerLost { ranks }),
+        any::<(u32, u16)>().prop_map(|(rank, code)| Cause::Protocol { rank, code }),
+    ]
+}
+
+fn any_death() -> impl Strategy<Value = Death> {
+    prop_oneof![
+        Just(Death::Exited),
+        Just(Death::Unreachable),
+        any::<u64>().prop_map(|milliseconds| Death::Silent { milliseconds }),
+    ]
+}
+
+fn any_message() -> impl Strategy<Value = Message> {
+    let place = any::<(u32, u32)>;
+    prop_oneof![
+        (any_member(), any::<u32>(), any_settings())
+            .prop_map(|(member, world, settings)| Message::Join(Join { member, world, settings })),
+        any_roster().prop_map(Message::Roster),
+        any_refusal().prop_map(Message::Refuse),
+        Just(Message::Heartbeat),
+        (any::<u32>(), any_death()).prop_map(|(rank, death)| Message::Dead { rank, death }),
+        any::<u32>().prop_map(|rank| Message::Leave { rank }),
+        (place(), any::<(u32, u32, u64)>(), any_fingerprint()).prop_map(
+            |((group, generation), (rank, round, hash), fingerprint)| {
+                Message::Waiting(Waiting { rank, group, generation, round, hash, fingerprint })
+            }
+        ),
+        (place(), any_ranks(), any_cause()).prop_map(|((group, generation), members, cause)| {
+            Message::Dispute(Dispute { group, generation, members, cause })
+        }),
+        (place(), any_cause()).prop_map(|((group, generation), cause)| Message::Fence {
+            group,
+            generation,
+            cause
+        }),
+        (place(), any::<u64>(), vec(any_fingerprint(), 0..32)).prop_map(
+            |((group, generation), next, recent)| Message::Report(Report { group, generation, next, recent })
+        ),
+        (place(), any::<u64>(), any_cause()).prop_map(|((group, generation), next, cause)| {
+            Message::Decide(Decision { group, generation, next, cause })
+        }),
+        (place(), any_ranks()).prop_map(|((group, generation), members)| Message::GroupInfo {
+            group,
+            generation,
+            members
+        }),
+        (place(), vec(any::<u32>(), 1..20), any::<(u32, u32, u64)>()).prop_map(
+            |((group, generation), mut members, (reducer, more, segment))| {
+                members.sort_unstable();
+                members.dedup();
+                let reducers = reducer.saturating_add(more).max(1);
+                let reducer = reducer.min(reducers - 1);
+                let introduction = Introduction { group, generation, members, reducer, reducers, segment };
+                Message::Introduce(introduction)
+            }
+        ),
+        Just(Message::Bye),
+    ]
+}
+
+fn encoded(message: &Message) -> Vec<u8> {
+    message.encode(crc32c).expect("the message is within its bounds")
+}
+
+/// A body with a prefix that fits it.
+fn framed(body: &[u8]) -> Vec<u8> {
+    let mut bytes = [(body.len() as u32).to_le_bytes(), crc32c(body).to_le_bytes()].concat();
+    bytes.extend(crc32c(&bytes).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+fn decoded(bytes: &[u8]) -> Result<Option<Message>, ControlError> {
+    let mut decoder = Decoder::new(crc32c);
+    decoder.push(bytes);
+    decoder.next_message()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// However the stream is cut.
+    #[test]
+    fn messages_round_trip(messages in vec(any_message(), 0..6), cuts in vec(1_usize..200, 1..10)) {
+        let stream: Vec<u8> = messages.iter().flat_map(encoded).collect();
+        let (mut decoder, mut read, mut rest) = (Decoder::new(crc32c), Vec::new(), &stream[..]);
+        for cut in cuts.into_iter().cycle() {
+            let (part, later) = rest.split_at(cut.min(rest.len()));
+            decoder.push(part);
+            while let Some(message) = decoder.next_message().unwrap() {
+                read.push(message);
+            }
+            if later.is_empty() {
+                break;
+            }
+            rest = later;
+        }
+        prop_assert_eq!(read, messages);
+    }
+
+    /// There is one encoding of each message, and all other bytes are errors, not panics.
+    #[test]
+    fn what_decodes_encodes_to_the_same_bytes(
+        message in any_message(), at in any::<prop::sample::Index>(), value in any::<u8>(), end in 0_usize..100,
+    ) {
+        let whole = encoded(&message);
+        let mut body = whole[12..].to_vec();
+        let at = at.index(body.len());
+        body[at] = value;
+        body.truncate(body.len() + 50 - end.min(body.len() + 50));
+        let bytes = framed(&body);
+        if let Ok(Some(read)) = decoded(&bytes) {
+            prop_assert_eq!(encoded(&read), bytes);
+        }
+    }
+
+    #[test]
+    fn noise_does_not_panic(number in 0_u8..17, noise in vec(any::<u8>(), 0..200)) {
+        let _ = decoded(&noise);
+        let body = [&[number][..], &noise].concat();
+        if let Ok(Some(read)) = decoded(&framed(&body)) {
+            prop_assert_eq!(encoded(&read), framed(&body));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found(message in any_message(), bit in any::<prop::sample::Index>()) {
+        let mut bytes = encoded(&message);
+        let bit = bit.index(bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let damaged = matches!(decoded(&bytes), Err(ControlError::Checksum { .. }));
+        prop_assert!(damaged);
+    }
+
+    #[test]
+    fn refusals_and_causes_speak(refusal in any_refusal(), cause in any_cause()) {
+        prop_assert!(refusal.to_string().len() > 10);
+        prop_assert!(cause.to_string().len() > 10);
+    }
+}
+
+#[test]
+fn a_message_over_its_bounds_is_not_sent() {
+    let member = |address: String| Member { rank: 0, address, host: 1, incarnation: 2 };
+    let settings =
+        Settings { staging: 1, segment: 1, order: 0, algorithm: None, transport: None, reducers: vec![] };
+    let join = |length| {
+        let member = member("x".repeat(length));
+        Message::Join(Join { member, world: 1, settings: settings.clone() }).encode(crc32c)
+    };
+    assert!(join(256).is_ok());
+    assert_eq!(join(257), Err(TooLong { field: "an address", limit: 256 }));
+
+    let info = |count| Message::GroupInfo { group: 0, generation: 0, members: (0..count).collect() };
+    assert_eq!(decoded(&encoded(&info(65_536))), Ok(Some(info(65_536))));
+    assert_eq!(info(65_537).encode(crc32c), Err(TooLong { field: "a list of ranks", limit: 65_536 }));
+
+    let members = (0..5_000).map(|rank| Member { rank, ..member("x".repeat(250)) }).collect();
+    let roster = Message::Roster(Roster { job: 0, members, settings });
+    assert_eq!(roster.encode(crc32c), Err(TooLong { field: "a message", limit: MESSAGE_BYTES }));
+}
+
+#[test]
+fn a_message_over_its_bounds_is_not_awaited() {
+    let prefix = |length: u32| {
+        let mut bytes = [length.to_le_bytes(), [0; 4]].concat();
+        bytes.extend(crc32c(&bytes).to_le_bytes());
+        bytes
+    };
+    assert_eq!(decoded(&prefix(1 << 20)), Ok(None));
+    assert_eq!(decoded(&prefix((1 << 20) + 1)), Err(ControlError::Length { length: (1 << 20) + 1 }));
+    assert_eq!(decoded(&prefix(u32::MAX)), Err(ControlError::Length { length: u32::MAX }));
+
+    let list = |count: u32| framed(&[&[12][..], &[0; 8], &count.to_le_bytes()].concat());
+    let error = |reason| Err(ControlError::Malformed { number: 12, reason });
+    assert_eq!(decoded(&list(u32::MAX)), error("a list is too long"));
+    assert_eq!(decoded(&list(65_536)), error("it ends too early"));
+}
+
+#[test]
+fn malformed_messages_say_what_is_wrong() {
+    let reason = |body: &[u8]| match decoded(&framed(body)) {
+        Err(ControlError::Malformed { number, reason }) => (number, reason),
+        other => panic!("{body:?} gave {other:?}"),
+    };
+    assert_eq!(reason(&[]), (0, "it ends too early"));
+    assert_eq!(reason(&[0]), (0, "its number is unknown"));
+    assert_eq!(reason(&[15]), (15, "its number is unknown"));
+    assert_eq!(reason(&[4, 0]), (4, "it is longer than it should be"));
+    let bell = [&[3, 8][..], &[1, 0, 7], &[0; 8]].concat();
+    assert_eq!(reason(&bell), (3, "a text has control characters"));
+    let latin1 = [&[3, 8][..], &[1, 0, 0xe4], &[0; 8]].concat();
+    assert_eq!(reason(&latin1), (3, "a text is not UTF-8"));
+}
+
+#[test]
+fn an_error_stays() {
+    let mut decoder = Decoder::new(crc32c);
+    decoder.push(&framed(&[99]));
+    let error = decoder.next_message().unwrap_err();
+    decoder.push(&encoded(&Message::Heartbeat));
+    assert_eq!(decoder.next_message(), Err(error));
+}
+
+#[test]
+fn ranks_read_well() {
+    let said = |ranks: &[u32]| Ranks(ranks).to_string();
+    assert_eq!(said(&[]), "no rank");
+    assert_eq!(said(&[3]), "rank 3");
+    assert_eq!(said(&[0, 2, 3, 4, 5, 8, 9, u32::MAX]), "ranks 0, 2-5, 8, 9, 4294967295");
+    let even: Vec<u32> = (0..20).map(|rank| 2 * rank).collect();
+    assert_eq!(said(&even), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more");
+}
+
+#[test]
+fn causes_read_well() {
+    let one = Fingerprint { sequence: 17, ..call() };
+    let other = Fingerprint { count: 1001, dtype: 1, ..one };
+    let issued = [(3, one), (0, one), (2, other), (1, one)];
+    assert_eq!(
+        Cause::Mismatch(Mismatch::new(17, issued)).to_string(),
+        "the ranks disagree about operation 17: rank 2 issued all_reduce of 1001 f64, sum; ranks 0, 1, 3 issued \
+         all_reduce of 1000 f32, sum (they differ in count and element type). Every rank must call the same \
+         collectives, with the same arguments, in the same order"
+    );
+    assert_eq!(
+        Cause::Mismatch(Mismatch::new(17, [(0, one), (1, one)])).to_string(),
+        "the ranks disagree about operation 17: ranks 0, 1 issued all_reduce of 1000 f32, sum, but they already \
+         differed before it. Every rank must call the same collectives, with the same arguments, in the same order"
+    );
+    assert_eq!(
+        Cause::Timeout { rank: 1, operation: one, milliseconds: 1_800_042, waiting_for: vec![3] }.to_string(),
+        "rank 1 waited 1800.042 s in all_reduce of 1000 f32, sum (operation 17) for rank 3: see what they are \
+         doing, or raise the timeout"
+    );
+    assert_eq!(
+        Cause::PeerLost { ranks: vec![3] }.to_string(),
+        "lost rank 3: see why in their logs; the group has to be formed again without them"
+    );
+}
+
+#[test]
+fn a_mismatch_lists_the_odd_ones_first_and_not_too_many() {
+    let issued = (0..40).map(|rank| (rank, Fingerprint { count: u64::from(rank % 7), ..call() }));
+    let mismatch = Mismatch::new(0, issued);
+    assert_eq!(mismatch.variants.len(), Mismatch::VARIANTS);
+    assert_eq!(mismatch.variants[0].ranks, [5, 12, 19, 26, 33]);
+    assert_eq!(mismatch.variants[3].ranks, [1, 8, 15, 22, 29, 36]);
+}

@@ -1,0 +1,134 @@
+use herringbone_core::session::{
+    Ranks, Refusal,
+    formation::{Formation, Join, Member, Progress, Settings},
+};
+
+fn settings() -> Settings {
+    let reducers = vec!["10.0.0.9:7070".into()];
+    Settings { staging: 64, segment: 8, order: 0, algorithm: Some("ring".into()), transport: None, reducers }
+}
+
+fn join(rank: u32) -> Join {
+    let address = format!("10.0.0.{rank}:4000");
+    let member = Member { rank, address, host: u64::from(rank / 2), incarnation: 100 + u64::from(rank) };
+    let settings =
+        if rank == 0 { settings() } else { Settings { algorithm: None, reducers: vec![], ..settings() } };
+    Join { member, world: 4, settings }
+}
+
+fn formation() -> Formation {
+    Formation::new(join(0)).unwrap()
+}
+
+#[test]
+fn a_world_forms_in_any_order() {
+    let mut formation = formation();
+    assert_eq!(formation.progress(), Progress::Waiting(3));
+    assert_eq!(formation.join(join(3), "10.0.0.3:50000"), Ok(Progress::Waiting(2)));
+    assert_eq!(Ranks(&formation.missing()).to_string(), "ranks 1, 2");
+    assert_eq!(formation.roster(77), None);
+    let mut modest = join(1);
+    (modest.settings.staging, modest.settings.segment) = (16, 9);
+    modest.settings.algorithm = Some("ring".into());
+    assert_eq!(formation.join(modest, "10.0.0.1:50000"), Ok(Progress::Waiting(1)));
+    assert_eq!(formation.join(join(2), "10.0.0.2:50000"), Ok(Progress::Complete));
+
+    let roster = formation.roster(77).unwrap();
+    assert_eq!(roster.job, 77);
+    assert_eq!(roster.members, [0, 1, 2, 3].map(|rank| join(rank).member));
+    assert_eq!(roster.settings, Settings { staging: 16, segment: 8, ..settings() });
+}
+
+#[test]
+fn a_world_of_one_is_there_at_once() {
+    let formation = Formation::new(Join { world: 1, ..join(0) }).unwrap();
+    assert_eq!(formation.progress(), Progress::Complete);
+    assert_eq!(formation.roster(1).unwrap().members.len(), 1);
+    let nobody = Formation::new(Join { world: 0, ..join(0) });
+    assert_eq!(nobody.unwrap_err(), Refusal::RankOutOfRange { rank: 0, world: 0 });
+}
+
+#[test]
+fn a_second_claimant_is_refused_with_both_addresses() {
+    let mut formation = formation();
+    formation.join(join(2), "10.0.0.2:50000").unwrap();
+    let mut second = join(2);
+    second.member.incarnation += 1;
+    let refusal = formation.join(second, "10.0.0.7:50001").unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "rank 2 is there twice, at 10.0.0.2:50000 and at 10.0.0.7:50001: give each process a rank of its own"
+    );
+    let mut second_zero = join(0);
+    second_zero.member.incarnation += 1;
+    let refusal = formation.join(second_zero, "10.0.0.7:50002").unwrap_err();
+    assert!(matches!(refusal, Refusal::DuplicateRank { rank: 0, first, .. } if first == "10.0.0.0:4000"));
+    assert_eq!(formation.missing(), [1, 3]);
+}
+
+#[test]
+fn the_same_process_may_come_again() {
+    let mut formation = formation();
+    formation.join(join(2), "10.0.0.2:50000").unwrap();
+    let mut moved = join(2);
+    moved.member.address = "10.0.0.2:4001".into();
+    assert_eq!(formation.join(moved, "10.0.0.2:50001"), Ok(Progress::Waiting(2)));
+    formation.join(join(1), "10.0.0.1:50000").unwrap();
+    formation.join(join(3), "10.0.0.3:50000").unwrap();
+    assert_eq!(formation.roster(1).unwrap().members[2].address, "10.0.0.2:4001");
+}
+
+#[test]
+fn a_rank_that_has_gone_makes_room() {
+    let mut formation = formation();
+    let mut small = join(2);
+    small.settings.staging = 1;
+    formation.join(small, "10.0.0.2:50000").unwrap();
+    formation.withdraw(2, 999);
+    assert_eq!(formation.missing(), [1, 3], "another life of rank 2 has gone, not this one");
+    formation.withdraw(2, 102);
+    assert_eq!(formation.missing(), [1, 2, 3]);
+    for rank in 1..4 {
+        let mut again = join(rank);
+        again.member.incarnation += 1;
+        formation.join(again, "10.0.0.8:1").unwrap();
+    }
+    assert_eq!(formation.roster(1).unwrap().settings.staging, 64, "what is gone has no say");
+}
+
+#[test]
+fn wrong_worlds_and_ranks_are_refused() {
+    let mut formation = formation();
+    let refusal = formation.join(Join { world: 5, ..join(1) }, "10.0.0.1:50000").unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "rank 1 was told a world of 5, others one of 4: give every process the same WORLD_SIZE"
+    );
+    let refusal = formation.join(join(4), "10.0.0.4:50000").unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "there is no rank 4 in a world of 4: ranks are 0 to the world's size - 1"
+    );
+    assert_eq!(formation.missing(), [1, 2, 3]);
+}
+
+#[test]
+fn settings_that_contradict_rank_0_are_refused() {
+    let refused = |change: fn(&mut Settings)| {
+        let mut join = join(1);
+        change(&mut join.settings);
+        let mut formation = formation();
+        let refusal = formation.join(join, "10.0.0.1:50000").unwrap_err();
+        assert_eq!(formation.missing(), [1, 2, 3]);
+        refusal.to_string()
+    };
+    assert_eq!(
+        refused(|settings| settings.algorithm = Some("tree".into())),
+        "rank 1 has HERRINGBONE_ALGORITHM = \"tree\", rank 0 has \"ring\": set it to the same on every rank"
+    );
+    assert!(refused(|settings| settings.transport = Some("tcp".into())).contains("_TRANSPORT = \"tcp\""));
+    assert!(refused(|settings| settings.order = 1).contains("the fold order"));
+    let long = refused(|settings| settings.reducers = vec!["10.0.0.8:7070".into(); 9]);
+    assert!(long.contains("10.0.0.8:7070,10.0.0.8:7070"), "{long}");
+    assert!(long.len() < 256, "{long}");
+}

@@ -1,0 +1,51 @@
+//! The words between processes: formats, handshake, formation and fence, driven without a socket or a clock.
+
+mod control;
+mod fence;
+mod formation;
+mod handshake;
+mod simulation;
+mod wire;
+
+use herringbone_core::wire::Fingerprint;
+use proptest::prelude::*;
+
+/// CRC32C, bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg());
+        }
+    }
+    !crc
+}
+
+/// An all-reduce of 1000 f32, sum.
+fn call() -> Fingerprint {
+    let (collective, dtype, op) = (1, 0, 0);
+    Fingerprint { sequence: 0, collective, dtype, op, order: 0, root: 0, count: 1000, plan: 7, priority: 0 }
+}
+
+fn any_fingerprint() -> impl Strategy<Value = Fingerprint> {
+    let codes = any::<(u8, u8, u8, u8)>();
+    (any::<u64>(), codes, any::<u32>(), any::<u64>(), any::<u64>(), any::<i32>()).prop_map(
+        |(sequence, (collective, dtype, op, order), root, count, plan, priority)| Fingerprint {
+            sequence,
+            collective,
+            dtype,
+            op,
+            order,
+            root,
+            count,
+            plan,
+            priority,
+        },
+    )
+}
+
+#[test]
+fn the_checksum_is_crc32c() {
+    assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+}

@@ -1,0 +1,332 @@
+//! What happens when something goes wrong: fences, deaths, timeouts.
+
+use super::{Engine, Event, endpoint::Link, table::Table};
+use crate::{
+    Error, ErrorKind,
+    core::{
+        group::Rank,
+        session::{
+            Cause, Mismatch,
+            control::Message,
+            fence::{Action, Admission, Settled},
+        },
+        wire::Header,
+    },
+    execute::operation::OpKey,
+};
+use std::time::{Duration, Instant};
+
+/// How long after its timeout an operation fails even if no decision has come.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long operations may stand still after the hub's death, which needed nothing of it themselves.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Why a group takes no new operations, while those under way may still end well.
+#[derive(Debug)]
+pub(crate) struct Doom {
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) error: Error,
+    /// When the rest fails too: only where no hub is left to say so.
+    deadline: Option<Instant>,
+}
+
+/// A cause as a user's error.
+pub(crate) fn error(cause: &Cause) -> Error {
+    Error::new(match cause {
+        Cause::Mismatch(Mismatch { sequence, variants }) => ErrorKind::Mismatch {
+            sequence: *sequence,
+            calls: variants.iter().map(|variant| (variant.ranks.clone(), variant.fingerprint.to_string())).collect(),
+        },
+        Cause::ReducerLost { address } => ErrorKind::ReducerLost {
+            address: address.clone(),
+            reason: "its process or its connection ended".to_owned(),
+        },
+        Cause::Timeout { milliseconds, waiting_for, .. } => ErrorKind::Timeout {
+            after: Duration::from_millis(*milliseconds),
+            missing: waiting_for.iter().map(|rank| format!("rank {rank}")).collect(),
+        },
+        Cause::Corrupt { from, to } => ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") },
+        Cause::PeerLost { ranks } => {
+            ErrorKind::PeerLost { ranks: ranks.clone(), reason: "it ended or left".to_owned() }
+        }
+        Cause::Protocol { rank, code } => {
+            ErrorKind::Protocol { from: format!("rank {rank}"), problem: format!("rule {code}") }
+        }
+    })
+}
+
+/// Whether a frame's operation is over, so that damage to it does not matter.
+pub(super) fn is_over(engine: &Engine, header: &Header) -> bool {
+    let Some(group) = engine.groups.get(&header.group) else { return false };
+    group.is_lost() || group.admission(header, engine.reduces) == Admission::Discard
+}
+
+impl Engine {
+    /// Something went wrong in a group: what to tell the hub.
+    pub(crate) fn dispute(&mut self, group: u32, cause: Cause) -> Option<Message> {
+        self.groups.get_mut(&group)?.member.dispute(cause)
+    }
+
+    /// What the hub says about a group, and what to answer.
+    pub(crate) fn told_by_hub(&mut self, number: u32, message: &Message) -> Option<Message> {
+        let group = self.groups.get_mut(&number)?;
+        match group.member.receive(message) {
+            Action::Nothing => None,
+            Action::Send(answer) => {
+                group.frozen |= matches!(message, Message::Fence { .. });
+                Some(answer)
+            }
+            Action::Settled(settled) => {
+                self.settle(number, &settled);
+                None
+            }
+        }
+    }
+
+    fn settle(&mut self, number: u32, settled: &Settled) {
+        let error = error(&settled.cause);
+        let is_final = settled.cause.is_final();
+        self.fail_group(number, &error, is_final);
+        if let Some(group) = self.groups.get_mut(&number) {
+            group.frozen = false;
+            if is_final {
+                group.lost = Some(error);
+            }
+        }
+        self.redeliver(|header| header.group == number);
+        self.finished = true;
+    }
+
+    /// Fails what a group has under way. Slots that others may still read are not used again if `keep_memory`.
+    fn fail_group(&mut self, number: u32, error: &Error, keep_memory: bool) {
+        self.fail_queued(number, error);
+        let Some(group) = self.groups.get(&number) else { return };
+        let running: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).collect();
+        for key in running {
+            self.fail(key, error, keep_memory);
+        }
+    }
+
+    fn fail_queued(&mut self, number: u32, error: &Error) {
+        let queue = std::mem::take(&mut self.queue);
+        for queued in queue {
+            if queued.id.group == number {
+                self.conclude(&queued.id, &queued.call, queued.completion, Err(error.clone()), queued.issued);
+            } else {
+                self.queue.push_back(queued);
+            }
+        }
+    }
+
+    fn fail(&mut self, key: OpKey, error: &Error, keep_memory: bool) {
+        let Some(operation) = self.ops.get_mut(key) else { return };
+        if let Some(completion) = operation.completion.take() {
+            operation.release_buffers();
+            let (id, call, issued) = (operation.id.clone(), operation.prepared.call, operation.issued);
+            self.conclude(&id, &call, Some(completion), Err(error.clone()), issued);
+        }
+        if keep_memory && let Some(operation) = self.ops.get_mut(key) {
+            operation.memory = 0..0;
+        }
+        self.end(key);
+    }
+
+    /// A rank has died, or left. What it sent before is still used.
+    pub(crate) fn lose(&mut self, index: u32, reason: &str, hub_is_gone: bool) {
+        while self.receive_shared(index) || self.receive_socket(index) {}
+        self.broken(index, crate::transport::Broken::Closed);
+        self.endpoints[index as usize].dead = true;
+        let numbers: Vec<u32> = self.groups.keys().copied().collect();
+        for number in numbers {
+            let Some(group) = self.groups.get_mut(&number) else { continue };
+            if group.rank_of(index).is_none() || group.is_lost() {
+                continue;
+            }
+            let ranks = match group.doom.take() {
+                Some(doom) => doom.ranks.into_iter().chain([index]).collect(),
+                None => vec![index],
+            };
+            let kind = ErrorKind::PeerLost { ranks: ranks.clone(), reason: reason.to_owned() };
+            let deadline = hub_is_gone.then(|| Instant::now() + GRACE);
+            group.doom = Some(Doom { ranks, error: Error::new(kind), deadline });
+            self.fail_what_needs(number, index);
+        }
+        self.finished = true;
+    }
+
+    fn fail_what_needs(&mut self, number: u32, index: u32) {
+        let Some(group) = self.groups.get(&number) else { return };
+        let Some(doom) = &group.doom else { return };
+        let (error, ranks) = (doom.error.clone(), doom.ranks.clone());
+        let needs = |key: OpKey, ops: &Table| ops.get(key).is_some_and(|operation| operation.needs(index));
+        let running: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).filter(|key| needs(*key, &self.ops)).collect();
+        let queued = self.queue.iter().any(|queued| queued.id.group == number);
+        if running.is_empty() && !queued {
+            return;
+        }
+        for key in running {
+            let sequence = self.ops.get(key).map(|operation| operation.id.fingerprint.sequence);
+            if let (Some(sequence), Some(group)) = (sequence, self.groups.get_mut(&number)) {
+                group.member.fail(sequence);
+            }
+            self.fail(key, &error, true);
+        }
+        self.fail_queued(number, &error);
+        self.events.push(Event::Dispute { group: number, cause: Cause::PeerLost { ranks } });
+    }
+
+    /// A reducer is gone: operations that use it fail, everywhere.
+    pub(crate) fn reducer_lost(&mut self, index: u32) {
+        let address = self.endpoints[index as usize].name.clone();
+        let concerned = |engine: &Self, number: u32| {
+            let running = engine.ops.iter().any(|operation| operation.id.group == number && operation.with_reducers());
+            running || engine.queue.iter().any(|queued| queued.id.group == number)
+        };
+        let numbers: Vec<u32> = self.groups.keys().copied().filter(|number| concerned(self, *number)).collect();
+        for group in numbers {
+            let cause = Cause::ReducerLost { address: address.clone() };
+            self.events.push(Event::Dispute { group, cause });
+        }
+    }
+
+    /// A link could not be made.
+    pub(crate) fn no_link(&mut self, index: u32, problem: String) {
+        let endpoint = &mut self.endpoints[index as usize];
+        if matches!(endpoint.link, Link::Wanted) {
+            endpoint.lose(problem);
+        }
+    }
+
+    /// A link between workers broke and neither died: operations that need it fail, everywhere.
+    pub(crate) fn dispute_all_with(&mut self, index: u32, cause: &Cause) {
+        for number in self.groups.keys().copied().collect::<Vec<_>>() {
+            let Some(group) = self.groups.get(&number) else { continue };
+            let needs = |key: &OpKey| self.ops.get(*key).is_some_and(|operation| operation.involves(index));
+            let queued = self.queue.iter().any(|queued| queued.id.group == number);
+            if group.rank_of(index).is_some() && (queued || group.running.iter().any(|(_, key)| needs(key))) {
+                self.events.push(Event::Dispute { group: number, cause: cause.clone() });
+            }
+        }
+    }
+
+    /// A reducer has lost a worker: operations with it cannot end here. The workers know why.
+    pub(crate) fn drop_operations_with(&mut self, index: u32) {
+        let closed = Error::new(ErrorKind::Closed);
+        for number in self.groups.keys().copied().collect::<Vec<_>>() {
+            if self.groups.get(&number).is_some_and(|group| group.rank_of(index).is_some()) {
+                self.close_group(number, &closed);
+            }
+        }
+    }
+
+    /// Looks after what has waited for long. Called about ten times a second.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        self.flush();
+        for key in self.ops.keys() {
+            let Some(operation) = self.ops.get_mut(key) else { continue };
+            if operation.completion.is_none() {
+                continue;
+            }
+            let waited = now.saturating_duration_since(operation.issued);
+            if let Some(round) = operation.tells_hub(waited) {
+                let (group, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
+                let message = self.groups.get(&group).and_then(|group| group.member.waiting(sequence, round));
+                self.events.extend(message.map(Event::Waiting));
+            }
+            if waited >= operation_timeout(self.ops.get(key)) {
+                let Some(operation) = self.ops.get(key) else { continue };
+                let (id, missing) = (operation.id.clone(), operation.missing());
+                let timeout = operation.timeout;
+                self.overdue(&id, timeout, waited, missing, |engine, error| engine.fail(key, error, true));
+            }
+        }
+        self.tick_queue(now);
+        self.tick_doom(now);
+    }
+
+    fn tick_queue(&mut self, now: Instant) {
+        let late = |queued: &super::Queued| now.saturating_duration_since(queued.issued) >= queued.timeout;
+        let overdue: Vec<_> = self.queue.iter().filter(|queued| late(queued)).map(|queued| queued.id.clone()).collect();
+        for id in overdue {
+            let Some(at) = self.queue.iter().position(|queued| queued.id.is(&id)) else { continue };
+            let (timeout, waited) = (self.queue[at].timeout, now.saturating_duration_since(self.queue[at].issued));
+            let missing = self.unlinked(&id);
+            self.overdue(&id, timeout, waited, missing, |engine, error| {
+                if let Some(queued) = engine.queue.remove(at) {
+                    engine.conclude(&queued.id, &queued.call, queued.completion, Err(error.clone()), queued.issued);
+                }
+            });
+        }
+    }
+
+    /// The endpoints of a group to which there is no link yet, though one is wanted.
+    fn unlinked(&self, id: &crate::execute::operation::Identity) -> Vec<u32> {
+        let Some(group) = self.groups.get(&id.group) else { return Vec::new() };
+        let wanted = |index: &u32| matches!(self.endpoints[*index as usize].link, Link::Wanted);
+        group.settings.roster.iter().copied().filter(wanted).collect()
+    }
+
+    fn overdue(
+        &mut self,
+        id: &crate::execute::operation::Identity,
+        timeout: Duration,
+        waited: Duration,
+        missing: Vec<u32>,
+        fail: impl FnOnce(&mut Self, &Error),
+    ) {
+        let (workers, reducers): (Vec<u32>, Vec<u32>) =
+            missing.into_iter().partition(|index| !self.endpoints[*index as usize].is_reducer);
+        let cause = match reducers.first() {
+            Some(index) if workers.is_empty() => {
+                Cause::ReducerLost { address: self.endpoints[*index as usize].name.clone() }
+            }
+            _ => Cause::Timeout {
+                rank: self.me,
+                operation: id.fingerprint,
+                milliseconds: timeout.as_millis() as u64,
+                waiting_for: workers,
+            },
+        };
+        if waited < timeout + PATIENCE {
+            self.events.push(Event::Dispute { group: id.group, cause });
+            return;
+        }
+        if let Some(group) = self.groups.get_mut(&id.group) {
+            group.member.fail(id.fingerprint.sequence);
+        }
+        fail(self, &error(&cause));
+    }
+
+    /// With the hub dead, nobody will say that an operation failed elsewhere: what stands still fails here too.
+    fn tick_doom(&mut self, now: Instant) {
+        let due = |doom: &Doom| doom.deadline.is_some_and(|deadline| now >= deadline);
+        let doomed: Vec<u32> = self
+            .groups
+            .iter()
+            .filter(|(_, group)| !group.is_lost() && group.doom.as_ref().is_some_and(due))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in doomed {
+            let Some(error) = self.groups.get(&number).and_then(|group| group.doom.as_ref()).map(|doom| doom.error.clone())
+            else {
+                continue;
+            };
+            self.fail_group(number, &error, true);
+            if let Some(group) = self.groups.get_mut(&number) {
+                group.lost = Some(error);
+            }
+        }
+    }
+
+    /// Fails everything of one group, for ever.
+    pub(crate) fn close_group(&mut self, number: u32, error: &Error) {
+        self.fail_group(number, error, !self.reduces);
+        if let Some(group) = self.groups.get_mut(&number) {
+            group.lost.get_or_insert_with(|| error.clone());
+        }
+    }
+}
+
+fn operation_timeout(operation: Option<&crate::execute::operation::Operation>) -> Duration {
+    operation.map_or(Duration::MAX, |operation| operation.timeout)
+}

@@ -1,0 +1,276 @@
+//! A group, as one of its ranks (or a reducer) sees it: who is in it, what its calls mean, where it stands.
+
+use crate::{
+    Error, Result,
+    core::{
+        algorithm::{Algorithm, Layout},
+        collective::Collective,
+        element::{DType, ReduceOp},
+        group::{Group as FoldGroup, Rank},
+        plan,
+        schedule::Program,
+        session::fence::{Admission, Check, Member, REMEMBERED},
+        verify::{Verified, verify},
+        wire::{Fingerprint, Header, digest},
+    },
+    engine::failure::Doom,
+    execute::{
+        operation::OpKey,
+        prepare::{self, Call, Prepared, Sizing},
+    },
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Plans that are kept; a program that uses more kinds of calls makes them anew.
+const PLANS_KEPT: usize = 4096;
+
+/// What makes a group: the same on all its ranks, except `me`.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) id: u32,
+    /// The endpoints of the roster: workers by rank, then reducers.
+    pub(crate) roster: Vec<u32>,
+    pub(crate) workers: u32,
+    /// My position in the roster.
+    pub(crate) me: Rank,
+    /// The host of each worker.
+    pub(crate) hosts: Vec<u32>,
+    pub(crate) sizing: Sizing,
+    pub(crate) forced: Option<Algorithm>,
+    pub(crate) timeout: Duration,
+}
+
+/// What workers have told a reducer.
+#[derive(Debug, Default)]
+struct Told {
+    generation: u32,
+    history: VecDeque<(u64, u64, Fingerprint)>,
+}
+
+/// One kind of call, planned and proved.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) algorithm: String,
+    pub(crate) why: String,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) partners: Vec<u32>,
+    pub(crate) with_reducers: bool,
+    verified: Arc<Verified>,
+    program: Program,
+    pub(crate) call: Call,
+    prepared: Option<(u64, Arc<Prepared>)>,
+}
+
+/// A group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) settings: Settings,
+    pub(crate) member: Member,
+    /// Operations that have been issued and are not over, oldest first.
+    pub(crate) running: VecDeque<(u64, OpKey)>,
+    /// Set when the group cannot go on.
+    pub(crate) lost: Option<Error>,
+    /// Set when a member is gone that operations under way may not need any more.
+    pub(crate) doom: Option<Doom>,
+    /// Whether a fence is under way: nothing moves until its decision.
+    pub(crate) frozen: bool,
+    told: Told,
+    fold: FoldGroup,
+    plans: HashMap<Call, Planned>,
+    proofs: HashMap<(Collective, String), Arc<Verified>>,
+}
+
+impl Group {
+    pub(crate) fn new(settings: Settings, member: Member) -> Self {
+        Self {
+            fold: FoldGroup::of_size(settings.workers),
+            settings,
+            member,
+            running: VecDeque::new(),
+            lost: None,
+            doom: None,
+            frozen: false,
+            told: Told::default(),
+            plans: HashMap::new(),
+            proofs: HashMap::new(),
+        }
+    }
+
+    /// The running operation with a sequence number.
+    pub(crate) fn operation(&self, sequence: u64) -> Option<OpKey> {
+        self.running.iter().find(|(at, _)| *at == sequence).map(|(_, key)| *key)
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
+    /// What to do with a frame, by its generation.
+    pub(crate) fn admission(&self, header: &Header, reduces: bool) -> Admission {
+        match (reduces, header.generation.cmp(&self.told.generation)) {
+            (false, _) => self.member.admit(header.generation),
+            (true, std::cmp::Ordering::Equal) => Admission::Accept,
+            (true, _) => Admission::Discard,
+        }
+    }
+
+    /// How a frame's rolling hash compares with what was issued here, or with what other workers have told.
+    pub(crate) fn check(&self, header: &Header, reduces: bool) -> Check {
+        if !reduces {
+            return self.member.check(header.sequence, header.hash);
+        }
+        match self.told.history.iter().find(|(sequence, ..)| *sequence == header.sequence) {
+            Some((_, hash, _)) if *hash == header.hash => Check::Match,
+            Some(_) => Check::Differs,
+            None => Check::NotYet,
+        }
+    }
+
+    /// A reducer remembers what the first worker to come says of an operation.
+    pub(crate) fn note_told(&mut self, header: &Header, told: Fingerprint) {
+        if self.told.history.len() == REMEMBERED {
+            self.told.history.pop_front();
+        }
+        self.told.history.push_back((header.sequence, header.hash, told));
+    }
+
+    /// The generation that a reducer works in.
+    pub(crate) fn told_generation(&self) -> u32 {
+        self.told.generation
+    }
+
+    /// A reducer is told of a new generation.
+    pub(crate) fn begin_generation(&mut self, generation: u32) {
+        self.told = Told { generation, history: VecDeque::new() };
+    }
+
+    /// The names of an operation's collective and algorithm.
+    pub(crate) fn names(&self, call: &Call) -> (&'static str, &str) {
+        let algorithm = self.plans.get(call).map_or("", |planned| &planned.algorithm);
+        (call.collective.name(), algorithm)
+    }
+
+    /// The position of an endpoint in the roster.
+    pub(crate) fn rank_of(&self, endpoint: u32) -> Option<Rank> {
+        self.settings.roster.iter().position(|at| *at == endpoint).map(|rank| rank as Rank)
+    }
+
+    /// What a call means here: chosen, generated, proved and compiled once.
+    pub(crate) fn plan(&mut self, call: Call) -> Result<&mut Planned> {
+        if !self.plans.contains_key(&call) {
+            let reducers = self.settings.roster.len() as u32 - self.settings.workers;
+            let width = call.dtype.bytes() as u64;
+            let parts = match call.collective {
+                Collective::AllGather | Collective::ReduceScatter => u64::from(self.settings.workers),
+                _ => 1,
+            };
+            let choice = plan::choose(&plan::Request {
+                collective: call.collective,
+                bytes: call.count as u64 * width * parts,
+                group: &self.fold,
+                reducers,
+                hosts: &self.settings.hosts,
+                forced: self.settings.forced.as_ref(),
+            })
+            .map_err(Error::unsupported)?;
+            let planned = self.planned(call, &choice.algorithm, choice.why)?;
+            if self.plans.len() >= PLANS_KEPT {
+                self.plans.clear();
+            }
+            self.plans.insert(call, planned);
+        }
+        Ok(self.plans.get_mut(&call).expect("inserted above if it was absent"))
+    }
+
+    /// A reducer's plan for what a worker's fingerprint says.
+    pub(crate) fn plan_as_told(&mut self, told: &Fingerprint) -> Result<&mut Planned> {
+        let call = call_of(told)?;
+        let planned = self.planned(call, &Algorithm::ReductionServer, String::new())?;
+        if planned.fingerprint.plan != told.plan {
+            return Err(Error::unsupported("an operation that does not concern reducers"));
+        }
+        self.plans.insert(call, planned);
+        Ok(self.plans.get_mut(&call).expect("inserted above"))
+    }
+
+    fn planned(&mut self, call: Call, algorithm: &Algorithm, why: String) -> Result<Planned> {
+        let verified = self.proof(call.collective, algorithm)?;
+        let program = verified.schedule().program(self.settings.me).into_owned();
+        let partners: Vec<u32> = prepare::partners(&program);
+        let with_reducers = partners.iter().any(|rank| *rank >= self.settings.workers);
+        let algorithm = algorithm.to_string();
+        Ok(Planned {
+            fingerprint: fingerprint(&call, &algorithm, self.settings.sizing),
+            algorithm,
+            why,
+            partners,
+            with_reducers,
+            verified,
+            program,
+            call,
+            prepared: None,
+        })
+    }
+
+    fn proof(&mut self, collective: Collective, algorithm: &Algorithm) -> Result<Arc<Verified>> {
+        let key = (collective, algorithm.to_string());
+        if let Some(verified) = self.proofs.get(&key) {
+            return Ok(verified.clone());
+        }
+        let reducers = self.settings.roster.len() as u32 - self.settings.workers;
+        let layout = Layout { reducers, hosts: &self.settings.hosts };
+        let schedule = algorithm.schedule(collective, &self.fold, &layout).map_err(Error::unsupported)?;
+        let verified = verify(schedule, collective, &self.fold)
+            .map_err(|error| Error::unsupported(format!("the schedule of {algorithm} is wrong, a bug: {error}")))?;
+        let verified = Arc::new(verified);
+        self.proofs.insert(key, verified.clone());
+        Ok(verified)
+    }
+
+    /// The compiled program of a planned call, for links as they are (`links` counts their changes).
+    pub(crate) fn prepared(&mut self, call: Call, links: u64, shared: impl Fn(u32) -> bool) -> Result<Arc<Prepared>> {
+        let (me, sizing) = (self.settings.me, self.settings.sizing);
+        let planned = self.plan(call)?;
+        match &planned.prepared {
+            Some((made_for, prepared)) if *made_for == links => Ok(prepared.clone()),
+            _ => {
+                let schedule = planned.verified.schedule();
+                let prepared = prepare::prepare(schedule, &planned.program, me, planned.call, sizing, shared);
+                let prepared = Arc::new(prepared);
+                planned.prepared = Some((links, prepared.clone()));
+                Ok(prepared)
+            }
+        }
+    }
+}
+
+fn fingerprint(call: &Call, algorithm: &str, sizing: Sizing) -> Fingerprint {
+    let (code, root) = (call.collective.code(), call.collective.root().unwrap_or(0));
+    let plan = digest(algorithm.as_bytes()) ^ sizing.segment_bytes as u64 ^ u64::from(sizing.shared) << 63;
+    let folds = call.collective.folds();
+    Fingerprint {
+        sequence: 0,
+        collective: code,
+        dtype: call.dtype.code(),
+        op: if folds { call.op.code() } else { 0 },
+        order: 0,
+        root,
+        count: call.count as u64,
+        plan,
+        priority: 0,
+    }
+}
+
+fn call_of(told: &Fingerprint) -> Result<Call> {
+    let unknown = || Error::unsupported(format!("an operation that this version does not know: {told}"));
+    Ok(Call {
+        collective: Collective::from_code(told.collective, told.root).ok_or_else(unknown)?,
+        dtype: DType::from_code(told.dtype).ok_or_else(unknown)?,
+        op: ReduceOp::from_code(told.op).ok_or_else(unknown)?,
+        count: usize::try_from(told.count).map_err(|_| unknown())?,
+    })
+}

@@ -1,0 +1,372 @@
+//! What arrives: checked against what was agreed, then handed to its operation, or kept until that begins.
+
+use super::{Engine, Event, endpoint::Link, failure};
+use crate::{
+    core::{
+        session::{
+            Cause, Mismatch,
+            control::{Decoder, Introduction, Message},
+            fence::{Admission, Check},
+        },
+        wire::{Fingerprint, Header, Kind},
+    },
+    execute::{
+        operation::{Arrived, Io},
+        prepare::EAGER_BYTES,
+    },
+    transport::{Broken, Destination, Inbox, Outgoing, Payload, shm::Body},
+};
+
+/// The largest control message on a data link.
+const CONTROL_BYTES: usize = 64 << 10;
+/// More frames than this cannot be waiting for operations that this rank has not issued.
+const PARKED_MOST: usize = 1 << 16;
+
+/// A frame that came before its operation began here.
+#[derive(Debug)]
+pub(super) struct Parked {
+    endpoint: u32,
+    header: Header,
+    body: Content,
+}
+
+/// The payload of a frame that has arrived.
+#[derive(Debug)]
+enum Content {
+    None,
+    /// It is where it belongs.
+    InPlace,
+    Bytes(Vec<u8>),
+    Shared(Body),
+}
+
+/// What to do with a frame.
+enum Verdict {
+    /// Its operation runs.
+    Deliver(crate::execute::operation::OpKey),
+    /// It is early.
+    Park,
+    /// It belongs to something that is over.
+    Discard,
+}
+
+impl Engine {
+    /// Takes in what a host-mate has sent. Returns whether there was anything.
+    pub(super) fn receive_shared(&mut self, index: u32) -> bool {
+        let mut moved = false;
+        loop {
+            let Link::Shm(link) = &mut self.endpoints[index as usize].link else { return moved };
+            let result = match link.receive() {
+                Ok(None) => return moved,
+                Ok(Some((header, body))) => {
+                    self.frame(index, &header, body.map_or(Content::None, Content::Shared))
+                }
+                Err(reason) => Err(reason),
+            };
+            moved = true;
+            if let Err(reason) = result {
+                self.broken(index, reason);
+            }
+        }
+    }
+
+    /// Reads a socket. Returns whether there was anything.
+    pub(super) fn receive_socket(&mut self, index: u32) -> bool {
+        let endpoint = &mut self.endpoints[index as usize];
+        if !matches!(endpoint.link, Link::Tcp(_)) {
+            return false;
+        }
+        let Link::Tcp(mut link) = std::mem::replace(&mut endpoint.link, Link::Busy) else { return false };
+        let segment = self.staging.segment().clone();
+        let mut reading = Reading { engine: self, endpoint: index, arrived: Vec::new() };
+        let result = link.receive(&segment, &mut reading);
+        let arrived = reading.arrived;
+        self.endpoints[index as usize].link = Link::Tcp(link);
+        let result = arrived.into_iter().try_for_each(|(header, content)| self.frame(index, &header, content)).and(result);
+        match result {
+            Ok(moved) => moved,
+            Err(reason) => {
+                self.broken(index, reason);
+                true
+            }
+        }
+    }
+
+    /// One frame.
+    fn frame(&mut self, index: u32, header: &Header, content: Content) -> Result<(), Broken> {
+        if self.endpoints[index as usize].returned(header.credits) {
+            self.retry(index);
+        }
+        match header.kind {
+            Kind::Credit => return Ok(()),
+            Kind::Control => {
+                if let Content::Bytes(bytes) = content {
+                    self.events.push(Event::Control { bytes });
+                }
+                return Ok(());
+            }
+            Kind::Data | Kind::Grant | Kind::Stable => {}
+            Kind::Open => return Err(Broken::Protocol("a frame that is not used")),
+        }
+        match self.judge(header) {
+            Verdict::Deliver(key) => self.deliver(index, key, header, content),
+            Verdict::Park => self.park(index, *header, content),
+            Verdict::Discard => {
+                self.emptied(index, header);
+                Ok(())
+            }
+        }
+    }
+
+    /// What a frame means to a group, by its generation, its number and the hash of all that was issued before.
+    fn judge(&mut self, header: &Header) -> Verdict {
+        let Some(group) = self.groups.get(&header.group) else { return Verdict::Park };
+        if group.is_lost() {
+            return Verdict::Discard;
+        }
+        match group.admission(header, self.reduces) {
+            Admission::Accept => {}
+            Admission::Hold => return Verdict::Park,
+            Admission::Discard => return Verdict::Discard,
+        }
+        match group.check(header, self.reduces) {
+            Check::Match => match group.operation(header.sequence) {
+                Some(key) => Verdict::Deliver(key),
+                None if self.is_queued(header) => Verdict::Park,
+                None => Verdict::Discard,
+            },
+            Check::NotYet => Verdict::Park,
+            Check::Forgotten => Verdict::Discard,
+            Check::Differs => {
+                let own = group.member.issued(header.sequence).map(|own| (self.me, *own));
+                let cause = Cause::Mismatch(Mismatch::new(header.sequence, own));
+                self.events.push(Event::Dispute { group: header.group, cause });
+                Verdict::Discard
+            }
+        }
+    }
+
+    fn is_queued(&self, header: &Header) -> bool {
+        let wanted = (header.group, header.sequence);
+        self.queue.iter().any(|queued| (queued.id.group, queued.id.fingerprint.sequence) == wanted)
+    }
+
+    fn deliver(
+        &mut self,
+        index: u32,
+        key: crate::execute::operation::OpKey,
+        header: &Header,
+        content: Content,
+    ) -> Result<(), Broken> {
+        let Some(operation) = self.ops.get_mut(key) else { return Ok(()) };
+        if header.kind == Kind::Data {
+            let place = operation.place(index, header)?;
+            let length = header.length as usize;
+            let to = || self.staging.segment().span(place..place + length);
+            let arrived = match content {
+                Content::Shared(Body::At(at)) => {
+                    if self.endpoints[index as usize].payload(at, length).is_none() {
+                        return Err(Broken::Protocol("a message outside its segment"));
+                    }
+                    Arrived::At(at)
+                }
+                Content::Shared(Body::Inline(words)) => {
+                    to().write(&Body::bytes(&words)[..length]);
+                    Arrived::Staged
+                }
+                Content::Bytes(bytes) if bytes.len() == length => {
+                    to().write(&bytes);
+                    Arrived::Staged
+                }
+                Content::InPlace => Arrived::Staged,
+                _ => return Err(Broken::Protocol("a message without its payload")),
+            };
+            operation.arrive(index, header, arrived)?;
+            self.stats.received(&self.endpoints[index as usize], length);
+        } else {
+            let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
+            operation.told(index, header, &mut io)?;
+        }
+        self.emptied(index, header);
+        self.run(key);
+        Ok(())
+    }
+
+    fn park(&mut self, index: u32, header: Header, body: Content) -> Result<(), Broken> {
+        if self.parked.len() >= PARKED_MOST {
+            return Err(Broken::Protocol("more early messages than there can be"));
+        }
+        self.parked.push(Parked { endpoint: index, header, body });
+        let endpoint = &mut self.endpoints[index as usize];
+        endpoint.parked += u16::from(header.eager);
+        if header.eager && endpoint.is_crowded() {
+            for key in self.ops.keys() {
+                let Some(operation) = self.ops.get_mut(key) else { continue };
+                let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
+                operation.open_to(index, &mut io);
+            }
+        }
+        Ok(())
+    }
+
+    /// An eager slot is free again.
+    fn emptied(&mut self, index: u32, header: &Header) {
+        if header.eager && self.endpoints[index as usize].owe() {
+            self.endpoints[index as usize].notice(Header::new(Kind::Credit, 0, 0, 0));
+        }
+    }
+
+    /// Looks again at frames that came early.
+    pub(super) fn redeliver(&mut self, which: impl Fn(&Header) -> bool) {
+        let mut at = 0;
+        let mut again = Vec::new();
+        while at < self.parked.len() {
+            if which(&self.parked[at].header) {
+                again.push(self.parked.swap_remove(at));
+            } else {
+                at += 1;
+            }
+        }
+        for Parked { endpoint, mut header, body } in again {
+            self.endpoints[endpoint as usize].parked -= u16::from(header.eager);
+            header.credits = 0;
+            if let Err(reason) = self.frame(endpoint, &header, body) {
+                self.broken(endpoint, reason);
+            }
+        }
+    }
+
+    /// Compares frames that came early with the operation that was just issued.
+    pub(super) fn check_parked(&mut self, group: u32, sequence: u64, hash: u64) {
+        let differs = |parked: &Parked| {
+            (parked.header.group, parked.header.sequence) == (group, sequence) && parked.header.hash != hash
+        };
+        let generation = self.groups.get(&group).map(|group| group.member.generation());
+        if self.parked.iter().any(|parked| differs(parked) && Some(parked.header.generation) == generation) {
+            self.redeliver(|header| (header.group, header.sequence) == (group, sequence));
+        }
+    }
+
+    /// Tries again to send what waited for eager slots.
+    fn retry(&mut self, index: u32) {
+        for key in self.ops.keys() {
+            let Some(operation) = self.ops.get_mut(key) else { continue };
+            if operation.is_blocked_on(index) {
+                let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
+                operation.retry(&mut io);
+                self.run(key);
+            }
+        }
+    }
+
+    /// Tells reducers what a group is, before its first message to them.
+    pub(super) fn introduce(&mut self, group: u32, roster: &[u32]) {
+        let Some(state) = self.groups.get(&group) else { return };
+        let generation = state.member.generation();
+        let (workers, reducers) = roster.split_at(state.settings.workers as usize);
+        for (position, index) in reducers.iter().enumerate().filter(|_| !self.reduces) {
+            let endpoint = &mut self.endpoints[*index as usize];
+            if !endpoint.is_up() || !endpoint.introduced.insert((group, generation)) {
+                continue;
+            }
+            let message = Message::Introduce(Introduction {
+                group,
+                generation,
+                members: workers.to_vec(),
+                reducer: position as u32,
+                reducers: reducers.len() as u32,
+                segment: state.settings.sizing.segment_bytes as u64,
+            });
+            send_control(endpoint, &message);
+        }
+    }
+
+    /// A reducer is told of a group, or of its next generation.
+    fn introduced(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        let mut decoder = Decoder::new(crc32c::crc32c);
+        decoder.push(bytes);
+        let Ok(Some(Message::Introduce(info))) = decoder.next_message() else {
+            return Err(Broken::Protocol("a message that is not for reducers"));
+        };
+        self.join_group(&info)
+    }
+
+    /// Sends a control message on a data link.
+    pub(crate) fn say(&mut self, index: u32, message: &Message) {
+        send_control(&mut self.endpoints[index as usize], message);
+        self.flush();
+    }
+
+    /// What a reducer is told about an operation by a worker's first message.
+    fn announced(&mut self, header: &Header, told: &Fingerprint) -> Result<(), Broken> {
+        let Some(group) = self.groups.get_mut(&header.group) else {
+            return Err(Broken::Protocol("an operation of a group that was not introduced"));
+        };
+        let current = group.admission(header, true) == Admission::Accept;
+        if group.is_lost() || !current || group.check(header, true) != Check::NotYet {
+            return Ok(());
+        }
+        group.note_told(header, *told);
+        self.begin_told(header.group, header.generation, header.hash, *told).map(drop)
+    }
+}
+
+fn send_control(endpoint: &mut super::endpoint::Endpoint, message: &Message) {
+    if let Ok(bytes) = message.encode(crc32c::crc32c) {
+        let mut header = Header::new(Kind::Control, 0, 0, 0);
+        header.length = bytes.len() as u32;
+        endpoint.send_stream(Outgoing { header, fingerprint: None, payload: Payload::Owned(bytes), done: None });
+    }
+}
+
+/// The engine while one of its links is being read.
+struct Reading<'a> {
+    engine: &'a mut Engine,
+    endpoint: u32,
+    arrived: Vec<(Header, Content)>,
+}
+
+impl Inbox for Reading<'_> {
+    fn admit(&mut self, header: &Header, fingerprint: Option<&Fingerprint>) -> Result<Destination, Broken> {
+        let length = header.length as usize;
+        match header.kind {
+            Kind::Control if length <= CONTROL_BYTES => return Ok(Destination::Owned(vec![0; length])),
+            Kind::Data => {}
+            _ if length == 0 => return Ok(Destination::Skip),
+            _ => return Err(Broken::Protocol("a payload where there is none")),
+        }
+        if let (Some(told), true) = (fingerprint, self.engine.reduces) {
+            self.engine.announced(header, told)?;
+        }
+        match self.engine.judge(header) {
+            Verdict::Deliver(key) => match self.engine.ops.get(key) {
+                Some(operation) => operation.place(self.endpoint, header).map(Destination::Staged),
+                None => Ok(Destination::Skip),
+            },
+            Verdict::Park if header.eager && length <= EAGER_BYTES => Ok(Destination::Owned(vec![0; length])),
+            Verdict::Park => Err(Broken::Protocol("a large message without a grant")),
+            Verdict::Discard => Ok(Destination::Skip),
+        }
+    }
+
+    fn arrived(&mut self, header: &Header, destination: Destination) -> Result<(), Broken> {
+        let content = match destination {
+            Destination::Staged(_) => Content::InPlace,
+            Destination::Owned(bytes) if header.kind == Kind::Control && self.engine.reduces => {
+                return self.engine.introduced(&bytes);
+            }
+            Destination::Owned(bytes) => Content::Bytes(bytes),
+            Destination::Skip if header.kind == Kind::Data => {
+                self.engine.emptied(self.endpoint, header);
+                return Ok(());
+            }
+            Destination::Skip => Content::None,
+        };
+        self.arrived.push((*header, content));
+        Ok(())
+    }
+
+    fn matters(&self, header: &Header) -> bool {
+        !failure::is_over(self.engine, header)
+    }
+}

@@ -1,0 +1,57 @@
+//! What moved where.
+
+use super::endpoint::Endpoint;
+use std::{collections::BTreeMap, time::Duration};
+
+/// Counts since the communicator was formed; see [`Communicator::stats`](crate::Communicator::stats).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Operations that were completed, by collective and algorithm.
+    pub operations: BTreeMap<(&'static str, String), u64>,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Payload bytes exchanged with other workers through shared memory.
+    pub workers_shm: Moved,
+    /// Payload bytes exchanged with other workers over sockets.
+    pub workers_tcp: Moved,
+    /// Payload bytes exchanged with reducers (for a reducer: with workers), over sockets.
+    pub reducers_tcp: Moved,
+    /// The largest number of operations that were under way at once.
+    pub most_in_flight: u64,
+    /// Time that callers spent waiting for operations, summed over threads.
+    pub waiting: Duration,
+    /// Time that operations were under way, summed over operations.
+    pub in_flight: Duration,
+}
+
+/// Bytes in both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes sent; a message for several ranks of one host's memory counts once for each.
+    pub sent: u64,
+    /// Bytes received.
+    pub received: u64,
+}
+
+impl Stats {
+    fn with(&mut self, endpoint: &Endpoint) -> &mut Moved {
+        match (endpoint.is_reducer, endpoint.is_shared()) {
+            (true, _) => &mut self.reducers_tcp,
+            (false, true) => &mut self.workers_shm,
+            (false, false) => &mut self.workers_tcp,
+        }
+    }
+
+    pub(crate) fn sent(&mut self, to: &Endpoint, bytes: usize) {
+        self.with(to).sent += bytes as u64;
+    }
+
+    pub(crate) fn received(&mut self, from: &Endpoint, bytes: usize) {
+        self.with(from).received += bytes as u64;
+    }
+
+    pub(crate) fn completed(&mut self, collective: &'static str, algorithm: &str, took: Duration) {
+        *self.operations.entry((collective, algorithm.to_owned())).or_default() += 1;
+        self.in_flight += took;
+    }
+}

@@ -1,0 +1,202 @@
+//! What can go wrong, with the numbers a program needs and the next thing a person should do.
+
+use crate::core::{group::Rank, session::Ranks};
+use std::{fmt, io, sync::Arc, time::Duration};
+
+/// An error of a communicator, an operation or a server. Cheap to clone; the same error is given to everyone whom it concerns.
+#[derive(Clone, Debug)]
+pub struct Error {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    rank: Option<Rank>,
+    operation: Option<String>,
+}
+
+/// What happened. See docs of each kind for whether the group can go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Ranks died or left while an operation needed them. The group is finished: restart the job, or form a new group.
+    #[error("{} lost: {reason}; the group cannot go on without: restart the job", ranks_are(.ranks))]
+    PeerLost {
+        /// The lost ranks of the group.
+        ranks: Vec<Rank>,
+        /// What was seen.
+        reason: String,
+    },
+    /// A reducer died or broke its connection. Operations that need no reducer go on.
+    #[error("the reducer at {address} is lost: {reason}; restart it and the job, or leave it out of HERRINGBONE_REDUCERS")]
+    ReducerLost {
+        /// Where it listened.
+        address: String,
+        /// What was seen.
+        reason: String,
+    },
+    /// Ranks called different operations. Every rank gets this error; the group stays usable.
+    #[error("the ranks disagree about operation {sequence}: {}; make every rank call the same operation", said(.calls))]
+    Mismatch {
+        /// The number of the operation in its group, counted from 0 since the last disagreement.
+        sequence: u64,
+        /// What ranks called, where they differ.
+        calls: Vec<(Vec<Rank>, String)>,
+    },
+    /// An operation took longer than its timeout. The group stays usable if the missing ranks come back.
+    #[error("the operation timeout of {} s passed{}; if the ranks are only slow, raise the timeout (HERRINGBONE_TIMEOUT_S)", .after.as_secs_f64(), waited_for(.missing))]
+    Timeout {
+        /// The timeout.
+        after: Duration,
+        /// The ranks (or reducers) that were waited for.
+        missing: Vec<String>,
+    },
+    /// The other side does not have this job's token, or none is set where one is needed.
+    #[error("{problem}; {hint}")]
+    Auth {
+        /// What is wrong.
+        problem: String,
+        /// The one-line fix.
+        hint: &'static str,
+    },
+    /// A setting cannot be used.
+    #[error("{setting}: {problem}")]
+    Config {
+        /// The setting's name.
+        setting: String,
+        /// What is wrong with it and what would be right.
+        problem: String,
+    },
+    /// The group could not be formed.
+    #[error("the group was not formed: {problem}")]
+    Rendezvous {
+        /// What is missing or wrong, with ranks and addresses.
+        problem: String,
+    },
+    /// A rank broke the protocol (a bug, or different versions).
+    #[error("{from} broke the protocol: {problem}; check that every rank runs the same version")]
+    Protocol {
+        /// Who.
+        from: String,
+        /// How.
+        problem: String,
+    },
+    /// Bytes changed on the way. The connection was closed; the group stays usable.
+    #[error("data between {from} and {to} was damaged or its connection broke; check the network")]
+    Corrupt {
+        /// The sender.
+        from: String,
+        /// The receiver.
+        to: String,
+    },
+    /// The handle was made before a fork and is used in the child.
+    #[error("this process was forked after the group was formed; use the group in the parent only, or form a new one")]
+    Forked,
+    /// The communicator was closed.
+    #[error("the communicator is closed")]
+    Closed,
+    /// The request is one that cannot be served.
+    #[error("{problem}")]
+    Unsupported {
+        /// What, and what to use instead.
+        problem: String,
+    },
+    /// A buffer has the wrong size.
+    #[error("{buffer} has {actual} bytes where {expected} are needed")]
+    BufferSize {
+        /// Which buffer.
+        buffer: &'static str,
+        /// The size that the operation needs.
+        expected: usize,
+        /// The size given.
+        actual: usize,
+    },
+    /// The operating system refused something.
+    #[error("{action}: {problem}")]
+    Io {
+        /// What was being done.
+        action: String,
+        /// The system's words.
+        problem: String,
+    },
+}
+
+fn ranks_are(ranks: &[Rank]) -> String {
+    format!("{} {}", Ranks(ranks), if ranks.len() == 1 { "is" } else { "are" })
+}
+
+fn said(calls: &[(Vec<Rank>, String)]) -> String {
+    let each: Vec<String> = calls.iter().map(|(ranks, call)| format!("{} called {call}", Ranks(ranks))).collect();
+    each.join(", ")
+}
+
+fn waited_for(missing: &[String]) -> String {
+    if missing.is_empty() { String::new() } else { format!(" while waiting for {}", missing.join(", ")) }
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        Self { inner: Arc::new(Inner { kind, rank: None, operation: None }) }
+    }
+
+    /// The same error, said by `rank` about `operation`.
+    pub(crate) fn about(&self, rank: Rank, operation: impl fmt::Display) -> Self {
+        let kind = self.inner.kind.clone();
+        Self { inner: Arc::new(Inner { kind, rank: Some(rank), operation: Some(operation.to_string()) }) }
+    }
+
+    pub(crate) fn at(&self, rank: Rank) -> Self {
+        let Inner { kind, operation, .. } = &*self.inner;
+        Self { inner: Arc::new(Inner { kind: kind.clone(), rank: Some(rank), operation: operation.clone() }) }
+    }
+
+    pub(crate) fn config(setting: impl Into<String>, problem: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::Config { setting: setting.into(), problem: problem.to_string() })
+    }
+
+    pub(crate) fn rendezvous(problem: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::Rendezvous { problem: problem.to_string() })
+    }
+
+    pub(crate) fn unsupported(problem: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::Unsupported { problem: problem.to_string() })
+    }
+
+    pub(crate) fn io(action: impl fmt::Display, error: impl Into<io::Error>) -> Self {
+        Self::new(ErrorKind::Io { action: action.to_string(), problem: error.into().to_string() })
+    }
+
+    /// What happened.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.inner.kind
+    }
+
+    /// The rank (of the group) that reports it, where there is one.
+    pub fn rank(&self) -> Option<Rank> {
+        self.inner.rank
+    }
+
+    /// The operation that failed, in words, where there is one.
+    pub fn operation(&self) -> Option<&str> {
+        self.inner.operation.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.inner.rank {
+            Some(rank) => write!(f, "herringbone, on rank {rank}: ")?,
+            None => write!(f, "herringbone: ")?,
+        }
+        if let Some(operation) = &self.inner.operation {
+            write!(f, "{operation}: ")?;
+        }
+        self.inner.kind.fmt(f)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What the functions of this crate return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

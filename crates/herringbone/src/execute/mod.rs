@@ -1,0 +1,5 @@
+//! Running a rank's program: compiled once, then a ready list over the segments in flight.
+
+pub(crate) mod operation;
+pub(crate) mod prepare;
+pub(crate) mod staging;

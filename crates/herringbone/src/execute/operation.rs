@@ -1,0 +1,656 @@
+//! A running operation: its segments in flight, and the one step function that runs its instructions.
+
+use super::prepare::{Kind, Loc, Operand, Prepared};
+use crate::{
+    core::{
+        schedule::Form,
+        session::fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
+        wire::{Fingerprint, Header, Kind as FrameKind},
+    },
+    engine::{endpoint::Endpoint, stats::Stats},
+    execute::staging::Staging,
+    sys::{
+        kernel,
+        region::{Access, Region},
+        span::Span,
+    },
+    transport::{Broken, Outgoing, Payload, shm::Body},
+    work::Completion,
+};
+use std::{collections::VecDeque, ops::Range, sync::Arc, time::{Duration, Instant}};
+
+/// An operation's place in the engine's table. A key is not used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OpKey {
+    pub(crate) index: u32,
+    pub(crate) version: u32,
+}
+
+/// An instruction of a segment of an operation: what a transport reports back on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) op: OpKey,
+    pub(crate) segment: u32,
+    pub(crate) instr: u32,
+}
+
+/// Where a message that has arrived lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    No,
+    /// In its place in my staging memory.
+    Staged,
+    /// At an offset of the sender's segment.
+    At(usize),
+}
+
+/// What one other rank has told of an operation.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    endpoint: u32,
+    /// How many segments it is done with, from the first.
+    done: u32,
+    /// Whether it may be sent messages that are not eager.
+    open: bool,
+    stable: bool,
+}
+
+/// What an operation needs of the engine while it runs.
+pub(crate) struct Io<'a> {
+    pub(crate) endpoints: &'a mut [Endpoint],
+    pub(crate) staging: &'a Staging,
+    pub(crate) stats: &'a mut Stats,
+}
+
+/// What an operation is and where it runs; see [`Operation::start`].
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) group: u32,
+    pub(crate) generation: u32,
+    pub(crate) hash: u64,
+    pub(crate) fingerprint: Fingerprint,
+}
+
+impl Identity {
+    /// Whether both are the same operation.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let what = |id: &Self| (id.group, id.generation, id.fingerprint.sequence);
+        what(self) == what(other)
+    }
+}
+
+/// A running operation.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) key: OpKey,
+    pub(crate) id: Identity,
+    pub(crate) prepared: Arc<Prepared>,
+    pub(crate) completion: Option<Arc<Completion>>,
+    pub(crate) timeout: Duration,
+    /// How often the hub was told that this rank waits.
+    told_hub: u32,
+    pub(crate) issued: Instant,
+    pub(crate) memory: Range<usize>,
+    /// The user's buffers; the input is `None` when it is the output. Reducers have neither.
+    input: Option<Region>,
+    output: Option<Region>,
+    is_worker: bool,
+    with_reducers: bool,
+    flows: Vec<Flow>,
+    /// Segments that have begun, and those that are done, counted from the first.
+    begun: u32,
+    finished: u32,
+    /// Per stage and instruction: what it still waits for. Per stage and head: what has arrived. And so on.
+    waits: Vec<u16>,
+    unsent: Vec<u16>,
+    heads: Vec<Arrived>,
+    left: Vec<u32>,
+    ready: VecDeque<(u32, u32)>,
+    blocked: Vec<(u32, u32, u32)>,
+}
+
+/// What the engine does with an operation after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It goes on.
+    Running,
+    /// The user can have it back; others may still read its slots.
+    Complete,
+    /// Nobody needs it any more.
+    Over,
+}
+
+impl Operation {
+    pub(crate) fn new(
+        key: OpKey,
+        id: Identity,
+        prepared: Arc<Prepared>,
+        buffers: Option<(Region, Region)>,
+        issued: Instant,
+    ) -> Self {
+        let (input, output, is_worker) = match buffers {
+            Some((input, output)) => ((!input.same_start(&output)).then_some(input), Some(output), true),
+            None => (None, None, false),
+        };
+        Self {
+            key,
+            id,
+            prepared,
+            completion: None,
+            timeout: Duration::MAX,
+            told_hub: 0,
+            issued,
+            memory: 0..0,
+            input,
+            output,
+            is_worker,
+            with_reducers: !is_worker,
+            flows: Vec::new(),
+            begun: 0,
+            finished: 0,
+            waits: Vec::new(),
+            unsent: Vec::new(),
+            heads: Vec::new(),
+            left: Vec::new(),
+            ready: VecDeque::new(),
+            blocked: Vec::new(),
+        }
+    }
+
+    /// Whether reducers take part.
+    pub(crate) fn with_reducers(&self) -> bool {
+        self.with_reducers
+    }
+
+    /// Begins: all links are up, `memory` is this operation's staging memory.
+    pub(crate) fn start(&mut self, memory: Range<usize>, roster: &[u32], io: &mut Io<'_>) {
+        let prepared = self.prepared.clone();
+        let stages = prepared.depth() as usize;
+        self.memory = memory;
+        self.waits = vec![0; stages * prepared.instrs.len()];
+        self.unsent = vec![0; stages * prepared.instrs.len()];
+        self.heads = vec![Arrived::No; stages * prepared.heads.len()];
+        self.left = vec![0; stages];
+        for peer in &prepared.peers {
+            let endpoint = roster[peer.rank as usize];
+            let reducer = peer.rank >= prepared.workers;
+            self.with_reducers |= reducer;
+            let open = reducer || !self.is_worker || (peer.shared && !prepared.inline);
+            self.flows.push(Flow { endpoint, done: 0, open, stable: !(reducer && self.is_worker) });
+        }
+        if !prepared.eager {
+            self.open(|peer| !peer.shared && peer.rank < prepared.workers, io);
+        }
+        (0..prepared.depth()).for_each(|segment| self.arm(segment));
+        self.begin_segments(io);
+    }
+
+    /// Allows ranks to send me this operation's messages.
+    fn open(&self, which: impl Fn(&super::prepare::Peer) -> bool, io: &mut Io<'_>) {
+        for (peer, flow) in self.prepared.peers.iter().zip(&self.flows) {
+            if self.is_worker && !peer.heads.is_empty() && which(peer) {
+                io.endpoints[flow.endpoint as usize].notice(self.grant());
+            }
+        }
+    }
+
+    /// An endpoint has used up its eager slots here: messages of operations that are running need none.
+    pub(crate) fn open_to(&self, endpoint: u32, io: &mut Io<'_>) {
+        if let Some(at) = self.flows.iter().position(|flow| flow.endpoint == endpoint) {
+            let rank = self.prepared.peers[at].rank;
+            self.open(|peer| peer.rank == rank && self.prepared.eager, io);
+        }
+    }
+
+    fn header(&self, kind: FrameKind, segment: u32) -> Header {
+        let mut header = Header::new(kind, self.id.group, self.id.generation, self.id.fingerprint.sequence);
+        (header.segment, header.hash) = (segment, self.id.hash);
+        header
+    }
+
+    fn grant(&self) -> Header {
+        self.header(FrameKind::Grant, self.finished)
+    }
+
+    fn stage(&self, segment: u32) -> usize {
+        (segment % self.prepared.depth()) as usize
+    }
+
+    fn stage_at(&self, segment: u32) -> usize {
+        self.memory.start + self.stage(segment) * self.prepared.stage_bytes
+    }
+
+    /// Begins segments for which there is a free stage, here and with everyone that I send to.
+    fn begin_segments(&mut self, io: &Io<'_>) {
+        let depth = self.prepared.depth();
+        while self.begun < self.prepared.segments && self.begun < self.finished + depth {
+            let room = self.prepared.peers.iter().zip(&self.flows).all(|(peer, flow)| {
+                peer.sends == 0
+                    || self.begun < flow.done + depth
+                    || io.endpoints[flow.endpoint as usize].is_lost()
+            });
+            if !room {
+                return;
+            }
+            let segment = self.begun;
+            self.begun += 1;
+            let stage = self.stage(segment) * self.prepared.instrs.len();
+            for instr in 0..self.prepared.instrs.len() {
+                if self.waits[stage + instr] == 0 {
+                    self.ready.push_back((segment, instr as u32));
+                }
+            }
+        }
+    }
+
+    /// Makes a stage ready for a segment: from now on its messages may arrive.
+    fn arm(&mut self, segment: u32) {
+        let prepared = self.prepared.clone();
+        let stage = self.stage(segment);
+        let instrs = prepared.instrs.len();
+        self.waits[stage * instrs..][..instrs].copy_from_slice(&prepared.waits);
+        self.heads[stage * prepared.heads.len()..][..prepared.heads.len()].fill(Arrived::No);
+        self.left[stage] = instrs as u32;
+    }
+
+    /// Runs what can run.
+    pub(crate) fn run(&mut self, io: &mut Io<'_>) -> Progress {
+        loop {
+            while let Some((segment, instr)) = self.ready.pop_front() {
+                if self.step(segment, instr, io) {
+                    self.complete(segment, instr);
+                }
+            }
+            if !self.advance(io) {
+                break;
+            }
+        }
+        self.progress(io)
+    }
+
+    fn progress(&self, io: &Io<'_>) -> Progress {
+        let segments = self.prepared.segments;
+        if self.finished < segments || self.flows.iter().any(|flow| !flow.stable) {
+            return Progress::Running;
+        }
+        let read = self.prepared.peers.iter().zip(&self.flows).all(|(peer, flow)| {
+            !self.keeps_slots_for(peer) || flow.done == segments || io.endpoints[flow.endpoint as usize].is_lost()
+        });
+        match (read, self.is_worker) {
+            (true, _) => Progress::Over,
+            (false, true) => Progress::Complete,
+            (false, false) => Progress::Running,
+        }
+    }
+
+    /// Whether what I sent stays here until that rank says that it is done.
+    fn keeps_slots_for(&self, peer: &super::prepare::Peer) -> bool {
+        peer.sends > 0 && ((peer.shared && !self.prepared.inline) || !self.is_worker)
+    }
+
+    /// Moves the window over finished segments and tells the others. Returns whether there is more to run.
+    fn advance(&mut self, io: &mut Io<'_>) -> bool {
+        let before = self.finished;
+        while self.finished < self.begun && self.left[self.stage(self.finished)] == 0 {
+            self.finished += 1;
+            let next = self.finished - 1 + self.prepared.depth();
+            if next < self.prepared.segments {
+                self.arm(next);
+            }
+        }
+        if self.finished > before {
+            self.tell(before, io);
+        }
+        self.begin_segments(io);
+        !self.ready.is_empty()
+    }
+
+    fn tell(&mut self, before: u32, io: &mut Io<'_>) {
+        let (depth, segments) = (self.prepared.depth(), self.prepared.segments);
+        for (peer, flow) in self.prepared.peers.iter().zip(&self.flows) {
+            let in_place = peer.shared && !self.prepared.inline;
+            let last = self.finished == segments && (in_place || (self.is_worker && self.with_reducers));
+            if !peer.heads.is_empty() && (last || before + depth < segments) {
+                io.endpoints[flow.endpoint as usize].notice(self.grant());
+            }
+        }
+    }
+
+    /// A grant, or word that an operation is stable.
+    pub(crate) fn told(&mut self, endpoint: u32, header: &Header, io: &mut Io<'_>) -> Result<(), Broken> {
+        let Some(flow) = self.flows.iter_mut().find(|flow| flow.endpoint == endpoint) else {
+            return Err(Broken::Protocol("word of an operation in which it has no part"));
+        };
+        match header.kind {
+            FrameKind::Grant if header.segment <= self.begun && header.segment >= flow.done => {
+                (flow.done, flow.open) = (header.segment, true);
+            }
+            FrameKind::Stable if !flow.stable => flow.stable = true,
+            _ => return Err(Broken::Protocol("a grant for what was not sent")),
+        }
+        self.tell_stable(io);
+        self.retry(io);
+        self.begin_segments(io);
+        Ok(())
+    }
+
+    /// A reducer tells its workers when all of them hold the whole result.
+    fn tell_stable(&self, io: &mut Io<'_>) {
+        let segments = self.prepared.segments;
+        if !self.is_worker && self.finished == segments && self.flows.iter().all(|flow| flow.done == segments) {
+            for flow in &self.flows {
+                io.endpoints[flow.endpoint as usize].notice(self.header(FrameKind::Stable, segments));
+            }
+        }
+    }
+
+    /// Tries again what could not be sent.
+    pub(crate) fn retry(&mut self, io: &mut Io<'_>) {
+        for (segment, instr, lane) in std::mem::take(&mut self.blocked) {
+            if self.send_lane(segment, instr, lane, io) {
+                self.handed_over(segment, instr);
+            }
+        }
+    }
+
+    /// Where the payload of an arriving message goes.
+    pub(crate) fn place(&self, endpoint: u32, header: &Header) -> Result<usize, Broken> {
+        let (head, _) = self.expected(endpoint, header)?;
+        Ok(self.stage_at(header.segment) + self.prepared.heads[head as usize].offset)
+    }
+
+    /// The head that a frame is for, after all its numbers are checked against what the schedule says.
+    fn expected(&self, endpoint: u32, header: &Header) -> Result<(u32, usize), Broken> {
+        let at = self.flows.iter().position(|flow| flow.endpoint == endpoint);
+        let head = at.and_then(|at| self.prepared.peers[at].heads.get(header.index as usize));
+        let Some(&head) = head else { return Err(Broken::Protocol("a message that the schedule does not have")) };
+        if header.segment < self.finished || header.segment >= self.finished + self.prepared.depth() {
+            return Err(Broken::Protocol("a message outside its window"));
+        }
+        let wanted = &self.prepared.heads[head as usize];
+        if header.length as usize != self.prepared.bytes(wanted.chunk, header.segment, wanted.form) {
+            return Err(Broken::Protocol("a message of the wrong length"));
+        }
+        Ok((head, self.stage(header.segment) * self.prepared.heads.len() + head as usize))
+    }
+
+    /// A message has arrived.
+    pub(crate) fn arrive(&mut self, endpoint: u32, header: &Header, arrived: Arrived) -> Result<(), Broken> {
+        let (head, at) = self.expected(endpoint, header)?;
+        if self.heads[at] != Arrived::No {
+            return Err(Broken::Protocol("a message that came before"));
+        }
+        self.heads[at] = arrived;
+        self.satisfied(header.segment, self.prepared.heads[head as usize].instr);
+        Ok(())
+    }
+
+    fn satisfied(&mut self, segment: u32, instr: u32) {
+        let waits = &mut self.waits[(segment % self.prepared.depth()) as usize * self.prepared.instrs.len() + instr as usize];
+        *waits -= 1;
+        if *waits == 0 && segment < self.begun {
+            self.ready.push_back((segment, instr));
+        }
+    }
+
+    fn complete(&mut self, segment: u32, instr: u32) {
+        let prepared = self.prepared.clone();
+        for next in prepared.instrs[instr as usize].next.clone() {
+            self.satisfied(segment, prepared.next[next as usize]);
+        }
+        let stage = self.stage(segment);
+        self.left[stage] -= 1;
+    }
+
+    /// A message was handed to the kernel, or copied to where its receivers find it.
+    pub(crate) fn handed_over(&mut self, segment: u32, instr: u32) {
+        let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
+        self.unsent[at] -= 1;
+        if self.unsent[at] == 0 {
+            self.complete(segment, instr);
+        }
+    }
+
+    /// One instruction of one segment. Returns whether it is complete; a send may take longer.
+    fn step(&mut self, segment: u32, instr: u32, io: &mut Io<'_>) -> bool {
+        let prepared = self.prepared.clone();
+        match &prepared.instrs[instr as usize].kind {
+            Kind::Send { lanes, from, form, copy } => {
+                if let Some(offset) = copy {
+                    let bytes = self.length(*from, *form, segment);
+                    let at = self.stage_at(segment) + offset;
+                    self.with(*from, *form, segment, io, |span, io| io.staging.segment().span(at..at + bytes).copy_from(span));
+                }
+                let at = self.stage(segment) * prepared.instrs.len() + instr as usize;
+                self.unsent[at] = lanes.len() as u16;
+                for lane in lanes.clone() {
+                    if self.send_lane(segment, instr, lane, io) {
+                        self.unsent[at] -= 1;
+                    }
+                }
+                self.unsent[at] == 0
+            }
+            Kind::Recv { head, into } => {
+                self.fold(segment, &[Operand::Head { head: *head, merges: 0 }], *into, None, None, io);
+                true
+            }
+            Kind::Copy { from, into, form } => {
+                let operand = Operand::At { loc: *from, form: *form, merges: 0 };
+                self.fold(segment, &[operand], *into, None, None, io);
+                true
+            }
+            Kind::Fold { operands, into, form, finish } => {
+                let operands = &prepared.operands[operands.start as usize..operands.end as usize];
+                self.fold(segment, operands, *into, Some(*form), finish.then_some(prepared.workers), io);
+                true
+            }
+        }
+    }
+
+    fn length(&self, loc: Loc, form: Form, segment: u32) -> usize {
+        let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = loc;
+        self.prepared.bytes(chunk, segment, form)
+    }
+
+    fn range(&self, loc: Loc, form: Form, segment: u32) -> Range<usize> {
+        match loc {
+            Loc::Input(chunk) => self.prepared.input(chunk, segment),
+            Loc::Output(chunk) => self.prepared.output(chunk, segment),
+            Loc::Staged { offset, .. } => {
+                let at = self.stage_at(segment) + offset;
+                at..at + self.length(loc, form, segment)
+            }
+        }
+    }
+
+    /// Sends one lane's message. Returns whether it is done with its source already.
+    fn send_lane(&mut self, segment: u32, instr: u32, lane: u32, io: &mut Io<'_>) -> bool {
+        let prepared = self.prepared.clone();
+        let Kind::Send { from, form, copy, .. } = &prepared.instrs[instr as usize].kind else { return true };
+        let lane_to = prepared.lanes[lane as usize];
+        let flow = self.flows[lane_to.peer as usize];
+        let endpoint = &mut io.endpoints[flow.endpoint as usize];
+        let mut header = self.header(FrameKind::Data, segment);
+        (header.index, header.length) = (lane_to.index, self.length(*from, *form, segment) as u32);
+        if endpoint.is_lost() {
+            return true;
+        }
+        if !flow.open {
+            if !prepared.eager || !endpoint.take_eager() {
+                self.blocked.push((segment, instr, lane));
+                return false;
+            }
+            header.eager = true;
+        }
+        io.stats.sent(endpoint, header.length as usize);
+        let range = self.range(*from, *form, segment);
+        if endpoint.is_shared() {
+            let body = match (prepared.inline, copy) {
+                (true, _) => self.inline(*from, *form, segment, io),
+                (false, Some(offset)) => Body::At(self.stage_at(segment) + offset),
+                (false, None) => Body::At(range.start),
+            };
+            io.endpoints[flow.endpoint as usize].send_shared(header, Some(body));
+            return true;
+        }
+        let token = Token { op: self.key, segment, instr };
+        let payload = match from {
+            Loc::Staged { .. } => Payload::Staged(range),
+            Loc::Input(_) => Payload::User { token, output: self.input.is_none(), range },
+            Loc::Output(_) => Payload::User { token, output: true, range },
+        };
+        let reducer = prepared.peers[lane_to.peer as usize].rank >= prepared.workers;
+        let fingerprint = (reducer && segment == 0).then_some(self.id.fingerprint);
+        header.fingerprint = fingerprint.is_some();
+        endpoint.send_stream(Outgoing { header, fingerprint, payload, done: Some(token) });
+        false
+    }
+
+    fn inline(&self, from: Loc, form: Form, segment: u32, io: &mut Io<'_>) -> Body {
+        let mut bytes = [0; crate::transport::INLINE_BYTES];
+        self.with(from, form, segment, io, |span, _| span.read(&mut bytes[..span.len()]));
+        let mut words = [0; crate::transport::INLINE_BYTES / 8];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Body::Inline(words)
+    }
+
+    fn region(&self, output: bool) -> Option<&Region> {
+        if output { self.output.as_ref() } else { self.input.as_ref().or(self.output.as_ref()) }
+    }
+
+    /// A stretch of a user's buffer, for a transport.
+    pub(crate) fn user(&self, output: bool) -> Option<Access<'_>> {
+        self.region(output)?.access()
+    }
+
+    fn with(&self, loc: Loc, form: Form, segment: u32, io: &mut Io<'_>, f: impl FnOnce(Span<'_>, &mut Io<'_>)) {
+        let range = self.range(loc, form, segment);
+        match loc {
+            Loc::Staged { .. } => {
+                let staging = io.staging;
+                f(staging.segment().span(range), io);
+            }
+            Loc::Input(_) | Loc::Output(_) => {
+                if let Some(access) = self.user(matches!(loc, Loc::Output(_))) {
+                    f(access.span().slice(range), io);
+                }
+            }
+        }
+    }
+
+    /// Folds operands into a place; with `form` absent, moves the single operand.
+    fn fold(
+        &self,
+        segment: u32,
+        operands: &[Operand],
+        into: Loc,
+        form: Option<Form>,
+        finish: Option<u32>,
+        io: &mut Io<'_>,
+    ) {
+        let prepared = &*self.prepared;
+        let input = self.input.as_ref().and_then(Region::access);
+        let output = self.output.as_ref().and_then(Region::access);
+        let staging = io.staging.segment();
+        let span = |loc: Loc, form: Form| -> Option<Span<'_>> {
+            let range = self.range(loc, form, segment);
+            match loc {
+                Loc::Staged { .. } => Some(staging.span(range)),
+                Loc::Input(_) => Some(input.as_ref().or(output.as_ref())?.span().slice(range)),
+                Loc::Output(_) => Some(output.as_ref()?.span().slice(range)),
+            }
+        };
+        let source = |operand: &Operand| -> Option<kernel::Source<'_>> {
+            match *operand {
+                Operand::At { loc, form, merges } => Some(kernel::Source { span: span(loc, form)?, form, merges }),
+                Operand::Head { head, merges } => {
+                    let wanted = &prepared.heads[head as usize];
+                    let bytes = prepared.bytes(wanted.chunk, segment, wanted.form);
+                    let span = match self.heads[self.stage(segment) * prepared.heads.len() + head as usize] {
+                        Arrived::At(offset) => {
+                            let peer = prepared.peers.iter().position(|peer| peer.heads.contains(&head))?;
+                            io.endpoints[self.flows[peer].endpoint as usize].payload(offset, bytes)?
+                        }
+                        _ => {
+                            let at = self.stage_at(segment) + wanted.offset;
+                            staging.span(at..at + bytes)
+                        }
+                    };
+                    Some(kernel::Source { span, form: wanted.form, merges })
+                }
+            }
+        };
+        let sources: Option<Vec<kernel::Source<'_>>> = operands.iter().map(source).collect();
+        let Some(sources) = sources else { return };
+        match form {
+            Some(form) => {
+                let Some(into) = span(into, form) else { return };
+                kernel::fold(prepared.call.dtype, prepared.call.op, into, form, &sources, finish);
+            }
+            None => {
+                let Some(into) = span(into, sources[0].form) else { return };
+                if !into.same_start(sources[0].span) {
+                    into.copy_from(sources[0].span);
+                }
+            }
+        }
+    }
+
+    /// The endpoints that have not sent, granted or confirmed what this operation needs of them.
+    pub(crate) fn missing(&self) -> Vec<u32> {
+        let waiting = |at: usize, flow: &Flow| {
+            let unheard = (self.finished..self.begun.max(self.finished + 1).min(self.prepared.segments)).any(|segment| {
+                segment >= self.begun && !self.prepared.peers[at].heads.is_empty()
+                    || self.prepared.peers[at].heads.iter().any(|head| {
+                        segment < self.begun
+                            && self.heads[self.stage(segment) * self.prepared.heads.len() + *head as usize] == Arrived::No
+                    })
+            });
+            let unsent = self.blocked.iter().any(|(_, _, lane)| self.prepared.lanes[*lane as usize].peer as usize == at);
+            unheard || unsent || !flow.stable
+        };
+        let flows = self.flows.iter().enumerate();
+        flows.filter(|(at, flow)| waiting(*at, flow)).map(|(_, flow)| flow.endpoint).collect()
+    }
+
+    /// Whether a message or word from an endpoint is still needed to complete.
+    pub(crate) fn needs(&self, endpoint: u32) -> bool {
+        self.flows.iter().enumerate().any(|(at, flow)| {
+            flow.endpoint == endpoint
+                && (!flow.stable || {
+                    let heads = &self.prepared.peers[at].heads;
+                    !heads.is_empty() && (self.begun < self.prepared.segments
+                        || (self.finished..self.begun).any(|segment| {
+                            let base = self.stage(segment) * self.prepared.heads.len();
+                            heads.iter().any(|head| self.heads[base + *head as usize] == Arrived::No)
+                        }))
+                })
+        })
+    }
+
+    /// Whether an endpoint takes part and is not done.
+    pub(crate) fn involves(&self, endpoint: u32) -> bool {
+        self.flows.iter().any(|flow| flow.endpoint == endpoint && flow.done < self.prepared.segments)
+    }
+
+    /// Whether something waits to be sent to an endpoint.
+    pub(crate) fn is_blocked_on(&self, endpoint: u32) -> bool {
+        let to = |lane: u32| self.flows[self.prepared.lanes[lane as usize].peer as usize].endpoint;
+        self.blocked.iter().any(|(_, _, lane)| to(*lane) == endpoint)
+    }
+
+    /// Whether, after waiting for `waited`, it is time to tell the hub (again): the how-manieth time it is.
+    pub(crate) fn tells_hub(&mut self, waited: Duration) -> Option<u32> {
+        let due = WAITING_MILLISECONDS + WAITING_AGAIN_MILLISECONDS * u64::from(self.told_hub);
+        let tells = waited >= Duration::from_millis(due);
+        self.told_hub += u32::from(tells);
+        tells.then(|| self.told_hub - 1)
+    }
+
+    /// Gives the user's buffers back.
+    pub(crate) fn release_buffers(&mut self) {
+        (self.input, self.output) = (None, None);
+    }
+}

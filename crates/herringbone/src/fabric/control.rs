@@ -1,0 +1,492 @@
+//! The control thread: hears of deaths and disagreements, makes links, and keeps time. It moves no data.
+
+use super::{Commands, Job, door, door::Door, links, wire_up::Mapping};
+use crate::{
+    core::{
+        group::Rank,
+        session::{
+            Cause,
+            control::{Death, Decoder, Message},
+            fence::{Directed, Hub},
+        },
+    },
+    engine::Event,
+    node::Node,
+    sys::{fork::Guarded, pidfd::Pidfd},
+    transport::Broken,
+};
+use rustix::{event::epoll, io::Errno, net::SendFlags};
+use std::{
+    collections::BTreeMap,
+    mem::MaybeUninit,
+    net::TcpListener,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixListener,
+    },
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How often time is looked at.
+const TICK: Duration = Duration::from_millis(100);
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// After this silence a rank is suspected, in a warning.
+const SUSPECT: Duration = Duration::from_secs(3);
+/// After this silence a rank is dead.
+const DEAD: Duration = Duration::from_secs(6);
+/// How long a broken link between workers may be the first sign of a death.
+const BROKEN_FOR: Duration = Duration::from_millis(500);
+/// How long rank 0 stays for the others when it leaves.
+pub(crate) const LAST_OUT: Duration = Duration::from_secs(10);
+
+const BELL: u64 = 0;
+const DOOR: u64 = 1;
+const SEGMENTS: u64 = 2;
+const CONNECTIONS: u64 = 16;
+const LIVES: u64 = 1 << 40;
+
+/// What other threads ask of the control thread.
+pub(crate) enum Command {
+    Event(Event),
+    /// For the hub, wherever it is.
+    ToHub(Message),
+    /// A host-mate's process, to be watched.
+    Watch(Rank, Pidfd),
+    /// A link could not be made.
+    NoLink { endpoint: u32, problem: String },
+    Close,
+}
+
+/// One control connection.
+pub(crate) struct Connection {
+    fd: Guarded<OwnedFd>,
+    decoder: Decoder,
+    out: Vec<u8>,
+    heard: Instant,
+    suspected: bool,
+    full: bool,
+}
+
+impl Connection {
+    /// Takes over a connection after the handshake, with what was read beyond it.
+    pub(crate) fn new(fd: OwnedFd, decoder: Decoder) -> std::io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        let fd = Guarded::new(fd)?;
+        Ok(Self { fd, decoder, out: Vec::new(), heard: Instant::now(), suspected: false, full: false })
+    }
+
+    fn say(&mut self, message: &Message) -> bool {
+        match message.encode(crc32c::crc32c) {
+            Ok(bytes) => {
+                self.out.extend_from_slice(&bytes);
+                self.flush()
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Returns false once the connection is broken.
+    fn flush(&mut self) -> bool {
+        while !self.out.is_empty() {
+            match rustix::net::send(&*self.fd, &self.out, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.out.drain(..sent)),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        self.full = !self.out.is_empty();
+        true
+    }
+
+    /// Reads what is there. Returns the messages, and whether the connection goes on.
+    fn hear(&mut self) -> (Vec<Message>, bool) {
+        let (mut messages, mut open) = (Vec::new(), true);
+        let mut bytes = [0u8; 16 << 10];
+        while open {
+            match rustix::io::read(&*self.fd, &mut bytes[..]) {
+                Ok(0) => open = false,
+                Ok(got) => {
+                    self.decoder.push(&bytes[..got]);
+                    (self.heard, self.suspected) = (Instant::now(), false);
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(_) => open = false,
+            }
+        }
+        loop {
+            match self.decoder.next_message() {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => return (messages, open),
+                Err(_) => return (messages, false),
+            }
+        }
+    }
+}
+
+/// What the control thread starts with.
+pub(crate) struct Start {
+    pub(crate) job: Job,
+    pub(crate) node: Arc<Node>,
+    pub(crate) commands: Arc<Commands>,
+    /// To all others on rank 0, to rank 0 elsewhere.
+    pub(crate) connections: BTreeMap<Rank, Connection>,
+    pub(crate) listener: Option<TcpListener>,
+    pub(crate) segments: Option<Guarded<UnixListener>>,
+    pub(crate) mapping: Arc<Mapping>,
+    /// How long rank 0 stays for the others when it leaves.
+    pub(crate) linger: Duration,
+}
+
+/// The control thread's state.
+pub(crate) struct Control {
+    job: Job,
+    node: Arc<Node>,
+    commands: Arc<Commands>,
+    poller: OwnedFd,
+    connections: BTreeMap<Rank, Connection>,
+    listener: Option<Guarded<TcpListener>>,
+    segments: Option<Guarded<UnixListener>>,
+    mapping: Arc<Mapping>,
+    lives: BTreeMap<Rank, Guarded<Pidfd>>,
+    door: Door,
+    hub: Option<Hub>,
+    gone: BTreeMap<Rank, bool>,
+    broken: Vec<(u32, Instant)>,
+    beat: Instant,
+    closing: Option<Instant>,
+    linger: Duration,
+}
+
+impl Control {
+    /// Prepares the thread's state; everything that can fail fails here.
+    pub(crate) fn new(start: Start) -> std::io::Result<Self> {
+        let Start { job, node, commands, connections, listener, segments, mapping, linger } = start;
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let watch = |fd: &dyn AsFd, key| {
+            epoll::add(&poller, fd.as_fd(), epoll::EventData::new_u64(key), epoll::EventFlags::IN)
+        };
+        watch(&commands.bell.fd(), BELL)?;
+        let listener = listener.map(Guarded::new).transpose()?;
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true)?;
+            watch(listener, DOOR)?;
+        }
+        if let Some(segments) = &segments {
+            watch(segments, SEGMENTS)?;
+        }
+        for (rank, connection) in &connections {
+            watch(&connection.fd, CONNECTIONS + u64::from(*rank))?;
+        }
+        let door = Door::new(&format!("rank {}", job.rank));
+        Ok(Self {
+            hub: (job.rank == 0).then(Hub::new),
+            job,
+            node,
+            commands,
+            poller,
+            connections,
+            listener,
+            segments,
+            mapping,
+            lives: BTreeMap::new(),
+            door,
+            gone: BTreeMap::new(),
+            broken: Vec::new(),
+            beat: Instant::now(),
+            closing: None,
+            linger,
+        })
+    }
+
+    /// Runs until the fabric is closed.
+    pub(crate) fn run(mut self) {
+        let mut ticked = Instant::now();
+        while !self.is_finished() {
+            let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
+            let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+            // An interrupted wait is a short one.
+            if let Ok((events, _)) = epoll::wait(&self.poller, &mut room[..], Some(&timeout)) {
+                let keys: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
+                keys.into_iter().for_each(|key| self.serve(key));
+            }
+            for command in self.commands.take() {
+                self.obey(command);
+            }
+            if ticked.elapsed() >= TICK {
+                ticked = Instant::now();
+                self.tick(ticked);
+            }
+        }
+    }
+
+    fn serve(&mut self, key: u64) {
+        match key {
+            BELL => drop(self.commands.bell.drain()),
+            DOOR => self.accept(),
+            SEGMENTS => self.accept_mates(),
+            key if key >= LIVES => self.ended((key - LIVES) as Rank),
+            key => self.hear((key - CONNECTIONS) as Rank),
+        }
+    }
+
+    fn accept(&self) {
+        let Some(listener) = &self.listener else { return };
+        door::accept_all(listener, |stream| {
+            let (job, node) = (self.job.clone(), self.node.clone());
+            self.door.enter(stream, move |stream| links::admit(&job, &node, stream));
+        });
+    }
+
+    fn accept_mates(&self) {
+        let Some(segments) = &self.segments else { return };
+        while let Ok(stream) = crate::sys::socket::accept(segments) {
+            links::admit_mate(&self.job, &self.node, &self.mapping, &self.commands, stream);
+        }
+    }
+
+    fn hear(&mut self, rank: Rank) {
+        let Some(connection) = self.connections.get_mut(&rank) else { return };
+        let (messages, open) = connection.hear();
+        let open = open && connection.flush();
+        for message in messages {
+            self.message(rank, message);
+        }
+        if !open && self.connections.remove(&rank).is_some() {
+            self.died(rank, Death::Unreachable);
+        }
+    }
+
+    fn message(&mut self, from: Rank, message: Message) {
+        match message {
+            Message::Heartbeat => {}
+            Message::Bye => {
+                self.connections.remove(&from);
+                self.left(from);
+            }
+            Message::Dead { rank, death } => self.died(rank, death),
+            Message::Leave { rank } => self.left(rank),
+            Message::Fence { group, .. } => self.from_hub(group, &message),
+            Message::Decide(ref decision) => self.from_hub(decision.group, &message),
+            Message::Waiting(ref waiting) if self.hub.is_none() => self.from_hub(waiting.group, &message),
+            message => self.at_hub(from, message),
+        }
+    }
+
+    /// A message for the hub: dealt with here if this is it, else sent there.
+    fn to_hub(&mut self, message: Message) {
+        if self.hub.is_some() {
+            self.at_hub(self.job.rank, message);
+        } else if let Some(connection) = self.connections.get_mut(&0) {
+            connection.say(&message);
+        }
+    }
+
+    fn at_hub(&mut self, from: Rank, message: Message) {
+        if let Some(hub) = &mut self.hub {
+            let directed = hub.receive(from, message);
+            self.direct(directed);
+        }
+    }
+
+    fn direct(&mut self, messages: Vec<Directed>) {
+        for Directed { to, message } in messages {
+            if to == self.job.rank {
+                self.message_from_own_hub(message);
+            } else if let Some(connection) = self.connections.get_mut(&to) {
+                connection.say(&message);
+            }
+        }
+    }
+
+    fn message_from_own_hub(&mut self, message: Message) {
+        match &message {
+            Message::Fence { group, .. } => self.from_hub(*group, &message),
+            Message::Decide(decision) => self.from_hub(decision.group, &message),
+            Message::Waiting(waiting) => self.from_hub(waiting.group, &message),
+            _ => {}
+        }
+    }
+
+    fn from_hub(&mut self, group: u32, message: &Message) {
+        if let Some(answer) = self.node.with(|engine| engine.told_by_hub(group, message)) {
+            self.to_hub(answer);
+        }
+    }
+
+    /// A rank has died, as far as anybody knows: everybody is told, once.
+    fn died(&mut self, rank: Rank, death: Death) {
+        if self.gone.contains_key(&rank) || rank == self.job.rank || self.closing.is_some() {
+            return;
+        }
+        self.gone.insert(rank, true);
+        self.connections.remove(&rank);
+        crate::log::info(&format!("rank {}", self.job.rank), format_args!("rank {rank} is lost: {death}"));
+        self.spread(rank, &Message::Dead { rank, death });
+        let hub_is_gone = rank == 0;
+        self.node.with(|engine| engine.lose(rank, &death.to_string(), hub_is_gone));
+        if let Some(hub) = &mut self.hub {
+            let directed = hub.lose(rank);
+            self.direct(directed);
+        }
+    }
+
+    /// A rank has left in order.
+    fn left(&mut self, rank: Rank) {
+        if self.gone.contains_key(&rank) || rank == self.job.rank {
+            return;
+        }
+        self.gone.insert(rank, false);
+        self.spread(rank, &Message::Leave { rank });
+        self.node.with(|engine| engine.lose(rank, "it left the group", false));
+        if let Some(hub) = &mut self.hub {
+            let directed = hub.lose(rank);
+            self.direct(directed);
+        }
+    }
+
+    /// The hub tells all others; anybody else tells the hub.
+    fn spread(&mut self, about: Rank, message: &Message) {
+        for (rank, connection) in &mut self.connections {
+            if *rank != about {
+                connection.say(message);
+            }
+        }
+    }
+
+    fn ended(&mut self, rank: Rank) {
+        let ended = self.lives.get(&rank).is_some_and(|life| life.has_ended().unwrap_or(true));
+        if ended && self.lives.remove(&rank).is_some() {
+            // What it said last may say that it left in order.
+            self.hear(rank);
+            self.died(rank, Death::Exited);
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Event(event) => self.event(event),
+            Command::ToHub(message) => self.to_hub(message),
+            Command::Watch(rank, life) => self.watch(rank, life),
+            Command::NoLink { endpoint, problem } => self.no_link(endpoint, problem),
+            Command::Close => self.close(),
+        }
+    }
+
+    fn watch(&mut self, rank: Rank, life: Pidfd) {
+        let Ok(life) = Guarded::new(life) else { return };
+        let key = epoll::EventData::new_u64(LIVES + u64::from(rank));
+        if epoll::add(&self.poller, &life, key, epoll::EventFlags::IN).is_ok() {
+            self.lives.insert(rank, life);
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Want(endpoint) => {
+                links::make(&self.job, &self.node, &self.mapping, &self.commands, endpoint);
+            }
+            Event::Broken { endpoint, reason } => self.link_broke(endpoint, &reason),
+            Event::Dispute { group, cause } => {
+                if let Some(dispute) = self.node.with(|engine| engine.dispute(group, cause)) {
+                    self.to_hub(dispute);
+                }
+            }
+            Event::Waiting(message) => self.to_hub(message),
+            Event::Control { bytes } => {
+                let mut decoder = Decoder::new(crc32c::crc32c);
+                decoder.push(&bytes);
+                if let Ok(Some(message @ Message::Dispute(_))) = decoder.next_message() {
+                    self.to_hub(message);
+                }
+            }
+        }
+    }
+
+    fn link_broke(&mut self, endpoint: u32, reason: &Broken) {
+        let is_gone = self.gone.contains_key(&endpoint);
+        if !is_gone && self.closing.is_none() {
+            let name = self.job.name(endpoint);
+            crate::log::info(&format!("rank {}", self.job.rank), format_args!("lost the link to {name}: {reason}"));
+        }
+        if endpoint >= self.job.world {
+            self.node.with(|engine| engine.reducer_lost(endpoint));
+        } else if !is_gone {
+            self.broken.push((endpoint, Instant::now()));
+        }
+    }
+
+    fn no_link(&mut self, endpoint: u32, problem: String) {
+        crate::log::warn(&format!("rank {}", self.job.rank), format_args!("no link to {}: {problem}", self.job.name(endpoint)));
+        self.node.with(|engine| engine.no_link(endpoint, problem));
+        if endpoint >= self.job.world {
+            self.node.with(|engine| engine.reducer_lost(endpoint));
+        } else {
+            self.broken.push((endpoint, Instant::now()));
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.node.with(|engine| engine.tick(now));
+        let late = self.broken.extract_if(.., |(_, since)| now.duration_since(*since) >= BROKEN_FOR);
+        let late: Vec<u32> = late.map(|(endpoint, _)| endpoint).collect();
+        for endpoint in late.into_iter().filter(|endpoint| !self.gone.contains_key(endpoint)) {
+            let cause = Cause::Corrupt { from: endpoint, to: self.job.rank };
+            self.node.with(|engine| engine.dispute_all_with(endpoint, &cause));
+        }
+        if now.duration_since(self.beat) >= HEARTBEAT {
+            self.beat = now;
+            let broken: Vec<Rank> = self
+                .connections
+                .iter_mut()
+                .filter_map(|(rank, connection)| (!connection.say(&Message::Heartbeat)).then_some(*rank))
+                .collect();
+            broken.into_iter().for_each(|rank| self.died(rank, Death::Unreachable));
+        }
+        self.listen_for_silence(now);
+    }
+
+    fn listen_for_silence(&mut self, now: Instant) {
+        let mut dead = Vec::new();
+        for (rank, connection) in &mut self.connections {
+            let silence = now.duration_since(connection.heard);
+            if silence >= DEAD {
+                dead.push((*rank, silence.as_millis() as u64));
+            } else if silence >= SUSPECT && !connection.suspected {
+                connection.suspected = true;
+                let who = format!("rank {}", self.job.rank);
+                crate::log::warn(&who, format_args!("rank {rank} has been silent for {} s", silence.as_secs()));
+            }
+        }
+        dead.into_iter().for_each(|(rank, milliseconds)| self.died(rank, Death::Silent { milliseconds }));
+    }
+
+    fn close(&mut self) {
+        self.closing = Some(Instant::now());
+        if self.hub.is_none() {
+            self.connections.values_mut().for_each(|connection| {
+                connection.say(&Message::Bye);
+            });
+        }
+    }
+
+    /// Rank 0 stays until the others have left, for a while; whoever leaves stays until its goodbye is sent.
+    fn is_finished(&mut self) -> bool {
+        let Some(since) = self.closing else { return false };
+        let waits = match self.hub {
+            Some(_) => !self.connections.is_empty(),
+            None => self.connections.values_mut().any(|connection| connection.flush() && connection.full),
+        };
+        if waits && since.elapsed() < self.linger {
+            return false;
+        }
+        if self.hub.is_some() {
+            self.connections.values_mut().for_each(|connection| {
+                connection.say(&Message::Bye);
+            });
+        }
+        true
+    }
+}

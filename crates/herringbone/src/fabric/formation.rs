@@ -1,0 +1,299 @@
+//! Forming a world: everyone joins at rank 0, which answers with the roster.
+
+use super::{
+    control::Connection,
+    door::Door,
+    greet::{self, GreetError, Stream},
+    links,
+};
+use crate::{
+    Error, Result,
+    config::{Config, Rendezvous, check_exposure, resolve},
+    core::session::{
+        Ranks, Refusal, Role,
+        control::{Decoder, Message},
+        formation::{Formation, Join, Member, Progress, Roster, Settings},
+        handshake::{Expected, Hello, Identity, Policy, Purpose},
+    },
+    rendezvous::{Store, StoreError},
+};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::OwnedFd,
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    time::{Duration, Instant},
+};
+
+/// The store's key for rank 0's address and, on a line of its own, a token if none is set.
+const HUB_KEY: &str = "herringbone/hub";
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A world that has formed.
+pub(crate) struct World {
+    pub(crate) roster: Roster,
+    pub(crate) token: Vec<u8>,
+    pub(crate) incarnation: u64,
+    pub(crate) listener: TcpListener,
+    pub(crate) connections: BTreeMap<u32, Connection>,
+}
+
+/// Forms the world that `config` describes.
+pub(crate) fn form(config: &Config) -> Result<World> {
+    let deadline = Instant::now() + config.timeout;
+    let incarnation = greet::random_number().map_err(|error| Error::io("drawing a random number", error))?;
+    if config.rank == 0 { gather(config, incarnation, deadline) } else { join(config, incarnation, deadline) }
+}
+
+/// What a rank says of itself.
+fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
+    let settings = Settings {
+        staging: config.staging_bytes as u64,
+        segment: if config.segment_bytes == 0 { u64::MAX } else { config.segment_bytes as u64 },
+        order: 0,
+        algorithm: config.algorithm.as_ref().map(ToString::to_string),
+        transport: config.transport.map(|transport| transport.name().to_owned()),
+        reducers: config.reducers.clone(),
+    };
+    let host = crate::sys::socket::host_identity();
+    let member = Member { rank: config.rank, address: address.to_string(), host, incarnation };
+    Join { member, world: config.world, settings }
+}
+
+/// Where rank 0 listens, and the token that counts.
+fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Option<String>)> {
+    let (wanted, token, store) = match &config.rendezvous {
+        Rendezvous::Tcp(address) => (resolve("HERRINGBONE_STORE", address)?, config.token.clone(), None),
+        Rendezvous::Store { store, host } => {
+            let token = match &config.token {
+                Some(token) => token.clone(),
+                None => generated_token()?,
+            };
+            (SocketAddr::new(own_address(host.as_deref())?, 0), Some(token), Some(store))
+        }
+    };
+    check_exposure(wanted, token.as_deref()).map_err(|error| error.at(0))?;
+    let listener = TcpListener::bind(wanted).map_err(|error| {
+        let hint = "is the port taken, or the address not this host's? Rank 0 listens there";
+        Error::rendezvous(format_args!("rank 0 cannot listen at {wanted}: {error}; {hint}")).at(0)
+    })?;
+    let address = listener.local_addr().map_err(|error| Error::io("asking for the port", error))?;
+    if let Some(store) = store {
+        let secret = if config.token.is_some() { "" } else { token.as_deref().unwrap_or_default() };
+        let value = format!("{address}\n{secret}");
+        store.set(HUB_KEY, value.as_bytes()).map_err(|error| store_failed(config, &error))?;
+    }
+    Ok((listener, address, token))
+}
+
+fn store_failed(config: &Config, error: &StoreError) -> Error {
+    Error::rendezvous(format_args!("rank 0's address did not get through the store: {error}")).at(config.rank)
+}
+
+fn generated_token() -> Result<String> {
+    let mut bytes = [0; 32];
+    greet::random(&mut bytes).map_err(|error| Error::io("drawing a token", error))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// This host's address on the way to `host`; loopback if there is none.
+fn own_address(host: Option<&str>) -> Result<IpAddr> {
+    let Some(host) = host else { return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)) };
+    let there = resolve("MASTER_ADDR", &format!("{}:9", bracketed(host)))?;
+    let any: IpAddr = if there.is_ipv6() { "::".parse().expect("an address") } else { Ipv4Addr::UNSPECIFIED.into() };
+    // Connecting a datagram socket sends nothing; it only asks for the route.
+    let route = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(there)?;
+        socket.local_addr()
+    });
+    Ok(route.map_err(|error| Error::io(format_args!("finding the way to {host}"), error))?.ip())
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() }
+}
+
+/// A rank that has proved itself and wants in.
+type Applicant = (TcpStream, Decoder, Join, String);
+
+/// Rank 0: lets everyone join.
+fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
+    let (listener, address, token) = open_hub(config)?;
+    let token = token.unwrap_or_default().into_bytes();
+    listener.set_nonblocking(true).map_err(|error| Error::io("preparing the port", error))?;
+    let mut formation = Formation::new(own_join(config, incarnation, address)).map_err(|refusal| Error::rendezvous(refusal).at(0))?;
+    let identity = Identity { role: Role::Worker, job: 0, rank: 0, world: config.world, incarnation };
+    let (sender, applicants) = mpsc::channel::<Applicant>();
+    let door = Door::new("rank 0");
+    let mut joined: BTreeMap<u32, (TcpStream, Decoder, u64)> = BTreeMap::new();
+    while formation.progress() != Progress::Complete {
+        super::door::accept_all(&listener, |stream| {
+            let (token, sender) = (token.clone(), sender.clone());
+            door.enter(stream, move |stream| hear_join(stream, &token, identity, &sender));
+        });
+        match next(&applicants, deadline) {
+            Some((mut stream, decoder, join, from)) => {
+                let (rank, life) = (join.member.rank, join.member.incarnation);
+                match formation.join(join, &from) {
+                    Ok(_) => drop(joined.insert(rank, (stream, decoder, life))),
+                    // It is refused whether or not it hears why.
+                    Err(refusal) => drop(greet::say(&mut stream, &Message::Refuse(refusal))),
+                }
+            }
+            None if Instant::now() >= deadline => return Err(give_up(config, &formation, &mut joined)),
+            None => withdraw_the_gone(&mut formation, &mut joined),
+        }
+    }
+    let job = greet::random_number().map_err(|error| Error::io("drawing a random number", error))?;
+    let roster = formation.roster(job).ok_or_else(|| Error::rendezvous("the roster is incomplete").at(0))?;
+    let mut connections = BTreeMap::new();
+    for (rank, (mut stream, decoder, _)) in joined {
+        let told = greet::say(&mut stream, &Message::Roster(roster.clone()));
+        told.map_err(|error| error.at(&format!("rank {rank}")))?;
+        connections.insert(rank, connection(stream, decoder)?);
+    }
+    Ok(World { roster, token, incarnation, listener, connections })
+}
+
+fn connection(stream: TcpStream, decoder: Decoder) -> Result<Connection> {
+    let prepared = crate::sys::socket::tune_tcp(&stream, super::door::SILENCE);
+    prepared.and_then(|()| Connection::new(OwnedFd::from(stream), decoder)).map_err(|error| Error::io("preparing a connection", error))
+}
+
+fn next(applicants: &Receiver<Applicant>, deadline: Instant) -> Option<Applicant> {
+    let left = deadline.saturating_duration_since(Instant::now()).min(PAUSE / 10);
+    match applicants.recv_timeout(left) {
+        Ok(applicant) => Some(applicant),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+    }
+}
+
+fn hear_join(
+    mut stream: TcpStream,
+    token: &[u8],
+    own: Identity,
+    sender: &mpsc::Sender<Applicant>,
+) -> Result<(), GreetError> {
+    let from = stream.peer_addr()?.to_string();
+    let policy = Policy { versions: greet::VERSIONS, job: None, world: None };
+    let claim = greet::examine(&mut stream, token, policy)?;
+    if claim.hello().purpose != Purpose::Join {
+        let Identity { role, rank, .. } = claim.hello().identity;
+        greet::refuse(&mut stream, claim, &Refusal::Unexpected { role, rank });
+        return Ok(());
+    }
+    greet::welcome(&mut stream, claim, own)?;
+    let mut decoder = Decoder::new(crc32c::crc32c);
+    match greet::hear(&mut stream, &mut decoder, Instant::now() + greet::DEADLINE)? {
+        Message::Join(join) => {
+            // Rank 0 may have given up waiting in the meantime.
+            let _late = sender.send((stream, decoder, join, from));
+            Ok(())
+        }
+        _ => Err(GreetError::Protocol("it does not want to join")),
+    }
+}
+
+/// Ranks whose connection has ended may come again as other processes.
+fn withdraw_the_gone(formation: &mut Formation, joined: &mut BTreeMap<u32, (TcpStream, Decoder, u64)>) {
+    joined.retain(|rank, (stream, _, life)| {
+        let gone = stream.set_nonblocking(true).is_ok() && matches!(stream.peek(&mut [0]), Ok(0));
+        let back = stream.set_nonblocking(false).is_ok();
+        if gone || !back {
+            formation.withdraw(*rank, *life);
+        }
+        back && !gone
+    });
+}
+
+fn give_up(config: &Config, formation: &Formation, joined: &mut BTreeMap<u32, (TcpStream, Decoder, u64)>) -> Error {
+    let missing = formation.missing();
+    for (stream, ..) in joined.values_mut() {
+        let refusal = Refusal::Absent { missing: missing.clone() };
+        // Whoever does not hear it runs into its own timeout.
+        let _unheard = greet::say(stream, &Message::Refuse(refusal));
+    }
+    let seconds = config.timeout.as_secs_f64();
+    Error::rendezvous(format_args!(
+        "{} of {} did not come within {seconds} s; look at their logs, or raise the timeout",
+        Ranks(&missing),
+        config.world
+    ))
+    .at(0)
+}
+
+/// Every other rank: joins at rank 0.
+fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
+    let (hub, token) = find_hub(config, deadline)?;
+    let token = token.unwrap_or_default().into_bytes();
+    let identity = Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
+    let hello = Hello { identity, purpose: Purpose::Join, versions: greet::VERSIONS };
+    let mut stream = enter(config, &hub, hello, &token, deadline)?;
+    let at = |error: std::io::Error| Error::io("preparing the port", error).at(config.rank);
+    let own = stream.local_addr().map_err(at)?;
+    let listener = TcpListener::bind((own.ip(), 0)).map_err(at)?;
+    let address = listener.local_addr().map_err(at)?;
+    let join = own_join(config, incarnation, address);
+    let problem = |error: GreetError| error.at(&format!("rank 0 at {hub}")).at(config.rank);
+    greet::say(&mut stream, &Message::Join(join)).map_err(problem)?;
+    let mut decoder = Decoder::new(crc32c::crc32c);
+    match greet::hear(&mut stream, &mut decoder, deadline + greet::DEADLINE) {
+        Ok(Message::Roster(roster)) if roster.members.len() == config.world as usize => {
+            let connections = BTreeMap::from([(0, connection(stream, decoder)?)]);
+            Ok(World { roster, token, incarnation, listener, connections })
+        }
+        Ok(Message::Refuse(refusal)) => Err(Error::rendezvous(refusal).at(config.rank)),
+        Ok(_) => Err(problem(GreetError::Protocol("it answered with something else"))),
+        Err(GreetError::Late) => {
+            let seconds = config.timeout.as_secs_f64();
+            let text = format!("not all ranks came within {seconds} s; rank 0's log names the missing ones");
+            Err(Error::rendezvous(text).at(config.rank))
+        }
+        Err(error) => Err(problem(error)),
+    }
+}
+
+fn find_hub(config: &Config, deadline: Instant) -> Result<(String, Option<String>)> {
+    match &config.rendezvous {
+        Rendezvous::Tcp(address) => {
+            let there = resolve("HERRINGBONE_STORE", address)?;
+            check_exposure(there, config.token.as_deref()).map_err(|error| error.at(config.rank))?;
+            Ok((address.clone(), config.token.clone()))
+        }
+        Rendezvous::Store { store, .. } => through_store(config, &**store, deadline),
+    }
+}
+
+fn through_store(config: &Config, store: &dyn Store, deadline: Instant) -> Result<(String, Option<String>)> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let value = store.get(HUB_KEY, left).map_err(|error| match error {
+        StoreError::Timeout => Error::rendezvous("rank 0 did not come in time; look at its log").at(config.rank),
+        error => store_failed(config, &error),
+    })?;
+    let text = String::from_utf8(value).unwrap_or_default();
+    let Some((address, secret)) = text.split_once('\n') else {
+        return Err(Error::rendezvous("the store holds something else under herringbone/hub").at(config.rank));
+    };
+    let told = Some(secret.to_owned()).filter(|secret| !secret.is_empty());
+    Ok((address.to_owned(), config.token.clone().or(told)))
+}
+
+/// Connects to rank 0, trying again while it is not there.
+fn enter(config: &Config, hub: &str, hello: Hello, token: &[u8], deadline: Instant) -> Result<TcpStream> {
+    loop {
+        let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
+        let attempt = links::dial(hub).map_err(GreetError::Io).and_then(|mut stream| {
+            greet::greet(&mut stream, hello, expected, token)?;
+            stream.limit(greet::DEADLINE)?;
+            Ok(stream)
+        });
+        match attempt {
+            Ok(stream) => return Ok(stream),
+            Err(error) if !error.may_pass() || Instant::now() + PAUSE >= deadline => {
+                let whom = format!("rank 0 at {hub}");
+                return Err(error.at(&whom).at(config.rank));
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The handshake over real connections: blocking, with a deadline, on threads of their own.
+
+use crate::{
+    Error, ErrorKind,
+    core::session::{
+        Refusal,
+        control::{Decoder, Message},
+        handshake::{
+            Claim, Client, DEADLINE_MILLISECONDS, Established, Expected, HandshakeError, Hello, Identity, NONCE_BYTES,
+            Policy, Server, Versions,
+        },
+    },
+};
+use std::{
+    io::{self, Read, Write},
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+/// The protocol versions that this release speaks.
+pub(crate) const VERSIONS: Versions = Versions { min: 1, max: 1 };
+/// How long a handshake may take.
+pub(crate) const DEADLINE: Duration = Duration::from_millis(DEADLINE_MILLISECONDS);
+
+/// A connection on which handshakes and control messages are exchanged.
+pub(crate) trait Stream: Read + Write {
+    /// Bounds the next read or write.
+    fn limit(&self, limit: Duration) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))?;
+        self.set_write_timeout(Some(limit))
+    }
+}
+
+impl Stream for UnixStream {
+    fn limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))?;
+        self.set_write_timeout(Some(limit))
+    }
+}
+
+/// Why a connection did not come about.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GreetError {
+    #[error("{0}")]
+    Handshake(#[from] HandshakeError),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("it said nothing for {} s", DEADLINE.as_secs())]
+    Late,
+    #[error("it closed the connection")]
+    Closed,
+    #[error("it broke the protocol: {0}")]
+    Protocol(&'static str),
+}
+
+impl GreetError {
+    /// Whether trying again may help: the other side was not there, or too busy to answer.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            GreetError::Io(_) | GreetError::Late | GreetError::Closed => true,
+            GreetError::Handshake(HandshakeError::Refused(refusal)) => matches!(refusal, Refusal::NoRoom { .. }),
+            GreetError::Handshake(_) | GreetError::Protocol(_) => false,
+        }
+    }
+
+    /// As an error of a user's call.
+    pub(crate) fn at(&self, whom: &str) -> Error {
+        match self {
+            GreetError::Handshake(
+                error @ (HandshakeError::Refused(Refusal::Token) | HandshakeError::Unproven),
+            ) => Error::new(ErrorKind::Auth {
+                problem: format!("{whom}: {error}"),
+                hint: "set the same HERRINGBONE_TOKEN for every worker and reducer of the job",
+            }),
+            error => Error::rendezvous(format_args!("{whom}: {error}")),
+        }
+    }
+}
+
+fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
+    let mut nonce = [0; NONCE_BYTES];
+    random(&mut nonce)?;
+    Ok(nonce)
+}
+
+/// Fills `bytes` from the system's random numbers.
+pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
+    let mut at = 0;
+    while at < bytes.len() {
+        at += rustix::rand::getrandom(&mut bytes[at..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(())
+}
+
+/// A random number that is not 0.
+pub(crate) fn random_number() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    random(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes) | 1)
+}
+
+/// Reads what is there, within the deadline.
+fn read(stream: &mut impl Stream, deadline: Instant, into: &mut [u8]) -> Result<usize, GreetError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(GreetError::Late);
+    }
+    stream.limit(left)?;
+    match stream.read(into) {
+        Ok(0) => Err(GreetError::Closed),
+        Ok(bytes) => Ok(bytes),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Err(GreetError::Late),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The client's side. One byte is read at a time beyond nothing: what follows the handshake stays in the socket.
+pub(crate) fn greet(
+    stream: &mut impl Stream,
+    hello: Hello,
+    expected: Expected,
+    token: &[u8],
+) -> Result<Established, GreetError> {
+    let deadline = Instant::now() + DEADLINE;
+    let mut client = Client::new(hello, expected, token, nonce()?);
+    loop {
+        if let Some(bytes) = client.transmit() {
+            stream.write_all(&bytes)?;
+        }
+        let mut byte = [0];
+        read(stream, deadline, &mut byte)?;
+        if let Some(established) = client.receive(&byte)?.done {
+            return Ok(established);
+        }
+    }
+}
+
+/// The server's side, up to the decision whether to let the client in.
+pub(crate) fn examine(stream: &mut impl Stream, token: &[u8], policy: Policy) -> Result<Claim, GreetError> {
+    let deadline = Instant::now() + DEADLINE;
+    let mut server = Server::new(token, nonce()?, policy);
+    loop {
+        let mut byte = [0];
+        read(stream, deadline, &mut byte)?;
+        let received = server.receive(&byte);
+        if let Some(bytes) = server.transmit() {
+            stream.write_all(&bytes)?;
+        }
+        if let Some(claim) = received?.done {
+            return Ok(claim);
+        }
+    }
+}
+
+/// Lets a client in.
+pub(crate) fn welcome(stream: &mut impl Stream, claim: Claim, own: Identity) -> Result<Established, GreetError> {
+    let (bytes, established) = claim.accept(own);
+    stream.write_all(&bytes)?;
+    Ok(established)
+}
+
+/// Turns a client away, with a reason.
+pub(crate) fn refuse(stream: &mut impl Stream, claim: Claim, refusal: &Refusal) {
+    // It is turned away whether or not it hears why.
+    let _unheard = stream.write_all(&claim.refuse(refusal));
+}
+
+/// Sends a control message.
+pub(crate) fn say(stream: &mut impl Stream, message: &Message) -> Result<(), GreetError> {
+    let bytes = message.encode(crc32c::crc32c).map_err(|_| GreetError::Protocol("a message that is too long"))?;
+    stream.write_all(&bytes)?;
+    Ok(())
+}
+
+/// Waits for a control message; bytes that follow it stay in `decoder`.
+pub(crate) fn hear(stream: &mut impl Stream, decoder: &mut Decoder, deadline: Instant) -> Result<Message, GreetError> {
+    loop {
+        match decoder.next_message() {
+            Ok(Some(message)) => return Ok(message),
+            Ok(None) => {}
+            Err(_) => return Err(GreetError::Protocol("a control message that makes no sense")),
+        }
+        let mut bytes = [0; 4096];
+        let got = read(stream, deadline, &mut bytes)?;
+        decoder.push(&bytes[..got]);
+    }
+}

@@ -1,0 +1,199 @@
+//! Making links, and letting others make theirs. The lower of two ranks calls; workers call reducers.
+
+use super::{
+    Commands, Job,
+    control::Command,
+    door,
+    greet::{self, GreetError},
+    wire_up::Mapping,
+};
+use crate::{
+    core::session::{
+        Refusal, Role,
+        handshake::{Expected, Purpose},
+    },
+    engine::endpoint::Link,
+    node::Node,
+    sys::socket,
+};
+use std::{
+    net::{TcpStream, ToSocketAddrs},
+    os::unix::net::UnixStream,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// How long another worker may be unreachable before the link is given up.
+const WORKER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Begins to make a link, on a thread of its own.
+pub(crate) fn make(job: &Job, node: &Arc<Node>, mapping: &Arc<Mapping>, commands: &Arc<Commands>, endpoint: u32) {
+    if endpoint < job.rank {
+        return;
+    }
+    let (job, node, mapping, commands) = (job.clone(), node.clone(), mapping.clone(), commands.clone());
+    let spawned = std::thread::Builder::new().name("herringbone-link".to_owned()).spawn({
+        let commands = commands.clone();
+        move || {
+            let result = if mapping.reaches(endpoint) {
+                share(&job, &node, &mapping, &commands, endpoint).or_else(|_| call(&job, &node, endpoint))
+            } else {
+                call(&job, &node, endpoint)
+            };
+            if let Err(error) = result {
+                commands.send(Command::NoLink { endpoint, problem: error.to_string() });
+            }
+        }
+    });
+    if let Err(error) = spawned {
+        commands.send(Command::NoLink { endpoint, problem: error.to_string() });
+    }
+}
+
+/// Whether the link is still wanted, and by whom it was not made in the meantime.
+fn is_wanted(node: &Node, endpoint: u32) -> bool {
+    node.with(|engine| matches!(engine.endpoints[endpoint as usize].link, Link::Wanted))
+}
+
+/// Shares memory with a host-mate.
+fn share(
+    job: &Job,
+    node: &Arc<Node>,
+    mapping: &Mapping,
+    commands: &Commands,
+    rank: u32,
+) -> Result<(), GreetError> {
+    let mut stream = socket::connect_abstract(job.segment_socket(rank).as_bytes())?;
+    let incarnation = Some(job.members[rank as usize].incarnation);
+    let expected = Expected { role: Role::Worker, rank: Some(rank), incarnation };
+    greet::greet(&mut stream, job.hello(Purpose::Segment), expected, &job.token)?;
+    connect_mate(job, node, mapping, commands, rank, &mut stream)
+}
+
+fn connect_mate(
+    job: &Job,
+    node: &Arc<Node>,
+    mapping: &Mapping,
+    commands: &Commands,
+    rank: u32,
+    stream: &mut UnixStream,
+) -> Result<(), GreetError> {
+    let life = socket::peer_pidfd(&*stream);
+    let link = mapping.exchange(job, rank, stream)?;
+    node.with(|engine| engine.connect(rank, link));
+    node.wake();
+    if let Ok(life) = life {
+        commands.send(Command::Watch(rank, life));
+    }
+    Ok(())
+}
+
+/// Connects to a worker or a reducer over TCP, trying again while it is not there.
+fn call(job: &Job, node: &Arc<Node>, endpoint: u32) -> Result<(), GreetError> {
+    let (address, expected, patience) = match endpoint.checked_sub(job.world) {
+        Some(reducer) => {
+            let expected = Expected { role: Role::Reducer, rank: None, incarnation: None };
+            (job.reducers[reducer as usize].clone(), expected, Duration::MAX)
+        }
+        None => {
+            let member = &job.members[endpoint as usize];
+            let incarnation = Some(member.incarnation);
+            let expected = Expected { role: Role::Worker, rank: Some(endpoint), incarnation };
+            (member.address.clone(), expected, WORKER_PATIENCE)
+        }
+    };
+    let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+    loop {
+        let error = match attempt(job, &address, expected) {
+            Ok(stream) => {
+                let link = door::into_link(stream)?;
+                node.with(|engine| engine.connect(endpoint, Link::Tcp(link)));
+                node.wake();
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        if !error.may_pass() || began.elapsed() >= patience {
+            return Err(error);
+        }
+        if !is_wanted(node, endpoint) {
+            return Ok(());
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+fn attempt(job: &Job, address: &str, expected: Expected) -> Result<TcpStream, GreetError> {
+    let mut stream = dial(address)?;
+    greet::greet(&mut stream, job.hello(Purpose::Data), expected, &job.token)?;
+    Ok(stream)
+}
+
+/// Connects to the first address of `host:port` that answers.
+pub(crate) fn dial(address: &str) -> std::io::Result<TcpStream> {
+    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "no such host");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, ATTEMPT) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Lets another worker make a link.
+pub(crate) fn admit(job: &Job, node: &Arc<Node>, mut stream: TcpStream) -> Result<(), GreetError> {
+    let claim = greet::examine(&mut stream, &job.token, job.policy())?;
+    let (who, purpose) = (claim.hello().identity, claim.hello().purpose);
+    let member = job.members.get(who.rank as usize).filter(|_| who.role == Role::Worker);
+    let refusal = match (purpose, member) {
+        (Purpose::Data, Some(member)) if who.incarnation == member.incarnation && who.rank < job.rank => None,
+        (Purpose::Join, Some(member)) => Some(Refusal::DuplicateRank {
+            rank: who.rank,
+            first: member.address.clone(),
+            second: stream.peer_addr().map(|address| address.to_string()).unwrap_or_default(),
+        }),
+        _ => Some(Refusal::Unexpected { role: who.role, rank: who.rank }),
+    };
+    if let Some(refusal) = refusal {
+        greet::refuse(&mut stream, claim, &refusal);
+        return Ok(());
+    }
+    greet::welcome(&mut stream, claim, job.identity())?;
+    let link = door::into_link(stream)?;
+    node.with(|engine| engine.connect(who.rank, Link::Tcp(link)));
+    node.wake();
+    Ok(())
+}
+
+/// Lets a host-mate share memory, on a thread of its own.
+pub(crate) fn admit_mate(
+    job: &Job,
+    node: &Arc<Node>,
+    mapping: &Arc<Mapping>,
+    commands: &Arc<Commands>,
+    mut stream: UnixStream,
+) {
+    let (job, node, mapping, commands) = (job.clone(), node.clone(), mapping.clone(), commands.clone());
+    let admit = move || -> Result<(), GreetError> {
+        stream.set_nonblocking(false)?;
+        let claim = greet::examine(&mut stream, &job.token, job.policy())?;
+        let who = claim.hello().identity;
+        let is_mate = mapping.reaches(who.rank) && who.rank < job.rank && claim.hello().purpose == Purpose::Segment;
+        if !is_mate || job.members[who.rank as usize].incarnation != who.incarnation {
+            greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
+            return Ok(());
+        }
+        greet::welcome(&mut stream, claim, job.identity())?;
+        connect_mate(&job, &node, &mapping, &commands, who.rank, &mut stream)
+    };
+    // A host-mate that fails here calls over TCP instead.
+    let _spawned = std::thread::Builder::new().name("herringbone-mate".to_owned()).spawn(admit);
+}

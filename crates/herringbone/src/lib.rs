@@ -1,0 +1,50 @@
+//! Gradient aggregation for data-parallel training: proven schedules, the same bits every time, CPU machines as reducers.
+//!
+//! ```no_run
+//! use herringbone::{Communicator, ReduceOp};
+//!
+//! fn main() -> Result<(), herringbone::Error> {
+//!     let comm = Communicator::from_env()?; // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+//!     let mut gradients = vec![comm.rank() as f32; 1_000_000];
+//!     comm.all_reduce(&mut gradients, ReduceOp::Average)?;
+//!     println!("rank {} of {}: {}", comm.rank(), comm.size(), gradients[0]);
+//!     Ok(())
+//! }
+//! ```
+//! Start it once per rank, for instance with `HERRINGBONE_STORE=127.0.0.1:29400 RANK=0 WORLD_SIZE=2 ./program` and the
+//! same with `RANK=1`; ranks as threads need only [`local`]. Reducers are processes of their own
+//! ([`server`], or `herringbone serve`), named in `HERRINGBONE_REDUCERS`.
+//!
+//! How it works: [`core`] plans, proves and explains; this crate moves. A [`Communicator`] compiles each kind of call
+//! into a flat program once, and whoever waits drives the engine. All unsafe code is in `herringbone_sys`.
+#![forbid(unsafe_code)]
+
+pub use herringbone_core as core;
+
+mod communicator;
+mod config;
+mod engine;
+mod error;
+mod execute;
+mod fabric;
+mod log;
+mod node;
+mod rendezvous;
+pub mod server;
+mod transport;
+mod work;
+
+pub use crate::core::{
+    algorithm::Algorithm,
+    collective::Collective,
+    element::{DType, Element, ReduceOp},
+};
+pub use communicator::{Communicator, Request, Work, local, local_with};
+pub use config::{Config, Rendezvous, Transport, token_from_env, token_from_file};
+pub use engine::stats::{Moved, Stats};
+pub use error::{Error, ErrorKind, Result};
+pub use herringbone_sys::{plain::Plain, region::Region};
+pub use rendezvous::{Store, StoreError};
+pub use work::Pending;
+
+use herringbone_sys as sys;

@@ -1,0 +1,292 @@
+//! An engine and the threads that take turns in driving it.
+//!
+//! Whoever waits for an operation drives: it takes turns, spins a little, yields, and then sleeps until a socket, a
+//! host-mate's bell or a death wakes it. Only one thread sleeps on the poller; others sleep until an operation ends
+//! or the poller is free. When nobody waits and there is work, a background thread drives.
+
+use crate::{
+    Result,
+    engine::{Engine, Event, Issue, Refused},
+    sys::{doorbell, doorbell::Bell, segment::Segment},
+    transport::shm,
+    work::{Completion, Pending},
+};
+use rustix::event::epoll;
+use std::{
+    fmt,
+    mem::MaybeUninit,
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// Tries before yielding, when there is a core for every rank of the host, and when there is not.
+const SPINS: [u32; 2] = [500, 10];
+/// Tries before sleeping.
+const YIELDS: u32 = 60;
+/// The longest sleep: a bound on what a lost wake-up could cost.
+const NAP: Duration = Duration::from_millis(100);
+/// How often the background thread looks whether it was forgotten.
+const REST: Duration = Duration::from_secs(1);
+/// How often a call looks whether a fence is over.
+const UNFREEZE: Duration = Duration::from_millis(1);
+/// How long what is left to send may take when a process leaves.
+const FLUSH: Duration = Duration::from_secs(10);
+const BELL: u64 = u64::MAX;
+
+/// Where the engine's wishes go.
+pub(crate) trait Surroundings: Send + Sync {
+    /// Called without the engine's lock.
+    fn handle(&self, events: Vec<Event>);
+}
+
+/// An engine that several threads may drive.
+pub(crate) struct Node {
+    engine: Mutex<Engine>,
+    poller: Arc<OwnedFd>,
+    bell: Arc<Bell>,
+    segment: Arc<Segment>,
+    spins: u32,
+    role: Mutex<Role>,
+    changed: Condvar,
+    users: AtomicU32,
+    sleepers: AtomicU32,
+    /// Whether a thread sleeps on the poller, or looks a last time before it does.
+    napping: AtomicBool,
+    closing: AtomicBool,
+    surroundings: Box<dyn Surroundings>,
+}
+
+#[derive(Default)]
+struct Role {
+    /// Whether some thread sleeps, or is about to sleep, on the poller.
+    taken: bool,
+}
+
+impl Node {
+    /// `ranks_here`: how many ranks share this machine's cores, as far as is known.
+    pub(crate) fn new(
+        engine: Engine,
+        poller: Arc<OwnedFd>,
+        bell: Arc<Bell>,
+        ranks_here: usize,
+        surroundings: Box<dyn Surroundings>,
+    ) -> std::io::Result<Arc<Self>> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        epoll::add(&*poller, bell.fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Arc::new(Self {
+            segment: engine.staging.segment().clone(),
+            engine: Mutex::new(engine),
+            poller,
+            bell,
+            spins: SPINS[usize::from(ranks_here > cores)],
+            role: Mutex::default(),
+            changed: Condvar::new(),
+            users: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            napping: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            surroundings,
+        }))
+    }
+
+    /// Does something with the engine, then sees to what came of it.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        let mut engine = self.lock();
+        let result = f(&mut engine);
+        self.aftermath(engine);
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn aftermath(&self, mut engine: MutexGuard<'_, Engine>) {
+        let finished = engine.take_finished();
+        let events = std::mem::take(&mut engine.events);
+        drop(engine);
+        if finished && self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _role = self.role();
+            self.changed.notify_all();
+        }
+        if finished && self.napping.load(Ordering::SeqCst) {
+            self.wake();
+        }
+        if !events.is_empty() {
+            self.surroundings.handle(events);
+        }
+    }
+
+    fn role(&self) -> MutexGuard<'_, Role> {
+        self.role.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Issues an operation. Unless the caller is about to wait for it, the background thread is told.
+    pub(crate) fn submit(self: &Arc<Self>, issue: Issue, waits: bool) -> Result<Pending> {
+        let completion = self.issue(&issue)?;
+        if !waits && !completion.is_done() && self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _role = self.role();
+            self.changed.notify_all();
+        }
+        Ok(Pending { node: self.clone(), completion })
+    }
+
+    fn issue(&self, issue: &Issue) -> Result<Arc<Completion>> {
+        loop {
+            match self.with(|engine| engine.issue(issue)) {
+                Ok(completion) => return Ok(completion),
+                Err(Refused::Failed(error)) => return Err(error),
+                Err(Refused::Frozen) => std::thread::sleep(UNFREEZE),
+            }
+        }
+    }
+
+    /// Hands what is in line to the kernel, as far as that goes in a moment.
+    pub(crate) fn flush_out(&self) {
+        let began = Instant::now();
+        while began.elapsed() < FLUSH && !self.with(|engine| engine.is_flushed()) {
+            self.turn();
+            std::thread::yield_now();
+        }
+    }
+
+    fn turn(&self) -> bool {
+        match self.engine.try_lock() {
+            Ok(mut engine) => {
+                let moved = engine.turn();
+                self.aftermath(engine);
+                moved
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Drives until an operation is over, or for at most `limit`.
+    pub(crate) fn wait(&self, completion: &Completion, limit: Option<Duration>) {
+        if completion.is_done() {
+            return;
+        }
+        let began = Instant::now();
+        self.users.fetch_add(1, Ordering::SeqCst);
+        self.drive(|| completion.is_done() || limit.is_some_and(|limit| began.elapsed() >= limit), limit);
+        self.users.fetch_sub(1, Ordering::SeqCst);
+        let mut engine = self.lock();
+        engine.stats.waiting += began.elapsed();
+        let idle = engine.is_idle();
+        drop(engine);
+        if !idle {
+            let _role = self.role();
+            self.changed.notify_all();
+        }
+    }
+
+    fn drive(&self, done: impl Fn() -> bool, limit: Option<Duration>) {
+        let nap = limit.map_or(NAP, |limit| limit.min(NAP));
+        let mut tries = 0;
+        while !done() {
+            if self.turn() {
+                tries = 0;
+                continue;
+            }
+            tries += 1;
+            if tries < self.spins {
+                std::hint::spin_loop();
+            } else if tries < self.spins + YIELDS {
+                std::thread::yield_now();
+            } else {
+                self.sleep(&done, nap);
+                tries = self.spins;
+            }
+        }
+    }
+
+    /// Sleeps until something may have changed.
+    fn sleep(&self, done: &impl Fn() -> bool, nap: Duration) {
+        let mut role = self.role();
+        if role.taken {
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            if !done() {
+                let (role, _timed_out) =
+                    self.changed.wait_timeout(role, nap).unwrap_or_else(PoisonError::into_inner);
+                drop(role);
+            }
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
+        role.taken = true;
+        drop(role);
+        self.napping.store(true, Ordering::SeqCst);
+        doorbell::announce_sleep(shm::sleeping(&self.segment));
+        if !self.turn() && !done() {
+            self.poll(nap);
+        }
+        doorbell::awake(shm::sleeping(&self.segment));
+        self.napping.store(false, Ordering::SeqCst);
+        self.role().taken = false;
+        self.changed.notify_all();
+    }
+
+    fn poll(&self, nap: Duration) {
+        let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; 8];
+        let nap = rustix::time::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
+        // An interrupted or failed wait is a short one.
+        let Ok((events, _)) = epoll::wait(&*self.poller, &mut room[..], Some(&nap)) else { return };
+        if events.iter().any(|event| event.data.u64() == BELL) {
+            let _rung = self.bell.drain();
+        }
+    }
+
+    /// Wakes whoever sleeps on the poller.
+    pub(crate) fn wake(&self) {
+        // A bell that cannot be rung costs a nap at most.
+        let _rung = self.bell.ring();
+    }
+
+    /// Starts the thread that drives when nobody waits.
+    pub(crate) fn drive_in_background(self: &Arc<Self>, name: String) -> std::io::Result<JoinHandle<()>> {
+        let node = self.clone();
+        std::thread::Builder::new().name(name).spawn(move || node.background())
+    }
+
+    fn background(&self) {
+        while !self.closing.load(Ordering::SeqCst) {
+            let mut role = self.role();
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            while !self.closing.load(Ordering::SeqCst) && (role.taken || self.stands_back()) {
+                role = self.changed.wait_timeout(role, REST).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            drop(role);
+            self.drive(|| self.closing.load(Ordering::SeqCst) || self.stands_back(), None);
+        }
+    }
+
+    /// Whether the background thread has nothing to do.
+    fn stands_back(&self) -> bool {
+        self.users.load(Ordering::SeqCst) > 0 || self.lock().is_idle()
+    }
+
+    /// Ends the background thread.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.wake();
+        let _role = self.role();
+        self.changed.notify_all();
+    }
+
+    /// Drives until the node is closed: a reducer's thread.
+    pub(crate) fn drive_for_ever(&self) {
+        self.drive(|| self.closing.load(Ordering::SeqCst), None);
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").finish_non_exhaustive()
+    }
+}

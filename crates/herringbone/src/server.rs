@@ -1,0 +1,331 @@
+//! Reducers: processes that fold for the workers of one or more jobs, and keep nothing between operations.
+//!
+//! A reducer runs the same schedules on the same engine as a worker; only nobody issues operations here: a worker's
+//! first message says what to do. Each job has an engine, a thread and memory of its own, so jobs take turns as the
+//! system's threads do, and one job's trouble is not another's.
+
+use crate::{
+    Error, Result,
+    config::check_exposure,
+    core::session::{
+        Refusal, Role,
+        control::{Dispute, Message},
+        handshake::{Claim, Identity, Policy, Purpose},
+    },
+    engine::{
+        Engine, Event,
+        endpoint::{Endpoint, Link},
+    },
+    execute::staging::Staging,
+    fabric::{
+        door::{self, Door},
+        greet::{self, GreetError},
+    },
+    node::{Node, Surroundings},
+    sys::{doorbell::Bell, fork::Guarded, segment::Segment},
+    transport::shm::Layout,
+};
+use rustix::event::{PollFd, PollFlags, epoll};
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How often the listener looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a job without connections is kept.
+const EMPTY: Duration = Duration::from_secs(2);
+/// The most workers of a job.
+const WORKERS: u32 = 1 << 16;
+
+/// How a reducer is run.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// Where to listen; port 0 takes any free one.
+    pub listen: SocketAddr,
+    /// The token of the jobs to serve; without one only loopback is served.
+    pub token: Option<String>,
+    /// How many jobs are served at once.
+    pub jobs: usize,
+    /// Bytes of staging memory per job. An operation of N workers takes N + 1 messages of up to 256 KiB, four deep.
+    pub staging_bytes: usize,
+}
+
+impl ServerOptions {
+    /// The defaults: 64 jobs of up to 1 GiB, used only as far as operations need it.
+    pub fn new(listen: SocketAddr) -> Self {
+        Self { listen, token: None, jobs: 64, staging_bytes: 1 << 30 }
+    }
+}
+
+impl fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerOptions").field("listen", &self.listen).field("jobs", &self.jobs).finish_non_exhaustive()
+    }
+}
+
+/// A reducer that listens.
+pub struct Server {
+    listener: Guarded<TcpListener>,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// Tells a running server to stop, from any thread or a signal's handler thread.
+#[derive(Clone, Debug)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Ends [`Server::run`] within a tenth of a second.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// What a server has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    /// Jobs that are being served.
+    pub jobs: usize,
+    /// Jobs that were served since the start, those included.
+    pub served: u64,
+    /// Payload bytes received from workers of present jobs.
+    pub received: u64,
+    /// Payload bytes sent to workers of present jobs.
+    pub sent: u64,
+}
+
+struct Shared {
+    token: Vec<u8>,
+    options: ServerOptions,
+    incarnation: u64,
+    stop: Arc<AtomicBool>,
+    jobs: Mutex<Jobs>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    present: BTreeMap<u64, Arc<Job>>,
+    served: u64,
+    past: (u64, u64),
+}
+
+struct Job {
+    node: Arc<Node>,
+    world: u32,
+    connections: AtomicUsize,
+    quiet: Mutex<Instant>,
+}
+
+impl Server {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Auth`](crate::ErrorKind::Auth) without a token on an address that is not loopback;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the address cannot be listened at.
+    pub fn bind(options: ServerOptions) -> Result<Self> {
+        let token = options.token.clone().filter(|token| !token.is_empty());
+        check_exposure(options.listen, token.as_deref())?;
+        let at = |error: io::Error| Error::io(format_args!("listening at {}", options.listen), error);
+        let listener = TcpListener::bind(options.listen).map_err(at)?;
+        listener.set_nonblocking(true).map_err(at)?;
+        let address = listener.local_addr().map_err(at)?;
+        let shared = Shared {
+            token: token.unwrap_or_default().into_bytes(),
+            incarnation: greet::random_number().map_err(at)?,
+            stop: Arc::default(),
+            jobs: Mutex::default(),
+            options: options.clone(),
+        };
+        Ok(Self { listener: Guarded::new(listener).map_err(at)?, address, shared: Arc::new(shared) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A handle that ends [`run`](Self::run).
+    pub fn stop(&self) -> Stop {
+        Stop(self.shared.stop.clone())
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> ServerStats {
+        self.shared.stats()
+    }
+
+    /// Serves jobs until it is stopped. Operations under way are cut off then: their workers get an error that names this reducer.
+    pub fn run(&self) {
+        let door = Door::new(&format!("reducer {}", self.address));
+        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
+        while !self.shared.stop.load(Ordering::SeqCst) {
+            let mut waiting = [PollFd::new(&*self.listener, PollFlags::IN)];
+            // An interrupted wait is a short one.
+            let _woken = rustix::event::poll(&mut waiting, Some(&timeout));
+            door::accept_all(&self.listener, |stream| {
+                let shared = self.shared.clone();
+                door.enter(stream, move |stream| shared.admit(stream));
+            });
+            self.shared.forget_finished();
+        }
+        for job in self.shared.jobs().present.values() {
+            job.node.close();
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admit(self: &Arc<Self>, mut stream: TcpStream) -> Result<(), GreetError> {
+        let policy = Policy { versions: greet::VERSIONS, job: None, world: None };
+        let claim = greet::examine(&mut stream, &self.token, policy)?;
+        let who = claim.hello().identity;
+        if claim.hello().purpose != Purpose::Data || who.role != Role::Worker || who.world > WORKERS {
+            greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
+            return Ok(());
+        }
+        match self.job(who) {
+            Ok(job) => self.connect(&job, who, claim, stream),
+            Err(refusal) => {
+                greet::refuse(&mut stream, claim, &refusal);
+                Ok(())
+            }
+        }
+    }
+
+    fn connect(&self, job: &Arc<Job>, who: Identity, claim: Claim, mut stream: TcpStream) -> Result<(), GreetError> {
+        let own = Identity { role: Role::Reducer, job: who.job, rank: 0, world: 1, incarnation: self.incarnation };
+        greet::welcome(&mut stream, claim, own)?;
+        let link = door::into_link(stream)?;
+        job.connections.fetch_add(1, Ordering::SeqCst);
+        job.node.with(|engine| engine.connect(who.rank, Link::Tcp(link)));
+        job.node.wake();
+        Ok(())
+    }
+
+    /// The job that a worker belongs to; begun if this is its first worker here.
+    fn job(self: &Arc<Self>, who: Identity) -> Result<Arc<Job>, Refusal> {
+        let mut jobs = self.jobs();
+        if let Some(job) = jobs.present.get(&who.job) {
+            return match job.world {
+                world if world == who.world => Ok(job.clone()),
+                ours => Err(Refusal::World { rank: who.rank, ours, theirs: who.world }),
+            };
+        }
+        let no_room = |what: &str| Refusal::NoRoom { what: what.to_owned(), limit: self.options.jobs as u64 };
+        if jobs.present.len() >= self.options.jobs {
+            return Err(no_room("the number of jobs"));
+        }
+        let job = Job::begin(who.world, self.options.staging_bytes, who.job, Arc::downgrade(self))
+            .map_err(|_| no_room("the memory for jobs"))?;
+        jobs.present.insert(who.job, job.clone());
+        jobs.served += 1;
+        Ok(job)
+    }
+
+    fn forget_finished(&self) {
+        let mut jobs = self.jobs();
+        let over: Vec<u64> =
+            jobs.present.iter().filter(|(_, job)| job.is_over()).map(|(number, _)| *number).collect();
+        for number in over {
+            if let Some(job) = jobs.present.remove(&number) {
+                let (received, sent) = job.moved();
+                jobs.past = (jobs.past.0 + received, jobs.past.1 + sent);
+                job.node.close();
+            }
+        }
+    }
+
+    fn stats(&self) -> ServerStats {
+        let jobs = self.jobs();
+        let (mut received, mut sent) = jobs.past;
+        for job in jobs.present.values() {
+            let moved = job.moved();
+            (received, sent) = (received + moved.0, sent + moved.1);
+        }
+        ServerStats { jobs: jobs.present.len(), served: jobs.served, received, sent }
+    }
+}
+
+impl Job {
+    fn begin(world: u32, staging: usize, number: u64, server: Weak<Shared>) -> io::Result<Arc<Self>> {
+        let layout = Layout { mates: 0, pool: staging };
+        let segment = Segment::create("herringbone-reducer", layout.bytes()).map_err(io::Error::other)?;
+        let pool = layout.pool_at()..layout.bytes();
+        let mut endpoints: Vec<Endpoint> =
+            (0..world).map(|rank| Endpoint::new(format!("rank {rank}"), false)).collect();
+        endpoints.push(Endpoint::new("this reducer".to_owned(), true));
+        let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let engine =
+            Engine::new(world, endpoints, Staging::new(Arc::new(segment), pool), poller.clone(), true);
+        let bell = Arc::new(Bell::new()?);
+        let surroundings = Box::new(OfJob { number, server });
+        let node = Node::new(engine, poller, bell, usize::MAX, surroundings)?;
+        let job = Arc::new(Self { node, world, connections: AtomicUsize::new(0), quiet: Mutex::new(Instant::now()) });
+        let driven = job.node.clone();
+        std::thread::Builder::new().name("hb-reduce".to_owned()).spawn(move || driven.drive_for_ever())?;
+        Ok(job)
+    }
+
+    /// Whether all workers have gone, for a while.
+    fn is_over(&self) -> bool {
+        let mut quiet = self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.connections.load(Ordering::SeqCst) > 0 {
+            *quiet = Instant::now();
+        }
+        quiet.elapsed() >= EMPTY
+    }
+
+    fn moved(&self) -> (u64, u64) {
+        let stats = self.node.with(|engine| engine.stats.clone());
+        (stats.workers_tcp.received, stats.workers_tcp.sent)
+    }
+}
+
+/// A job's engine speaks to the server, and to the workers.
+struct OfJob {
+    number: u64,
+    server: Weak<Shared>,
+}
+
+impl Surroundings for OfJob {
+    fn handle(&self, events: Vec<Event>) {
+        let Some(server) = self.server.upgrade() else { return };
+        let Some(job) = server.jobs().present.get(&self.number).cloned() else { return };
+        for event in events {
+            match event {
+                Event::Broken { endpoint, .. } => {
+                    job.connections.fetch_sub(1, Ordering::SeqCst);
+                    job.node.with(|engine| engine.drop_operations_with(endpoint));
+                }
+                Event::Dispute { group, cause } => job.node.with(|engine| {
+                    let Some(state) = engine.groups.get(&group) else { return };
+                    let (generation, workers) = (state.told_generation(), state.settings.workers as usize);
+                    let members = state.settings.roster[..workers].to_vec();
+                    let lowest = members.iter().copied().find(|member| engine.endpoints[*member as usize].is_up());
+                    let dispute = Message::Dispute(Dispute { group, generation, members, cause });
+                    if let Some(lowest) = lowest {
+                        engine.say(lowest, &dispute);
+                    }
+                }),
+                Event::Want(_) | Event::Waiting(_) | Event::Control { .. } => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Moving messages between two processes (or threads).
+//!
+//! A link carries frames in both directions, in order. Frames are small; what differs between transports is where a
+//! message's payload lies. In shared memory ([`shm`], also used by ranks that are threads) it stays in its sender's
+//! slot and the frame says where; over a socket ([`tcp`]) it follows the frame into a slot of the receiver.
+
+pub(crate) mod shm;
+pub(crate) mod tcp;
+
+use crate::{
+    core::wire::{Fingerprint, Header},
+    execute::operation::Token,
+};
+use std::ops::Range;
+
+/// The largest payload that travels inside a shared-memory frame.
+pub(crate) const INLINE_BYTES: usize = 80;
+
+/// Where the payload of an outgoing message lies.
+#[derive(Clone, Debug)]
+pub(crate) enum Payload {
+    /// No payload.
+    None,
+    /// Bytes of its own (control messages).
+    Owned(Vec<u8>),
+    /// A stretch of this process's staging segment.
+    Staged(Range<usize>),
+    /// A stretch of a user's buffer of a running operation.
+    User {
+        /// Whose buffer, and what to tell when it is written.
+        token: Token,
+        /// Whether the output buffer rather than the input is meant.
+        output: bool,
+        /// The bytes within the buffer.
+        range: Range<usize>,
+    },
+}
+
+impl Payload {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Payload::None => 0,
+            Payload::Owned(bytes) => bytes.len(),
+            Payload::Staged(range) | Payload::User { range, .. } => range.len(),
+        }
+    }
+}
+
+/// A frame on its way out over a socket.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) header: Header,
+    pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) payload: Payload,
+    /// Told when the last byte has been handed to the kernel.
+    pub(crate) done: Option<Token>,
+}
+
+/// Where an incoming payload goes.
+#[derive(Debug)]
+pub(crate) enum Destination {
+    /// Into this process's staging segment.
+    Staged(usize),
+    /// Into memory of its own: an eager message or a control message (both bounded).
+    Owned(Vec<u8>),
+    /// Nowhere: a message of an operation that is over.
+    Skip,
+}
+
+/// Why a link has to be closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The other end closed it.
+    Closed,
+    /// The system says so.
+    Io(String),
+    /// A checksum does not match.
+    Corrupt,
+    /// The other end breaks the protocol.
+    Protocol(&'static str),
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Broken::Closed => f.write_str("its connection was closed"),
+            Broken::Io(problem) => write!(f, "its connection failed: {problem}"),
+            Broken::Corrupt => f.write_str("a checksum of its data does not match"),
+            Broken::Protocol(problem) => write!(f, "it broke the protocol: {problem}"),
+        }
+    }
+}
+
+/// The engine, as links see it.
+pub(crate) trait Inbox {
+    /// Decides where a payload goes, before it is read. The frame's length is not trusted before this.
+    fn admit(&mut self, header: &Header, fingerprint: Option<&Fingerprint>) -> Result<Destination, Broken>;
+    /// A frame without payload, or whose payload has arrived and was checked.
+    fn arrived(&mut self, header: &Header, destination: Destination) -> Result<(), Broken>;
+    /// Whether a wrong checksum matters: not for a message of an operation that is over.
+    fn matters(&self, header: &Header) -> bool;
+}

@@ -1,0 +1,296 @@
+//! A link over a stream socket: 64-byte headers with their own checksum, payloads with theirs.
+
+use super::{Broken, Destination, Inbox, Outgoing, Payload};
+use crate::{
+    core::wire::{FINGERPRINT_BYTES, Fingerprint, HEADER_BYTES, Header},
+    execute::operation::Token,
+    sys::{
+        fork::Guarded,
+        socket::{self, Part},
+        span::Span,
+    },
+};
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+/// Frames with payloads up to this size are gathered into one write.
+const GATHER_BYTES: usize = 4096;
+const BUFFER_BYTES: usize = 8192;
+/// How much one turn moves at most in each direction, so that links take turns.
+const TURN_BYTES: usize = 2 << 20;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct TcpLink {
+    socket: Guarded<OwnedFd>,
+    urgent: VecDeque<Outgoing>,
+    queue: VecDeque<Outgoing>,
+    sending: Option<Sending>,
+    spare: Vec<u8>,
+    buffer: Box<[u8]>,
+    filled: std::ops::Range<usize>,
+    receiving: Option<Receiving>,
+    /// Whether the socket took less than it was given: then the poller watches for room.
+    pub(crate) full: bool,
+}
+
+#[derive(Debug)]
+struct Sending {
+    head: Vec<u8>,
+    payload: Payload,
+    written: usize,
+    done: Vec<Token>,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    header: Header,
+    destination: Destination,
+    received: usize,
+}
+
+/// How outgoing payloads are found when their turn comes.
+pub(crate) trait Memory {
+    /// Calls `f` with the payload's bytes, or with `None` if their operation is over.
+    fn with<R>(&self, payload: &Payload, f: impl FnOnce(Option<Span<'_>>) -> R) -> R;
+}
+
+impl TcpLink {
+    pub(crate) fn new(socket: Guarded<OwnedFd>) -> Self {
+        Self {
+            socket,
+            urgent: VecDeque::new(),
+            queue: VecDeque::new(),
+            sending: None,
+            spare: Vec::new(),
+            buffer: vec![0; BUFFER_BYTES].into(),
+            filled: 0..0,
+            receiving: None,
+            full: false,
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Puts a frame in line: grants and the like before data.
+    pub(crate) fn send(&mut self, frame: Outgoing, urgent: bool) {
+        if urgent { self.urgent.push_back(frame) } else { self.queue.push_back(frame) }
+    }
+
+    /// Whether everything was handed to the kernel.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.sending.is_none() && self.urgent.is_empty() && self.queue.is_empty()
+    }
+
+    /// Forgets what has not been sent yet of operations that are over.
+    pub(crate) fn cancel(&mut self, over: impl Fn(&Token) -> bool) {
+        self.queue.retain(|frame| !frame.done.as_ref().is_some_and(&over));
+    }
+
+    /// A payload that is arriving in `staged` is read to nowhere from now on.
+    pub(crate) fn divert(&mut self, staged: &std::ops::Range<usize>) {
+        if let Some(receiving) = &mut self.receiving
+            && matches!(receiving.destination, Destination::Staged(at) if staged.contains(&at))
+        {
+            receiving.destination = Destination::Skip;
+        }
+    }
+
+    /// Writes what the socket takes; tells `done` what was written in full. Returns whether anything moved.
+    pub(crate) fn flush(&mut self, memory: &impl Memory, mut done: impl FnMut(Token)) -> Result<bool, Broken> {
+        let mut moved = 0;
+        self.full = false;
+        while moved < TURN_BYTES {
+            if self.sending.is_none() {
+                self.sending = self.gather(memory);
+            }
+            let Some(sending) = &mut self.sending else { break };
+            let head_left = &sending.head[sending.written.min(sending.head.len())..];
+            let payload_at = sending.written.saturating_sub(sending.head.len());
+            let result = memory.with(&sending.payload, |span| match span {
+                Some(span) => {
+                    let rest = span.slice(payload_at..span.len());
+                    socket::send_vectored(self.socket.as_fd(), &[Part::Bytes(head_left), Part::Span(rest)])
+                }
+                None if head_left.is_empty() => {
+                    let rest = (sending.payload.len() - payload_at).min(ZEROES.len());
+                    socket::send_vectored(self.socket.as_fd(), &[Part::Bytes(&ZEROES[..rest])])
+                }
+                None => socket::send_vectored(self.socket.as_fd(), &[Part::Bytes(head_left)]),
+            });
+            match result {
+                Ok(0) => return Err(Broken::Closed),
+                Ok(bytes) => {
+                    moved += bytes;
+                    sending.written += bytes;
+                    if sending.written == sending.head.len() + sending.payload.len() {
+                        let Some(mut sent) = self.sending.take() else { break };
+                        sent.done.drain(..).for_each(&mut done);
+                        sent.head.clear();
+                        self.spare = sent.head;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.full = true;
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(broken(&error)),
+            }
+        }
+        Ok(moved > 0)
+    }
+
+    /// The next write: any number of small frames, and one large one at the end.
+    fn gather(&mut self, memory: &impl Memory) -> Option<Sending> {
+        let mut sending = Sending {
+            head: std::mem::take(&mut self.spare),
+            payload: Payload::None,
+            written: 0,
+            done: Vec::new(),
+        };
+        while sending.head.len() < BUFFER_BYTES {
+            let Some(mut frame) = self.urgent.pop_front().or_else(|| self.queue.pop_front()) else { break };
+            let crc = memory.with(&frame.payload, |span| span.map_or(0, |span| span.crc32c()));
+            frame.header.payload_crc = crc;
+            sending.head.extend_from_slice(&frame.header.encode(crc32c::crc32c));
+            if let Some(fingerprint) = &frame.fingerprint {
+                sending.head.extend_from_slice(&fingerprint.encode(crc32c::crc32c));
+            }
+            sending.done.extend(frame.done);
+            if frame.payload.len() > GATHER_BYTES {
+                sending.payload = frame.payload;
+                break;
+            }
+            append(&mut sending.head, &frame.payload, memory);
+        }
+        (!sending.head.is_empty()).then_some(sending)
+    }
+
+    /// Reads what there is, up to a turn. Returns whether anything moved.
+    pub(crate) fn receive(&mut self, staging: &crate::sys::segment::Segment, inbox: &mut impl Inbox) -> Result<bool, Broken> {
+        let mut moved = 0;
+        while moved < TURN_BYTES {
+            self.parse(staging, inbox)?;
+            let result = match &mut self.receiving {
+                Some(receiving) => receiving.read(self.socket.as_fd(), staging),
+                None => {
+                    self.buffer.copy_within(self.filled.clone(), 0);
+                    self.filled = 0..self.filled.len();
+                    let space = Span::of(&mut self.buffer[self.filled.end..]);
+                    socket::recv(self.socket.as_fd(), space).inspect(|bytes| self.filled.end += bytes)
+                }
+            };
+            match result {
+                Ok(0) => return Err(Broken::Closed),
+                Ok(bytes) => moved += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(broken(&error)),
+            }
+        }
+        self.parse(staging, inbox)?;
+        Ok(moved > 0)
+    }
+
+    /// Works through the buffer: headers, small payloads, the beginnings of large ones.
+    fn parse(&mut self, staging: &crate::sys::segment::Segment, inbox: &mut impl Inbox) -> Result<(), Broken> {
+        loop {
+            if let Some(receiving) = &mut self.receiving {
+                let bytes = receiving.missing().min(self.filled.len());
+                receiving.take(&self.buffer[self.filled.start..self.filled.start + bytes], staging);
+                self.filled.start += bytes;
+                if receiving.missing() > 0 {
+                    return Ok(());
+                }
+                let Some(complete) = self.receiving.take() else { return Ok(()) };
+                complete.deliver(staging, inbox)?;
+            }
+            let Some((header, fingerprint, used)) = self.header()? else { return Ok(()) };
+            self.filled.start += used;
+            let destination = inbox.admit(&header, fingerprint.as_ref())?;
+            self.receiving = Some(Receiving { header, destination, received: 0 });
+        }
+    }
+
+    fn header(&self) -> Result<Option<(Header, Option<Fingerprint>, usize)>, Broken> {
+        let bytes = &self.buffer[self.filled.clone()];
+        let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let header = Header::decode(head, crc32c::crc32c).map_err(|error| match error {
+            crate::core::wire::WireError::HeaderChecksum { .. } => Broken::Corrupt,
+            _ => Broken::Protocol("a frame that this version does not know"),
+        })?;
+        if !header.fingerprint {
+            return Ok(Some((header, None, HEADER_BYTES)));
+        }
+        let Some(bytes) = bytes[HEADER_BYTES..].first_chunk::<FINGERPRINT_BYTES>() else { return Ok(None) };
+        let fingerprint = Fingerprint::decode(bytes, crc32c::crc32c).map_err(|_| Broken::Corrupt)?;
+        Ok(Some((header, Some(fingerprint), HEADER_BYTES + FINGERPRINT_BYTES)))
+    }
+}
+
+static ZEROES: [u8; 16384] = [0; 16384];
+
+fn append(head: &mut Vec<u8>, payload: &Payload, memory: &impl Memory) {
+    let start = head.len();
+    head.resize(start + payload.len(), 0);
+    memory.with(payload, |span| {
+        if let Some(span) = span {
+            span.read(&mut head[start..]);
+        }
+    });
+}
+
+fn broken(error: &io::Error) -> Broken {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => Broken::Closed,
+        _ => Broken::Io(error.to_string()),
+    }
+}
+
+impl Receiving {
+    fn missing(&self) -> usize {
+        self.header.length as usize - self.received
+    }
+
+    fn span<'a>(&'a mut self, staging: &'a crate::sys::segment::Segment) -> Option<Span<'a>> {
+        let length = self.header.length as usize;
+        match &mut self.destination {
+            Destination::Staged(at) => Some(staging.span(*at..*at + length)),
+            Destination::Owned(bytes) => Some(Span::of(bytes)),
+            Destination::Skip => None,
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8], staging: &crate::sys::segment::Segment) {
+        let at = self.received;
+        if let Some(span) = self.span(staging) {
+            span.slice(at..at + bytes.len()).write(bytes);
+        }
+        self.received += bytes.len();
+    }
+
+    fn read(&mut self, socket: BorrowedFd<'_>, staging: &crate::sys::segment::Segment) -> io::Result<usize> {
+        let (at, missing) = (self.received, self.missing());
+        let mut scratch = [0u8; 8192];
+        let bytes = match self.span(staging) {
+            Some(span) => socket::recv(socket, span.slice(at..span.len()))?,
+            None => socket::recv(socket, Span::of(&mut scratch[..missing.min(8192)]))?,
+        };
+        self.received += bytes;
+        Ok(bytes)
+    }
+
+    fn deliver(mut self, staging: &crate::sys::segment::Segment, inbox: &mut impl Inbox) -> Result<(), Broken> {
+        let crc = self.span(staging).filter(|span| !span.is_empty()).map(|span| span.crc32c());
+        if crc.is_some_and(|crc| crc != self.header.payload_crc) && inbox.matters(&self.header) {
+            return Err(Broken::Corrupt);
+        }
+        inbox.arrived(&self.header, self.destination)
+    }
+}

@@ -1,0 +1,106 @@
+//! Handles of running operations.
+
+use crate::{Error, Result, node::Node};
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
+    time::Duration,
+};
+
+/// The end of an operation, shared by the engine and whoever waits.
+#[derive(Debug, Default)]
+pub(crate) struct Completion {
+    done: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    result: Option<Result<()>>,
+    listeners: Vec<(Sender<u64>, u64)>,
+}
+
+impl Completion {
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn result(&self) -> Option<Result<()>> {
+        if !self.is_done() {
+            return None;
+        }
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).result.clone()
+    }
+
+    /// Sets the result, once.
+    pub(crate) fn finish(&self, result: Result<()>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.result.is_none() {
+            state.result = Some(result);
+            self.done.store(true, Ordering::Release);
+            for (listener, token) in state.listeners.drain(..) {
+                // A listener that has gone away does not want to know.
+                let _gone = listener.send(token);
+            }
+        }
+    }
+
+    fn listen(&self, listener: Sender<u64>, token: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.result {
+            None => state.listeners.push((listener, token)),
+            Some(_) => {
+                let _gone = listener.send(token);
+            }
+        }
+    }
+}
+
+/// A running operation. Dropping it does not stop the operation.
+#[must_use = "an operation's errors are seen by waiting for it"]
+pub struct Pending {
+    pub(crate) node: Arc<Node>,
+    pub(crate) completion: Arc<Completion>,
+}
+
+impl Pending {
+    /// Waits for the operation, driving the engine meanwhile. Every caller gets the same result.
+    ///
+    /// # Errors
+    /// Those of the operation; see [`ErrorKind`](crate::ErrorKind).
+    pub fn wait(&self) -> Result<()> {
+        self.node.wait(&self.completion, None);
+        self.completion.result().unwrap_or_else(|| Err(Error::new(crate::ErrorKind::Closed)))
+    }
+
+    /// Waits for at most `limit`. Returns `None` if the operation is still running then.
+    pub fn wait_for(&self, limit: Duration) -> Option<Result<()>> {
+        self.node.wait(&self.completion, Some(limit));
+        self.completion.result()
+    }
+
+    /// Whether the operation is over.
+    pub fn is_done(&self) -> bool {
+        self.completion.is_done()
+    }
+
+    /// The result, once the operation is over.
+    pub fn result(&self) -> Option<Result<()>> {
+        self.completion.result()
+    }
+
+    /// Has `token` sent to `listener` when the operation is over; at once if it is already.
+    pub fn notify(&self, listener: Sender<u64>, token: u64) {
+        self.completion.listen(listener, token);
+    }
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("done", &self.is_done()).finish_non_exhaustive()
+    }
+}

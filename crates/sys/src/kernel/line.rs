@@ -1,0 +1,273 @@
+//! One step of a pass, line by line: plain loops that the compiler turns into the vector code of an instruction set.
+
+use super::Source;
+use herringbone_core::element::{Element, Number, Reduction};
+use herringbone_core::schedule::Form;
+use std::mem::{MaybeUninit, size_of};
+use std::ptr;
+
+/// How one instruction set handles a line: `LINE` elements, folded at a time. All loads of a line come before its
+/// stores, so the target may be a source.
+pub(super) trait Isa<const LINE: usize> {
+    /// The elements at `from`, lifted.
+    ///
+    /// # Safety
+    /// A line of elements can be read at `from`, which need not be aligned. The CPU has the instruction set.
+    #[inline(always)]
+    unsafe fn lift<R: Reduction>(from: *const R::Element) -> [R::Acc; LINE] {
+        // SAFETY: as the caller says.
+        unsafe { lift::<R, LINE>(from) }
+    }
+
+    /// Rounds scaled results and writes them.
+    ///
+    /// # Safety
+    /// A line of elements can be written at `into`, which need not be aligned. The CPU has the instruction set.
+    #[inline(always)]
+    unsafe fn round<R: Reduction>(line: [R::Acc; LINE], into: *mut R::Element) {
+        // SAFETY: as the caller says.
+        unsafe { round::<R, LINE>(line, into) }
+    }
+}
+
+/// [`Isa::lift`] as a plain loop: the meaning.
+///
+/// # Safety
+/// A line of elements can be read at `from`, which need not be aligned.
+#[inline(always)]
+pub(super) unsafe fn lift<R: Reduction, const LINE: usize>(from: *const R::Element) -> [R::Acc; LINE] {
+    let mut line = [R::Acc::default(); LINE];
+    for (at, acc) in line.iter_mut().enumerate() {
+        // SAFETY: at < LINE, and the caller vouches for a line.
+        *acc = R::lift(unsafe { from.add(at).read_unaligned() });
+    }
+    line
+}
+
+/// [`Isa::round`] as a plain loop: the meaning.
+///
+/// # Safety
+/// A line of elements can be written at `into`, which need not be aligned.
+#[inline(always)]
+pub(super) unsafe fn round<R: Reduction, const LINE: usize>(line: [R::Acc; LINE], into: *mut R::Element) {
+    for (at, acc) in line.into_iter().enumerate() {
+        // SAFETY: at < LINE, and the caller vouches for a line.
+        unsafe { into.add(at).write_unaligned(R::round(acc)) }
+    }
+}
+
+/// How long an item of this form is.
+#[inline(always)]
+pub(super) fn width<R: Reduction>(form: Form) -> usize {
+    match form {
+        Form::Plain => size_of::<R::Element>(),
+        Form::Acc => size_of::<R::Acc>(),
+    }
+}
+
+/// What is done with each element in turn.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    /// Operands that merge in pairs: the first `count`, which is 1, 2 or 4.
+    pub(super) inputs: [*const u8; 4],
+    pub(super) count: usize,
+    /// The form of all operands.
+    pub(super) form: Form,
+    /// An earlier partial result to merge with, or null.
+    pub(super) left: *const u8,
+    /// Where the result goes: elements if it is finished, otherwise accumulators.
+    pub(super) into: *mut u8,
+    /// For a finished result: the number of contributors.
+    pub(super) finish: Option<u32>,
+}
+
+impl Step {
+    /// A step over these sources, from `offset` bytes after their start, with nowhere to go yet.
+    #[inline(always)]
+    pub(super) fn of_sources(sources: &[Source<'_>], offset: usize) -> Self {
+        let mut step = Self { count: sources.len(), form: sources[0].form, ..Self::of_row(ptr::null()) };
+        for (input, source) in step.inputs.iter_mut().zip(sources) {
+            *input = source.span.as_ptr().wrapping_add(offset);
+        }
+        step
+    }
+
+    /// A step over a partial result, with nowhere to go yet.
+    #[inline(always)]
+    pub(super) fn of_row(row: *const u8) -> Self {
+        Self {
+            inputs: [row, ptr::null(), ptr::null(), ptr::null()],
+            count: 1,
+            form: Form::Acc,
+            left: ptr::null(),
+            into: ptr::null_mut(),
+            finish: None,
+        }
+    }
+
+    /// The form of the result.
+    #[inline(always)]
+    fn result_form(&self) -> Form {
+        if self.finish.is_some() { Form::Plain } else { Form::Acc }
+    }
+
+    /// Does it for `len` elements: whole lines where they lie, then the rest as a line of copies.
+    ///
+    /// # Safety
+    /// All memory that the step names can be read (`into`: written) for `len` items of its form; what is read equals
+    /// `into` or does not overlap it; and the CPU has the instruction set.
+    #[inline(always)]
+    pub(super) unsafe fn run<I: Isa<LINE>, R: Reduction, const LINE: usize>(&self, len: usize) {
+        let rest = len % LINE;
+        let mut pads = MaybeUninit::<[Pad; 6]>::uninit();
+        // SAFETY: the last `rest` of the `len` items are there to be copied.
+        let last = unsafe { self.padded::<R, LINE>(len - rest, rest, pads.as_mut_ptr().cast()) };
+        // One loop over both, so that there is one copy of the code, and no second way to fold.
+        for (step, lines) in [(self, len / LINE), (&last, usize::from(rest > 0))] {
+            // SAFETY: the whole lines are among the `len` items, and the pads hold a line.
+            unsafe { step.fold_lines::<I, R, LINE>(lines) }
+        }
+        let width = width::<R>(self.result_form());
+        // SAFETY: the line was folded into a pad, and there is room for the last `rest` of `len` items.
+        unsafe {
+            ptr::copy_nonoverlapping(last.into, self.into.wrapping_add((len - rest) * width), rest * width)
+        }
+    }
+
+    /// The step on copies of the `rest` items from `at` on, each filled up with zeros to a line.
+    ///
+    /// # Safety
+    /// The items can be read, and there are six pads.
+    #[inline(always)]
+    unsafe fn padded<R: Reduction, const LINE: usize>(&self, at: usize, rest: usize, pads: *mut Pad) -> Self {
+        let mut step = Self { into: pads.wrapping_add(5).cast(), ..*self };
+        if rest == 0 {
+            return step;
+        }
+        let sources = step.inputs.iter_mut().take(self.count).map(|input| (input, self.form));
+        let left = (!self.left.is_null()).then_some((&mut step.left, Form::Acc));
+        for (index, (source, form)) in sources.chain(left).enumerate() {
+            let (pad, width) = (pads.wrapping_add(index).cast::<u8>(), width::<R>(form));
+            // SAFETY: there are at most four inputs and a left operand, each of which has the items; a pad has room
+            // for a line of any type.
+            unsafe {
+                ptr::copy_nonoverlapping(source.wrapping_add(at * width), pad, rest * width);
+                ptr::write_bytes(pad.add(rest * width), 0, (LINE - rest) * width);
+            }
+            *source = pad;
+        }
+        step
+    }
+
+    /// Folds whole lines.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run), for so many lines.
+    #[inline(always)]
+    unsafe fn fold_lines<I: Isa<LINE>, R: Reduction, const LINE: usize>(&self, lines: usize) {
+        let alike = R::Element::DTYPE == R::Acc::DTYPE;
+        let partial = self.form == Form::Acc && !alike;
+        // SAFETY: as the caller says; the count of inputs is the one that is passed on.
+        unsafe {
+            match (partial, self.count) {
+                (false, 1) => self.fold_lines_of::<I, R, LINE, false, 1>(lines),
+                (false, 2) => self.fold_lines_of::<I, R, LINE, false, 2>(lines),
+                (false, _) => self.fold_lines_of::<I, R, LINE, false, 4>(lines),
+                (true, 1) => self.fold_lines_of::<I, R, LINE, true, 1>(lines),
+                (true, 2) => self.fold_lines_of::<I, R, LINE, true, 2>(lines),
+                (true, _) => self.fold_lines_of::<I, R, LINE, true, 4>(lines),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`fold_lines`](Self::fold_lines); there are `K` inputs, accumulators if `PARTIAL`, otherwise elements.
+    #[inline(always)]
+    unsafe fn fold_lines_of<I, R, const LINE: usize, const PARTIAL: bool, const K: usize>(&self, lines: usize)
+    where
+        I: Isa<LINE>,
+        R: Reduction,
+    {
+        for at in (0..lines).map(|line| line * LINE) {
+            // SAFETY: the caller vouches for this line of every input, in the form that PARTIAL says.
+            let input = |k: usize| unsafe {
+                match PARTIAL {
+                    true => load(self.inputs[k].cast::<R::Acc>().add(at)),
+                    false => I::lift::<R>(self.inputs[k].cast::<R::Element>().add(at)),
+                }
+            };
+            let mut acc = match K {
+                1 => input(0),
+                2 => merge::<R, LINE>(input(0), input(1)),
+                _ => merge::<R, LINE>(
+                    merge::<R, LINE>(input(0), input(1)),
+                    merge::<R, LINE>(input(2), input(3)),
+                ),
+            };
+            // SAFETY: the caller vouches for this line of accumulators at `left`, unless it is null, and for this
+            // line at `into`, of elements if there is something to finish, otherwise of accumulators.
+            unsafe {
+                if !self.left.is_null() {
+                    acc = merge::<R, LINE>(load(self.left.cast::<R::Acc>().add(at)), acc);
+                }
+                match self.finish {
+                    Some(n) => {
+                        I::round::<R>(scale::<R, LINE>(acc, n), self.into.cast::<R::Element>().add(at))
+                    }
+                    None => store(canonical(acc), self.into.cast::<R::Acc>().add(at)),
+                }
+            }
+        }
+    }
+}
+
+/// The longest line of any instruction set.
+pub(super) const MAX_LINE: usize = 64;
+
+/// Room for a line of any type.
+#[repr(C, align(64))]
+struct Pad([u8; MAX_LINE * size_of::<u64>()]);
+
+/// # Safety
+/// A line of accumulators can be read at `from`, which need not be aligned.
+#[inline(always)]
+unsafe fn load<A: Number, const LINE: usize>(from: *const A) -> [A; LINE] {
+    // SAFETY: as the caller says; an array lies in memory as its items do.
+    unsafe { from.cast::<[A; LINE]>().read_unaligned() }
+}
+
+/// # Safety
+/// A line of accumulators can be written at `into`, which need not be aligned.
+#[inline(always)]
+unsafe fn store<A: Number, const LINE: usize>(line: [A; LINE], into: *mut A) {
+    // SAFETY: as the caller says; an array lies in memory as its items do.
+    unsafe { into.cast::<[A; LINE]>().write_unaligned(line) }
+}
+
+/// Canonical NaNs for all NaNs.
+#[inline(always)]
+pub(super) fn canonical<A: Number, const LINE: usize>(line: [A; LINE]) -> [A; LINE] {
+    let mut canonical = line;
+    for acc in &mut canonical {
+        *acc = acc.canonical();
+    }
+    canonical
+}
+
+#[inline(always)]
+fn merge<R: Reduction, const LINE: usize>(a: [R::Acc; LINE], b: [R::Acc; LINE]) -> [R::Acc; LINE] {
+    let mut merged = a;
+    for (a, b) in merged.iter_mut().zip(b) {
+        *a = R::merge(*a, b);
+    }
+    merged
+}
+
+#[inline(always)]
+fn scale<R: Reduction, const LINE: usize>(line: [R::Acc; LINE], contributors: u32) -> [R::Acc; LINE] {
+    let mut scaled = line;
+    for acc in &mut scaled {
+        *acc = R::scale(*acc, contributors);
+    }
+    scaled
+}

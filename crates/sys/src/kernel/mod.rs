@@ -1,0 +1,186 @@
+//! The arithmetic: folding N sources in one pass, in the shape that a schedule asks for.
+//!
+//! What a fold means is said in [`herringbone_core::element`], element by element. The code here is generic over that
+//! and compiled once per [`Level`]; all levels give the same bits, at any length and alignment, whatever floating-point
+//! mode the calling thread has set. Nothing here is fused, reordered, or multiplied where it should be divided.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod block;
+mod line;
+mod mode;
+mod portable;
+mod shape;
+
+use crate::span::Span;
+use herringbone_core::element::{DType, ReduceOp, Reduction, Visitor, dispatch};
+use herringbone_core::schedule::Form;
+use mode::DefaultMode;
+use std::fmt;
+
+/// One of the values that a fold joins.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// Where it is.
+    pub span: Span<'a>,
+    /// Whether it is an input, or a partial result in the accumulator's type.
+    pub form: Form,
+    /// How many merges follow: the sources are pushed on a stack in order, and each merge joins the top two.
+    pub merges: u8,
+}
+
+/// Instructions that a fold can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// What every CPU of the compilation target has.
+    Portable,
+    /// AVX2 and F16C.
+    Avx2,
+    /// AVX-512: F, BW, DQ and VL.
+    Avx512,
+}
+
+impl Level {
+    /// All levels, slowest first.
+    pub const ALL: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];
+
+    /// Whether this CPU has it. Asked of the CPU once, then remembered.
+    #[cfg(target_arch = "x86_64")]
+    pub fn is_available(self) -> bool {
+        match self {
+            Level::Portable => true,
+            Level::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
+            Level::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+        }
+    }
+
+    /// Whether this CPU has it. Asked of the CPU once, then remembered.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn is_available(self) -> bool {
+        self == Level::Portable
+    }
+
+    /// The fastest one that this CPU has.
+    pub fn best() -> Self {
+        Self::ALL.into_iter().rev().find(|level| level.is_available()).unwrap_or(Level::Portable)
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Level::Portable => "portable",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        })
+    }
+}
+
+/// Folds `sources` into `into`, with the fastest instructions that there are.
+///
+/// With `finish`, the number of contributors, the result is elements ([`Form::Plain`]): divided if it is an average,
+/// and rounded. Without, it is a partial result ([`Form::Acc`]). Every NaN that is written is the canonical one.
+///
+/// There are as many elements as `into` has room for. Spans need no alignment. `into` may be one of the sources, or
+/// several of them; in any other way it must not overlap them.
+///
+/// # Panics
+/// If `into` is not writable or not a whole number of items, a source has another number of them, `into` overlaps a
+/// source without being it, `into_form` is not what `finish` makes it, an average is finished for no contributors, or
+/// the sources do not fold into exactly one result.
+#[track_caller]
+pub fn fold(
+    dtype: DType,
+    op: ReduceOp,
+    into: Span<'_>,
+    into_form: Form,
+    sources: &[Source<'_>],
+    finish: Option<u32>,
+) {
+    fold_with(Level::best(), dtype, op, into, into_form, sources, finish);
+}
+
+/// [`fold`], with the instructions of `level`: for comparing levels.
+///
+/// # Panics
+/// As [`fold`] does, and if the CPU does not have the level.
+#[track_caller]
+pub fn fold_with(
+    level: Level,
+    dtype: DType,
+    op: ReduceOp,
+    into: Span<'_>,
+    into_form: Form,
+    sources: &[Source<'_>],
+    finish: Option<u32>,
+) {
+    assert!(level.is_available(), "this CPU has no {level}");
+    let finished = if finish.is_some() { Form::Plain } else { Form::Acc };
+    assert!(into_form == finished, "a fold makes elements if it is the last, and otherwise partial results");
+    assert!(op != ReduceOp::Average || finish != Some(0), "an average of no contributors");
+    let width = |form| match form {
+        Form::Plain => dtype.bytes(),
+        Form::Acc => dtype.accumulator(op).bytes(),
+    };
+    let count = into.len() / width(into_form);
+    assert!(into.len() == count * width(into_form), "{} bytes are no whole number of items", into.len());
+    for source in sources {
+        let bytes = count * width(source.form);
+        assert!(source.span.len() == bytes, "a source of {} bytes, not {bytes}", source.span.len());
+        let is_target = source.span.same_start(into) && source.span.len() == into.len();
+        assert!(is_target || !source.span.overlaps(into), "the target overlaps a source without being it");
+    }
+    let job = Job { sources, rows: shape::rows(sources), into: into.as_mut_ptr(), finish, count };
+    let _mode = DefaultMode::enter();
+    dispatch(dtype, op, Run { level, job });
+}
+
+/// A fold that has been checked.
+///
+/// Each source has `count` items of its form; `into` is valid for writing `count` elements if the fold finishes, and
+/// otherwise accumulators; none overlaps it without being equal to it; and the sources fold into one result with at
+/// most `rows` partial results put aside.
+struct Job<'a> {
+    sources: &'a [Source<'a>],
+    rows: usize,
+    into: *mut u8,
+    finish: Option<u32>,
+    count: usize,
+}
+
+impl Job<'_> {
+    fn result_form(&self) -> Form {
+        if self.finish.is_some() { Form::Plain } else { Form::Acc }
+    }
+}
+
+struct Run<'a> {
+    level: Level,
+    job: Job<'a>,
+}
+
+impl Visitor for Run<'_> {
+    type Output = ();
+
+    fn visit<R: Reduction>(self) {
+        // SAFETY: `fold_with` has checked the job, with the element type and operation of `R`, and the level.
+        unsafe {
+            match self.level {
+                Level::Portable => portable::fold::<R>(&self.job),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => avx2::fold::<R>(&self.job),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 => avx512::fold::<R>(&self.job),
+                #[cfg(not(target_arch = "x86_64"))]
+                Level::Avx2 | Level::Avx512 => unreachable!("not available on this target"),
+            }
+        }
+    }
+}

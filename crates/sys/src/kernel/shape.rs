@@ -1,0 +1,67 @@
+//! The shape of a fold, in the pieces that a pass takes it in.
+
+use super::Source;
+
+/// The deepest stack that a canonical tree over 32-bit fold keys needs. With a limit, a pass can give each partial
+/// result a fair share of a small scratch memory.
+const MAX_DEPTH: usize = 33;
+
+/// One, two or four sources of one form that fold into one partial result without leaving the registers.
+pub(super) struct Group<'s, 'a> {
+    pub(super) sources: &'s [Source<'a>],
+    /// How many merges with earlier partial results follow.
+    pub(super) merges: usize,
+}
+
+/// Takes the groups of a list of sources, from left to right.
+pub(super) struct Groups<'s, 'a>(&'s [Source<'a>]);
+
+impl<'s, 'a> Groups<'s, 'a> {
+    pub(super) fn of(sources: &'s [Source<'a>]) -> Self {
+        Self(sources)
+    }
+
+    /// Whether no group is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'s, 'a> Iterator for Groups<'s, 'a> {
+    type Item = Group<'s, 'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Group<'s, 'a>> {
+        let form = self.0.first()?.form;
+        let merges =
+            |at: usize| self.0.get(at).filter(|source| source.form == form).map(|source| source.merges);
+        let (size, inner) = match [merges(0), merges(1), merges(2), merges(3)] {
+            [Some(0), Some(1), Some(0), Some(2..)] => (4, 2),
+            [Some(0), Some(1..), ..] => (2, 1),
+            _ => (1, 0),
+        };
+        let (sources, rest) = self.0.split_at(size);
+        self.0 = rest;
+        Some(Group { sources, merges: usize::from(sources[size - 1].merges - inner) })
+    }
+}
+
+/// How many partial results a pass has to put aside at once.
+///
+/// # Panics
+/// If the sources do not fold into exactly one result, or need a deeper stack than any group's tree does.
+#[track_caller]
+pub(super) fn rows(sources: &[Source<'_>]) -> usize {
+    let (mut open, mut rows) = (0, 0);
+    let mut groups = Groups::of(sources);
+    while let Some(group) = groups.next() {
+        assert!(group.merges <= open, "the merges of a fold exceed its partial results");
+        open = open + 1 - group.merges;
+        assert!(open <= MAX_DEPTH, "a fold with more than {MAX_DEPTH} open partial results");
+        if !groups.is_empty() {
+            rows = rows.max(open);
+        }
+    }
+    assert!(open == 1, "a fold of {} sources leaves {open} partial results", sources.len());
+    rows
+}

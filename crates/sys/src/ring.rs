@@ -1,0 +1,260 @@
+//! A ring of small messages between two processes: one producer, one consumer, no lock, no compare-and-swap.
+//!
+//! Each side writes to its own segment only. The **cells** lie in the producer's: 16 words, two cache lines; the first
+//! word, the *stamp*, is `number << 4 | length`, where messages are numbered from 1. The **tail** lies in the
+//! consumer's segment: how many messages it has taken. Both must be zero at first.
+//!
+//! # Why it is right
+//! Let message `n` lie in cell `(n - 1) mod capacity`.
+//! * *No message is lost or reordered.* The producer writes `n` only if it has seen a tail of at least
+//!   `n - capacity`, so the message that lay there was taken. The consumer waits for stamp `n` and nothing else; until
+//!   the producer stores it, the cell's stamp is 0 or that of message `n - capacity`.
+//! * *No message is torn.* The words are stored before the stamp, and that store releases what the consumer's load of
+//!   the stamp acquires: so the consumer reads the words of `n` or later ones. Not later ones: the producer stores
+//!   words of `n + capacity` only after it has acquired a tail of at least `n`, which the consumer released after
+//!   it had read the words.
+//! * *A faulty partner does no harm beyond the messages.* The consumer takes an index from its own count and a length
+//!   from four bits. A producer that writes other stamps is never heard again. The producer believes a tail only
+//!   within what it has sent; any other counts as "full".
+//!
+//! # Slots: one writer, many readers
+//! A payload that does not fit a cell lies in a **slot** of the writer's segment, read in place by all its readers. The
+//! writer fills the slot, then pushes one message to each reader's ring; a reader that has used the payload pushes a
+//! grant to the ring back; the writer fills the slot again only when it has popped a grant from every reader it named.
+//! Each pop acquires what the push released. So each reader's reads of the payload come after the writer's stores,
+//! and the next stores come after all those reads: a payload is never torn, although it has no lock and no
+//! sequence of its own. Both models are tried in every order by `tests/loom.rs`.
+
+use crate::sync::{AtomicU64, Ordering};
+use std::ops::Deref;
+
+/// Words of a cell: the stamp and the message.
+const CELL_WORDS: usize = 16;
+/// Bits of the stamp that hold the length.
+const LENGTH_BITS: u32 = 4;
+
+/// The longest message, in words.
+pub const MESSAGE_WORDS: usize = CELL_WORDS - 1;
+
+/// Words for a tail: two cache lines, since processors fetch them in pairs.
+pub const TAIL_WORDS: usize = 16;
+
+/// Words for the cells of a ring of `capacity` messages; best placed at a multiple of 16 words.
+///
+/// # Panics
+/// If `capacity` is not a power of two.
+pub const fn cells_words(capacity: usize) -> usize {
+    assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two");
+    capacity * CELL_WORDS
+}
+
+/// The sending end.
+pub struct Producer<C, T> {
+    cells: C,
+    tail: T,
+    capacity: u64,
+    /// Messages sent.
+    sent: u64,
+    /// The last tail seen; `sent - capacity <= taken <= sent`.
+    taken: u64,
+}
+
+/// The receiving end.
+pub struct Consumer<C, T> {
+    cells: C,
+    tail: T,
+    capacity: u64,
+    /// Messages taken.
+    taken: u64,
+}
+
+impl<C, T> Producer<C, T>
+where
+    C: Deref<Target = [AtomicU64]>,
+    T: Deref<Target = [AtomicU64]>,
+{
+    /// The sending end over `cells` (see [`cells_words`]; ours to write) and the partner's `tail` (its first word is
+    /// read). A ring has one.
+    ///
+    /// # Panics
+    /// If `cells` is not a power of two of cells, or `tail` is empty.
+    pub fn new(cells: C, tail: T) -> Self {
+        let capacity = capacity(&cells, &tail);
+        Producer { cells, tail, capacity, sent: 0, taken: 0 }
+    }
+
+    /// Sends `message`, unless the ring is full.
+    ///
+    /// # Panics
+    /// If it is longer than [`MESSAGE_WORDS`].
+    #[must_use = "a full ring takes nothing"]
+    pub fn try_push(&mut self, message: &[u64]) -> bool {
+        assert!(message.len() <= MESSAGE_WORDS, "a message of {} words; a cell holds 15", message.len());
+        if !self.has_room() {
+            return false;
+        }
+        let cell = cell(&self.cells, self.capacity, self.sent);
+        for (word, value) in cell[1..].iter().zip(message) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        self.sent += 1;
+        cell[0].store(self.sent << LENGTH_BITS | message.len() as u64, Ordering::Release);
+        true
+    }
+
+    /// Whether [`try_push`](Self::try_push) would send now. Looks at the partner's tail only when the ring is full as
+    /// far as known.
+    pub fn has_room(&mut self) -> bool {
+        if self.sent - self.taken == self.capacity {
+            let tail = self.tail[0].load(Ordering::Acquire);
+            if tail.wrapping_sub(self.taken) <= self.capacity {
+                self.taken = tail;
+            }
+        }
+        self.sent - self.taken < self.capacity
+    }
+}
+
+impl<C, T> Consumer<C, T>
+where
+    C: Deref<Target = [AtomicU64]>,
+    T: Deref<Target = [AtomicU64]>,
+{
+    /// The receiving end over the partner's `cells` and a `tail` of ours (its first word is written). A ring has one.
+    ///
+    /// # Panics
+    /// If `cells` is not a power of two of cells, or `tail` is empty.
+    pub fn new(cells: C, tail: T) -> Self {
+        let capacity = capacity(&cells, &tail);
+        Consumer { cells, tail, capacity, taken: 0 }
+    }
+
+    /// Takes the next message, if there is one: copies it into `into` and returns it.
+    ///
+    /// What this end did before comes before whatever the other end does with the [room](Producer::has_room) that this
+    /// makes; so a slot that belongs to the cell may be used until its message is taken.
+    pub fn try_pop<'a>(&mut self, into: &'a mut [u64; MESSAGE_WORDS]) -> Option<&'a [u64]> {
+        let cell = cell(&self.cells, self.capacity, self.taken);
+        let len = self.next_len(cell)?;
+        for (value, word) in into[..len].iter_mut().zip(&cell[1..]) {
+            *value = word.load(Ordering::Relaxed);
+        }
+        self.taken += 1;
+        self.tail[0].store(self.taken, Ordering::Release);
+        Some(&into[..len])
+    }
+
+    /// Whether there is a message; what a sleeper checks after it has announced its sleep.
+    pub fn has_message(&self) -> bool {
+        self.next_len(cell(&self.cells, self.capacity, self.taken)).is_some()
+    }
+
+    /// The length of the next message, once its stamp says that it is there.
+    fn next_len(&self, cell: &[AtomicU64]) -> Option<usize> {
+        let stamp = cell[0].load(Ordering::Acquire);
+        let len = stamp & ((1 << LENGTH_BITS) - 1);
+        (stamp >> LENGTH_BITS == self.taken + 1).then_some(len as usize)
+    }
+}
+
+/// How many messages `cells` hold.
+fn capacity(cells: &[AtomicU64], tail: &[AtomicU64]) -> u64 {
+    let capacity = cells.len() / CELL_WORDS;
+    assert_eq!(cells.len(), cells_words(capacity), "a ring consists of whole cells");
+    assert!(!tail.is_empty(), "a tail is at least a word");
+    capacity as u64
+}
+
+/// The cell of the message after `before` others.
+fn cell(cells: &[AtomicU64], capacity: u64, before: u64) -> &[AtomicU64] {
+    let start = (before & (capacity - 1)) as usize * CELL_WORDS;
+    &cells[start..start + CELL_WORDS]
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::segment::Segment;
+    use std::sync::Arc;
+    use std::thread;
+
+    fn zeroes(words: usize) -> Arc<[AtomicU64]> {
+        (0..words).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    #[test]
+    fn messages_keep_their_order_length_and_words_through_segments() {
+        const MESSAGES: u64 = 20_000;
+        let producers = Arc::new(Segment::create("cells", cells_words(8) * 8).unwrap());
+        let consumers = Arc::new(Segment::create("tail", TAIL_WORDS * 8).unwrap());
+        let mut producer = Producer::new(producers.words(0..cells_words(8)), consumers.words(0..TAIL_WORDS));
+        let mut consumer = Consumer::new(producers.words(0..cells_words(8)), consumers.words(0..TAIL_WORDS));
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                for n in 0..MESSAGES {
+                    let message = [n; MESSAGE_WORDS];
+                    while !producer.try_push(&message[..n as usize % 16]) {
+                        thread::yield_now();
+                    }
+                }
+            });
+            let mut room = [0; MESSAGE_WORDS];
+            for n in 0..MESSAGES {
+                let message = loop {
+                    if consumer.has_message() {
+                        break consumer.try_pop(&mut room).unwrap();
+                    }
+                    thread::yield_now();
+                };
+                assert_eq!(message, &[n; MESSAGE_WORDS][..n as usize % 16]);
+            }
+        });
+        assert!(!consumer.has_message());
+    }
+
+    #[test]
+    fn a_full_ring_takes_nothing_until_a_message_was_taken() {
+        let (cells, tail) = (zeroes(cells_words(2)), zeroes(1));
+        let mut producer = Producer::new(Arc::clone(&cells), Arc::clone(&tail));
+        let mut consumer = Consumer::new(cells, tail);
+        let mut room = [0; MESSAGE_WORDS];
+        assert!(producer.try_push(&[1]) && producer.try_push(&[]) && !producer.try_push(&[3]));
+        assert_eq!(consumer.try_pop(&mut room), Some(&[1][..]));
+        assert!(producer.try_push(&[3]) && !producer.has_room());
+        assert_eq!(consumer.try_pop(&mut room), Some(&[][..]));
+        assert_eq!(consumer.try_pop(&mut room), Some(&[3][..]));
+        assert_eq!(consumer.try_pop(&mut room), None);
+    }
+
+    #[test]
+    fn a_tail_that_no_consumer_could_have_written_counts_as_full() {
+        let (cells, tail) = (zeroes(cells_words(2)), zeroes(1));
+        let mut producer = Producer::new(cells, Arc::clone(&tail));
+        assert!(producer.try_push(&[]) && producer.try_push(&[]));
+        for lie in [3, u64::MAX, 1 << 63] {
+            tail[0].store(lie, Ordering::Relaxed);
+            assert!(!producer.try_push(&[]));
+        }
+        tail[0].store(1, Ordering::Relaxed);
+        assert!(producer.try_push(&[]));
+    }
+
+    #[test]
+    fn stamps_out_of_turn_are_not_messages() {
+        let (cells, tail) = (zeroes(cells_words(4)), zeroes(1));
+        let mut consumer = Consumer::new(Arc::clone(&cells), tail);
+        let mut room = [0; MESSAGE_WORDS];
+        for stamp in [2 << 4, u64::MAX, 15] {
+            cells[0].store(stamp, Ordering::Relaxed);
+            assert_eq!(consumer.try_pop(&mut room), None);
+        }
+        cells[0].store(1 << 4 | 15, Ordering::Relaxed);
+        assert_eq!(consumer.try_pop(&mut room).unwrap().len(), MESSAGE_WORDS);
+    }
+
+    #[test]
+    #[should_panic(expected = "power of two")]
+    fn a_capacity_is_a_power_of_two() {
+        let _ = Producer::new(zeroes(3 * CELL_WORDS), zeroes(1));
+    }
+}

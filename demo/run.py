@@ -1,0 +1,186 @@
+"""The demo: the same training twice, through Herringbone with reducers and through Gloo, and what it showed.
+
+Starts the reducers and, under torchrun, the workers of demo/train.py; compares the ranks with each other and the two
+runs as a whole; prints what moved where and draws it. Whatever happens, no process stays behind. Exit code 0: all
+ranks hold the same bits and both runs agree; 1: they do not, or a process failed.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+
+import numpy
+
+from picture import human, picture
+
+HERE = pathlib.Path(__file__).resolve().parent
+BINARY = HERE.parent / "target" / "release" / "herringbone"
+RTOL, ATOL = 1e-3, 1e-6
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the text says why."""
+
+
+class Processes:
+    """Every process that the demo starts, each with its children in a session of its own."""
+
+    def __init__(self):
+        self.running = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for ask, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, None)):
+            for process in self.running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, ask)
+            for process in self.running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(patience)
+
+    def start(self, command, **options):
+        """Starts a command; it ends with the demo at the latest."""
+        process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL, **options)
+        self.running.append(process)
+        return process
+
+    def reducer(self, environment):
+        """Starts a reducer on a free port of this machine and returns its address."""
+        command = [BINARY, "serve", "--listen", "127.0.0.1:0", "--json"]
+        process = self.start(command, env=environment, stdout=subprocess.PIPE, text=True)
+        line = process.stdout.readline()
+        if not line:
+            raise DemoFailed(f"`{BINARY.name} serve` ended with exit code {process.wait()}")
+        return json.loads(line)["listening"]
+
+    def train(self, backend, workers, epochs, out, environment):
+        """Trains through `backend`; returns what every rank left behind, and rank 0's parameters."""
+        out.mkdir()
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+        script = [HERE / "train.py", "--backend", backend, "--epochs", str(epochs), "--out", out]
+        code = self.start(torchrun + script, env=environment | {"OMP_NUM_THREADS": "1"}).wait()
+        if code != 0:
+            raise DemoFailed(f"the training through {backend} ended with exit code {code}")
+        ranks = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(workers)]
+        with numpy.load(out / "parameters.npz") as parameters:
+            return ranks, dict(parameters)
+
+
+def both_runs(options, folder):
+    """Trains through Herringbone and then through Gloo."""
+    with Processes() as processes:
+        token = {"HERRINGBONE_TOKEN": secrets.token_hex(16)}
+        servers = [processes.reducer(os.environ | token) for _ in range(options.reducers)]
+        print(f"reducers: {', '.join(servers)}", flush=True)
+        ours = token | {"HERRINGBONE_REDUCERS": ",".join(servers), "HERRINGBONE_ALGORITHM": "reduction_server"}
+        return [
+            processes.train(backend, options.workers, options.epochs, folder / backend, os.environ | extra)
+            for backend, extra in (("herringbone", ours), ("gloo", {}))
+        ]
+
+
+def difference(ours, theirs):
+    """The greatest |a - b| over all parameters, and whether all are equal within the tolerance."""
+    greatest = max(float(numpy.max(numpy.abs(ours[name] - theirs[name]))) for name in theirs)
+    equal = all(numpy.allclose(ours[name], theirs[name], rtol=RTOL, atol=ATOL) for name in theirs)
+    return greatest, equal
+
+
+def summary(ranks):
+    """What table and picture say about either run."""
+    first = ranks[0]
+    return {
+        "accuracy": [epoch["accuracy"] for epoch in first["history"]],
+        "step_seconds": first["seconds"] / first["steps"],
+        "steps": first["steps"],
+        "parameters": first["parameters"],
+    }
+
+
+def account(ranks, reducers):
+    """What the engine counted on each worker."""
+    stats = [rank["stats"] for rank in ranks]
+    all_reduces = stats[0]["operations"]["all_reduce"]
+    between = [[each["workers_shm"], each["workers_tcp"]] for each in stats]
+    return {
+        "reducers": reducers,
+        "to_reducers": [each["reducers_tcp"]["sent"] for each in stats],
+        "from_reducers": [each["reducers_tcp"]["received"] for each in stats],
+        "to_workers": [sum(way["sent"] for way in ways) for ways in between],
+        "operations": sum(sum(algorithms.values()) for algorithms in stats[0]["operations"].values()),
+        "all_reduces": sum(all_reduces.values()),
+        "algorithm": max(all_reduces, key=all_reduces.get),
+        "wait_seconds": sum(each["waiting_s"] for each in stats) / len(stats) / ranks[0]["steps"],
+    }
+
+
+def table(run, gloo):
+    """Prints accuracy by epoch, then what moved where."""
+    print(f"\n{'epoch':>7}{'Herringbone':>14}{'Gloo':>10}")
+    for epoch, (ours, theirs) in enumerate(zip(run["accuracy"], gloo["accuracy"]), 1):
+        print(f"{epoch:>7}{ours:>14.2%}{theirs:>10.2%}")
+    workers, steps = len(run["to_reducers"]), run["steps"]
+    print(f"\n{'what moved where':<32}{'bytes':>12}{'per step':>12}{'per worker':>12}")
+    for way, counts in (
+        (f"{workers} workers -> {run['reducers']} reducers", run["to_reducers"]),
+        (f"{run['reducers']} reducers -> {workers} workers", run["from_reducers"]),
+        ("worker -> worker", run["to_workers"]),
+    ):
+        total = sum(counts)
+        print(f"{way:<32}{human(total):>12}{human(total / steps):>12}{human(total / workers):>12}")
+    print(f"\n{'operations per worker':<32}{run['operations']:>12}")
+    print(f"{'of them, all-reduces':<32}{run['all_reduces']:>12}  {run['algorithm']}")
+    print(f"{'time per step':<32}{run['step_seconds']:>10.3f} s  Gloo: {gloo['step_seconds']:.3f} s")
+    print(f"{'of it, waiting for sums':<32}{run['wait_seconds']:>10.3f} s  mean over the workers\n")
+
+
+def report(results, options):
+    """Compares, prints and draws; returns whether everything agreed."""
+    (ours, our_parameters), (theirs, gloo_parameters) = results
+    run, gloo = summary(ours) | account(ours, options.reducers), summary(theirs)
+    digests = {rank["digest"] for rank in ours}
+    greatest, equal = difference(our_parameters, gloo_parameters)
+    table(run, gloo)
+    run["facts"] = [
+        f"{'The same bits' if len(digests) == 1 else 'DIFFERENT BITS'} on all {len(ours)} ranks: "
+        f"{run['parameters']:,} parameters, sha256 {', '.join(sorted(digests))}",
+        f"{'Equal to' if equal else 'DIFFERENT FROM'} the same training through Gloo within rtol {RTOL:g} "
+        f"(atol {ATOL:g}): the greatest difference of a parameter is {greatest:.1e}",
+    ]
+    print("\n".join(run["facts"]))
+    options.report.write_text(picture(run, gloo))
+    print(options.report)
+    return len(digests) == 1 and equal
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--workers", type=int, default=4)
+    arguments.add_argument("--reducers", type=int, default=2)
+    arguments.add_argument("--epochs", type=int, default=6)
+    arguments.add_argument("--report", type=pathlib.Path, default=pathlib.Path("demo-report.svg"))
+    options = arguments.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with tempfile.TemporaryDirectory(prefix="herringbone-demo-") as folder:
+            results = both_runs(options, pathlib.Path(folder))
+    except DemoFailed as failure:
+        sys.exit(f"demo: {failure}")
+    except KeyboardInterrupt:
+        sys.exit("demo: interrupted")
+    if not report(results, options):
+        sys.exit("demo: the runs do not agree")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Herringbone: all gradients, one sum.
+
+With torch::
+
+    torch.distributed.init_process_group("herringbone")
+
+and everything of ``torch.distributed`` that DistributedDataParallel uses goes over the engine. Without torch::
+
+    with herringbone.init() as group:      # RANK, WORLD_SIZE, HERRINGBONE_STORE from the environment
+        group.all_reduce(array)            # a numpy array, in place
+
+Importing this package does not import torch.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ._herringbone import __version__
+from .communicator import Communicator, Work, finalize, init
+from .errors import (
+    AuthError,
+    ClosedError,
+    ConfigError,
+    ConnectionLostError,
+    CorruptError,
+    ForkedError,
+    HerringboneError,
+    MismatchError,
+    OperationTimeoutError,
+    PeerLostError,
+    ProtocolError,
+    ReducerLostError,
+    RendezvousError,
+    UnsupportedError,
+)
+from .options import Options
+
+__all__ = [
+    "AuthError",
+    "ClosedError",
+    "Communicator",
+    "ConfigError",
+    "ConnectionLostError",
+    "CorruptError",
+    "ForkedError",
+    "HerringboneError",
+    "MismatchError",
+    "OperationTimeoutError",
+    "Options",
+    "PeerLostError",
+    "ProtocolError",
+    "ReducerLostError",
+    "RendezvousError",
+    "UnsupportedError",
+    "Work",
+    "__version__",
+    "finalize",
+    "init",
+]
+
+if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_available():
+    # torch before 2.14 reads no entry points; there this is what registers the backend.
+    from .torch import register
+
+    register()

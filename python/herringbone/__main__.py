@@ -1,0 +1,19 @@
+"""The ``herringbone`` command: the same program as the Rust binary."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from ._herringbone import main as run
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its status."""
+    # Python turns Ctrl-C into an exception that only Python code would notice.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

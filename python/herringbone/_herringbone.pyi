@@ -1,0 +1,116 @@
+"""The native module. Private: its users are the modules of this package."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+__all__ = [
+    "Communicator",
+    "Completions",
+    "Pending",
+    "__version__",
+    "configured_reducers",
+    "configured_token",
+    "main",
+]
+
+__version__: str
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line with ``arguments`` (the program's name excluded); returns the exit status."""
+
+def configured_token() -> str | None:
+    """The job token that the environment names, if it names one."""
+
+def configured_reducers() -> list[str]:
+    """The reducers' addresses that the environment names."""
+
+@final
+class Completions:
+    """A queue of finished operations: what :meth:`Pending.notify` puts in, :meth:`next` takes out."""
+
+    def __new__(cls) -> Completions: ...
+    def next(self) -> int | None:
+        """Wait for an operation to finish and return its token; ``None`` once the queue is closed."""
+
+    def close(self) -> None:
+        """Let every present and future :meth:`next` return ``None``."""
+
+@final
+class Pending:
+    """A running operation, and the owner of its buffers until it has finished."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait without the GIL, at most ``timeout`` seconds; false if it is still running then.
+
+        Raises the operation's error if it failed, and ``KeyboardInterrupt`` on Ctrl-C.
+        """
+
+    def done(self) -> bool:
+        """Whether it has finished, well or not."""
+
+    def error(self) -> BaseException | None:
+        """Why it failed; ``None`` while it runs and where it succeeded."""
+
+    def notify(self, completions: Completions, token: int) -> None:
+        """Put ``token`` into ``completions`` once this has finished; at once if it already has."""
+
+@final
+class Communicator:
+    """The member of one group that this process is."""
+
+    @staticmethod
+    def connect(
+        *,
+        rank: int | None = None,
+        size: int | None = None,
+        store: Any = None,
+        store_host: str | None = None,
+        token: str | None = None,
+        reducers: Sequence[str] | None = None,
+        algorithm: str | None = None,
+        transport: str | None = None,
+        timeout: float | None = None,
+    ) -> Communicator:
+        """Join the job and return when all its ranks have.
+
+        ``store`` is a torch store, or ``"host:port"`` (rank 0 listens there), or ``None`` (the environment says).
+        ``store_host`` is the host that a torch store's connection leads to; without one only this machine's
+        processes can join. What is ``None`` comes from the environment. ``timeout`` is in seconds.
+        """
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def subgroup(self, name: str, ranks: Sequence[int]) -> Communicator:
+        """The group of ``ranks`` (ranks of this group, in the order of their new ranks); only members call it."""
+
+    def submit(
+        self,
+        collective: str,
+        dtype: str,
+        op: str,
+        count: int,
+        root: int,
+        source: tuple[int, int],
+        target: tuple[int, int],
+        keep: object,
+        timeout: float | None = None,
+    ) -> Pending:
+        """Start one operation.
+
+        ``source`` and ``target`` are (address, bytes) of memory that lives as long as ``keep`` does: wrong
+        numbers here are wrong memory accesses, which is why this class is private. ``timeout`` is in seconds.
+        """
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the group formed: operations, bytes by role and transport, seconds waited."""
+
+    def describe(self) -> str:
+        """The members, transports and choices in words."""
+
+    def close(self) -> None:
+        """Leave: waits until the others hold what they need from this rank, then says goodbye."""
+
+    def abort(self) -> None:
+        """Leave at once: every running operation fails with ``ClosedError``."""

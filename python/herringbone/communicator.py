@@ -1,0 +1,359 @@
+"""Collectives on numpy arrays, without torch."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import _herringbone
+from .errors import OperationTimeoutError, UnsupportedError
+from .options import Options
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["Communicator", "Work", "finalize", "init"]
+
+FOLDED = {
+    "float32": "f32",
+    "float64": "f64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int8": "i8",
+    "uint8": "u8",
+    "int32": "i32",
+    "int64": "i64",
+}
+"""numpy's names (``bfloat16``: of ml_dtypes) of the types that the engine can fold."""
+
+OPS = ("sum", "average", "product", "min", "max")
+
+
+class Work:
+    """A running collective; it owns its buffers until it has finished."""
+
+    def __init__(self, name: str, handle: _herringbone.Pending, result: Array | None) -> None:
+        self._name = name
+        self._handle = handle
+        self._result = result
+
+    def wait(self, timeout: float | None = None) -> Array | None:
+        """Block until it has finished, without the GIL, and return the result array (``None`` for a barrier).
+
+        Args:
+            timeout: seconds to wait; the collective goes on afterwards and can be waited for again.
+
+        Raises:
+            HerringboneError: the collective failed, or the wait took longer than ``timeout``.
+        """
+        if not self._handle.wait(timeout):
+            raise OperationTimeoutError(
+                f"{self._name} is still running after the wait's timeout of {timeout:g} s; it can be waited for again"
+            )
+        return self._result
+
+    def done(self) -> bool:
+        """Whether it has finished, well or not."""
+        return self._handle.done()
+
+
+class Communicator:
+    """This process's membership in a group of ranks; :func:`init` makes the first one.
+
+    All ranks of the group call the same collectives in the same order. The results of ``all_reduce``, ``reduce``
+    and ``reduce_scatter`` have the same bits whatever the algorithm, transport, number of reducers and timing.
+    Every collective takes ``async_op=True`` to return a :class:`Work` at once (the arrays may not be touched until
+    it has finished), and ``timeout`` in seconds. A communicator is a context manager that closes itself.
+    """
+
+    def __init__(self, native: _herringbone.Communicator) -> None:
+        """For :func:`init` and :meth:`subgroup`."""
+        self._native = native
+        self._subgroups = 0
+
+    @property
+    def rank(self) -> int:
+        """This process's rank in the group."""
+        return self._native.rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks in the group."""
+        return self._native.size
+
+    def all_reduce(
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        out: Array | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Fold ``array`` over all ranks, element by element, into ``out`` (default: in place) on every rank.
+
+        Args:
+            array: any shape, the same number of elements and type on every rank.
+            op: ``"sum"``, ``"average"``, ``"product"``, ``"min"`` or ``"max"``.
+            out: an array of the same type and size, or ``array`` itself.
+
+        Returns:
+            The result array, or a :class:`Work`.
+
+        Raises:
+            UnsupportedError: the engine does not fold this type.
+            ValueError: an array is read-only or not C-contiguous, or they do not fit each other.
+            HerringboneError: the collective failed.
+        """
+        out = array if out is None else out
+        same_size("all_reduce", array, out, array.size)
+        dtype = fold_type(array, op)
+        return self._run("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout)
+
+    def reduce(
+        self,
+        array: Array,
+        root: int = 0,
+        op: str = "sum",
+        *,
+        out: Array | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Like :meth:`all_reduce`, but only ``root`` receives the result; elsewhere ``out`` is left alone."""
+        out = array if out is None else out
+        same_size("reduce", array, out, array.size)
+        dtype = fold_type(array, op)
+        return self._run("reduce", dtype, op, array.size, self._root(root), array, out, async_op, timeout)
+
+    def broadcast(
+        self, array: Array, root: int = 0, *, async_op: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Replace ``array`` on every rank by ``root``'s; any type."""
+        dtype, scale = move_type(array)
+        count = array.size * scale
+        return self._run("broadcast", dtype, "sum", count, self._root(root), array, array, async_op, timeout)
+
+    def reduce_scatter(
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        out: Array | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Fold ``array`` over all ranks and give rank ``i`` the ``i``-th of ``size`` equal parts.
+
+        Args:
+            array: shape ``(size * n, ...)``.
+            out: shape ``(n, ...)``; made if it is not given.
+        """
+        if array.ndim == 0 or array.shape[0] % self.size:
+            raise ValueError(f"reduce_scatter: the first of {array.shape} has to be a multiple of {self.size} ranks")
+        if out is None:
+            out = new_array((array.shape[0] // self.size, *array.shape[1:]), array)
+        same_size("reduce_scatter", array, out, array.size // self.size)
+        dtype = fold_type(array, op)
+        return self._run("reduce_scatter", dtype, op, out.size, 0, array, out, async_op, timeout)
+
+    def all_gather(
+        self, array: Array, *, out: Array | None = None, async_op: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Give every rank the arrays of all ranks, one after the other along the first axis; any type.
+
+        Args:
+            array: shape ``(n, ...)``, the same on every rank; a scalar counts as ``(1,)``.
+            out: shape ``(size * n, ...)``; made if it is not given.
+        """
+        if out is None:
+            shape = array.shape or (1,)
+            out = new_array((shape[0] * self.size, *shape[1:]), array)
+        same_size("all_gather", array, out, array.size * self.size)
+        dtype, scale = move_type(array)
+        return self._run("all_gather", dtype, "sum", array.size * scale, 0, array, out, async_op, timeout)
+
+    def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Any:
+        """Return once every rank has called it."""
+        return self._run("barrier", "u8", "sum", 0, 0, None, None, async_op, timeout)
+
+    def subgroup(self, ranks: Sequence[int], name: str | None = None) -> Communicator:
+        """A group of some of this group's ranks, in the order of their new ranks. Only its members call this.
+
+        Args:
+            ranks: ranks of this group; this process's is among them.
+            name: the same on all members, and new. Without it the ranks and a count make one, which is right
+                where the members have made equally many groups before.
+        """
+        self._subgroups += 1
+        name = name or f"{'-'.join(map(str, ranks))}#{self._subgroups}"
+        return Communicator(self._native.subgroup(name, ranks))
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the group formed: operations, bytes by role and transport, seconds waited."""
+        return self._native.stats()
+
+    def describe(self) -> str:
+        """The members, transports and choices in words."""
+        return self._native.describe()
+
+    def close(self) -> None:
+        """Leave the group once the others hold what they need from this rank; later calls fail."""
+        self._native.close()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<herringbone.Communicator rank {self.rank} of {self.size}>"
+
+    def _root(self, root: int) -> int:
+        if not 0 <= root < self.size:
+            raise ValueError(f"root {root} is not a rank of this group of {self.size}")
+        return root
+
+    def _run(
+        self,
+        name: str,
+        dtype: str,
+        op: str,
+        count: int,
+        root: int,
+        array: Array | None,
+        out: Array | None,
+        async_op: bool,
+        timeout: float | None,
+    ) -> Any:
+        if op not in OPS:
+            raise ValueError(f"{name}: op {op!r} is none of {', '.join(OPS)}")
+        source, target = readable(name, array), writable(name, out)
+        handle = self._native.submit(name, dtype, op, count, root, source, target, (array, out), timeout)
+        work = Work(name, handle, out)
+        return work if async_op else work.wait()
+
+
+def fold_type(array: Array, op: str) -> str:
+    """The engine's type for folding ``array``."""
+    if array.dtype.name in FOLDED and array.dtype.isnative:
+        return FOLDED[array.dtype.name]
+    if array.dtype.name == "bool":
+        alternative = "array.view('uint8') with min (logical and) or max (logical or)"
+    elif array.dtype.kind == "c":
+        alternative = f"array.view('{array.real.dtype}') for sum or average"
+    elif array.dtype.kind in "iu":
+        alternative = f"array.astype('int{32 if array.dtype.itemsize < 4 else 64}')"
+    else:
+        alternative = "array.astype('float32')"
+    raise UnsupportedError(f"herringbone does not reduce {array.dtype} with {op}; pass {alternative}")
+
+
+def move_type(array: Array) -> tuple[str, int]:
+    """The type and its elements per element of ``array`` for moving it unchanged."""
+    if array.dtype.hasobject:
+        raise UnsupportedError("herringbone does not move Python objects; pickle them into a uint8 array")
+    if array.dtype.name in FOLDED:
+        return FOLDED[array.dtype.name], 1
+    return "u8", array.dtype.itemsize
+
+
+def readable(name: str, array: Array | None) -> tuple[int, int]:
+    """Address and length in bytes of an array whose memory is its values in order."""
+    if array is None:
+        return 0, 0
+    interface = getattr(array, "__array_interface__", None)
+    if interface is None:
+        raise TypeError(f"{name} takes numpy arrays, not {type(array).__name__}; for torch use torch.distributed")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name}: the array is not C-contiguous; pass numpy.ascontiguousarray(array)")
+    return interface["data"][0], array.nbytes
+
+
+def writable(name: str, array: Array | None) -> tuple[int, int]:
+    """Address and length in bytes of an array that may be written."""
+    span = readable(name, array)
+    if array is not None and not array.flags.writeable:
+        raise ValueError(f"{name}: the array is read-only; pass array.copy(), or a writable out=")
+    return span
+
+
+def same_size(name: str, array: Array, out: Array, elements: int) -> None:
+    """Check that ``out`` can take ``elements`` elements of the type of ``array``."""
+    if out.dtype != array.dtype:
+        raise ValueError(f"{name}: the array is of {array.dtype} and out of {out.dtype}")
+    if out.size != elements:
+        raise ValueError(f"{name}: out has {out.size} elements and needs {elements}")
+
+
+def new_array(shape: tuple[int, ...], like: Array) -> Array:
+    """An array for a result."""
+    import numpy as np
+
+    return np.empty(shape, like.dtype)
+
+
+_made: list[Communicator] = []
+"""What :func:`init` has made in this process."""
+
+
+def init(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    store: str | None = None,
+    options: Options | None = None,
+    timeout: float | None = None,
+) -> Communicator:
+    """Join the job and return when all its ranks have.
+
+    What is not given comes from the environment: RANK and WORLD_SIZE (torchrun, mpirun and srun set them or their
+    like), ``HERRINGBONE_STORE`` or else MASTER_ADDR and MASTER_PORT, and ``HERRINGBONE_*`` for the options.
+
+    Args:
+        rank: this process's rank, 0 to ``size - 1``.
+        size: the number of ranks.
+        store: ``"host:port"`` where rank 0 listens for the others to find each other.
+        options: settings; see :class:`Options`.
+        timeout: seconds for the joining and, by default, for each operation; 30 minutes if it is not given.
+
+    Raises:
+        ConfigError: a setting is missing, malformed or impossible.
+        HerringboneError: the ranks did not come together.
+    """
+    options = options or Options()
+    if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
+        raise ValueError(f"timeout is a positive number of seconds, not {timeout}")
+    native = _herringbone.Communicator.connect(
+        rank=rank,
+        size=size,
+        store=store,
+        token=options.token,
+        reducers=options.reducers,
+        algorithm=options.algorithm,
+        transport=options.transport,
+        timeout=timeout,
+    )
+    communicator = Communicator(native)
+    _made.append(communicator)
+    return communicator
+
+
+def finalize() -> None:
+    """Close every communicator that :func:`init` has made. The end of the process does it, too."""
+    while _made:
+        _made.pop().close()
+
+
+atexit.register(finalize)
+os.register_at_fork(after_in_child=_made.clear)

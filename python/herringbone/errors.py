@@ -1,0 +1,116 @@
+"""What can go wrong, as types.
+
+Every error of the engine is a :class:`HerringboneError`, which is a :class:`RuntimeError`. The text names the
+rank or address concerned, the operation, and the next thing to do. Errors that the native module raises are
+instances of the classes of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AuthError",
+    "ClosedError",
+    "ConfigError",
+    "ConnectionLostError",
+    "CorruptError",
+    "ForkedError",
+    "HerringboneError",
+    "MismatchError",
+    "OperationTimeoutError",
+    "PeerLostError",
+    "ProtocolError",
+    "ReducerLostError",
+    "RendezvousError",
+    "UnsupportedError",
+]
+
+
+class HerringboneError(RuntimeError):
+    """Base of all errors of the engine. ``args[0]`` is the text, further ones are the values that it speaks of."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class PeerLostError(HerringboneError):
+    """Workers died or left, so the operation can not complete on anybody; the group is finished.
+
+    ``ranks`` are their ranks in the group, ``rank`` the lowest of them.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        super().__init__(message, tuple(ranks))
+        self.ranks = tuple(ranks)
+
+    @property
+    def rank(self) -> int:
+        """The lowest lost rank."""
+        return min(self.ranks)
+
+
+class ReducerLostError(HerringboneError):
+    """A reducer died. ``address`` is its ``host:port``."""
+
+    def __init__(self, message: str, address: str) -> None:
+        super().__init__(message, address)
+        self.address = address
+
+
+class MismatchError(HerringboneError):
+    """The ranks called different operations, or the same one with another dtype, count, op or root.
+
+    All ranks of the group get this error; the group stays usable. ``calls`` says which rank called what.
+    """
+
+    def __init__(self, message: str, calls: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message, tuple(calls))
+        self.calls = dict(calls)
+
+
+class OperationTimeoutError(HerringboneError):
+    """The operation, or a wait for it, did not finish within its timeout.
+
+    ``missing`` names the ranks or reducers that were waited for, where they are known.
+    """
+
+    def __init__(self, message: str, missing: Sequence[str] = ()) -> None:
+        super().__init__(message, tuple(missing))
+        self.missing = tuple(missing)
+
+
+class AuthError(HerringboneError):
+    """The other end of a connection does not hold the job's token."""
+
+
+class ConfigError(HerringboneError):
+    """A setting (environment variable, option, argument) is missing, malformed or impossible."""
+
+
+class RendezvousError(HerringboneError):
+    """The ranks did not find each other."""
+
+
+class ConnectionLostError(HerringboneError):
+    """The operating system refused something: a connection, a socket, memory."""
+
+
+class ProtocolError(HerringboneError):
+    """The other end of a connection sent what no Herringbone process of this version sends."""
+
+
+class CorruptError(HerringboneError):
+    """Bytes changed on the way (a checksum failed)."""
+
+
+class ForkedError(HerringboneError):
+    """A communicator was used in a child of ``fork()``; it belongs to the parent alone."""
+
+
+class ClosedError(HerringboneError):
+    """The communicator was closed, or aborted while the operation was running."""
+
+
+class UnsupportedError(HerringboneError, NotImplementedError):
+    """The request is valid, but this version does not do it. The text names the alternative."""

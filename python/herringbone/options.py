@@ -1,0 +1,42 @@
+"""Settings of a communicator that can be given in Python instead of the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a group of workers; what is ``None`` comes from the environment, else has its default.
+
+    Pass it to :func:`herringbone.init`, or to torch as ``init_process_group("herringbone", pg_options=...)``.
+    Every rank gives the same values; only rank 0's ``reducers`` count.
+    """
+
+    reducers: Sequence[str] | None = None
+    """Addresses ``host:port`` of running ``herringbone serve`` processes (``HERRINGBONE_REDUCERS``)."""
+
+    algorithm: str | None = None
+    """Name of the algorithm that every all-reduce has to use (``HERRINGBONE_ALGORITHM``)."""
+
+    transport: str | None = None
+    """``"shm"`` or ``"tcp"``: the only transport between processes (``HERRINGBONE_TRANSPORT``)."""
+
+    token: str | None = None
+    """The job's shared secret, any non-empty text (``HERRINGBONE_TOKEN``)."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.reducers, str):
+            raise TypeError(f"reducers is a list of addresses; write reducers=[{self.reducers!r}]")
+        if self.reducers is not None:
+            object.__setattr__(self, "reducers", tuple(self.reducers))
+
+    def __repr__(self) -> str:
+        token = "set" if self.token else None
+        return (
+            f"Options(reducers={self.reducers!r}, algorithm={self.algorithm!r}, "
+            f"transport={self.transport!r}, token={token!r})"
+        )

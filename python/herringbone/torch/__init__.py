@@ -1,0 +1,23 @@
+"""Herringbone as a ``torch.distributed`` backend.
+
+``torch.distributed.init_process_group("herringbone")`` is all that a program needs: torch 2.14 and later find
+this module through the wheel's entry point, older versions after ``import herringbone``.
+"""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from ..options import Options
+from .group import BackendHerringbone, ProcessGroupHerringbone, create
+from .work import Work
+
+__all__ = ["BackendHerringbone", "Options", "ProcessGroupHerringbone", "Work", "register"]
+
+NAME = "herringbone"
+
+
+def register() -> None:
+    """Make torch know the backend ``"herringbone"``; later calls change nothing."""
+    if NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])

@@ -1,0 +1,119 @@
+"""The threads that complete futures.
+
+A future's callbacks are the user's code: they may take long, and they may start a further collective and block on
+its future. So they never run on the engine's threads, and never all on one thread: whoever takes a finished
+operation from the queue first makes sure that somebody else waits there.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
+
+from .._herringbone import Completions, Pending
+
+__all__ = ["CallbackThreads", "callback_threads", "close_callback_threads", "nests_collectives"]
+
+IDLE_AT_MOST = 4
+"""Waiting threads beyond this many end; more are started whenever all are busy."""
+
+EXIT_SECONDS = 1.0
+"""How long the end of the process waits for each callback that is still running."""
+
+
+@functools.lru_cache(maxsize=256)
+def nests_collectives(code: CodeType) -> bool:
+    """Whether a function has inner functions that start collectives and ask for their futures.
+
+    Such callbacks (torch's PowerSGD and quantization hooks have them) have to run in the order of the program, not of
+    completion: else ranks start the inner collectives in different orders. The answer is the same on every rank,
+    because it depends on the code alone.
+    """
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return any("get_future" in function.co_names or nests_collectives(function) for function in inner)
+
+
+class CallbackThreads:
+    """A pool that grows while its threads are busy or blocked."""
+
+    def __init__(self) -> None:
+        self._queue = Completions()
+        self._tokens = itertools.count()
+        self._watched: dict[int, tuple[Iterator[Pending], Callable[[], None]]] = {}
+        self._lock = threading.Lock()
+        self._idle = 0
+        self._threads: set[threading.Thread] = set()
+        with self._lock:
+            self._start_one()
+
+    def watch(self, handles: Sequence[Pending], complete: Callable[[], None]) -> None:
+        """Call ``complete`` once all ``handles`` have finished: here if they have, else on a thread of this pool."""
+        token = next(self._tokens)
+        self._watched[token] = (iter(handles), complete)
+        self._advance(token)
+
+    def close(self) -> None:
+        """End the threads; a callback that is running gets a moment to return."""
+        self._queue.close()
+        for thread in tuple(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(EXIT_SECONDS)
+
+    def _start_one(self) -> None:
+        """Add a waiting thread; the caller holds the lock."""
+        thread = threading.Thread(target=self._serve, name="herringbone-callbacks", daemon=True)
+        self._threads.add(thread)
+        self._idle += 1
+        thread.start()
+
+    def _serve(self) -> None:
+        while (token := self._queue.next()) is not None:
+            with self._lock:
+                self._idle -= 1
+                if self._idle == 0:
+                    self._start_one()
+            self._advance(token)
+            with self._lock:
+                if self._idle >= IDLE_AT_MOST:
+                    break
+                self._idle += 1
+        self._threads.discard(threading.current_thread())
+
+    def _advance(self, token: int) -> None:
+        handles, complete = self._watched[token]
+        for handle in handles:
+            if not handle.done():
+                handle.notify(self._queue, token)
+                return
+        del self._watched[token]
+        complete()
+
+
+_pool: CallbackThreads | None = None
+
+
+def callback_threads() -> CallbackThreads:
+    """This process's pool."""
+    global _pool
+    if _pool is None:
+        _pool = CallbackThreads()
+    return _pool
+
+
+def close_callback_threads() -> None:
+    """End this process's pool."""
+    if _pool is not None:
+        _pool.close()
+
+
+def _forget_pool() -> None:
+    """In a forked child, where none of the threads exists."""
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget_pool)

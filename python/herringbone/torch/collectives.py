@@ -1,0 +1,313 @@
+"""torch's collectives in terms of the engine's six.
+
+:class:`Collectives` is mixed into the process group and into the per-device backend: the same methods under the
+names that torch looks up, old and new. Each checks its tensors, starts its operations and returns a ``Work``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+
+from .. import errors
+from .._herringbone import Pending
+from .member import Member
+from .tensors import Finish, adjacent, fold_type, move_type, reduce_op, source, target, timeout_of
+from .work import Work, torch_error
+
+__all__ = ["Collectives"]
+
+Tensors = list[torch.Tensor]
+
+
+class Batch:
+    """The operations of one collective call, while they are being started."""
+
+    def __init__(self, group: Collectives, name: str, seconds: float) -> None:
+        self._group = group
+        self._name = name
+        self._seconds = seconds
+        self._handles: list[Pending] = []
+        self.finish: Finish = []
+
+    def start(
+        self,
+        collective: str,
+        dtype: str,
+        count: int,
+        read: torch.Tensor | None,
+        write: torch.Tensor | None,
+        op: str = "sum",
+        root: int = 0,
+    ) -> None:
+        """Start ``collective`` on ``count`` elements from ``read`` to ``write``, both with values in order."""
+        try:
+            handle = self._group.member.communicator.submit(
+                collective, dtype, op, count, root, span(read), span(write), (read, write), self._seconds
+            )
+        except errors.HerringboneError as error:
+            raise torch_error(error) from None
+        self._handles.append(handle)
+
+    def start_in_place(
+        self, collective: str, dtype: str, tensor: torch.Tensor, scale: int = 1, op: str = "sum", root: int = 0
+    ) -> None:
+        """Start ``collective`` on ``tensor``, which holds the input and receives the result."""
+        staged = source(tensor)
+        target(tensor, staged, self.finish)
+        self.start(collective, dtype, staged.numel() * scale, staged, staged, op, root)
+
+    def work(self, tensors: Tensors) -> Work:
+        """The handle of everything that was started; ``tensors`` hold the result in the end."""
+        return self._group.launched(Work(self._name, self._handles, tensors, self.finish, self._group.member.threads))
+
+
+def span(tensor: torch.Tensor | None) -> tuple[int, int]:
+    """Address and length in bytes."""
+    return (0, 0) if tensor is None else (tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+
+class Collectives:
+    """The collectives of one group of ranks."""
+
+    member: Member
+    _coalesced: list[Work] | None = None
+
+    # In-place collectives.
+
+    def allreduce(
+        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, op: Any = None
+    ) -> Work:
+        """Replace the tensor on every rank by the fold over all ranks."""
+        return self._all_reduce("all_reduce", [one("all_reduce", tensors)], opts if op is None else op, timeout)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+        """All-reduce each of the tensors."""
+        return self._all_reduce("all_reduce_coalesced", tensors, opts, None)
+
+    def _all_reduce(self, name: str, tensors: Tensors, opts: Any, timeout: timedelta | None) -> Work:
+        op = reduce_op(opts)
+        types = [fold_type(tensor, op) for tensor in tensors]
+        batch = self._batch(name, opts, timeout)
+        for tensor, dtype in zip(tensors, types):
+            batch.start_in_place("all_reduce", dtype, tensor, op=op)
+        return batch.work(tensors)
+
+    def reduce(
+        self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        """Replace the root's tensor by the fold over all ranks; the other ranks' tensors keep their values."""
+        tensor = one("reduce", tensors)
+        kind = reduce_op(opts if op is None and not isinstance(opts, int) else op)
+        dtype = fold_type(tensor, kind)
+        batch = self._batch("reduce", opts, timeout)
+        batch.start_in_place("reduce", dtype, tensor, op=kind, root=root_of(opts))
+        return batch.work([tensor])
+
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        """Replace the tensor on every rank by the root's."""
+        tensor = one("broadcast", tensors)
+        dtype, scale = move_type(tensor)
+        batch = self._batch("broadcast", opts, timeout)
+        batch.start_in_place("broadcast", dtype, tensor, scale, root=root_of(opts))
+        return batch.work([tensor])
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        """Complete once every rank has called it."""
+        batch = self._batch("barrier", opts, timeout)
+        batch.start("barrier", "u8", 0, None, None)
+        return batch.work([])
+
+    # Gathering.
+
+    def allgather(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        """Fill the list of outputs, one per rank, with the ranks' inputs."""
+        outputs = output_tensors if isinstance(output_tensors[0], torch.Tensor) else one("all_gather", output_tensors)
+        batch = self._batch("all_gather", opts, timeout)
+        self._gather_into_list(batch, outputs, one("all_gather", input_tensors))
+        return batch.work(outputs)
+
+    def allgather_coalesced(self, output_lists: list[Tensors], input_list: Tensors, opts: Any = None) -> Work:
+        """All-gather each input ``i`` into ``output_lists[rank][i]``."""
+        batch = self._batch("all_gather_coalesced", opts, None)
+        for place, tensor in enumerate(input_list):
+            self._gather_into_list(batch, [outputs[place] for outputs in output_lists], tensor)
+        return batch.work([tensor for outputs in output_lists for tensor in outputs])
+
+    def _gather_into_list(self, batch: Batch, outputs: Tensors, tensor: torch.Tensor) -> None:
+        self._check_parts("all_gather", "outputs", outputs, tensor)
+        flat = adjacent(outputs)
+        if flat is None:
+            flat = torch.empty(tensor.numel() * len(outputs), dtype=tensor.dtype)
+            for output, part in zip(outputs, flat.view(len(outputs), -1)):
+                target(output, part.view(output.shape), batch.finish)
+        self._gather(batch, flat, tensor)
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        """Fill ``output`` with the ranks' inputs, one after the other."""
+        batch = self._batch("all_gather_single", opts, None)
+        self._gather(batch, output, input)
+        return batch.work([output])
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """All-gather each input into its output."""
+        batch = self._batch("all_gather_single_coalesced", opts, None)
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._gather(batch, output, tensor)
+        return batch.work(outputs)
+
+    def _gather(self, batch: Batch, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        self._check_whole("all_gather", "output", output, tensor)
+        dtype, scale = move_type(tensor)
+        move_type(output)
+        staged = source(output)
+        target(output, staged, batch.finish)
+        batch.start("all_gather", dtype, tensor.numel() * scale, source(tensor), staged)
+
+    # Scattering.
+
+    def reduce_scatter(
+        self,
+        output_tensors: Any,
+        input_tensors: Any,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        op: Any = None,
+    ) -> Work:
+        """Give every rank the fold of the inputs at its place in the list."""
+        output = one("reduce_scatter", output_tensors)
+        inputs = input_tensors if isinstance(input_tensors[0], torch.Tensor) else one("reduce_scatter", input_tensors)
+        self._check_parts("reduce_scatter", "inputs", inputs, output)
+        flat = adjacent(inputs)
+        if flat is None:
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
+        batch = self._batch("reduce_scatter", opts, timeout)
+        self._scatter(batch, output, flat, reduce_op(opts if op is None else op))
+        return batch.work([output])
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        """Give rank ``i`` the fold of the ``i``-th part of the inputs."""
+        batch = self._batch("reduce_scatter_single", opts, None)
+        self._scatter(batch, output, input, reduce_op(opts))
+        return batch.work([output])
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """Reduce-scatter each input into its output."""
+        op = reduce_op(opts)
+        batch = self._batch("reduce_scatter_single_coalesced", opts, None)
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._scatter(batch, output, tensor, op)
+        return batch.work(outputs)
+
+    def _scatter(self, batch: Batch, output: torch.Tensor, tensor: torch.Tensor, op: str) -> None:
+        self._check_whole("reduce_scatter", "input", tensor, output)
+        dtype = fold_type(tensor, op)
+        fold_type(output, op)
+        staged = source(output)
+        target(output, staged, batch.finish)
+        batch.start("reduce_scatter", dtype, output.numel(), source(tensor), staged, op)
+
+    # The names of torch before 2.14.
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # Coalescing: torch brackets several calls and waits for them as one.
+
+    def start_coalescing(self, device: object = None) -> None:
+        """Collect the works of the following calls until :meth:`end_coalescing`."""
+        self._coalesced = []
+
+    def end_coalescing(self, device: object = None) -> Work:
+        """One work for all calls since :meth:`start_coalescing`."""
+        works, self._coalesced = self._coalesced or [], None
+        return Work.of_all("coalesced", works, self.member.threads)
+
+    def launched(self, work: Work) -> Work:
+        """Note ``work`` if calls are being coalesced, and hand it on."""
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    # Timeouts.
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let operations started from now on take at most ``timeout``."""
+        self.member.timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    def _batch(self, name: str, opts: Any, timeout: timedelta | None) -> Batch:
+        return Batch(self, name, timeout_of(opts, timeout, self.member.timeout))
+
+    # Checks that no other rank can make for us.
+
+    def _check_whole(self, name: str, role: str, whole: torch.Tensor, part: torch.Tensor) -> None:
+        size = self.member.communicator.size
+        if whole.dtype != part.dtype:
+            raise ValueError(f"{name}: input and output differ in type: {part.dtype} and {whole.dtype}")
+        if whole.numel() != part.numel() * size:
+            raise ValueError(
+                f"{name}: the {role} has {whole.numel()} elements; {size} ranks with {part.numel()} each need "
+                f"{part.numel() * size}"
+            )
+
+    def _check_parts(self, name: str, role: str, parts: Tensors, part: torch.Tensor) -> None:
+        if len(parts) != self.member.communicator.size:
+            raise ValueError(f"{name}: {len(parts)} {role} for {self.member.communicator.size} ranks")
+        for place, tensor in enumerate(parts):
+            if tensor.numel() != part.numel() or tensor.dtype != part.dtype:
+                raise ValueError(
+                    f"{name}: number {place} of the {role} has {tensor.numel()} elements of {tensor.dtype}; "
+                    f"every rank's part has to have {part.numel()} of {part.dtype}"
+                )
+
+
+def one(name: str, tensors: Any) -> Any:
+    """The only element of ``tensors``: one process drives one device."""
+    if isinstance(tensors, torch.Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise ValueError(f"{name} takes one tensor per process and got {len(tensors)}")
+    return tensors[0]
+
+
+def root_of(opts: Any) -> int:
+    """The root's group rank in torch's options, or the rank itself."""
+    return 0 if opts is None else int(getattr(opts, "rootRank", opts))
+
+
+def refuse(name: str, alternative: str) -> Any:
+    """A method for a collective that the engine does not have yet."""
+
+    def method(self: Collectives, *_: Any, **__: Any) -> NoReturn:
+        raise errors.UnsupportedError(f"herringbone has no {name} yet; use {alternative}")
+
+    method.__name__ = name
+    method.__doc__ = f"Not there yet; use {alternative}."
+    return method
+
+
+NOT_YET = {
+    "send": "broadcast in a new_group of the two ranks",
+    "recv": "broadcast in a new_group of the two ranks",
+    "recv_anysource": "all_gather",
+    "gather": "all_gather",
+    "gather_single": "all_gather_single",
+    "gather_into_tensor": "all_gather_into_tensor",
+    "scatter": "broadcast, of which every rank takes its part",
+    "alltoall": "all_gather, of which every rank takes its parts",
+    "all_to_all_single": "all_gather_single, of which every rank takes its parts",
+    "alltoall_base": "all_gather_single, of which every rank takes its parts",
+    "monitored_barrier": "barrier(timeout=...), whose error names the missing ranks",
+}
+
+for _name, _alternative in NOT_YET.items():
+    setattr(Collectives, _name, refuse(_name, _alternative))

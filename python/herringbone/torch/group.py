@@ -1,0 +1,216 @@
+"""The process group and the per-device backend, and how torch creates them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as C10DBackend
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from .. import _herringbone, errors
+from .._herringbone import Communicator
+from ..options import Options
+from .collectives import Collectives
+from .member import Member
+from .work import torch_error
+
+__all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
+
+NAME = "herringbone"
+
+
+class Named(Collectives):
+    """What torch asks every group and backend."""
+
+    def getBackendName(self) -> str:
+        """The name under which torch knows the backend."""
+        return NAME
+
+    def name(self) -> str:
+        """The name under which torch knows the backend."""
+        return NAME
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the group formed: operations, bytes by role and transport, seconds waited."""
+        return self.member.communicator.stats()
+
+    def describe(self) -> str:
+        """The members, transports and choices in words."""
+        return self.member.communicator.describe()
+
+    def shutdown(self) -> None:
+        """Leave the group once the others hold what they need from this rank."""
+        forget_world(self.member)
+        self.member.close()
+
+    def abort(self) -> None:
+        """Leave the group at once: running operations fail with ``ClosedError``."""
+        forget_world(self.member)
+        self.member.abort()
+
+
+class BackendHerringbone(Named, C10DBackend):
+    """Herringbone for one device type of a group with several backends (``cpu:herringbone,cuda:nccl``).
+
+    torch wraps what these methods return, so ``is_completed`` is always false there; ``wait`` and
+    ``get_future`` work. The plain backend name gives a :class:`ProcessGroupHerringbone`.
+    """
+
+    # torch asks for each of these without end where a subclass does not define it.
+    supports_splitting = property(lambda self: False)
+    supports_coalescing = property(lambda self: True)
+    supports_shrinking = property(lambda self: False)
+    supports_reconfigure = property(lambda self: False)
+    supports_window = property(lambda self: False)
+    _supports_time_estimate = property(lambda self: False)
+
+    def __init__(self, member: Member) -> None:
+        C10DBackend.__init__(self, member.communicator.rank, member.communicator.size)
+        self.member = member
+
+
+class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  # torch has overloads
+    """The group that ``init_process_group("herringbone")`` and ``new_group`` make."""
+
+    def __init__(self, member: Member, store: Store) -> None:
+        dist.ProcessGroup.__init__(self, store, member.communicator.rank, member.communicator.size)
+        self.member = member
+        self._group_name = ""
+        self._group_desc = ""
+        self._backend = self._register()
+
+    def _register(self) -> BackendHerringbone | None:
+        """Show torch a backend for the CPU, where this version lets Python define one (2.14 and later)."""
+        try:
+            backend = BackendHerringbone(self.member)
+        except TypeError:
+            return None
+        kind = dist.ProcessGroup.BackendType.CUSTOM
+        self._set_default_backend(kind)
+        self._register_backend(torch.device("cpu"), kind, backend)
+        return backend
+
+    def getGroupName(self) -> str:
+        """torch's name of this group."""
+        return self._group_name
+
+    def setGroupName(self, name: str) -> None:
+        """Remember torch's name of this group."""
+        self._group_name = name
+
+    def getGroupDesc(self) -> str:
+        """The description given to ``new_group``."""
+        return self._group_desc
+
+    def setGroupDesc(self, desc: str) -> None:
+        """Remember the description given to ``new_group``."""
+        self._group_desc = desc
+
+
+_world: Member | None = None
+"""The default group, if it is Herringbone's."""
+
+_names: Counter[str] = Counter()
+"""How often each group name has been used under the present default group."""
+
+
+def create(opts: Any, options: Any) -> ProcessGroupHerringbone | BackendHerringbone:
+    """Make what torch asks for: the default group, or a subgroup that this process is a member of.
+
+    Raises:
+        HerringboneError: the ranks did not come together.
+        TypeError: ``pg_options`` is something else than :class:`herringbone.Options`.
+    """
+    mixed = shares_group(opts)
+    if not isinstance(options, Options):
+        if options is not None and not mixed:
+            raise TypeError(f"pg_options has to be a herringbone.Options, not {type(options).__name__}")
+        options = None
+    try:
+        member = join(opts, options)
+    except errors.HerringboneError as error:
+        raise torch_error(error) from None
+    return BackendHerringbone(member) if mixed else ProcessGroupHerringbone(member, opts.store)
+
+
+def shares_group(opts: Any) -> bool:
+    """Whether the group under construction has other backends for other devices.
+
+    torch does not say. It has then chosen another device's backend as the default, or registered one before.
+    """
+    group = getattr(opts, "process_group", None)
+    return group is not None and (bool(group._device_types) or group._get_backend_name() != "custom")
+
+
+def join(opts: Any, options: Options | None) -> Member:
+    """The membership for ``opts``: in the default group's fabric if that is ours, else in a new one."""
+    global _world
+    is_world = not opts.global_ranks_in_group
+    if not is_world and _world is not None:
+        if options is not None:
+            raise ValueError("a subgroup has its default group's options; pass pg_options to init_process_group")
+        _names[opts.group_id] += 1
+        name = f"{opts.group_id}#{_names[opts.group_id]}"
+        return Member(_world.communicator.subgroup(name, opts.global_ranks_in_group), opts.timeout)
+    member = Member(connect(opts, options or Options()), opts.timeout)
+    if is_world:
+        _world = member
+        _names.clear()
+    return member
+
+
+def forget_world(member: Member | None = None) -> None:
+    """There is no default group any more, if it was ``member``'s (or whosever)."""
+    global _world
+    if member is None or member is _world:
+        _world = None
+
+
+os.register_at_fork(after_in_child=forget_world)
+
+
+def connect(opts: Any, options: Options) -> Communicator:
+    """Meet the other ranks through torch's store."""
+    # A store outlives destroy_process_group: each life of the group has its own keys.
+    life = (opts.store.add("herringbone/joined", 1) - 1) // opts.group_size
+    store = PrefixStore(f"herringbone/{life}/", opts.store)
+    return Communicator.connect(
+        rank=opts.group_rank,
+        size=opts.group_size,
+        store=store,
+        store_host=host_of(store),
+        token=agree_on_token(store, opts, options),
+        reducers=options.reducers,
+        algorithm=options.algorithm,
+        transport=options.transport,
+        timeout=opts.timeout.total_seconds(),
+    )
+
+
+def agree_on_token(store: Store, opts: Any, options: Options) -> str | None:
+    """The job's token: this process's own, else rank 0's.
+
+    Rank 0 makes one up where none is set, except with reducers: they could not know it.
+    """
+    own = options.token or _herringbone.configured_token()
+    if opts.group_rank == 0:
+        reducers = options.reducers or _herringbone.configured_reducers()
+        own = own or ("" if reducers else secrets.token_hex(16))
+        store.set("token", own)
+    elif not own:
+        store.wait(["token"], opts.timeout)
+        own = store.get("token").decode()
+    return own or None
+
+
+def host_of(store: Store) -> str | None:
+    """The host that ``store``'s connection leads to; ``None`` for a store of this machine alone."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return getattr(store, "host", None)

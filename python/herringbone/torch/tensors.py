@@ -1,0 +1,152 @@
+"""How torch's tensors, types and options are put to the engine.
+
+The engine sees memory: an address, a number of elements, one of its eight types. What torch allows beyond that
+is translated here or refused with the alternative named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import UnsupportedError
+
+__all__ = ["Finish", "adjacent", "check_cpu", "fold_type", "move_type", "reduce_op", "source", "target", "timeout_of"]
+
+Finish = list[Callable[[], object]]
+"""The steps that follow a collective's success."""
+
+FOLDED = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+"""The types that the engine can fold."""
+
+OPS = {"SUM": "sum", "AVG": "average", "PRODUCT": "product", "MIN": "min", "MAX": "max"}
+"""torch's names of the ops that the engine has."""
+
+INSTEAD_OF_OP = {
+    "BAND": "all_gather and fold, or MIN for booleans",
+    "BOR": "all_gather and fold, or MAX for booleans",
+    "BXOR": "all_gather and fold",
+    "PREMUL_SUM": "SUM of a tensor that you have multiplied",
+}
+
+INSTEAD_OF_TYPE = {
+    torch.bool: "op MIN (logical and) or MAX (logical or), or convert it with .to(torch.uint8)",
+    torch.int16: "convert it with .to(torch.int32)",
+    torch.uint16: "convert it with .to(torch.int32)",
+    torch.uint32: "convert it with .to(torch.int64)",
+    torch.uint64: "convert it with .to(torch.int64)",
+    torch.complex32: "pass torch.view_as_real(tensor) for sum or average",
+    torch.complex64: "pass torch.view_as_real(tensor) for sum or average",
+    torch.complex128: "pass torch.view_as_real(tensor) for sum or average",
+}
+
+
+def reduce_op(opts: Any) -> str:
+    """The engine's name of the op in ``opts``, which is torch's options, a ``ReduceOp``, or ``None`` (sum).
+
+    Raises:
+        UnsupportedError: the engine has no such op.
+    """
+    op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
+    name = getattr(op, "op", op).name
+    if name not in OPS:
+        alternative = INSTEAD_OF_OP.get(name, "one of " + ", ".join(OPS))
+        raise UnsupportedError(f"herringbone does not reduce with ReduceOp.{name}; use {alternative}")
+    return OPS[name]
+
+
+def timeout_of(opts: Any, timeout: timedelta | None, default: timedelta) -> float:
+    """Seconds that an operation may take: of the argument or the options where they say more than zero."""
+    given = timeout if timeout is not None else getattr(opts, "timeout", None)
+    chosen = given if isinstance(given, timedelta) and given > timedelta(0) else default
+    return chosen.total_seconds()
+
+
+def fold_type(tensor: torch.Tensor, op: str) -> str:
+    """The engine's type for folding ``tensor`` with ``op``.
+
+    Raises:
+        UnsupportedError: the tensor is not on the CPU, is sparse, or the engine does not fold its type.
+    """
+    check_cpu(tensor)
+    if tensor.dtype == torch.bool and op in ("product", "min", "max"):
+        return "u8"
+    if tensor.dtype not in FOLDED:
+        alternative = INSTEAD_OF_TYPE.get(tensor.dtype, "convert it with .to(torch.float32)")
+        raise UnsupportedError(f"herringbone does not reduce {tensor.dtype} with {op}; {alternative}")
+    return FOLDED[tensor.dtype]
+
+
+def move_type(tensor: torch.Tensor) -> tuple[str, int]:
+    """The type and its elements per element of ``tensor`` for moving it unchanged: every type can be moved.
+
+    Raises:
+        UnsupportedError: the tensor is not on the CPU or is sparse.
+    """
+    check_cpu(tensor)
+    if tensor.dtype in FOLDED:
+        return FOLDED[tensor.dtype], 1
+    return "u8", tensor.element_size()
+
+
+def check_cpu(tensor: torch.Tensor) -> None:
+    """Refuse what has no memory of the CPU that the engine could read."""
+    if tensor.device.type != "cpu":
+        device = tensor.device.type
+        raise UnsupportedError(
+            f"herringbone moves CPU tensors and got one on {tensor.device}; pass tensor.cpu(), or give that "
+            f'device a backend of its own: init_process_group("cpu:herringbone,{device}:nccl")'
+        )
+    if tensor.layout != torch.strided:
+        raise UnsupportedError(
+            f"herringbone does not move {tensor.layout} tensors; pass tensor.to_dense() "
+            "(for an Embedding's gradients: sparse=False)"
+        )
+
+
+def in_order(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's memory is its values in order."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def source(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` where its memory is its values in order, else a copy that is."""
+    if in_order(tensor):
+        return tensor
+    staged = torch.empty(tensor.shape, dtype=tensor.dtype)
+    return staged.copy_(tensor.detach())
+
+
+def target(tensor: torch.Tensor, staged: torch.Tensor, finish: Finish) -> None:
+    """Let ``tensor`` receive the values of ``staged`` in the end, where that is another tensor."""
+    if staged is tensor:
+        return
+    if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape)):
+        raise ValueError("an expanded tensor can not receive a result; pass tensor.contiguous()")
+    finish.append(lambda: tensor.detach().copy_(staged))
+
+
+def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """``tensors`` (of one type and length) as one flat tensor, if they lie one after the other in memory."""
+    first = tensors[0]
+    step = first.numel() * first.element_size()
+    storage = first.untyped_storage().data_ptr()
+    for place, tensor in enumerate(tensors):
+        if not in_order(tensor) or tensor.untyped_storage().data_ptr() != storage:
+            return None
+        if tensor.data_ptr() != first.data_ptr() + place * step:
+            return None
+    return first.detach().as_strided((first.numel() * len(tensors),), (1,))

@@ -1,0 +1,145 @@
+"""The handle that torch gives its users for a running collective."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from .. import errors
+from .._herringbone import Pending
+from .callbacks import CallbackThreads, nests_collectives
+
+__all__ = ["Work", "torch_error"]
+
+NO_TIMEOUT = timedelta(0)
+
+
+class Work(dist.Work):
+    """One collective of this process, made of one or more operations of the engine."""
+
+    def __init__(
+        self,
+        name: str,
+        handles: Sequence[Pending],
+        tensors: list[torch.Tensor],
+        finish: Sequence[Callable[[], object]],
+        threads: CallbackThreads,
+    ) -> None:
+        """``finish`` are the steps after success, such as copying a staged result to its place."""
+        super().__init__()
+        self._name = name
+        self._handles = handles
+        self._tensors = tensors
+        self._finish = finish
+        self._threads = threads
+        self._lock = threading.RLock()
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+
+    @classmethod
+    def of_all(cls, name: str, works: Sequence[Work], threads: CallbackThreads) -> Work:
+        """The work that is finished once all ``works`` are."""
+        handles = [handle for work in works for handle in work._handles]
+        tensors = [tensor for work in works for tensor in work._tensors]
+        return cls(name, handles, tensors, [work._settle for work in works], threads)
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Block until the collective has finished, without the GIL.
+
+        A positive ``timeout`` bounds this wait, not the collective: it goes on, and can be waited for again.
+
+        Raises:
+            HerringboneError: the collective failed, or the wait took longer than ``timeout``. The error is
+                also a ``torch.distributed.DistBackendError``.
+        """
+        limit = timeout.total_seconds()
+        deadline = time.monotonic() + limit if limit > 0 else None
+        try:
+            for handle in self._handles:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not handle.wait(left):
+                    raise errors.OperationTimeoutError(
+                        f"{self._name} is still running after the wait's timeout of {limit:g} s; "
+                        "it can be waited for again"
+                    )
+        except errors.HerringboneError as error:
+            raise torch_error(error) from None
+        self._settle()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it has finished, well or not; the results are in their tensors if it has."""
+        if not all(handle.done() for handle in self._handles):
+            return False
+        if self.exception() is None:
+            self._settle()
+        return True
+
+    def is_success(self) -> bool:
+        """Whether it has finished without an error."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Why it failed; ``None`` while it runs and where it succeeded."""
+        for handle in self._handles:
+            error = handle.error()
+            if error is not None:
+                return torch_error(error)
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that hold the result once the collective has finished."""
+        return list(self._tensors)
+
+    def synchronize(self) -> None:
+        """The same as :meth:`wait`: on the CPU there is no stream to order."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the result tensors; a failed collective completes it with the error.
+
+        Callbacks run on threads of their own and may block. Where the calling function has inner functions that
+        start collectives themselves, this waits for the collective instead, so that callbacks run in the order of
+        the program.
+        """
+        if nests_collectives(sys._getframe(1).f_code):
+            with contextlib.suppress(errors.HerringboneError):
+                self.wait()
+        with self._lock:
+            if self._future is None:
+                # Completing through `then` is what makes a failure an error for C++ waiters too: they see
+                # what `Future.set_exception` stores as a value.
+                trigger: torch.futures.Future[None] = torch.futures.Future()
+                self._future = trigger.then(self._conclude)
+                self._threads.watch(self._handles, lambda: trigger.set_result(None))
+            return self._future
+
+    def _conclude(self, _: object) -> list[torch.Tensor]:
+        self.wait()
+        return self.result()
+
+    def _settle(self) -> None:
+        with self._lock:
+            steps, self._finish = self._finish, ()
+            for step in steps:
+                step()
+
+
+_torch_types: dict[type[BaseException], type[BaseException]] = {}
+
+
+def torch_error(error: BaseException) -> BaseException:
+    """``error`` as what it is and also as a ``torch.distributed.DistBackendError``."""
+    kind = type(error)
+    if not issubclass(kind, errors.HerringboneError) or issubclass(kind, dist.DistBackendError):
+        return error
+    if kind not in _torch_types:
+        body = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+        _torch_types[kind] = type(kind.__name__, (kind, dist.DistBackendError), body)
+    return _torch_types[kind](*error.args)

@@ -1,0 +1,50 @@
+//! The engine's errors as instances of the classes of `herringbone/errors.py`.
+
+use herringbone::{Error, ErrorKind};
+use pyo3::prelude::*;
+
+/// The exception classes. Each is imported when it is first needed.
+mod class {
+    use pyo3::import_exception;
+
+    import_exception!(herringbone.errors, AuthError);
+    import_exception!(herringbone.errors, ClosedError);
+    import_exception!(herringbone.errors, ConfigError);
+    import_exception!(herringbone.errors, ConnectionLostError);
+    import_exception!(herringbone.errors, CorruptError);
+    import_exception!(herringbone.errors, ForkedError);
+    import_exception!(herringbone.errors, HerringboneError);
+    import_exception!(herringbone.errors, MismatchError);
+    import_exception!(herringbone.errors, OperationTimeoutError);
+    import_exception!(herringbone.errors, PeerLostError);
+    import_exception!(herringbone.errors, ProtocolError);
+    import_exception!(herringbone.errors, ReducerLostError);
+    import_exception!(herringbone.errors, RendezvousError);
+    import_exception!(herringbone.errors, UnsupportedError);
+}
+
+/// `error` for Python, with its text and the values that a program may want.
+pub(crate) fn to_python(error: &Error) -> PyErr {
+    let text = error.to_string();
+    match error.kind().clone() {
+        ErrorKind::PeerLost { ranks, .. } => class::PeerLostError::new_err((text, ranks)),
+        ErrorKind::ReducerLost { address, .. } => class::ReducerLostError::new_err((text, address)),
+        ErrorKind::Mismatch { calls, .. } => class::MismatchError::new_err((text, calls)),
+        ErrorKind::Timeout { missing, .. } => class::OperationTimeoutError::new_err((text, missing)),
+        ErrorKind::Auth { .. } => class::AuthError::new_err(text),
+        ErrorKind::Config { .. } => class::ConfigError::new_err(text),
+        ErrorKind::Rendezvous { .. } => class::RendezvousError::new_err(text),
+        ErrorKind::Protocol { .. } => class::ProtocolError::new_err(text),
+        ErrorKind::Corrupt { .. } => class::CorruptError::new_err(text),
+        ErrorKind::Forked => class::ForkedError::new_err(text),
+        ErrorKind::Closed => class::ClosedError::new_err(text),
+        ErrorKind::Unsupported { .. } => class::UnsupportedError::new_err(text),
+        ErrorKind::Io { .. } => class::ConnectionLostError::new_err(text),
+        _ => class::HerringboneError::new_err(text),
+    }
+}
+
+/// A setting that cannot be used, as the engine would say it.
+pub(crate) fn config(text: String) -> PyErr {
+    class::ConfigError::new_err(text)
+}

@@ -1,0 +1,40 @@
+//! The native half of the Python package: the engine's calls with Python's types, errors and lock.
+//!
+//! Nothing here holds the interpreter's lock while it waits, and no thread of the engine takes it. What is convenient
+//! for Python users (arrays, tensors, futures) is written in Python on top of this.
+#![deny(unsafe_code)]
+
+mod communicator;
+mod errors;
+mod memory;
+mod pending;
+mod store;
+mod waiting;
+
+use pyo3::prelude::*;
+use std::ffi::OsString;
+
+/// The native module. Private: its users are the modules of this package.
+#[pymodule]
+mod _herringbone {
+    use super::{Bound, PyModule, PyModuleMethods, PyResult};
+
+    #[pymodule_export]
+    use super::communicator::{Communicator, configured_reducers, configured_token};
+    #[pymodule_export]
+    use super::main;
+    #[pymodule_export]
+    use super::pending::{Completions, Pending};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}
+
+/// Run the command line with `arguments` (the program's name excluded); returns the exit status.
+#[pyfunction]
+fn main(py: Python<'_>, arguments: Vec<OsString>) -> i32 {
+    let program = std::iter::once(OsString::from("herringbone"));
+    py.detach(|| herringbone_cli::main_from(program.chain(arguments)))
+}

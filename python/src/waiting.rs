@@ -1,0 +1,74 @@
+//! Waiting without the interpreter's lock, and with Ctrl-C.
+
+use pyo3::{exceptions::PyValueError, prelude::*};
+use std::{
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a wait goes on before it lets Python run its signal handlers.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Calls `poll` with how long it may wait, until it gives a value or `timeout` has passed (then `None`).
+///
+/// # Errors
+/// What a signal handler raises, such as `KeyboardInterrupt`.
+pub(crate) fn in_slices<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    poll: impl Fn(Duration) -> Option<T> + Sync,
+) -> PyResult<Option<T>> {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let slice = left.map_or(SLICE, |left| left.min(SLICE));
+        let value = py.detach(|| poll(slice));
+        if value.is_some() || left.is_some_and(|left| left <= SLICE) {
+            return Ok(value);
+        }
+        py.check_signals()?;
+    }
+}
+
+/// Runs `work`, which may wait long for other processes, on a thread of its own, and returns its result.
+///
+/// # Errors
+/// What a signal handler raises; the thread then goes on until it sees its own timeout.
+pub(crate) fn on_a_thread<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let worker = thread::Builder::new().name("herringbone-join".to_owned()).spawn(move || {
+        // Nobody receives it if a signal has ended the wait.
+        let _unwanted = sender.send(work());
+    })?;
+    let receiver = std::sync::Mutex::new(receiver);
+    let outcome = in_slices(py, None, |slice| {
+        let receiver = receiver.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match receiver.recv_timeout(slice) {
+            Ok(value) => Some(Some(value)),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(None),
+        }
+    })?;
+    match outcome.flatten() {
+        Some(value) => Ok(value),
+        None => {
+            let panic = py.detach(|| worker.join()).err().unwrap_or_else(|| Box::new("the thread ended"));
+            std::panic::resume_unwind(panic)
+        }
+    }
+}
+
+/// Seconds of Python as a duration; `None` stays `None`.
+///
+/// # Errors
+/// `ValueError` where it is negative, not a number, or longer than the machine can count.
+pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let convert = |seconds| {
+        Duration::try_from_secs_f64(seconds).map_err(|_| PyValueError::new_err(format!("a timeout of {seconds} s")))
+    };
+    seconds.map(convert).transpose()
+}

@@ -1,0 +1,34 @@
+"""The package without torch: plain processes that meet at HERRINGBONE_STORE."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Group, Run, cases_of, collect, free_port
+
+pytest.importorskip("ml_dtypes")
+
+SETTINGS = {
+    "two ranks": (2, {}),
+    "three ranks with two reducers": (3, {"HERRINGBONE_REDUCERS": "", "HERRINGBONE_ALGORITHM": "reduction_server"}),
+    "five ranks over tcp": (5, {"HERRINGBONE_TRANSPORT": "tcp"}),
+}
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    size, environment = SETTINGS[request.param]
+    if "HERRINGBONE_REDUCERS" in environment:
+        environment = {**environment, "HERRINGBONE_REDUCERS": request.getfixturevalue("reducers")}
+    folder, group = tmp_path_factory.mktemp("arrays"), Group()
+    store = f"127.0.0.1:{free_port()}"
+    try:
+        group.start_ranks("arrays.py", size, RESULTS=str(folder), HERRINGBONE_STORE=store, **environment)
+        outcomes = group.finish()
+    finally:
+        group.kill()
+    return collect(size, folder, "\n".join(output for _, output in outcomes))
+
+
+@pytest.mark.parametrize("case", cases_of("arrays.py"))
+def test_arrays(run: Run, case: str) -> None:
+    run.check(case)

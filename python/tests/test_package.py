@@ -1,0 +1,81 @@
+"""The package as it is installed: what it imports, its command, its stubs, its entry point."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+from importlib.metadata import distribution
+
+import pytest
+from conftest import clean_environment
+
+import herringbone
+from herringbone import errors
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], env=clean_environment(environment), capture_output=True, text=True, timeout=180
+    )
+
+
+def test_importing_it_imports_neither_torch_nor_numpy() -> None:
+    code = "import sys, herringbone, herringbone.__main__; print({'torch', 'numpy'} & set(sys.modules))"
+    assert python("-c", code).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("order", ["import herringbone, torch", "import torch, herringbone", "import torch"])
+def test_torch_finds_the_backend_in_any_order_of_imports(order: str) -> None:
+    pytest.importorskip("torch")
+    code = f"""{order}
+from torch.distributed import HashStore, all_reduce, get_backend, init_process_group
+init_process_group("herringbone", store=HashStore(), rank=0, world_size=1)
+tensor = torch.ones(2)
+all_reduce(tensor)
+print(get_backend(), tensor.tolist())"""
+    outcome = python("-c", code)
+    assert outcome.stdout == "herringbone [1.0, 1.0]\n", outcome.stderr
+
+
+def test_the_entry_point_and_the_script_are_installed() -> None:
+    points = {(point.group, point.value) for point in distribution("herringbone").entry_points}
+    assert ("torch.distributed.backends", "herringbone.torch:register") in points
+    assert ("console_scripts", "herringbone.__main__:main") in points
+
+
+def test_the_command_is_the_rust_program() -> None:
+    outcome = python("-m", "herringbone", "--version")
+    assert outcome.returncode == 0
+    assert outcome.stdout == f"herringbone {herringbone.__version__}\n"
+    assert python("-m", "herringbone", "no-such-verb").returncode == 2
+    script = os.path.join(os.path.dirname(sys.executable), "herringbone")
+    assert subprocess.run([script, "--version"], capture_output=True, text=True).stdout == outcome.stdout
+
+
+def test_the_stubs_are_true() -> None:
+    pytest.importorskip("mypy")
+    outcome = python("-m", "mypy.stubtest", "herringbone._herringbone")
+    assert outcome.returncode == 0, outcome.stdout
+
+
+def test_errors_survive_copying_and_pickling() -> None:
+    lost = errors.PeerLostError("ranks 3 and 5 are lost", [3, 5])
+    for twin in (copy.copy(lost), pickle.loads(pickle.dumps(lost))):
+        assert isinstance(twin, RuntimeError)
+        assert (str(twin), twin.rank, twin.ranks) == ("ranks 3 and 5 are lost", 3, (3, 5))
+    differing = pickle.loads(pickle.dumps(errors.MismatchError("they differ", [(0, "a"), (1, "b")])))
+    assert differing.calls == {0: "a", 1: "b"}
+    assert all(issubclass(getattr(errors, name), errors.HerringboneError) for name in errors.__all__)
+
+
+def test_settings_that_can_not_work_are_refused() -> None:
+    with pytest.raises(TypeError, match="reducers="):
+        herringbone.Options(reducers="10.0.0.1:7070")
+    assert "secret" not in repr(herringbone.Options(token="secret"))
+    outcome = python("-c", "import herringbone; herringbone.init(rank=5, size=2, store='127.0.0.1:1')")
+    assert "ConfigError" in outcome.stderr, outcome.stderr
+    outcome = python("-c", "import herringbone; herringbone.init()")
+    assert "ConfigError" in outcome.stderr and "HERRINGBONE_STORE" in outcome.stderr, outcome.stderr

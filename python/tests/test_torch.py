@@ -1,0 +1,74 @@
+"""The backend under torchrun, at several sizes, algorithms and transports."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from conftest import Group, Run, cases_of, free_port, torchrun
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return torchrun("collectives.py", 2, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def four_ranks_over_tcp(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return torchrun("collectives.py", 4, tmp_path_factory.mktemp("four"), HERRINGBONE_TRANSPORT="tcp")
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return torchrun("training.py", 2, tmp_path_factory.mktemp("training"))
+
+
+@pytest.fixture(scope="module")
+def training_with_reducers(tmp_path_factory: pytest.TempPathFactory, reducers: str) -> Run:
+    folder = tmp_path_factory.mktemp("reducers")
+    settings = {"HERRINGBONE_REDUCERS": reducers, "HERRINGBONE_ALGORITHM": "reduction_server"}
+    return torchrun("training.py", 3, folder, **settings)
+
+
+@pytest.mark.parametrize("case", cases_of("collectives.py"))
+def test_collectives_at_two_ranks(two_ranks: Run, case: str) -> None:
+    two_ranks.check(case)
+
+
+@pytest.mark.parametrize("case", cases_of("collectives.py"))
+def test_collectives_at_four_ranks_over_tcp(four_ranks_over_tcp: Run, case: str) -> None:
+    four_ranks_over_tcp.check(case)
+
+
+@pytest.mark.parametrize("case", cases_of("training.py"))
+def test_training(training: Run, case: str) -> None:
+    training.check(case)
+
+
+@pytest.mark.parametrize("case", cases_of("training.py"))
+def test_training_with_reducers(training_with_reducers: Run, case: str) -> None:
+    training_with_reducers.check(case)
+
+
+def test_a_killed_rank_is_named_by_all_survivors(group: Group, tmp_path: Path) -> None:
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    group.start_ranks("killed.py", 4, str(tmp_path / "moment"), **environment)
+    *survivors, (victim, _) = group.finish()
+    assert victim == -signal.SIGKILL
+    for status, output in survivors:
+        assert status == 42, output
+        found = re.search(r"after (\S+) s PeerLostError: (.*)", output)
+        assert found and "rank 3" in found[2], output
+        print(f"told {found[1]} s after the kill")
+        assert float(found[1]) < 5
+
+
+def test_processes_that_torch_spawns(group: Group, tmp_path: Path) -> None:
+    group.start(str(Path(__file__).parent / "workers" / "spawned.py"), str(tmp_path / "meeting"))
+    [(status, output)] = group.finish()
+    assert status == 0 and output.count("passed") == 3, output

@@ -1,0 +1,233 @@
+"""Collectives on numpy arrays in processes that never import torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import cases
+import ml_dtypes
+import numpy as np
+from cases import error_of
+
+import herringbone
+
+CASES, case = cases.registry()
+
+SIGNS = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -3e-42, 1.0], np.float32)
+
+
+def inputs(shape: tuple[int, ...], dtype: object, seed: int = 0) -> list[np.ndarray]:
+    """All ranks' inputs: small whole numbers, whose sums every type holds exactly."""
+    generator = np.random.default_rng(seed)
+    return [generator.integers(0, 3, shape).astype(dtype) for _ in range(group.size)]
+
+
+def wild(count: int, seed: int) -> list[np.ndarray]:
+    """All ranks' inputs: floats of every magnitude and kind, so that each order of adding gives other bits."""
+    generator = np.random.default_rng(seed)
+    values = []
+    for _ in range(group.size):
+        floats = (generator.standard_normal(count) * 10.0 ** generator.integers(-30, 30, count)).astype(np.float32)
+        places = generator.integers(0, count, count // 16)
+        floats[places] = generator.choice(SIGNS, places.size)
+        values.append(floats)
+    return values
+
+
+def canonical(values: list[np.ndarray]) -> np.ndarray:
+    """The contract's order of adding: the binary trie over the ranks, of which each half is added first."""
+    if len(values) == 1:
+        return values[0]
+    half = 1 << (len(values) - 1).bit_length() - 1
+    with np.errstate(all="ignore"):
+        return canonical(values[:half]) + canonical(values[half:])
+
+
+def bits(values: np.ndarray) -> np.ndarray:
+    """The bit patterns, where every NaN is the one that the contract writes."""
+    return np.where(np.isnan(values), np.uint32(0x7FC00000), values.view(np.uint32))
+
+
+@case
+def torch_is_not_imported() -> None:
+    assert "torch" not in sys.modules
+
+
+@case
+def all_reduce_of_every_type_and_op() -> None:
+    types = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", ml_dtypes.bfloat16)
+    folds = {"sum": np.sum, "product": np.prod, "min": np.min, "max": np.max}
+    for dtype in types:
+        values = inputs((3, 7), dtype)
+        for op, fold in folds.items():
+            array = values[group.rank].copy()
+            assert group.all_reduce(array, op) is array
+            expected = fold(np.stack(values).astype(np.float64), axis=0).astype(dtype)
+            assert array.dtype == dtype and np.array_equal(array, expected), (dtype, op)
+
+
+@case
+def results_go_where_they_are_wanted() -> None:
+    values = inputs((5,), np.float32)
+    mine, out = values[group.rank].copy(), np.empty(5, np.float32)
+    assert group.all_reduce(mine, "average", out=out) is out
+    assert np.array_equal(mine, values[group.rank])
+    assert np.allclose(out, np.mean(values, axis=0))
+    for root in range(group.size):
+        group.reduce(mine, root, out=out)
+        if group.rank == root:
+            assert np.array_equal(out, np.sum(values, axis=0))
+        assert np.array_equal(mine, values[group.rank])
+
+
+@case
+def the_other_collectives() -> None:
+    for root in range(group.size):
+        text = np.array([f"from {group.rank}"])
+        group.broadcast(text, root)
+        assert text[0] == f"from {root}"
+    values = inputs((group.size * 2, 3), np.int64)
+    part = group.reduce_scatter(values[group.rank])
+    assert part.shape == (2, 3)
+    assert np.array_equal(part, np.sum(values, axis=0)[2 * group.rank : 2 * group.rank + 2])
+    whole = group.all_gather(np.full((2, 3), group.rank, np.int16))
+    assert whole.shape == (group.size * 2, 3)
+    assert np.array_equal(whole, np.repeat(np.arange(group.size, dtype=np.int16), 6).reshape(-1, 3))
+    assert group.all_gather(np.float32(group.rank).reshape(())).tolist() == list(range(group.size))
+    assert group.all_reduce(np.empty(0, np.float32)).size == 0
+    group.barrier()
+
+
+@case
+def the_same_bits_in_every_cut() -> None:
+    values = wild(40_000, seed=11)
+    expected = bits(canonical(values))
+    mine = values[group.rank]
+    assert np.array_equal(bits(group.all_reduce(mine.copy())), expected)
+    cuts = [0, 1, 17, 4096, 25_001, 40_000]
+    for start, end in zip(cuts, cuts[1:]):
+        assert np.array_equal(bits(group.all_reduce(mine[start:end].copy())), expected[start:end])
+    fused = np.concatenate([np.zeros(50_000, np.float32), mine])
+    assert np.array_equal(bits(group.all_reduce(fused))[50_000:], expected)
+    length = 40_000 // group.size * group.size
+    part = group.reduce_scatter(mine[:length].copy())
+    start = group.rank * part.size
+    assert np.array_equal(bits(part), expected[start : start + part.size])
+
+
+@case
+def several_at_once() -> None:
+    values = [inputs((10_000 + i,), np.float32, i) for i in range(16)]
+    works = [group.all_reduce(value[group.rank].copy(), async_op=True) for value in values]
+    for work, value in zip(works, values):
+        assert np.array_equal(work.wait(), np.sum(value, axis=0))
+        assert work.done()
+
+
+@case
+def wrong_arrays_are_refused_with_the_alternative() -> None:
+    ones = np.ones((4, 4), np.float32)
+    frozen = ones.copy()
+    frozen.flags.writeable = False
+    error_of(ValueError, lambda: group.all_reduce(ones.T), "ascontiguousarray")
+    error_of(ValueError, lambda: group.all_reduce(frozen), "read-only")
+    error_of(ValueError, lambda: group.all_reduce(ones, "mean"), "average")
+    error_of(ValueError, lambda: group.broadcast(ones, group.size), "root")
+    error_of(ValueError, lambda: group.all_reduce(ones, out=np.ones(3, np.float32)), "out has 3")
+    error_of(ValueError, lambda: group.reduce_scatter(np.ones(group.size + 1, np.float32)), "multiple")
+    error_of(TypeError, lambda: group.all_reduce([1.0]), "numpy")
+    error_of(NotImplementedError, lambda: group.all_reduce(ones.astype(np.int16)), "int16", "int32")
+    error_of(NotImplementedError, lambda: group.all_reduce(ones > 0), "uint8")
+    error_of(NotImplementedError, lambda: group.all_reduce(ones.astype(complex)), "float64")
+    error_of(NotImplementedError, lambda: group.all_reduce(ones.astype(">f4")), "float32")
+    error_of(NotImplementedError, lambda: group.broadcast(np.array([{}])), "pickle")
+
+
+@case
+def subgroups() -> None:
+    members = [group.size - 1, 0]
+    if group.rank in members:
+        with group.subgroup(members) as pair:
+            assert pair.size == 2 and pair.rank == members.index(group.rank)
+            array = np.full(3, group.rank, np.float32)
+            pair.broadcast(array, 0)
+            assert array.tolist() == [group.size - 1] * 3
+        error_of(herringbone.ClosedError, pair.barrier)
+    group.barrier()
+
+
+@case
+def ranks_that_disagree_get_an_error_and_go_on() -> None:
+    mine = np.ones(4 if group.rank else 5, np.float32)
+    error = error_of(herringbone.MismatchError, lambda: group.all_reduce(mine), "rank 0")
+    assert set(error.calls) <= set(range(group.size)) and len(error.calls) >= 2
+    assert group.all_reduce(np.ones(3, np.float32)).tolist() == [group.size] * 3
+
+
+@case
+def python_runs_while_a_thread_waits() -> None:
+    group.barrier()
+    if group.rank == 0:
+        time.sleep(0.6)
+        group.barrier()
+        return
+    waiter = threading.Thread(target=group.barrier)
+    waiter.start()
+    counted = 0
+    while waiter.is_alive():
+        counted += 1
+        time.sleep(0.005)
+    assert counted > 20
+
+
+@case
+def ctrl_c_ends_a_wait() -> None:
+    group.barrier()
+    work = None
+    if group.rank == 0:
+        work = group.barrier(async_op=True)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        error_of(KeyboardInterrupt, work.wait)
+        work.wait()
+    else:
+        time.sleep(0.8)
+        group.barrier()
+
+
+@case
+def a_forked_child_is_told_so() -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            error_of(herringbone.ForkedError, group.barrier)
+            os._exit(7)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    group.barrier()
+
+
+@case
+def counters_count() -> None:
+    stats = group.stats()
+    assert sum(stats["operations"]["barrier"].values()) >= 4
+    moved = sum(stats[way]["sent"] for way in ("workers_shm", "workers_tcp", "reducers_tcp"))
+    assert moved > 0
+    assert stats["failed"] >= 1 and stats["waiting_s"] > 0
+
+
+@case
+def the_end() -> None:
+    herringbone.finalize()
+    error_of(herringbone.ClosedError, group.barrier)
+    assert "torch" not in sys.modules
+
+
+if __name__ == "__main__":
+    group = herringbone.init(timeout=60)
+    cases.run(CASES, group.rank)

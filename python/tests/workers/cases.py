@@ -1,0 +1,49 @@
+"""The frame of a worker script: named cases that every rank runs in the same order."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Case = Callable[[], None]
+
+
+def registry() -> tuple[dict[str, Case], Callable[[Case], Case]]:
+    """The cases of a script, and the decorator that adds one."""
+    cases: dict[str, Case] = {}
+
+    def case(function: Case) -> Case:
+        cases[function.__name__] = function
+        return function
+
+    return cases, case
+
+
+def run(cases: dict[str, Case], rank: int) -> None:
+    """Run the cases and write their outcomes; the first failure ends this rank, and so the job."""
+    outcomes: dict[str, str] = {}
+    file = Path(os.environ["RESULTS"]) / f"{rank}.json"
+    for name, function in cases.items():
+        try:
+            function()
+            outcomes[name] = "passed"
+        except BaseException:
+            outcomes[name] = traceback.format_exc()
+        file.write_text(json.dumps(outcomes))
+        if outcomes[name] != "passed":
+            raise SystemExit(f"rank {rank}: {name} failed")
+
+
+def error_of(kind: type[BaseException], function: Callable[[], Any], *texts: str) -> BaseException:
+    """The error that ``function`` raises: of this kind, with all these texts."""
+    try:
+        function()
+    except kind as error:
+        missing = [text for text in texts if text not in str(error)]
+        assert not missing, f"{missing} not in: {error}"
+        return error
+    raise AssertionError(f"no {kind.__name__}")

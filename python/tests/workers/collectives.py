@@ -1,0 +1,384 @@
+"""Every collective through torch.distributed, against values computed here from all ranks' inputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import cases
+import torch
+import torch.distributed as dist
+from cases import error_of
+
+import herringbone
+
+CASES, case = cases.registry()
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+Op = dist.ReduceOp
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+def size() -> int:
+    return dist.get_world_size()
+
+
+def pieces(shape: tuple[int, ...] | int, dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
+    """All ranks' inputs: small whole numbers, whose sums and products every type holds exactly."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    shape = (shape,) if isinstance(shape, int) else shape
+    return [torch.randint(0, 3, shape, generator=generator).to(dtype) for _ in range(size())]
+
+
+def fold(tensors: list[torch.Tensor], op: Op.RedOpType) -> torch.Tensor:
+    wide = torch.stack([tensor.to(torch.float64) for tensor in tensors])
+    if op == Op.SUM:
+        result = wide.sum(0)
+    elif op == Op.PRODUCT:
+        result = wide.prod(0)
+    elif op == Op.MIN:
+        result = wide.amin(0)
+    elif op == Op.MAX:
+        result = wide.amax(0)
+    else:
+        result = wide.sum(0) / len(tensors)
+        if not tensors[0].is_floating_point():
+            result = result.trunc()
+    return result.to(tensors[0].dtype)
+
+
+def same(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
+    assert torch.equal(actual, expected), (actual, expected)
+
+
+def all_gathered(value: torch.Tensor) -> list[torch.Tensor]:
+    outputs = [torch.empty_like(value) for _ in range(size())]
+    dist.all_gather(outputs, value)
+    return outputs
+
+
+@case
+def the_backend_is_known_without_an_import() -> None:
+    assert dist.get_backend() == "herringbone"
+    group = dist.group.WORLD
+    assert group.name() == "herringbone" and group.rank() == rank() and group.size() == size()
+    assert group.stats()["failed"] == 0
+    assert isinstance(group.describe(), str)
+
+
+@case
+def all_reduce_of_every_type_and_op() -> None:
+    for dtype in FLOATS + INTEGERS:
+        for op in (Op.SUM, Op.AVG, Op.PRODUCT, Op.MIN, Op.MAX):
+            inputs = pieces(37, dtype)
+            tensor = inputs[rank()].clone()
+            dist.all_reduce(tensor, op)
+            same(tensor, fold(inputs, op))
+
+
+@case
+def all_reduce_of_every_length() -> None:
+    for length in (0, 1, 2, 3, 7, 63, 1025, 65_537, 1_300_001):
+        inputs = pieces(length, torch.float32, length)
+        tensor = inputs[rank()].clone()
+        dist.all_reduce(tensor)
+        same(tensor, fold(inputs, Op.SUM))
+
+
+@case
+def booleans_and_complex_numbers() -> None:
+    inputs = [value.bool() for value in pieces(50, torch.int32)]
+    for op, expected in ((Op.MAX, torch.stack(inputs).any(0)), (Op.MIN, torch.stack(inputs).all(0))):
+        tensor = inputs[rank()].clone()
+        dist.all_reduce(tensor, op)
+        same(tensor, expected)
+    inputs = [torch.complex(a, a + 1) for a in pieces(9, torch.float32)]
+    tensor = inputs[rank()].clone()
+    dist.all_reduce(tensor)
+    same(tensor, torch.stack(inputs).sum(0))
+
+
+@case
+def tensors_that_are_not_in_order() -> None:
+    inputs = pieces((6, 5, 4), torch.float32)
+    for view in (lambda t: t.permute(2, 0, 1), lambda t: t[::2, 1:, ::3], lambda t: t[:, 2]):
+        base = inputs[rank()].clone()
+        work = dist.all_reduce(view(base), async_op=True)
+        work.wait()
+        expected = inputs[rank()].clone()
+        view(expected).copy_(fold([view(value) for value in inputs], Op.SUM))
+        same(base, expected)
+    error_of(ValueError, lambda: dist.all_reduce(torch.ones(1).expand(4)), "contiguous")
+
+
+@case
+def parameters_and_scalars() -> None:
+    parameter = torch.nn.Parameter(torch.full((), float(rank())))
+    dist.all_reduce(parameter)
+    assert parameter.item() == sum(range(size()))
+
+
+@case
+def broadcast_of_any_type_from_every_root() -> None:
+    for dtype in (*FLOATS, *INTEGERS, torch.bool, torch.int16, torch.complex64, torch.float8_e5m2):
+        for root in range(size()):
+            inputs = [value.to(dtype) for value in pieces((3, 5), torch.float32, root)]
+            tensor = inputs[rank()].clone()
+            dist.broadcast(tensor, root)
+            assert torch.equal(tensor.view(torch.uint8), inputs[root].view(torch.uint8))
+
+
+@case
+def reduce_to_every_root() -> None:
+    for root in range(size()):
+        inputs = pieces(1001, torch.float32, root)
+        tensor = inputs[rank()].clone()
+        dist.reduce(tensor, root, Op.SUM)
+        same(tensor, fold(inputs, Op.SUM) if rank() == root else inputs[rank()])
+
+
+@case
+def all_gather_in_every_form() -> None:
+    for dtype in (torch.float32, torch.int16, torch.bool):
+        inputs = pieces((2, 3), dtype)
+        for outputs in (
+            [torch.empty(2, 3, dtype=dtype) for _ in range(size())],
+            list(torch.empty(size(), 2, 3, dtype=dtype).unbind()),
+            [torch.empty(3, 2, dtype=dtype).t() for _ in range(size())],
+        ):
+            dist.all_gather(outputs, inputs[rank()])
+            for output, expected in zip(outputs, inputs):
+                same(output.contiguous(), expected)
+        whole = torch.empty(2 * size(), 3, dtype=dtype)
+        dist.all_gather_into_tensor(whole, inputs[rank()])
+        same(whole, torch.cat(inputs))
+    in_place = torch.zeros(size(), 4)
+    in_place[rank()] = rank() + 1
+    dist.all_gather_into_tensor(in_place, in_place[rank()])
+    same(in_place, torch.arange(1.0, size() + 1).unsqueeze(1).expand(-1, 4).contiguous())
+
+
+@case
+def reduce_scatter_in_every_form() -> None:
+    for op in (Op.SUM, Op.AVG, Op.MAX):
+        inputs = pieces((size(), 7), torch.float32)
+        expected = fold(inputs, op)[rank()]
+        output = torch.empty(7)
+        dist.reduce_scatter_tensor(output, inputs[rank()].clone(), op)
+        same(output, expected)
+        dist.reduce_scatter(output.zero_(), [part.clone() for part in inputs[rank()]], op)
+        same(output, expected)
+
+
+@case
+def objects() -> None:
+    gathered: list[object] = [None] * size()
+    dist.all_gather_object(gathered, {"rank": rank(), "text": "x" * rank()})
+    assert gathered == [{"rank": i, "text": "x" * i} for i in range(size())]
+    values: list[object] = [("root", 7)] if rank() == 0 else [None]
+    dist.broadcast_object_list(values, 0)
+    assert values == [("root", 7)]
+
+
+@case
+def barriers_hold_until_the_last_rank_comes() -> None:
+    dist.barrier()
+    before = time.monotonic()
+    if rank() == 0:
+        time.sleep(0.3)
+    dist.barrier()
+    assert time.monotonic() - before >= 0.25
+
+
+@case
+def many_operations_in_flight() -> None:
+    inputs = [pieces(20_000 + i, torch.float32, i) for i in range(24)]
+    tensors = [values[rank()].clone() for values in inputs]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in reversed(works):
+        assert work.wait()
+        assert work.is_completed() and work.is_success() and work.exception() is None
+    for tensor, values in zip(tensors, inputs):
+        same(tensor, fold(values, Op.SUM))
+
+
+@case
+def futures_and_their_callbacks() -> None:
+    first = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+    doubled = first.then(lambda future: future.value()[0] * 2)
+    same(doubled.wait(), torch.full((3,), 2.0 * size()))
+
+    def another(_: torch.futures.Future) -> torch.Tensor:
+        return dist.all_reduce(torch.ones(2), async_op=True).get_future().wait()[0]
+
+    chained = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+    for _ in range(6):
+        chained = chained.then(another)
+    same(chained.wait(), torch.full((2,), float(size())))
+
+
+@case
+def coalesced_calls() -> None:
+    with dist._coalescing_manager(async_ops=True) as manager:
+        tensors = [torch.full((n + 1,), float(rank())) for n in range(4)]
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    assert all((tensor == sum(range(size()))).all() for tensor in tensors)
+    with dist._coalescing_manager(device=torch.device("cpu")):
+        group = dist.group.WORLD
+        tensors = [torch.full((n + 1,), float(rank())) for n in range(4)]
+        for tensor in tensors:
+            group.allreduce(tensor)
+    assert all((tensor == sum(range(size()))).all() for tensor in tensors)
+    with dist._coalescing_manager():
+        outputs = [torch.empty(size()) for _ in range(3)]
+        for output in outputs:
+            dist.all_gather_into_tensor(output, torch.tensor([float(rank())]))
+    assert all(output.tolist() == list(range(size())) for output in outputs)
+
+
+@case
+def functional_collectives() -> None:
+    import torch.distributed._functional_collectives as functional
+
+    result = functional.all_reduce(torch.full((3,), float(rank())), "sum", dist.group.WORLD)
+    assert result.tolist() == [sum(range(size()))] * 3
+    result = functional.all_gather_tensor(torch.tensor([float(rank())]), 0, dist.group.WORLD)
+    assert result.tolist() == list(range(size()))
+
+
+@case
+def overlapping_groups() -> None:
+    pairs = [(i, (i + 1) % size()) for i in range(size())] if size() > 2 else [(0, 1)]
+    groups = {pair: dist.new_group(pair) for pair in pairs}
+    backwards = dist.new_group([size() - 1, 0], sort_ranks=False)
+    works = []
+    for pair, group in groups.items():
+        if rank() in pair:
+            tensor = torch.full((5000,), float(rank()))
+            works.append((dist.all_reduce(tensor, group=group, async_op=True), tensor, sum(pair)))
+    for work, tensor, expected in works:
+        work.wait()
+        assert (tensor == expected).all()
+    if rank() in (0, size() - 1):
+        assert dist.get_rank(backwards) == (0 if rank() == size() - 1 else 1)
+        tensor = torch.tensor([rank()])
+        dist.broadcast(tensor, group_src=0, group=backwards)
+        assert tensor.item() == size() - 1
+        dist.destroy_process_group(backwards)
+    for _ in range(2):
+        local = dist.new_group([0, 1], use_local_synchronization=True)
+        if rank() < 2:
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor, group=local)
+            assert tensor.item() == 2
+            dist.destroy_process_group(local)
+    dist.barrier()
+
+
+@case
+def a_group_of_another_backend() -> None:
+    other = dist.new_group(backend="gloo")
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=other)
+    assert tensor.tolist() == [size()] * 3
+
+
+@case
+def what_is_not_there_names_the_alternative() -> None:
+    ones = torch.ones(2)
+    other = (rank() + 1) % size()
+    parts = [torch.ones(2) for _ in range(size())]
+    missing = herringbone.UnsupportedError
+    assert issubclass(missing, NotImplementedError)
+    error_of(missing, lambda: dist.send(ones, other), "send", "broadcast")
+    error_of(missing, lambda: dist.recv(ones, other), "recv", "broadcast")
+    error_of(missing, lambda: dist.gather(ones, parts if rank() == 0 else None), "all_gather")
+    error_of(missing, lambda: dist.scatter(ones, parts if rank() == 0 else None), "broadcast")
+    error_of(missing, lambda: dist.all_to_all(parts, parts), "all_gather")
+    error_of(missing, lambda: dist.all_to_all_single(torch.ones(size()), torch.ones(size())), "all_gather")
+    error_of(missing, lambda: dist.monitored_barrier(), "barrier")
+    error_of(missing, lambda: dist.all_reduce(torch.ones(2, device="meta")), "cpu:herringbone")
+    error_of(missing, lambda: dist.all_reduce(torch.eye(2).to_sparse()), "to_dense")
+    error_of(missing, lambda: dist.all_reduce(ones.to(torch.int16)), "int16", "torch.int32")
+    error_of(missing, lambda: dist.all_reduce(ones.bool()), "MAX")
+    error_of(missing, lambda: dist.reduce(ones.to(torch.complex64), 0), "view_as_real")
+    error_of(missing, lambda: dist.all_reduce(ones.int(), Op.BAND), "BAND", "all_gather")
+    error_of(ValueError, lambda: dist.all_gather_into_tensor(torch.empty(3), torch.empty(2)), "elements")
+    error_of(ValueError, lambda: dist.all_gather(parts[:-1], ones), "ranks")
+
+
+def disagree(mine: Callable[[], object], others: Callable[[], object]) -> None:
+    """Let the last rank call something else than the others; all get the error, and the next call works."""
+    call = mine if rank() == size() - 1 else others
+    error = error_of(herringbone.MismatchError, call, f"rank {size() - 1}")
+    assert isinstance(error, dist.DistBackendError) and isinstance(error, RuntimeError)
+    inputs = pieces(11, torch.float32)
+    tensor = inputs[rank()].clone()
+    dist.all_reduce(tensor)
+    same(tensor, fold(inputs, Op.SUM))
+
+
+@case
+def ranks_that_disagree_get_an_error_and_go_on() -> None:
+    def usual() -> None:
+        dist.all_reduce(torch.ones(4))
+
+    disagree(lambda: dist.all_reduce(torch.ones(5)), usual)
+    disagree(lambda: dist.all_reduce(torch.ones(4, dtype=torch.float64)), usual)
+    disagree(lambda: dist.all_reduce(torch.ones(4), Op.MAX), usual)
+    disagree(lambda: dist.broadcast(torch.ones(4), size() - 1), lambda: dist.broadcast(torch.ones(4), 0))
+    disagree(lambda: dist.broadcast(torch.ones(4), 0), usual)
+    disagree(dist.barrier, lambda: dist.all_reduce(torch.ones(3_000_000)))
+
+
+@case
+def a_late_rank_is_named_by_the_timeout() -> None:
+    group = dist.new_group(timeout=timedelta(seconds=0.5))
+    if rank() != 0:
+        started = time.monotonic()
+        error_of(herringbone.OperationTimeoutError, lambda: dist.barrier(group), "rank 0", " timeout ")
+        assert time.monotonic() - started < 10
+    dist.barrier()
+
+
+@case
+def a_wait_can_be_shorter_than_the_operation() -> None:
+    if rank() == 0:
+        time.sleep(0.5)
+    work = dist.barrier(async_op=True)
+    if rank() != 0:
+        error_of(herringbone.OperationTimeoutError, lambda: work.wait(timedelta(seconds=0.05)), " timeout ")
+    work.wait()
+
+
+@case
+def destroy_and_begin_again() -> None:
+    for _ in range(2):
+        dist.destroy_process_group()
+        dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
+        assert all(value.item() == i for i, value in enumerate(all_gathered(torch.tensor(rank()))))
+
+
+@case
+def an_aborted_group_answers() -> None:
+    group = dist.new_group()
+    if rank() == 0:
+        work = dist.barrier(group, async_op=True)
+        group.abort()
+        error_of(herringbone.HerringboneError, work.wait)
+        error_of(herringbone.ClosedError, lambda: dist.barrier(group))
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
+    cases.run(CASES, dist.get_rank())
+    dist.destroy_process_group()

@@ -1,0 +1,60 @@
+"""A group of processes that torch.multiprocessing spawns and that meet at a file, with options given in Python."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from cases import error_of
+
+import herringbone
+
+
+def work(rank: int, size: int, path: str) -> None:
+    options = herringbone.Options(algorithm="ring", transport="tcp", token="a secret" if rank == 0 else None)
+    dist.init_process_group(
+        "herringbone", init_method=f"file://{path}", rank=rank, world_size=size, pg_options=options
+    )
+    tensor = torch.full((100_000,), float(rank))
+    dist.all_reduce(tensor)
+    assert (tensor == sum(range(size))).all()
+    stats = dist.group.WORLD.stats()
+    assert list(stats["operations"]["all_reduce"]) == ["ring"], stats
+    assert stats["workers_shm"]["sent"] == 0 and stats["workers_tcp"]["sent"] > 0, stats
+    dist.destroy_process_group()
+    mixed(rank, size, path + "-mixed")
+    error_of(
+        herringbone.ConfigError,
+        lambda: dist.init_process_group(
+            "herringbone",
+            init_method=f"file://{path}-wrong",
+            rank=rank,
+            world_size=size,
+            pg_options=herringbone.Options(algorithm="magic"),
+        ),
+        "magic",
+    )
+    print(f"rank {rank} passed", flush=True)
+
+
+def mixed(rank: int, size: int, path: str) -> None:
+    """One backend of several: the CPU's tensors are ours, the other device's are not."""
+    dist.init_process_group(
+        "cpu:herringbone,cuda:gloo", init_method=f"file://{path}", rank=rank, world_size=size
+    )
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [size] * 3
+    assert dist.all_reduce(tensor, async_op=True).get_future().wait()[0].tolist() == [size * size] * 3
+    assert dist.get_backend_impl(device=torch.device("cpu")).stats()["operations"]["all_reduce"]
+    dist.barrier()
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(tensor, group=pair)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    multiprocessing.spawn(work, (3, sys.argv[1]), 3)

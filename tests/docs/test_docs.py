@@ -1,0 +1,122 @@
+"""Every code block of the Markdown files works.
+
+* `python`: runs under torchrun with two workers, on this Python. A block that begins with `# <name>.py` is that file.
+* `rust`: a doctest of crates/cli, which includes the file; here it is only checked that it does.
+* `sh`: `herringbone` commands run; what the test suite runs itself (make, cargo, pytest) is checked to exist.
+* `text`: output or a drawing. Nothing else.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = ROOT / "target" / "release" / "herringbone"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks():
+    """(file, number of the block in it, language, text) of every block."""
+    for path in sorted(ROOT.glob("*.md")):
+        for number, match in enumerate(BLOCK.finditer(path.read_text()), 1):
+            yield pytest.param(path.name, *match.groups(), id=f"{path.stem}-{number}-{match[1] or 'none'}")
+
+
+@pytest.mark.parametrize("name, language, text", blocks())
+def test_block(name, language, text, tmp_path):
+    run = {"python": python_block, "rust": rust_block, "sh": shell_block, "text": lambda *_: None}
+    assert language in run, f"{name}: a block in {language or 'no language'}: write one of {', '.join(run)}"
+    run[language](name, text, tmp_path)
+
+
+def python_block(_, text, folder):
+    script = folder / "train.py"
+    script.write_text(text)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    succeed([*torchrun, str(script)], folder)
+
+
+def rust_block(name, _, __):
+    library = (ROOT / "crates" / "cli" / "src" / "lib.rs").read_text()
+    assert f'include_str!("../../../{name}")' in library, f"crates/cli/src/lib.rs does not test the Rust of {name}"
+
+
+def shell_block(name, text, folder):
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        settings = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+        words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
+        if words:
+            command(name, words, settings, folder)
+
+
+def command(name, words, settings, folder):
+    """Runs one command of a shell block, or checks that what it names is there."""
+    match words:
+        case ["make", *targets]:
+            known = re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            assert set(targets) <= set(known), f"{name}: make has no {targets}"
+        case ["cargo", "test" | "clippy", *rest]:
+            packages = rest[1:] if rest[:1] == ["-p"] else []
+            folders = [package.removeprefix("herringbone-") for package in packages]
+            assert all((ROOT / "crates" / folder).is_dir() for folder in folders), f"{name}: {words}"
+        case [".venv/bin/python", "-m", "pytest", *paths]:
+            assert all((ROOT / path).exists() for path in paths), f"{name}: {words}"
+        case ["herringbone", "serve", *rest]:
+            serve([str(BINARY), "serve", *rest], settings)
+        case ["herringbone", *rest]:
+            succeed([str(BINARY), *rest], folder, settings)
+        case ["torchrun", *rest]:
+            assert "train.py" in rest, f"{name}: what would run {words}?"
+        case _:
+            raise AssertionError(f"{name}: nobody checks `{shlex.join(words)}`")
+
+
+def serve(arguments, settings):
+    """Starts a reducer, and ends it once it says that it listens."""
+    with subprocess.Popen(arguments, env=without_job() | settings, stdout=subprocess.PIPE, text=True) as process:
+        line = process.stdout.readline()
+        process.terminate()
+    assert "listening" in line and process.returncode == 0, f"{shlex.join(arguments)}: {line}"
+
+
+def without_job():
+    """This environment without the settings of a job."""
+    foreign = ("HERRINGBONE_", "MASTER_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+
+
+def succeed(arguments, folder, settings={}):
+    """Runs a command to its end, with nothing but its settings."""
+    done = subprocess.run(
+        arguments,
+        cwd=folder,
+        env=without_job() | {"OMP_NUM_THREADS": "1"} | settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{shlex.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
+
+
+def test_the_readmes_table_is_what_the_schedules_say():
+    """The figures of `herringbone verify --ranks 8`, so that the table cannot age."""
+    shown = subprocess.run([BINARY, "verify", "--ranks", "8", "--json"], stdout=subprocess.PIPE, check=True)
+    rows = {}
+    for line in shown.stdout.splitlines():
+        row = json.loads(line)
+        name = row["algorithm"].split("(")[0]
+        peers = "reducers" if row["reducers"] else str(row["peers"])
+        same_bits = "yes" if row["order"] == "fixed" else "no"
+        rows[name] = [same_bits, str(row["rounds"]), f"{row['buffers_sent']:.3f} K", peers]
+    text = (ROOT / "README.md").read_text().split("`herringbone verify --ranks 8`")[1]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    table = table[2 : 2 + len(rows)]
+    assert {name.split()[0]: cells for name, *cells in table} == rows
