@@ -41,11 +41,12 @@ fmt: ## Format the Rust sources
 clean: ## Remove everything that was made
 	rm -rf target $(VENV) demo-report.svg
 
-# Cargo knows what changed, so it is always asked.
+# Cargo knows what changed, so it is always asked. Naming both packages gives their dependencies the features that the
+# wheel's build gives them, so that they are compiled once.
 .PHONY: $(BINARY)
 $(BINARY):
 	@command -v cargo >/dev/null || { echo "Rust is needed: see https://rustup.rs"; exit 1; }
-	cargo build --release --package herringbone-cli
+	cargo build --release --package herringbone-cli --package herringbone-python --bin herringbone
 
 $(VENV)/python.stamp: tools/environment.py
 	$(PYTHON) tools/environment.py $(VENV)

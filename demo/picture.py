@@ -3,8 +3,9 @@
 from html import escape
 
 INK, GREY, FAINT, PAPER = "#1f2933", "#697586", "#e4e7ec", "#ffffff"
-UP, DOWN, GLOO = "#2f6fde", "#e08a1e", "#98a2b3"
+UP, DOWN = "#2f6fde", "#e08a1e"
 SANS = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
+UNITS = "KB", "MB", "GB", "TB"
 SIZE = 1200, 760
 TOP, HEIGHT = 178, 440  # of the flow of bytes
 
@@ -13,13 +14,10 @@ def human(count):
     """A number of bytes with three significant digits: 7.52 GB."""
     if count < 1000:
         return f"{count:.0f} B"
-    for unit in ("KB", "MB", "GB"):
-        count /= 1000
-        if count < 999.5:
-            break
-    else:
-        count, unit = count / 1000, "TB"
-    return f"{count:.3g} {unit}"
+    unit = 0
+    while count >= 999.5 and unit < len(UNITS):
+        count, unit = count / 1000, unit + 1
+    return f"{count:.3g} {UNITS[unit - 1]}"
 
 
 def text(x, y, content, size=14, fill=INK, anchor="start", weight=400):
@@ -32,6 +30,16 @@ def box(x, y, width, height, fill, radius=0, stroke="none"):
     """A rectangle."""
     shape = f"x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}' rx='{radius}'"
     return f"<rect {shape} fill='{fill}' stroke='{stroke}'/>"
+
+
+def dot(x, y):
+    """Our run at one epoch."""
+    return f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{UP}'/>"
+
+
+def ring(x, y):
+    """Gloo's run at one epoch."""
+    return f"<circle cx='{x:.1f}' cy='{y:.1f}' r='8' fill='none' stroke='{GREY}' stroke-width='1.5'/>"
 
 
 def ribbon(left, top_left, right, top_right, thickness, fill):
@@ -77,9 +85,11 @@ def flow(run):
     workers, reducers = len(run["to_reducers"]), run["reducers"]
     up, down = sum(run["to_reducers"]), sum(run["from_reducers"])
     scale = (up + down) / (HEIGHT * 0.84) or 1
-    left = Column(40, [f"worker {i}" for i in range(workers)], run["to_reducers"], run["from_reducers"], scale)
+    left = Column(
+        40, [f"worker {i}" for i in range(workers)], run["to_reducers"], run["from_reducers"], scale
+    )
     names = [f"reducer {i}" for i in range(reducers)]
-    right = Column(470, names, [down / reducers] * reducers, [up / reducers] * reducers, scale)
+    right = Column(470, names, run["reducers_sent"], run["reducers_received"], scale)
     for counted, fill in ((run["to_reducers"], UP), (run["from_reducers"], DOWN)):
         for worker, count in enumerate(counted):
             for reducer in range(reducers):
@@ -101,10 +111,13 @@ def curve(run, gloo):
     x0, y0, width, height = 740, 166, 400, 210
     lowest = min(run["accuracy"] + gloo["accuracy"])
     floor = max(0.0, int((lowest - 0.01) * 20) / 20)
-    at = lambda epoch, value: (
-        x0 + width * (epoch + 0.5) / len(run["accuracy"]),
-        y0 + height * (1 - (value - floor) / (1 - floor)),
-    )
+
+    def at(epoch, value):
+        return (
+            x0 + width * (epoch + 0.5) / len(run["accuracy"]),
+            y0 + height * (1 - (value - floor) / (1 - floor)),
+        )
+
     yield text(x0 - 40, 140, "Accuracy on unseen digits, after each epoch", 15, weight=600)
     for part in range(5):
         value = floor + (1 - floor) * part / 4
@@ -115,50 +128,49 @@ def curve(run, gloo):
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     yield f"<polyline points='{line}' fill='none' stroke='{UP}' stroke-width='2.5' stroke-linejoin='round'/>"
     for epoch, (x, y) in enumerate(points):
-        ring_x, ring_y = at(epoch, gloo["accuracy"][epoch])
-        yield f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{UP}'/>"
-        yield f"<circle cx='{ring_x:.1f}' cy='{ring_y:.1f}' r='8' fill='none' stroke='{GREY}' stroke-width='1.5'/>"
+        yield dot(x, y)
+        yield ring(*at(epoch, gloo["accuracy"][epoch]))
         yield text(x, y0 + height + 20, str(epoch + 1), 12, GREY, "middle")
     x, y = points[-1]
     yield text(x, y + 28, f"{run['accuracy'][-1]:.1%}", 14, UP, "middle", 600)
-    yield f"<circle cx='{x0 + 6}' cy='{y0 + height + 40}' r='4' fill='{UP}'/>"
-    yield text(x0 + 18, y0 + height + 45, "Herringbone", 12.5)
-    yield f"<circle cx='{x0 + 122}' cy='{y0 + height + 40}' r='7' fill='none' stroke='{GREY}' stroke-width='1.5'/>"
-    yield text(x0 + 136, y0 + height + 45, "Gloo, the same training", 12.5)
+    legend = y0 + height + 40
+    yield dot(x0 + 6, legend)
+    yield text(x0 + 18, legend + 5, "Herringbone", 12.5)
+    yield ring(x0 + 122, legend)
+    yield text(x0 + 136, legend + 5, "Gloo, the same training", 12.5)
 
 
 def times(run, gloo):
-    """Seconds per step: how long a worker computed and how long it waited; Gloo keeps no such account."""
+    """Seconds per step: how long a worker computed, and how long it waited after its last gradient."""
     x0, width = 700, 400
-    longest = max(run["step_seconds"], gloo["step_seconds"])
+    pixels = width / max(run["step_seconds"], gloo["step_seconds"])
     yield text(x0, 482, "Where a step's time went, mean over the workers", 15, weight=600)
-    pixels = width / longest
-    compute = max(0.0, run["step_seconds"] - run["wait_seconds"])
-    yield text(x0, 512, "Herringbone", 12.5)
-    yield box(x0, 520, compute * pixels, 26, UP)
-    yield box(x0 + compute * pixels, 520, run["wait_seconds"] * pixels, 26, DOWN)
-    yield text(x0 + run["step_seconds"] * pixels + 8, 538, f"{run['step_seconds']:.2f} s", 13)
-    yield text(x0, 568, "Gloo", 12.5)
-    yield box(x0, 576, gloo["step_seconds"] * pixels, 26, GLOO)
-    yield text(x0 + gloo["step_seconds"] * pixels + 8, 594, f"{gloo['step_seconds']:.2f} s", 13)
-    x = x0
-    for fill, what in (
-        (UP, f"computing {compute:.2f} s"),
-        (DOWN, f"waiting for sums {run['wait_seconds']:.2f} s"),
-        (GLOO, "not told apart"),
-    ):
-        yield box(x, 617, 12, 12, fill, 2)
-        yield text(x + 18, 627, what, 12.5)
-        x += 46 + 6.6 * len(what)
+    for y, name, one in ((506, "Herringbone, with reducers", run), (566, "Gloo, without", gloo)):
+        computing = one["step_seconds"] - one["wait_seconds"]
+        yield text(x0, y, name, 12.5)
+        yield box(x0, y + 8, computing * pixels, 26, UP)
+        yield box(x0 + computing * pixels, y + 8, one["wait_seconds"] * pixels, 26, DOWN)
+        yield text(x0 + 8, y + 26, f"{computing:.2f} s", 12.5, PAPER)
+        yield text(x0 + one["step_seconds"] * pixels + 8, y + 26, f"{one['step_seconds']:.2f} s", 13)
+    yield box(x0, 617, 12, 12, UP, 2)
+    yield text(x0 + 18, 627, "computing", 12.5)
+    yield box(x0 + 110, 617, 12, 12, DOWN, 2)
+    yield text(x0 + 128, 627, "waiting for sums", 12.5)
 
 
 def picture(run, gloo):
     """The whole picture; see `report` in run.py for the fields of the two runs."""
     width, height = SIZE
     workers = len(run["to_reducers"])
-    title = f"{workers} workers and {run['reducers']} reducers train {run['parameters'] / 1e6:.1f} million parameters"
-    facts = f"handwritten digits, {run['steps']} steps, {run['all_reduces']} all-reduces per worker, algorithm {run['algorithm']}"
-    parts = [box(0, 0, width, height, PAPER), text(40, 56, title, 26, weight=700), text(40, 84, facts, 15, GREY)]
+    millions = f"{run['parameters'] / 1e6:.1f} million parameters"
+    title = f"{workers} workers and {run['reducers']} reducers train {millions}"
+    facts = f"handwritten digits, {run['steps']} steps, {run['all_reduces']} all-reduces per worker, "
+    facts += f"algorithm {run['algorithm']}"
+    parts = [
+        box(0, 0, width, height, PAPER),
+        text(40, 56, title, 26, weight=700),
+        text(40, 84, facts, 15, GREY),
+    ]
     for panel in (flow(run), curve(run, gloo), times(run, gloo)):
         parts.extend(panel)
     parts.append(f"<line x1='40' y1='672' x2='{width - 40}' y2='672' stroke='{FAINT}'/>")

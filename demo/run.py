@@ -1,8 +1,8 @@
 """The demo: the same training twice, through Herringbone with reducers and through Gloo, and what it showed.
 
-Starts the reducers and, under torchrun, the workers of demo/train.py; compares the ranks with each other and the two
-runs as a whole; prints what moved where and draws it. Whatever happens, no process stays behind. Exit code 0: all
-ranks hold the same bits and both runs agree; 1: they do not, or a process failed.
+Starts the reducers and, under torchrun, the workers of demo/train.py; compares the ranks with each other
+and the two runs as a whole; prints what moved where and draws it. Whatever happens, no process stays
+behind. Exit code 0: all ranks hold the same bits and both runs agree; 1: they do not, or a process failed.
 """
 
 import argparse
@@ -54,18 +54,20 @@ class Processes:
         return process
 
     def reducer(self, environment):
-        """Starts a reducer on a free port of this machine and returns its address."""
+        """Starts a reducer on a free port of this machine."""
         command = [BINARY, "serve", "--listen", "127.0.0.1:0", "--json"]
-        process = self.start(command, env=environment, stdout=subprocess.PIPE, text=True)
-        line = process.stdout.readline()
-        if not line:
-            raise DemoFailed(f"`{BINARY.name} serve` ended with exit code {process.wait()}")
-        return json.loads(line)["listening"]
+        return Reducer(self.start(command, env=environment, stdout=subprocess.PIPE, text=True))
 
     def train(self, backend, workers, epochs, out, environment):
         """Trains through `backend`; returns what every rank left behind, and rank 0's parameters."""
         out.mkdir()
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={workers}",
+        ]
         script = [HERE / "train.py", "--backend", backend, "--epochs", str(epochs), "--out", out]
         code = self.start(torchrun + script, env=environment | {"OMP_NUM_THREADS": "1"}).wait()
         if code != 0:
@@ -75,17 +77,38 @@ class Processes:
             return ranks, dict(parameters)
 
 
+class Reducer:
+    """A running `herringbone serve`: it says where it listens and, at its end, what it moved."""
+
+    def __init__(self, process):
+        self.process = process
+        self.address = self._said()["listening"]
+
+    def stop(self):
+        """Ends it and returns its account: bytes received and sent."""
+        self.process.terminate()
+        return self._said()
+
+    def _said(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise DemoFailed(f"a reducer ended with exit code {self.process.wait()}")
+        return json.loads(line)
+
+
 def both_runs(options, folder):
-    """Trains through Herringbone and then through Gloo."""
+    """Trains through Herringbone and then through Gloo; returns both results and the reducers' accounts."""
     with Processes() as processes:
         token = {"HERRINGBONE_TOKEN": secrets.token_hex(16)}
-        servers = [processes.reducer(os.environ | token) for _ in range(options.reducers)]
-        print(f"reducers: {', '.join(servers)}", flush=True)
-        ours = token | {"HERRINGBONE_REDUCERS": ",".join(servers), "HERRINGBONE_ALGORITHM": "reduction_server"}
-        return [
-            processes.train(backend, options.workers, options.epochs, folder / backend, os.environ | extra)
-            for backend, extra in (("herringbone", ours), ("gloo", {}))
-        ]
+        reducers = [processes.reducer(os.environ | token) for _ in range(options.reducers)]
+        addresses = ",".join(reducer.address for reducer in reducers)
+        print(f"{options.workers} workers, {options.reducers} reducers at {addresses}", flush=True)
+        settings = token | {"HERRINGBONE_REDUCERS": addresses, "HERRINGBONE_ALGORITHM": "reduction_server"}
+        size = options.workers, options.epochs
+        ours = processes.train("herringbone", *size, folder / "herringbone", os.environ | settings)
+        accounts = [reducer.stop() for reducer in reducers]
+        theirs = processes.train("gloo", *size, folder / "gloo", os.environ)
+        return ours, theirs, accounts
 
 
 def difference(ours, theirs):
@@ -101,25 +124,27 @@ def summary(ranks):
     return {
         "accuracy": [epoch["accuracy"] for epoch in first["history"]],
         "step_seconds": first["seconds"] / first["steps"],
+        "wait_seconds": sum(rank["waiting"] for rank in ranks) / len(ranks) / first["steps"],
         "steps": first["steps"],
         "parameters": first["parameters"],
     }
 
 
 def account(ranks, reducers):
-    """What the engine counted on each worker."""
+    """What the engine counted on each worker and each reducer."""
     stats = [rank["stats"] for rank in ranks]
     all_reduces = stats[0]["operations"]["all_reduce"]
     between = [[each["workers_shm"], each["workers_tcp"]] for each in stats]
     return {
-        "reducers": reducers,
+        "reducers": len(reducers),
+        "reducers_sent": [each["sent"] for each in reducers],
+        "reducers_received": [each["received"] for each in reducers],
         "to_reducers": [each["reducers_tcp"]["sent"] for each in stats],
         "from_reducers": [each["reducers_tcp"]["received"] for each in stats],
         "to_workers": [sum(way["sent"] for way in ways) for ways in between],
         "operations": sum(sum(algorithms.values()) for algorithms in stats[0]["operations"].values()),
         "all_reduces": sum(all_reduces.values()),
         "algorithm": max(all_reduces, key=all_reduces.get),
-        "wait_seconds": sum(each["waiting_s"] for each in stats) / len(stats) / ranks[0]["steps"],
     }
 
 
@@ -128,25 +153,28 @@ def table(run, gloo):
     print(f"\n{'epoch':>7}{'Herringbone':>14}{'Gloo':>10}")
     for epoch, (ours, theirs) in enumerate(zip(run["accuracy"], gloo["accuracy"]), 1):
         print(f"{epoch:>7}{ours:>14.2%}{theirs:>10.2%}")
-    workers, steps = len(run["to_reducers"]), run["steps"]
-    print(f"\n{'what moved where':<32}{'bytes':>12}{'per step':>12}{'per worker':>12}")
+    steps = run["steps"]
+    print(f"\n{'what moved where':<32}{'bytes':>12}{'per step':>12}{'per process':>13}")
     for way, counts in (
-        (f"{workers} workers -> {run['reducers']} reducers", run["to_reducers"]),
-        (f"{run['reducers']} reducers -> {workers} workers", run["from_reducers"]),
-        ("worker -> worker", run["to_workers"]),
+        ("sent by workers to reducers", run["to_reducers"]),
+        ("received by reducers", run["reducers_received"]),
+        ("sent by reducers", run["reducers_sent"]),
+        ("received by workers of reducers", run["from_reducers"]),
+        ("sent by workers to workers", run["to_workers"]),
     ):
         total = sum(counts)
-        print(f"{way:<32}{human(total):>12}{human(total / steps):>12}{human(total / workers):>12}")
+        print(f"{way:<32}{human(total):>12}{human(total / steps):>12}{human(total / len(counts)):>13}")
     print(f"\n{'operations per worker':<32}{run['operations']:>12}")
     print(f"{'of them, all-reduces':<32}{run['all_reduces']:>12}  {run['algorithm']}")
-    print(f"{'time per step':<32}{run['step_seconds']:>10.3f} s  Gloo: {gloo['step_seconds']:.3f} s")
-    print(f"{'of it, waiting for sums':<32}{run['wait_seconds']:>10.3f} s  mean over the workers\n")
+    print(f"\n{'seconds per step':<32}{'Herringbone':>12}{'Gloo':>12}")
+    print(f"{'all':<32}{run['step_seconds']:>12.3f}{gloo['step_seconds']:>12.3f}")
+    print(f"{'of them, waiting for sums':<32}{run['wait_seconds']:>12.3f}{gloo['wait_seconds']:>12.3f}\n")
 
 
 def report(results, options):
     """Compares, prints and draws; returns whether everything agreed."""
-    (ours, our_parameters), (theirs, gloo_parameters) = results
-    run, gloo = summary(ours) | account(ours, options.reducers), summary(theirs)
+    (ours, our_parameters), (theirs, gloo_parameters), reducers = results
+    run, gloo = summary(ours) | account(ours, reducers), summary(theirs)
     digests = {rank["digest"] for rank in ours}
     greatest, equal = difference(our_parameters, gloo_parameters)
     table(run, gloo)

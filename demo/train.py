@@ -1,8 +1,9 @@
 """Trains a residual network on scikit-learn's handwritten digits with DistributedDataParallel.
 
-An ordinary DDP script, started by torchrun once per worker. The one thing that concerns Herringbone is the backend's
-name: `--backend herringbone` and `--backend gloo` run the same lines. Every rank leaves `rank<r>.json` in `--out`,
-rank 0 its parameters as well, so that `run.py` can compare the ranks with each other and the two runs as a whole.
+An ordinary DDP script, started by torchrun once per worker. The one thing that concerns Herringbone is the
+backend's name: `--backend herringbone` and `--backend gloo` run the same lines. Every rank leaves
+`rank<r>.json` in `--out`, rank 0 its parameters as well, so that `run.py` can compare the ranks with each
+other and the two runs as a whole.
 """
 
 import argparse
@@ -79,12 +80,29 @@ def digest(model):
     return sha.hexdigest()
 
 
+class Waiting:
+    """How long backward passes went on after their last gradient was there: the time spent waiting for sums."""
+
+    def __init__(self, model):
+        self.seconds, self.last_gradient = 0.0, 0.0
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
+
+    def _gradient_is_there(self, _):
+        self.last_gradient = time.monotonic()
+
+    def backward(self, loss):
+        """`loss.backward()`, which returns once all sums are there."""
+        loss.backward()
+        self.seconds += time.monotonic() - self.last_gradient
+
+
 def engine_stats(backend):
     """What the engine counted on this rank; Gloo counts nothing."""
     return dist.group.WORLD.stats() if backend == "herringbone" else None
 
 
-def train(model, epochs, rank, world, progress):
+def train(model, waiting, epochs, rank, world, progress):
     """Trains for `epochs`; returns a list with accuracy, loss and seconds of each."""
     (images, labels), test = digits()
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
@@ -94,7 +112,7 @@ def train(model, epochs, rank, world, progress):
         for batch in own_batches(len(images), epoch, rank, world):
             loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
             optimizer.zero_grad()
-            loss.backward()
+            waiting.backward(loss)
             optimizer.step()
             losses.append(loss.item())
             progress.step(f"epoch {epoch + 1}/{epochs}  loss {losses[-1]:.4f}")
@@ -119,10 +137,11 @@ def main():
     rank, world = dist.get_rank(), dist.get_world_size()
 
     model = DistributedDataParallel(network(), gradient_as_bucket_view=True)
+    waiting = Waiting(model)
     steps = options.epochs * (len(digits()[0][0]) // (BATCH * world))
     progress = Progress(options.backend, steps, visible=rank == 0)
     began = time.monotonic()
-    history = train(model, options.epochs, rank, world, progress)
+    history = train(model, waiting, options.epochs, rank, world, progress)
     seconds = time.monotonic() - began
     progress.close()
 
@@ -133,6 +152,7 @@ def main():
         "parameters": sum(parameter.numel() for parameter in parameters),
         "steps": steps,
         "seconds": seconds,
+        "waiting": waiting.seconds,
         "history": history,
         "stats": engine_stats(options.backend),
     }

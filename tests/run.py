@@ -1,7 +1,8 @@
 """All checks and tests, in stages; `make test` calls it.
 
-Every stage runs, also after one that failed. A check that is no test (format, lints, documentation) counts as one. The
-last line is the sum: "N passed, N failed, N skipped". The exit code is 0 only if nothing failed.
+Every stage runs, also after one that failed. A check that is no test (format, lints, documentation) counts
+as one. The last line is the sum: "N passed, N failed, N skipped". The exit code is 0 only if nothing
+failed.
 """
 
 import os
@@ -30,7 +31,12 @@ class Stage:
         print(f"\n==> {self.title}: {' '.join(self.command)}", flush=True)
         began, output = time.monotonic(), []
         process = subprocess.Popen(
-            self.command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            self.command,
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for line in process.stdout:
             print(line, end="", flush=True)
@@ -79,13 +85,18 @@ def stages():
     yield Stage("format", "cargo fmt --all --check")
     yield Stage("lints", "cargo clippy --workspace --all-targets --quiet -- -D warnings")
     if shutil.which("cargo-nextest"):
-        yield Stage("Rust tests", "cargo nextest run --no-tests=pass", nextest_counts)
+        yield Stage("Rust tests", "cargo nextest run --workspace", nextest_counts)
     else:
-        yield Stage("Rust tests", "cargo test --lib --bins --tests", cargo_test_counts)
-    yield Stage("Rust examples in the docs", "cargo test --doc", cargo_test_counts)
+        yield Stage("Rust tests", "cargo test --workspace --lib --bins --tests", cargo_test_counts)
+    yield Stage("Rust examples in the docs", "cargo test --workspace --doc", cargo_test_counts)
     yield Stage("Rust docs", "cargo doc --workspace --no-deps --quiet", RUSTDOCFLAGS="-Dwarnings")
     loom = {"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": str(ROOT / "target" / "loom")}
-    yield Stage("models of shared memory", "cargo test -p herringbone-sys --test loom --release", cargo_test_counts, **loom)
+    yield Stage(
+        "models of shared memory",
+        "cargo test -p herringbone-sys --test loom --release",
+        cargo_test_counts,
+        **loom,
+    )
     yield Stage("Python tests", f"{sys.executable} -m pytest -q -ra python/tests tests/docs", pytest_counts)
 
 

@@ -1,7 +1,8 @@
 """Makes a virtual environment with pip, also where Debian's python3 came without ensurepip.
 
-Usage: python3 tools/environment.py FOLDER. Standard library only. The ways to pip, in this order: ensurepip; a pip that this
-Python has already; pip's wheel from the package index (PIP_INDEX_URL, else PyPI), checked against the index's hash.
+Usage: python3 tools/environment.py FOLDER. Standard library only. The ways to pip, in this order:
+ensurepip; a pip that this Python has already; pip's wheel from the package index (PIP_INDEX_URL, else
+PyPI), checked against the index's hash.
 """
 
 import hashlib
@@ -87,8 +88,10 @@ def run(*command):
 
 def main():
     if sys.version_info < OLDEST:
-        sys.exit(f"Python {OLDEST[0]}.{OLDEST[1]} or later is needed and this is {sys.version.split()[0]}: "
-                 "name another with `make PYTHON=/path/to/python3`")
+        sys.exit(
+            f"Python {OLDEST[0]}.{OLDEST[1]} or later is needed and this is {sys.version.split()[0]}: "
+            "name another with `make PYTHON=/path/to/python3`"
+        )
     folder = pathlib.Path(sys.argv[1])
     ways = [with_ensurepip] if importlib.util.find_spec("ensurepip") else []
     ways += [with_own_pip] if importlib.util.find_spec("pip") else []

@@ -8,8 +8,6 @@ __all__ = [
     "Completions",
     "Pending",
     "__version__",
-    "configured_reducers",
-    "configured_token",
     "main",
 ]
 
@@ -17,12 +15,6 @@ __version__: str
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line with ``arguments`` (the program's name excluded); returns the exit status."""
-
-def configured_token() -> str | None:
-    """The job token that the environment names, if it names one."""
-
-def configured_reducers() -> list[str]:
-    """The reducers' addresses that the environment names."""
 
 @final
 class Completions:
@@ -73,9 +65,10 @@ class Communicator:
     ) -> Communicator:
         """Join the job and return when all its ranks have.
 
-        ``store`` is a torch store, or ``"host:port"`` (rank 0 listens there), or ``None`` (the environment says).
-        ``store_host`` is the host that a torch store's connection leads to; without one only this machine's
-        processes can join. What is ``None`` comes from the environment. ``timeout`` is in seconds.
+        ``rank``, ``size`` and ``store`` are given together or taken from the environment. ``store`` is a torch store,
+        or ``"host:port"`` (rank 0 listens there). ``store_host`` is the host that a torch store's connection leads
+        to; without one only this machine's processes can join. What else is ``None`` comes from the environment, too.
+        ``timeout`` is in seconds.
         """
 
     @property
@@ -83,7 +76,7 @@ class Communicator:
     @property
     def size(self) -> int: ...
     def subgroup(self, name: str, ranks: Sequence[int]) -> Communicator:
-        """The group of ``ranks`` (ranks of this group, in the order of their new ranks); only members call it."""
+        """The group of ``ranks``, which ascend and are ranks of this group; only they call it. A name serves once."""
 
     def submit(
         self,
@@ -104,13 +97,13 @@ class Communicator:
         """
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the group formed: operations, bytes by role and transport, seconds waited."""
+        """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""
 
     def describe(self) -> str:
         """The members, transports and choices in words."""
 
     def close(self) -> None:
-        """Leave: waits until the others hold what they need from this rank, then says goodbye."""
+        """Leave the group; the world's end is the job's end for this process, which says goodbye to the others."""
 
     def abort(self) -> None:
         """Leave at once: every running operation fails with ``ClosedError``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ class Communicator:
     def __init__(self, native: _herringbone.Communicator) -> None:
         """For :func:`init` and :meth:`subgroup`."""
         self._native = native
-        self._subgroups = 0
+        self._subgroups: Counter[tuple[int, ...]] = Counter()
 
     @property
     def rank(self) -> int:
@@ -185,19 +186,20 @@ class Communicator:
         return self._run("barrier", "u8", "sum", 0, 0, None, None, async_op, timeout)
 
     def subgroup(self, ranks: Sequence[int], name: str | None = None) -> Communicator:
-        """A group of some of this group's ranks, in the order of their new ranks. Only its members call this.
+        """A group of some of this group's ranks. Only its members call this.
 
         Args:
-            ranks: ranks of this group; this process's is among them.
-            name: the same on all members, and new. Without it the ranks and a count make one, which is right
-                where the members have made equally many groups before.
+            ranks: ascending ranks of this group; this process's is among them.
+            name: the same on all members, and not used for these ranks before. Without it, their how-manieth group
+                it is makes one.
         """
-        self._subgroups += 1
-        name = name or f"{'-'.join(map(str, ranks))}#{self._subgroups}"
+        if name is None:
+            self._subgroups[tuple(ranks)] += 1
+            name = f"#{self._subgroups[tuple(ranks)]}"
         return Communicator(self._native.subgroup(name, ranks))
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the group formed: operations, bytes by role and transport, seconds waited."""
+        """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""
         return self._native.stats()
 
     def describe(self) -> str:
@@ -317,8 +319,8 @@ def init(
 ) -> Communicator:
     """Join the job and return when all its ranks have.
 
-    What is not given comes from the environment: RANK and WORLD_SIZE (torchrun, mpirun and srun set them or their
-    like), ``HERRINGBONE_STORE`` or else MASTER_ADDR and MASTER_PORT, and ``HERRINGBONE_*`` for the options.
+    ``rank``, ``size`` and ``store`` are given together, or come from the environment: RANK and WORLD_SIZE, and
+    ``HERRINGBONE_STORE`` or else MASTER_ADDR and MASTER_PORT. Without any of these the job is this process alone.
 
     Args:
         rank: this process's rank, 0 to ``size - 1``.

@@ -61,12 +61,12 @@ class ReducerLostError(HerringboneError):
 class MismatchError(HerringboneError):
     """The ranks called different operations, or the same one with another dtype, count, op or root.
 
-    All ranks of the group get this error; the group stays usable. ``calls`` says which rank called what.
+    All ranks of the group get this error; the group stays usable. ``calls`` says what the ranks called that differ.
     """
 
-    def __init__(self, message: str, calls: Sequence[tuple[int, str]] = ()) -> None:
+    def __init__(self, message: str, calls: Sequence[tuple[Sequence[int], str]] = ()) -> None:
         super().__init__(message, tuple(calls))
-        self.calls = dict(calls)
+        self.calls = {rank: call for ranks, call in calls for rank in ranks}
 
 
 class OperationTimeoutError(HerringboneError):

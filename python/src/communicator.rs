@@ -7,7 +7,7 @@ use crate::{
     store::TorchStore,
     waiting,
 };
-use herringbone::{Collective, Config, Rank, Rendezvous, Request};
+use herringbone::{Collective, Config, Rendezvous, Request, Transport};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -15,31 +15,22 @@ use pyo3::{
 };
 use std::{str::FromStr, sync::Arc};
 
-/// The job token that the environment names, if it names one.
-#[pyfunction]
-pub(crate) fn configured_token() -> PyResult<Option<String>> {
-    let config = Config::from_env().map_err(|error| errors::to_python(&error))?;
-    Ok(config.configured_token().map(str::to_owned))
-}
-
-/// The reducers' addresses that the environment names.
-#[pyfunction]
-pub(crate) fn configured_reducers() -> PyResult<Vec<String>> {
-    let config = Config::from_env().map_err(|error| errors::to_python(&error))?;
-    Ok(config.configured_reducers().to_vec())
-}
-
 /// The member of one group that this process is.
 #[pyclass(frozen, module = "herringbone._herringbone")]
-pub(crate) struct Communicator(Arc<herringbone::Communicator>);
+pub(crate) struct Communicator {
+    inner: herringbone::Communicator,
+    /// Whether it is the group of all ranks, whose end is the end of them all.
+    is_world: bool,
+}
 
 #[pymethods]
 impl Communicator {
     /// Join the job and return when all its ranks have.
     ///
-    /// `store` is a torch store, or "host:port" (rank 0 listens there), or None (the environment says). `store_host`
-    /// is the host that a torch store's connection leads to; without one only this machine's processes can join.
-    /// What is None comes from the environment. `timeout` is in seconds.
+    /// `rank`, `size` and `store` are given together or taken from the environment. `store` is a torch store, or
+    /// "host:port" (rank 0 listens there). `store_host` is the host that a torch store's connection leads to; without
+    /// one only this machine's processes can join. What else is None comes from the environment, too. `timeout` is
+    /// in seconds.
     #[staticmethod]
     #[pyo3(signature = (
         *, rank=None, size=None, store=None, store_host=None, token=None, reducers=None, algorithm=None,
@@ -48,7 +39,7 @@ impl Communicator {
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn connect(
         py: Python<'_>,
-        rank: Option<Rank>,
+        rank: Option<u32>,
         size: Option<u32>,
         store: Option<Bound<'_, PyAny>>,
         store_host: Option<String>,
@@ -58,37 +49,41 @@ impl Communicator {
         transport: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<Self> {
-        let mut config = Config::from_env().map_err(|error| errors::to_python(&error))?;
-        let given = |algorithm: &str, error: &dyn std::fmt::Display| errors::config(format!("{algorithm}: {error}"));
-        config = apply(config, rank, Config::rank);
-        config = apply(config, size, Config::world);
+        let config = match (rank, size, store) {
+            (Some(rank), Some(size), Some(store)) => {
+                Config::new(rank, size, rendezvous(store, store_host)).with_env()
+            }
+            (None, None, None) => Config::from_env(),
+            _ => return Err(errors::config("give rank, size and store together, or none of them")),
+        };
+        let mut config = config.map_err(|error| errors::to_python(&error))?;
         config = apply(config, token, Config::token);
         config = apply(config, reducers, Config::reducers);
         config = apply(config, waiting::duration(timeout)?, Config::timeout);
         if let Some(name) = algorithm {
-            config = config.algorithm(name.parse().map_err(|error| given("algorithm", &error))?);
+            let algorithm = name.parse().map_err(|error| errors::config(format!("algorithm: {error}")))?;
+            config = config.algorithm(algorithm);
         }
-        if let Some(name) = transport {
-            config = config.transport(name.parse().map_err(|error| given("transport", &error))?);
-        }
-        config = apply(config, store.map(|store| rendezvous(store, store_host)), Config::rendezvous);
-        joined(py, move || herringbone::Communicator::connect(config))
+        config = apply(config, transport.map(parse_transport).transpose()?, Config::transport);
+        let inner = joined(py, move || herringbone::Communicator::connect(config))?;
+        Ok(Self { inner, is_world: true })
     }
 
     #[getter]
-    fn rank(&self) -> Rank {
-        self.0.rank()
+    fn rank(&self) -> u32 {
+        self.inner.rank()
     }
 
     #[getter]
     fn size(&self) -> u32 {
-        self.0.size()
+        self.inner.size()
     }
 
-    /// The group of `ranks` (ranks of this group, in the order of their new ranks); only members call it.
-    fn subgroup(&self, py: Python<'_>, name: String, ranks: Vec<Rank>) -> PyResult<Self> {
-        let parent = Arc::clone(&self.0);
-        joined(py, move || parent.subgroup(&name, &ranks))
+    /// The group of `ranks`, which ascend and are ranks of this group; only they call it. A name serves once.
+    fn subgroup(&self, py: Python<'_>, name: &str, ranks: Vec<u32>) -> PyResult<Self> {
+        let inner =
+            py.detach(|| self.inner.subgroup(name, &ranks)).map_err(|error| errors::to_python(&error))?;
+        Ok(Self { inner, is_world: false })
     }
 
     /// Start one operation.
@@ -96,7 +91,10 @@ impl Communicator {
     /// `source` and `target` are (address, bytes) of memory that lives as long as `keep` does: wrong numbers here
     /// are wrong memory accesses, which is why this class is private. `timeout` is in seconds.
     #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None))]
-    #[allow(clippy::too_many_arguments, reason = "one call per operation, so nothing is built to be taken apart")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one call per operation, so nothing is built to be taken apart"
+    )]
     #[allow(unsafe_code)]
     fn submit(
         &self,
@@ -105,7 +103,7 @@ impl Communicator {
         dtype: &str,
         op: &str,
         count: usize,
-        root: Rank,
+        root: u32,
         source: PySpan,
         target: PySpan,
         keep: &Bound<'_, PyAny>,
@@ -116,13 +114,13 @@ impl Communicator {
         // SAFETY: the Python modules that call this promise it; see `memory::regions`.
         let (input, output) = unsafe { memory::regions(source, target, keep) };
         let request = Request { collective, dtype, op, count, input, output, timeout };
-        let pending = py.detach(|| self.0.submit(request)).map_err(|error| errors::to_python(&error))?;
+        let pending = py.detach(|| self.inner.submit(request)).map_err(|error| errors::to_python(&error))?;
         Ok(Pending(pending))
     }
 
-    /// Counters since the group formed: operations, bytes by role and transport, seconds waited.
+    /// Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = py.detach(|| self.0.stats());
+        let stats = py.detach(|| self.inner.stats());
         let operations = PyDict::new(py);
         for ((collective, algorithm), count) in &stats.operations {
             let by_algorithm = match operations.get_item(collective)? {
@@ -154,17 +152,17 @@ impl Communicator {
 
     /// The members, transports and choices in words.
     fn describe(&self, py: Python<'_>) -> String {
-        py.detach(|| self.0.describe())
+        py.detach(|| self.inner.describe())
     }
 
-    /// Leave: waits until the others hold what they need from this rank, then says goodbye.
+    /// Leave the group; the world's end is the job's end for this process, which says goodbye to the others.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.0.close());
+        py.detach(|| if self.is_world { self.inner.close() } else { self.inner.abort() });
     }
 
     /// Leave at once: every running operation fails with `ClosedError`.
     fn abort(&self, py: Python<'_>) {
-        py.detach(|| self.0.abort());
+        py.detach(|| self.inner.abort());
     }
 }
 
@@ -177,10 +175,10 @@ fn apply<T>(config: Config, value: Option<T>, setter: impl FnOnce(Config, T) -> 
 }
 
 /// Where the ranks meet: an address, or a torch store.
-fn rendezvous(store: Bound<'_, PyAny>, store_host: Option<String>) -> Rendezvous {
+fn rendezvous(store: Bound<'_, PyAny>, host: Option<String>) -> Rendezvous {
     match store.cast::<PyString>() {
-        Ok(address) => Rendezvous::Tcp { address: address.to_string() },
-        Err(_) => Rendezvous::Store(Arc::new(TorchStore(store.unbind())), store_host),
+        Ok(address) => Rendezvous::Tcp(address.to_string()),
+        Err(_) => Rendezvous::Store { store: Arc::new(TorchStore(store.unbind())), host },
     }
 }
 
@@ -188,12 +186,17 @@ fn rendezvous(store: Bound<'_, PyAny>, store_host: Option<String>) -> Rendezvous
 fn joined(
     py: Python<'_>,
     join: impl FnOnce() -> herringbone::Result<herringbone::Communicator> + Send + 'static,
-) -> PyResult<Communicator> {
-    let communicator = waiting::on_a_thread(py, join)?.map_err(|error| errors::to_python(&error))?;
-    Ok(Communicator(Arc::new(communicator)))
+) -> PyResult<herringbone::Communicator> {
+    waiting::on_a_thread(py, join)?.map_err(|error| errors::to_python(&error))
 }
 
-fn parse_collective(name: &str, root: Rank) -> PyResult<Collective> {
+fn parse_transport(name: &str) -> PyResult<Transport> {
+    let all = [Transport::Shm, Transport::Tcp];
+    let found = all.into_iter().find(|transport| transport.name() == name);
+    found.ok_or_else(|| errors::config(format!("transport: {name:?} is not one of shm, tcp")))
+}
+
+fn parse_collective(name: &str, root: u32) -> PyResult<Collective> {
     Ok(match name {
         "all_reduce" => Collective::AllReduce,
         "reduce" => Collective::Reduce { root },

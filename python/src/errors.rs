@@ -45,6 +45,6 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
 }
 
 /// A setting that cannot be used, as the engine would say it.
-pub(crate) fn config(text: String) -> PyErr {
-    class::ConfigError::new_err(text)
+pub(crate) fn config(text: impl Into<String>) -> PyErr {
+    class::ConfigError::new_err(text.into())
 }

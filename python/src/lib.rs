@@ -20,7 +20,7 @@ mod _herringbone {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
-    use super::communicator::{Communicator, configured_reducers, configured_token};
+    use super::communicator::Communicator;
     #[pymodule_export]
     use super::main;
     #[pymodule_export]

@@ -16,16 +16,25 @@ impl Store for TorchStore {
     }
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError> {
-        self.with(|store| {
-            store.call_method1("wait", (vec![key], timeout))?;
-            store.call_method1("get", (key,))?.extract()
-        })
+        self.with(|store| match store.call_method1("wait", (vec![key], timeout)) {
+            Ok(_) => Ok(Some(store.call_method1("get", (key,))?.extract()?)),
+            Err(error) if is_timeout(&error, store.py()) => Ok(None),
+            Err(error) => Err(error),
+        })?
+        .ok_or(StoreError::Timeout)
     }
 }
 
 impl TorchStore {
     fn with<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T, StoreError> {
-        let outcome = Python::try_attach(|py| call(self.0.bind(py)).map_err(|error| error.to_string()));
-        outcome.unwrap_or_else(|| Err("the interpreter is ending".to_owned())).map_err(StoreError::new)
+        let failed = |error: &dyn std::fmt::Display| StoreError::Failed(error.to_string());
+        let outcome = Python::try_attach(|py| call(self.0.bind(py)).map_err(|error| failed(&error)));
+        outcome.unwrap_or_else(|| Err(failed(&"the interpreter is ending")))
     }
+}
+
+/// Whether torch says that a key did not come in time.
+fn is_timeout(error: &PyErr, py: Python<'_>) -> bool {
+    let text = error.value(py).to_string().to_lowercase();
+    text.contains("timeout") || text.contains("timed out")
 }

@@ -68,7 +68,8 @@ pub(crate) fn on_a_thread<T: Send + 'static>(
 /// `ValueError` where it is negative, not a number, or longer than the machine can count.
 pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let convert = |seconds| {
-        Duration::try_from_secs_f64(seconds).map_err(|_| PyValueError::new_err(format!("a timeout of {seconds} s")))
+        Duration::try_from_secs_f64(seconds)
+            .map_err(|_| PyValueError::new_err(format!("a timeout of {seconds} s")))
     };
     seconds.map(convert).transpose()
 }

@@ -66,8 +66,8 @@ def test_errors_survive_copying_and_pickling() -> None:
     for twin in (copy.copy(lost), pickle.loads(pickle.dumps(lost))):
         assert isinstance(twin, RuntimeError)
         assert (str(twin), twin.rank, twin.ranks) == ("ranks 3 and 5 are lost", 3, (3, 5))
-    differing = pickle.loads(pickle.dumps(errors.MismatchError("they differ", [(0, "a"), (1, "b")])))
-    assert differing.calls == {0: "a", 1: "b"}
+    differing = pickle.loads(pickle.dumps(errors.MismatchError("they differ", [([0, 2], "a"), ([1], "b")])))
+    assert differing.calls == {0: "a", 1: "b", 2: "a"}
     assert all(issubclass(getattr(errors, name), errors.HerringboneError) for name in errors.__all__)
 
 
@@ -77,5 +77,14 @@ def test_settings_that_can_not_work_are_refused() -> None:
     assert "secret" not in repr(herringbone.Options(token="secret"))
     outcome = python("-c", "import herringbone; herringbone.init(rank=5, size=2, store='127.0.0.1:1')")
     assert "ConfigError" in outcome.stderr, outcome.stderr
-    outcome = python("-c", "import herringbone; herringbone.init()")
+    outcome = python("-c", "import herringbone; herringbone.init(rank=0)")
+    assert "ConfigError" in outcome.stderr and "together" in outcome.stderr, outcome.stderr
+    outcome = python("-c", "import herringbone; herringbone.init()", RANK="0", WORLD_SIZE="2")
     assert "ConfigError" in outcome.stderr and "HERRINGBONE_STORE" in outcome.stderr, outcome.stderr
+
+
+def test_a_process_without_a_job_is_a_job_of_one() -> None:
+    pytest.importorskip("numpy")
+    code = "import herringbone, numpy; print(herringbone.init().all_reduce(numpy.ones(2, numpy.float32)))"
+    outcome = python("-c", code)
+    assert outcome.stdout == "[1. 1.]\n", outcome.stderr

@@ -1,8 +1,9 @@
 """Every code block of the Markdown files works.
 
-* `python`: runs under torchrun with two workers, on this Python. A block that begins with `# <name>.py` is that file.
+* `python`: runs under torchrun with two workers, on this Python.
 * `rust`: a doctest of crates/cli, which includes the file; here it is only checked that it does.
-* `sh`: `herringbone` commands run; what the test suite runs itself (make, cargo, pytest) is checked to exist.
+* `sh`: `herringbone` commands run; what the test suite runs itself (make, cargo, pytest) is checked to
+  exist.
 * `text`: output or a drawing. Nothing else.
 """
 
@@ -44,7 +45,9 @@ def python_block(_, text, folder):
 
 def rust_block(name, _, __):
     library = (ROOT / "crates" / "cli" / "src" / "lib.rs").read_text()
-    assert f'include_str!("../../../{name}")' in library, f"crates/cli/src/lib.rs does not test the Rust of {name}"
+    assert f'include_str!("../../../{name}")' in library, (
+        f"crates/cli/src/lib.rs does not test the Rust of {name}"
+    )
 
 
 def shell_block(name, text, folder):
@@ -80,7 +83,9 @@ def command(name, words, settings, folder):
 
 def serve(arguments, settings):
     """Starts a reducer, and ends it once it says that it listens."""
-    with subprocess.Popen(arguments, env=without_job() | settings, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        arguments, env=without_job() | settings, stdout=subprocess.PIPE, text=True
+    ) as process:
         line = process.stdout.readline()
         process.terminate()
     assert "listening" in line and process.returncode == 0, f"{shlex.join(arguments)}: {line}"
@@ -92,12 +97,12 @@ def without_job():
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
 
-def succeed(arguments, folder, settings={}):
+def succeed(arguments, folder, settings=None):
     """Runs a command to its end, with nothing but its settings."""
     done = subprocess.run(
         arguments,
         cwd=folder,
-        env=without_job() | {"OMP_NUM_THREADS": "1"} | settings,
+        env=without_job() | {"OMP_NUM_THREADS": "1"} | (settings or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -117,6 +122,8 @@ def test_the_readmes_table_is_what_the_schedules_say():
         same_bits = "yes" if row["order"] == "fixed" else "no"
         rows[name] = [same_bits, str(row["rounds"]), f"{row['buffers_sent']:.3f} K", peers]
     text = (ROOT / "README.md").read_text().split("`herringbone verify --ranks 8`")[1]
-    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    table = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
+    ]
     table = table[2 : 2 + len(rows)]
     assert {name.split()[0]: cells for name, *cells in table} == rows

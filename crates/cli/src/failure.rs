@@ -16,8 +16,8 @@ pub(crate) enum Failure {
     /// Arguments that fit the grammar and still cannot be used.
     #[error("{problem}; {hint}")]
     Usage { problem: String, hint: &'static str },
-    /// What the engine reported. Its text names ranks and the next thing to do.
-    #[error("{}", .0.to_string().trim_start_matches("herringbone: "))]
+    /// What the engine reported. Its text names itself, the ranks and the next thing to do.
+    #[error(transparent)]
     Engine(#[from] herringbone::Error),
     /// The operating system refused something.
     #[error("{action}: {source}")]

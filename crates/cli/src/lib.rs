@@ -76,7 +76,10 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> i32 {
         Ok(Outcome::Failed) => failure::CHECK,
         Err(failure) if failure.is_closed_output() => 0,
         Err(failure) => {
-            eprintln!("herringbone: {failure}");
+            match &failure {
+                Failure::Engine(error) => eprintln!("{error}"),
+                other => eprintln!("herringbone: {other}"),
+            }
             failure.code()
         }
     }

@@ -205,6 +205,32 @@ fn interpreting_gives_the_definition() {
     }
 }
 
+/// While rank 0 waits for its message, all that touches s0 has to wait too.
+#[test]
+fn interpreting_keeps_conflicting_steps_in_order() {
+    let text = "schedule workers=2 reducers=0 cut=even:2
+        rank 0
+            slots plain
+            send u0 -> 1
+            recv c0 s0 <- 1
+            finish c0 u0 = u0 s0+
+            copy s0 = u1
+            send s0 -> 1
+            recv c1 u1 <- 1
+        rank 1
+            slots plain plain
+            send u0 -> 0
+            recv c0 s0 <- 0
+            finish c0 u0 = u0 s0+
+            recv c1 s1 <- 0
+            finish c1 u1 = u1 s1+
+            send u1 -> 0";
+    let schedule = Schedule::parse(text).unwrap();
+    let proved = verify(schedule, Collective::AllReduce, &Group::of_size(2)).unwrap();
+    let inputs = [noise(1, 128), noise(2, 128)];
+    check_meaning(&proved, DType::I32, ReduceOp::Sum, 32, &[&inputs[0], &inputs[1]]);
+}
+
 #[test]
 fn inputs_must_fit() {
     let group = Group::of_size(2);

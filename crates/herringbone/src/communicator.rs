@@ -45,8 +45,7 @@ use crate::{
 use rustix::event::epoll;
 use std::{
     collections::BTreeMap,
-    fmt,
-    io,
+    fmt, io,
     net::TcpListener,
     os::unix::net::UnixStream,
     sync::{Arc, Mutex, PoisonError},
@@ -181,7 +180,11 @@ impl Communicator {
             forced: forced.map_err(|error| Error::config("HERRINGBONE_ALGORITHM", error))?,
             transport,
             timeout: config.timeout,
-            segment_bytes: if roster.settings.segment == u64::MAX { 0 } else { roster.settings.segment as usize },
+            segment_bytes: if roster.settings.segment == u64::MAX {
+                0
+            } else {
+                roster.settings.segment as usize
+            },
         };
         check_possible(&job, &shared)?;
         let staging = roster.settings.staging as usize;
@@ -281,7 +284,9 @@ impl Communicator {
         let members: Vec<u32> = ranks.iter().map(|rank| self.group.members[*rank as usize]).collect();
         let number = group_number(name, &members);
         if self.fabric.node.with(|engine| engine.groups.contains_key(&number)) {
-            return Err(wrong("there is such a group with this name already: give every group a name of its own"));
+            return Err(wrong(
+                "there is such a group with this name already: give every group a name of its own",
+            ));
         }
         let timeout = *self.group.timeout.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Self::group(self.fabric.clone(), number, rank as u32, members, timeout))
@@ -317,7 +322,12 @@ impl Communicator {
     ///
     /// # Errors
     /// [`ErrorKind::BufferSize`] if the two differ in length; else see [`ErrorKind`].
-    pub fn all_reduce_into<T: Element + Plain>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+    pub fn all_reduce_into<T: Element + Plain>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<()> {
         self.lent(Collective::AllReduce, T::DTYPE, op, input.len(), input, output)
     }
 
@@ -345,7 +355,13 @@ impl Communicator {
     ///
     /// # Errors
     /// See [`ErrorKind`]. The output has to be as long as the input on every rank.
-    pub fn reduce<T: Element + Plain>(&self, input: &[T], output: &mut [T], root: u32, op: ReduceOp) -> Result<()> {
+    pub fn reduce<T: Element + Plain>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        root: u32,
+        op: ReduceOp,
+    ) -> Result<()> {
         self.lent(Collective::Reduce { root }, T::DTYPE, op, input.len(), input, output)
     }
 
@@ -365,7 +381,12 @@ impl Communicator {
     ///
     /// # Errors
     /// [`ErrorKind::BufferSize`] unless the input is [`size`](Self::size) times as long as the output; else see [`ErrorKind`].
-    pub fn reduce_scatter<T: Element + Plain>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+    pub fn reduce_scatter<T: Element + Plain>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<()> {
         self.lent(Collective::ReduceScatter, T::DTYPE, op, output.len(), input, output)
     }
 
@@ -396,7 +417,9 @@ impl Communicator {
         output: &mut [T],
     ) -> Result<()> {
         Region::lend_shared(input, |input| {
-            Region::lend(output, |output| self.run(collective, dtype, op, count, input.clone(), output.clone()))
+            Region::lend(output, |output| {
+                self.run(collective, dtype, op, count, input.clone(), output.clone())
+            })
         })
     }
 
@@ -433,7 +456,8 @@ impl Communicator {
         self.check_usable()?;
         self.check_request(&request).map_err(|error| error.at(self.rank()))?;
         let Request { collective, dtype, op, count, input, output, timeout } = request;
-        let timeout = timeout.unwrap_or_else(|| *self.group.timeout.lock().unwrap_or_else(PoisonError::into_inner));
+        let timeout =
+            timeout.unwrap_or_else(|| *self.group.timeout.lock().unwrap_or_else(PoisonError::into_inner));
         let call = Call { collective, dtype, op, count };
         let issue = Issue { group: self.group.number, call, input, output, timeout: Some(timeout) };
         self.fabric.node.submit(issue, waits)
@@ -488,7 +512,8 @@ impl Communicator {
     pub fn explain(&self, collective: Collective, dtype: DType, count: usize) -> Result<String> {
         let call = Call { collective, dtype, op: ReduceOp::Sum, count };
         self.fabric.node.with(|engine| {
-            let group = engine.groups.get_mut(&self.group.number).ok_or_else(|| Error::new(ErrorKind::Closed))?;
+            let group =
+                engine.groups.get_mut(&self.group.number).ok_or_else(|| Error::new(ErrorKind::Closed))?;
             group.plan(call).map(|planned| format!("{}: {}", planned.algorithm, planned.why))
         })
     }
@@ -510,7 +535,10 @@ impl Communicator {
 
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Communicator").field("rank", &self.rank()).field("size", &self.size()).finish_non_exhaustive()
+        f.debug_struct("Communicator")
+            .field("rank", &self.rank())
+            .field("size", &self.size())
+            .finish_non_exhaustive()
     }
 }
 
@@ -525,7 +553,8 @@ fn group_number(name: &str, members: &[u32]) -> u32 {
 fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
     if shared.transport == Some(Transport::Shm) && job.mates().len() < job.world as usize {
         let elsewhere = (0..job.world).find(|rank| !job.mates().contains(rank)).unwrap_or_default();
-        let problem = format!("shm: rank {elsewhere} does not share this host's memory; leave it out, or use tcp");
+        let problem =
+            format!("shm: rank {elsewhere} does not share this host's memory; leave it out, or use tcp");
         return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
     }
     if shared.forced == Some(Algorithm::ReductionServer) && job.reducers.is_empty() && job.world > 1 {
@@ -560,7 +589,8 @@ impl Parts {
             .map(|endpoint| Endpoint::new(job.name(endpoint), endpoint >= job.world))
             .collect();
         let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let engine = Engine::new(job.rank, endpoints, Staging::new(segment.clone(), pool), poller.clone(), false);
+        let engine =
+            Engine::new(job.rank, endpoints, Staging::new(segment.clone(), pool), poller.clone(), false);
         let mapping = Mapping { segment, bell: Arc::new(Bell::new()?), layout, mates, allowed };
         Ok(Self { mapping, engine, poller })
     }
@@ -654,8 +684,10 @@ fn assemble_local(
     for rank in 0..config.world {
         parts.push(Parts::new(&job(rank), true, config.staging_bytes)?);
     }
-    let shown: Vec<_> = parts.iter().map(|part| (part.mapping.segment.clone(), part.mapping.bell.clone())).collect();
-    let mut connections: Vec<BTreeMap<u32, Connection>> = (0..config.world).map(|_| BTreeMap::new()).collect();
+    let shown: Vec<_> =
+        parts.iter().map(|part| (part.mapping.segment.clone(), part.mapping.bell.clone())).collect();
+    let mut connections: Vec<BTreeMap<u32, Connection>> =
+        (0..config.world).map(|_| BTreeMap::new()).collect();
     for rank in 1..config.world {
         let (hub, member) = UnixStream::pair()?;
         let decoder = || Decoder::new(crc32c::crc32c);

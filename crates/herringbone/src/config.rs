@@ -139,7 +139,8 @@ impl Config {
     pub fn with_env(mut self) -> Result<Self> {
         self.token = token_from_env()?;
         if let Some(list) = var("HERRINGBONE_REDUCERS") {
-            self.reducers = list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect();
+            self.reducers =
+                list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect();
         }
         if let Some(name) = var("HERRINGBONE_ALGORITHM") {
             let algorithm = name.parse().map_err(|error| Error::config("HERRINGBONE_ALGORITHM", error))?;
@@ -150,12 +151,16 @@ impl Config {
             Some("shm") => Some(Transport::Shm),
             Some("tcp") => Some(Transport::Tcp),
             Some(other) => {
-                return Err(Error::config("HERRINGBONE_TRANSPORT", format_args!("{other:?} is not one of shm, tcp")));
+                return Err(Error::config(
+                    "HERRINGBONE_TRANSPORT",
+                    format_args!("{other:?} is not one of shm, tcp"),
+                ));
             }
         };
         if let Some(seconds) = number::<f64>("HERRINGBONE_TIMEOUT_S")? {
             let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
-            self.timeout = timeout.ok_or_else(|| Error::config("HERRINGBONE_TIMEOUT_S", "it must be above 0 seconds"))?;
+            self.timeout = timeout
+                .ok_or_else(|| Error::config("HERRINGBONE_TIMEOUT_S", "it must be above 0 seconds"))?;
         }
         if let Some(bytes) = number("HERRINGBONE_STAGING_BYTES")? {
             self.staging_bytes = bytes;
@@ -210,7 +215,10 @@ impl Config {
 
     pub(crate) fn check(&self) -> Result<()> {
         if self.world == 0 || self.rank >= self.world {
-            let problem = format!("rank {} of a world of {}: ranks are 0 to the world's size - 1", self.rank, self.world);
+            let problem = format!(
+                "rank {} of a world of {}: ranks are 0 to the world's size - 1",
+                self.rank, self.world
+            );
             return Err(Error::config("RANK, WORLD_SIZE", problem));
         }
         if self.staging_bytes < STAGING_LEAST || self.staging_bytes > 1 << 36 {
@@ -222,14 +230,22 @@ impl Config {
             return Err(Error::config("HERRINGBONE_SEGMENT_BYTES", problem));
         }
         for reducer in &self.reducers {
-            let address = reducer.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+            let address = reducer
+                .rsplit_once(':')
+                .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
             if address.is_none() || reducer.len() > 256 {
-                return Err(Error::config("HERRINGBONE_REDUCERS", format_args!("{reducer:?} is not host:port")));
+                return Err(Error::config(
+                    "HERRINGBONE_REDUCERS",
+                    format_args!("{reducer:?} is not host:port"),
+                ));
             }
         }
-        let twice = self.reducers.iter().enumerate().find(|(at, reducer)| self.reducers[..*at].contains(reducer));
+        let twice =
+            self.reducers.iter().enumerate().find(|(at, reducer)| self.reducers[..*at].contains(reducer));
         match twice {
-            Some((_, reducer)) => Err(Error::config("HERRINGBONE_REDUCERS", format_args!("{reducer} is there twice"))),
+            Some((_, reducer)) => {
+                Err(Error::config("HERRINGBONE_REDUCERS", format_args!("{reducer} is there twice")))
+            }
             None => Ok(()),
         }
     }
@@ -256,7 +272,10 @@ fn master_address() -> Result<String> {
     match (var("MASTER_ADDR"), var("MASTER_PORT")) {
         (Some(host), Some(port)) if host.contains(':') => Ok(format!("[{host}]:{port}")),
         (Some(host), Some(port)) => Ok(format!("{host}:{port}")),
-        _ => Err(Error::config("HERRINGBONE_STORE", "set it to host:port of rank 0, or set MASTER_ADDR and MASTER_PORT")),
+        _ => Err(Error::config(
+            "HERRINGBONE_STORE",
+            "set it to host:port of rank 0, or set MASTER_ADDR and MASTER_PORT",
+        )),
     }
 }
 
@@ -266,7 +285,9 @@ fn master_address() -> Result<String> {
 /// If both are set, or the file cannot be read or is empty.
 pub fn token_from_env() -> Result<Option<String>> {
     match (var("HERRINGBONE_TOKEN"), var("HERRINGBONE_TOKEN_FILE")) {
-        (Some(_), Some(_)) => Err(Error::config("HERRINGBONE_TOKEN", "HERRINGBONE_TOKEN_FILE is set too: set one of them")),
+        (Some(_), Some(_)) => {
+            Err(Error::config("HERRINGBONE_TOKEN", "HERRINGBONE_TOKEN_FILE is set too: set one of them"))
+        }
         (Some(token), None) => Ok(Some(token)),
         (None, Some(path)) => token_from_file(&path).map(Some),
         (None, None) => Ok(None),
@@ -278,7 +299,9 @@ pub fn token_from_env() -> Result<Option<String>> {
 /// # Errors
 /// If the file cannot be read or is empty.
 pub fn token_from_file(path: &str) -> Result<String> {
-    let problem = |problem: &dyn fmt::Display| Error::config("HERRINGBONE_TOKEN_FILE", format_args!("{path}: {problem}"));
+    let problem = |problem: &dyn fmt::Display| {
+        Error::config("HERRINGBONE_TOKEN_FILE", format_args!("{path}: {problem}"))
+    };
     let text = fs::read_to_string(path).map_err(|error| problem(&error))?;
     match text.trim() {
         "" => Err(problem(&"the file is empty")),
@@ -288,7 +311,9 @@ pub fn token_from_file(path: &str) -> Result<String> {
 
 /// The first address of a `host:port`.
 pub(crate) fn resolve(setting: &str, address: &str) -> Result<std::net::SocketAddr> {
-    let found = address.to_socket_addrs().map_err(|error| Error::config(setting, format_args!("{address}: {error}")))?;
+    let found = address
+        .to_socket_addrs()
+        .map_err(|error| Error::config(setting, format_args!("{address}: {error}")))?;
     let mut found: Vec<_> = found.collect();
     found.sort_by_key(std::net::SocketAddr::is_ipv6);
     let nothing = || Error::config(setting, format_args!("{address}: no such host"));

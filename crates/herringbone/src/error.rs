@@ -29,7 +29,9 @@ pub enum ErrorKind {
         reason: String,
     },
     /// A reducer died or broke its connection. Operations that need no reducer go on.
-    #[error("the reducer at {address} is lost: {reason}; restart it and the job, or leave it out of HERRINGBONE_REDUCERS")]
+    #[error(
+        "the reducer at {address} is lost: {reason}; restart it and the job, or leave it out of HERRINGBONE_REDUCERS"
+    )]
     ReducerLost {
         /// Where it listened.
         address: String,
@@ -91,7 +93,9 @@ pub enum ErrorKind {
         to: String,
     },
     /// The handle was made before a fork and is used in the child.
-    #[error("this process was forked after the group was formed; use the group in the parent only, or form a new one")]
+    #[error(
+        "this process was forked after the group was formed; use the group in the parent only, or form a new one"
+    )]
     Forked,
     /// The communicator was closed.
     #[error("the communicator is closed")]
@@ -127,7 +131,8 @@ fn ranks_are(ranks: &[Rank]) -> String {
 }
 
 fn said(calls: &[(Vec<Rank>, String)]) -> String {
-    let each: Vec<String> = calls.iter().map(|(ranks, call)| format!("{} called {call}", Ranks(ranks))).collect();
+    let each: Vec<String> =
+        calls.iter().map(|(ranks, call)| format!("{} called {call}", Ranks(ranks))).collect();
     each.join(", ")
 }
 

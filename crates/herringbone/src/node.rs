@@ -233,7 +233,8 @@ impl Node {
 
     fn poll(&self, nap: Duration) {
         let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; 8];
-        let nap = rustix::time::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
+        let nap =
+            rustix::time::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
         // An interrupted or failed wait is a short one.
         let Ok((events, _)) = epoll::wait(&*self.poller, &mut room[..], Some(&nap)) else { return };
         if events.iter().any(|event| event.data.u64() == BELL) {

@@ -66,7 +66,10 @@ impl ServerOptions {
 
 impl fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerOptions").field("listen", &self.listen).field("jobs", &self.jobs).finish_non_exhaustive()
+        f.debug_struct("ServerOptions")
+            .field("listen", &self.listen)
+            .field("jobs", &self.jobs)
+            .finish_non_exhaustive()
     }
 }
 
@@ -209,8 +212,15 @@ impl Shared {
         }
     }
 
-    fn connect(&self, job: &Arc<Job>, who: Identity, claim: Claim, mut stream: TcpStream) -> Result<(), GreetError> {
-        let own = Identity { role: Role::Reducer, job: who.job, rank: 0, world: 1, incarnation: self.incarnation };
+    fn connect(
+        &self,
+        job: &Arc<Job>,
+        who: Identity,
+        claim: Claim,
+        mut stream: TcpStream,
+    ) -> Result<(), GreetError> {
+        let own =
+            Identity { role: Role::Reducer, job: who.job, rank: 0, world: 1, incarnation: self.incarnation };
         greet::welcome(&mut stream, claim, own)?;
         let link = door::into_link(stream)?;
         job.connections.fetch_add(1, Ordering::SeqCst);
@@ -277,7 +287,12 @@ impl Job {
         let bell = Arc::new(Bell::new()?);
         let surroundings = Box::new(OfJob { number, server });
         let node = Node::new(engine, poller, bell, usize::MAX, surroundings)?;
-        let job = Arc::new(Self { node, world, connections: AtomicUsize::new(0), quiet: Mutex::new(Instant::now()) });
+        let job = Arc::new(Self {
+            node,
+            world,
+            connections: AtomicUsize::new(0),
+            quiet: Mutex::new(Instant::now()),
+        });
         let driven = job.node.clone();
         std::thread::Builder::new().name("hb-reduce".to_owned()).spawn(move || driven.drive_for_ever())?;
         Ok(job)
@@ -310,7 +325,9 @@ impl Surroundings for OfJob {
         let Some(job) = server.jobs().present.get(&self.number).cloned() else { return };
         for event in events {
             match event {
-                Event::Broken { endpoint, .. } => {
+                Event::Broken { endpoint, reason } => {
+                    let who = format!("reducer, job {:016x}", self.number);
+                    crate::log::info(&who, format_args!("rank {endpoint} is gone: {reason}"));
                     job.connections.fetch_sub(1, Ordering::SeqCst);
                     job.node.with(|engine| engine.drop_operations_with(endpoint));
                 }
@@ -318,7 +335,8 @@ impl Surroundings for OfJob {
                     let Some(state) = engine.groups.get(&group) else { return };
                     let (generation, workers) = (state.told_generation(), state.settings.workers as usize);
                     let members = state.settings.roster[..workers].to_vec();
-                    let lowest = members.iter().copied().find(|member| engine.endpoints[*member as usize].is_up());
+                    let lowest =
+                        members.iter().copied().find(|member| engine.endpoints[*member as usize].is_up());
                     let dispute = Message::Dispute(Dispute { group, generation, members, cause });
                     if let Some(lowest) = lowest {
                         engine.say(lowest, &dispute);

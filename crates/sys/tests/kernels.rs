@@ -46,7 +46,7 @@ impl Trial {
         }
     }
 
-    fn into_form(&self) -> Form {
+    fn result_form(&self) -> Form {
         if self.finish.is_some() { Form::Plain } else { Form::Acc }
     }
 
@@ -68,14 +68,21 @@ impl Trial {
         let expected = self.meaning(&values);
         for level in levels() {
             let result = self.fold(level, &values);
-            assert_eq!(self.items(&result), self.items(&expected), "{level}: {self:?}");
+            self.assert_same(level, &result, &expected);
         }
     }
 
-    /// The items of a result, as numbers that a person can read.
-    fn items(&self, result: &[u8]) -> Vec<String> {
-        let hex = |item: &[u8]| item.iter().rev().map(|byte| format!("{byte:02x}")).collect();
-        result.chunks(self.width(self.into_form())).map(hex).collect()
+    /// Compares results, and shows the items that differ in hexadecimal.
+    fn assert_same(&self, level: Level, result: &[u8], expected: &[u8]) {
+        let width = self.width(self.result_form());
+        let hex = |item: &[u8]| item.iter().rev().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let differ = |(_, (got, wanted)): &(usize, (&[u8], &[u8]))| got != wanted;
+        let items = result.chunks(width).zip(expected.chunks(width)).enumerate();
+        if let Some((at, (got, wanted))) = items.clone().find(differ) {
+            let count = items.filter(differ).count();
+            panic!("{level}: {count} items differ; item {at} is {}, not {}: {self:?}", hex(got), hex(wanted));
+        }
+        assert_eq!(result.len(), expected.len());
     }
 
     fn meaning(&self, values: &[Vec<u8>]) -> Vec<u8> {
@@ -85,8 +92,8 @@ impl Trial {
     fn fold(&self, level: Level, values: &[Vec<u8>]) -> Vec<u8> {
         const GUARD: usize = 64;
         let offset = |index: usize| self.offsets[index % self.offsets.len()];
-        let into_len = self.count * self.width(self.into_form());
-        let in_place = self.in_place.filter(|&index| self.sources[index].0 == self.into_form());
+        let into_len = self.count * self.width(self.result_form());
+        let in_place = self.in_place.filter(|&index| self.sources[index].0 == self.result_form());
         let mut memory: Vec<Vec<u8>> = (values.iter().enumerate())
             .map(|(index, values)| [&vec![0x5a; offset(index + 1)], &values[..], &[0x5a; GUARD]].concat())
             .collect();
@@ -102,7 +109,7 @@ impl Trial {
             .collect();
         let own = spans[values.len()].slice(offset(0)..offset(0) + into_len);
         let into = in_place.map_or(own, |index| sources[index].span);
-        fold_with(level, self.dtype, self.op, into, self.into_form(), &sources, self.finish);
+        fold_with(level, self.dtype, self.op, into, self.result_form(), &sources, self.finish);
 
         let result = into.to_vec();
         let (target, start) = in_place.map_or((values.len(), offset(0)), |index| (index, offset(index + 1)));
@@ -130,8 +137,8 @@ impl Visitor for Meaning<'_> {
             let width = trial.width(trial.sources[source].0);
             &self.values[source][at * width..][..width]
         };
-        let mut result = vec![0; trial.count * trial.width(trial.into_form())];
-        for (at, out) in result.chunks_mut(trial.width(trial.into_form())).enumerate() {
+        let mut result = vec![0; trial.count * trial.width(trial.result_form())];
+        for (at, out) in result.chunks_mut(trial.width(trial.result_form())).enumerate() {
             let mut stack = Vec::new();
             for (source, &(form, merges)) in trial.sources.iter().enumerate() {
                 stack.push(match form {
@@ -220,8 +227,16 @@ fn levels() -> impl Iterator<Item = Level> {
     Level::ALL.into_iter().filter(|level| level.is_available())
 }
 
-fn kinds() -> impl Iterator<Item = (DType, ReduceOp)> {
-    DType::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op)))
+fn kinds() -> Vec<(DType, ReduceOp)> {
+    if cfg!(miri) {
+        return vec![
+            (DType::F32, ReduceOp::Sum),
+            (DType::F16, ReduceOp::Average),
+            (DType::Bf16, ReduceOp::Max),
+            (DType::I8, ReduceOp::Average),
+        ];
+    }
+    DType::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op))).collect()
 }
 
 #[test]
@@ -298,14 +313,14 @@ proptest! {
 
 #[test]
 fn the_deepest_stack_and_many_blocks() {
-    let count = if cfg!(miri) { 40 } else { 9_999 };
+    let count = if cfg!(miri) { 5 } else { 9_999 };
     for (dtype, op) in
         [(DType::F32, ReduceOp::Sum), (DType::F64, ReduceOp::Max), (DType::I8, ReduceOp::Average)]
     {
         let mut deep = Trial::canonical(dtype, op, count, 33);
         deep.sources = (0..33).map(|index| (Form::Plain, if index == 32 { 32 } else { 0 })).collect();
         deep.check();
-        Trial::canonical(dtype, op, count, 100).check();
+        Trial::canonical(dtype, op, count, if cfg!(miri) { 20 } else { 100 }).check();
     }
 }
 
@@ -321,7 +336,7 @@ fn every_pair_of_edges() {
         for level in levels() {
             let one = trial.fold(level, &[left.clone(), right.clone()]);
             let other = trial.fold(level, &[right.clone(), left.clone()]);
-            assert_eq!(trial.items(&one), trial.items(&expected), "{level}: {dtype} {op}");
+            trial.assert_same(level, &one, &expected);
             assert_eq!(one, other, "{level}: {dtype} {op} does not commute");
         }
     }
@@ -399,7 +414,7 @@ mod mode {
                     let after = read();
                     write(default);
                     assert_eq!(after, FLUSH_AND_ROUND_UP, "{level}: {trial:?}");
-                    assert_eq!(trial.items(&result), trial.items(&expected), "{level}: {trial:?}");
+                    trial.assert_same(level, &result, &expected);
                 }
             }
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -13,7 +12,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from .. import _herringbone, errors
+from .. import errors
 from .._herringbone import Communicator
 from ..options import Options
 from .collectives import Collectives
@@ -37,7 +36,7 @@ class Named(Collectives):
         return NAME
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the group formed: operations, bytes by role and transport, seconds waited."""
+        """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""
         return self.member.communicator.stats()
 
     def describe(self) -> str:
@@ -155,6 +154,8 @@ def join(opts: Any, options: Options | None) -> Member:
     if not is_world and _world is not None:
         if options is not None:
             raise ValueError("a subgroup has its default group's options; pass pg_options to init_process_group")
+        if sorted(opts.global_ranks_in_group) != opts.global_ranks_in_group:
+            raise errors.UnsupportedError("herringbone's groups are in ascending order; leave sort_ranks true")
         _names[opts.group_id] += 1
         name = f"{opts.group_id}#{_names[opts.group_id]}"
         return Member(_world.communicator.subgroup(name, opts.global_ranks_in_group), opts.timeout)
@@ -185,28 +186,12 @@ def connect(opts: Any, options: Options) -> Communicator:
         size=opts.group_size,
         store=store,
         store_host=host_of(store),
-        token=agree_on_token(store, opts, options),
+        token=options.token,
         reducers=options.reducers,
         algorithm=options.algorithm,
         transport=options.transport,
         timeout=opts.timeout.total_seconds(),
     )
-
-
-def agree_on_token(store: Store, opts: Any, options: Options) -> str | None:
-    """The job's token: this process's own, else rank 0's.
-
-    Rank 0 makes one up where none is set, except with reducers: they could not know it.
-    """
-    own = options.token or _herringbone.configured_token()
-    if opts.group_rank == 0:
-        reducers = options.reducers or _herringbone.configured_reducers()
-        own = own or ("" if reducers else secrets.token_hex(16))
-        store.set("token", own)
-    elif not own:
-        store.wait(["token"], opts.timeout)
-        own = store.get("token").decode()
-    return own or None
 
 
 def host_of(store: Store) -> str | None:

@@ -149,12 +149,12 @@ def wrong_arrays_are_refused_with_the_alternative() -> None:
 
 @case
 def subgroups() -> None:
-    members = [group.size - 1, 0]
+    members = [0, group.size - 1]
     if group.rank in members:
         with group.subgroup(members) as pair:
             assert pair.size == 2 and pair.rank == members.index(group.rank)
             array = np.full(3, group.rank, np.float32)
-            pair.broadcast(array, 0)
+            pair.broadcast(array, 1)
             assert array.tolist() == [group.size - 1] * 3
         error_of(herringbone.ClosedError, pair.barrier)
     group.barrier()

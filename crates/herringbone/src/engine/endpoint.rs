@@ -22,7 +22,10 @@ pub(crate) enum Link {
     /// A socket link that is being read from, in the meantime.
     Busy,
     /// It is broken, or its process is gone; what that process left in shared memory can still be read.
-    Lost { reason: String, left: Option<Arc<Segment>> },
+    Lost {
+        reason: String,
+        left: Option<Arc<Segment>>,
+    },
 }
 
 /// A worker or a reducer that this process exchanges messages with.

@@ -35,7 +35,10 @@ pub(crate) fn error(cause: &Cause) -> Error {
     Error::new(match cause {
         Cause::Mismatch(Mismatch { sequence, variants }) => ErrorKind::Mismatch {
             sequence: *sequence,
-            calls: variants.iter().map(|variant| (variant.ranks.clone(), variant.fingerprint.to_string())).collect(),
+            calls: variants
+                .iter()
+                .map(|variant| (variant.ranks.clone(), variant.fingerprint.to_string()))
+                .collect(),
         },
         Cause::ReducerLost { address } => ErrorKind::ReducerLost {
             address: address.clone(),
@@ -45,7 +48,9 @@ pub(crate) fn error(cause: &Cause) -> Error {
             after: Duration::from_millis(*milliseconds),
             missing: waiting_for.iter().map(|rank| format!("rank {rank}")).collect(),
         },
-        Cause::Corrupt { from, to } => ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") },
+        Cause::Corrupt { from, to } => {
+            ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") }
+        }
         Cause::PeerLost { ranks } => {
             ErrorKind::PeerLost { ranks: ranks.clone(), reason: "it ended or left".to_owned() }
         }
@@ -159,7 +164,8 @@ impl Engine {
         let Some(doom) = &group.doom else { return };
         let (error, ranks) = (doom.error.clone(), doom.ranks.clone());
         let needs = |key: OpKey, ops: &Table| ops.get(key).is_some_and(|operation| operation.needs(index));
-        let running: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).filter(|key| needs(*key, &self.ops)).collect();
+        let running: Vec<OpKey> =
+            group.running.iter().map(|(_, key)| *key).filter(|key| needs(*key, &self.ops)).collect();
         let queued = self.queue.iter().any(|queued| queued.id.group == number);
         if running.is_empty() && !queued {
             return;
@@ -179,10 +185,12 @@ impl Engine {
     pub(crate) fn reducer_lost(&mut self, index: u32) {
         let address = self.endpoints[index as usize].name.clone();
         let concerned = |engine: &Self, number: u32| {
-            let running = engine.ops.iter().any(|operation| operation.id.group == number && operation.with_reducers());
+            let running =
+                engine.ops.iter().any(|operation| operation.id.group == number && operation.with_reducers());
             running || engine.queue.iter().any(|queued| queued.id.group == number)
         };
-        let numbers: Vec<u32> = self.groups.keys().copied().filter(|number| concerned(self, *number)).collect();
+        let numbers: Vec<u32> =
+            self.groups.keys().copied().filter(|number| concerned(self, *number)).collect();
         for group in numbers {
             let cause = Cause::ReducerLost { address: address.clone() };
             self.events.push(Event::Dispute { group, cause });
@@ -246,14 +254,22 @@ impl Engine {
 
     fn tick_queue(&mut self, now: Instant) {
         let late = |queued: &super::Queued| now.saturating_duration_since(queued.issued) >= queued.timeout;
-        let overdue: Vec<_> = self.queue.iter().filter(|queued| late(queued)).map(|queued| queued.id.clone()).collect();
+        let overdue: Vec<_> =
+            self.queue.iter().filter(|queued| late(queued)).map(|queued| queued.id.clone()).collect();
         for id in overdue {
             let Some(at) = self.queue.iter().position(|queued| queued.id.is(&id)) else { continue };
-            let (timeout, waited) = (self.queue[at].timeout, now.saturating_duration_since(self.queue[at].issued));
+            let (timeout, waited) =
+                (self.queue[at].timeout, now.saturating_duration_since(self.queue[at].issued));
             let missing = self.unlinked(&id);
             self.overdue(&id, timeout, waited, missing, |engine, error| {
                 if let Some(queued) = engine.queue.remove(at) {
-                    engine.conclude(&queued.id, &queued.call, queued.completion, Err(error.clone()), queued.issued);
+                    engine.conclude(
+                        &queued.id,
+                        &queued.call,
+                        queued.completion,
+                        Err(error.clone()),
+                        queued.issued,
+                    );
                 }
             });
         }
@@ -307,7 +323,8 @@ impl Engine {
             .map(|(number, _)| *number)
             .collect();
         for number in doomed {
-            let Some(error) = self.groups.get(&number).and_then(|group| group.doom.as_ref()).map(|doom| doom.error.clone())
+            let Some(error) =
+                self.groups.get(&number).and_then(|group| group.doom.as_ref()).map(|doom| doom.error.clone())
             else {
                 continue;
             };

@@ -224,15 +224,21 @@ impl Group {
         let reducers = self.settings.roster.len() as u32 - self.settings.workers;
         let layout = Layout { reducers, hosts: &self.settings.hosts };
         let schedule = algorithm.schedule(collective, &self.fold, &layout).map_err(Error::unsupported)?;
-        let verified = verify(schedule, collective, &self.fold)
-            .map_err(|error| Error::unsupported(format!("the schedule of {algorithm} is wrong, a bug: {error}")))?;
+        let verified = verify(schedule, collective, &self.fold).map_err(|error| {
+            Error::unsupported(format!("the schedule of {algorithm} is wrong, a bug: {error}"))
+        })?;
         let verified = Arc::new(verified);
         self.proofs.insert(key, verified.clone());
         Ok(verified)
     }
 
     /// The compiled program of a planned call, for links as they are (`links` counts their changes).
-    pub(crate) fn prepared(&mut self, call: Call, links: u64, shared: impl Fn(u32) -> bool) -> Result<Arc<Prepared>> {
+    pub(crate) fn prepared(
+        &mut self,
+        call: Call,
+        links: u64,
+        shared: impl Fn(u32) -> bool,
+    ) -> Result<Arc<Prepared>> {
         let (me, sizing) = (self.settings.me, self.settings.sizing);
         let planned = self.plan(call)?;
         match &planned.prepared {
@@ -250,7 +256,7 @@ impl Group {
 
 fn fingerprint(call: &Call, algorithm: &str, sizing: Sizing) -> Fingerprint {
     let (code, root) = (call.collective.code(), call.collective.root().unwrap_or(0));
-    let plan = digest(algorithm.as_bytes()) ^ sizing.segment_bytes as u64 ^ u64::from(sizing.shared) << 63;
+    let plan = digest(algorithm.as_bytes()) ^ sizing.segment_bytes as u64;
     let folds = call.collective.folds();
     Fingerprint {
         sequence: 0,

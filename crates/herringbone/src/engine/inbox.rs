@@ -82,7 +82,10 @@ impl Engine {
         let result = link.receive(&segment, &mut reading);
         let arrived = reading.arrived;
         self.endpoints[index as usize].link = Link::Tcp(link);
-        let result = arrived.into_iter().try_for_each(|(header, content)| self.frame(index, &header, content)).and(result);
+        let result = arrived
+            .into_iter()
+            .try_for_each(|(header, content)| self.frame(index, &header, content))
+            .and(result);
         match result {
             Ok(moved) => moved,
             Err(reason) => {
@@ -184,7 +187,8 @@ impl Engine {
             operation.arrive(index, header, arrived)?;
             self.stats.received(&self.endpoints[index as usize], length);
         } else {
-            let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
+            let mut io =
+                Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
             operation.told(index, header, &mut io)?;
         }
         self.emptied(index, header);
@@ -202,7 +206,8 @@ impl Engine {
         if header.eager && endpoint.is_crowded() {
             for key in self.ops.keys() {
                 let Some(operation) = self.ops.get_mut(key) else { continue };
-                let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
+                let mut io =
+                    Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
                 operation.open_to(index, &mut io);
             }
         }
@@ -252,7 +257,8 @@ impl Engine {
         for key in self.ops.keys() {
             let Some(operation) = self.ops.get_mut(key) else { continue };
             if operation.is_blocked_on(index) {
-                let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
+                let mut io =
+                    Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
                 operation.retry(&mut io);
                 self.run(key);
             }
@@ -315,7 +321,12 @@ fn send_control(endpoint: &mut super::endpoint::Endpoint, message: &Message) {
     if let Ok(bytes) = message.encode(crc32c::crc32c) {
         let mut header = Header::new(Kind::Control, 0, 0, 0);
         header.length = bytes.len() as u32;
-        endpoint.send_stream(Outgoing { header, fingerprint: None, payload: Payload::Owned(bytes), done: None });
+        endpoint.send_stream(Outgoing {
+            header,
+            fingerprint: None,
+            payload: Payload::Owned(bytes),
+            done: None,
+        });
     }
 }
 

@@ -191,7 +191,10 @@ impl Engine {
         }
         if let Some(doom) = &group.doom {
             let error = doom.error.about(me, fingerprint);
-            self.events.push(Event::Dispute { group: issue.group, cause: Cause::PeerLost { ranks: doom.ranks.clone() } });
+            self.events.push(Event::Dispute {
+                group: issue.group,
+                cause: Cause::PeerLost { ranks: doom.ranks.clone() },
+            });
             return Err(error.into());
         }
         let issued = group.member.issue(fingerprint).map_err(|reason| match reason {
@@ -216,15 +219,25 @@ impl Engine {
     }
 
     /// A reducer begins the operation that a worker's first message announces.
-    pub(crate) fn begin_told(&mut self, group: u32, generation: u32, hash: u64, told: Fingerprint) -> Result<OpKey, Broken> {
+    pub(crate) fn begin_told(
+        &mut self,
+        group: u32,
+        generation: u32,
+        hash: u64,
+        told: Fingerprint,
+    ) -> Result<OpKey, Broken> {
         let nonsense = |_| Broken::Protocol("an operation that makes no sense");
-        let group_state = self.groups.get_mut(&group).ok_or(Broken::Protocol("a group that was not introduced"))?;
+        let group_state =
+            self.groups.get_mut(&group).ok_or(Broken::Protocol("a group that was not introduced"))?;
         if group_state.running.len() >= 2 * REDUCER_OPERATIONS {
             return Err(Broken::Protocol("more operations at once than were agreed"));
         }
         let call = group_state.plan_as_told(&told).map_err(nonsense)?.call;
         let prepared = group_state.prepared(call, self.links, |_| false).map_err(nonsense)?;
-        let memory = self.staging.take(prepared.staging_bytes()).ok_or(Broken::Protocol("more than its share of memory"))?;
+        let memory = self
+            .staging
+            .take(prepared.staging_bytes())
+            .ok_or(Broken::Protocol("more than its share of memory"))?;
         let queued = Queued {
             id: Identity { group, generation, hash, fingerprint: told },
             call,
@@ -270,8 +283,11 @@ impl Engine {
 
     fn can_start(&mut self, at: usize) -> Start {
         let Queued { id, call, .. } = &self.queue[at];
-        let Some(group) = self.groups.get_mut(&id.group) else { return Start::Never(Error::new(ErrorKind::Closed)) };
-        let busy = group.running.iter().filter(|(_, key)| self.ops.get(*key).is_some_and(Operation::with_reducers));
+        let Some(group) = self.groups.get_mut(&id.group) else {
+            return Start::Never(Error::new(ErrorKind::Closed));
+        };
+        let busy =
+            group.running.iter().filter(|(_, key)| self.ops.get(*key).is_some_and(Operation::with_reducers));
         let busy = busy.count();
         let planned = match group.plan(*call) {
             Ok(planned) => planned,
@@ -284,7 +300,10 @@ impl Engine {
             match &self.endpoints[endpoint as usize].link {
                 Link::Lost { reason, .. } if self.endpoints[endpoint as usize].is_reducer => {
                     let address = self.endpoints[endpoint as usize].name.clone();
-                    return Start::Never(Error::new(ErrorKind::ReducerLost { address, reason: reason.clone() }));
+                    return Start::Never(Error::new(ErrorKind::ReducerLost {
+                        address,
+                        reason: reason.clone(),
+                    }));
                 }
                 Link::Lost { .. } if self.endpoints[endpoint as usize].dead => up = false,
                 Link::None | Link::Lost { .. } => {
@@ -343,7 +362,8 @@ impl Engine {
         self.introduce(operation.id.group, &roster);
         let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
         operation.start(memory, &roster, &mut io);
-        let crowded: Vec<u32> = roster.iter().copied().filter(|at| self.endpoints[*at as usize].is_crowded()).collect();
+        let crowded: Vec<u32> =
+            roster.iter().copied().filter(|at| self.endpoints[*at as usize].is_crowded()).collect();
         let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
         crowded.into_iter().for_each(|endpoint| operation.open_to(endpoint, &mut io));
         self.ops.insert(operation);

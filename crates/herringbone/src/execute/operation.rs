@@ -17,7 +17,12 @@ use crate::{
     transport::{Broken, Outgoing, Payload, shm::Body},
     work::Completion,
 };
-use std::{collections::VecDeque, ops::Range, sync::Arc, time::{Duration, Instant}};
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// An operation's place in the engine's table. A key is not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -274,7 +279,9 @@ impl Operation {
             return Progress::Running;
         }
         let read = self.prepared.peers.iter().zip(&self.flows).all(|(peer, flow)| {
-            !self.keeps_slots_for(peer) || flow.done == segments || io.endpoints[flow.endpoint as usize].is_lost()
+            !self.keeps_slots_for(peer)
+                || flow.done == segments
+                || io.endpoints[flow.endpoint as usize].is_lost()
         });
         match (read, self.is_worker) {
             (true, _) => Progress::Over,
@@ -337,7 +344,8 @@ impl Operation {
     /// A reducer tells its workers when all of them hold the whole result.
     fn tell_stable(&self, io: &mut Io<'_>) {
         let segments = self.prepared.segments;
-        if !self.is_worker && self.finished == segments && self.flows.iter().all(|flow| flow.done == segments) {
+        if !self.is_worker && self.finished == segments && self.flows.iter().all(|flow| flow.done == segments)
+        {
             for flow in &self.flows {
                 io.endpoints[flow.endpoint as usize].notice(self.header(FrameKind::Stable, segments));
             }
@@ -363,7 +371,9 @@ impl Operation {
     fn expected(&self, endpoint: u32, header: &Header) -> Result<(u32, usize), Broken> {
         let at = self.flows.iter().position(|flow| flow.endpoint == endpoint);
         let head = at.and_then(|at| self.prepared.peers[at].heads.get(header.index as usize));
-        let Some(&head) = head else { return Err(Broken::Protocol("a message that the schedule does not have")) };
+        let Some(&head) = head else {
+            return Err(Broken::Protocol("a message that the schedule does not have"));
+        };
         if header.segment < self.finished || header.segment >= self.finished + self.prepared.depth() {
             return Err(Broken::Protocol("a message outside its window"));
         }
@@ -386,7 +396,8 @@ impl Operation {
     }
 
     fn satisfied(&mut self, segment: u32, instr: u32) {
-        let waits = &mut self.waits[(segment % self.prepared.depth()) as usize * self.prepared.instrs.len() + instr as usize];
+        let waits = &mut self.waits
+            [(segment % self.prepared.depth()) as usize * self.prepared.instrs.len() + instr as usize];
         *waits -= 1;
         if *waits == 0 && segment < self.begun {
             self.ready.push_back((segment, instr));
@@ -419,7 +430,9 @@ impl Operation {
                 if let Some(offset) = copy {
                     let bytes = self.length(*from, *form, segment);
                     let at = self.stage_at(segment) + offset;
-                    self.with(*from, *form, segment, io, |span, io| io.staging.segment().span(at..at + bytes).copy_from(span));
+                    self.with(*from, *form, segment, io, |span, io| {
+                        io.staging.segment().span(at..at + bytes).copy_from(span)
+                    });
                 }
                 let at = self.stage(segment) * prepared.instrs.len() + instr as usize;
                 self.unsent[at] = lanes.len() as u16;
@@ -525,7 +538,14 @@ impl Operation {
         self.region(output)?.access()
     }
 
-    fn with(&self, loc: Loc, form: Form, segment: u32, io: &mut Io<'_>, f: impl FnOnce(Span<'_>, &mut Io<'_>)) {
+    fn with(
+        &self,
+        loc: Loc,
+        form: Form,
+        segment: u32,
+        io: &mut Io<'_>,
+        f: impl FnOnce(Span<'_>, &mut Io<'_>),
+    ) {
         let range = self.range(loc, form, segment);
         match loc {
             Loc::Staged { .. } => {
@@ -564,7 +584,9 @@ impl Operation {
         };
         let source = |operand: &Operand| -> Option<kernel::Source<'_>> {
             match *operand {
-                Operand::At { loc, form, merges } => Some(kernel::Source { span: span(loc, form)?, form, merges }),
+                Operand::At { loc, form, merges } => {
+                    Some(kernel::Source { span: span(loc, form)?, form, merges })
+                }
                 Operand::Head { head, merges } => {
                     let wanted = &prepared.heads[head as usize];
                     let bytes = prepared.bytes(wanted.chunk, segment, wanted.form);
@@ -601,14 +623,21 @@ impl Operation {
     /// The endpoints that have not sent, granted or confirmed what this operation needs of them.
     pub(crate) fn missing(&self) -> Vec<u32> {
         let waiting = |at: usize, flow: &Flow| {
-            let unheard = (self.finished..self.begun.max(self.finished + 1).min(self.prepared.segments)).any(|segment| {
-                segment >= self.begun && !self.prepared.peers[at].heads.is_empty()
-                    || self.prepared.peers[at].heads.iter().any(|head| {
-                        segment < self.begun
-                            && self.heads[self.stage(segment) * self.prepared.heads.len() + *head as usize] == Arrived::No
-                    })
-            });
-            let unsent = self.blocked.iter().any(|(_, _, lane)| self.prepared.lanes[*lane as usize].peer as usize == at);
+            let unheard = (self.finished..self.begun.max(self.finished + 1).min(self.prepared.segments)).any(
+                |segment| {
+                    segment >= self.begun && !self.prepared.peers[at].heads.is_empty()
+                        || self.prepared.peers[at].heads.iter().any(|head| {
+                            segment < self.begun
+                                && self.heads
+                                    [self.stage(segment) * self.prepared.heads.len() + *head as usize]
+                                    == Arrived::No
+                        })
+                },
+            );
+            let unsent = self
+                .blocked
+                .iter()
+                .any(|(_, _, lane)| self.prepared.lanes[*lane as usize].peer as usize == at);
             unheard || unsent || !flow.stable
         };
         let flows = self.flows.iter().enumerate();
@@ -621,11 +650,12 @@ impl Operation {
             flow.endpoint == endpoint
                 && (!flow.stable || {
                     let heads = &self.prepared.peers[at].heads;
-                    !heads.is_empty() && (self.begun < self.prepared.segments
-                        || (self.finished..self.begun).any(|segment| {
-                            let base = self.stage(segment) * self.prepared.heads.len();
-                            heads.iter().any(|head| self.heads[base + *head as usize] == Arrived::No)
-                        }))
+                    !heads.is_empty()
+                        && (self.begun < self.prepared.segments
+                            || (self.finished..self.begun).any(|segment| {
+                                let base = self.stage(segment) * self.prepared.heads.len();
+                                heads.iter().any(|head| self.heads[base + *head as usize] == Arrived::No)
+                            }))
                 })
         })
     }

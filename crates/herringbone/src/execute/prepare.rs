@@ -41,7 +41,7 @@ impl Call {
 /// How a group's operations are cut into segments; the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizing {
-    /// Whether all members share one host's memory.
+    /// Whether all members share one host's memory; of no matter where reducers take part.
     pub(crate) shared: bool,
     /// The user's wish for a segment's bytes over the whole buffer, 0 for the default.
     pub(crate) segment_bytes: usize,
@@ -53,7 +53,10 @@ pub(crate) enum Loc {
     Input(Chunk),
     Output(Chunk),
     /// A stretch of the stage's staging memory.
-    Staged { chunk: Chunk, offset: usize },
+    Staged {
+        chunk: Chunk,
+        offset: usize,
+    },
 }
 
 /// One message of mine to one rank.
@@ -83,10 +86,27 @@ pub(crate) struct Head {
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// `copy`: where shared-memory receivers find it, if it is not in staging memory already.
-    Send { from: Loc, form: Form, lanes: Range<u32>, copy: Option<usize> },
-    Recv { head: u32, into: Loc },
-    Fold { operands: Range<u32>, into: Loc, form: Form, finish: bool },
-    Copy { from: Loc, into: Loc, form: Form },
+    Send {
+        from: Loc,
+        form: Form,
+        lanes: Range<u32>,
+        copy: Option<usize>,
+    },
+    Recv {
+        head: u32,
+        into: Loc,
+    },
+    Fold {
+        operands: Range<u32>,
+        into: Loc,
+        form: Form,
+        finish: bool,
+    },
+    Copy {
+        from: Loc,
+        into: Loc,
+        form: Form,
+    },
 }
 
 /// One instruction: a step with resolved places.
@@ -178,12 +198,12 @@ pub(crate) fn partners(program: &Program) -> Vec<u32> {
         match *step {
             Step::Send { to, .. } => ranks.extend(program.lanes(to)),
             Step::Recv { lane, .. } => ranks.push(lane),
-            Step::Fold { from, .. } => ranks.extend(program.sources(from).iter().filter_map(|source| {
-                match source.from {
+            Step::Fold { from, .. } => {
+                ranks.extend(program.sources(from).iter().filter_map(|source| match source.from {
                     Origin::Head { lane, .. } => Some(lane),
                     Origin::At(_) => None,
-                }
-            })),
+                }))
+            }
             Step::Copy { .. } => {}
         }
     }
@@ -202,6 +222,7 @@ pub(crate) fn prepare(
     shared: impl Fn(u32) -> bool,
 ) -> Prepared {
     let cut = schedule.cut();
+    let sizing = Sizing { shared: sizing.shared && schedule.reducers() == 0, ..sizing };
     let (per_segment, segments) = segmentation(cut, &call, sizing);
     let message_bytes = per_segment * call.width(Form::Acc).max(call.width(Form::Plain));
     let peers = partners(program)
@@ -315,9 +336,10 @@ impl Compiler {
                                 let form = program.form(place).expect("a verified place");
                                 Operand::At { loc: self.read(at, place), form, merges: source.merges }
                             }
-                            Origin::Head { lane, form } => {
-                                Operand::Head { head: self.head(at, lane, chunk, form), merges: source.merges }
-                            }
+                            Origin::Head { lane, form } => Operand::Head {
+                                head: self.head(at, lane, chunk, form),
+                                merges: source.merges,
+                            },
                         };
                         self.out.operands.push(operand);
                     }
@@ -420,9 +442,14 @@ impl Compiler {
             _ => true,
         };
         for chunk in 0..self.user.len() as u32 {
-            let both = !self.out.input[chunk as usize].is_empty() && !self.out.output[chunk as usize].is_empty();
+            let both =
+                !self.out.input[chunk as usize].is_empty() && !self.out.output[chunk as usize].is_empty();
             if keeps && both && me < self.out.workers && !self.user[chunk as usize].written {
-                self.push(Kind::Copy { from: Loc::Input(chunk), into: Loc::Output(chunk), form: Form::Plain });
+                self.push(Kind::Copy {
+                    from: Loc::Input(chunk),
+                    into: Loc::Output(chunk),
+                    form: Form::Plain,
+                });
             }
         }
     }

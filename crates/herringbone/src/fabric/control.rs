@@ -54,7 +54,10 @@ pub(crate) enum Command {
     /// A host-mate's process, to be watched.
     Watch(Rank, Pidfd),
     /// A link could not be made.
-    NoLink { endpoint: u32, problem: String },
+    NoLink {
+        endpoint: u32,
+        problem: String,
+    },
     Close,
 }
 
@@ -409,7 +412,10 @@ impl Control {
         let is_gone = self.gone.contains_key(&endpoint);
         if !is_gone && self.closing.is_none() {
             let name = self.job.name(endpoint);
-            crate::log::info(&format!("rank {}", self.job.rank), format_args!("lost the link to {name}: {reason}"));
+            crate::log::info(
+                &format!("rank {}", self.job.rank),
+                format_args!("lost the link to {name}: {reason}"),
+            );
         }
         if endpoint >= self.job.world {
             self.node.with(|engine| engine.reducer_lost(endpoint));
@@ -419,7 +425,10 @@ impl Control {
     }
 
     fn no_link(&mut self, endpoint: u32, problem: String) {
-        crate::log::warn(&format!("rank {}", self.job.rank), format_args!("no link to {}: {problem}", self.job.name(endpoint)));
+        crate::log::warn(
+            &format!("rank {}", self.job.rank),
+            format_args!("no link to {}: {problem}", self.job.name(endpoint)),
+        );
         self.node.with(|engine| engine.no_link(endpoint, problem));
         if endpoint >= self.job.world {
             self.node.with(|engine| engine.reducer_lost(endpoint));
@@ -457,7 +466,10 @@ impl Control {
             } else if silence >= SUSPECT && !connection.suspected {
                 connection.suspected = true;
                 let who = format!("rank {}", self.job.rank);
-                crate::log::warn(&who, format_args!("rank {rank} has been silent for {} s", silence.as_secs()));
+                crate::log::warn(
+                    &who,
+                    format_args!("rank {rank} has been silent for {} s", silence.as_secs()),
+                );
             }
         }
         dead.into_iter().for_each(|(rank, milliseconds)| self.died(rank, Death::Silent { milliseconds }));

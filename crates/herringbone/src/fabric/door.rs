@@ -63,7 +63,10 @@ impl Door {
         );
         let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
         if notable && strangers.len() < STRANGERS && strangers.insert(from) {
-            crate::log::warn(&self.who, format_args!("a connection from {from} was dropped: {error} (said once per address)"));
+            crate::log::warn(
+                &self.who,
+                format_args!("a connection from {from} was dropped: {error} (said once per address)"),
+            );
         }
     }
 }

@@ -100,7 +100,8 @@ fn generated_token() -> Result<String> {
 fn own_address(host: Option<&str>) -> Result<IpAddr> {
     let Some(host) = host else { return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)) };
     let there = resolve("MASTER_ADDR", &format!("{}:9", bracketed(host)))?;
-    let any: IpAddr = if there.is_ipv6() { "::".parse().expect("an address") } else { Ipv4Addr::UNSPECIFIED.into() };
+    let any: IpAddr =
+        if there.is_ipv6() { "::".parse().expect("an address") } else { Ipv4Addr::UNSPECIFIED.into() };
     // Connecting a datagram socket sends nothing; it only asks for the route.
     let route = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(there)?;
@@ -121,7 +122,8 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
     let (listener, address, token) = open_hub(config)?;
     let token = token.unwrap_or_default().into_bytes();
     listener.set_nonblocking(true).map_err(|error| Error::io("preparing the port", error))?;
-    let mut formation = Formation::new(own_join(config, incarnation, address)).map_err(|refusal| Error::rendezvous(refusal).at(0))?;
+    let mut formation = Formation::new(own_join(config, incarnation, address))
+        .map_err(|refusal| Error::rendezvous(refusal).at(0))?;
     let identity = Identity { role: Role::Worker, job: 0, rank: 0, world: config.world, incarnation };
     let (sender, applicants) = mpsc::channel::<Applicant>();
     let door = Door::new("rank 0");
@@ -157,7 +159,9 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
 
 fn connection(stream: TcpStream, decoder: Decoder) -> Result<Connection> {
     let prepared = crate::sys::socket::tune_tcp(&stream, super::door::SILENCE);
-    prepared.and_then(|()| Connection::new(OwnedFd::from(stream), decoder)).map_err(|error| Error::io("preparing a connection", error))
+    prepared
+        .and_then(|()| Connection::new(OwnedFd::from(stream), decoder))
+        .map_err(|error| Error::io("preparing a connection", error))
 }
 
 fn next(applicants: &Receiver<Applicant>, deadline: Instant) -> Option<Applicant> {
@@ -206,7 +210,11 @@ fn withdraw_the_gone(formation: &mut Formation, joined: &mut BTreeMap<u32, (TcpS
     });
 }
 
-fn give_up(config: &Config, formation: &Formation, joined: &mut BTreeMap<u32, (TcpStream, Decoder, u64)>) -> Error {
+fn give_up(
+    config: &Config,
+    formation: &Formation,
+    joined: &mut BTreeMap<u32, (TcpStream, Decoder, u64)>,
+) -> Error {
     let missing = formation.missing();
     for (stream, ..) in joined.values_mut() {
         let refusal = Refusal::Absent { missing: missing.clone() };
@@ -226,7 +234,8 @@ fn give_up(config: &Config, formation: &Formation, joined: &mut BTreeMap<u32, (T
 fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let (hub, token) = find_hub(config, deadline)?;
     let token = token.unwrap_or_default().into_bytes();
-    let identity = Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
+    let identity =
+        Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
     let hello = Hello { identity, purpose: Purpose::Join, versions: greet::VERSIONS };
     let mut stream = enter(config, &hub, hello, &token, deadline)?;
     let at = |error: std::io::Error| Error::io("preparing the port", error).at(config.rank);
@@ -267,7 +276,9 @@ fn find_hub(config: &Config, deadline: Instant) -> Result<(String, Option<String
 fn through_store(config: &Config, store: &dyn Store, deadline: Instant) -> Result<(String, Option<String>)> {
     let left = deadline.saturating_duration_since(Instant::now());
     let value = store.get(HUB_KEY, left).map_err(|error| match error {
-        StoreError::Timeout => Error::rendezvous("rank 0 did not come in time; look at its log").at(config.rank),
+        StoreError::Timeout => {
+            Error::rendezvous("rank 0 did not come in time; look at its log").at(config.rank)
+        }
         error => store_failed(config, &error),
     })?;
     let text = String::from_utf8(value).unwrap_or_default();

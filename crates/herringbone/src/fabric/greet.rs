@@ -6,8 +6,8 @@ use crate::{
         Refusal,
         control::{Decoder, Message},
         handshake::{
-            Claim, Client, DEADLINE_MILLISECONDS, Established, Expected, HandshakeError, Hello, Identity, NONCE_BYTES,
-            Policy, Server, Versions,
+            Claim, Client, DEADLINE_MILLISECONDS, Established, Expected, HandshakeError, Hello, Identity,
+            NONCE_BYTES, Policy, Server, Versions,
         },
     },
 };
@@ -63,7 +63,9 @@ impl GreetError {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             GreetError::Io(_) | GreetError::Late | GreetError::Closed => true,
-            GreetError::Handshake(HandshakeError::Refused(refusal)) => matches!(refusal, Refusal::NoRoom { .. }),
+            GreetError::Handshake(HandshakeError::Refused(refusal)) => {
+                matches!(refusal, Refusal::NoRoom { .. })
+            }
             GreetError::Handshake(_) | GreetError::Protocol(_) => false,
         }
     }
@@ -114,7 +116,9 @@ fn read(stream: &mut impl Stream, deadline: Instant, into: &mut [u8]) -> Result<
     match stream.read(into) {
         Ok(0) => Err(GreetError::Closed),
         Ok(bytes) => Ok(bytes),
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Err(GreetError::Late),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(GreetError::Late)
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -158,7 +162,11 @@ pub(crate) fn examine(stream: &mut impl Stream, token: &[u8], policy: Policy) ->
 }
 
 /// Lets a client in.
-pub(crate) fn welcome(stream: &mut impl Stream, claim: Claim, own: Identity) -> Result<Established, GreetError> {
+pub(crate) fn welcome(
+    stream: &mut impl Stream,
+    claim: Claim,
+    own: Identity,
+) -> Result<Established, GreetError> {
     let (bytes, established) = claim.accept(own);
     stream.write_all(&bytes)?;
     Ok(established)
@@ -172,13 +180,18 @@ pub(crate) fn refuse(stream: &mut impl Stream, claim: Claim, refusal: &Refusal) 
 
 /// Sends a control message.
 pub(crate) fn say(stream: &mut impl Stream, message: &Message) -> Result<(), GreetError> {
-    let bytes = message.encode(crc32c::crc32c).map_err(|_| GreetError::Protocol("a message that is too long"))?;
+    let bytes =
+        message.encode(crc32c::crc32c).map_err(|_| GreetError::Protocol("a message that is too long"))?;
     stream.write_all(&bytes)?;
     Ok(())
 }
 
 /// Waits for a control message; bytes that follow it stay in `decoder`.
-pub(crate) fn hear(stream: &mut impl Stream, decoder: &mut Decoder, deadline: Instant) -> Result<Message, GreetError> {
+pub(crate) fn hear(
+    stream: &mut impl Stream,
+    decoder: &mut Decoder,
+    deadline: Instant,
+) -> Result<Message, GreetError> {
     loop {
         match decoder.next_message() {
             Ok(Some(message)) => return Ok(message),

@@ -30,7 +30,13 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Begins to make a link, on a thread of its own.
-pub(crate) fn make(job: &Job, node: &Arc<Node>, mapping: &Arc<Mapping>, commands: &Arc<Commands>, endpoint: u32) {
+pub(crate) fn make(
+    job: &Job,
+    node: &Arc<Node>,
+    mapping: &Arc<Mapping>,
+    commands: &Arc<Commands>,
+    endpoint: u32,
+) {
     if endpoint < job.rank {
         return;
     }
@@ -186,7 +192,8 @@ pub(crate) fn admit_mate(
         stream.set_nonblocking(false)?;
         let claim = greet::examine(&mut stream, &job.token, job.policy())?;
         let who = claim.hello().identity;
-        let is_mate = mapping.reaches(who.rank) && who.rank < job.rank && claim.hello().purpose == Purpose::Segment;
+        let is_mate =
+            mapping.reaches(who.rank) && who.rank < job.rank && claim.hello().purpose == Purpose::Segment;
         if !is_mate || job.members[who.rank as usize].incarnation != who.incarnation {
             greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
             return Ok(());

@@ -37,8 +37,10 @@ pub(crate) struct Layout {
 
 const PAGE: usize = 4096;
 const WORD: usize = 8;
-const LINE: usize = 64;
-const SLEEPING_AT: usize = LINE;
+const TAIL_BYTES: usize = ring::TAIL_WORDS * WORD;
+/// Control words of a segment, by their number.
+const STAMP: Range<usize> = 0..3;
+const SLEEPING: Range<usize> = 16..17;
 
 impl Layout {
     /// The whole segment.
@@ -52,27 +54,30 @@ impl Layout {
     }
 
     fn rings_at(self) -> usize {
-        (PAGE + self.mates * LINE).next_multiple_of(PAGE)
+        (PAGE + self.mates * TAIL_BYTES).next_multiple_of(PAGE)
     }
 
+    /// The words in which this process tells a host-mate how far it has read.
     fn tail(self, mate: usize) -> Range<usize> {
-        PAGE + mate * LINE..PAGE + mate * LINE + WORD
+        let at = (PAGE + mate * TAIL_BYTES) / WORD;
+        at..at + ring::TAIL_WORDS
     }
 
+    /// The words of this process's ring to a host-mate.
     fn ring(self, mate: usize) -> Range<usize> {
-        let at = self.rings_at() + mate * RING_BYTES;
-        at..at + RING_BYTES
+        let at = (self.rings_at() + mate * RING_BYTES) / WORD;
+        at..at + ring::cells_words(CELLS)
     }
 }
 
 /// The word that tells others that this process sleeps and wants its bell rung.
 pub(crate) fn sleeping(segment: &Segment) -> &AtomicU64 {
-    &segment.atomics(SLEEPING_AT..SLEEPING_AT + WORD)[0]
+    &segment.atomics(SLEEPING)[0]
 }
 
 /// Stamps a new segment, so that whoever maps it can tell that it is the one it was promised.
 pub(crate) fn stamp(segment: &Segment, job: u64, rank: u32, incarnation: u64) {
-    for (word, value) in segment.atomics(0..3 * WORD).iter().zip([job, u64::from(rank), incarnation]) {
+    for (word, value) in segment.atomics(STAMP).iter().zip([job, u64::from(rank), incarnation]) {
         word.store(value, std::sync::atomic::Ordering::Release);
     }
 }
@@ -81,7 +86,7 @@ pub(crate) fn stamp(segment: &Segment, job: u64, rank: u32, incarnation: u64) {
 pub(crate) fn is_stamped(segment: &Segment, layout: Layout, job: u64, rank: u32, incarnation: u64) -> bool {
     segment.len() >= layout.bytes()
         && segment
-            .atomics(0..3 * WORD)
+            .atomics(STAMP)
             .iter()
             .zip([job, u64::from(rank), incarnation])
             .all(|(word, value)| word.load(std::sync::atomic::Ordering::Acquire) == value)

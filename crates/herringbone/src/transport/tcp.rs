@@ -102,7 +102,11 @@ impl TcpLink {
     }
 
     /// Writes what the socket takes; tells `done` what was written in full. Returns whether anything moved.
-    pub(crate) fn flush(&mut self, memory: &impl Memory, mut done: impl FnMut(Token)) -> Result<bool, Broken> {
+    pub(crate) fn flush(
+        &mut self,
+        memory: &impl Memory,
+        mut done: impl FnMut(Token),
+    ) -> Result<bool, Broken> {
         let mut moved = 0;
         self.full = false;
         while moved < TURN_BYTES {
@@ -173,7 +177,11 @@ impl TcpLink {
     }
 
     /// Reads what there is, up to a turn. Returns whether anything moved.
-    pub(crate) fn receive(&mut self, staging: &crate::sys::segment::Segment, inbox: &mut impl Inbox) -> Result<bool, Broken> {
+    pub(crate) fn receive(
+        &mut self,
+        staging: &crate::sys::segment::Segment,
+        inbox: &mut impl Inbox,
+    ) -> Result<bool, Broken> {
         let mut moved = 0;
         while moved < TURN_BYTES {
             self.parse(staging, inbox)?;
@@ -199,7 +207,11 @@ impl TcpLink {
     }
 
     /// Works through the buffer: headers, small payloads, the beginnings of large ones.
-    fn parse(&mut self, staging: &crate::sys::segment::Segment, inbox: &mut impl Inbox) -> Result<(), Broken> {
+    fn parse(
+        &mut self,
+        staging: &crate::sys::segment::Segment,
+        inbox: &mut impl Inbox,
+    ) -> Result<(), Broken> {
         loop {
             if let Some(receiving) = &mut self.receiving {
                 let bytes = receiving.missing().min(self.filled.len());
@@ -248,7 +260,9 @@ fn append(head: &mut Vec<u8>, payload: &Payload, memory: &impl Memory) {
 
 fn broken(error: &io::Error) -> Broken {
     match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => Broken::Closed,
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
+            Broken::Closed
+        }
         _ => Broken::Io(error.to_string()),
     }
 }
@@ -286,7 +300,11 @@ impl Receiving {
         Ok(bytes)
     }
 
-    fn deliver(mut self, staging: &crate::sys::segment::Segment, inbox: &mut impl Inbox) -> Result<(), Broken> {
+    fn deliver(
+        mut self,
+        staging: &crate::sys::segment::Segment,
+        inbox: &mut impl Inbox,
+    ) -> Result<(), Broken> {
         let crc = self.span(staging).filter(|span| !span.is_empty()).map(|span| span.crc32c());
         if crc.is_some_and(|crc| crc != self.header.payload_crc) && inbox.matters(&self.header) {
             return Err(Broken::Corrupt);
