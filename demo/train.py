@@ -81,7 +81,7 @@ def digest(model):
 
 
 class Waiting:
-    """How long backward passes went on after their last gradient was there: the time spent waiting for sums."""
+    """How long backward passes went on after their last gradient: the time spent waiting for sums."""
 
     def __init__(self, model):
         self.seconds, self.last_gradient = 0.0, 0.0

@@ -113,9 +113,9 @@ class Communicator:
             ValueError: an array is read-only or not C-contiguous, or they do not fit each other.
             HerringboneError: the collective failed.
         """
+        dtype = fold_type("all_reduce", array, op)
         out = array if out is None else out
         same_size("all_reduce", array, out, array.size)
-        dtype = fold_type(array, op)
         return self._run("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout)
 
     def reduce(
@@ -129,16 +129,16 @@ class Communicator:
         timeout: float | None = None,
     ) -> Any:
         """Like :meth:`all_reduce`, but only ``root`` receives the result; elsewhere ``out`` is left alone."""
+        dtype = fold_type("reduce", array, op)
         out = array if out is None else out
         same_size("reduce", array, out, array.size)
-        dtype = fold_type(array, op)
         return self._run("reduce", dtype, op, array.size, self._root(root), array, out, async_op, timeout)
 
     def broadcast(
         self, array: Array, root: int = 0, *, async_op: bool = False, timeout: float | None = None
     ) -> Any:
         """Replace ``array`` on every rank by ``root``'s; any type."""
-        dtype, scale = move_type(array)
+        dtype, scale = move_type("broadcast", array)
         count = array.size * scale
         return self._run("broadcast", dtype, "sum", count, self._root(root), array, array, async_op, timeout)
 
@@ -157,12 +157,12 @@ class Communicator:
             array: shape ``(size * n, ...)``.
             out: shape ``(n, ...)``; made if it is not given.
         """
+        dtype = fold_type("reduce_scatter", array, op)
         if array.ndim == 0 or array.shape[0] % self.size:
             raise ValueError(f"reduce_scatter: the first of {array.shape} has to be a multiple of {self.size} ranks")
         if out is None:
             out = new_array((array.shape[0] // self.size, *array.shape[1:]), array)
         same_size("reduce_scatter", array, out, array.size // self.size)
-        dtype = fold_type(array, op)
         return self._run("reduce_scatter", dtype, op, out.size, 0, array, out, async_op, timeout)
 
     def all_gather(
@@ -174,11 +174,11 @@ class Communicator:
             array: shape ``(n, ...)``, the same on every rank; a scalar counts as ``(1,)``.
             out: shape ``(size * n, ...)``; made if it is not given.
         """
+        dtype, scale = move_type("all_gather", array)
         if out is None:
             shape = array.shape or (1,)
             out = new_array((shape[0] * self.size, *shape[1:]), array)
         same_size("all_gather", array, out, array.size * self.size)
-        dtype, scale = move_type(array)
         return self._run("all_gather", dtype, "sum", array.size * scale, 0, array, out, async_op, timeout)
 
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Any:
@@ -246,8 +246,9 @@ class Communicator:
         return work if async_op else work.wait()
 
 
-def fold_type(array: Array, op: str) -> str:
+def fold_type(name: str, array: Array, op: str) -> str:
     """The engine's type for folding ``array``."""
+    check_array(name, array)
     if array.dtype.name in FOLDED and array.dtype.isnative:
         return FOLDED[array.dtype.name]
     if array.dtype.name == "bool":
@@ -258,28 +259,34 @@ def fold_type(array: Array, op: str) -> str:
         alternative = f"array.astype('int{32 if array.dtype.itemsize < 4 else 64}')"
     else:
         alternative = "array.astype('float32')"
-    raise UnsupportedError(f"herringbone does not reduce {array.dtype} with {op}; pass {alternative}")
+    raise UnsupportedError(f"{name} does not reduce {array.dtype} with {op}; pass {alternative}")
 
 
-def move_type(array: Array) -> tuple[str, int]:
+def move_type(name: str, array: Array) -> tuple[str, int]:
     """The type and its elements per element of ``array`` for moving it unchanged."""
+    check_array(name, array)
     if array.dtype.hasobject:
-        raise UnsupportedError("herringbone does not move Python objects; pickle them into a uint8 array")
+        raise UnsupportedError(f"{name} does not move Python objects; pickle them into a uint8 array")
     if array.dtype.name in FOLDED:
         return FOLDED[array.dtype.name], 1
     return "u8", array.dtype.itemsize
+
+
+def check_array(name: str, array: Array) -> None:
+    """Refuse what is no array."""
+    if not hasattr(array, "__array_interface__"):
+        raise TypeError(f"{name} takes numpy arrays, not {type(array).__name__}; for torch use torch.distributed")
 
 
 def readable(name: str, array: Array | None) -> tuple[int, int]:
     """Address and length in bytes of an array whose memory is its values in order."""
     if array is None:
         return 0, 0
-    interface = getattr(array, "__array_interface__", None)
-    if interface is None:
-        raise TypeError(f"{name} takes numpy arrays, not {type(array).__name__}; for torch use torch.distributed")
+    check_array(name, array)
     if not array.flags.c_contiguous:
         raise ValueError(f"{name}: the array is not C-contiguous; pass numpy.ascontiguousarray(array)")
-    return interface["data"][0], array.nbytes
+    address, _ = array.__array_interface__["data"]
+    return address, array.nbytes
 
 
 def writable(name: str, array: Array | None) -> tuple[int, int]:

@@ -29,7 +29,7 @@ def blocks():
             yield pytest.param(path.name, *match.groups(), id=f"{path.stem}-{number}-{match[1] or 'none'}")
 
 
-@pytest.mark.parametrize("name, language, text", blocks())
+@pytest.mark.parametrize("name, language, text", list(blocks()))
 def test_block(name, language, text, tmp_path):
     run = {"python": python_block, "rust": rust_block, "sh": shell_block, "text": lambda *_: None}
     assert language in run, f"{name}: a block in {language or 'no language'}: write one of {', '.join(run)}"

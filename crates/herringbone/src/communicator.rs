@@ -1,59 +1,36 @@
 //! Communicators: what programs call.
 
 use crate::{
-    Error, ErrorKind, Result,
+    Error, ErrorKind, Result, assembly,
     config::{Config, Transport},
     core::{
         algorithm::Algorithm,
         collective::Collective,
         element::{DType, Element, ReduceOp},
-        session::{
-            control::{Decoder, Message},
-            fence::Member,
-        },
+        session::{control::Message, fence::Member},
         wire::digest,
     },
     engine::{
-        Engine, Issue,
-        endpoint::Endpoint,
+        Issue,
         group::{Group, Settings},
         stats::Stats,
     },
-    execute::{
-        prepare::{Call, Sizing},
-        staging::Staging,
-    },
-    fabric::{
-        Commands, Fabric, Job, ToControl,
-        control::{Command, Connection, Control, LAST_OUT, Start},
-        formation::{self, World},
-        greet,
-        wire_up::Mapping,
-    },
-    node::Node,
+    execute::prepare::{Call, Sizing},
+    fabric::{Fabric, control::Command, formation},
     sys::{
-        doorbell::Bell,
-        fork::Guarded,
         plain::Plain,
         region::{Owned, Region},
-        segment::Segment,
-        socket,
     },
-    transport::shm::{self, Layout},
     work::Pending,
 };
-use rustix::event::epoll;
 use std::{
-    collections::BTreeMap,
-    fmt, io,
-    net::TcpListener,
-    os::unix::net::UnixStream,
+    fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 /// The number of the group of all ranks.
-const WORLD_GROUP: u32 = 0;
+pub(crate) const WORLD_GROUP: u32 = 0;
 
 /// What all groups of a fabric have in common.
 #[derive(Clone, Debug)]
@@ -156,87 +133,17 @@ impl Communicator {
         config.check().map_err(|error| error.at(config.rank))?;
         let world = formation::form(&config)?;
         let rank = config.rank;
-        Self::over(&config, world).map_err(|error| error.at(rank))
-    }
-
-    fn over(config: &Config, world: World) -> Result<Self> {
-        let World { roster, token, incarnation, listener, connections } = world;
-        let job = Job {
-            id: roster.job,
-            rank: config.rank,
-            world: config.world,
-            incarnation,
-            token,
-            members: roster.members,
-            reducers: roster.settings.reducers,
-        };
-        let transport = match roster.settings.transport.as_deref() {
-            Some("shm") => Some(Transport::Shm),
-            Some("tcp") => Some(Transport::Tcp),
-            _ => None,
-        };
-        let forced = roster.settings.algorithm.as_deref().map(str::parse).transpose();
-        let shared = Shared {
-            forced: forced.map_err(|error| Error::config("HERRINGBONE_ALGORITHM", error))?,
-            transport,
-            timeout: config.timeout,
-            segment_bytes: if roster.settings.segment == u64::MAX {
-                0
-            } else {
-                roster.settings.segment as usize
-            },
-        };
-        check_possible(&job, &shared)?;
-        let staging = roster.settings.staging as usize;
-        let parts = Parts::new(&job, shared.transport != Some(Transport::Tcp), staging);
-        let parts = parts.map_err(|error| Error::io("preparing shared memory", error))?;
-        let segments = match job.mates().len() {
-            1 => None,
-            _ => Some(
-                socket::listen_abstract(job.segment_socket(job.rank).as_bytes())
-                    .and_then(Guarded::new)
-                    .map_err(|error| Error::io("listening for host-mates", error))?,
-            ),
-        };
-        let doors = Doors { listener: Some(listener), segments, linger: LAST_OUT };
-        Self::assemble(job, shared, parts, connections, doors).map_err(|error| Error::io("starting", error))
-    }
-
-    fn assemble(
-        job: Job,
-        shared: Shared,
-        parts: Parts,
-        connections: BTreeMap<u32, Connection>,
-        doors: Doors,
-    ) -> io::Result<Self> {
-        let Parts { mapping, engine, poller } = parts;
-        let (commands, mapping) = (Commands::new()?, Arc::new(mapping));
-        let to_control = Box::new(ToControl(commands.clone()));
-        let node = Node::new(engine, poller, mapping.bell.clone(), mapping.mates.len(), to_control)?;
-        let control = Control::new(Start {
-            job: job.clone(),
-            node: node.clone(),
-            commands: commands.clone(),
-            connections,
-            listener: doors.listener,
-            segments: doors.segments,
-            mapping,
-            linger: doors.linger,
-        })?;
-        let name = format!("hb-control-{}", job.rank);
-        let threads = vec![
-            std::thread::Builder::new().name(name).spawn(move || control.run())?,
-            node.drive_in_background(format!("hb-drive-{}", job.rank))?,
-        ];
-        let members = (0..job.world).collect();
-        let (rank, timeout) = (job.rank, shared.timeout);
-        let fabric = Fabric::new(job, node, commands, shared, threads);
-        crate::log::info(&format!("rank {rank}"), format_args!("{}", Described(&fabric)));
-        Ok(Self::group(fabric, WORLD_GROUP, rank, members, timeout))
+        assembly::over(&config, world).map_err(|error| error.at(rank))
     }
 
     /// Makes a group known to the engine and to the hub.
-    fn group(fabric: Arc<Fabric>, number: u32, rank: u32, members: Vec<u32>, timeout: Duration) -> Self {
+    pub(crate) fn group(
+        fabric: Arc<Fabric>,
+        number: u32,
+        rank: u32,
+        members: Vec<u32>,
+        timeout: Duration,
+    ) -> Self {
         let job = &fabric.job;
         let hosts = job.hosts();
         let hosts: Vec<u32> = members.iter().map(|member| hosts[*member as usize]).collect();
@@ -550,53 +457,7 @@ fn group_number(name: &str, members: &[u32]) -> u32 {
     ((hash ^ hash >> 32) as u32).max(WORLD_GROUP + 1)
 }
 
-fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
-    if shared.transport == Some(Transport::Shm) && job.mates().len() < job.world as usize {
-        let elsewhere = (0..job.world).find(|rank| !job.mates().contains(rank)).unwrap_or_default();
-        let problem =
-            format!("shm: rank {elsewhere} does not share this host's memory; leave it out, or use tcp");
-        return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
-    }
-    if shared.forced == Some(Algorithm::ReductionServer) && job.reducers.is_empty() && job.world > 1 {
-        let problem = "reduction_server needs reducers: set HERRINGBONE_REDUCERS=host:port,... on rank 0";
-        return Err(Error::config("HERRINGBONE_ALGORITHM", problem));
-    }
-    Ok(())
-}
-
-/// A process's memory and engine, before it has threads.
-struct Parts {
-    mapping: Mapping,
-    engine: Engine,
-    poller: Arc<std::os::fd::OwnedFd>,
-}
-
-struct Doors {
-    listener: Option<TcpListener>,
-    segments: Option<Guarded<std::os::unix::net::UnixListener>>,
-    linger: Duration,
-}
-
-impl Parts {
-    fn new(job: &Job, allowed: bool, staging: usize) -> io::Result<Self> {
-        let mates = job.mates();
-        let layout = Layout { mates: mates.len(), pool: staging };
-        let segment = Segment::create("herringbone", layout.bytes()).map_err(io::Error::other)?;
-        shm::stamp(&segment, job.id, job.rank, job.incarnation);
-        let segment = Arc::new(segment);
-        let pool = layout.pool_at()..layout.bytes();
-        let endpoints = (0..job.world + job.reducers.len() as u32)
-            .map(|endpoint| Endpoint::new(job.name(endpoint), endpoint >= job.world))
-            .collect();
-        let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let engine =
-            Engine::new(job.rank, endpoints, Staging::new(segment.clone(), pool), poller.clone(), false);
-        let mapping = Mapping { segment, bell: Arc::new(Bell::new()?), layout, mates, allowed };
-        Ok(Self { mapping, engine, poller })
-    }
-}
-
-struct Described<'a>(&'a Fabric);
+pub(crate) struct Described<'a>(pub(crate) &'a Fabric);
 
 impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -611,99 +472,4 @@ impl fmt::Display for Described<'_> {
         }
         write!(f, ", timeout {} s", settings.timeout.as_secs_f64())
     }
-}
-
-/// `size` communicators in this process, for a thread each: the same engine over the same shared-memory protocol,
-/// without rendezvous. For tests, and for programs whose ranks are threads.
-///
-/// ```
-/// # fn main() -> Result<(), herringbone::Error> {
-/// use herringbone::ReduceOp;
-/// let ranks = herringbone::local(3)?;
-/// std::thread::scope(|scope| {
-///     for comm in ranks {
-///         scope.spawn(move || {
-///             let mut values = [comm.rank() as f32, 1.0];
-///             comm.all_reduce(&mut values, ReduceOp::Sum).unwrap();
-///             assert_eq!(values, [3.0, 3.0]);
-///         });
-///     }
-/// });
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// [`ErrorKind::Io`] if the system has no room for the ranks' memory and connections; [`ErrorKind::Config`] for a size of 0.
-pub fn local(size: u32) -> Result<Vec<Communicator>> {
-    local_with(Config::new(0, size, crate::Rendezvous::Tcp(String::new())))
-}
-
-/// As [`local`], with the algorithm, timeout and sizes of a configuration; its world is the number of ranks.
-///
-/// # Errors
-/// As [`local`]; reducers are refused, since they are other processes.
-pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
-    config.check()?;
-    if !config.reducers.is_empty() {
-        return Err(Error::config("HERRINGBONE_REDUCERS", "ranks that are threads use no reducers"));
-    }
-    let random = || greet::random_number().map_err(|error| Error::io("drawing a random number", error));
-    let (id, size) = (random()?, config.world);
-    let members: Result<Vec<_>> = (0..size)
-        .map(|rank| {
-            let incarnation = random()?;
-            Ok(crate::core::session::formation::Member { rank, address: String::new(), host: 0, incarnation })
-        })
-        .collect();
-    let members = members?;
-    assemble_local(&config, id, members).map_err(|error| Error::io("starting ranks as threads", error))
-}
-
-fn assemble_local(
-    config: &Config,
-    id: u64,
-    members: Vec<crate::core::session::formation::Member>,
-) -> io::Result<Vec<Communicator>> {
-    let shared = Shared {
-        forced: config.algorithm.clone(),
-        transport: None,
-        timeout: config.timeout,
-        segment_bytes: config.segment_bytes,
-    };
-    let job = |rank: u32| Job {
-        id,
-        rank,
-        world: config.world,
-        incarnation: members[rank as usize].incarnation,
-        token: Vec::new(),
-        members: members.clone(),
-        reducers: Vec::new(),
-    };
-    let mut parts = Vec::new();
-    for rank in 0..config.world {
-        parts.push(Parts::new(&job(rank), true, config.staging_bytes)?);
-    }
-    let shown: Vec<_> =
-        parts.iter().map(|part| (part.mapping.segment.clone(), part.mapping.bell.clone())).collect();
-    let mut connections: Vec<BTreeMap<u32, Connection>> =
-        (0..config.world).map(|_| BTreeMap::new()).collect();
-    for rank in 1..config.world {
-        let (hub, member) = UnixStream::pair()?;
-        let decoder = || Decoder::new(crc32c::crc32c);
-        connections[0].insert(rank, Connection::new(hub.into(), decoder())?);
-        connections[rank as usize].insert(0, Connection::new(member.into(), decoder())?);
-    }
-    let mut communicators = Vec::new();
-    for ((rank, mut part), connections) in (0..).zip(parts).zip(connections) {
-        let job = job(rank);
-        for (other, (segment, bell)) in (0..).zip(&shown).filter(|(other, _)| *other != rank) {
-            if let Some(link) = part.mapping.link(&job, other, segment.clone(), bell.clone()) {
-                part.engine.connect(other, link);
-            }
-        }
-        let doors = Doors { listener: None, segments: None, linger: Duration::ZERO };
-        communicators.push(Communicator::assemble(job, shared.clone(), part, connections, doors)?);
-    }
-    Ok(communicators)
 }

@@ -21,12 +21,14 @@
 
 pub use herringbone_core as core;
 
+mod assembly;
 mod communicator;
 mod config;
 mod engine;
 mod error;
 mod execute;
 mod fabric;
+mod local;
 mod log;
 mod node;
 mod rendezvous;
@@ -39,11 +41,12 @@ pub use crate::core::{
     collective::Collective,
     element::{DType, Element, ReduceOp},
 };
-pub use communicator::{Communicator, Request, Work, local, local_with};
+pub use communicator::{Communicator, Request, Work};
 pub use config::{Config, Rendezvous, Transport, token_from_env, token_from_file};
 pub use engine::stats::{Moved, Stats};
 pub use error::{Error, ErrorKind, Result};
 pub use herringbone_sys::{plain::Plain, region::Region};
+pub use local::{local, local_with};
 pub use rendezvous::{Store, StoreError};
 pub use work::Pending;
 

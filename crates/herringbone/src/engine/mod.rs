@@ -7,6 +7,7 @@ pub(crate) mod endpoint;
 pub(crate) mod failure;
 pub(crate) mod group;
 pub(crate) mod inbox;
+mod links;
 pub(crate) mod stats;
 pub(crate) mod table;
 
@@ -25,18 +26,16 @@ use crate::{
         prepare::{Call, Sizing},
         staging::Staging,
     },
-    sys::{region::Region, span::Span},
-    transport::{Broken, Payload, tcp::Memory},
+    sys::region::Region,
+    transport::Broken,
     work::Completion,
 };
 use endpoint::{Endpoint, Link};
 use group::Group;
 use inbox::Parked;
-use rustix::event::epoll;
 use stats::Stats;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    mem::MaybeUninit,
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -47,8 +46,6 @@ use table::Table;
 pub(crate) const REDUCER_OPERATIONS: usize = 4;
 /// How many groups of a job a reducer takes part in.
 const REDUCER_GROUPS: usize = 256;
-/// How many sockets one look at the poller finds ready at most.
-const SOCKETS_AT_ONCE: usize = 64;
 
 /// What the engine asks of its surroundings.
 #[derive(Debug)]
@@ -444,95 +441,6 @@ impl Engine {
         moved | self.flush()
     }
 
-    /// Hands to links what is in line for them.
-    pub(crate) fn flush(&mut self) -> bool {
-        let mut moved = false;
-        let mut at = 0;
-        while let Some(&index) = self.linked.get(at) {
-            at += 1;
-            let endpoint = &mut self.endpoints[index as usize];
-            match &mut endpoint.link {
-                Link::Shm(link) => moved |= link.flush(),
-                Link::Tcp(link) if !link.is_flushed() => moved |= self.flush_socket(index),
-                _ => {}
-            }
-        }
-        moved
-    }
-
-    /// Whether all sockets have taken what was in line for them.
-    pub(crate) fn is_flushed(&mut self) -> bool {
-        self.flush();
-        self.endpoints.iter().all(|endpoint| match &endpoint.link {
-            Link::Tcp(link) => link.is_flushed(),
-            _ => true,
-        })
-    }
-
-    fn flush_socket(&mut self, index: u32) -> bool {
-        let Link::Tcp(link) = &mut self.endpoints[index as usize].link else { return false };
-        let memory = Buffers { ops: &self.ops, staging: &self.staging };
-        let was_full = link.full;
-        let tokens = &mut self.tokens;
-        let result = link.flush(&memory, |token| tokens.push(token));
-        if link.full != was_full {
-            let mut wanted = epoll::EventFlags::IN;
-            wanted.set(epoll::EventFlags::OUT, link.full);
-            let data = epoll::EventData::new_u64(u64::from(index));
-            // A socket that the poller does not know any more is about to be reported as broken.
-            let _gone = epoll::modify(&*self.poller, link.fd(), data, wanted);
-        }
-        let sent: Vec<Token> = self.tokens.drain(..).collect();
-        for token in sent {
-            if let Some(operation) = self.ops.get_mut(token.op) {
-                operation.handed_over(token.segment, token.instr);
-                self.run(token.op);
-            }
-        }
-        match result {
-            Ok(moved) => moved,
-            Err(reason) => {
-                self.broken(index, reason);
-                true
-            }
-        }
-    }
-
-    fn receive_sockets(&mut self) -> bool {
-        if self.sockets == 0 {
-            return false;
-        }
-        let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; SOCKETS_AT_ONCE];
-        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An interrupted look is taken again in the next turn.
-        let Ok((events, _)) = epoll::wait(&*self.poller, &mut room[..], Some(&now)) else { return false };
-        let mut moved = false;
-        for event in events {
-            let index = event.data.u64();
-            if index < self.endpoints.len() as u64 {
-                moved |= self.receive_socket(index as u32);
-            }
-        }
-        moved
-    }
-
-    /// Puts a new link in place of none.
-    pub(crate) fn connect(&mut self, index: u32, link: Link) {
-        if let Link::Tcp(link) = &link {
-            let data = epoll::EventData::new_u64(u64::from(index));
-            if epoll::add(&*self.poller, link.fd(), data, epoll::EventFlags::IN).is_ok() {
-                self.sockets += 1;
-            }
-        }
-        self.endpoints[index as usize].connect(link);
-        self.links += 1;
-        if !self.linked.contains(&index) {
-            self.linked.push(index);
-        }
-        self.start_queued();
-        self.flush();
-    }
-
     /// A reducer is told of a group, or of its next generation.
     pub(crate) fn join_group(&mut self, told: &Introduction) -> Result<(), Broken> {
         let known = self.groups.get(&told.group).map(Group::told_generation);
@@ -563,42 +471,5 @@ impl Engine {
         group.begin_generation(told.generation);
         self.groups.insert(told.group, group);
         Ok(())
-    }
-
-    /// A link is of no use any more.
-    pub(crate) fn broken(&mut self, index: u32, reason: Broken) {
-        let endpoint = &mut self.endpoints[index as usize];
-        if endpoint.is_lost() {
-            return;
-        }
-        if let Link::Tcp(link) = &endpoint.link {
-            // The descriptor closes right after this.
-            let _gone = epoll::delete(&*self.poller, link.fd());
-            self.sockets -= 1;
-        }
-        endpoint.lose(reason.to_string());
-        self.linked.retain(|at| *at != index);
-        self.links += 1;
-        self.events.push(Event::Broken { endpoint: index, reason });
-    }
-}
-
-/// Where links find outgoing payloads.
-struct Buffers<'a> {
-    ops: &'a Table,
-    staging: &'a Staging,
-}
-
-impl Memory for Buffers<'_> {
-    fn with<R>(&self, payload: &Payload, f: impl FnOnce(Option<Span<'_>>) -> R) -> R {
-        match payload {
-            Payload::None => f(Some(Span::of(&mut []))),
-            Payload::Owned(bytes) => f(Some(Span::of_shared(bytes))),
-            Payload::Staged(range) => f(Some(self.staging.segment().span(range.clone()))),
-            Payload::User { token, output, range } => {
-                let access = self.ops.get(token.op).and_then(|operation| operation.user(*output));
-                f(access.as_ref().map(|access| access.span().slice(range.clone())))
-            }
-        }
     }
 }

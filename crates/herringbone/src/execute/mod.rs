@@ -3,3 +3,4 @@
 pub(crate) mod operation;
 pub(crate) mod prepare;
 pub(crate) mod staging;
+mod step;

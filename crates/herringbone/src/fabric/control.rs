@@ -1,6 +1,6 @@
 //! The control thread: hears of deaths and disagreements, makes links, and keeps time. It moves no data.
 
-use super::{Commands, Job, door, door::Door, links, wire_up::Mapping};
+use super::{Commands, Job, connection::Connection, door, door::Door, links, wire_up::Mapping};
 use crate::{
     core::{
         group::Rank,
@@ -15,7 +15,7 @@ use crate::{
     sys::{fork::Guarded, pidfd::Pidfd},
     transport::Broken,
 };
-use rustix::{event::epoll, io::Errno, net::SendFlags};
+use rustix::event::epoll;
 use std::{
     collections::BTreeMap,
     mem::MaybeUninit,
@@ -59,74 +59,6 @@ pub(crate) enum Command {
         problem: String,
     },
     Close,
-}
-
-/// One control connection.
-pub(crate) struct Connection {
-    fd: Guarded<OwnedFd>,
-    decoder: Decoder,
-    out: Vec<u8>,
-    heard: Instant,
-    suspected: bool,
-    full: bool,
-}
-
-impl Connection {
-    /// Takes over a connection after the handshake, with what was read beyond it.
-    pub(crate) fn new(fd: OwnedFd, decoder: Decoder) -> std::io::Result<Self> {
-        rustix::io::ioctl_fionbio(&fd, true)?;
-        let fd = Guarded::new(fd)?;
-        Ok(Self { fd, decoder, out: Vec::new(), heard: Instant::now(), suspected: false, full: false })
-    }
-
-    fn say(&mut self, message: &Message) -> bool {
-        match message.encode(crc32c::crc32c) {
-            Ok(bytes) => {
-                self.out.extend_from_slice(&bytes);
-                self.flush()
-            }
-            Err(_) => true,
-        }
-    }
-
-    /// Returns false once the connection is broken.
-    fn flush(&mut self) -> bool {
-        while !self.out.is_empty() {
-            match rustix::net::send(&*self.fd, &self.out, SendFlags::NOSIGNAL) {
-                Ok(sent) => drop(self.out.drain(..sent)),
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(_) => return false,
-            }
-        }
-        self.full = !self.out.is_empty();
-        true
-    }
-
-    /// Reads what is there. Returns the messages, and whether the connection goes on.
-    fn hear(&mut self) -> (Vec<Message>, bool) {
-        let (mut messages, mut open) = (Vec::new(), true);
-        let mut bytes = [0u8; 16 << 10];
-        while open {
-            match rustix::io::read(&*self.fd, &mut bytes[..]) {
-                Ok(0) => open = false,
-                Ok(got) => {
-                    self.decoder.push(&bytes[..got]);
-                    (self.heard, self.suspected) = (Instant::now(), false);
-                }
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => continue,
-                Err(_) => open = false,
-            }
-        }
-        loop {
-            match self.decoder.next_message() {
-                Ok(Some(message)) => messages.push(message),
-                Ok(None) => return (messages, open),
-                Err(_) => return (messages, false),
-            }
-        }
-    }
 }
 
 /// What the control thread starts with.

@@ -1,7 +1,7 @@
 //! Forming a world: everyone joins at rank 0, which answers with the roster.
 
 use super::{
-    control::Connection,
+    connection::Connection,
     door::Door,
     greet::{self, GreetError, Stream},
     links,

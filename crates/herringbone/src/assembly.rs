@@ -1,0 +1,150 @@
+//! Putting a process's parts together.
+
+use crate::{
+    Communicator, Error, Result,
+    communicator::{Described, Shared, WORLD_GROUP},
+    config::{Config, Transport},
+    core::algorithm::Algorithm,
+    engine::{Engine, endpoint::Endpoint},
+    execute::staging::Staging,
+    fabric::{
+        Commands, Fabric, Job, ToControl,
+        connection::Connection,
+        control::{Control, LAST_OUT, Start},
+        formation::World,
+        wire_up::Mapping,
+    },
+    node::Node,
+    sys::{doorbell::Bell, fork::Guarded, segment::Segment, socket},
+    transport::shm::{self, Layout},
+};
+use rustix::event::epoll;
+use std::{
+    collections::BTreeMap,
+    io,
+    net::TcpListener,
+    os::{fd::OwnedFd, unix::net::UnixListener},
+    sync::Arc,
+    time::Duration,
+};
+
+/// A communicator over a world that has formed.
+pub(crate) fn over(config: &Config, world: World) -> Result<Communicator> {
+    let World { roster, token, incarnation, listener, connections } = world;
+    let job = Job {
+        id: roster.job,
+        rank: config.rank,
+        world: config.world,
+        incarnation,
+        token,
+        members: roster.members,
+        reducers: roster.settings.reducers,
+    };
+    let transport = match roster.settings.transport.as_deref() {
+        Some("shm") => Some(Transport::Shm),
+        Some("tcp") => Some(Transport::Tcp),
+        _ => None,
+    };
+    let forced = roster.settings.algorithm.as_deref().map(str::parse).transpose();
+    let shared = Shared {
+        forced: forced.map_err(|error| Error::config("HERRINGBONE_ALGORITHM", error))?,
+        transport,
+        timeout: config.timeout,
+        segment_bytes: if roster.settings.segment == u64::MAX { 0 } else { roster.settings.segment as usize },
+    };
+    check_possible(&job, &shared)?;
+    let staging = roster.settings.staging as usize;
+    let parts = Parts::new(&job, shared.transport != Some(Transport::Tcp), staging);
+    let parts = parts.map_err(|error| Error::io("preparing shared memory", error))?;
+    let segments = match job.mates().len() {
+        1 => None,
+        _ => Some(
+            socket::listen_abstract(job.segment_socket(job.rank).as_bytes())
+                .and_then(Guarded::new)
+                .map_err(|error| Error::io("listening for host-mates", error))?,
+        ),
+    };
+    let doors = Doors { listener: Some(listener), segments, linger: LAST_OUT };
+    assemble(job, shared, parts, connections, doors).map_err(|error| Error::io("starting", error))
+}
+
+/// Starts a process's threads and makes the group of all ranks.
+pub(crate) fn assemble(
+    job: Job,
+    shared: Shared,
+    parts: Parts,
+    connections: BTreeMap<u32, Connection>,
+    doors: Doors,
+) -> io::Result<Communicator> {
+    let Parts { mapping, engine, poller } = parts;
+    let (commands, mapping) = (Commands::new()?, Arc::new(mapping));
+    let to_control = Box::new(ToControl(commands.clone()));
+    let node = Node::new(engine, poller, mapping.bell.clone(), mapping.mates.len(), to_control)?;
+    let control = Control::new(Start {
+        job: job.clone(),
+        node: node.clone(),
+        commands: commands.clone(),
+        connections,
+        listener: doors.listener,
+        segments: doors.segments,
+        mapping,
+        linger: doors.linger,
+    })?;
+    let name = format!("hb-control-{}", job.rank);
+    let threads = vec![
+        std::thread::Builder::new().name(name).spawn(move || control.run())?,
+        node.drive_in_background(format!("hb-drive-{}", job.rank))?,
+    ];
+    let members = (0..job.world).collect();
+    let (rank, timeout) = (job.rank, shared.timeout);
+    let fabric = Fabric::new(job, node, commands, shared, threads);
+    crate::log::info(&format!("rank {rank}"), format_args!("{}", Described(&fabric)));
+    Ok(Communicator::group(fabric, WORLD_GROUP, rank, members, timeout))
+}
+
+fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
+    if shared.transport == Some(Transport::Shm) && job.mates().len() < job.world as usize {
+        let elsewhere = (0..job.world).find(|rank| !job.mates().contains(rank)).unwrap_or_default();
+        let problem =
+            format!("shm: rank {elsewhere} does not share this host's memory; leave it out, or use tcp");
+        return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
+    }
+    if shared.forced == Some(Algorithm::ReductionServer) && job.reducers.is_empty() && job.world > 1 {
+        let problem = "reduction_server needs reducers: set HERRINGBONE_REDUCERS=host:port,... on rank 0";
+        return Err(Error::config("HERRINGBONE_ALGORITHM", problem));
+    }
+    Ok(())
+}
+
+/// A process's memory and engine, before it has threads.
+pub(crate) struct Parts {
+    pub(crate) mapping: Mapping,
+    pub(crate) engine: Engine,
+    poller: Arc<OwnedFd>,
+}
+
+/// Where others come in, and how long rank 0 stays for them.
+pub(crate) struct Doors {
+    pub(crate) listener: Option<TcpListener>,
+    pub(crate) segments: Option<Guarded<UnixListener>>,
+    pub(crate) linger: Duration,
+}
+
+impl Parts {
+    pub(crate) fn new(job: &Job, allowed: bool, staging: usize) -> io::Result<Self> {
+        let mates = job.mates();
+        let layout = Layout { mates: mates.len(), pool: staging };
+        let segment = Segment::create("herringbone", layout.bytes()).map_err(io::Error::other)?;
+        shm::stamp(&segment, job.id, job.rank, job.incarnation);
+        let segment = Arc::new(segment);
+        let pool = layout.pool_at()..layout.bytes();
+        let endpoints = (0..job.world + job.reducers.len() as u32)
+            .map(|endpoint| Endpoint::new(job.name(endpoint), endpoint >= job.world))
+            .collect();
+        let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let engine =
+            Engine::new(job.rank, endpoints, Staging::new(segment.clone(), pool), poller.clone(), false);
+        let mapping = Mapping { segment, bell: Arc::new(Bell::new()?), layout, mates, allowed };
+        Ok(Self { mapping, engine, poller })
+    }
+}

@@ -1,0 +1,76 @@
+//! A control connection, after its handshake.
+
+use crate::{
+    core::session::control::{Decoder, Message},
+    sys::fork::Guarded,
+};
+use rustix::{io::Errno, net::SendFlags};
+use std::{os::fd::OwnedFd, time::Instant};
+
+/// One control connection.
+pub(crate) struct Connection {
+    pub(super) fd: Guarded<OwnedFd>,
+    decoder: Decoder,
+    out: Vec<u8>,
+    pub(super) heard: Instant,
+    pub(super) suspected: bool,
+    pub(super) full: bool,
+}
+
+impl Connection {
+    /// Takes over a connection after the handshake, with what was read beyond it.
+    pub(crate) fn new(fd: OwnedFd, decoder: Decoder) -> std::io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        let fd = Guarded::new(fd)?;
+        Ok(Self { fd, decoder, out: Vec::new(), heard: Instant::now(), suspected: false, full: false })
+    }
+
+    pub(super) fn say(&mut self, message: &Message) -> bool {
+        match message.encode(crc32c::crc32c) {
+            Ok(bytes) => {
+                self.out.extend_from_slice(&bytes);
+                self.flush()
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Returns false once the connection is broken.
+    pub(super) fn flush(&mut self) -> bool {
+        while !self.out.is_empty() {
+            match rustix::net::send(&*self.fd, &self.out, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.out.drain(..sent)),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        self.full = !self.out.is_empty();
+        true
+    }
+
+    /// Reads what is there. Returns the messages, and whether the connection goes on.
+    pub(super) fn hear(&mut self) -> (Vec<Message>, bool) {
+        let (mut messages, mut open) = (Vec::new(), true);
+        let mut bytes = [0u8; 16 << 10];
+        while open {
+            match rustix::io::read(&*self.fd, &mut bytes[..]) {
+                Ok(0) => open = false,
+                Ok(got) => {
+                    self.decoder.push(&bytes[..got]);
+                    (self.heard, self.suspected) = (Instant::now(), false);
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(_) => open = false,
+            }
+        }
+        loop {
+            match self.decoder.next_message() {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => return (messages, open),
+                Err(_) => return (messages, false),
+            }
+        }
+    }
+}
