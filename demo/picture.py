@@ -145,7 +145,7 @@ def times(run, gloo):
     x0, width = 700, 400
     pixels = width / max(run["step_seconds"], gloo["step_seconds"])
     yield text(x0, 482, "Where a step's time went, mean over the workers", 15, weight=600)
-    for y, name, one in ((506, "Herringbone, with reducers", run), (566, "Gloo, without", gloo)):
+    for y, name, one in ((510, "Herringbone, with reducers", run), (568, "Gloo, without", gloo)):
         computing = one["step_seconds"] - one["wait_seconds"]
         yield text(x0, y, name, 12.5)
         yield box(x0, y + 8, computing * pixels, 26, UP)

@@ -197,6 +197,8 @@ def main():
     arguments.add_argument("--epochs", type=int, default=6)
     arguments.add_argument("--report", type=pathlib.Path, default=pathlib.Path("demo-report.svg"))
     options = arguments.parse_args()
+    if min(options.workers, options.reducers, options.epochs) < 1:
+        arguments.error("at least one worker, one reducer and one epoch")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

@@ -102,13 +102,16 @@ class Run:
 
     def check(self, case: str) -> None:
         """Fail unless ``case`` has passed on all ranks."""
+        if not any(case in ranks for ranks in self.ranks):
+            reason = "not reached: an earlier case has failed, or the job did not start\n"
+            pytest.fail(reason + self.output[-800:], pytrace=False)
         outcomes = [ranks.get(case, "not reached") for ranks in self.ranks]
         wrong = [f"rank {rank}:\n{text}" for rank, text in enumerate(outcomes) if text != "passed"]
         if wrong:
             pytest.fail("\n".join(wrong) + "\n--- output ---\n" + self.output[-6000:], pytrace=False)
 
 
-def torchrun(script: str, size: int, folder: Path, *wrapped: Group, **environment: str) -> Run:
+def torchrun(script: str, size: int, folder: Path, **environment: str) -> Run:
     """Run the cases of ``script`` under torchrun."""
     group = Group()
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]

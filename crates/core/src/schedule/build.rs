@@ -42,17 +42,16 @@ impl ProgramBuilder {
     ///
     /// # Panics
     /// If the keys do not ascend strictly.
-    pub fn fold(
-        &mut self,
-        chunk: Chunk,
-        sources: &[(u32, Origin)],
-        into: Place,
-        finish: bool,
-    ) -> &mut Self {
+    pub fn fold(&mut self, chunk: Chunk, sources: &[(u32, Origin)], into: Place, finish: bool) -> &mut Self {
         let keys: alloc::vec::Vec<u32> = sources.iter().map(|(key, _)| *key).collect();
         assert!(keys.is_sorted_by(|a, b| a < b), "the keys of a fold ascend: {keys:?}");
         let shaped = sources.iter().zip(merges(&keys));
-        self.fold_shaped(chunk, shaped.map(|((_, from), merges)| Source { from: *from, merges }), into, finish)
+        self.fold_shaped(
+            chunk,
+            shaped.map(|((_, from), merges)| Source { from: *from, merges }),
+            into,
+            finish,
+        )
     }
 
     /// Folds sources in the shape that their own merges give.

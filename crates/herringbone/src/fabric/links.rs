@@ -25,6 +25,7 @@ use std::{
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const MATE_PAUSE: Duration = Duration::from_millis(2);
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// How long another worker may be unreachable before the link is given up.
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
@@ -45,7 +46,12 @@ pub(crate) fn make(
         let commands = commands.clone();
         move || {
             let result = if mapping.reaches(endpoint) {
-                share(&job, &node, &mapping, &commands, endpoint).or_else(|_| call(&job, &node, endpoint))
+                share(&job, &node, &mapping, &commands, endpoint).or_else(|error| {
+                    let who = format!("rank {}", job.rank);
+                    let what = "is on this host, but its memory cannot be shared";
+                    crate::log::info(&who, format_args!("rank {endpoint} {what}: {error}; TCP instead"));
+                    call(&job, &node, endpoint)
+                })
             } else {
                 call(&job, &node, endpoint)
             };
@@ -72,11 +78,27 @@ fn share(
     commands: &Commands,
     rank: u32,
 ) -> Result<(), GreetError> {
-    let mut stream = socket::connect_abstract(job.segment_socket(rank).as_bytes())?;
+    let mut stream = knock(job.segment_socket(rank).as_bytes())?;
+    stream.set_nonblocking(false)?;
     let incarnation = Some(job.members[rank as usize].incarnation);
     let expected = Expected { role: Role::Worker, rank: Some(rank), incarnation };
     greet::greet(&mut stream, job.hello(Purpose::Segment), expected, &job.token)?;
     connect_mate(job, node, mapping, commands, rank, &mut stream)
+}
+
+/// Connects to a host-mate's socket, which it opens a moment after it has heard of the world.
+fn knock(name: &[u8]) -> std::io::Result<UnixStream> {
+    let began = Instant::now();
+    loop {
+        match socket::connect_abstract(name) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::ConnectionRefused && began.elapsed() < ATTEMPT =>
+            {
+                std::thread::sleep(MATE_PAUSE);
+            }
+            result => return result,
+        }
+    }
 }
 
 fn connect_mate(

@@ -1,11 +1,15 @@
 //! Sharing memory with a host-mate: segments and bells change hands over a unix socket, and both ends check them.
 
-use super::{Job, greet::GreetError};
+use super::{
+    Job,
+    greet::{DEADLINE, GreetError},
+};
 use crate::{
     engine::endpoint::Link,
     sys::{doorbell::Bell, segment::Segment, socket},
     transport::shm::{self, Layout, ShmLink},
 };
+use rustix::event::{PollFd, PollFlags};
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
@@ -47,6 +51,7 @@ impl Mapping {
     pub(crate) fn exchange(&self, job: &Job, rank: u32, stream: &mut UnixStream) -> Result<Link, GreetError> {
         socket::pass_fds(&*stream, &YES, &[self.segment.fd(), self.bell.fd()])?;
         let mut byte = [0];
+        wait_readable(stream)?;
         let (got, descriptors) = socket::receive_fds(&*stream, &mut byte, 2)?;
         let link = match (got, <[_; 2]>::try_from(descriptors)) {
             (1, Ok([segment, bell])) => self.checked(job, rank, segment, bell),
@@ -73,5 +78,15 @@ impl Mapping {
             return None;
         }
         self.link(job, rank, Arc::new(segment), Arc::new(Bell::from_fd(bell).ok()?))
+    }
+}
+
+/// Waits until there is something to receive: descriptors are received without blocking.
+fn wait_readable(stream: &UnixStream) -> Result<(), GreetError> {
+    let limit = rustix::time::Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
+    match rustix::event::poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&limit)) {
+        Ok(0) => Err(GreetError::Late),
+        Ok(_) => Ok(()),
+        Err(error) => Err(GreetError::Io(error.into())),
     }
 }
