@@ -433,10 +433,13 @@ impl Communicator {
         }
     }
 
-    /// Leaves the job in order: says goodbye once what was sent is on its way. Operations called later fail. Dropping
-    /// the last handle does the same.
+    /// Ends the group here: operations called later fail. On the communicator of all ranks this leaves the job in order,
+    /// saying goodbye once what was sent is on its way; dropping the last handle does the same.
     pub fn close(&self) {
-        self.fabric.close();
+        if self.group.number == WORLD_GROUP {
+            self.fabric.close();
+        }
+        self.abort();
     }
 }
 

@@ -331,9 +331,9 @@ impl Surroundings for OfJob {
                     job.connections.fetch_sub(1, Ordering::SeqCst);
                     job.node.with(|engine| engine.drop_operations_with(endpoint));
                 }
-                Event::Dispute { group, cause } => job.node.with(|engine| {
+                Event::Dispute { group, generation, cause } => job.node.with(|engine| {
                     let Some(state) = engine.groups.get(&group) else { return };
-                    let (generation, workers) = (state.told_generation(), state.settings.workers as usize);
+                    let workers = state.settings.workers as usize;
                     let members = state.settings.roster[..workers].to_vec();
                     let lowest =
                         members.iter().copied().find(|member| engine.endpoints[*member as usize].is_up());
@@ -342,7 +342,7 @@ impl Surroundings for OfJob {
                         engine.say(lowest, &dispute);
                     }
                 }),
-                Event::Want(_) | Event::Waiting(_) | Event::Control { .. } => {}
+                Event::Want(_) | Event::ToHub(_) | Event::Control { .. } => {}
             }
         }
     }

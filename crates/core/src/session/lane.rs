@@ -1,1 +1,143 @@
-//! Lanes: the messages of one operation between two ranks, in order.
+//! Permission to send: windows of segments for operations, eager slots for connections.
+//!
+//! Nothing enters a connection without a slot at its receiver, so a connection can always be drained and no operation
+//! blocks another behind it. A receiver grants slots by **segments**: it says how many it is done with, and its
+//! sender may be [`depth`](Window::new) segments ahead of that. Messages of a few KiB need not wait for the first
+//! grant: each connection has **eager** slots for them, which come back as they are emptied.
+//!
+//! Why waiting for a window cannot deadlock: a segment is an instance of a whole proved schedule. Segment k begins
+//! on a rank when segment k - depth is over on it and on all to whom it sends. So if all ranks finish segments up to
+//! k - 1, all begin k; and an instance that all ranks have begun ends, because its schedule was proved with no buffer
+//! at all.
+
+/// What a receiver has granted to a sender, for one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    depth: u32,
+    done: u32,
+    open: bool,
+}
+
+/// A grant for what was never sent, or less than was granted before: the other side breaks the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a grant of {granted} segments, between {done} granted before and {begun} begun")]
+pub struct NotGranted {
+    /// What the grant says.
+    pub granted: u32,
+    /// What was granted before.
+    pub done: u32,
+    /// How many segments this sender has begun.
+    pub begun: u32,
+}
+
+impl Window {
+    /// A window of `depth` segments. It is `open` at once where the slots are the sender's (shared memory) or are
+    /// granted for good (reducers); else the receiver's first grant opens it, when it has issued the operation.
+    pub fn new(depth: u32, open: bool) -> Self {
+        Self { depth, done: 0, open }
+    }
+
+    /// The receiver is done with its first `granted` segments, of `begun` that this sender has begun.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    pub fn grant(&mut self, granted: u32, begun: u32) -> Result<(), NotGranted> {
+        if granted < self.done || granted > begun {
+            return Err(NotGranted { granted, done: self.done, begun });
+        }
+        (self.done, self.open) = (granted, true);
+        Ok(())
+    }
+
+    /// Whether there are slots for a segment.
+    pub fn has_room(self, segment: u32) -> bool {
+        segment < self.done.saturating_add(self.depth)
+    }
+
+    /// Whether messages may be sent that are not eager.
+    pub fn is_open(self) -> bool {
+        self.open
+    }
+
+    /// How many segments the receiver is done with.
+    pub fn done(self) -> u32 {
+        self.done
+    }
+}
+
+/// The eager slots of a connection, seen from one end: those at the other end, and those here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credits {
+    slots: u16,
+    free: u16,
+    owed: u16,
+}
+
+impl Credits {
+    /// A new connection with `slots` eager slots at each end.
+    pub fn new(slots: u16) -> Self {
+        Self { slots, free: slots, owed: 0 }
+    }
+
+    /// Takes a slot at the other end, if there is one.
+    #[must_use = "without a slot nothing may be sent"]
+    pub fn take(&mut self) -> bool {
+        let free = self.free > 0;
+        self.free -= u16::from(free);
+        free
+    }
+
+    /// The other end has emptied slots. What exceeds their number is a lie, and not believed.
+    pub fn returned(&mut self, credits: u16) {
+        self.free = self.free.saturating_add(credits).min(self.slots);
+    }
+
+    /// A slot here was emptied. Returns whether the other end should be told now, not with the next frame.
+    pub fn owe(&mut self) -> bool {
+        self.owed = self.owed.saturating_add(1);
+        self.owed >= self.slots / 2
+    }
+
+    /// What to tell the other end in the frame that is about to be sent.
+    pub fn settle(&mut self) -> u16 {
+        core::mem::take(&mut self.owed)
+    }
+
+    /// Whether the other end may have run out of slots because of `parked` messages that lie here.
+    pub fn is_crowded(self, parked: u16) -> bool {
+        parked.saturating_add(self.owed) >= self.slots / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_slides_and_never_back() {
+        let mut window = Window::new(4, false);
+        assert!(!window.is_open() && window.has_room(3) && !window.has_room(4));
+        assert_eq!(window.grant(0, 4), Ok(()));
+        assert!(window.is_open());
+        assert_eq!(window.grant(2, 4), Ok(()));
+        assert!(window.has_room(5) && !window.has_room(6));
+        assert_eq!(window.grant(1, 4), Err(NotGranted { granted: 1, done: 2, begun: 4 }));
+        assert_eq!(window.grant(5, 4), Err(NotGranted { granted: 5, done: 2, begun: 4 }));
+        assert_eq!(window.done(), 2);
+    }
+
+    #[test]
+    fn slots_come_back_once() {
+        let (mut sender, mut receiver) = (Credits::new(4), Credits::new(4));
+        assert!((0..4).all(|_| sender.take()));
+        assert!(!sender.take());
+        assert!(receiver.is_crowded(4));
+        assert!(!receiver.owe());
+        assert!(receiver.owe());
+        sender.returned(receiver.settle());
+        assert_eq!(receiver.settle(), 0);
+        assert!(sender.take() && sender.take() && !sender.take());
+        sender.returned(u16::MAX);
+        assert!((0..4).all(|_| sender.take()) && !sender.take());
+    }
+}

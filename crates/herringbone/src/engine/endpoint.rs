@@ -1,7 +1,7 @@
 //! Another process, as an engine sees it: its link, and what is owed on it.
 
 use crate::{
-    core::wire::Header,
+    core::{session::lane::Credits, wire::Header},
     sys::{segment::Segment, span::Span},
     transport::{Outgoing, Payload, shm::Body, shm::ShmLink, tcp::TcpLink},
 };
@@ -37,8 +37,7 @@ pub(crate) struct Endpoint {
     pub(crate) is_reducer: bool,
     /// Groups that a reducer has been told of, with their generation.
     pub(crate) introduced: BTreeSet<(u32, u32)>,
-    eager: u16,
-    owed: u16,
+    credits: Credits,
     /// Eager messages that lie here because their operation has not begun.
     pub(crate) parked: u16,
     /// Whether its process is gone for good.
@@ -52,8 +51,7 @@ impl Endpoint {
             link: Link::None,
             is_reducer,
             introduced: BTreeSet::new(),
-            eager: EAGER_SLOTS,
-            owed: 0,
+            credits: Credits::new(EAGER_SLOTS),
             parked: 0,
             dead: false,
         }
@@ -73,7 +71,7 @@ impl Endpoint {
 
     /// A new link starts with all eager slots free.
     pub(crate) fn connect(&mut self, link: Link) {
-        (self.link, self.eager, self.owed) = (link, EAGER_SLOTS, 0);
+        (self.link, self.credits) = (link, Credits::new(EAGER_SLOTS));
         self.introduced.clear();
     }
 
@@ -89,30 +87,27 @@ impl Endpoint {
 
     /// Takes one of the eager slots at the receiver.
     pub(crate) fn take_eager(&mut self) -> bool {
-        let free = self.eager > 0;
-        self.eager -= u16::from(free);
-        free
+        self.credits.take()
     }
 
     /// The receiver has emptied eager slots.
     pub(crate) fn returned(&mut self, credits: u16) -> bool {
-        self.eager = (self.eager + credits).min(EAGER_SLOTS);
+        self.credits.returned(credits);
         credits > 0
     }
 
     /// An eager slot here is empty again. Returns whether the sender should be told now rather than with the next frame.
     pub(crate) fn owe(&mut self) -> bool {
-        self.owed += 1;
-        self.owed >= EAGER_SLOTS / 2
+        self.credits.owe()
     }
 
     /// Whether the sender may be unable to send eager messages because of what is parked here.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.parked + self.owed >= EAGER_SLOTS / 2
+        self.credits.is_crowded(self.parked)
     }
 
     fn stamp(&mut self, header: &mut Header) {
-        header.credits = std::mem::take(&mut self.owed);
+        header.credits = self.credits.settle();
     }
 
     /// Sends a frame without payload, ahead of data.

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How long after its timeout an operation fails even if no decision has come.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long operations before a disputed one have to end.
+const AGREED_END: Duration = Duration::from_secs(1);
 /// How long operations may stand still after the hub's death, which needed nothing of it themselves.
 const GRACE: Duration = Duration::from_millis(300);
 
@@ -67,18 +69,37 @@ pub(super) fn is_over(engine: &Engine, header: &Header) -> bool {
 }
 
 impl Engine {
-    /// Something went wrong in a group: what to tell the hub.
-    pub(crate) fn dispute(&mut self, group: u32, cause: Cause) -> Option<Message> {
-        self.groups.get_mut(&group)?.member.dispute(cause)
+    /// Asks the surroundings to have a group fenced.
+    pub(super) fn call_for_fence(&mut self, group: u32, cause: Cause) {
+        let Some(state) = self.groups.get(&group) else { return };
+        let generation = if self.reduces { state.told_generation() } else { state.member.generation() };
+        self.events.push(Event::Dispute { group, generation, cause });
+    }
+
+    /// Something went wrong in a generation of a group: what to tell the hub, unless that generation is over.
+    pub(crate) fn dispute(&mut self, group: u32, generation: u32, cause: Cause) -> Option<Message> {
+        let member = &mut self.groups.get_mut(&group)?.member;
+        if member.generation() == generation { member.dispute(cause) } else { None }
     }
 
     /// What the hub says about a group, and what to answer.
     pub(crate) fn told_by_hub(&mut self, number: u32, message: &Message) -> Option<Message> {
         let group = self.groups.get_mut(&number)?;
+        if let Message::Fence { generation, cause: Cause::Mismatch(Mismatch { sequence, .. }), .. } = message
+            && *generation == group.member.generation()
+            && group.unanswered.is_none()
+        {
+            group.frozen = Some(*sequence);
+            group.unanswered = Some((message.clone(), Instant::now()));
+            self.report_if_due(number);
+            return None;
+        }
         match group.member.receive(message) {
             Action::Nothing => None,
             Action::Send(answer) => {
-                group.frozen |= matches!(message, Message::Fence { .. });
+                if matches!(message, Message::Fence { .. }) {
+                    group.frozen = Some(0);
+                }
                 Some(answer)
             }
             Action::Settled(settled) => {
@@ -88,12 +109,36 @@ impl Engine {
         }
     }
 
+    /// Operations before a disputed one were agreed on: they end first, and then the fence is answered. That they do not
+    /// end means that ranks disagreed earlier than anybody had noticed.
+    pub(super) fn report_if_due(&mut self, number: u32) {
+        let Some(group) = self.groups.get_mut(&number) else { return };
+        let Some((message, since)) = &group.unanswered else { return };
+        let from = group.frozen.unwrap_or(0);
+        let running = group.running.iter().any(|(sequence, key)| {
+            *sequence < from && self.ops.get(*key).is_some_and(|operation| operation.completion.is_some())
+        });
+        let queued = self
+            .queue
+            .iter()
+            .any(|queued| queued.id.group == number && queued.id.fingerprint.sequence < from);
+        if (running || queued) && since.elapsed() < AGREED_END {
+            return;
+        }
+        let message = message.clone();
+        group.unanswered = None;
+        group.frozen = Some(0);
+        if let Action::Send(answer) = group.member.receive(&message) {
+            self.events.push(Event::ToHub(answer));
+        }
+    }
+
     fn settle(&mut self, number: u32, settled: &Settled) {
         let error = error(&settled.cause);
         let is_final = settled.cause.is_final();
         self.fail_group(number, &error, is_final);
         if let Some(group) = self.groups.get_mut(&number) {
-            group.frozen = false;
+            (group.frozen, group.unanswered) = (None, None);
             if is_final {
                 group.lost = Some(error);
             }
@@ -178,7 +223,7 @@ impl Engine {
             self.fail(key, &error, true);
         }
         self.fail_queued(number, &error);
-        self.events.push(Event::Dispute { group: number, cause: Cause::PeerLost { ranks } });
+        self.call_for_fence(number, Cause::PeerLost { ranks });
     }
 
     /// A reducer is gone: operations that use it fail, everywhere.
@@ -193,7 +238,7 @@ impl Engine {
             self.groups.keys().copied().filter(|number| concerned(self, *number)).collect();
         for group in numbers {
             let cause = Cause::ReducerLost { address: address.clone() };
-            self.events.push(Event::Dispute { group, cause });
+            self.call_for_fence(group, cause);
         }
     }
 
@@ -212,7 +257,7 @@ impl Engine {
             let needs = |key: &OpKey| self.ops.get(*key).is_some_and(|operation| operation.involves(index));
             let queued = self.queue.iter().any(|queued| queued.id.group == number);
             if group.rank_of(index).is_some() && (queued || group.running.iter().any(|(_, key)| needs(key))) {
-                self.events.push(Event::Dispute { group: number, cause: cause.clone() });
+                self.call_for_fence(number, cause.clone());
             }
         }
     }
@@ -239,7 +284,7 @@ impl Engine {
             if let Some(round) = operation.tells_hub(waited) {
                 let (group, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
                 let message = self.groups.get(&group).and_then(|group| group.member.waiting(sequence, round));
-                self.events.extend(message.map(Event::Waiting));
+                self.events.extend(message.map(Event::ToHub));
             }
             if waited >= operation_timeout(self.ops.get(key)) {
                 let Some(operation) = self.ops.get(key) else { continue };
@@ -250,6 +295,12 @@ impl Engine {
         }
         self.tick_queue(now);
         self.tick_doom(now);
+        self.groups
+            .keys()
+            .copied()
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|number| self.report_if_due(number));
     }
 
     fn tick_queue(&mut self, now: Instant) {
@@ -304,7 +355,7 @@ impl Engine {
             },
         };
         if waited < timeout + PATIENCE {
-            self.events.push(Event::Dispute { group: id.group, cause });
+            self.call_for_fence(id.group, cause);
             return;
         }
         if let Some(group) = self.groups.get_mut(&id.group) {
@@ -339,7 +390,7 @@ impl Engine {
     pub(crate) fn close_group(&mut self, number: u32, error: &Error) {
         self.fail_group(number, error, !self.reduces);
         if let Some(group) = self.groups.get_mut(&number) {
-            group.lost.get_or_insert_with(|| error.clone());
+            group.lost = Some(error.clone());
         }
     }
 }

@@ -9,7 +9,10 @@ use crate::{
         group::{Group as FoldGroup, Rank},
         plan,
         schedule::Program,
-        session::fence::{Admission, Check, Member, REMEMBERED},
+        session::{
+            control::Message,
+            fence::{Admission, Check, Member, REMEMBERED},
+        },
         verify::{Verified, verify},
         wire::{Fingerprint, Header, digest},
     },
@@ -22,7 +25,7 @@ use crate::{
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Plans that are kept; a program that uses more kinds of calls makes them anew.
@@ -76,8 +79,10 @@ pub(crate) struct Group {
     pub(crate) lost: Option<Error>,
     /// Set when a member is gone that operations under way may not need any more.
     pub(crate) doom: Option<Doom>,
-    /// Whether a fence is under way: nothing moves until its decision.
-    pub(crate) frozen: bool,
+    /// While a fence is under way: the operations that do not move any more, from this one on.
+    pub(crate) frozen: Option<u64>,
+    /// A fence that is answered once the operations before the disputed one are complete, and since when it waits.
+    pub(crate) unanswered: Option<(Message, Instant)>,
     told: Told,
     fold: FoldGroup,
     plans: HashMap<Call, Planned>,
@@ -93,7 +98,8 @@ impl Group {
             running: VecDeque::new(),
             lost: None,
             doom: None,
-            frozen: false,
+            frozen: None,
+            unanswered: None,
             told: Told::default(),
             plans: HashMap::new(),
             proofs: HashMap::new(),
@@ -107,6 +113,11 @@ impl Group {
 
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.is_some()
+    }
+
+    /// Whether an operation must not move because of a fence.
+    pub(crate) fn is_frozen(&self, sequence: u64) -> bool {
+        self.frozen.is_some_and(|from| sequence >= from)
     }
 
     /// What to do with a frame, by its generation.

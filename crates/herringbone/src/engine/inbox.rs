@@ -143,7 +143,7 @@ impl Engine {
             Check::Differs => {
                 let own = group.member.issued(header.sequence).map(|own| (self.me, *own));
                 let cause = Cause::Mismatch(Mismatch::new(header.sequence, own));
-                self.events.push(Event::Dispute { group: header.group, cause });
+                self.call_for_fence(header.group, cause);
                 Verdict::Discard
             }
         }

@@ -55,9 +55,9 @@ pub(crate) enum Event {
     /// A link broke.
     Broken { endpoint: u32, reason: Broken },
     /// A group has to be fenced.
-    Dispute { group: u32, cause: Cause },
-    /// A rank has waited for a while.
-    Waiting(Message),
+    Dispute { group: u32, generation: u32, cause: Cause },
+    /// Something to tell the hub.
+    ToHub(Message),
     /// A control message came on a data link.
     Control { bytes: Vec<u8> },
 }
@@ -188,10 +188,8 @@ impl Engine {
         }
         if let Some(doom) = &group.doom {
             let error = doom.error.about(me, fingerprint);
-            self.events.push(Event::Dispute {
-                group: issue.group,
-                cause: Cause::PeerLost { ranks: doom.ranks.clone() },
-            });
+            let cause = Cause::PeerLost { ranks: doom.ranks.clone() };
+            self.call_for_fence(issue.group, cause);
             return Err(error.into());
         }
         let issued = group.member.issue(fingerprint).map_err(|reason| match reason {
@@ -339,7 +337,7 @@ impl Engine {
         }
         if let ErrorKind::ReducerLost { address, .. } = error.kind() {
             let cause = Cause::ReducerLost { address: address.clone() };
-            self.events.push(Event::Dispute { group: queued.id.group, cause });
+            self.call_for_fence(queued.id.group, cause);
         }
         self.conclude(&queued.id, &queued.call, queued.completion, Err(error.clone()), queued.issued);
     }
@@ -371,7 +369,8 @@ impl Engine {
     /// Runs an operation as far as it can, and ends it if that was all.
     pub(crate) fn run(&mut self, key: OpKey) {
         let Some(operation) = self.ops.get_mut(key) else { return };
-        if self.groups.get(&operation.id.group).is_none_or(|group| group.frozen) {
+        let sequence = operation.id.fingerprint.sequence;
+        if self.groups.get(&operation.id.group).is_none_or(|group| group.is_frozen(sequence)) {
             return;
         }
         let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
@@ -420,6 +419,8 @@ impl Engine {
             }
             Err(_) => self.stats.failed += 1,
         }
+        self.report_if_due(id.group);
+        let Some(group) = self.groups.get(&id.group) else { return };
         if let Some(completion) = completion {
             completion.finish(result.map_err(|error| error.about(group.settings.me, id.fingerprint)));
             self.finished = true;

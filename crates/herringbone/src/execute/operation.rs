@@ -3,7 +3,10 @@
 use super::prepare::{Peer, Prepared};
 use crate::{
     core::{
-        session::fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
+        session::{
+            fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
+            lane::Window,
+        },
         wire::{Fingerprint, Header, Kind as FrameKind},
     },
     engine::{endpoint::Endpoint, stats::Stats},
@@ -45,13 +48,12 @@ pub(crate) enum Arrived {
 }
 
 /// What one other rank has told of an operation.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     pub(super) endpoint: u32,
-    /// How many segments it is done with, from the first.
-    done: u32,
-    /// Whether it may be sent messages that are not eager.
-    pub(super) open: bool,
+    /// What it has granted.
+    pub(super) window: Window,
+    /// Whether it, a reducer, has said that all workers hold the result; true of others.
     stable: bool,
 }
 
@@ -176,7 +178,8 @@ impl Operation {
             let reducer = peer.rank >= prepared.workers;
             self.with_reducers |= reducer;
             let open = reducer || !self.is_worker || (peer.shared && !prepared.inline);
-            self.flows.push(Flow { endpoint, done: 0, open, stable: !(reducer && self.is_worker) });
+            let window = Window::new(prepared.depth(), open);
+            self.flows.push(Flow { endpoint, window, stable: !(reducer && self.is_worker) });
         }
         if !prepared.eager {
             self.open(|peer| !peer.shared && peer.rank < prepared.workers, io);
@@ -226,7 +229,7 @@ impl Operation {
         while self.begun < self.prepared.segments && self.begun < self.finished + depth {
             let room = self.prepared.peers.iter().zip(&self.flows).all(|(peer, flow)| {
                 peer.sends == 0
-                    || self.begun < flow.done + depth
+                    || flow.window.has_room(self.begun)
                     || io.endpoints[flow.endpoint as usize].is_lost()
             });
             if !room {
@@ -275,7 +278,7 @@ impl Operation {
         }
         let read = self.prepared.peers.iter().zip(&self.flows).all(|(peer, flow)| {
             !self.keeps_slots_for(peer)
-                || flow.done == segments
+                || flow.window.done() == segments
                 || io.endpoints[flow.endpoint as usize].is_lost()
         });
         match (read, self.is_worker) {
@@ -324,11 +327,12 @@ impl Operation {
             return Err(Broken::Protocol("word of an operation in which it has no part"));
         };
         match header.kind {
-            FrameKind::Grant if header.segment <= self.begun && header.segment >= flow.done => {
-                (flow.done, flow.open) = (header.segment, true);
+            FrameKind::Grant => {
+                let granted = flow.window.grant(header.segment, self.begun);
+                granted.map_err(|_| Broken::Protocol("a grant for what was not sent"))?;
             }
             FrameKind::Stable if !flow.stable => flow.stable = true,
-            _ => return Err(Broken::Protocol("a grant for what was not sent")),
+            _ => return Err(Broken::Protocol("word of an operation that makes no sense")),
         }
         self.tell_stable(io);
         self.retry(io);
@@ -339,7 +343,9 @@ impl Operation {
     /// A reducer tells its workers when all of them hold the whole result.
     fn tell_stable(&self, io: &mut Io<'_>) {
         let segments = self.prepared.segments;
-        if !self.is_worker && self.finished == segments && self.flows.iter().all(|flow| flow.done == segments)
+        if !self.is_worker
+            && self.finished == segments
+            && self.flows.iter().all(|flow| flow.window.done() == segments)
         {
             for flow in &self.flows {
                 io.endpoints[flow.endpoint as usize].notice(self.header(FrameKind::Stable, segments));
@@ -459,7 +465,7 @@ impl Operation {
 
     /// Whether an endpoint takes part and is not done.
     pub(crate) fn involves(&self, endpoint: u32) -> bool {
-        self.flows.iter().any(|flow| flow.endpoint == endpoint && flow.done < self.prepared.segments)
+        self.flows.iter().any(|flow| flow.endpoint == endpoint && flow.window.done() < self.prepared.segments)
     }
 
     /// Whether something waits to be sent to an endpoint.

@@ -82,7 +82,7 @@ impl Operation {
         if endpoint.is_lost() {
             return true;
         }
-        if !flow.open {
+        if !flow.window.is_open() {
             if !prepared.eager || !endpoint.take_eager() {
                 self.blocked.push((segment, instr, lane));
                 return false;

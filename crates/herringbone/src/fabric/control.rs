@@ -324,12 +324,12 @@ impl Control {
                 links::make(&self.job, &self.node, &self.mapping, &self.commands, endpoint);
             }
             Event::Broken { endpoint, reason } => self.link_broke(endpoint, &reason),
-            Event::Dispute { group, cause } => {
-                if let Some(dispute) = self.node.with(|engine| engine.dispute(group, cause)) {
+            Event::Dispute { group, generation, cause } => {
+                if let Some(dispute) = self.node.with(|engine| engine.dispute(group, generation, cause)) {
                     self.to_hub(dispute);
                 }
             }
-            Event::Waiting(message) => self.to_hub(message),
+            Event::ToHub(message) => self.to_hub(message),
             Event::Control { bytes } => {
                 let mut decoder = Decoder::new(crc32c::crc32c);
                 decoder.push(&bytes);

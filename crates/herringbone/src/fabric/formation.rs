@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The store's key for rank 0's address and, on a line of its own, a token if none is set.
+/// The store's key for rank 0's address and, on a line of its own, the job's token.
 const HUB_KEY: &str = "herringbone/hub";
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -66,10 +66,12 @@ fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Option<String>)
         Rendezvous::Tcp(address) => (resolve("HERRINGBONE_STORE", address)?, config.token.clone(), None),
         Rendezvous::Store { store, host } => {
             let token = match &config.token {
-                Some(token) => token.clone(),
-                None => generated_token()?,
+                Some(token) => Some(token.clone()),
+                // Reducers could not know a token that is made up here.
+                None if !config.reducers.is_empty() => None,
+                None => Some(generated_token()?),
             };
-            (SocketAddr::new(own_address(host.as_deref())?, 0), Some(token), Some(store))
+            (SocketAddr::new(own_address(host.as_deref())?, 0), token, Some(store))
         }
     };
     check_exposure(wanted, token.as_deref()).map_err(|error| error.at(0))?;
@@ -79,8 +81,7 @@ fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Option<String>)
     })?;
     let address = listener.local_addr().map_err(|error| Error::io("asking for the port", error))?;
     if let Some(store) = store {
-        let secret = if config.token.is_some() { "" } else { token.as_deref().unwrap_or_default() };
-        let value = format!("{address}\n{secret}");
+        let value = format!("{address}\n{}", token.as_deref().unwrap_or_default());
         store.set(HUB_KEY, value.as_bytes()).map_err(|error| store_failed(config, &error))?;
     }
     Ok((listener, address, token))

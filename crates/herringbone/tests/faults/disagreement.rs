@@ -1,0 +1,127 @@
+//! Ranks that call different operations are told so, all of them, and go on.
+
+use crate::world::{Over, check_sums, settle, world};
+use herringbone::{Communicator, Error, ErrorKind, ReduceOp};
+
+/// What one rank does; rank 1 does something else than the others.
+type Call = fn(&Communicator) -> Result<(), Error>;
+
+fn all_reduce(comm: &Communicator, count: usize) -> Result<(), Error> {
+    comm.all_reduce(&mut vec![1.0f32; count], ReduceOp::Sum)
+}
+
+fn odd(comm: &Communicator) -> bool {
+    comm.rank() == 1
+}
+
+const LARGE: usize = 100_000;
+
+const CALLS: [(&str, Call); 14] = [
+    ("count, small", |comm| all_reduce(comm, if odd(comm) { 4 } else { 3 })),
+    ("count, small and large", |comm| all_reduce(comm, if odd(comm) { 3 } else { LARGE })),
+    ("count, large", |comm| all_reduce(comm, if odd(comm) { LARGE + 1 } else { LARGE })),
+    ("dtype, small", |comm| match odd(comm) {
+        true => comm.all_reduce(&mut [1i32; 3], ReduceOp::Sum),
+        false => all_reduce(comm, 3),
+    }),
+    ("dtype, large", |comm| match odd(comm) {
+        true => comm.all_reduce(&mut vec![1i32; LARGE], ReduceOp::Sum),
+        false => all_reduce(comm, LARGE),
+    }),
+    ("op, small", |comm| {
+        comm.all_reduce(&mut [1i32; 3], if odd(comm) { ReduceOp::Max } else { ReduceOp::Sum })
+    }),
+    ("op, large", |comm| {
+        comm.all_reduce(&mut vec![1f32; LARGE], if odd(comm) { ReduceOp::Max } else { ReduceOp::Sum })
+    }),
+    ("two roots of a broadcast, small", |comm| comm.broadcast(&mut [1u8; 8], u32::from(odd(comm)))),
+    ("two roots of a broadcast, large", |comm| comm.broadcast(&mut vec![1f32; LARGE], u32::from(odd(comm)))),
+    ("two roots of a reduce", |comm| {
+        comm.reduce(&vec![1f32; LARGE], &mut vec![0f32; LARGE], u32::from(odd(comm)), ReduceOp::Sum)
+    }),
+    ("kind, small", |comm| if odd(comm) { comm.barrier() } else { all_reduce(comm, 3) }),
+    ("kind, large", |comm| match odd(comm) {
+        true => comm.broadcast(&mut vec![1f32; LARGE], 1),
+        false => all_reduce(comm, LARGE),
+    }),
+    ("a skipped small call", |comm| if odd(comm) { Ok(()) } else { all_reduce(comm, 3) }),
+    ("a skipped large call", |comm| if odd(comm) { Ok(()) } else { all_reduce(comm, LARGE) }),
+];
+
+fn is_mismatch(kind: &ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Mismatch { .. })
+}
+
+fn disagree_about_everything(comm: &Communicator) {
+    for (what, call) in CALLS {
+        let error = settle(comm, call(comm), is_mismatch);
+        let text = error.to_string();
+        assert!(text.contains("disagree") && text.contains("rank"), "{what}: {text}");
+        let ErrorKind::Mismatch { calls, .. } = error.kind() else { unreachable!("settled with it") };
+        assert!(calls.len() >= 2 && calls.iter().any(|(ranks, _)| ranks.contains(&1)), "{what}: {text}");
+        check_sums(comm);
+    }
+}
+
+/// Several operations in flight, one of which is another on rank 1: all that fail say why, the rest are right.
+fn disagree_in_flight(comm: &Communicator) {
+    for count in [100, LARGE] {
+        let works: Vec<_> = (0..6)
+            .map(|at| {
+                let count = count + usize::from(at == 2 && odd(comm));
+                comm.all_reduce_async(vec![1.0f32; count], ReduceOp::Sum)
+            })
+            .collect();
+        let mut first = Ok(());
+        for work in works {
+            match work.and_then(|work| work.wait()) {
+                Ok(values) => assert!(values.iter().all(|value| *value == comm.size() as f32)),
+                Err(error) => {
+                    assert!(is_mismatch(error.kind()), "{error}");
+                    first = Err(error);
+                }
+            }
+        }
+        settle(comm, first, is_mismatch);
+        check_sums(comm);
+    }
+}
+
+fn over(over: Over) {
+    for ranks in [2, 4] {
+        world(ranks, over, |comm| {
+            disagree_about_everything(comm);
+            disagree_in_flight(comm);
+        });
+    }
+}
+
+#[test]
+fn over_shared_memory() {
+    over(Over::Shm);
+}
+
+#[test]
+fn over_tcp() {
+    over(Over::Tcp);
+}
+
+#[test]
+fn through_a_reducer() {
+    over(Over::Reducer);
+}
+
+/// A disagreement in one group leaves another alone.
+#[test]
+fn in_a_subgroup() {
+    for over in Over::ALL {
+        world(3, over, |comm| {
+            if comm.rank() < 2 {
+                let pair = comm.subgroup("pair", &[0, 1]).unwrap();
+                settle(&pair, all_reduce(&pair, 3 + comm.rank() as usize), is_mismatch);
+                check_sums(&pair);
+            }
+            check_sums(comm);
+        });
+    }
+}

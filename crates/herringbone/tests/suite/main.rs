@@ -1,0 +1,7 @@
+//! What every transport, algorithm and world has to do, in worlds of threads.
+//!
+//! `corpus` runs testdata/cases, `order` the fold-order contract, `api` the typed calls; `world` forms the worlds.
+#![forbid(unsafe_code)]
+
+mod corpus;
+mod world;
