@@ -44,7 +44,7 @@ pub(crate) fn error(cause: &Cause) -> Error {
         },
         Cause::ReducerLost { address } => ErrorKind::ReducerLost {
             address: address.clone(),
-            reason: "its process or its connection ended".to_owned(),
+            reason: "its process or its connection ended, or it cannot be reached".to_owned(),
         },
         Cause::Timeout { milliseconds, waiting_for, .. } => ErrorKind::Timeout {
             after: Duration::from_millis(*milliseconds),
@@ -343,9 +343,11 @@ impl Engine {
     ) {
         let (workers, reducers): (Vec<u32>, Vec<u32>) =
             missing.into_iter().partition(|index| !self.endpoints[*index as usize].is_reducer);
-        let cause = match reducers.first() {
+        // A reducer that is there waits for ranks, too: it is not to blame.
+        let absent = reducers.into_iter().find(|index| !self.endpoints[*index as usize].is_up());
+        let cause = match absent {
             Some(index) if workers.is_empty() => {
-                Cause::ReducerLost { address: self.endpoints[*index as usize].name.clone() }
+                Cause::ReducerLost { address: self.endpoints[index as usize].name.clone() }
             }
             _ => Cause::Timeout {
                 rank: self.me,

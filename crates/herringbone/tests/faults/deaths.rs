@@ -1,1 +1,152 @@
-//! soon
+//! Processes that die: whoever is left hears of it at once, with a name.
+
+use crate::{
+    process::{Part, Process, processes},
+    world::{Over, check_sums, each, meeting_place, sum, world},
+};
+use herringbone::ErrorKind;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
+use std::{
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+/// An upper bound for a loaded machine; on an idle one survivors hear within milliseconds.
+const AT_ONCE: Duration = Duration::from_secs(5);
+const A_WHILE: Duration = Duration::from_millis(300);
+
+/// Kills one rank of four in the middle of sums; returns how long the slowest survivor took to say who is lost.
+fn kill(victim: u32, over: Over, keep_open: bool) -> Duration {
+    let mut ranks = processes("loop", 4, over, &meeting_place(), &[]);
+    std::thread::sleep(A_WHILE);
+    let dead = ranks.remove(victim as usize);
+    let copies = if keep_open { copies_of_descriptors(&dead) } else { Vec::new() };
+    let killed = Instant::now();
+    dead.signal(Signal::KILL);
+    let mut slowest = Duration::ZERO;
+    for survivor in &ranks {
+        let (heard, text) = survivor.hear(Duration::from_secs(20));
+        assert!(text.contains(&format!("rank {victim} is lost")), "{over:?}: {text}");
+        let (_, after) = survivor.hear(AT_ONCE);
+        assert!(after.contains(&format!("rank {victim} is lost")), "{over:?}: {after}");
+        slowest = slowest.max(heard.duration_since(killed));
+    }
+    drop(copies);
+    assert!(slowest < AT_ONCE, "{over:?}: it took {slowest:?}");
+    assert!(ranks.into_iter().all(Process::ends_well));
+    slowest
+}
+
+/// What a forked child of a process would hold: its connections stay open after its death.
+fn copies_of_descriptors(process: &Process) -> Vec<OwnedFd> {
+    let handle = pidfd_open(process.id(), PidfdFlags::empty()).unwrap();
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", process.id().as_raw_nonzero())).unwrap();
+    let numbers = descriptors.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let copies: Vec<OwnedFd> = numbers
+        .filter(|number| *number > 2)
+        .filter_map(|number| pidfd_getfd(&handle, number, PidfdGetfdFlags::empty()).ok())
+        .collect();
+    assert!(!copies.is_empty(), "no descriptor of a child process can be copied here");
+    copies
+}
+
+#[test]
+fn a_killed_rank_is_named() {
+    for over in [Over::Shm, Over::Tcp] {
+        eprintln!("rank 3 killed over {over:?}: {:?}", kill(3, over, false));
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_though_its_connections_stay_open() {
+    eprintln!("rank 3 killed over Shm, its descriptors held: {:?}", kill(3, Over::Shm, true));
+}
+
+#[test]
+fn a_killed_rank_0_is_named() {
+    for over in [Over::Shm, Over::Tcp] {
+        eprintln!("rank 0 killed over {over:?}: {:?}", kill(0, over, false));
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named() {
+    let ranks = processes("loop", 3, Over::Shm, &meeting_place(), &[]);
+    std::thread::sleep(A_WHILE);
+    let stopped = Instant::now();
+    ranks[1].signal(Signal::STOP);
+    for survivor in [&ranks[0], &ranks[2]] {
+        let (heard, text) = survivor.hear(Duration::from_secs(20));
+        assert!(text.contains("rank 1 is lost"), "{text}");
+        eprintln!("rank 1 stopped: {:?}", heard.duration_since(stopped));
+    }
+}
+
+#[test]
+fn a_killed_reducer_is_named_and_small_operations_go_on() {
+    let part = |rank| Part {
+        what: "reducer",
+        rank,
+        ranks: 2,
+        over: Over::Tcp,
+        meet: meeting_place(),
+        reducers: Vec::new(),
+    };
+    let reducers: Vec<Process> = (0..2).map(|rank| Process::start(&part(rank))).collect();
+    let addresses: Vec<String> =
+        reducers.iter().map(|reducer| reducer.hear(Duration::from_secs(20)).1).collect();
+    let ranks = processes("loop", 3, Over::Reducer, &meeting_place(), &addresses);
+    std::thread::sleep(A_WHILE);
+    let killed = Instant::now();
+    reducers[1].signal(Signal::KILL);
+    for rank in &ranks {
+        let (heard, text) = rank.hear(Duration::from_secs(20));
+        assert!(text.contains(&format!("the reducer at {} is lost", addresses[1])), "{text}");
+        assert!(heard.duration_since(killed) < AT_ONCE, "{:?}", heard.duration_since(killed));
+        assert_eq!(rank.hear(Duration::from_secs(20)).1, "small sums work");
+    }
+    assert!(ranks.into_iter().all(Process::ends_well));
+}
+
+#[test]
+fn processes_that_end_after_their_last_operation_harm_nobody() {
+    for round in 0..10 {
+        let over = Over::ALL[round % 2];
+        let ranks = processes("once", 3, over, &meeting_place(), &[]);
+        assert!(ranks.into_iter().all(Process::ends_well), "{over:?}");
+    }
+}
+
+#[test]
+fn ranks_that_leave_after_their_last_operation_harm_nobody() {
+    for over in Over::ALL {
+        for _ in 0..20 {
+            world(3, over, check_sums);
+        }
+    }
+    for _ in 0..300 {
+        let ranks: Vec<_> = herringbone::local(3).unwrap().into_iter().map(std::sync::Mutex::new).map(Some).collect();
+        let ranks = std::sync::Mutex::new(ranks);
+        each(3, |rank| {
+            let comm = ranks.lock().unwrap()[rank as usize].take().unwrap().into_inner().unwrap();
+            sum(&comm, 100).unwrap();
+        });
+    }
+}
+
+/// A rank that leaves while others still call is named by them.
+#[test]
+fn a_rank_that_leaves_early_is_named() {
+    for over in Over::ALL {
+        world(3, over, |comm| {
+            check_sums(comm);
+            if comm.rank() == 2 {
+                comm.close();
+                return;
+            }
+            let error = (0..100).find_map(|_| sum(comm, 5000).err()).expect("a rank is missing");
+            assert!(matches!(error.kind(), ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
+            assert!(error.to_string().contains("rank 2 is lost: it left the group"), "{error}");
+        });
+    }
+}

@@ -1,6 +1,6 @@
 //! Ranks that call different operations are told so, all of them, and go on.
 
-use crate::world::{Over, check_sums, settle, world};
+use crate::world::{Over, Together, check_sums, settle, world};
 use herringbone::{Communicator, Error, ErrorKind, ReduceOp};
 
 /// What one rank does; rank 1 does something else than the others.
@@ -52,8 +52,9 @@ fn is_mismatch(kind: &ErrorKind) -> bool {
     matches!(kind, ErrorKind::Mismatch { .. })
 }
 
-fn disagree_about_everything(comm: &Communicator) {
+fn disagree_about_everything(comm: &Communicator, together: &Together) {
     for (what, call) in CALLS {
+        together.wait();
         let error = settle(comm, call(comm), is_mismatch);
         let text = error.to_string();
         assert!(text.contains("disagree") && text.contains("rank"), "{what}: {text}");
@@ -64,8 +65,9 @@ fn disagree_about_everything(comm: &Communicator) {
 }
 
 /// Several operations in flight, one of which is another on rank 1: all that fail say why, the rest are right.
-fn disagree_in_flight(comm: &Communicator) {
+fn disagree_in_flight(comm: &Communicator, together: &Together) {
     for count in [100, LARGE] {
+        together.wait();
         let works: Vec<_> = (0..6)
             .map(|at| {
                 let count = count + usize::from(at == 2 && odd(comm));
@@ -89,9 +91,10 @@ fn disagree_in_flight(comm: &Communicator) {
 
 fn over(over: Over) {
     for ranks in [2, 4] {
+        let together = Together::new(ranks);
         world(ranks, over, |comm| {
-            disagree_about_everything(comm);
-            disagree_in_flight(comm);
+            disagree_about_everything(comm, &together);
+            disagree_in_flight(comm, &together);
         });
     }
 }

@@ -1,1 +1,222 @@
-//! soon
+//! Worlds that do not form: everyone who tried is told why, with ranks and addresses, and who belongs goes on.
+
+use crate::world::{Over, TOKEN, Watchdog, check_sums, each, meeting_place, sum};
+use herringbone::{
+    Communicator, Config, Error, ErrorKind, Rendezvous, Transport,
+    core::algorithm::Algorithm,
+    server::{Server, ServerOptions},
+};
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+fn config(rank: u32, ranks: u32, meet: &str) -> Config {
+    Config::new(rank, ranks, Rendezvous::Tcp(meet.to_owned())).timeout(Duration::from_secs(20))
+}
+
+/// What becomes of a world whose ranks have these configurations. Those that form it check that it works.
+fn form(configs: &[Config]) -> Vec<Option<Error>> {
+    let _watchdog = Watchdog::over("a formation");
+    each(configs.len() as u32, |at| match Communicator::connect(configs[at as usize].clone()) {
+        Ok(comm) => {
+            check_sums(&comm);
+            None
+        }
+        Err(error) => Some(error),
+    })
+}
+
+#[track_caller]
+fn says(error: &Option<Error>, parts: &[&str]) {
+    let text = error.as_ref().expect("it should not have formed").to_string();
+    assert!(parts.iter().all(|part| text.contains(part)), "{text:?} does not say all of {parts:?}");
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named_to_all() {
+    let meet = meeting_place();
+    let configs = [0, 1, 3].map(|rank| config(rank, 4, &meet).timeout(Duration::from_secs(2)));
+    let began = Instant::now();
+    for error in form(&configs) {
+        says(&error, &["the group was not formed", "rank 2", "did not come"]);
+        assert!(matches!(error.unwrap().kind(), ErrorKind::Rendezvous { .. }));
+    }
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn without_rank_0_the_others_say_where_they_looked() {
+    let meet = meeting_place();
+    let errors = form(&[config(1, 2, &meet).timeout(Duration::from_secs(1))]);
+    says(&errors[0], &["rank 1", &format!("rank 0 at {meet}")]);
+}
+
+/// The second of two processes with one rank is refused, once while the world forms and once when it has formed.
+#[test]
+fn a_second_process_with_a_rank_is_refused_at_once() {
+    let _watchdog = Watchdog::over("two processes with a rank");
+    let meet = meeting_place();
+    std::thread::scope(|scope| {
+        let join = |rank: u32, wait: u64| {
+            let meet = meet.clone();
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(wait));
+                let result = Communicator::connect(config(rank, 3, &meet));
+                if let Ok(comm) = &result {
+                    check_sums(comm);
+                    std::thread::sleep(Duration::from_millis(1000));
+                    check_sums(comm);
+                }
+                result.err()
+            })
+        };
+        let world = [join(0, 0), join(1, 0), join(2, 600)];
+        let (early, late) = (join(1, 300), join(1, 1000));
+        for twin in [early, late] {
+            let text = twin.join().unwrap().expect("the rank is taken").to_string();
+            assert!(text.contains("rank 1 is there twice, at 127.") && text.matches("127.").count() >= 2, "{text}");
+        }
+        assert!(world.into_iter().all(|rank| rank.join().unwrap().is_none()));
+    });
+}
+
+#[test]
+fn ranks_outside_the_world_are_refused() {
+    let errors = form(&[config(5, 2, &meeting_place())]);
+    says(&errors[0], &["rank 5 of a world of 2", "ranks are 0 to the world's size - 1"]);
+    assert!(matches!(errors[0].as_ref().unwrap().kind(), ErrorKind::Config { .. }));
+}
+
+/// A rank that is refused does not keep the others from forming their world.
+fn refused(wrong: Config, meet: &str, right: impl Fn(Config) -> Config, parts: &[&str]) {
+    let errors = form(&[right(config(0, 2, meet)), wrong, {
+        // It comes when the wrong one was refused, mostly.
+        std::thread::sleep(Duration::from_millis(1));
+        right(config(1, 2, meet))
+    }]);
+    says(&errors[1], parts);
+    assert!(errors[0].is_none() && errors[2].is_none(), "{errors:?}");
+}
+
+#[test]
+fn contradictions_are_refused_and_the_others_go_on() {
+    let meet = meeting_place();
+    refused(config(1, 3, &meet), &meet, |config| config, &["rank 1 was told a world of 3, others one of 2"]);
+    let meet = meeting_place();
+    refused(
+        config(1, 2, &meet).algorithm(Algorithm::Tree),
+        &meet,
+        |config| config.algorithm(Algorithm::Ring),
+        &["rank 1", "HERRINGBONE_ALGORITHM", "\"tree\"", "\"ring\""],
+    );
+    let meet = meeting_place();
+    refused(
+        config(1, 2, &meet).transport(Transport::Tcp),
+        &meet,
+        |config| config.transport(Transport::Shm),
+        &["rank 1", "HERRINGBONE_TRANSPORT", "\"tcp\"", "\"shm\""],
+    );
+    let meet = meeting_place();
+    refused(
+        config(1, 2, &meet).reducers(vec!["127.0.0.1:9".to_owned()]),
+        &meet,
+        |config| config,
+        &["rank 1", "HERRINGBONE_REDUCERS", "127.0.0.1:9"],
+    );
+}
+
+#[test]
+fn wrong_tokens_are_refused_and_the_others_go_on() {
+    for wrong in [None, Some("another")] {
+        let meet = meeting_place();
+        let mut intruder = config(1, 2, &meet);
+        intruder = wrong.map_or(intruder.clone(), |token| intruder.token(token));
+        refused(intruder, &meet, |config| config.token(TOKEN), &["rank 0 at", &meet, "HERRINGBONE_TOKEN"]);
+    }
+    let meet = meeting_place();
+    refused(config(1, 2, &meet).token(TOKEN), &meet, |config| config, &["rank 0 at", &meet, "HERRINGBONE_TOKEN"]);
+}
+
+#[test]
+fn an_address_that_others_reach_needs_a_token() {
+    for rank in 0..2 {
+        let errors = form(&[config(rank, 2, "192.0.2.1:7070")]);
+        says(&errors[0], &["no job token is set", "192.0.2.1 is not loopback", "HERRINGBONE_TOKEN=$(openssl"]);
+        assert!(matches!(errors[0].as_ref().unwrap().kind(), ErrorKind::Auth { .. }));
+    }
+    let error = Server::bind(ServerOptions::new("0.0.0.0:0".parse().unwrap())).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Auth { .. }), "{error}");
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_refused() {
+    let meet = meeting_place();
+    let config = config(0, 1, &meet);
+    let cases = [
+        (config.clone().reducers(vec!["nowhere".to_owned()]), ["HERRINGBONE_REDUCERS", "\"nowhere\""]),
+        (config.clone().reducers(vec!["host:99999".to_owned()]), ["HERRINGBONE_REDUCERS", "\"host:99999\""]),
+        (config.clone().reducers(vec![":7".to_owned()]), ["HERRINGBONE_REDUCERS", "\":7\""]),
+        (config.clone().reducers(vec!["a:7".to_owned(), "a:7".to_owned()]), ["HERRINGBONE_REDUCERS", "twice"]),
+        (config.clone().staging_bytes(1), ["HERRINGBONE_STAGING_BYTES", "1 is not between"]),
+        (config.clone().segment_bytes(1), ["HERRINGBONE_SEGMENT_BYTES", "1 is not between"]),
+    ];
+    for (config, parts) in cases {
+        let errors = form(&[config]);
+        says(&errors[0], &parts);
+        assert!(matches!(errors[0].as_ref().unwrap().kind(), ErrorKind::Config { .. }));
+    }
+    let meet = meeting_place();
+    let forced = [0, 1].map(|rank| self::config(rank, 2, &meet).algorithm(Algorithm::ReductionServer));
+    form(&forced).iter().for_each(|error| says(error, &["HERRINGBONE_ALGORITHM", "needs reducers"]));
+}
+
+/// A world whose reducer cannot serve it: small operations work, large ones fail with its address.
+fn without_reducer(address: &str) {
+    let _watchdog = Watchdog::over("a world without its reducer");
+    let meet = meeting_place();
+    each(2, |rank| {
+        let config = Over::Tcp.set(config(rank, 2, &meet)).token(TOKEN).reducers(vec![address.to_owned()]);
+        let comm = Communicator::connect(config.timeout(Duration::from_secs(3))).unwrap();
+        sum(&comm, 3).unwrap();
+        let began = Instant::now();
+        let error = sum(&comm, 100_000).unwrap_err();
+        assert!(began.elapsed() < Duration::from_secs(8));
+        assert!(matches!(error.kind(), ErrorKind::ReducerLost { address: at, .. } if at == address), "{error}");
+        assert!(error.to_string().contains(address), "{error}");
+        sum(&comm, 3).unwrap();
+    });
+}
+
+#[test]
+fn a_reducer_that_is_not_there_is_named() {
+    let address = meeting_place();
+    without_reducer(&address);
+}
+
+#[test]
+fn a_stranger_at_the_reducers_address_is_named() {
+    let listener = TcpListener::bind(meeting_place()).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _read = stream.read(&mut [0; 100]);
+            let _written = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    without_reducer(&address);
+}
+
+#[test]
+fn a_reducer_with_another_token_is_named() {
+    let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap());
+    options.token = Some("another".to_owned());
+    let server = Server::bind(options).unwrap();
+    let (address, stop) = (server.address().to_string(), server.stop());
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.run());
+        without_reducer(&address);
+        stop.stop();
+    });
+}

@@ -1,1 +1,173 @@
-//! soon
+//! Ranks and reducers that are processes of their own, so that they can be killed: this binary, started again.
+
+use crate::world::{Over, TOKEN, check_sums, sum};
+use herringbone::{
+    Communicator, Config,
+    server::{Server, ServerOptions},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{Receiver, channel},
+    time::{Duration, Instant},
+};
+
+/// What the process is to do; absent in the tests' own process.
+const PART: &str = "HERRINGBONE_FAULTS_PART";
+/// Lines for the tests' own process begin with this.
+const MARK: &str = "said: ";
+
+/// A process that takes a part.
+pub(crate) struct Process {
+    child: Child,
+    lines: Receiver<(Instant, String)>,
+}
+
+/// What a rank does.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// "loop": sums until an error, says it; "once": sums and leaves in order; "reducer".
+    pub(crate) what: &'static str,
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    pub(crate) over: Over,
+    pub(crate) meet: String,
+    pub(crate) reducers: Vec<String>,
+}
+
+/// This binary once more, to take a part.
+fn again(part: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "process::takes_its_part", "--nocapture"]).env(PART, part);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+/// Takes a part that is a world by itself in a process of its own; whether that ended well.
+pub(crate) fn alone(part: &str) -> bool {
+    again(part).status().unwrap().success()
+}
+
+impl Process {
+    pub(crate) fn start(part: &Part) -> Self {
+        let over = match part.over {
+            Over::Shm => "shm",
+            Over::Tcp | Over::Reducer => "tcp",
+        };
+        let mut child = again(part.what)
+            .env("HERRINGBONE_RANK", part.rank.to_string())
+            .env("HERRINGBONE_WORLD_SIZE", part.ranks.to_string())
+            .env("HERRINGBONE_TRANSPORT", over)
+            .env("HERRINGBONE_STORE", &part.meet)
+            .env("HERRINGBONE_REDUCERS", part.reducers.join(","))
+            .env("HERRINGBONE_TOKEN", TOKEN)
+            .env("HERRINGBONE_LOG", "off")
+            .env("HERRINGBONE_TIMEOUT_S", "30")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                match line.strip_prefix(MARK) {
+                    Some(said) => drop(sender.send((Instant::now(), said.to_owned()))),
+                    None => eprintln!("{line}"),
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// The next thing it says, and when.
+    #[track_caller]
+    pub(crate) fn hear(&self, within: Duration) -> (Instant, String) {
+        self.lines.recv_timeout(within).expect("a process ended or hangs without a word")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.id(), signal).unwrap();
+    }
+
+    pub(crate) fn id(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Waits for its end; whether it ended well.
+    pub(crate) fn ends_well(mut self) -> bool {
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// Starts a world of processes, each of which says "formed" once it has.
+pub(crate) fn processes(what: &'static str, ranks: u32, over: Over, meet: &str, reducers: &[String]) -> Vec<Process> {
+    let part = |rank| Part { what, rank, ranks, over, meet: meet.to_owned(), reducers: reducers.to_vec() };
+    let started: Vec<Process> = (0..ranks).map(|rank| Process::start(&part(rank))).collect();
+    for process in &started {
+        assert_eq!(process.hear(Duration::from_secs(30)).1, "formed");
+    }
+    started
+}
+
+fn say(what: impl std::fmt::Display) {
+    eprintln!("{MARK}{what}");
+}
+
+/// In the tests' own process there is no part to take; in the others this is all that runs.
+#[test]
+fn takes_its_part() {
+    let Ok(part) = env::var(PART) else {
+        assert!(Config::from_env().is_ok_and(|config| format!("{config:?}").contains("rank: 0")));
+        return;
+    };
+    match part.as_str() {
+        "reducer" => reduce(),
+        "loop" => sum_until_an_error(),
+        "siege" => crate::strangers::siege(),
+        "once" => sum_and_leave(),
+        other => panic!("no such part: {other}"),
+    }
+    // The test harness would print its summary after the last word.
+    std::process::exit(0);
+}
+
+fn reduce() {
+    let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap());
+    options.token = Some(TOKEN.to_owned());
+    let server = Server::bind(options).unwrap();
+    say(server.address());
+    server.run();
+}
+
+fn form() -> Communicator {
+    let comm = Communicator::from_env().unwrap();
+    check_sums(&comm);
+    say("formed");
+    comm
+}
+
+fn sum_until_an_error() {
+    let comm = form();
+    let error = (0..).find_map(|round| sum(&comm, [5000, 1_000_000][round % 2]).err());
+    say(error.unwrap());
+    // Where the group goes on, small operations do.
+    match (0..3).try_for_each(|_| sum(&comm, 3)) {
+        Ok(()) => say("small sums work"),
+        Err(error) => say(error),
+    }
+}
+
+fn sum_and_leave() {
+    let comm = form();
+    sum(&comm, 100_000).unwrap();
+}

@@ -6,7 +6,7 @@ use herringbone::{
 };
 use std::{
     sync::{
-        Arc,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
@@ -66,6 +66,31 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Where threads wait for each other without the group, so that an operation is over everywhere before the next one
+/// goes wrong: an error fails whatever is under way.
+pub(crate) struct Together {
+    ranks: u32,
+    came: Mutex<u32>,
+    changed: Condvar,
+}
+
+impl Together {
+    pub(crate) fn new(ranks: u32) -> Self {
+        Self { ranks, came: Mutex::default(), changed: Condvar::new() }
+    }
+
+    #[track_caller]
+    pub(crate) fn wait(&self) {
+        let mut came = self.came.lock().unwrap();
+        *came += 1;
+        let until = came.next_multiple_of(self.ranks);
+        self.changed.notify_all();
+        let (_came, waited) =
+            self.changed.wait_timeout_while(came, Duration::from_secs(20), |came| *came < until).unwrap();
+        assert!(!waited.timed_out(), "not all ranks came");
     }
 }
 

@@ -3,5 +3,7 @@
 //! `corpus` runs testdata/cases, `order` the fold-order contract, `api` the typed calls; `world` forms the worlds.
 #![forbid(unsafe_code)]
 
+mod api;
 mod corpus;
+mod order;
 mod world;

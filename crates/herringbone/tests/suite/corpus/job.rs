@@ -120,7 +120,7 @@ impl Random {
 
 impl Values {
     /// The bytes of one element.
-    fn draw(self, dtype: DType, random: &mut Random) -> impl Iterator<Item = u8> {
+    fn draw(self, dtype: DType, random: &mut Random) -> impl Iterator<Item = u8> + use<> {
         let bits = match self {
             Values::Small => small(dtype, random.next() % 17),
             Values::Bits => random.next(),
