@@ -310,8 +310,6 @@ def disagree(mine: Callable[[], object], others: Callable[[], object]) -> None:
     tensor = inputs[rank()].clone()
     dist.all_reduce(tensor)
     same(tensor, fold(inputs, Op.SUM))
-    # Let the others finish this, before there is the next disagreement.
-    time.sleep(0.3)
 
 
 @case

@@ -23,11 +23,11 @@ def main() -> None:
     loader = DataLoader(range(1000), batch_size=1, num_workers=1, multiprocessing_context="fork")
     for step, _ in enumerate(loader):
         tensor = torch.ones(4_000_000)
-        work = dist.all_reduce(tensor, async_op=True)
-        if rank == last and step == STEPS_BEFORE:
-            moment.write_text(repr(time.time()))
-            os.kill(os.getpid(), signal.SIGKILL)
         try:
+            work = dist.all_reduce(tensor, async_op=True)
+            if rank == last and step == STEPS_BEFORE:
+                moment.write_text(repr(time.time()))
+                os.kill(os.getpid(), signal.SIGKILL)
             work.wait()
         except dist.DistBackendError as error:
             after = time.time() - float(moment.read_text())

@@ -15,8 +15,8 @@ use std::{ffi::OsString, io::Write, time::Duration};
 
 /// Time collectives and check every result, in the columns of nccl-tests
 ///
-/// Inside a job (started by torchrun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set) every process is one
-/// rank and rank 0 prints. Without a job, --processes or --local makes one on this machine.
+/// Inside a job (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set; under torchrun also HERRINGBONE_STORE) every
+/// process is one rank and rank 0 prints. Without a job, --processes or --local makes one on this machine.
 #[derive(Clone, Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("ranks").args(["local", "processes", "rig"]))]
 pub(crate) struct Options {
@@ -89,7 +89,7 @@ pub(crate) fn run(
 
 /// The job that the environment describes.
 fn job() -> Result<Config, Failure> {
-    if std::env::var_os("WORLD_SIZE").is_none() {
+    if ["WORLD_SIZE", "HERRINGBONE_WORLD_SIZE"].iter().all(|name| std::env::var_os(name).is_none()) {
         return Err(Failure::Usage {
             problem: "no job: WORLD_SIZE is not set".to_owned(),
             hint: "start it with torchrun, or add --processes 4 or --local 4 to run on this machine alone",

@@ -5,7 +5,6 @@ use herringbone::Communicator;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -36,27 +35,45 @@ pub(super) fn threads(
 /// Runs this command line again in `ranks` processes, each one rank of a job, with reducers if asked for.
 pub(super) fn processes(ranks: u32, reducers: u32, args: &[OsString]) -> Result<Outcome, Failure> {
     let mut family = Family { children: Vec::new() };
-    let program = program(args);
+    let launcher = launcher(args);
     let reducers =
-        (0..reducers).map(|_| family.reducer(&program)).collect::<Result<Vec<String>, Failure>>()?;
+        (0..reducers).map(|_| family.reducer(&launcher)).collect::<Result<Vec<String>, Failure>>()?;
     let port = free_port()?;
     for rank in 0..ranks {
-        let mut command = Command::new(&program);
-        command.args(child_arguments(args)).stdin(Stdio::null());
+        let mut command = command(&launcher);
+        command.args(child_arguments(args));
         command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-        command.env("HERRINGBONE_REDUCERS", reducers.join(","));
+        for other_job in
+            ["HERRINGBONE_RANK", "HERRINGBONE_WORLD_SIZE", "HERRINGBONE_STORE", "TORCHELASTIC_RUN_ID"]
+        {
+            command.env_remove(other_job);
+        }
+        if !reducers.is_empty() {
+            command.env("HERRINGBONE_REDUCERS", reducers.join(","));
+        }
         family.start(format!("rank {rank}"), &mut command, true)?;
     }
     family.wait()
 }
 
-/// This program, as a path to start again: the running file where it is this command's, else (started by another, as
-/// by Python) the name that it was called by.
-fn program(args: &[OsString]) -> PathBuf {
-    let running =
-        std::env::current_exe().ok().filter(|path| path.file_stem() == Some(OsStr::new("herringbone")));
-    running.unwrap_or_else(|| args.first().map_or("herringbone".into(), PathBuf::from))
+/// What to start this command again by: whatever stands before `args` in this process's own command line, which is
+/// the binary, or Python with the script that called.
+fn launcher(args: &[OsString]) -> Vec<OsString> {
+    let own: Vec<OsString> = std::env::args_os().collect();
+    let words = own.len().saturating_sub(args.len().saturating_sub(1));
+    match (words, std::env::current_exe()) {
+        (1, Ok(binary)) => vec![binary.into()],
+        _ => own[..words].to_vec(),
+    }
+}
+
+fn command(launcher: &[OsString]) -> Command {
+    let (program, first) =
+        launcher.split_first().map_or((OsStr::new("herringbone"), &[][..]), |(p, f)| (p, f));
+    let mut command = Command::new(program);
+    command.args(first).stdin(Stdio::null());
+    command
 }
 
 /// The arguments without those that ask for processes, and with the mark of a child.
@@ -107,11 +124,10 @@ impl Family {
     }
 
     /// Starts a reducer and returns its address.
-    fn reducer(&mut self, program: &PathBuf) -> Result<String, Failure> {
+    fn reducer(&mut self, launcher: &[OsString]) -> Result<String, Failure> {
         let name = format!("reducer {}", self.children.len());
-        let mut command = Command::new(program);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--json", "--child"]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut command = command(launcher);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--json", "--child"]).stdout(Stdio::piped());
         let process = self.start(name.clone(), &mut command, false)?;
         let mut line = String::new();
         if let Some(stdout) = process.stdout.take() {

@@ -177,6 +177,18 @@ fn without_check(invariant: &str) -> Option<String> {
     }
 }
 
+/// Who reads how to begin is told the compiler that Cargo.toml asks for.
+#[test]
+fn the_oldest_compiler_is_named_alike() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let (_, version) = manifest.split_once("rust-version = \"").unwrap();
+    let version = version.split('"').next().unwrap();
+    let silent =
+        |name: &&str| !fs::read_to_string(root().join(name)).unwrap().contains(&format!("Rust {version}"));
+    let found = ["README.md", "CONTRIBUTING.md"].into_iter().filter(silent).map(str::to_owned);
+    none(&format!("these name Rust {version}"), found.collect());
+}
+
 /// The glossary has one entry per word, in alphabetical order, so that a word is found and defined once.
 #[test]
 fn the_glossary_is_sorted() {

@@ -8,7 +8,7 @@ use herringbone::{
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     process::{Child, Command, Stdio},
     sync::mpsc::{Receiver, channel},
     time::{Duration, Instant},
@@ -28,7 +28,7 @@ pub(crate) struct Process {
 /// What a rank does.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// "loop": sums until an error, says it; "once": sums and leaves in order; "reducer".
+    /// "loop": sums until an error, says it, stays until it may end; "once": sums and leaves in order; "reducer".
     pub(crate) what: &'static str,
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Part {
 fn again(part: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", "process::takes_its_part", "--nocapture"]).env(PART, part);
-    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
     command
 }
 
@@ -95,7 +95,7 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// Waits for its end; whether it ended well.
+    /// Lets it end, and waits for that; whether it ended well.
     pub(crate) fn ends_well(mut self) -> bool {
         self.child.wait().unwrap().success()
     }
@@ -165,6 +165,8 @@ fn sum_until_an_error() {
         Ok(()) => say("small sums work"),
         Err(error) => say(error),
     }
+    // Who goes now is lost to those who have not heard yet.
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
 fn sum_and_leave() {

@@ -17,7 +17,7 @@ const IDLE: usize = 200;
 fn greetings() -> Vec<Vec<u8>> {
     let noise = (0..4096u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let client_hello = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &[0x5a; 506]].concat();
-    let mut too_long = b"HBN1".to_vec();
+    let mut too_long = b"\xa8HRB".to_vec();
     too_long.extend([0xff; 60]);
     vec![
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
@@ -27,7 +27,7 @@ fn greetings() -> Vec<Vec<u8>> {
         vec![0; 65_536],
         vec![0xff; 65_536],
         too_long,
-        vec![b'H'],
+        vec![0xa8],
     ]
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn siege() {
 fn drip(strangers: &Mutex<Vec<TcpStream>>, round: u8) {
     for stream in strangers.lock().unwrap().iter_mut() {
         // Most were hung up on.
-        let _cut = stream.write(&[b"HBN1"[usize::from(round) % 4]]);
+        let _cut = stream.write(&[b"\xa8HRB"[usize::from(round) % 4]]);
     }
     std::thread::sleep(Duration::from_millis(10));
 }

@@ -57,7 +57,8 @@ impl World {
         self
     }
 
-    /// Forms the world and runs `body` once per rank; gives what they returned, in rank order.
+    /// Forms the world and runs `body` once per rank; gives what they returned, in rank order. Ranks leave together:
+    /// a rank that leaves ends the group for those that have yet to issue what it took part in.
     ///
     /// # Panics
     /// If a rank does; after all of them have ended.
@@ -86,7 +87,7 @@ impl World {
         let outcomes: Vec<_> = thread::scope(|scope| {
             let body = &body;
             let threads: Vec<_> =
-                ranks.into_iter().map(|connect| scope.spawn(move || body(&connect()))).collect();
+                ranks.into_iter().map(|connect| scope.spawn(move || live(connect(), body))).collect();
             threads.into_iter().map(|thread| thread.join()).collect()
         });
         let failed = outcomes.iter().filter(|outcome| outcome.is_err()).count();
@@ -112,6 +113,12 @@ impl World {
             None => config,
         }
     }
+}
+
+fn live<R>(comm: Communicator, body: impl Fn(&Communicator) -> R) -> R {
+    let result = body(&comm);
+    comm.barrier().expect("a last barrier");
+    result
 }
 
 /// A store that threads share.
