@@ -203,15 +203,15 @@ impl Control {
             }
             Message::Dead { rank, death } => self.died(rank, death),
             Message::Leave { rank } => self.left(rank),
-            Message::Fence { group, .. } => self.from_hub(group, &message),
-            Message::Decide(ref decision) => self.from_hub(decision.group, &message),
-            Message::Waiting(ref waiting) if self.hub.is_none() => self.from_hub(waiting.group, &message),
+            Message::Fence { group, .. } => self.obey_hub(group, &message),
+            Message::Decide(ref decision) => self.obey_hub(decision.group, &message),
+            Message::Waiting(ref waiting) if self.hub.is_none() => self.obey_hub(waiting.group, &message),
             message => self.at_hub(from, message),
         }
     }
 
     /// A message for the hub: dealt with here if this is it, else sent there.
-    fn to_hub(&mut self, message: Message) {
+    fn tell_hub(&mut self, message: Message) {
         if self.hub.is_some() {
             self.at_hub(self.job.rank, message);
         } else if let Some(connection) = self.connections.get_mut(&0) {
@@ -238,16 +238,16 @@ impl Control {
 
     fn message_from_own_hub(&mut self, message: Message) {
         match &message {
-            Message::Fence { group, .. } => self.from_hub(*group, &message),
-            Message::Decide(decision) => self.from_hub(decision.group, &message),
-            Message::Waiting(waiting) => self.from_hub(waiting.group, &message),
+            Message::Fence { group, .. } => self.obey_hub(*group, &message),
+            Message::Decide(decision) => self.obey_hub(decision.group, &message),
+            Message::Waiting(waiting) => self.obey_hub(waiting.group, &message),
             _ => {}
         }
     }
 
-    fn from_hub(&mut self, group: u32, message: &Message) {
+    fn obey_hub(&mut self, group: u32, message: &Message) {
         if let Some(answer) = self.node.with(|engine| engine.told_by_hub(group, message)) {
-            self.to_hub(answer);
+            self.tell_hub(answer);
         }
     }
 
@@ -303,7 +303,7 @@ impl Control {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Event(event) => self.event(event),
-            Command::ToHub(message) => self.to_hub(message),
+            Command::ToHub(message) => self.tell_hub(message),
             Command::Watch(rank, life) => self.watch(rank, life),
             Command::NoLink { endpoint, problem } => self.no_link(endpoint, problem),
             Command::Close => self.close(),
@@ -326,15 +326,15 @@ impl Control {
             Event::Broken { endpoint, reason } => self.link_broke(endpoint, &reason),
             Event::Dispute { group, generation, cause } => {
                 if let Some(dispute) = self.node.with(|engine| engine.dispute(group, generation, cause)) {
-                    self.to_hub(dispute);
+                    self.tell_hub(dispute);
                 }
             }
-            Event::ToHub(message) => self.to_hub(message),
+            Event::ToHub(message) => self.tell_hub(message),
             Event::Control { bytes } => {
                 let mut decoder = Decoder::new(crc32c::crc32c);
                 decoder.push(&bytes);
                 if let Ok(Some(message @ Message::Dispute(_))) = decoder.next_message() {
-                    self.to_hub(message);
+                    self.tell_hub(message);
                 }
             }
         }

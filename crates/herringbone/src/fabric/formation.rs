@@ -21,7 +21,7 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::OwnedFd,
-    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    sync::mpsc::{self, Receiver},
     time::{Duration, Instant},
 };
 
@@ -149,6 +149,12 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
     }
     let job = greet::random_number().map_err(|error| Error::io("drawing a random number", error))?;
     let roster = formation.roster(job).ok_or_else(|| Error::rendezvous("the roster is incomplete").at(0))?;
+    for (mut stream, _, join, from) in applicants.try_iter() {
+        if let Err(refusal) = formation.join(join, &from) {
+            // It is refused whether or not it hears why.
+            drop(greet::say(&mut stream, &Message::Refuse(refusal)));
+        }
+    }
     let mut connections = BTreeMap::new();
     for (rank, (mut stream, decoder, _)) in joined {
         let told = greet::say(&mut stream, &Message::Roster(roster.clone()));
@@ -167,10 +173,7 @@ fn connection(stream: TcpStream, decoder: Decoder) -> Result<Connection> {
 
 fn next(applicants: &Receiver<Applicant>, deadline: Instant) -> Option<Applicant> {
     let left = deadline.saturating_duration_since(Instant::now()).min(PAUSE / 10);
-    match applicants.recv_timeout(left) {
-        Ok(applicant) => Some(applicant),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-    }
+    applicants.recv_timeout(left).ok()
 }
 
 fn hear_join(
@@ -191,8 +194,11 @@ fn hear_join(
     let mut decoder = Decoder::new(crc32c::crc32c);
     match greet::hear(&mut stream, &mut decoder, Instant::now() + greet::DEADLINE)? {
         Message::Join(join) => {
-            // Rank 0 may have given up waiting in the meantime.
-            let _late = sender.send((stream, decoder, join, from));
+            if let Err(mpsc::SendError((mut stream, _, join, _))) = sender.send((stream, decoder, join, from)) {
+                // Rank 0 has formed its world, or given up, in the meantime.
+                let refusal = Refusal::Unexpected { role: Role::Worker, rank: join.member.rank };
+                greet::say(&mut stream, &Message::Refuse(refusal))?;
+            }
             Ok(())
         }
         _ => Err(GreetError::Protocol("it does not want to join")),

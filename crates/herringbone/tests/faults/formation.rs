@@ -91,13 +91,16 @@ fn ranks_outside_the_world_are_refused() {
 
 /// A rank that is refused does not keep the others from forming their world.
 fn refused(wrong: Config, meet: &str, right: impl Fn(Config) -> Config, parts: &[&str]) {
-    let errors = form(&[right(config(0, 2, meet)), wrong, {
-        // It comes when the wrong one was refused, mostly.
-        std::thread::sleep(Duration::from_millis(1));
-        right(config(1, 2, meet))
-    }]);
-    says(&errors[1], parts);
-    assert!(errors[0].is_none() && errors[2].is_none(), "{errors:?}");
+    let _watchdog = Watchdog::over("a world with a wrong rank");
+    std::thread::scope(|scope| {
+        let join = |config: Config| scope.spawn(move || form(&[config]).remove(0));
+        let first = join(right(config(0, 2, meet)));
+        says(&join(wrong).join().unwrap(), parts);
+        let last = join(right(config(1, 2, meet)));
+        for error in [first.join().unwrap(), last.join().unwrap()] {
+            assert!(error.is_none(), "{error:?}");
+        }
+    });
 }
 
 #[test]

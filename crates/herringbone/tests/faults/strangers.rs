@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Strangers that say nothing.
 const IDLE: usize = 200;
+/// How long a stranger waits at a port whose queue is full, which it is until the world has formed.
+const CALL: Duration = Duration::from_millis(10);
 
 /// What strangers say: other protocols, noise, and headers that promise more than there can be.
 fn greetings() -> Vec<Vec<u8>> {
@@ -33,7 +36,7 @@ fn greetings() -> Vec<Vec<u8>> {
 
 /// Comes with everything at once; returns the connections, open.
 fn besiege(address: SocketAddr) -> Vec<TcpStream> {
-    let call = || TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok();
+    let call = || TcpStream::connect_timeout(&address, CALL).ok();
     let mut open = Vec::new();
     for greeting in greetings() {
         let Some(mut stream) = call() else { continue };
