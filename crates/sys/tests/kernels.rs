@@ -1,12 +1,10 @@
 //! Every kernel computes what `herringbone_core::element` means, bit for bit.
 
 use herringbone_core::element::{DType, Element, Number, ReduceOp, Reduction, Visitor, dispatch};
-use herringbone_core::group::merges;
-use herringbone_core::schedule::Form;
+use herringbone_core::{group::merges, schedule::Form};
 use herringbone_sys::kernel::{Level, Source, fold, fold_with};
 use herringbone_sys::span::Span;
-use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
+use proptest::{prelude::*, test_runner::RngSeed};
 
 /// A fold to be tried: its sources' bytes, forms and merges, and where things lie.
 #[derive(Clone, Debug)]
@@ -458,9 +456,8 @@ fn refuses_to_fold_nothing() {
 #[should_panic(expected = "more than 33")]
 fn refuses_a_stack_deeper_than_any_tree() {
     refused(|a, _, into| {
-        let sources: Vec<Source<'_>> =
-            (0..40).map(|index| plain(a, if index == 39 { 39 } else { 0 })).collect();
-        sum(into, &sources);
+        let merges = |index| if index == 39 { 39 } else { 0 };
+        sum(into, &(0..40).map(|index| plain(a, merges(index))).collect::<Vec<_>>());
     });
 }
 

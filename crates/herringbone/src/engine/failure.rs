@@ -1,6 +1,10 @@
 //! What happens when something goes wrong: fences, deaths, timeouts.
 
-use super::{Engine, Event, endpoint::Link, table::Table};
+use super::{
+    Engine, Event,
+    endpoint::{Endpoint, Link},
+    table::Table,
+};
 use crate::{
     Error, ErrorKind,
     core::{
@@ -133,8 +137,20 @@ impl Engine {
         }
     }
 
+    /// A cause as a user's error, with what was seen here of a reducer's loss.
+    fn error_here(&self, cause: &Cause) -> Error {
+        let Cause::ReducerLost { address } = cause else { return error(cause) };
+        let is_it = |endpoint: &&Endpoint| endpoint.is_reducer && endpoint.name == *address;
+        match self.endpoints.iter().find(is_it).map(|endpoint| &endpoint.link) {
+            Some(Link::Lost { reason, .. }) => {
+                Error::new(ErrorKind::ReducerLost { address: address.clone(), reason: reason.clone() })
+            }
+            _ => error(cause),
+        }
+    }
+
     fn settle(&mut self, number: u32, settled: &Settled) {
-        let error = error(&settled.cause);
+        let error = self.error_here(&settled.cause);
         let is_final = settled.cause.is_final();
         self.fail_group(number, &error, is_final);
         if let Some(group) = self.groups.get_mut(&number) {

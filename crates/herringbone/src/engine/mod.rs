@@ -119,6 +119,8 @@ pub(crate) struct Queued {
     pub(crate) completion: Option<Arc<Completion>>,
     pub(crate) issued: Instant,
     pub(crate) timeout: Duration,
+    /// Whether a fence was called for because it cannot start.
+    given_up: bool,
 }
 
 /// Whether a queued operation can start.
@@ -206,6 +208,7 @@ impl Engine {
             completion: Some(completion.clone()),
             issued: Instant::now(),
             timeout: issue.timeout.unwrap_or(group.settings.timeout),
+            given_up: false,
         });
         self.check_parked(issue.group, fingerprint.sequence, hash);
         self.start_queued();
@@ -240,6 +243,7 @@ impl Engine {
             completion: None,
             issued: Instant::now(),
             timeout: Duration::MAX,
+            given_up: false,
         };
         Ok(self.start(queued, memory, prepared))
     }
@@ -290,15 +294,11 @@ impl Engine {
         };
         let (partners, with_reducers) = (planned.partners.clone(), planned.with_reducers);
         let endpoints: Vec<u32> = partners.iter().map(|rank| group.settings.roster[*rank as usize]).collect();
-        let mut up = true;
+        let (mut up, mut lost) = (true, None);
         for endpoint in endpoints {
             match &self.endpoints[endpoint as usize].link {
-                Link::Lost { reason, .. } if self.endpoints[endpoint as usize].is_reducer => {
-                    let address = self.endpoints[endpoint as usize].name.clone();
-                    return Start::Never(Error::new(ErrorKind::ReducerLost {
-                        address,
-                        reason: reason.clone(),
-                    }));
+                Link::Lost { .. } if self.endpoints[endpoint as usize].is_reducer => {
+                    lost = Some(self.endpoints[endpoint as usize].name.clone());
                 }
                 Link::Lost { .. } if self.endpoints[endpoint as usize].dead => up = false,
                 Link::None | Link::Lost { .. } => {
@@ -309,6 +309,10 @@ impl Engine {
                 Link::Wanted => up = false,
                 Link::Shm(_) | Link::Tcp(_) | Link::Busy => {}
             }
+        }
+        if let Some(address) = lost {
+            self.give_up(at, address);
+            return Start::Later;
         }
         if !up || (with_reducers && busy >= REDUCER_OPERATIONS) {
             return Start::Later;
@@ -330,14 +334,18 @@ impl Engine {
         }
     }
 
-    /// An operation that can never start fails; where others may not notice by themselves, they are told.
+    /// An operation's reducer is gone: it fails with everybody's, by a fence, so that nobody is told twice.
+    fn give_up(&mut self, at: usize, address: String) {
+        let group = self.queue[at].id.group;
+        if !std::mem::replace(&mut self.queue[at].given_up, true) {
+            self.call_for_fence(group, Cause::ReducerLost { address });
+        }
+    }
+
+    /// An operation that can never start fails.
     fn not_started(&mut self, queued: Queued, error: &Error) {
         if let Some(group) = self.groups.get_mut(&queued.id.group) {
             group.member.fail(queued.id.fingerprint.sequence);
-        }
-        if let ErrorKind::ReducerLost { address, .. } = error.kind() {
-            let cause = Cause::ReducerLost { address: address.clone() };
-            self.call_for_fence(queued.id.group, cause);
         }
         self.conclude(&queued.id, &queued.call, queued.completion, Err(error.clone()), queued.issued);
     }

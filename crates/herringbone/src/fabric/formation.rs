@@ -194,7 +194,8 @@ fn hear_join(
     let mut decoder = Decoder::new(crc32c::crc32c);
     match greet::hear(&mut stream, &mut decoder, Instant::now() + greet::DEADLINE)? {
         Message::Join(join) => {
-            if let Err(mpsc::SendError((mut stream, _, join, _))) = sender.send((stream, decoder, join, from)) {
+            if let Err(mpsc::SendError((mut stream, _, join, _))) = sender.send((stream, decoder, join, from))
+            {
                 // Rank 0 has formed its world, or given up, in the meantime.
                 let refusal = Refusal::Unexpected { role: Role::Worker, rank: join.member.rank };
                 greet::say(&mut stream, &Message::Refuse(refusal))?;

@@ -76,7 +76,10 @@ fn a_second_process_with_a_rank_is_refused_at_once() {
         let (early, late) = (join(1, 300), join(1, 1000));
         for twin in [early, late] {
             let text = twin.join().unwrap().expect("the rank is taken").to_string();
-            assert!(text.contains("rank 1 is there twice, at 127.") && text.matches("127.").count() >= 2, "{text}");
+            assert!(
+                text.contains("rank 1 is there twice, at 127.") && text.matches("127.").count() >= 2,
+                "{text}"
+            );
         }
         assert!(world.into_iter().all(|rank| rank.join().unwrap().is_none()));
     });
@@ -139,14 +142,22 @@ fn wrong_tokens_are_refused_and_the_others_go_on() {
         refused(intruder, &meet, |config| config.token(TOKEN), &["rank 0 at", &meet, "HERRINGBONE_TOKEN"]);
     }
     let meet = meeting_place();
-    refused(config(1, 2, &meet).token(TOKEN), &meet, |config| config, &["rank 0 at", &meet, "HERRINGBONE_TOKEN"]);
+    refused(
+        config(1, 2, &meet).token(TOKEN),
+        &meet,
+        |config| config,
+        &["rank 0 at", &meet, "HERRINGBONE_TOKEN"],
+    );
 }
 
 #[test]
 fn an_address_that_others_reach_needs_a_token() {
     for rank in 0..2 {
         let errors = form(&[config(rank, 2, "192.0.2.1:7070")]);
-        says(&errors[0], &["no job token is set", "192.0.2.1 is not loopback", "HERRINGBONE_TOKEN=$(openssl"]);
+        says(
+            &errors[0],
+            &["no job token is set", "192.0.2.1 is not loopback", "HERRINGBONE_TOKEN=$(openssl"],
+        );
         assert!(matches!(errors[0].as_ref().unwrap().kind(), ErrorKind::Auth { .. }));
     }
     let error = Server::bind(ServerOptions::new("0.0.0.0:0".parse().unwrap())).unwrap_err();
@@ -161,7 +172,10 @@ fn settings_that_cannot_be_used_are_refused() {
         (config.clone().reducers(vec!["nowhere".to_owned()]), ["HERRINGBONE_REDUCERS", "\"nowhere\""]),
         (config.clone().reducers(vec!["host:99999".to_owned()]), ["HERRINGBONE_REDUCERS", "\"host:99999\""]),
         (config.clone().reducers(vec![":7".to_owned()]), ["HERRINGBONE_REDUCERS", "\":7\""]),
-        (config.clone().reducers(vec!["a:7".to_owned(), "a:7".to_owned()]), ["HERRINGBONE_REDUCERS", "twice"]),
+        (
+            config.clone().reducers(vec!["a:7".to_owned(), "a:7".to_owned()]),
+            ["HERRINGBONE_REDUCERS", "twice"],
+        ),
         (config.clone().staging_bytes(1), ["HERRINGBONE_STAGING_BYTES", "1 is not between"]),
         (config.clone().segment_bytes(1), ["HERRINGBONE_SEGMENT_BYTES", "1 is not between"]),
     ];
@@ -186,7 +200,10 @@ fn without_reducer(address: &str) {
         let began = Instant::now();
         let error = sum(&comm, 100_000).unwrap_err();
         assert!(began.elapsed() < Duration::from_secs(8));
-        assert!(matches!(error.kind(), ErrorKind::ReducerLost { address: at, .. } if at == address), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::ReducerLost { address: at, .. } if at == address),
+            "{error}"
+        );
         assert!(error.to_string().contains(address), "{error}");
         sum(&comm, 3).unwrap();
     });

@@ -110,7 +110,13 @@ impl Drop for Process {
 }
 
 /// Starts a world of processes, each of which says "formed" once it has.
-pub(crate) fn processes(what: &'static str, ranks: u32, over: Over, meet: &str, reducers: &[String]) -> Vec<Process> {
+pub(crate) fn processes(
+    what: &'static str,
+    ranks: u32,
+    over: Over,
+    meet: &str,
+    reducers: &[String],
+) -> Vec<Process> {
     let part = |rank| Part { what, rank, ranks, over, meet: meet.to_owned(), reducers: reducers.to_vec() };
     let started: Vec<Process> = (0..ranks).map(|rank| Process::start(&part(rank))).collect();
     for process in &started {

@@ -149,7 +149,7 @@ fn the_same_bits_with_any_number_of_reducers() {
     for ranks in 2..=8 {
         let all = All::new(ranks);
         for count in 0..=4 {
-            let transport = if (count + ranks as usize) % 2 == 0 { Transport::Shm } else { Transport::Tcp };
+            let transport = [Transport::Shm, Transport::Tcp][(count + ranks as usize) % 2];
             let world = World::new(ranks, transport).reducers(servers.first(count));
             all.check(&if count == 0 { world } else { world.segment_bytes(4096).forced("reduction_server") });
         }
