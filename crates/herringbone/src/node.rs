@@ -36,6 +36,8 @@ const REST: Duration = Duration::from_secs(1);
 const UNFREEZE: Duration = Duration::from_millis(1);
 /// How long what is left to send may take when a process leaves.
 const FLUSH: Duration = Duration::from_secs(10);
+/// How long others may take to close their ends.
+const HANG_UP: Duration = Duration::from_secs(1);
 const BELL: u64 = u64::MAX;
 
 /// Where the engine's wishes go.
@@ -152,6 +154,18 @@ impl Node {
         while began.elapsed() < FLUSH && !self.with(|engine| engine.is_flushed()) {
             self.turn();
             std::thread::yield_now();
+        }
+    }
+
+    /// Says on all sockets that nothing more will come, and reads on until the others have said so too: a socket that
+    /// is closed with unread data takes back what is still on its way out.
+    pub(crate) fn hang_up(&self) {
+        let began = Instant::now();
+        self.with(Engine::hang_up);
+        while began.elapsed() < HANG_UP && !self.with(|engine| engine.is_hung_up()) {
+            if !self.turn() {
+                std::thread::sleep(UNFREEZE);
+            }
         }
     }
 

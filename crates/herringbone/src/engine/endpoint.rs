@@ -5,7 +5,7 @@ use crate::{
     sys::{segment::Segment, span::Span},
     transport::{Outgoing, Payload, shm::Body, shm::ShmLink, tcp::TcpLink},
 };
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 /// How many eager messages may lie at their receiver, per link and direction.
 pub(crate) const EAGER_SLOTS: u16 = 64;
@@ -42,6 +42,8 @@ pub(crate) struct Endpoint {
     pub(crate) parked: u16,
     /// Whether its process is gone for good.
     pub(crate) dead: bool,
+    /// When it left in order: what it sent before still counts.
+    pub(crate) left: Option<Instant>,
 }
 
 impl Endpoint {
@@ -54,6 +56,7 @@ impl Endpoint {
             credits: Credits::new(EAGER_SLOTS),
             parked: 0,
             dead: false,
+            left: None,
         }
     }
 
@@ -63,6 +66,11 @@ impl Endpoint {
 
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self.link, Link::Lost { .. })
+    }
+
+    /// Whether nothing can be sent to it any more, and nobody there waits for it.
+    pub(crate) fn is_away(&self) -> bool {
+        self.is_lost() || self.left.is_some() && !self.is_up()
     }
 
     pub(crate) fn is_shared(&self) -> bool {

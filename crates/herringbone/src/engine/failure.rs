@@ -184,7 +184,7 @@ impl Engine {
         }
     }
 
-    fn fail(&mut self, key: OpKey, error: &Error, keep_memory: bool) {
+    pub(super) fn fail(&mut self, key: OpKey, error: &Error, keep_memory: bool) {
         let Some(operation) = self.ops.get_mut(key) else { return };
         if let Some(completion) = operation.completion.take() {
             operation.release_buffers();
@@ -197,7 +197,7 @@ impl Engine {
         self.end(key);
     }
 
-    /// A rank has died, or left. What it sent before is still used.
+    /// A rank has died. What it sent before is still used.
     pub(crate) fn lose(&mut self, index: u32, reason: &str, hub_is_gone: bool) {
         while self.receive_shared(index) || self.receive_socket(index) {}
         self.broken(index, crate::transport::Broken::Closed);
@@ -310,6 +310,7 @@ impl Engine {
             }
         }
         self.tick_queue(now);
+        self.tick_departures(now);
         self.tick_doom(now);
         self.groups
             .keys()

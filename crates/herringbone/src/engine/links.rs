@@ -29,11 +29,12 @@ impl Engine {
         moved
     }
 
-    /// Whether all sockets have taken what was in line for them.
+    /// Whether all links have taken what was in line for them.
     pub(crate) fn is_flushed(&mut self) -> bool {
         self.flush();
         self.endpoints.iter().all(|endpoint| match &endpoint.link {
             Link::Tcp(link) => link.is_flushed(),
+            Link::Shm(link) => link.is_flushed(),
             _ => true,
         })
     }
@@ -98,6 +99,9 @@ impl Engine {
         if !self.linked.contains(&index) {
             self.linked.push(index);
         }
+        if self.endpoints[index as usize].left.is_some() {
+            self.read_to_the_end(index);
+        }
         self.start_queued();
         self.flush();
     }
@@ -117,6 +121,9 @@ impl Engine {
         self.linked.retain(|at| *at != index);
         self.links += 1;
         self.events.push(Event::Broken { endpoint: index, reason });
+        if self.endpoints[index as usize].left.is_some() {
+            self.departed(index);
+        }
     }
 }
 

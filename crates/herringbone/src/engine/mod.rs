@@ -7,6 +7,7 @@ pub(crate) mod endpoint;
 pub(crate) mod failure;
 pub(crate) mod group;
 pub(crate) mod inbox;
+mod leave;
 mod links;
 pub(crate) mod stats;
 pub(crate) mod table;
@@ -271,6 +272,7 @@ impl Engine {
                         (header.group, header.sequence, header.generation) == (group, sequence, generation)
                     });
                     self.run(key);
+                    self.fail_if_any_departed(key);
                 }
                 Start::Never(error) => {
                     let Some(queued) = self.queue.remove(at) else { return };
@@ -300,6 +302,7 @@ impl Engine {
                 Link::Lost { .. } if self.endpoints[endpoint as usize].is_reducer => {
                     lost = Some(self.endpoints[endpoint as usize].name.clone());
                 }
+                _ if self.endpoints[endpoint as usize].left.is_some() => {}
                 Link::Lost { .. } if self.endpoints[endpoint as usize].dead => up = false,
                 Link::None | Link::Lost { .. } => {
                     self.endpoints[endpoint as usize].link = Link::Wanted;

@@ -230,7 +230,7 @@ impl Operation {
             let room = self.prepared.peers.iter().zip(&self.flows).all(|(peer, flow)| {
                 peer.sends == 0
                     || flow.window.has_room(self.begun)
-                    || io.endpoints[flow.endpoint as usize].is_lost()
+                    || io.endpoints[flow.endpoint as usize].is_away()
             });
             if !room {
                 return;
@@ -279,7 +279,7 @@ impl Operation {
         let read = self.prepared.peers.iter().zip(&self.flows).all(|(peer, flow)| {
             !self.keeps_slots_for(peer)
                 || flow.window.done() == segments
-                || io.endpoints[flow.endpoint as usize].is_lost()
+                || io.endpoints[flow.endpoint as usize].is_away()
         });
         match (read, self.is_worker) {
             (true, _) => Progress::Over,

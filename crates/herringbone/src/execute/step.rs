@@ -79,7 +79,7 @@ impl Operation {
         let endpoint = &mut io.endpoints[flow.endpoint as usize];
         let mut header = self.header(FrameKind::Data, segment);
         (header.index, header.length) = (lane_to.index, self.length(*from, *form, segment) as u32);
-        if endpoint.is_lost() {
+        if endpoint.is_away() {
             return true;
         }
         if !flow.window.is_open() {

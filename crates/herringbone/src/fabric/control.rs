@@ -275,7 +275,7 @@ impl Control {
         }
         self.gone.insert(rank, false);
         self.spread(rank, &Message::Leave { rank });
-        self.node.with(|engine| engine.lose(rank, "it left the group", false));
+        self.node.with(|engine| engine.leave(rank));
         if let Some(hub) = &mut self.hub {
             let directed = hub.lose(rank);
             self.direct(directed);
@@ -409,11 +409,11 @@ impl Control {
 
     fn close(&mut self) {
         self.closing = Some(Instant::now());
-        if self.hub.is_none() {
-            self.connections.values_mut().for_each(|connection| {
-                connection.say(&Message::Bye);
-            });
-        }
+        // Rank 0 leaves as a rank now and as the hub last.
+        let goodbye = if self.hub.is_some() { Message::Leave { rank: self.job.rank } } else { Message::Bye };
+        self.connections.values_mut().for_each(|connection| {
+            connection.say(&goodbye);
+        });
     }
 
     /// Rank 0 stays until the others have left, for a while; whoever leaves stays until its goodbye is sent.

@@ -159,6 +159,7 @@ impl Fabric {
         }
         self.node.flush_out();
         self.commands.send(Command::Close);
+        self.node.hang_up();
         self.node.close();
         for thread in threads.drain(..) {
             // A thread that panicked has nothing left to say.

@@ -180,6 +180,11 @@ impl ShmLink {
         moved
     }
 
+    /// Whether everything is in the ring.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// The next frame, if there is one.
     pub(crate) fn receive(&mut self) -> Result<Option<(Header, Option<Body>)>, Broken> {
         let mut words = [0; CELL_WORDS];

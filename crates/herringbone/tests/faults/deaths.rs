@@ -1,8 +1,8 @@
 //! Processes that die: whoever is left hears of it at once, with a name.
 
 use crate::{
-    process::{Part, Process, processes},
-    world::{Over, check_sums, each, meeting_place, sum, world},
+    process::{Part, Process, end_well, processes},
+    world::{Over, Together, check_sums, each, meeting_place, sum, world},
 };
 use herringbone::ErrorKind;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
@@ -33,7 +33,7 @@ fn kill(victim: u32, over: Over, keep_open: bool) -> Duration {
     }
     drop(copies);
     assert!(slowest < AT_ONCE, "{over:?}: it took {slowest:?}");
-    assert!(ranks.into_iter().all(Process::ends_well));
+    assert!(end_well(ranks));
     slowest
 }
 
@@ -105,7 +105,7 @@ fn a_killed_reducer_is_named_and_small_operations_go_on() {
         assert!(heard.duration_since(killed) < AT_ONCE, "{:?}", heard.duration_since(killed));
         assert_eq!(rank.hear(Duration::from_secs(20)).1, "small sums work");
     }
-    assert!(ranks.into_iter().all(Process::ends_well));
+    assert!(end_well(ranks));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn processes_that_end_after_their_last_operation_harm_nobody() {
     for round in 0..10 {
         let over = Over::ALL[round % 2];
         let ranks = processes("once", 3, over, &meeting_place(), &[]);
-        assert!(ranks.into_iter().all(Process::ends_well), "{over:?}");
+        assert!(end_well(ranks), "{over:?}");
     }
 }
 
@@ -139,6 +139,7 @@ fn ranks_that_leave_after_their_last_operation_harm_nobody() {
 #[test]
 fn a_rank_that_leaves_early_is_named() {
     for over in Over::ALL {
+        let told = Together::new(2);
         world(3, over, |comm| {
             check_sums(comm);
             if comm.rank() == 2 {
@@ -149,6 +150,7 @@ fn a_rank_that_leaves_early_is_named() {
             assert!(matches!(error.kind(), ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
             let text = error.to_string();
             assert!(text.contains("rank 2 is lost") && text.contains("left"), "{text}");
+            told.wait();
         });
     }
 }

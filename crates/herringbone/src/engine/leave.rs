@@ -1,0 +1,90 @@
+//! Ranks that leave in order: they have finished their part, and nobody is to be harmed.
+//!
+//! What a rank sent before it left is still used, also by operations that begin only later here: its frames are read
+//! to the end, and what it left in shared memory stays mapped. Only an operation that needs more of it fails.
+
+use super::{Engine, endpoint::Link, failure};
+use crate::{
+    core::session::Cause,
+    execute::operation::{OpKey, Operation},
+    transport::Broken,
+};
+use std::time::{Duration, Instant};
+
+/// How long a link may be on its way from a rank that has left: it made it before, for what it had to send.
+const UNDER_WAY: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// A rank has left. What it sent is read to its end: at once in shared memory, until the end of a socket, and, if a
+    /// link is still under way, once that is there.
+    pub(crate) fn leave(&mut self, index: u32) {
+        self.endpoints[index as usize].left = Some(Instant::now());
+        self.read_to_the_end(index);
+        self.start_queued();
+    }
+
+    pub(super) fn read_to_the_end(&mut self, index: u32) {
+        while self.receive_shared(index) {}
+        if self.endpoints[index as usize].is_shared() {
+            self.broken(index, Broken::Closed);
+        }
+    }
+
+    /// Links that did not come from ranks that have left will not come any more.
+    pub(super) fn tick_departures(&mut self, now: Instant) {
+        for index in 0..self.endpoints.len() as u32 {
+            let endpoint = &mut self.endpoints[index as usize];
+            let late = endpoint.left.is_some_and(|left| now.saturating_duration_since(left) >= UNDER_WAY);
+            if late && matches!(endpoint.link, Link::None | Link::Wanted) {
+                endpoint.lose("it left the group".to_owned());
+                self.departed(index);
+            }
+        }
+    }
+
+    /// Nothing more will come from a rank that has left.
+    pub(super) fn departed(&mut self, index: u32) {
+        self.start_queued();
+        for key in self.ops.keys() {
+            self.fail_if_departed(key, index);
+        }
+        self.finished = true;
+    }
+
+    /// An operation that has just begun may need what somebody who left never sent.
+    pub(super) fn fail_if_any_departed(&mut self, key: OpKey) {
+        for index in 0..self.endpoints.len() as u32 {
+            let endpoint = &self.endpoints[index as usize];
+            if endpoint.left.is_some() && endpoint.is_lost() {
+                self.fail_if_departed(key, index);
+            }
+        }
+    }
+
+    fn fail_if_departed(&mut self, key: OpKey, index: u32) {
+        let needs = |operation: &&Operation| operation.completion.is_some() && operation.needs(index);
+        let Some(operation) = self.ops.get(key).filter(needs) else { return };
+        let (group, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
+        let cause = Cause::PeerLost { ranks: vec![index] };
+        if let Some(group) = self.groups.get_mut(&group) {
+            group.member.fail(sequence);
+        }
+        self.fail(key, &failure::error(&cause), true);
+        self.call_for_fence(group, cause);
+    }
+
+    /// Says on all sockets that nothing more will come.
+    pub(crate) fn hang_up(&mut self) {
+        for endpoint in &self.endpoints {
+            if let Link::Tcp(link) = &endpoint.link {
+                // A socket that is broken needs no goodbye.
+                let _gone = rustix::net::shutdown(link.fd(), rustix::net::Shutdown::Write);
+            }
+        }
+    }
+
+    /// Whether all sockets have been closed from the other end too.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        self.endpoints.iter().all(|endpoint| !matches!(endpoint.link, Link::Tcp(_) | Link::Busy))
+    }
+}
