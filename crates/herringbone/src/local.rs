@@ -31,7 +31,7 @@ use std::{collections::BTreeMap, io, os::unix::net::UnixStream, time::Duration};
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if the system has no room for the ranks' memory and connections; [`ErrorKind::Config`] for a size of 0.
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) if the system has no room for the ranks' memory and connections; [`ErrorKind::Config`](crate::ErrorKind::Config) for a size of 0.
 pub fn local(size: u32) -> Result<Vec<Communicator>> {
     local_with(Config::new(0, size, crate::Rendezvous::Tcp(String::new())))
 }

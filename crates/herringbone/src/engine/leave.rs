@@ -19,6 +19,10 @@ impl Engine {
     /// link is still under way, once that is there.
     pub(crate) fn leave(&mut self, index: u32) {
         self.endpoints[index as usize].left = Some(Instant::now());
+        if self.endpoints[index as usize].is_lost() {
+            // Its socket was read to the end before its goodbye came.
+            return self.departed(index);
+        }
         self.read_to_the_end(index);
         self.start_queued();
     }

@@ -139,9 +139,10 @@ fn ranks_that_leave_after_their_last_operation_harm_nobody() {
 #[test]
 fn a_rank_that_leaves_early_is_named() {
     for over in Over::ALL {
-        let told = Together::new(2);
+        let (summed, told) = (Together::new(3), Together::new(2));
         world(3, over, |comm| {
             check_sums(comm);
+            summed.wait();
             if comm.rank() == 2 {
                 comm.close();
                 return;
