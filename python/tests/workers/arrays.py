@@ -189,6 +189,8 @@ def ctrl_c_ends_a_wait() -> None:
     group.barrier()
     work = None
     if group.rank == 0:
+        # A shell that starts jobs in the background has them ignore Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         work = group.barrier(async_op=True)
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         error_of(KeyboardInterrupt, work.wait)

@@ -185,8 +185,21 @@ fn explain(cause: Cause, reports: &BTreeMap<Rank, Report>) -> Cause {
     let differ = |issued: &[(Rank, Fingerprint)]| issued.iter().any(|(_, one)| *one != issued[0].1);
     match issued.into_iter().find(|(_, issued)| differ(issued)) {
         Some((sequence, issued)) => Cause::Mismatch(Mismatch::new(sequence, issued)),
-        None => cause,
+        None => name_the_late(cause, reports),
     }
+}
+
+/// Who waits for a reducer cannot tell whom that waits for: it is the members that have not come to the operation.
+fn name_the_late(mut cause: Cause, reports: &BTreeMap<Rank, Report>) -> Cause {
+    if let Cause::Timeout { operation, waiting_for, .. } = &mut cause {
+        let is_late = |report: &Report| report.next <= operation.sequence;
+        let late: Vec<Rank> =
+            reports.iter().filter(|(_, report)| is_late(report)).map(|(&rank, _)| rank).collect();
+        if !late.is_empty() {
+            *waiting_for = late;
+        }
+    }
+    cause
 }
 
 fn show(to: Rank, waiting: &Waiting) -> Directed {
