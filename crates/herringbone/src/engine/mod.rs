@@ -181,6 +181,12 @@ impl Engine {
     /// # Errors
     /// [`Refused::Frozen`] while a fence is under way: to be tried again after its decision.
     pub(crate) fn issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
+        let result = self.try_issue(issue);
+        self.stats.failed += u64::from(matches!(result, Err(Refused::Failed(_))));
+        result
+    }
+
+    fn try_issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
         let group = self.groups.get_mut(&issue.group).ok_or_else(|| Error::new(ErrorKind::Closed))?;
         let me = group.settings.me;
         let planned = group.plan(issue.call).map_err(|error| error.at(me))?;

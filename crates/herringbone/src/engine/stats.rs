@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 pub struct Stats {
     /// Operations that were completed, by collective and algorithm.
     pub operations: BTreeMap<(&'static str, String), u64>,
-    /// Operations that failed.
+    /// Operations that failed, and calls that did not become operations.
     pub failed: u64,
     /// Payload bytes exchanged with other workers through shared memory.
     pub workers_shm: Moved,
