@@ -1,5 +1,5 @@
 //! Compiling one rank's program for one kind of call: a flat array of instructions with resolved places and
-//! predecessor counts, so that running it costs no allocation, lock, closure or queue per operation.
+//! predecessor counts, made once. Running it copies the counts; no closure or queue per variable is involved.
 
 use crate::core::{
     collective::Collective,
