@@ -113,7 +113,7 @@ impl Communicator {
         let timeout = waiting::duration(timeout)?;
         // SAFETY: the Python modules that call this promise it; see `memory::regions`.
         let (input, output) = unsafe { memory::regions(source, target, keep) };
-        let request = Request { collective, dtype, op, count, input, output, timeout };
+        let request = Request { collective, dtype, op, count, priority: 0, input, output, timeout };
         let pending = py.detach(|| self.inner.submit(request)).map_err(|error| errors::to_python(&error))?;
         Ok(Pending(pending))
     }

@@ -9,9 +9,13 @@
 //! | N is 1 | `radix`, which then only finishes the input |
 //! | N at most [`ONE_SHOT_RANKS`] and N K at most [`ONE_SHOT_BYTES`] | `one_shot` |
 //! | K at most [`DOUBLING_BYTES`] | `doubling` |
-//! | there are reducers and K is at least [`REDUCTION_SERVER_BYTES`] | `reduction_server` |
+//! | K is at least [`REDUCTION_SERVER_BYTES`] and the busiest link carries less with reducers than without | `reduction_server` |
 //! | N at most [`SHARDED_RANKS`] | `radix`, a single stage |
 //! | else | `radix` with factors of [`FACTOR`] |
+//!
+//! What the busiest link carries each way, with m workers behind a host's link and k reducers behind one each: 2 m (N-m)/N K
+//! without reducers, as in `radix`; with them m K at a worker's host and N/k K at a reducer's. So with one worker on a host, N
+//! reducers nearly halve it, and fewer than N/2 + 1 or so are not worth it. Workers that all share a host need no link.
 //!
 //! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in one stage or several as above; a barrier
 //! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `doubling`.
@@ -122,14 +126,31 @@ fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
         let why = format!("few rounds, and {bytes} B are at most {DOUBLING_BYTES}");
         Choice { algorithm: Algorithm::Doubling, why }
     } else if reducers > 0 && bytes >= REDUCTION_SERVER_BYTES {
-        let why = format!(
-            "{reducers} reducers, so each worker moves its buffer once each way, and {bytes} B are at least \
-             {REDUCTION_SERVER_BYTES}"
-        );
-        Choice { algorithm: Algorithm::ReductionServer, why }
+        served(workers, request)
     } else {
         scattered(request.group)
     }
+}
+
+/// With reducers or without: whichever leaves less to the busiest link.
+fn served(workers: u32, request: &Request<'_>) -> Choice {
+    let Request { bytes, reducers, hosts, .. } = *request;
+    let busiest = |host: &u32| hosts.iter().filter(|other| *other == host).count() as u64;
+    let (m, n, k) = (hosts.iter().map(busiest).max().unwrap_or(1), u64::from(workers), u64::from(reducers));
+    // In units of K / (N k).
+    let (with, without) = ((m * n * k).max(n * n), 2 * m * (n - m) * k);
+    let of_buffer = |units: u64| units as f64 / (n * k) as f64;
+    let compared = format!(
+        "the busiest link carries {:.2} of the buffer each way with {reducers} reducers, {:.2} without",
+        of_buffer(with),
+        of_buffer(without)
+    );
+    if with < without {
+        let why = format!("{compared}, and {bytes} B are at least {REDUCTION_SERVER_BYTES}");
+        return Choice { algorithm: Algorithm::ReductionServer, why };
+    }
+    let Choice { algorithm, why } = scattered(request.group);
+    Choice { algorithm, why: format!("{compared}; {why}") }
 }
 
 fn scattered(group: &Group) -> Choice {

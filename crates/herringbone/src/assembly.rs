@@ -15,7 +15,7 @@ use crate::{
         wire_up::Mapping,
     },
     node::Node,
-    sys::{doorbell::Bell, fork::Guarded, segment::Segment, socket},
+    sys::{doorbell::Bell, fork::Guarded, heap::Heap, segment::Segment, socket},
     transport::shm::{self, Layout},
 };
 use rustix::event::epoll;
@@ -130,20 +130,33 @@ pub(crate) struct Doors {
     pub(crate) linger: Duration,
 }
 
+/// How much memory the machine has. A heap of that size takes memory only where it is used.
+fn all_memory() -> usize {
+    let info = rustix::system::sysinfo();
+    (info.totalram as usize).saturating_mul(info.mem_unit as usize)
+}
+
 impl Parts {
     pub(crate) fn new(job: &Job, allowed: bool, staging: usize) -> io::Result<Self> {
         let mates = job.mates();
-        let layout = Layout { mates: mates.len(), pool: staging };
-        let segment = Segment::create("herringbone", layout.bytes()).map_err(io::Error::other)?;
+        let mut layout = Layout { mates: mates.len(), pool: staging, heap: all_memory() };
+        let segment = Segment::create("herringbone", layout.bytes()).or_else(|_| {
+            // Less address space than memory: then there is none for users' buffers.
+            layout.heap = 0;
+            Segment::create("herringbone", layout.bytes())
+        });
+        let segment = segment.map_err(io::Error::other)?;
         shm::stamp(&segment, job.id, job.rank, job.incarnation);
         let segment = Arc::new(segment);
-        let pool = layout.pool_at()..layout.bytes();
+        let pool = layout.pool_at()..layout.pool_at() + staging;
+        let heap = Heap::new(segment.clone(), layout.heap_at()..layout.bytes());
         let endpoints = (0..job.world + job.reducers.len() as u32)
             .map(|endpoint| Endpoint::new(job.name(endpoint), endpoint >= job.world))
             .collect();
         let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let engine =
-            Engine::new(job.rank, endpoints, Staging::new(segment.clone(), pool), poller.clone(), false);
+        let staging = Staging::new(segment.clone(), pool);
+        let mut engine = Engine::new(job.rank, endpoints, staging, poller.clone(), false);
+        engine.heap = Some(heap);
         let mapping = Mapping { segment, bell: Arc::new(Bell::new()?), layout, mates, allowed };
         Ok(Self { mapping, engine, poller })
     }

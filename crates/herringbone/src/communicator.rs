@@ -11,13 +11,14 @@ use crate::{
         wire::digest,
     },
     engine::{
-        Issue,
+        begin::Issue,
         group::{Group, Settings},
         stats::Stats,
     },
     execute::prepare::{Call, Sizing},
     fabric::{Fabric, control::Command, formation},
     sys::{
+        heap::Mapped,
         plain::Plain,
         region::{Owned, Region},
     },
@@ -85,6 +86,10 @@ pub struct Request {
     pub op: ReduceOp,
     /// How many elements: of the whole buffer, or of one rank's part for reduce_scatter and all_gather.
     pub count: usize,
+    /// How urgent it is; the same on all ranks. Messages of a higher priority go first wherever they wait for a socket.
+    /// Above 0 an operation is *urgent*: it has slots of its own, so it begins even if ordinary operations that were
+    /// issued before it have taken all memory, and overtakes them at their next segment.
+    pub priority: i32,
     /// The input. May be the output.
     pub input: Region,
     /// The output.
@@ -251,6 +256,7 @@ impl Communicator {
             dtype: T::DTYPE,
             op,
             count,
+            priority: 0,
             input: region.clone(),
             output: region,
             timeout: None,
@@ -339,7 +345,7 @@ impl Communicator {
         input: Region,
         output: Region,
     ) -> Result<()> {
-        let request = Request { collective, dtype, op, count, input, output, timeout: None };
+        let request = Request { collective, dtype, op, count, priority: 0, input, output, timeout: None };
         self.issue(request, true)?.wait()
     }
 
@@ -362,11 +368,11 @@ impl Communicator {
     fn issue(&self, request: Request, waits: bool) -> Result<Pending> {
         self.check_usable()?;
         self.check_request(&request).map_err(|error| error.at(self.rank()))?;
-        let Request { collective, dtype, op, count, input, output, timeout } = request;
+        let Request { collective, dtype, op, count, priority, input, output, timeout } = request;
         let timeout =
             timeout.unwrap_or_else(|| *self.group.timeout.lock().unwrap_or_else(PoisonError::into_inner));
         let call = Call { collective, dtype, op, count };
-        let issue = Issue { group: self.group.number, call, input, output, timeout: Some(timeout) };
+        let issue = Issue { group: self.group.number, call, priority, input, output, timeout: Some(timeout) };
         self.fabric.node.submit(issue, waits)
     }
 
@@ -402,9 +408,28 @@ impl Communicator {
         Ok(())
     }
 
+    /// `count` zeroed elements in memory that all ranks of this host map. An all-reduce in place of such a buffer, on all
+    /// ranks of a host, needs no copies: every rank folds its part of it in one pass over the others' buffers and writes
+    /// the result there. Any other collective takes it like any other memory.
+    ///
+    /// The buffer may outlive the communicator. Forked children do not have it. See [`Mapped`] for what a process that is
+    /// stopped in the middle of an operation could still do to it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if there is not so much memory.
+    pub fn allocate<T: Plain>(&self, count: usize) -> Result<Mapped<T>> {
+        self.check_usable()?;
+        let heap = self.fabric.node.with(|engine| engine.heap.clone());
+        heap.and_then(|heap| heap.allocate(count)).ok_or_else(|| {
+            let bytes = count.saturating_mul(size_of::<T>());
+            let problem = format!("{bytes} bytes of mapped memory are more than there is left");
+            Error::config("a mapped buffer", problem).at(self.rank())
+        })
+    }
+
     /// What moved where, since the communicator's fabric was formed; of all its groups together.
     pub fn stats(&self) -> Stats {
-        self.fabric.node.with(|engine| engine.stats.clone())
+        self.fabric.node.with(|engine| engine.counted())
     }
 
     /// How this rank takes part, in a line.
@@ -421,7 +446,9 @@ impl Communicator {
         self.fabric.node.with(|engine| {
             let group =
                 engine.groups.get_mut(&self.group.number).ok_or_else(|| Error::new(ErrorKind::Closed))?;
-            group.plan(call).map(|planned| format!("{}: {}", planned.algorithm, planned.why))
+            group
+                .plan(call, &mut engine.stats)
+                .map(|planned| format!("{}: {}", planned.algorithm, planned.why))
         })
     }
 

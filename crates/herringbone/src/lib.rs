@@ -45,7 +45,7 @@ pub use communicator::{Communicator, Request, Work};
 pub use config::{Config, Rendezvous, Transport, token_from_env, token_from_file};
 pub use engine::stats::{Moved, Stats};
 pub use error::{Error, ErrorKind, Result};
-pub use herringbone_sys::{plain::Plain, region::Region};
+pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};
 pub use local::{local, local_with};
 pub use rendezvous::{Store, StoreError};
 pub use work::Pending;

@@ -2,11 +2,16 @@
 //!
 //! Whoever waits for an operation drives: it takes turns, spins a little, yields, and then sleeps until a socket, a
 //! host-mate's bell or a death wakes it. Only one thread sleeps on the poller; others sleep until an operation ends
-//! or the poller is free. When nobody waits and there is work, a background thread drives.
+//! or the poller is free. When nobody waits and there is work, a background thread drives; it is told of work when it
+//! is submitted and nobody drives, or left by whoever drove, and never otherwise.
 
 use crate::{
     Result,
-    engine::{Engine, Event, Issue, Refused},
+    engine::{
+        Engine, Event,
+        begin::{Issue, Refused},
+        links::Haste,
+    },
     sys::{doorbell, doorbell::Bell, segment::Segment},
     transport::shm,
     work::{Completion, Pending},
@@ -24,10 +29,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Tries before yielding, when there is a core for every rank of the host, and when there is not.
-const SPINS: [u32; 2] = [500, 10];
-/// Tries before sleeping.
-const YIELDS: u32 = 60;
+/// Turns before yielding, when there is a core for every rank of the host, and when there is not.
+const SPINS: [u32; 2] = [500, 2];
+/// Turns that are taken without letting go of the engine.
+const AT_ONCE: u32 = 20;
 /// The longest sleep: a bound on what a lost wake-up could cost.
 const NAP: Duration = Duration::from_millis(100);
 /// How often the background thread looks whether it was forgotten.
@@ -39,6 +44,17 @@ const FLUSH: Duration = Duration::from_secs(10);
 /// How long others may take to close their ends.
 const HANG_UP: Duration = Duration::from_secs(1);
 const BELL: u64 = u64::MAX;
+/// How many events one sleep may end with.
+const EVENTS: usize = 64;
+
+/// How often to yield before sleeping.
+fn yields(haste: Haste) -> u32 {
+    match haste {
+        Haste::Memory => 400,
+        Haste::Message => 20,
+        Haste::Stream => 0,
+    }
+}
 
 /// Where the engine's wishes go.
 pub(crate) trait Surroundings: Send + Sync {
@@ -54,7 +70,10 @@ pub(crate) struct Node {
     segment: Arc<Segment>,
     spins: u32,
     role: Mutex<Role>,
+    /// Told when an operation ended, or the poller is free.
     changed: Condvar,
+    /// Told when there is something for the background thread to do.
+    work: Condvar,
     users: AtomicU32,
     sleepers: AtomicU32,
     /// Whether a thread sleeps on the poller, or looks a last time before it does.
@@ -88,6 +107,7 @@ impl Node {
             spins: SPINS[usize::from(ranks_here > cores)],
             role: Mutex::default(),
             changed: Condvar::new(),
+            work: Condvar::new(),
             users: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             napping: AtomicBool::new(false),
@@ -131,11 +151,18 @@ impl Node {
     /// Issues an operation. Unless the caller is about to wait for it, the background thread is told.
     pub(crate) fn submit(self: &Arc<Self>, issue: Issue, waits: bool) -> Result<Pending> {
         let completion = self.issue(&issue)?;
-        if !waits && !completion.is_done() && self.sleepers.load(Ordering::SeqCst) > 0 {
-            let _role = self.role();
-            self.changed.notify_all();
+        if !waits && !completion.is_done() {
+            self.leave_to_background();
         }
         Ok(Pending { node: self.clone(), completion })
+    }
+
+    /// Has the background thread drive, unless somebody does, who will look again before leaving.
+    fn leave_to_background(&self) {
+        if self.users.load(Ordering::SeqCst) == 0 {
+            let _role = self.role();
+            self.work.notify_one();
+        }
     }
 
     fn issue(&self, issue: &Issue) -> Result<Arc<Completion>> {
@@ -180,6 +207,16 @@ impl Node {
         }
     }
 
+    /// Takes turns until something moves, up to as many as may be taken before others have to get a chance. Returns
+    /// whether anything moved, and what can be expected if not.
+    fn turns(&self, most: u32) -> (bool, Option<Haste>) {
+        let Ok(mut engine) = self.engine.try_lock() else { return (false, None) };
+        let moved = (0..most).any(|_| engine.turn());
+        let haste = engine.haste();
+        self.aftermath(engine);
+        (moved, Some(haste))
+    }
+
     /// Drives until an operation is over, or for at most `limit`.
     pub(crate) fn wait(&self, completion: &Completion, limit: Option<Duration>) {
         if completion.is_done() {
@@ -194,27 +231,27 @@ impl Node {
         let idle = engine.is_idle();
         drop(engine);
         if !idle {
-            let _role = self.role();
-            self.changed.notify_all();
+            self.leave_to_background();
         }
     }
 
     fn drive(&self, done: impl Fn() -> bool, limit: Option<Duration>) {
         let nap = limit.map_or(NAP, |limit| limit.min(NAP));
-        let mut tries = 0;
+        let (mut turns, mut yielded) = (0, 0);
         while !done() {
-            if self.turn() {
-                tries = 0;
-                continue;
-            }
-            tries += 1;
-            if tries < self.spins {
+            let most = AT_ONCE.min(self.spins.saturating_sub(turns)).max(1);
+            let (moved, haste) = self.turns(most);
+            turns += most;
+            if moved {
+                (turns, yielded) = (0, 0);
+            } else if turns < self.spins {
                 std::hint::spin_loop();
-            } else if tries < self.spins + YIELDS {
+            } else if haste.is_none_or(|haste| yielded < yields(haste)) {
+                yielded += 1;
                 std::thread::yield_now();
             } else {
                 self.sleep(&done, nap);
-                tries = self.spins;
+                (turns, yielded) = (self.spins, 0);
             }
         }
     }
@@ -238,22 +275,26 @@ impl Node {
         doorbell::announce_sleep(shm::sleeping(&self.segment));
         if !self.turn() && !done() {
             self.poll(nap);
+        } else {
+            doorbell::awake(shm::sleeping(&self.segment));
         }
-        doorbell::awake(shm::sleeping(&self.segment));
         self.napping.store(false, Ordering::SeqCst);
         self.role().taken = false;
         self.changed.notify_all();
     }
 
     fn poll(&self, nap: Duration) {
-        let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; 8];
+        let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let nap =
             rustix::time::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
+        let events = epoll::wait(&*self.poller, &mut room[..], Some(&nap));
+        doorbell::awake(shm::sleeping(&self.segment));
         // An interrupted or failed wait is a short one.
-        let Ok((events, _)) = epoll::wait(&*self.poller, &mut room[..], Some(&nap)) else { return };
+        let Ok((events, _)) = events else { return };
         if events.iter().any(|event| event.data.u64() == BELL) {
             let _rung = self.bell.drain();
         }
+        self.with(|engine| engine.receive_ready(events));
     }
 
     /// Wakes whoever sleeps on the poller.
@@ -271,11 +312,9 @@ impl Node {
     fn background(&self) {
         while !self.closing.load(Ordering::SeqCst) {
             let mut role = self.role();
-            self.sleepers.fetch_add(1, Ordering::SeqCst);
-            while !self.closing.load(Ordering::SeqCst) && (role.taken || self.stands_back()) {
-                role = self.changed.wait_timeout(role, REST).unwrap_or_else(PoisonError::into_inner).0;
+            while !self.closing.load(Ordering::SeqCst) && self.stands_back() {
+                role = self.work.wait_timeout(role, REST).unwrap_or_else(PoisonError::into_inner).0;
             }
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
             drop(role);
             self.drive(|| self.closing.load(Ordering::SeqCst) || self.stands_back(), None);
         }
@@ -292,6 +331,7 @@ impl Node {
         self.wake();
         let _role = self.role();
         self.changed.notify_all();
+        self.work.notify_all();
     }
 
     /// Drives until the node is closed: a reducer's thread.

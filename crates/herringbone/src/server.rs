@@ -275,7 +275,7 @@ impl Shared {
 
 impl Job {
     fn begin(world: u32, staging: usize, number: u64, server: Weak<Shared>) -> io::Result<Arc<Self>> {
-        let layout = Layout { mates: 0, pool: staging };
+        let layout = Layout { mates: 0, pool: staging, heap: 0 };
         let segment = Segment::create("herringbone-reducer", layout.bytes()).map_err(io::Error::other)?;
         let pool = layout.pool_at()..layout.bytes();
         let mut endpoints: Vec<Endpoint> =
@@ -308,7 +308,7 @@ impl Job {
     }
 
     fn moved(&self) -> (u64, u64) {
-        let stats = self.node.with(|engine| engine.stats.clone());
+        let stats = self.node.with(|engine| engine.counted());
         (stats.workers_tcp.received, stats.workers_tcp.sent)
     }
 }

@@ -9,6 +9,7 @@
 //! | [`span`] | raw memory that others may write at the same time: copies, checksums, never a reference to its bytes |
 //! | [`region`] | memory kept across calls: owned, or lent and *revoked* before the lender may touch it again |
 //! | [`segment`] | memory shared with other processes: sealed memfds, gone with the last process that maps them |
+//! | [`heap`] | buffers in a segment, for users |
 //! | [`ring`], [`doorbell`] | messages of at most 15 words through a segment without locks, and sleeping without lost wake-ups |
 //! | [`socket`], [`pidfd`] | sockets into and out of spans, descriptors passed between processes, deaths of processes |
 //! | [`fork`] | a child that keeps no descriptor of its parent's fabric open, and knows that it is a child |
@@ -18,7 +19,7 @@
 //! What lies in a [`region`] is touched by one thread at a time; the types see to that. What lies in a [`segment`] is
 //! mapped by other processes too, and no type system reaches into those: a faulty one may write at any moment. So the
 //! code here reads such memory only with raw copies, atomics and vector loads, never through a reference to its
-//! bytes, and never lets a value that it read there decide about an address, a length or a loop. A race can make
+//! bytes (but those of a [`heap`]'s buffers, which their owner lends out as a whole), and never lets a value that it read there decide about an address, a length or a loop. A race can make
 //! numbers wrong and nothing else; the protocol of grants, and a checksum on sockets, keep it from happening.
 
 pub mod sync;
@@ -30,6 +31,8 @@ pub mod span;
 pub mod region;
 
 pub mod segment;
+
+pub mod heap;
 
 pub mod ring;
 

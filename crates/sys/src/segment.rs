@@ -6,7 +6,7 @@
 
 use crate::fork::{self, Guarded};
 use crate::span::{Kind, Span};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fmt;
@@ -140,6 +140,22 @@ impl Segment {
     #[allow(clippy::len_without_is_empty, reason = "no segment is empty")]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Where this process has it.
+    pub(crate) fn address(&self) -> usize {
+        self.start.addr().get()
+    }
+
+    /// Whether it is mapped here: not in a forked child.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
+    /// Gives the pages of `range`, whole ones, back to the system; they are zero again.
+    pub(crate) fn discard(&self, range: Range<usize>) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&*self.descriptor, flags, range.start as u64, range.len() as u64)?)
     }
 
     /// Its descriptor, to be passed to another process of the host.

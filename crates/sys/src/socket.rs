@@ -29,6 +29,9 @@ pub const MOST_DESCRIPTORS: usize = 16;
 /// Socket buffers large enough for a fast local network: half again the throughput of the usual ones on loopback.
 const BUFFER_BYTES: usize = 4 << 20;
 
+/// How many bytes a socket takes that cannot be sent yet: what an urgent message may have to wait for.
+const UNSENT_BYTES: libc::c_int = 256 << 10;
+
 /// A piece of what is sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Part<'a> {
@@ -207,8 +210,9 @@ unsafe fn socket_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, mut valu
     if code == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets up a TCP socket for collectives: no delay, large buffers where the system lets us, and an error when sent
-/// data stays unacknowledged for `silence`, instead of the quarter of an hour that TCP would wait.
+/// Sets up a TCP socket for collectives: no delay, large buffers where the system lets us but little in them that cannot
+/// be sent yet, and an error when sent data stays unacknowledged for `silence`, instead of the quarter of an hour that
+/// TCP would wait.
 ///
 /// A buffer is left to the kernel's own tuning where its limit (`net.core.rmem_max`, `wmem_max`) would give us less
 /// than that tuning does.
@@ -218,6 +222,7 @@ unsafe fn socket_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, mut valu
 pub fn tune_tcp(socket: impl AsFd, silence: Duration) -> io::Result<()> {
     sockopt::set_tcp_nodelay(&socket, true)?;
     sockopt::set_tcp_user_timeout(&socket, silence.as_millis().max(1).try_into().unwrap_or(u32::MAX))?;
+    set_unsent_limit(socket.as_fd())?;
     let enough = |limit: &str| {
         let limit = fs::read_to_string(limit).ok().and_then(|text| text.trim().parse::<usize>().ok());
         limit.is_some_and(|limit| limit >= BUFFER_BYTES)
@@ -233,6 +238,14 @@ pub fn tune_tcp(socket: impl AsFd, silence: Duration) -> io::Result<()> {
         sockopt::set_socket_send_buffer_size(&socket, BUFFER_BYTES)?;
     }
     Ok(())
+}
+
+fn set_unsent_limit(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let (option, bytes) = (libc::TCP_NOTSENT_LOWAT, UNSENT_BYTES);
+    let (place, len) = ((&raw const bytes).cast(), size_of_val(&bytes) as libc::socklen_t);
+    // SAFETY: `place` is valid for reading `len` bytes.
+    let code = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, option, place, len) };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A number that processes of one host, in one network namespace, share: the kernel's boot and the namespace, hashed.

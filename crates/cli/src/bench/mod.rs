@@ -54,6 +54,9 @@ pub(crate) struct Options {
     /// BENCH_BUDGET_S, BENCH_OUT, and a reducer at port 7070 of each of BENCH_EXTRA_HOSTS
     #[arg(long)]
     rig: bool,
+    /// With --rig: buffers in memory that all ranks of a host map, as from Communicator::allocate
+    #[arg(long, requires = "rig")]
+    mapped: bool,
     /// Started by --processes: ends with its parent
     #[arg(long, hide = true)]
     child: bool,
@@ -73,7 +76,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Failure> {
     let options = &Options { collective: with_root(options)?, ..options.clone() };
     if options.rig {
-        return rig::run();
+        return rig::run(options.mapped);
     }
     if let Some(ranks) = options.local {
         return ranks::threads(ranks, out, |communicator, out| rows(options, communicator, out));

@@ -51,6 +51,10 @@ pub(super) fn processes(ranks: u32, reducers: u32, args: &[OsString]) -> Result<
         }
         if !reducers.is_empty() {
             command.env("HERRINGBONE_REDUCERS", reducers.join(","));
+            // On one host nothing else would make them worth using.
+            if std::env::var_os("HERRINGBONE_ALGORITHM").is_none() {
+                command.env("HERRINGBONE_ALGORITHM", "reduction_server");
+            }
         }
         family.start(format!("rank {rank}"), &mut command, true)?;
     }

@@ -12,7 +12,8 @@ use std::{env, fs::File, io::Write, path::PathBuf, time::Duration};
 
 const REDUCER_PORT: u16 = 7070;
 
-pub(super) fn run() -> Result<Outcome, Failure> {
+/// `mapped`: with buffers that all ranks of a host map.
+pub(super) fn run(mapped: bool) -> Result<Outcome, Failure> {
     let communicator = Communicator::connect(config()?)?;
     let budget = Duration::from_secs_f64(setting("BENCH_BUDGET_S", 0.5)?);
     let folder = env::var_os("BENCH_OUT").map_or(PathBuf::from("."), PathBuf::from);
@@ -21,7 +22,11 @@ pub(super) fn run() -> Result<Outcome, Failure> {
         File::create(&path).map_err(Failure::system(format!("cannot create {}", path.display())))?;
     let mut all = true;
     for bytes in sizes()? {
-        let (line, ok) = one(&communicator, bytes, budget)?;
+        let (line, ok) = if mapped {
+            one(&communicator, &mut communicator.allocate(bytes / size_of::<f32>())?, budget)?
+        } else {
+            one(&communicator, Pages::<f32>::new(bytes / size_of::<f32>()).get(), budget)?
+        };
         all &= ok;
         writeln!(out, "{line}").map_err(Failure::system(format!("cannot write {}", path.display())))?;
     }
@@ -58,10 +63,8 @@ fn parsed<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, Failure> {
 }
 
 /// One line of the result, and whether the checked result was right.
-fn one(communicator: &Communicator, bytes: usize, budget: Duration) -> Result<(String, bool), Failure> {
+fn one(communicator: &Communicator, buffer: &mut [f32], budget: Duration) -> Result<(String, bool), Failure> {
     let (rank, ranks) = (communicator.rank() as usize, communicator.size() as usize);
-    let mut pages = Pages::<f32>::new(bytes / size_of::<f32>());
-    let buffer = pages.get();
     for (index, element) in buffer.iter_mut().enumerate() {
         *element = ((rank + 1) * (index % 17 + 1)) as f32;
     }
@@ -71,7 +74,7 @@ fn one(communicator: &Communicator, bytes: usize, budget: Duration) -> Result<(S
     buffer.fill(0.0);
     let timing = time(communicator, budget, || Ok(communicator.all_reduce(buffer, ReduceOp::Sum)?))?;
     let line = json!({
-        "bytes": bytes,
+        "bytes": size_of_val(buffer),
         "iters": timing.each.len(),
         "wall_s": timing.wall.as_secs_f64(),
         "cpu_s": timing.cpu.as_secs_f64(),

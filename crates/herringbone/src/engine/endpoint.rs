@@ -124,7 +124,8 @@ impl Endpoint {
         match &mut self.link {
             Link::Shm(link) => link.send(&header, None),
             Link::Tcp(link) => {
-                link.send(Outgoing { header, fingerprint: None, payload: Payload::None, done: None }, true);
+                let (fingerprint, payload) = (None, Payload::None);
+                link.send(Outgoing { header, fingerprint, payload, priority: 0, done: None }, true);
             }
             _ => {}
         }

@@ -188,7 +188,7 @@ impl Engine {
         let Some(operation) = self.ops.get_mut(key) else { return };
         if let Some(completion) = operation.completion.take() {
             operation.release_buffers();
-            let (id, call, issued) = (operation.id.clone(), operation.prepared.call, operation.issued);
+            let (id, call, issued) = (operation.id, operation.prepared.call, operation.issued);
             self.conclude(&id, &call, Some(completion), Err(error.clone()), issued);
         }
         if keep_memory && let Some(operation) = self.ops.get_mut(key) {
@@ -304,7 +304,7 @@ impl Engine {
             }
             if waited >= operation_timeout(self.ops.get(key)) {
                 let Some(operation) = self.ops.get(key) else { continue };
-                let (id, missing) = (operation.id.clone(), operation.missing());
+                let (id, missing) = (operation.id, operation.missing());
                 let timeout = operation.timeout;
                 self.overdue(&id, timeout, waited, missing, |engine, error| engine.fail(key, error, true));
             }
@@ -321,9 +321,10 @@ impl Engine {
     }
 
     fn tick_queue(&mut self, now: Instant) {
-        let late = |queued: &super::Queued| now.saturating_duration_since(queued.issued) >= queued.timeout;
+        let late =
+            |queued: &super::begin::Queued| now.saturating_duration_since(queued.issued) >= queued.timeout;
         let overdue: Vec<_> =
-            self.queue.iter().filter(|queued| late(queued)).map(|queued| queued.id.clone()).collect();
+            self.queue.iter().filter(|queued| late(queued)).map(|queued| queued.id).collect();
         for id in overdue {
             let Some(at) = self.queue.iter().position(|queued| queued.id.is(&id)) else { continue };
             let (timeout, waited) =

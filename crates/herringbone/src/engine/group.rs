@@ -16,7 +16,7 @@ use crate::{
         verify::{Verified, verify},
         wire::{Fingerprint, Header, digest},
     },
-    engine::failure::Doom,
+    engine::{failure::Doom, stats::Stats},
     execute::{
         operation::OpKey,
         prepare::{self, Call, Prepared, Sizing},
@@ -60,8 +60,11 @@ pub(crate) struct Planned {
     pub(crate) algorithm: String,
     pub(crate) why: String,
     pub(crate) fingerprint: Fingerprint,
+    /// The endpoints that it exchanges messages with.
     pub(crate) partners: Vec<u32>,
     pub(crate) with_reducers: bool,
+    /// How many operations of this kind were completed.
+    completed: u64,
     verified: Arc<Verified>,
     program: Program,
     pub(crate) call: Call,
@@ -85,7 +88,12 @@ pub(crate) struct Group {
     pub(crate) unanswered: Option<(Message, Instant)>,
     told: Told,
     fold: FoldGroup,
-    plans: HashMap<Call, Planned>,
+    plans: Vec<Planned>,
+    by_call: HashMap<Call, usize>,
+    /// The plan that was asked for last: training asks for the same again and again.
+    recent: usize,
+    /// The plan that goes next when there are too many.
+    oldest: usize,
     proofs: HashMap<(Collective, String), Arc<Verified>>,
 }
 
@@ -101,7 +109,10 @@ impl Group {
             frozen: None,
             unanswered: None,
             told: Told::default(),
-            plans: HashMap::new(),
+            plans: Vec::new(),
+            by_call: HashMap::new(),
+            recent: 0,
+            oldest: 0,
             proofs: HashMap::new(),
         }
     }
@@ -159,60 +170,100 @@ impl Group {
         self.told = Told { generation, history: VecDeque::new() };
     }
 
-    /// The names of an operation's collective and algorithm.
-    pub(crate) fn names(&self, call: &Call) -> (&'static str, &str) {
-        let algorithm = self.plans.get(call).map_or("", |planned| &planned.algorithm);
-        (call.collective.name(), algorithm)
-    }
-
     /// The position of an endpoint in the roster.
     pub(crate) fn rank_of(&self, endpoint: u32) -> Option<Rank> {
         self.settings.roster.iter().position(|at| *at == endpoint).map(|rank| rank as Rank)
     }
 
     /// What a call means here: chosen, generated, proved and compiled once.
-    pub(crate) fn plan(&mut self, call: Call) -> Result<&mut Planned> {
-        if !self.plans.contains_key(&call) {
-            let reducers = self.settings.roster.len() as u32 - self.settings.workers;
-            let width = call.dtype.bytes() as u64;
-            let parts = match call.collective {
-                Collective::AllGather | Collective::ReduceScatter => u64::from(self.settings.workers),
-                _ => 1,
-            };
-            let choice = plan::choose(&plan::Request {
-                collective: call.collective,
-                bytes: call.count as u64 * width * parts,
-                group: &self.fold,
-                reducers,
-                hosts: &self.settings.hosts,
-                forced: self.settings.forced.as_ref(),
-            })
-            .map_err(Error::unsupported)?;
-            let planned = self.planned(call, &choice.algorithm, choice.why)?;
-            if self.plans.len() >= PLANS_KEPT {
-                self.plans.clear();
+    pub(crate) fn plan(&mut self, call: Call, stats: &mut Stats) -> Result<&mut Planned> {
+        match self.known(&call) {
+            Some(at) => self.recent = at,
+            None => {
+                let planned = self.chosen(call)?;
+                self.keep(planned, stats);
             }
-            self.plans.insert(call, planned);
         }
-        Ok(self.plans.get_mut(&call).expect("inserted above if it was absent"))
+        Ok(&mut self.plans[self.recent])
+    }
+
+    fn known(&self, call: &Call) -> Option<usize> {
+        match self.plans.get(self.recent) {
+            Some(planned) if planned.call == *call => Some(self.recent),
+            _ => self.by_call.get(call).copied(),
+        }
+    }
+
+    fn keep(&mut self, planned: Planned, stats: &mut Stats) {
+        self.recent = if self.plans.len() < PLANS_KEPT { self.plans.len() } else { self.oldest };
+        self.by_call.insert(planned.call, self.recent);
+        match self.plans.get_mut(self.recent) {
+            None => self.plans.push(planned),
+            Some(place) => {
+                let gone = std::mem::replace(place, planned);
+                self.by_call.remove(&gone.call);
+                stats.completed(gone.call.collective.name(), &gone.algorithm, gone.completed);
+                self.oldest = (self.oldest + 1) % PLANS_KEPT;
+            }
+        }
+    }
+
+    /// An operation of this kind was completed.
+    pub(crate) fn completed(&mut self, call: &Call) {
+        if let Some(at) = self.known(call) {
+            self.plans[at].completed += 1;
+        }
+    }
+
+    /// Adds up what was completed.
+    pub(crate) fn count(&self, stats: &mut Stats) {
+        for planned in &self.plans {
+            stats.completed(planned.call.collective.name(), &planned.algorithm, planned.completed);
+        }
+    }
+
+    fn chosen(&mut self, call: Call) -> Result<Planned> {
+        let reducers = self.settings.roster.len() as u32 - self.settings.workers;
+        let width = call.dtype.bytes() as u64;
+        let parts = match call.collective {
+            Collective::AllGather | Collective::ReduceScatter => u64::from(self.settings.workers),
+            _ => 1,
+        };
+        let choice = plan::choose(&plan::Request {
+            collective: call.collective,
+            bytes: call.count as u64 * width * parts,
+            group: &self.fold,
+            reducers,
+            hosts: &self.settings.hosts,
+            forced: self.settings.forced.as_ref(),
+        })
+        .map_err(Error::unsupported)?;
+        self.planned(call, &choice.algorithm, choice.why)
     }
 
     /// A reducer's plan for what a worker's fingerprint says.
-    pub(crate) fn plan_as_told(&mut self, told: &Fingerprint) -> Result<&mut Planned> {
+    pub(crate) fn plan_as_told(&mut self, told: &Fingerprint, stats: &mut Stats) -> Result<&mut Planned> {
         let call = call_of(told)?;
-        let planned = self.planned(call, &Algorithm::ReductionServer, String::new())?;
+        match self.known(&call) {
+            Some(at) => self.recent = at,
+            None => {
+                let planned = self.planned(call, &Algorithm::ReductionServer, String::new())?;
+                self.keep(planned, stats);
+            }
+        }
+        let planned = &mut self.plans[self.recent];
         if planned.fingerprint.plan != told.plan {
             return Err(Error::unsupported("an operation that does not concern reducers"));
         }
-        self.plans.insert(call, planned);
-        Ok(self.plans.get_mut(&call).expect("inserted above"))
+        Ok(planned)
     }
 
     fn planned(&mut self, call: Call, algorithm: &Algorithm, why: String) -> Result<Planned> {
         let verified = self.proof(call.collective, algorithm)?;
         let program = verified.schedule().program(self.settings.me).into_owned();
-        let partners: Vec<u32> = prepare::partners(&program);
+        let partners = prepare::partners(&program);
         let with_reducers = partners.iter().any(|rank| *rank >= self.settings.workers);
+        let partners = partners.iter().map(|rank| self.settings.roster[*rank as usize]).collect();
         let algorithm = algorithm.to_string();
         Ok(Planned {
             fingerprint: fingerprint(&call, &algorithm, self.settings.sizing),
@@ -220,6 +271,7 @@ impl Group {
             why,
             partners,
             with_reducers,
+            completed: 0,
             verified,
             program,
             call,
@@ -242,32 +294,33 @@ impl Group {
         self.proofs.insert(key, verified.clone());
         Ok(verified)
     }
+}
 
-    /// The compiled program of a planned call, for links as they are (`links` counts their changes).
-    pub(crate) fn prepared(
+impl Planned {
+    /// The program compiled for links as they are, if it is (`links` counts their changes).
+    pub(crate) fn is_prepared(&self, links: u64) -> Option<&Arc<Prepared>> {
+        self.prepared.as_ref().filter(|(made_for, _)| *made_for == links).map(|(_, prepared)| prepared)
+    }
+
+    /// Compiles rank `me`'s program; `shared` tells which ranks share memory with it.
+    pub(crate) fn prepare(
         &mut self,
-        call: Call,
+        me: Rank,
+        sizing: Sizing,
         links: u64,
         shared: impl Fn(u32) -> bool,
-    ) -> Result<Arc<Prepared>> {
-        let (me, sizing) = (self.settings.me, self.settings.sizing);
-        let planned = self.plan(call)?;
-        match &planned.prepared {
-            Some((made_for, prepared)) if *made_for == links => Ok(prepared.clone()),
-            _ => {
-                let schedule = planned.verified.schedule();
-                let prepared = prepare::prepare(schedule, &planned.program, me, planned.call, sizing, shared);
-                let prepared = Arc::new(prepared);
-                planned.prepared = Some((links, prepared.clone()));
-                Ok(prepared)
-            }
-        }
+    ) -> Arc<Prepared> {
+        let schedule = self.verified.schedule();
+        let prepared = Arc::new(prepare::prepare(schedule, &self.program, me, self.call, sizing, shared));
+        self.prepared = Some((links, prepared.clone()));
+        prepared
     }
 }
 
 fn fingerprint(call: &Call, algorithm: &str, sizing: Sizing) -> Fingerprint {
     let (code, root) = (call.collective.code(), call.collective.root().unwrap_or(0));
-    let plan = digest(algorithm.as_bytes()) ^ sizing.segment_bytes as u64;
+    let plan =
+        digest(format!("{algorithm} {}", prepare::constants()).as_bytes()) ^ sizing.segment_bytes as u64;
     let folds = call.collective.folds();
     Fingerprint {
         sequence: 0,

@@ -163,28 +163,32 @@ impl Engine {
     ) -> Result<(), Broken> {
         let Some(operation) = self.ops.get_mut(key) else { return Ok(()) };
         if header.kind == Kind::Data {
-            let place = operation.place(index, header)?;
             let length = header.length as usize;
-            let to = || self.staging.segment().span(place..place + length);
-            let arrived = match content {
-                Content::Shared(Body::At(at)) => {
-                    if self.endpoints[index as usize].payload(at, length).is_none() {
-                        return Err(Broken::Protocol("a message outside its segment"));
+            let (staging, endpoint) = (&self.staging, &self.endpoints[index as usize]);
+            let is_mapped = operation.is_mapped();
+            operation.arrive(index, header, |place| {
+                let to = || staging.segment().span(place..place + length);
+                match content {
+                    Content::Shared(Body::At(at) | Body::Direct(at))
+                        if endpoint.payload(at, length).is_none() =>
+                    {
+                        Err(Broken::Protocol("a message outside its segment"))
                     }
-                    Arrived::At(at)
+                    Content::Shared(Body::At(at)) => Ok(Arrived::At(at)),
+                    Content::Shared(Body::Direct(at)) => Ok(Arrived::Direct(at)),
+                    Content::Shared(Body::Placed) if is_mapped => Ok(Arrived::Placed),
+                    Content::Shared(Body::Inline(words)) => {
+                        to().write(&Body::bytes(&words)[..length]);
+                        Ok(Arrived::Staged)
+                    }
+                    Content::Bytes(bytes) if bytes.len() == length => {
+                        to().write(&bytes);
+                        Ok(Arrived::Staged)
+                    }
+                    Content::InPlace => Ok(Arrived::Staged),
+                    _ => Err(Broken::Protocol("a message without its payload")),
                 }
-                Content::Shared(Body::Inline(words)) => {
-                    to().write(&Body::bytes(&words)[..length]);
-                    Arrived::Staged
-                }
-                Content::Bytes(bytes) if bytes.len() == length => {
-                    to().write(&bytes);
-                    Arrived::Staged
-                }
-                Content::InPlace => Arrived::Staged,
-                _ => return Err(Broken::Protocol("a message without its payload")),
-            };
-            operation.arrive(index, header, arrived)?;
+            })?;
             self.stats.received(&self.endpoints[index as usize], length);
         } else {
             let mut io =
@@ -325,6 +329,7 @@ fn send_control(endpoint: &mut super::endpoint::Endpoint, message: &Message) {
             header,
             fingerprint: None,
             payload: Payload::Owned(bytes),
+            priority: i32::MAX,
             done: None,
         });
     }

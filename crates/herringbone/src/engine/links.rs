@@ -12,6 +12,17 @@ use std::mem::MaybeUninit;
 /// How many sockets one look at the poller finds ready at most.
 const SOCKETS_AT_ONCE: usize = 64;
 
+/// What is being waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// Host-mates, who answer through memory.
+    Memory,
+    /// Small messages, which come within a round trip.
+    Message,
+    /// Large ones, which take their time.
+    Stream,
+}
+
 impl Engine {
     /// Hands to links what is in line for them.
     pub(crate) fn flush(&mut self) -> bool {
@@ -37,6 +48,17 @@ impl Engine {
             Link::Shm(link) => link.is_flushed(),
             _ => true,
         })
+    }
+
+    /// How an answer can be expected to come, at the soonest.
+    pub(crate) fn haste(&self) -> Haste {
+        if self.linked.len() > self.sockets {
+            Haste::Memory
+        } else if self.ops.iter().any(|operation| operation.prepared.eager) {
+            Haste::Message
+        } else {
+            Haste::Stream
+        }
     }
 
     fn flush_socket(&mut self, index: u32) -> bool {
@@ -76,6 +98,11 @@ impl Engine {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         // An interrupted look is taken again in the next turn.
         let Ok((events, _)) = epoll::wait(&*self.poller, &mut room[..], Some(&now)) else { return false };
+        self.receive_ready(events)
+    }
+
+    /// Reads the sockets that the poller found ready.
+    pub(crate) fn receive_ready(&mut self, events: &[epoll::Event]) -> bool {
         let mut moved = false;
         for event in events {
             let index = event.data.u64();

@@ -50,8 +50,9 @@ impl Stats {
         self.with(from).received += bytes as u64;
     }
 
-    pub(crate) fn completed(&mut self, collective: &'static str, algorithm: &str, took: Duration) {
-        *self.operations.entry((collective, algorithm.to_owned())).or_default() += 1;
-        self.in_flight += took;
+    pub(crate) fn completed(&mut self, collective: &'static str, algorithm: &str, operations: u64) {
+        if operations > 0 {
+            *self.operations.entry((collective, algorithm.to_owned())).or_default() += operations;
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Running a rank's program: compiled once, then a ready list over the segments in flight.
 
+mod direct;
 pub(crate) mod operation;
 pub(crate) mod prepare;
 pub(crate) mod staging;

@@ -1,6 +1,6 @@
 //! A running operation: its segments in flight, and the one step function that runs its instructions.
 
-use super::prepare::{Peer, Prepared};
+use super::prepare::{Head, Peer, Prepared};
 use crate::{
     core::{
         session::{
@@ -9,9 +9,9 @@ use crate::{
         },
         wire::{Fingerprint, Header, Kind as FrameKind},
     },
-    engine::{endpoint::Endpoint, stats::Stats},
+    engine::{begin::Queued, endpoint::Endpoint, stats::Stats},
     execute::staging::Staging,
-    sys::region::Region,
+    sys::{heap::Heap, region::Region},
     transport::Broken,
     work::Completion,
 };
@@ -45,6 +45,10 @@ pub(crate) enum Arrived {
     Staged,
     /// At an offset of the sender's segment.
     At(usize),
+    /// There too, in the user's buffer: where its chunk's result may be put.
+    Direct(usize),
+    /// It is a result, and is where it belongs in the user's buffer.
+    Placed,
 }
 
 /// What one other rank has told of an operation.
@@ -65,7 +69,7 @@ pub(crate) struct Io<'a> {
 }
 
 /// What an operation is and where it runs; see [`Operation::start`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) group: u32,
     pub(crate) generation: u32,
@@ -74,6 +78,11 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// Whether it has memory of its own and overtakes others.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.fingerprint.priority > 0
+    }
+
     /// Whether both are the same operation.
     pub(crate) fn is(&self, other: &Self) -> bool {
         let what = |id: &Self| (id.group, id.generation, id.fingerprint.sequence);
@@ -96,16 +105,27 @@ pub(crate) struct Operation {
     /// The user's buffers; the input is `None` when it is the output. Reducers have neither.
     pub(super) input: Option<Region>,
     pub(super) output: Option<Region>,
+    /// Where in my segment the user's buffer lies, if it does and is input and output in one.
+    pub(super) mapped: Option<usize>,
     is_worker: bool,
     with_reducers: bool,
-    pub(super) flows: Vec<Flow>,
     /// Segments that have begun, and those that are done, counted from the first.
     begun: u32,
     finished: u32,
-    /// Per stage and instruction: what it still waits for. Per stage and head: what has arrived. And so on.
+    pub(super) room: Room,
+}
+
+/// What an operation counts, in memory that goes from one operation to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// Per rank that messages are exchanged with.
+    pub(super) flows: Vec<Flow>,
+    /// Per stage and instruction: what it still waits for, and how many of its messages are not handed over.
     waits: Vec<u16>,
     pub(super) unsent: Vec<u16>,
+    /// Per stage and head: where the message is.
     pub(super) heads: Vec<Arrived>,
+    /// Per stage: how many instructions are left.
     left: Vec<u32>,
     ready: VecDeque<(u32, u32)>,
     pub(super) blocked: Vec<(u32, u32, u32)>,
@@ -123,40 +143,62 @@ pub(crate) enum Progress {
 }
 
 impl Operation {
+    /// `memory` is its staging memory.
     pub(crate) fn new(
         key: OpKey,
-        id: Identity,
+        queued: Queued,
         prepared: Arc<Prepared>,
-        buffers: Option<(Region, Region)>,
-        issued: Instant,
+        memory: Range<usize>,
+        room: Room,
     ) -> Self {
-        let (input, output, is_worker) = match buffers {
+        let (input, output, is_worker) = match queued.buffers {
             Some((input, output)) => ((!input.same_start(&output)).then_some(input), Some(output), true),
             None => (None, None, false),
         };
+        let with_reducers = !is_worker || prepared.peers.iter().any(|peer| peer.rank >= prepared.workers);
         Self {
             key,
-            id,
+            id: queued.id,
             prepared,
-            completion: None,
-            timeout: Duration::MAX,
+            completion: queued.completion,
+            timeout: queued.timeout,
             told_hub: 0,
-            issued,
-            memory: 0..0,
+            issued: queued.issued,
+            memory,
             input,
             output,
+            mapped: None,
             is_worker,
-            with_reducers: !is_worker,
-            flows: Vec::new(),
+            with_reducers,
             begun: 0,
             finished: 0,
-            waits: Vec::new(),
-            unsent: Vec::new(),
-            heads: Vec::new(),
-            left: Vec::new(),
-            ready: VecDeque::new(),
-            blocked: Vec::new(),
+            room,
         }
+    }
+
+    /// Finds out whether host-mates can reach the user's buffer.
+    pub(crate) fn locate(&mut self, heap: Option<&Heap>) {
+        if let (Some(heap), None, Some(buffer)) = (heap, &self.input, &self.output) {
+            self.mapped = heap.locate(buffer);
+        }
+    }
+
+    /// Whether host-mates may put results into the user's buffer.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.mapped.is_some()
+    }
+
+    /// Its room, empty.
+    pub(crate) fn into_room(self) -> Room {
+        let mut room = self.room;
+        room.flows.clear();
+        room.waits.clear();
+        room.unsent.clear();
+        room.heads.clear();
+        room.left.clear();
+        room.ready.clear();
+        room.blocked.clear();
+        room
     }
 
     /// Whether reducers take part.
@@ -164,24 +206,34 @@ impl Operation {
         self.with_reducers
     }
 
-    /// Begins: all links are up, `memory` is this operation's staging memory.
-    pub(crate) fn start(&mut self, memory: Range<usize>, roster: &[u32], io: &mut Io<'_>) {
+    /// The endpoints that it exchanges messages with.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = u32> {
+        self.room.flows.iter().map(|flow| flow.endpoint)
+    }
+
+    /// Begins: all links are up.
+    pub(crate) fn start(&mut self, roster: &[u32], io: &mut Io<'_>) {
         let prepared = self.prepared.clone();
         let stages = prepared.depth() as usize;
-        self.memory = memory;
-        self.waits = vec![0; stages * prepared.instrs.len()];
-        self.unsent = vec![0; stages * prepared.instrs.len()];
-        self.heads = vec![Arrived::No; stages * prepared.heads.len()];
-        self.left = vec![0; stages];
+        self.room.waits.resize(stages * prepared.instrs.len(), 0);
+        self.room.unsent.resize(stages * prepared.instrs.len(), 0);
+        self.room.heads.resize(stages * prepared.heads.len(), Arrived::No);
+        self.room.left.resize(stages, 0);
         for peer in &prepared.peers {
             let endpoint = roster[peer.rank as usize];
             let reducer = peer.rank >= prepared.workers;
-            self.with_reducers |= reducer;
             let open = reducer || !self.is_worker || (peer.shared && !prepared.inline);
             let window = Window::new(prepared.depth(), open);
-            self.flows.push(Flow { endpoint, window, stable: !(reducer && self.is_worker) });
+            self.room.flows.push(Flow { endpoint, window, stable: !(reducer && self.is_worker) });
         }
-        if !prepared.eager {
+        if prepared.eager {
+            let crowded = |endpoint: u32, io: &Io<'_>| io.endpoints[endpoint as usize].is_crowded();
+            (0..prepared.peers.len()).for_each(|at| {
+                if crowded(self.room.flows[at].endpoint, io) {
+                    self.open(|peer| peer.rank == prepared.peers[at].rank, io);
+                }
+            });
+        } else {
             self.open(|peer| !peer.shared && peer.rank < prepared.workers, io);
         }
         (0..prepared.depth()).for_each(|segment| self.arm(segment));
@@ -190,7 +242,7 @@ impl Operation {
 
     /// Allows ranks to send me this operation's messages.
     fn open(&self, which: impl Fn(&Peer) -> bool, io: &mut Io<'_>) {
-        for (peer, flow) in self.prepared.peers.iter().zip(&self.flows) {
+        for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
             if self.is_worker && !peer.heads.is_empty() && which(peer) {
                 io.endpoints[flow.endpoint as usize].notice(self.grant());
             }
@@ -199,7 +251,7 @@ impl Operation {
 
     /// An endpoint has used up its eager slots here: messages of operations that are running need none.
     pub(crate) fn open_to(&self, endpoint: u32, io: &mut Io<'_>) {
-        if let Some(at) = self.flows.iter().position(|flow| flow.endpoint == endpoint) {
+        if let Some(at) = self.room.flows.iter().position(|flow| flow.endpoint == endpoint) {
             let rank = self.prepared.peers[at].rank;
             self.open(|peer| peer.rank == rank && self.prepared.eager, io);
         }
@@ -227,7 +279,7 @@ impl Operation {
     fn begin_segments(&mut self, io: &Io<'_>) {
         let depth = self.prepared.depth();
         while self.begun < self.prepared.segments && self.begun < self.finished + depth {
-            let room = self.prepared.peers.iter().zip(&self.flows).all(|(peer, flow)| {
+            let room = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
                 peer.sends == 0
                     || flow.window.has_room(self.begun)
                     || io.endpoints[flow.endpoint as usize].is_away()
@@ -239,8 +291,8 @@ impl Operation {
             self.begun += 1;
             let stage = self.stage(segment) * self.prepared.instrs.len();
             for instr in 0..self.prepared.instrs.len() {
-                if self.waits[stage + instr] == 0 {
-                    self.ready.push_back((segment, instr as u32));
+                if self.room.waits[stage + instr] == 0 {
+                    self.room.ready.push_back((segment, instr as u32));
                 }
             }
         }
@@ -248,18 +300,18 @@ impl Operation {
 
     /// Makes a stage ready for a segment: from now on its messages may arrive.
     fn arm(&mut self, segment: u32) {
-        let prepared = self.prepared.clone();
+        let prepared = &self.prepared;
         let stage = self.stage(segment);
         let instrs = prepared.instrs.len();
-        self.waits[stage * instrs..][..instrs].copy_from_slice(&prepared.waits);
-        self.heads[stage * prepared.heads.len()..][..prepared.heads.len()].fill(Arrived::No);
-        self.left[stage] = instrs as u32;
+        self.room.waits[stage * instrs..][..instrs].copy_from_slice(&prepared.waits);
+        self.room.heads[stage * prepared.heads.len()..][..prepared.heads.len()].fill(Arrived::No);
+        self.room.left[stage] = instrs as u32;
     }
 
     /// Runs what can run.
     pub(crate) fn run(&mut self, io: &mut Io<'_>) -> Progress {
         loop {
-            while let Some((segment, instr)) = self.ready.pop_front() {
+            while let Some((segment, instr)) = self.room.ready.pop_front() {
                 if self.step(segment, instr, io) {
                     self.complete(segment, instr);
                 }
@@ -273,10 +325,10 @@ impl Operation {
 
     fn progress(&self, io: &Io<'_>) -> Progress {
         let segments = self.prepared.segments;
-        if self.finished < segments || self.flows.iter().any(|flow| !flow.stable) {
+        if self.finished < segments || self.room.flows.iter().any(|flow| !flow.stable) {
             return Progress::Running;
         }
-        let read = self.prepared.peers.iter().zip(&self.flows).all(|(peer, flow)| {
+        let read = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
             !self.keeps_slots_for(peer)
                 || flow.window.done() == segments
                 || io.endpoints[flow.endpoint as usize].is_away()
@@ -296,7 +348,7 @@ impl Operation {
     /// Moves the window over finished segments and tells the others. Returns whether there is more to run.
     fn advance(&mut self, io: &mut Io<'_>) -> bool {
         let before = self.finished;
-        while self.finished < self.begun && self.left[self.stage(self.finished)] == 0 {
+        while self.finished < self.begun && self.room.left[self.stage(self.finished)] == 0 {
             self.finished += 1;
             let next = self.finished - 1 + self.prepared.depth();
             if next < self.prepared.segments {
@@ -307,12 +359,12 @@ impl Operation {
             self.tell(before, io);
         }
         self.begin_segments(io);
-        !self.ready.is_empty()
+        !self.room.ready.is_empty()
     }
 
     fn tell(&mut self, before: u32, io: &mut Io<'_>) {
         let (depth, segments) = (self.prepared.depth(), self.prepared.segments);
-        for (peer, flow) in self.prepared.peers.iter().zip(&self.flows) {
+        for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
             let in_place = peer.shared && !self.prepared.inline;
             let last = self.finished == segments && (in_place || (self.is_worker && self.with_reducers));
             if !peer.heads.is_empty() && (last || before + depth < segments) {
@@ -323,7 +375,7 @@ impl Operation {
 
     /// A grant, or word that an operation is stable.
     pub(crate) fn told(&mut self, endpoint: u32, header: &Header, io: &mut Io<'_>) -> Result<(), Broken> {
-        let Some(flow) = self.flows.iter_mut().find(|flow| flow.endpoint == endpoint) else {
+        let Some(flow) = self.room.flows.iter_mut().find(|flow| flow.endpoint == endpoint) else {
             return Err(Broken::Protocol("word of an operation in which it has no part"));
         };
         match header.kind {
@@ -345,9 +397,9 @@ impl Operation {
         let segments = self.prepared.segments;
         if !self.is_worker
             && self.finished == segments
-            && self.flows.iter().all(|flow| flow.window.done() == segments)
+            && self.room.flows.iter().all(|flow| flow.window.done() == segments)
         {
-            for flow in &self.flows {
+            for flow in &self.room.flows {
                 io.endpoints[flow.endpoint as usize].notice(self.header(FrameKind::Stable, segments));
             }
         }
@@ -355,22 +407,22 @@ impl Operation {
 
     /// Tries again what could not be sent.
     pub(crate) fn retry(&mut self, io: &mut Io<'_>) {
-        for (segment, instr, lane) in std::mem::take(&mut self.blocked) {
+        for (segment, instr, lane) in std::mem::take(&mut self.room.blocked) {
             if self.send_lane(segment, instr, lane, io) {
                 self.handed_over(segment, instr);
             }
         }
     }
 
-    /// Where the payload of an arriving message goes.
+    /// Where the payload of an arriving message goes in my staging memory.
     pub(crate) fn place(&self, endpoint: u32, header: &Header) -> Result<usize, Broken> {
         let (head, _) = self.expected(endpoint, header)?;
-        Ok(self.stage_at(header.segment) + self.prepared.heads[head as usize].offset)
+        Ok(self.stage_at(header.segment) + head.offset)
     }
 
     /// The head that a frame is for, after all its numbers are checked against what the schedule says.
-    fn expected(&self, endpoint: u32, header: &Header) -> Result<(u32, usize), Broken> {
-        let at = self.flows.iter().position(|flow| flow.endpoint == endpoint);
+    fn expected(&self, endpoint: u32, header: &Header) -> Result<(&Head, usize), Broken> {
+        let at = self.room.flows.iter().position(|flow| flow.endpoint == endpoint);
         let head = at.and_then(|at| self.prepared.peers[at].heads.get(header.index as usize));
         let Some(&head) = head else {
             return Err(Broken::Protocol("a message that the schedule does not have"));
@@ -382,43 +434,48 @@ impl Operation {
         if header.length as usize != self.prepared.bytes(wanted.chunk, header.segment, wanted.form) {
             return Err(Broken::Protocol("a message of the wrong length"));
         }
-        Ok((head, self.stage(header.segment) * self.prepared.heads.len() + head as usize))
+        Ok((wanted, self.stage(header.segment) * self.prepared.heads.len() + head as usize))
     }
 
-    /// A message has arrived.
-    pub(crate) fn arrive(&mut self, endpoint: u32, header: &Header, arrived: Arrived) -> Result<(), Broken> {
+    /// A message is here: `fetch` says where, given its place in my staging memory.
+    pub(crate) fn arrive(
+        &mut self,
+        endpoint: u32,
+        header: &Header,
+        fetch: impl FnOnce(usize) -> Result<Arrived, Broken>,
+    ) -> Result<(), Broken> {
         let (head, at) = self.expected(endpoint, header)?;
-        if self.heads[at] != Arrived::No {
+        if self.room.heads[at] != Arrived::No {
             return Err(Broken::Protocol("a message that came before"));
         }
-        self.heads[at] = arrived;
-        self.satisfied(header.segment, self.prepared.heads[head as usize].instr);
+        let (instr, offset) = (head.instr, head.offset);
+        self.room.heads[at] = fetch(self.stage_at(header.segment) + offset)?;
+        self.satisfied(header.segment, instr);
         Ok(())
     }
 
     fn satisfied(&mut self, segment: u32, instr: u32) {
-        let waits = &mut self.waits
+        let waits = &mut self.room.waits
             [(segment % self.prepared.depth()) as usize * self.prepared.instrs.len() + instr as usize];
         *waits -= 1;
         if *waits == 0 && segment < self.begun {
-            self.ready.push_back((segment, instr));
+            self.room.ready.push_back((segment, instr));
         }
     }
 
     fn complete(&mut self, segment: u32, instr: u32) {
-        let prepared = self.prepared.clone();
-        for next in prepared.instrs[instr as usize].next.clone() {
-            self.satisfied(segment, prepared.next[next as usize]);
+        for next in self.prepared.instrs[instr as usize].next.clone() {
+            self.satisfied(segment, self.prepared.next[next as usize]);
         }
         let stage = self.stage(segment);
-        self.left[stage] -= 1;
+        self.room.left[stage] -= 1;
     }
 
     /// A message was handed to the kernel, or copied to where its receivers find it.
     pub(crate) fn handed_over(&mut self, segment: u32, instr: u32) {
         let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
-        self.unsent[at] -= 1;
-        if self.unsent[at] == 0 {
+        self.room.unsent[at] -= 1;
+        if self.room.unsent[at] == 0 {
             self.complete(segment, instr);
         }
     }
@@ -431,25 +488,26 @@ impl Operation {
                     segment >= self.begun && !self.prepared.peers[at].heads.is_empty()
                         || self.prepared.peers[at].heads.iter().any(|head| {
                             segment < self.begun
-                                && self.heads
+                                && self.room.heads
                                     [self.stage(segment) * self.prepared.heads.len() + *head as usize]
                                     == Arrived::No
                         })
                 },
             );
             let unsent = self
+                .room
                 .blocked
                 .iter()
                 .any(|(_, _, lane)| self.prepared.lanes[*lane as usize].peer as usize == at);
             unheard || unsent || !flow.stable
         };
-        let flows = self.flows.iter().enumerate();
+        let flows = self.room.flows.iter().enumerate();
         flows.filter(|(at, flow)| waiting(*at, flow)).map(|(_, flow)| flow.endpoint).collect()
     }
 
     /// Whether a message or word from an endpoint is still needed to complete.
     pub(crate) fn needs(&self, endpoint: u32) -> bool {
-        self.flows.iter().enumerate().any(|(at, flow)| {
+        self.room.flows.iter().enumerate().any(|(at, flow)| {
             flow.endpoint == endpoint
                 && (!flow.stable || {
                     let heads = &self.prepared.peers[at].heads;
@@ -457,7 +515,7 @@ impl Operation {
                         && (self.begun < self.prepared.segments
                             || (self.finished..self.begun).any(|segment| {
                                 let base = self.stage(segment) * self.prepared.heads.len();
-                                heads.iter().any(|head| self.heads[base + *head as usize] == Arrived::No)
+                                heads.iter().any(|head| self.room.heads[base + *head as usize] == Arrived::No)
                             }))
                 })
         })
@@ -465,13 +523,16 @@ impl Operation {
 
     /// Whether an endpoint takes part and is not done.
     pub(crate) fn involves(&self, endpoint: u32) -> bool {
-        self.flows.iter().any(|flow| flow.endpoint == endpoint && flow.window.done() < self.prepared.segments)
+        self.room
+            .flows
+            .iter()
+            .any(|flow| flow.endpoint == endpoint && flow.window.done() < self.prepared.segments)
     }
 
     /// Whether something waits to be sent to an endpoint.
     pub(crate) fn is_blocked_on(&self, endpoint: u32) -> bool {
-        let to = |lane: u32| self.flows[self.prepared.lanes[lane as usize].peer as usize].endpoint;
-        self.blocked.iter().any(|(_, _, lane)| to(*lane) == endpoint)
+        let to = |lane: u32| self.room.flows[self.prepared.lanes[lane as usize].peer as usize].endpoint;
+        self.room.blocked.iter().any(|(_, _, lane)| to(*lane) == endpoint)
     }
 
     /// Whether, after waiting for `waited`, it is time to tell the hub (again): the how-manieth time it is.

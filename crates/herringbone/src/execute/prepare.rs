@@ -1,6 +1,7 @@
 //! Compiling one rank's program for one kind of call: a flat array of instructions with resolved places and
 //! predecessor counts, made once. Running it copies the counts; no closure or queue per variable is involved.
 
+use super::direct;
 use crate::core::{
     collective::Collective,
     element::{DType, ReduceOp},
@@ -8,17 +9,38 @@ use crate::core::{
 };
 use std::ops::Range;
 
-/// How many segments of an operation are in flight between two ranks at most; agreed by all ranks because it is a constant.
-pub(crate) const DEPTH: u32 = 4;
 /// Messages of at most this many bytes may go to a rank that has not issued the operation yet.
 pub(crate) const EAGER_BYTES: usize = 4096;
 /// Messages of at most this many bytes travel inside a ring cell.
 pub(crate) const INLINE_BYTES: usize = crate::transport::INLINE_BYTES;
 
-const SEGMENT_SHM: usize = 512 << 10;
-const SEGMENT_TCP: usize = 2 << 20;
-const MESSAGE_MAX: usize = 256 << 10;
-const MESSAGE_MIN: usize = 8 << 10;
+/// How operations are cut where all ranks share memory: what all slots of a stage hold fits a core's cache.
+const MEMORY: Cutting =
+    Cutting { parts: 1, segment: 64 << 10..512 << 10, message: 8 << 10..256 << 10, depth: 4 };
+/// How they are cut for links: into so many segments that the first and the last one, during which links are half
+/// idle, take little of the time; large enough to be worth a message each; and so many in flight that a link is busy
+/// while another segment is folded and its grants are on their way.
+const LINKS: Cutting =
+    Cutting { parts: 32, segment: 64 << 10..1 << 20, message: 8 << 10..256 << 10, depth: 8 };
+
+/// How operations are cut into segments.
+#[derive(Debug)]
+struct Cutting {
+    /// How many segments a buffer is cut into, if their size allows.
+    parts: usize,
+    /// The bytes of a segment over the whole buffer, at least and at most.
+    segment: Range<usize>,
+    /// The bytes of a segment of one chunk, at least and at most; this counts more.
+    message: Range<usize>,
+    /// How many segments of an operation are in flight between two ranks at most.
+    depth: u32,
+}
+
+/// Names all constants that ranks and reducers have to agree on, for the fingerprint: builds that differ in one of them
+/// must not take each other's messages for their own.
+pub(crate) fn constants() -> String {
+    format!("{MEMORY:?} {LINKS:?} {EAGER_BYTES} {INLINE_BYTES}")
+}
 
 /// What is asked for, as far as the program depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +86,8 @@ pub(crate) enum Loc {
 pub(crate) struct Outbound {
     pub(crate) peer: u32,
     pub(crate) index: u16,
+    /// The head whose fold's result this message carries back to who sent it.
+    pub(crate) answers: Option<u32>,
 }
 
 /// One source of a fold.
@@ -77,6 +101,8 @@ pub(crate) enum Operand {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) instr: u32,
+    /// Who sends it: a position among [`Prepared::peers`].
+    pub(crate) peer: u32,
     pub(crate) chunk: Chunk,
     pub(crate) form: Form,
     /// Where it is kept in the stage's staging memory, when it does not stay with its sender.
@@ -85,22 +111,26 @@ pub(crate) struct Head {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// `copy`: where shared-memory receivers find it, if it is not in staging memory already.
+    /// `copy`: where shared-memory receivers find it, if it is not in staging memory already. `direct`: whether they may
+    /// find it in the user's buffer instead, because its result is what overwrites it.
     Send {
         from: Loc,
         form: Form,
         lanes: Range<u32>,
         copy: Option<usize>,
+        direct: bool,
     },
     Recv {
         head: u32,
         into: Loc,
     },
+    /// `spread`: the lanes that send the result; where a receiver allows it, it is put there at once.
     Fold {
         operands: Range<u32>,
         into: Loc,
         form: Form,
         finish: bool,
+        spread: Range<u32>,
     },
     Copy {
         from: Loc,
@@ -144,6 +174,8 @@ pub(crate) struct Prepared {
     pub(crate) heads: Vec<Head>,
     pub(crate) peers: Vec<Peer>,
     pub(crate) segments: u32,
+    /// How many segments may be in flight.
+    depth: u32,
     pub(crate) stage_bytes: usize,
     pub(crate) inline: bool,
     pub(crate) eager: bool,
@@ -161,7 +193,7 @@ impl Prepared {
 
     /// How many segments are in flight.
     pub(crate) fn depth(&self) -> u32 {
-        DEPTH.min(self.segments)
+        self.depth.min(self.segments)
     }
 
     pub(crate) fn width(&self, form: Form) -> usize {
@@ -223,7 +255,8 @@ pub(crate) fn prepare(
 ) -> Prepared {
     let cut = schedule.cut();
     let sizing = Sizing { shared: sizing.shared && schedule.reducers() == 0, ..sizing };
-    let (per_segment, segments) = segmentation(cut, &call, sizing);
+    let cutting = if sizing.shared { MEMORY } else { LINKS };
+    let (per_segment, segments) = segmentation(cut, &call, sizing.segment_bytes, &cutting);
     let message_bytes = per_segment * call.width(Form::Acc).max(call.width(Form::Plain));
     let peers = partners(program)
         .into_iter()
@@ -241,6 +274,7 @@ pub(crate) fn prepare(
         heads: Vec::new(),
         peers,
         segments,
+        depth: cutting.depth,
         stage_bytes: 0,
         inline: segments == 1 && message_bytes <= INLINE_BYTES,
         eager: segments == 1 && message_bytes <= EAGER_BYTES,
@@ -248,21 +282,21 @@ pub(crate) fn prepare(
         output,
         per_segment,
     };
-    Compiler::new(prepared, program, cut.chunks()).compile(program, me)
+    let direct = if sizing.shared { direct::sends(schedule, program, me) } else { Vec::new() };
+    Compiler::new(prepared, program, cut.chunks(), direct).compile(program, me)
 }
 
 /// Elements per chunk and segment, and the number of segments.
-fn segmentation(cut: Cut, call: &Call, sizing: Sizing) -> (usize, u32) {
+fn segmentation(cut: Cut, call: &Call, wish: usize, cutting: &Cutting) -> (usize, u32) {
     let width = call.width(Form::Acc).max(call.width(Form::Plain));
     let chunks = cut.chunks() as usize;
     let longest = (0..cut.chunks()).map(|chunk| cut.range(chunk, call.count, call.dtype.bytes()).len()).max();
     let longest = longest.unwrap_or(0);
-    let wish = match (sizing.segment_bytes, sizing.shared) {
-        (0, true) => SEGMENT_SHM,
-        (0, false) => SEGMENT_TCP,
-        (bytes, _) => bytes,
+    let segment = match wish {
+        0 => (longest * chunks * width / cutting.parts).clamp(cutting.segment.start, cutting.segment.end),
+        bytes => bytes,
     };
-    let message = (wish / chunks).clamp(MESSAGE_MIN, MESSAGE_MAX);
+    let message = (segment / chunks).clamp(cutting.message.start, cutting.message.end);
     let grain = (GRAIN / width).max(1);
     let most = (message / width / grain).max(1) * grain;
     let segments = longest.div_ceil(most).max(1);
@@ -299,10 +333,12 @@ struct Compiler {
     /// Whether a slot is written after it was sent: then its bytes are not what a late reader must see.
     rewritten: Vec<bool>,
     edges: Vec<(u32, u32)>,
+    /// The sends that may be read in the user's buffer.
+    direct: Vec<u32>,
 }
 
 impl Compiler {
-    fn new(mut out: Prepared, program: &Program, chunks: u32) -> Self {
+    fn new(mut out: Prepared, program: &Program, chunks: u32, direct: Vec<u32>) -> Self {
         let mut slot_offsets = Vec::new();
         for form in program.slots() {
             let bytes = out.per_segment * out.width(*form);
@@ -315,6 +351,7 @@ impl Compiler {
             slot_offsets,
             rewritten: rewritten_after_send(program),
             edges: Vec::new(),
+            direct,
         }
     }
 
@@ -322,7 +359,10 @@ impl Compiler {
         for step in program.steps() {
             let at = self.out.instrs.len() as u32;
             let kind = match *step {
-                Step::Send { from, to } => self.send(at, program, from, program.lanes(to)),
+                Step::Send { from, to } => {
+                    let direct = self.direct.contains(&at);
+                    self.send(at, program, from, program.lanes(to), direct)
+                }
                 Step::Recv { lane, chunk, into } => {
                     let form = program.form(into).expect("a verified place");
                     let head = self.head(at, lane, chunk, form);
@@ -345,7 +385,7 @@ impl Compiler {
                     }
                     let operands = start..self.out.operands.len() as u32;
                     let form = program.form(into).expect("a verified place");
-                    Kind::Fold { operands, into: self.write(at, into, chunk), form, finish }
+                    Kind::Fold { operands, into: self.write(at, into, chunk), form, finish, spread: 0..0 }
                 }
                 Step::Copy { from, into } => {
                     let form = program.form(into).expect("a verified place");
@@ -365,14 +405,19 @@ impl Compiler {
         self.out.waits.push(0);
     }
 
-    fn send(&mut self, at: u32, program: &Program, from: Place, to: &[u32]) -> Kind {
+    fn send(&mut self, at: u32, program: &Program, from: Place, to: &[u32], direct: bool) -> Kind {
         let form = program.form(from).expect("a verified place");
         let start = self.out.lanes.len() as u32;
         for rank in to {
             let peer = self.peer(*rank);
+            let answers = self.answered(from, peer);
             let state = &mut self.out.peers[peer as usize];
-            self.out.lanes.push(Outbound { peer, index: state.sends });
+            self.out.lanes.push(Outbound { peer, index: state.sends, answers });
             state.sends += 1;
+        }
+        let lanes = start..self.out.lanes.len() as u32;
+        if let Some(Kind::Fold { spread, .. }) = self.folded(from) {
+            *spread = lanes.clone();
         }
         let reaches_shared = to.iter().any(|rank| self.out.peers[self.peer(*rank) as usize].shared);
         let in_place = matches!(from, Place::Slot(slot) if !self.rewritten[slot as usize]);
@@ -380,7 +425,27 @@ impl Compiler {
             let bytes = self.out.per_segment * self.out.width(form);
             reserve(&mut self.out, bytes)
         });
-        Kind::Send { from: self.read(at, from), form, lanes: start..self.out.lanes.len() as u32, copy }
+        Kind::Send { from: self.read(at, from), form, lanes, copy, direct }
+    }
+
+    /// The fold that made what lies in a user's chunk.
+    fn folded(&mut self, place: Place) -> Option<&mut Kind> {
+        let Place::User(chunk) = place else { return None };
+        let writer = self.user[chunk as usize].writer?;
+        let kind = &mut self.out.instrs[writer as usize].kind;
+        matches!(kind, Kind::Fold { .. }).then_some(kind)
+    }
+
+    /// The message of a rank that went into the fold that made what lies in a place.
+    fn answered(&mut self, place: Place, peer: u32) -> Option<u32> {
+        let Some(Kind::Fold { operands, .. }) = self.folded(place) else { return None };
+        let operands = operands.clone();
+        self.out.operands[operands.start as usize..operands.end as usize].iter().find_map(|operand| {
+            match operand {
+                Operand::Head { head, .. } if self.out.heads[*head as usize].peer == peer => Some(*head),
+                _ => None,
+            }
+        })
     }
 
     fn head(&mut self, instr: u32, lane: u32, chunk: Chunk, form: Form) -> u32 {
@@ -389,7 +454,7 @@ impl Compiler {
         let bytes = if staged { self.out.per_segment * self.out.width(form) } else { 0 };
         let offset = reserve(&mut self.out, bytes);
         let head = self.out.heads.len() as u32;
-        self.out.heads.push(Head { instr, chunk, form, offset });
+        self.out.heads.push(Head { instr, peer: peer as u32, chunk, form, offset });
         self.out.peers[peer].heads.push(head);
         head
     }

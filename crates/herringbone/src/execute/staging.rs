@@ -1,42 +1,49 @@
 //! The fixed pool from which operations take their slots.
 
-use crate::sys::segment::Segment;
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use crate::{
+    core::schedule::GRAIN,
+    sys::{heap::Free, segment::Segment},
+};
+use std::{ops::Range, sync::Arc};
 
-/// A pool of slots in one segment. First fit at the lowest address: what was used last is used again, while it is in cache.
+/// The part of the pool that only urgent operations take, as a fraction of it.
+const URGENT_PART: usize = 8;
+
+/// A pool of slots in one segment. First fit at the lowest address: what was used last is used again, while it is in
+/// cache. A part of it is kept for urgent operations, so that they never wait for others' memory.
 #[derive(Debug)]
 pub(crate) struct Staging {
     segment: Arc<Segment>,
-    free: BTreeMap<usize, usize>,
-    bytes: usize,
+    common: Free,
+    urgent: Free,
+    /// Where `urgent` begins.
+    border: usize,
+    most: usize,
 }
 
 impl Staging {
     /// A pool over `range` of a segment.
     pub(crate) fn new(segment: Arc<Segment>, range: Range<usize>) -> Self {
-        Self { segment, bytes: range.len(), free: BTreeMap::from([(range.start, range.len())]) }
+        let border = range.end - (range.len() / URGENT_PART).next_multiple_of(GRAIN).min(range.len());
+        let (common, urgent) = (Free::new(range.start..border), Free::new(border..range.end));
+        Self { segment, common, urgent, border, most: border - range.start }
     }
 
     pub(crate) fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }
 
-    /// The pool's size.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+    /// The most that one operation can take.
+    pub(crate) fn most(&self) -> usize {
+        self.most
     }
 
     /// Takes `bytes` from the pool, or nothing if there is no such stretch now.
-    pub(crate) fn take(&mut self, bytes: usize) -> Option<Range<usize>> {
+    pub(crate) fn take(&mut self, bytes: usize, urgent: bool) -> Option<Range<usize>> {
         if bytes == 0 {
             return Some(0..0);
         }
-        let (&at, &length) = self.free.iter().find(|(_, length)| **length >= bytes)?;
-        self.free.remove(&at);
-        if length > bytes {
-            self.free.insert(at + bytes, length - bytes);
-        }
-        Some(at..at + bytes)
+        self.common.take(bytes).or_else(|| urgent.then(|| self.urgent.take(bytes)).flatten())
     }
 
     /// Gives back what `take` gave.
@@ -44,17 +51,8 @@ impl Staging {
         if range.is_empty() {
             return;
         }
-        let (mut start, mut end) = (range.start, range.end);
-        if let Some((&before, &length)) = self.free.range(..start).next_back()
-            && before + length == start
-        {
-            self.free.remove(&before);
-            start = before;
-        }
-        if let Some(length) = self.free.remove(&end) {
-            end += length;
-        }
-        self.free.insert(start, end - start);
+        let pool = if range.start < self.border { &mut self.common } else { &mut self.urgent };
+        pool.give_back(range);
     }
 }
 
@@ -62,19 +60,34 @@ impl Staging {
 mod tests {
     use super::*;
 
+    fn staging() -> Staging {
+        Staging::new(Arc::new(Segment::create("staging-test", 1 << 20).unwrap()), 4096..1 << 20)
+    }
+
     #[test]
     fn what_is_given_back_is_whole_again() {
-        let segment = Arc::new(Segment::create("staging-test", 1 << 20).unwrap());
-        let mut staging = Staging::new(segment, 4096..1 << 20);
-        let whole = staging.bytes();
-        let taken: Vec<_> = (1..20).map(|i| staging.take(i * 64).unwrap()).collect();
+        let mut staging = staging();
+        let whole = staging.most();
+        let taken: Vec<_> = (1..20).map(|i| staging.take(i * 64, false).unwrap()).collect();
         for pair in taken.windows(2) {
             assert_eq!(pair[0].end, pair[1].start);
         }
-        assert_eq!(staging.take(whole), None);
+        assert_eq!(staging.take(whole, false), None);
         for range in taken.iter().step_by(2).chain(taken.iter().skip(1).step_by(2)) {
             staging.give_back(range.clone());
         }
-        assert_eq!(staging.take(whole), Some(4096..1 << 20));
+        assert_eq!(staging.take(whole, false), Some(4096..4096 + whole));
+    }
+
+    #[test]
+    fn urgent_operations_find_memory_when_others_do_not() {
+        let mut staging = staging();
+        let common = staging.take(staging.most(), false).unwrap();
+        assert_eq!(staging.take(64, false), None);
+        let urgent = staging.take(64, true).unwrap();
+        assert_eq!(urgent.start, common.end);
+        staging.give_back(urgent);
+        staging.give_back(common);
+        assert_eq!(staging.take(64, true), Some(4096..4160));
     }
 }

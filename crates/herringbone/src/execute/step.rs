@@ -15,13 +15,20 @@ use crate::{
 };
 use std::ops::Range;
 
+/// Sources of a fold for which no memory is allocated.
+const FEW: usize = 16;
+/// How many elements are folded before the result is put elsewhere too, so that it is still in cache.
+const BLOCK_ITEMS: usize = 4096;
+
 impl Operation {
     /// One instruction of one segment. Returns whether it is complete; a send may take longer.
     pub(super) fn step(&mut self, segment: u32, instr: u32, io: &mut Io<'_>) -> bool {
         let prepared = self.prepared.clone();
         match &prepared.instrs[instr as usize].kind {
-            Kind::Send { lanes, from, form, copy } => {
-                if let Some(offset) = copy {
+            Kind::Send { lanes, from, form, copy, direct } => {
+                let offset =
+                    copy.filter(|_| !(*direct && self.is_mapped()) && !self.all_placed(segment, lanes));
+                if let Some(offset) = offset {
                     let bytes = self.length(*from, *form, segment);
                     let at = self.stage_at(segment) + offset;
                     self.with(*from, *form, segment, io, |span, io| {
@@ -29,29 +36,49 @@ impl Operation {
                     });
                 }
                 let at = self.stage(segment) * prepared.instrs.len() + instr as usize;
-                self.unsent[at] = lanes.len() as u16;
+                self.room.unsent[at] = lanes.len() as u16;
                 for lane in lanes.clone() {
                     if self.send_lane(segment, instr, lane, io) {
-                        self.unsent[at] -= 1;
+                        self.room.unsent[at] -= 1;
                     }
                 }
-                self.unsent[at] == 0
+                self.room.unsent[at] == 0
             }
+            Kind::Recv { head, .. } if self.arrived(segment, *head) == Arrived::Placed => true,
             Kind::Recv { head, into } => {
-                self.fold(segment, &[Operand::Head { head: *head, merges: 0 }], *into, None, None, io);
+                self.fold(segment, &[Operand::Head { head: *head, merges: 0 }], *into, None, io);
                 true
             }
             Kind::Copy { from, into, form } => {
                 let operand = Operand::At { loc: *from, form: *form, merges: 0 };
-                self.fold(segment, &[operand], *into, None, None, io);
+                self.fold(segment, &[operand], *into, None, io);
                 true
             }
-            Kind::Fold { operands, into, form, finish } => {
+            Kind::Fold { operands, into, form, finish, spread } => {
                 let operands = &prepared.operands[operands.start as usize..operands.end as usize];
-                self.fold(segment, operands, *into, Some(*form), finish.then_some(prepared.workers), io);
+                let finish = finish.then_some(prepared.workers);
+                self.fold(segment, operands, *into, Some((*form, finish, spread.clone())), io);
                 true
             }
         }
+    }
+
+    /// Where a message is.
+    fn arrived(&self, segment: u32, head: u32) -> Arrived {
+        self.room.heads[self.stage(segment) * self.prepared.heads.len() + head as usize]
+    }
+
+    /// Where the receiver of a lane lets its message be put.
+    fn place_of(&self, segment: u32, lane: u32) -> Option<usize> {
+        match self.arrived(segment, self.prepared.lanes[lane as usize].answers?) {
+            Arrived::Direct(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Whether all receivers have a message where they want it.
+    fn all_placed(&self, segment: u32, lanes: &Range<u32>) -> bool {
+        lanes.clone().all(|lane| self.place_of(segment, lane).is_some())
     }
 
     fn length(&self, loc: Loc, form: Form, segment: u32) -> usize {
@@ -73,9 +100,11 @@ impl Operation {
     /// Sends one lane's message. Returns whether it is done with its source already.
     pub(super) fn send_lane(&mut self, segment: u32, instr: u32, lane: u32, io: &mut Io<'_>) -> bool {
         let prepared = self.prepared.clone();
-        let Kind::Send { from, form, copy, .. } = &prepared.instrs[instr as usize].kind else { return true };
+        let Kind::Send { from, form, copy, direct, .. } = &prepared.instrs[instr as usize].kind else {
+            return true;
+        };
         let lane_to = prepared.lanes[lane as usize];
-        let flow = self.flows[lane_to.peer as usize];
+        let flow = self.room.flows[lane_to.peer as usize];
         let endpoint = &mut io.endpoints[flow.endpoint as usize];
         let mut header = self.header(FrameKind::Data, segment);
         (header.index, header.length) = (lane_to.index, self.length(*from, *form, segment) as u32);
@@ -84,7 +113,7 @@ impl Operation {
         }
         if !flow.window.is_open() {
             if !prepared.eager || !endpoint.take_eager() {
-                self.blocked.push((segment, instr, lane));
+                self.room.blocked.push((segment, instr, lane));
                 return false;
             }
             header.eager = true;
@@ -92,10 +121,12 @@ impl Operation {
         io.stats.sent(endpoint, header.length as usize);
         let range = self.range(*from, *form, segment);
         if endpoint.is_shared() {
-            let body = match (prepared.inline, copy) {
-                (true, _) => self.inline(*from, *form, segment, io),
-                (false, Some(offset)) => Body::At(self.stage_at(segment) + offset),
-                (false, None) => Body::At(range.start),
+            let body = match (prepared.inline, copy, self.mapped.filter(|_| *direct)) {
+                _ if self.place_of(segment, lane).is_some() => Body::Placed,
+                (true, ..) => self.inline(*from, *form, segment, io),
+                (false, _, Some(mapped)) => Body::Direct(mapped + range.start),
+                (false, Some(offset), None) => Body::At(self.stage_at(segment) + offset),
+                (false, None, None) => Body::At(range.start),
             };
             io.endpoints[flow.endpoint as usize].send_shared(header, Some(body));
             return true;
@@ -109,7 +140,8 @@ impl Operation {
         let reducer = prepared.peers[lane_to.peer as usize].rank >= prepared.workers;
         let fingerprint = (reducer && segment == 0).then_some(self.id.fingerprint);
         header.fingerprint = fingerprint.is_some();
-        endpoint.send_stream(Outgoing { header, fingerprint, payload, done: Some(token) });
+        let priority = self.id.fingerprint.priority;
+        endpoint.send_stream(Outgoing { header, fingerprint, payload, priority, done: Some(token) });
         false
     }
 
@@ -154,14 +186,14 @@ impl Operation {
         }
     }
 
-    /// Folds operands into a place; with `form` absent, moves the single operand.
+    /// Folds operands into a place, as the form and the finish say, and puts the result where the lanes' receivers let
+    /// it be put; or moves the single operand.
     fn fold(
         &self,
         segment: u32,
         operands: &[Operand],
         into: Loc,
-        form: Option<Form>,
-        finish: Option<u32>,
+        how: Option<(Form, Option<u32>, Range<u32>)>,
         io: &mut Io<'_>,
     ) {
         let prepared = &*self.prepared;
@@ -184,10 +216,10 @@ impl Operation {
                 Operand::Head { head, merges } => {
                     let wanted = &prepared.heads[head as usize];
                     let bytes = prepared.bytes(wanted.chunk, segment, wanted.form);
-                    let span = match self.heads[self.stage(segment) * prepared.heads.len() + head as usize] {
-                        Arrived::At(offset) => {
-                            let peer = prepared.peers.iter().position(|peer| peer.heads.contains(&head))?;
-                            io.endpoints[self.flows[peer].endpoint as usize].payload(offset, bytes)?
+                    let span = match self.arrived(segment, head) {
+                        Arrived::At(offset) | Arrived::Direct(offset) => {
+                            let endpoint = self.room.flows[wanted.peer as usize].endpoint;
+                            io.endpoints[endpoint as usize].payload(offset, bytes)?
                         }
                         _ => {
                             let at = self.stage_at(segment) + wanted.offset;
@@ -198,12 +230,42 @@ impl Operation {
                 }
             }
         };
-        let sources: Option<Vec<kernel::Source<'_>>> = operands.iter().map(source).collect();
-        let Some(sources) = sources else { return };
-        match form {
-            Some(form) => {
+        let nothing = kernel::Source { span: staging.span(0..0), form: Form::Plain, merges: 0 };
+        let (mut few, mut many) = ([nothing; FEW], Vec::new());
+        let sources = if operands.len() <= FEW {
+            &mut few[..operands.len()]
+        } else {
+            many.resize(operands.len(), nothing);
+            &mut many[..]
+        };
+        for (place, operand) in sources.iter_mut().zip(operands) {
+            let Some(found) = source(operand) else { return };
+            *place = found;
+        }
+        match how {
+            Some((form, finish, spread)) => {
                 let Some(into) = span(into, form) else { return };
-                kernel::fold(prepared.call.dtype, prepared.call.op, into, form, &sources, finish);
+                let place = |lane: u32| {
+                    let endpoint = self.room.flows[prepared.lanes[lane as usize].peer as usize].endpoint;
+                    io.endpoints[endpoint as usize].payload(self.place_of(segment, lane)?, into.len())
+                };
+                let places: Vec<Span<'_>> = spread.filter_map(place).collect();
+                let (dtype, op) = (prepared.call.dtype, prepared.call.op);
+                if places.is_empty() {
+                    return kernel::fold(dtype, op, into, form, sources, finish);
+                }
+                let items = into.len() / prepared.width(form);
+                let mut parts = sources.to_vec();
+                for start in (0..items).step_by(BLOCK_ITEMS) {
+                    let end = items.min(start + BLOCK_ITEMS);
+                    let range = |form| start * prepared.width(form)..end * prepared.width(form);
+                    for (part, source) in parts.iter_mut().zip(&*sources) {
+                        part.span = source.span.slice(range(source.form));
+                    }
+                    let result = into.slice(range(form));
+                    kernel::fold(dtype, op, result, form, &parts, finish);
+                    places.iter().for_each(|place| place.slice(range(form)).copy_from(result));
+                }
             }
             None => {
                 let Some(into) = span(into, sources[0].form) else { return };

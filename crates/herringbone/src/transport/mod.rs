@@ -52,6 +52,8 @@ pub(crate) struct Outgoing {
     pub(crate) header: Header,
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) payload: Payload,
+    /// Its operation's priority: higher ones go first.
+    pub(crate) priority: i32,
     /// Told when the last byte has been handed to the kernel.
     pub(crate) done: Option<Token>,
 }

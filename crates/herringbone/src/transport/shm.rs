@@ -26,13 +26,16 @@ const RING_BYTES: usize = ring::cells_words(CELLS) * WORD;
 
 const _: () = assert!((CELL_WORDS - FRAME_WORDS) * 8 == INLINE_BYTES);
 
-/// Where things lie in a process's segment: control words, then what its host-mates tell it, then its rings, then its slots.
+/// Where things lie in a process's segment: control words, then what its host-mates tell it, then its
+/// rings, its slots, and its user's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// How many ranks share the host.
     pub(crate) mates: usize,
     /// Bytes for slots.
     pub(crate) pool: usize,
+    /// Bytes for users' buffers; each process has as many as it likes.
+    pub(crate) heap: usize,
 }
 
 const PAGE: usize = 4096;
@@ -45,7 +48,12 @@ const SLEEPING: Range<usize> = 16..17;
 impl Layout {
     /// The whole segment.
     pub(crate) fn bytes(self) -> usize {
-        self.pool_at() + self.pool
+        self.heap_at() + self.heap
+    }
+
+    /// Where users' buffers begin.
+    pub(crate) fn heap_at(self) -> usize {
+        (self.pool_at() + self.pool).next_multiple_of(PAGE)
     }
 
     /// Where slots begin.
@@ -84,7 +92,7 @@ pub(crate) fn stamp(segment: &Segment, job: u64, rank: u32, incarnation: u64) {
 
 /// Whether a mapped segment carries this stamp and has this layout's size.
 pub(crate) fn is_stamped(segment: &Segment, layout: Layout, job: u64, rank: u32, incarnation: u64) -> bool {
-    segment.len() >= layout.bytes()
+    segment.len() >= layout.heap_at()
         && segment
             .atomics(STAMP)
             .iter()
@@ -107,8 +115,12 @@ pub(crate) struct ShmLink {
 pub(crate) enum Body {
     /// It came in the frame.
     Inline([u64; CELL_WORDS - FRAME_WORDS]),
-    /// It lies at this offset of the sender's segment.
+    /// It lies at this offset of the sender's segment, in a slot.
     At(usize),
+    /// It lies at this offset of the sender's segment, in the user's buffer, where the result of its chunk may be put.
+    Direct(usize),
+    /// It is the result, and was put where [`Direct`](Self::Direct) allowed.
+    Placed,
 }
 
 impl Body {
@@ -202,13 +214,20 @@ impl fmt::Debug for ShmLink {
 }
 
 const INLINE_FLAG: u64 = 1 << 8;
+const DIRECT_FLAG: u64 = 1 << 9;
+const PLACED_FLAG: u64 = 1 << 10;
 
 fn pack(header: &Header, body: Option<Body>) -> ([u64; CELL_WORDS], usize) {
     let mut words = [0; CELL_WORDS];
-    let inline = if matches!(body, Some(Body::Inline(_))) { INLINE_FLAG } else { 0 };
+    let flag = match body {
+        Some(Body::Inline(_)) => INLINE_FLAG,
+        Some(Body::Direct(_)) => DIRECT_FLAG,
+        Some(Body::Placed) => PLACED_FLAG,
+        Some(Body::At(_)) | None => 0,
+    };
     words[0] = header.kind as u64
         | u64::from(header.eager) << 16
-        | inline
+        | flag
         | u64::from(header.credits) << 24
         | u64::from(header.group) << 32;
     words[1] = u64::from(header.generation) | u64::from(header.segment) << 32;
@@ -216,8 +235,8 @@ fn pack(header: &Header, body: Option<Body>) -> ([u64; CELL_WORDS], usize) {
     words[3] = header.hash;
     words[4] = u64::from(header.length) | u64::from(header.index) << 32;
     let used = match body {
-        None => FRAME_WORDS,
-        Some(Body::At(offset)) => {
+        None | Some(Body::Placed) => FRAME_WORDS,
+        Some(Body::At(offset) | Body::Direct(offset)) => {
             words[FRAME_WORDS] = offset as u64;
             FRAME_WORDS + 1
         }
@@ -239,16 +258,20 @@ fn unpack(words: &[u64; CELL_WORDS]) -> Result<(Header, Option<Body>), Broken> {
     header.credits = u16::from((words[0] >> 24) as u8);
     (header.segment, header.hash) = ((words[1] >> 32) as u32, words[3]);
     (header.length, header.index) = (words[4] as u32, (words[4] >> 32) as u16);
-    let body = match (kind, words[0] & INLINE_FLAG != 0) {
-        (Kind::Data, true) if header.length as usize > INLINE_BYTES => {
+    let flag = words[0] & (INLINE_FLAG | DIRECT_FLAG | PLACED_FLAG);
+    let body = match (kind, flag) {
+        (Kind::Data, INLINE_FLAG) if header.length as usize > INLINE_BYTES => {
             return Err(Broken::Protocol("an inline message that is too long"));
         }
-        (Kind::Data, true) => {
+        (Kind::Data, INLINE_FLAG) => {
             let mut payload = [0; CELL_WORDS - FRAME_WORDS];
             payload.copy_from_slice(&words[FRAME_WORDS..]);
             Some(Body::Inline(payload))
         }
-        (Kind::Data, false) => Some(Body::At(words[FRAME_WORDS] as usize)),
+        (Kind::Data, DIRECT_FLAG) => Some(Body::Direct(words[FRAME_WORDS] as usize)),
+        (Kind::Data, PLACED_FLAG) => Some(Body::Placed),
+        (Kind::Data, 0) => Some(Body::At(words[FRAME_WORDS] as usize)),
+        (Kind::Data, _) => return Err(Broken::Protocol("a message in two places")),
         _ => None,
     };
     Ok((header, body))

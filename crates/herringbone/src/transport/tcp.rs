@@ -77,9 +77,14 @@ impl TcpLink {
         self.socket.as_fd()
     }
 
-    /// Puts a frame in line: grants and the like before data.
+    /// Puts a frame in line: grants and the like before data, data by priority.
     pub(crate) fn send(&mut self, frame: Outgoing, urgent: bool) {
-        if urgent { self.urgent.push_back(frame) } else { self.queue.push_back(frame) }
+        if urgent {
+            self.urgent.push_back(frame);
+            return;
+        }
+        let before = self.queue.iter().rposition(|other| other.priority >= frame.priority);
+        self.queue.insert(before.map_or(0, |at| at + 1), frame);
     }
 
     /// Whether everything was handed to the kernel.

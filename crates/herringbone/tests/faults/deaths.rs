@@ -83,7 +83,7 @@ fn a_stopped_rank_is_named() {
 }
 
 #[test]
-fn a_killed_reducer_is_named_and_small_operations_go_on() {
+fn a_killed_reducer_is_named_and_what_needs_none_goes_on() {
     let part = |rank| Part {
         what: "reducer",
         rank,
@@ -103,7 +103,7 @@ fn a_killed_reducer_is_named_and_small_operations_go_on() {
         let (heard, text) = rank.hear(Duration::from_secs(20));
         assert!(text.contains(&format!("the reducer at {} is lost", addresses[1])), "{text}");
         assert!(heard.duration_since(killed) < AT_ONCE, "{:?}", heard.duration_since(killed));
-        assert_eq!(rank.hear(Duration::from_secs(20)).1, "small sums work");
+        assert_eq!(rank.hear(Duration::from_secs(20)).1, "the group works");
     }
     assert!(end_well(ranks));
 }

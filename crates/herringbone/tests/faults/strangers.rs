@@ -1,6 +1,6 @@
 //! Strangers at every port: they are dropped, and the job goes on.
 
-use crate::world::{Over, Reducer, TOKEN, Watchdog, check_sums, each, meeting_place};
+use crate::world::{Over, Reducer, TOKEN, Watchdog, check_sums, each, meeting_place, through};
 use herringbone::{Communicator, Config, Rendezvous};
 use std::{
     collections::BTreeSet,
@@ -77,7 +77,7 @@ pub(crate) fn siege() {
             let mut config = Config::new(rank, 3, Rendezvous::Tcp(meet.clone()));
             config = over.set(config).timeout(Duration::from_secs(30)).token(TOKEN);
             if let Some(reducer) = &reducer {
-                config = config.reducers(vec![reducer.address.clone()]);
+                config = through(config, &reducer.address);
             }
             if rank == 2 {
                 // Rank 0 waits for this one and hears strangers meanwhile.

@@ -2,6 +2,7 @@
 
 use herringbone::{
     Communicator, Config, Error, ErrorKind, ReduceOp, Rendezvous, Transport,
+    core::algorithm::Algorithm,
     server::{Server, ServerOptions, Stop},
 };
 use std::{
@@ -142,13 +143,18 @@ pub(crate) fn world<T: Send>(ranks: u32, over: Over, body: impl Fn(&Communicator
         let mut config = Config::new(rank, ranks, Rendezvous::Tcp(address.clone()));
         config = over.set(config).timeout(Duration::from_secs(20)).token(TOKEN);
         if let Some(reducer) = &reducer {
-            config = config.reducers(vec![reducer.address.clone()]);
+            config = through(config, &reducer.address);
         }
         body(&Communicator::connect(config).unwrap())
     })
 }
 
-/// Sizes that take the small way, the usual way, and the one through reducers.
+/// All all-reduces go through this reducer.
+pub(crate) fn through(config: Config, reducer: &str) -> Config {
+    config.reducers(vec![reducer.to_owned()]).algorithm(Algorithm::ReductionServer)
+}
+
+/// Sizes of a single message, of several, and of several segments.
 const COUNTS: [usize; 3] = [3, 5000, 100_000];
 
 /// Whether the group works: sums of all sizes, each checked.

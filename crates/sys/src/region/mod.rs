@@ -164,6 +164,11 @@ impl Region {
         self.0.writable
     }
 
+    /// Where it begins.
+    pub(crate) fn address(&self) -> usize {
+        self.0.start.addr().get()
+    }
+
     /// Whether both begin at the same address, as when an output is its input.
     pub fn same_start(&self, other: &Region) -> bool {
         self.0.start == other.0.start

@@ -63,6 +63,7 @@ impl Job {
             dtype,
             op,
             count,
+            priority: 0,
             input: input.region().clone(),
             output: output.as_ref().unwrap_or(&input).region().clone(),
             timeout: None,

@@ -1,0 +1,307 @@
+//! From a call to a running operation: issued in order, begun when its links, its memory and its turn are there.
+
+use super::{Engine, Event, endpoint::Link, failure};
+use crate::{
+    Error, ErrorKind, Result,
+    core::{
+        session::{Cause, fence::NotIssued},
+        wire::Fingerprint,
+    },
+    execute::{
+        operation::{Identity, Io, OpKey, Operation},
+        prepare::{Call, Prepared},
+    },
+    sys::region::Region,
+    transport::Broken,
+    work::Completion,
+};
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How many operations of a group may use reducers at once, ordinary and urgent ones each: what bounds a reducer's memory.
+pub(crate) const REDUCER_OPERATIONS: usize = 4;
+
+/// Why an operation was not issued.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// A fence is under way.
+    Frozen,
+    Failed(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Refused::Failed(error)
+    }
+}
+
+/// A request for an operation, with its buffers.
+#[derive(Clone, Debug)]
+pub(crate) struct Issue {
+    pub(crate) group: u32,
+    pub(crate) call: Call,
+    pub(crate) priority: i32,
+    pub(crate) input: Region,
+    pub(crate) output: Region,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// An operation that was issued and has not started.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) id: Identity,
+    pub(crate) call: Call,
+    pub(crate) buffers: Option<(Region, Region)>,
+    pub(crate) completion: Option<Arc<Completion>>,
+    pub(crate) issued: Instant,
+    pub(crate) timeout: Duration,
+    /// Whether a fence was called for because it cannot start.
+    given_up: bool,
+}
+
+/// Whether a queued operation can start.
+enum Start {
+    Now(Range<usize>, Arc<Prepared>),
+    Later,
+    Never(Error),
+}
+
+impl Engine {
+    /// Issues an operation and lets it run as far as it can.
+    ///
+    /// # Errors
+    /// [`Refused::Frozen`] while a fence is under way: to be tried again after its decision.
+    pub(crate) fn issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
+        let result = self.try_issue(issue);
+        self.stats.failed += u64::from(matches!(result, Err(Refused::Failed(_))));
+        result
+    }
+
+    fn try_issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
+        let group = self.groups.get_mut(&issue.group).ok_or_else(|| Error::new(ErrorKind::Closed))?;
+        let me = group.settings.me;
+        let planned = group.plan(issue.call, &mut self.stats).map_err(|error| error.at(me))?;
+        let mut fingerprint = planned.fingerprint;
+        (fingerprint.sequence, fingerprint.priority) = (group.member.next(), issue.priority);
+        if let Some(error) = &group.lost {
+            return Err(error.about(me, fingerprint).into());
+        }
+        if let Some(doom) = &group.doom {
+            let error = doom.error.about(me, fingerprint);
+            let cause = Cause::PeerLost { ranks: doom.ranks.clone() };
+            self.call_for_fence(issue.group, cause);
+            return Err(error.into());
+        }
+        let issued = group.member.issue(fingerprint).map_err(|reason| match reason {
+            NotIssued::Frozen => Refused::Frozen,
+            NotIssued::Failed(failed) => failure::error(&failed.cause).about(me, fingerprint).into(),
+        })?;
+        let (hash, generation) = (issued.hash, issued.generation);
+        let completion = Arc::new(Completion::default());
+        self.queue.push_back(Queued {
+            id: Identity { group: issue.group, generation, hash, fingerprint },
+            call: issue.call,
+            buffers: Some((issue.input.clone(), issue.output.clone())),
+            completion: Some(completion.clone()),
+            issued: Instant::now(),
+            timeout: issue.timeout.unwrap_or(group.settings.timeout),
+            given_up: false,
+        });
+        self.check_parked(issue.group, fingerprint.sequence, hash);
+        self.start_queued();
+        self.flush();
+        Ok(completion)
+    }
+
+    /// A reducer begins the operation that a worker's first message announces.
+    pub(crate) fn begin_told(
+        &mut self,
+        group: u32,
+        generation: u32,
+        hash: u64,
+        told: Fingerprint,
+    ) -> Result<OpKey, Broken> {
+        let nonsense = |_| Broken::Protocol("an operation that makes no sense");
+        let group_state =
+            self.groups.get_mut(&group).ok_or(Broken::Protocol("a group that was not introduced"))?;
+        if group_state.running.len() >= 4 * REDUCER_OPERATIONS {
+            return Err(Broken::Protocol("more operations at once than were agreed"));
+        }
+        let (me, sizing) = (group_state.settings.me, group_state.settings.sizing);
+        let planned = group_state.plan_as_told(&told, &mut self.stats).map_err(nonsense)?;
+        let call = planned.call;
+        let prepared = match planned.is_prepared(self.links) {
+            Some(prepared) => prepared.clone(),
+            None => planned.prepare(me, sizing, self.links, |_| false),
+        };
+        let memory = self
+            .staging
+            .take(prepared.staging_bytes(), true)
+            .ok_or(Broken::Protocol("more than its share of memory"))?;
+        let queued = Queued {
+            id: Identity { group, generation, hash, fingerprint: told },
+            call,
+            buffers: None,
+            completion: None,
+            issued: Instant::now(),
+            timeout: Duration::MAX,
+            given_up: false,
+        };
+        Ok(self.start(queued, memory, prepared))
+    }
+
+    /// Starts what can start: in order within each group, ordinary and urgent operations by themselves.
+    pub(crate) fn start_queued(&mut self) {
+        let mut stuck: Vec<(u32, bool)> = Vec::new();
+        let mut at = 0;
+        while at < self.queue.len() {
+            let id = self.queue[at].id;
+            let class = (id.group, id.is_urgent());
+            if stuck.contains(&class) {
+                at += 1;
+                continue;
+            }
+            match self.can_start(at) {
+                Start::Later => {
+                    stuck.push(class);
+                    at += 1;
+                }
+                Start::Now(memory, prepared) => {
+                    let Some(queued) = self.queue.remove(at) else { return };
+                    let key = self.start(queued, memory, prepared);
+                    self.redeliver(|header| {
+                        (header.group, header.sequence, header.generation)
+                            == (id.group, id.fingerprint.sequence, id.generation)
+                    });
+                    self.run(key);
+                    self.fail_if_any_departed(key);
+                }
+                Start::Never(error) => {
+                    let Some(queued) = self.queue.remove(at) else { return };
+                    self.not_started(queued, &error);
+                }
+            }
+        }
+    }
+
+    fn can_start(&mut self, at: usize) -> Start {
+        let Queued { id, call, .. } = &self.queue[at];
+        let (call, urgent) = (*call, id.is_urgent());
+        let Some(group) = self.groups.get_mut(&id.group) else {
+            return Start::Never(Error::new(ErrorKind::Closed));
+        };
+        let planned = match group.plan(call, &mut self.stats) {
+            Ok(planned) => planned,
+            Err(error) => return Start::Never(error),
+        };
+        let with_reducers = planned.with_reducers;
+        let prepared = match planned.is_prepared(self.links) {
+            Some(prepared) => prepared.clone(),
+            None => match self.prepare(at, call) {
+                Ok(prepared) => prepared,
+                Err(not_now) => return not_now,
+            },
+        };
+        if with_reducers && self.with_reducers(self.queue[at].id.group, urgent) >= REDUCER_OPERATIONS {
+            return Start::Later;
+        }
+        let bytes = prepared.staging_bytes();
+        match self.staging.take(bytes, urgent) {
+            Some(memory) => Start::Now(memory, prepared),
+            None if bytes > self.staging.most() => Start::Never(Error::config(
+                "HERRINGBONE_STAGING_BYTES",
+                format_args!("this operation needs {bytes} bytes of staging memory; raise it on every rank"),
+            )),
+            None => Start::Later,
+        }
+    }
+
+    /// How many operations of a group and class that use reducers are running.
+    fn with_reducers(&self, group: u32, urgent: bool) -> usize {
+        let Some(group) = self.groups.get(&group) else { return 0 };
+        let counts = |operation: &&Operation| operation.with_reducers() && operation.id.is_urgent() == urgent;
+        group.running.iter().filter_map(|(_, key)| self.ops.get(*key)).filter(counts).count()
+    }
+
+    /// Compiles a queued operation's program, once all its links are up.
+    fn prepare(&mut self, at: usize, call: Call) -> Result<Arc<Prepared>, Start> {
+        let never = |error| Start::Never(error);
+        let Some(group) = self.groups.get_mut(&self.queue[at].id.group) else {
+            return Err(never(Error::new(ErrorKind::Closed)));
+        };
+        let (me, sizing) = (group.settings.me, group.settings.sizing);
+        let roster = group.settings.roster.clone();
+        let partners = group.plan(call, &mut self.stats).map_err(never)?.partners.clone();
+        if !self.are_linked(at, &partners) {
+            return Err(Start::Later);
+        }
+        let Self { groups, endpoints, stats, links, .. } = self;
+        let planned = groups.get_mut(&self.queue[at].id.group).map(|group| group.plan(call, stats));
+        let planned = planned.unwrap_or_else(|| Err(Error::new(ErrorKind::Closed))).map_err(never)?;
+        let shared = |rank: u32| endpoints[roster[rank as usize] as usize].is_shared();
+        Ok(planned.prepare(me, sizing, *links, shared))
+    }
+
+    /// Whether all links that a queued operation needs are up. Asks for those that are not.
+    fn are_linked(&mut self, at: usize, partners: &[u32]) -> bool {
+        let (mut up, mut lost) = (true, None);
+        for &index in partners {
+            let endpoint = &mut self.endpoints[index as usize];
+            match &endpoint.link {
+                Link::Lost { .. } if endpoint.is_reducer => lost = Some(endpoint.name.clone()),
+                _ if endpoint.left.is_some() => {}
+                Link::Lost { .. } if endpoint.dead => up = false,
+                Link::None | Link::Lost { .. } => {
+                    endpoint.link = Link::Wanted;
+                    self.events.push(Event::Want(index));
+                    up = false;
+                }
+                Link::Wanted => up = false,
+                Link::Shm(_) | Link::Tcp(_) | Link::Busy => {}
+            }
+        }
+        if let Some(address) = lost {
+            self.give_up(at, address);
+            return false;
+        }
+        up
+    }
+
+    /// An operation's reducer is gone: it fails with everybody's, by a fence, so that nobody is told twice.
+    fn give_up(&mut self, at: usize, address: String) {
+        let group = self.queue[at].id.group;
+        if !std::mem::replace(&mut self.queue[at].given_up, true) {
+            self.call_for_fence(group, Cause::ReducerLost { address });
+        }
+    }
+
+    /// An operation that can never start fails.
+    fn not_started(&mut self, queued: Queued, error: &Error) {
+        if let Some(group) = self.groups.get_mut(&queued.id.group) {
+            group.member.fail(queued.id.fingerprint.sequence);
+        }
+        self.conclude(&queued.id, &queued.call, queued.completion, Err(error.clone()), queued.issued);
+    }
+
+    fn start(&mut self, queued: Queued, memory: Range<usize>, prepared: Arc<Prepared>) -> OpKey {
+        let (key, room) = self.ops.reserve();
+        let mut operation = Operation::new(key, queued, prepared, memory, room);
+        operation.locate(self.heap.as_deref());
+        let number = operation.id.group;
+        let Some(group) = self.groups.get_mut(&number) else { return key };
+        group.running.push_back((operation.id.fingerprint.sequence, key));
+        if operation.with_reducers() {
+            let roster = group.settings.roster.clone();
+            self.introduce(number, &roster);
+        }
+        let Some(group) = self.groups.get(&number) else { return key };
+        let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
+        operation.start(&group.settings.roster, &mut io);
+        self.ops.insert(operation);
+        self.stats.most_in_flight = self.stats.most_in_flight.max(self.ops.len() as u64);
+        key
+    }
+}

@@ -1,0 +1,110 @@
+//! Which messages may be read in their user's buffer, without a copy.
+//!
+//! Between processes that share memory a message lies in a slot of its sender: the user's buffer may be written again by
+//! a later step, or by the user when the operation is over, while a slow receiver still reads. There is one case in
+//! which neither can happen: what overwrites the chunk is the receiver's own answer, made from this very message. Then
+//! the answer comes after the last read; and the sender's operation is not over before the answer is there. So such a
+//! message need not be copied, and its answer can be put straight into the chunk.
+
+use crate::core::schedule::{Origin, Place, Program, Schedule, Step};
+
+/// The steps of rank `me`'s program that are such sends.
+pub(super) fn sends(schedule: &Schedule, program: &Program, me: u32) -> Vec<u32> {
+    let steps = program.steps();
+    let is_direct = |at: &u32| {
+        let Step::Send { from: place @ Place::User(chunk), to } = steps[*at as usize] else { return false };
+        let &[to] = program.lanes(to) else { return false };
+        let mut later = steps[*at as usize + 1..].iter().filter(|step| touches(program, step, place));
+        let answer = |step: &Step| matches!(*step, Step::Recv { lane, chunk: of, into } if (lane, of, into) == (to, chunk, place));
+        to < schedule.workers()
+            && later.next().is_some_and(answer)
+            && later.next().is_none()
+            && answers(&schedule.program(to), me, chunk)
+    };
+    (0..steps.len() as u32).filter(is_direct).collect()
+}
+
+/// Whether a step reads or writes a place.
+fn touches(program: &Program, step: &Step, place: Place) -> bool {
+    match *step {
+        Step::Send { from, .. } => from == place,
+        Step::Recv { into, .. } => into == place,
+        Step::Copy { from, into } => from == place || into == place,
+        Step::Fold { from, into, .. } => {
+            into == place || program.sources(from).iter().any(|source| source.from == Origin::At(place))
+        }
+    }
+}
+
+/// Whether a program sends `rank` for `chunk` exactly one message, made by a fold of the only one that it received from
+/// `rank` for that chunk.
+fn answers(program: &Program, rank: u32, chunk: u32) -> bool {
+    let mut folded = None;
+    let mut sent = Vec::new();
+    for step in program.steps() {
+        match *step {
+            Step::Fold { chunk: of, from, into, finish } if of == chunk => {
+                let heads = program
+                    .sources(from)
+                    .iter()
+                    .filter(|source| matches!(source.from, Origin::Head { lane, .. } if lane == rank))
+                    .count();
+                match (heads, folded) {
+                    (0, _) if folded != Some(into) => {}
+                    (1, None) if finish && into == Place::User(chunk) => folded = Some(into),
+                    _ => return false,
+                }
+            }
+            Step::Recv { lane, chunk: of, into } if of == chunk && (lane == rank || folded == Some(into)) => {
+                return false;
+            }
+            Step::Copy { into, .. } if folded == Some(into) => return false,
+            Step::Send { from, to } if program.lanes(to).contains(&rank) => sent.push((from, folded)),
+            _ => {}
+        }
+    }
+    let carries = |(from, folded): &(Place, Option<Place>)| folded.is_some_and(|into| into == *from);
+    folded.is_some() && sent.iter().filter(|(from, _)| *from == Place::User(chunk)).all(carries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{
+        algorithm::{Algorithm, Layout},
+        collective::Collective,
+        group::Group,
+    };
+
+    /// How many direct sends each rank has.
+    fn direct(algorithm: &str, collective: Collective, ranks: u32) -> Vec<usize> {
+        let algorithm: Algorithm = algorithm.parse().unwrap();
+        let layout = Layout { reducers: 0, hosts: &[] };
+        let schedule = algorithm.schedule(collective, &Group::of_size(ranks), &layout).unwrap();
+        (0..ranks).map(|me| sends(&schedule, &schedule.program(me), me).len()).collect()
+    }
+
+    #[test]
+    fn every_part_of_a_sharded_all_reduce_is_answered_by_its_owner() {
+        for ranks in 2..9 {
+            assert_eq!(
+                direct("radix", Collective::AllReduce, ranks),
+                vec![ranks as usize - 1; ranks as usize]
+            );
+        }
+    }
+
+    #[test]
+    fn a_leaf_of_a_tree_is_answered_by_the_root_if_that_is_its_parent() {
+        assert_eq!(direct("tree", Collective::AllReduce, 4), [0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_not_answered_by_its_reader_is_copied() {
+        for algorithm in ["doubling", "one_shot", "radix(2,2)", "ring"] {
+            assert_eq!(direct(algorithm, Collective::AllReduce, 4).iter().sum::<usize>(), 0, "{algorithm}");
+        }
+        assert_eq!(direct("radix", Collective::ReduceScatter, 4).iter().sum::<usize>(), 0);
+        assert_eq!(direct("radix", Collective::AllGather, 4).iter().sum::<usize>(), 0);
+    }
+}
