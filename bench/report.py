@@ -22,7 +22,8 @@ BOUNDS = {"herringbone": ("floor", "ring bound"), "herringbone-reducers": ("serv
 NAME = re.compile(r"\d{4}-\d{2}-\d{2}-rigs\.md")
 EXPLANATION = """\
 Medians of the rounds of one interleaved run; judge two programs only within one table. "best peer" is the fastest
-program that is not ours, right and alive in every round. "spread" is least..most of herringbone's rounds."""
+program that is not ours, right and alive in every round. "spread" is least..most of herringbone's rounds;
+"torch adds" is what herringbone-torch takes longer than herringbone."""
 
 
 def markdown(record, picture):
@@ -68,8 +69,8 @@ def times(panel, floor):
             own = seconds(panel, program, size)
             row.append(f"{multiple(own, best)} ({name})" if best and own else "-")
             row += [multiple(own, limit.get(bound)) for bound in bounds]
-        rows.append(row)
-    return table(heads, rows)
+        rows.append([*row, torch_adds(panel, size)])
+    return table([*heads, "torch adds"], rows)
 
 
 def cell(panel, program, size):
@@ -86,6 +87,14 @@ def spread(panel, size):
     """Least..most of herringbone's rounds."""
     at = panel["programs"].get("herringbone", {}).get(str(size))
     return f"{duration(min(at['seconds']))}..{duration(max(at['seconds']))}" if at else "-"
+
+
+def torch_adds(panel, size):
+    """What an operation through torch takes longer than one of the engine alone."""
+    through, alone = (seconds(panel, program, size) for program in ("herringbone-torch", "herringbone"))
+    if not (through and alone):
+        return "-"
+    return f"{'-' if through < alone else ''}{duration(abs(through - alone))}"
 
 
 def multiple(own, other):

@@ -94,12 +94,13 @@ def test_the_tables_hold_medians_and_multiples(record, local, cluster):
         "2.00 us..4.00 us",
         "1.50 (impi)",
         "-",
+        "6.00 us",
     ]
     assert found["64 KiB"][1] == "2.00 us WRONG"
     assert found["25 MiB"][1] == "failed"
-    assert found["25 MiB"][-2:] == ["0.36 (impi)", "2.25"]
+    assert found["25 MiB"][-3:] == ["0.36 (impi)", "2.25", "200 us"]
     assert rows(report.cpu(local))["25 MiB"][3] == "0.2"
-    assert rows(report.times(cluster, {}))["25 MiB"][-4:] == ["0.98 (gloo)", "1.00", "1.31 (gloo)", "1.00"]
+    assert rows(report.times(cluster, {}))["25 MiB"][-5:] == ["0.98 (gloo)", "1.00", "1.31 (gloo)", "1.00", "-"]
 
 
 def test_the_record_says_how_it_was_made(record):
@@ -212,6 +213,16 @@ def test_peers_that_are_missing_are_left_out(tmp_path, monkeypatch):
         found.peers(["nccl"])
     with pytest.raises(rigs.RigsFailed, match="make limits"):
         found.floor(1)
+
+
+def test_a_cluster_that_cannot_run_says_what_to_do(tmp_path, monkeypatch):
+    (tmp_path / "bench.py").touch()
+    found = rigs.Rigs(tmp_path, tmp_path / "bench.py")
+    monkeypatch.setattr(rigs.os, "geteuid", lambda: 1000)
+    assert found.why_no_cluster() == "network namespaces need root: run `make bench` as root"
+    monkeypatch.setattr(rigs.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(rigs.shutil, "which", lambda tool: None if tool == "tc" else f"/bin/{tool}")
+    assert found.why_no_cluster() == "tc is not installed"
 
 
 def test_a_recorded_command_has_no_path_of_this_machine(tmp_path):
