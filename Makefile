@@ -1,6 +1,7 @@
 # Every task of this repository. `make help` lists them.
 PYTHON ?= python3
 RIGS ?=
+ARGS ?=
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -27,12 +28,12 @@ demo: setup ## Train with 4 workers and 2 reducers, compare with Gloo, draw demo
 test: setup ## All checks and tests, Rust and Python
 	@$(IN_VENV) tests/run.py
 
-bench: setup ## Time all-reduce on this machine; RIGS=folder: beside other libraries, in the rigs of that folder
+bench: setup ## Time all-reduce on this machine; RIGS=folder: beside other libraries, to record/
 ifeq ($(RIGS),)
 	@$(BINARY) bench --processes 4
 	@$(BINARY) bench --processes 4 --reducers 2
 else
-	@cd $(RIGS) && ./bench.py local --add 'herringbone: $(CURDIR)/$(BINARY) bench --rig'
+	@$(IN_VENV) bench/run.py --rigs $(RIGS) $(ARGS)
 endif
 
 fmt: ## Format the Rust sources

@@ -97,7 +97,7 @@ def stages():
         cargo_test_counts,
         **loom,
     )
-    yield Stage("Python tests", f"{sys.executable} -m pytest -q -ra python/tests tests/docs", pytest_counts)
+    yield Stage("Python tests", f"{sys.executable} -m pytest -q -ra python/tests tests/bench tests/docs", pytest_counts)
 
 
 def main():

@@ -2,8 +2,8 @@
 
 * `python`: runs under torchrun with two workers, on this Python.
 * `rust`: a doctest of crates/cli, which includes the file; here it is only checked that it does.
-* `sh`: `herringbone` commands run; what the test suite runs itself (make, cargo, pytest) is checked to
-  exist.
+* `sh`: `herringbone` commands run; what the test suite runs itself (make, cargo, pytest, our scripts) is
+  checked to exist.
 * `text`: output or a drawing. Nothing else.
 """
 
@@ -71,6 +71,10 @@ def command(name, words, settings, folder):
             assert all((ROOT / "crates" / folder).is_dir() for folder in folders), f"{name}: {words}"
         case [".venv/bin/python", "-m", "pytest", *paths]:
             assert all((ROOT / path).exists() for path in paths), f"{name}: {words}"
+        case [".venv/bin/python", script, *rest]:
+            shown = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True)
+            unknown = [word for word in rest if word.startswith("--") and word not in shown.stdout]
+            assert shown.returncode == 0 and not unknown, f"{name}: {script}: {unknown} {shown.stderr}"
         case ["herringbone", "serve", *rest]:
             serve([str(BINARY), "serve", *rest], settings)
         case ["herringbone", *rest]:

@@ -1,0 +1,123 @@
+"""The processes of a job: on this host, or one per host of the rigs' cluster. None stays behind."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+POLL_SECONDS = 0.1
+PATIENCE_SECONDS = 10
+
+
+class JobFailed(Exception):
+    """The job cannot go on; the text says why."""
+
+
+class Here:
+    """All processes on this host, over its loopback interface."""
+
+    interface = "lo"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def address(self, _):
+        """The address of a process's host."""
+        return "127.0.0.1"
+
+    def command(self, _, words):
+        """The command that runs `words` on a process's host."""
+        return words
+
+
+class Cluster:
+    """Network namespaces as hosts, one for each process; every link limited to `rate` Mbit/s both ways."""
+
+    interface = "eth0"
+
+    def __init__(self, rigs, hosts, rate):
+        self.rigs, self.hosts, self.rate = pathlib.Path(rigs).resolve(), hosts, rate
+        if os.geteuid() != 0:
+            raise JobFailed("the hosts of a cluster are network namespaces, which need root")
+        if not (self.rigs / "cluster.sh").exists():
+            raise JobFailed(f"{rigs} has no cluster.sh; --rigs has to name the folder of the rigs")
+
+    def __enter__(self):
+        done = subprocess.run([self.rigs / "cluster.sh", "up", str(self.hosts), str(self.rate)])
+        if done.returncode != 0:
+            raise JobFailed(f"cluster.sh up ended with exit code {done.returncode}")
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run([self.rigs / "cluster.sh", "down"], check=False)
+
+    def address(self, host):
+        """The address that cluster.sh has given to a host."""
+        return f"10.77.0.{host + 1}"
+
+    def command(self, host, words):
+        """The command that runs `words` on a host."""
+        return [str(self.rigs / "nsrun.sh"), str(host), *words]
+
+
+class Processes:
+    """What a job has started, each process in a session of its own; all of it ends with the job."""
+
+    def __init__(self, hosts):
+        self.hosts, self.running = hosts, []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for ask, patience in ((signal.SIGTERM, PATIENCE_SECONDS), (signal.SIGKILL, None)):
+            for process in self.running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, ask)
+            for process in self.running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(patience)
+
+    def start(self, host, words, **options):
+        """Starts a command on a host."""
+        command = self.hosts.command(host, [str(word) for word in words])
+        process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL, **options)
+        self.running.append(process)
+        return process
+
+    def reducer(self, host, environment):
+        """Starts a reducer of the release that the workers have; returns where it listens."""
+        words = [sys.executable, "-m", "herringbone", "serve", "--listen", f"{self.hosts.address(host)}:0", "--json"]
+        process = self.start(host, words, env=environment, stdout=subprocess.PIPE, text=True)
+        line = process.stdout.readline()
+        if not line:
+            raise JobFailed(f"a reducer ended with exit code {process.wait()}")
+        return json.loads(line)["listening"]
+
+    def finish(self, workers):
+        """Waits for the workers; the first that fails ends the job."""
+        while any(worker.poll() is None for worker in workers):
+            self.check(workers)
+            time.sleep(POLL_SECONDS)
+        self.check(workers)
+
+    def check(self, workers):
+        """Fails if a worker has."""
+        for rank, worker in enumerate(workers):
+            if worker.poll():
+                raise JobFailed(f"worker {rank} ended with exit code {worker.returncode}; its output is above")
+
+
+def free_port():
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

@@ -1,0 +1,140 @@
+"""A record of the rigs as Markdown, and the line of README that shows the newest one."""
+
+import re
+import shlex
+
+from figures import (
+    best_peer,
+    complaints,
+    cpu_per_gigabyte,
+    duration,
+    human,
+    limits,
+    ours,
+    peers,
+    seconds,
+    three_digits,
+    title,
+)
+
+BEGIN, END = "<!-- rigs: `make bench` keeps these lines -->", "<!-- /rigs -->"
+BOUNDS = {"herringbone": ("floor", "ring bound"), "herringbone-reducers": ("server bound",)}
+NAME = re.compile(r"\d{4}-\d{2}-\d{2}-rigs\.md")
+EXPLANATION = """\
+Medians of the rounds of one interleaved run; judge two programs only within one table. "best peer" is the fastest
+program that is not ours, right and alive in every round. "spread" is least..most of herringbone's rounds;
+"torch adds" is what herringbone-torch takes longer than herringbone."""
+
+
+def markdown(record, picture):
+    """The whole record; `picture` is the name of the plot's file next to it."""
+    parts = [
+        f"# The rigs, {record['date']}",
+        "\n".join(f"* {name}: {value}" for name, value in record["machine"].items())
+        + f"\n* peers: {', '.join(f'{name} {release}' for name, release in record['releases'].items()) or 'none'}",
+        EXPLANATION,
+        f"![time and bandwidth of an all-reduce against its size]({picture})",
+    ]
+    notes = record["notes"] + complaints(record)
+    if notes:
+        parts.append("What is missing or went wrong:\n\n" + "\n".join(f"* {note}" for note in notes))
+    for panel in record["panels"]:
+        parts += panel_markdown(panel, record["floor"])
+    return "\n\n".join(parts) + "\n"
+
+
+def panel_markdown(panel, floor):
+    """The heading, the command and the tables of one interleaved run."""
+    heading = title(panel)
+    yield f"## {heading[0].upper()}{heading[1:]}"
+    yield f"```text\n{folded(panel['command'])}\n```"
+    yield times(panel, floor)
+    yield "CPU seconds of all ranks for 10^9 bytes of the buffer:"
+    yield cpu(panel)
+
+
+def times(panel, floor):
+    """Seconds per all-reduce of every program, and ours as multiples."""
+    programs = [*peers(panel), *ours(panel)]
+    known = {name for size in panel["sizes"] for name in limits(panel, size, floor)}
+    judged = {name: [each for each in BOUNDS[name] if each in known] for name in programs if name in BOUNDS}
+    heads, rows = ["size", *programs, "spread"], []
+    for program, bounds in judged.items():
+        heads += [f"{program} / {what}" for what in ("best peer", *bounds)]
+    for size in panel["sizes"]:
+        name, best = best_peer(panel, size)
+        limit = limits(panel, size, floor)
+        row = [human(size), *(cell(panel, program, size) for program in programs), spread(panel, size)]
+        for program, bounds in judged.items():
+            own = seconds(panel, program, size)
+            row.append(f"{multiple(own, best)} ({name})" if best and own else "-")
+            row += [multiple(own, limit.get(bound)) for bound in bounds]
+        rows.append([*row, torch_adds(panel, size)])
+    return table([*heads, "torch adds"], rows)
+
+
+def cell(panel, program, size):
+    """A program's time at a size, with what makes it doubtful."""
+    own = seconds(panel, program, size)
+    if own is None:
+        return "failed"
+    at = panel["programs"][program][str(size)]
+    alive = "" if len(at["seconds"]) == panel["rounds"] else f" ({len(at['seconds'])}/{panel['rounds']} rounds)"
+    return f"{duration(own)}{alive}{'' if at['ok'] else ' WRONG'}"
+
+
+def spread(panel, size):
+    """Least..most of herringbone's rounds."""
+    at = panel["programs"].get("herringbone", {}).get(str(size))
+    return f"{duration(min(at['seconds']))}..{duration(max(at['seconds']))}" if at else "-"
+
+
+def torch_adds(panel, size):
+    """What an operation through torch takes longer than one of the engine alone."""
+    through, alone = (seconds(panel, program, size) for program in ("herringbone-torch", "herringbone"))
+    if not (through and alone):
+        return "-"
+    return f"{'-' if through < alone else ''}{duration(abs(through - alone))}"
+
+
+def multiple(own, other):
+    """own / other with three digits; a dash if either is missing."""
+    return f"{three_digits(own / other)}" if own and other else "-"
+
+
+def cpu(panel):
+    """CPU seconds per 10^9 bytes of every program."""
+    programs, rows = [*peers(panel), *ours(panel)], []
+    for size in panel["sizes"]:
+        each = [cpu_per_gigabyte(panel, program, size) for program in programs]
+        rows.append([human(size), *("-" if one is None else f"{one:.3g}" for one in each)])
+    return table(["size", *programs], rows)
+
+
+def table(heads, rows):
+    """A Markdown table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows])
+
+
+def folded(command):
+    """A command over several lines: one for each --add and --server."""
+    lines = [[]]
+    for word in shlex.split(command):
+        if word in ("--add", "--server"):
+            lines.append([])
+        lines[-1].append(word if word.startswith("$") else shlex.quote(word))
+    return " \\\n    ".join(" ".join(line) for line in lines)
+
+
+def newest(folder):
+    """The name, without its ending, of the newest record of the rigs in `folder`, or None."""
+    names = sorted(path.stem for path in folder.glob("*.md") if NAME.fullmatch(path.name))
+    return names[-1] if names else None
+
+
+def with_newest(readme, name):
+    """README's text with the lines between the markers showing the record `name`."""
+    before, rest = readme.split(BEGIN)
+    _, after = rest.split(END)
+    shown = f"[![all-reduce: time and bandwidth against size](record/{name}.svg)](record/{name}.md)"
+    return f"{before}{BEGIN}\n{shown}\n{END}{after}"
