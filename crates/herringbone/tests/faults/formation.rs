@@ -177,7 +177,7 @@ fn settings_that_cannot_be_used_are_refused() {
             ["HERRINGBONE_REDUCERS", "twice"],
         ),
         (config.clone().staging_bytes(1), ["HERRINGBONE_STAGING_BYTES", "1 is not between"]),
-        (config.clone().segment_bytes(1), ["HERRINGBONE_SEGMENT_BYTES", "1 is not between"]),
+        (config.clone().segment_bytes(1), ["HERRINGBONE_SLICE_BYTES", "1 is not between"]),
     ];
     for (config, parts) in cases {
         let errors = form(&[config]);
