@@ -1,11 +1,14 @@
 //! `herringbone settings`: every variable of the environment that Herringbone reads, and what counts here and now.
 
 use crate::{Failure, Outcome};
-use comfy_table::{LineStyle, Table, presets};
+use comfy_table::{ColumnConstraint, LineStyle, Table, Width, presets};
 use herringbone::Config;
 use herringbone::settings::{ALL, Environment, Found, Setting};
 use serde_json::{Value, json};
 use std::io::Write;
+
+/// The widest column's width, so that a line fits a wide terminal.
+const MEANING_WIDTH: u16 = 60;
 
 /// Show every setting: its value here and where it comes from, its default and what it means
 ///
@@ -32,6 +35,9 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         table
             .set_header(["name", "value", "from", "default", "meaning"])
             .add_rows(rows.iter().map(Row::cells));
+        if let Some(meaning) = table.column_mut(4) {
+            meaning.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(MEANING_WIDTH)));
+        }
         writeln!(out, "{table}")?;
     }
     out.flush()?;

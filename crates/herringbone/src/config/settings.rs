@@ -87,7 +87,7 @@ pub(crate) const STORE: Setting = Setting {
         "HERRINGBONE_STORE",
         "where rank 0 listens; under torchrun, which uses MASTER_PORT itself, programs without torch need it",
         "host:port",
-        "needed with more than one rank",
+        "none",
         WORKER,
     )
 };
@@ -126,7 +126,7 @@ pub(crate) const TRANSPORT: Setting = setting(
     "HERRINGBONE_TRANSPORT",
     "forces the transport between processes",
     "shm or tcp",
-    "shm within a host, tcp between hosts",
+    "shm within a host",
     WORKERS,
 );
 pub(crate) const IFNAME: Setting = Setting {
@@ -136,7 +136,7 @@ pub(crate) const IFNAME: Setting = Setting {
         "the network interface whose address a worker listens at, tells the others and calls from; the fallbacks do \
          not count where rank 0 is at loopback",
         "names or their beginnings, eth0,ib; whole names, =eth0; all but, ^docker or ^=eth0",
-        "the one on the way to rank 0",
+        "on the way to rank 0",
         WORKERS,
     )
 };
