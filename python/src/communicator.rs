@@ -61,7 +61,8 @@ impl Communicator {
         config = apply(config, reducers, Config::reducers);
         config = apply(config, waiting::duration(timeout)?, Config::timeout);
         if let Some(name) = algorithm {
-            let algorithm = name.parse().map_err(|error| errors::config(format!("algorithm: {error}")))?;
+            let wrong = |error| errors::config(format!("algorithm: {error}"));
+            let algorithm = herringbone::parse_algorithm(name).map_err(wrong)?;
             config = config.algorithm(algorithm);
         }
         config = apply(config, transport.map(parse_transport).transpose()?, Config::transport);
@@ -191,9 +192,7 @@ fn joined(
 }
 
 fn parse_transport(name: &str) -> PyResult<Transport> {
-    let all = [Transport::Shm, Transport::Tcp];
-    let found = all.into_iter().find(|transport| transport.name() == name);
-    found.ok_or_else(|| errors::config(format!("transport: {name:?} is not one of shm, tcp")))
+    name.parse().map_err(|error| errors::config(format!("transport: {error}")))
 }
 
 fn parse_collective(name: &str, root: u32) -> PyResult<Collective> {

@@ -8,6 +8,7 @@ mod completions;
 mod failure;
 mod numbers;
 mod serve;
+mod settings;
 mod verify;
 
 use clap::Parser;
@@ -29,6 +30,7 @@ enum Verb {
     Verify(verify::Options),
     Bench(bench::Options),
     Serve(serve::Options),
+    Settings(settings::Options),
     Completions(completions::Options),
 }
 
@@ -91,6 +93,7 @@ impl Verb {
             Verb::Verify(options) => verify::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),
             Verb::Serve(options) => serve::run(options, out),
+            Verb::Settings(options) => settings::run(options, out),
             Verb::Completions(options) => completions::run(options, out),
         }
     }

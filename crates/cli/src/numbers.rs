@@ -1,5 +1,6 @@
 //! Numbers on the command line: sets like `2..8,16` (both ends included), sizes like `64K`, and bytes for people.
 
+use herringbone::settings::Bytes;
 use std::{collections::BTreeSet, str::FromStr};
 
 /// A set of whole numbers: `8`, `2..64` with both ends, or a list of those.
@@ -75,15 +76,7 @@ impl FromStr for Sizes {
 }
 
 fn size(text: &str) -> Result<usize, NumberError> {
-    let text = text.trim();
-    let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
-        Some(b'K') => (&text[..text.len() - 1], 10),
-        Some(b'M') => (&text[..text.len() - 1], 20),
-        Some(b'G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let count: Option<usize> = digits.parse().ok();
-    count.and_then(|count| count.checked_mul(1 << shift)).ok_or_else(|| NumberError::Size(text.to_owned()))
+    text.parse().map(|Bytes(bytes)| bytes).map_err(|_| NumberError::Size(text.to_owned()))
 }
 
 #[cfg(test)]

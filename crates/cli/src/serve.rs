@@ -3,6 +3,7 @@
 use crate::failure::{Failure, RUN};
 use crate::{Outcome, end_with_parent};
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
+use herringbone::settings::{Environment, check};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -41,6 +42,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     if options.child {
         end_with_parent()?;
     }
+    check(&Environment::of_process())?;
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;
     let server =
         Server::bind(ServerOptions { token: token(options)?, ..ServerOptions::new(options.listen) })?;

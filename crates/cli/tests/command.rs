@@ -156,10 +156,93 @@ fn a_reader_that_leaves_early_is_no_error() {
 fn help_documents_the_exit_codes() {
     let (code, stdout, _) = output(&["--help"]);
     assert_eq!(code, 0);
-    for verb in ["verify", "bench", "serve", "completions", "Exit codes:"] {
+    for verb in ["verify", "bench", "serve", "settings", "completions", "Exit codes:"] {
         assert!(stdout.contains(verb), "{stdout}");
     }
     let (code, stdout, _) = output(&["completions", "bash"]);
     assert_eq!(code, 0);
     assert!(stdout.contains("_herringbone()"));
+}
+
+/// Runs `settings` with only these variables of ours, and of the libraries that we read.
+fn settings(args: &[&str], set: &[(&str, &str)]) -> (i32, String, String) {
+    let mut command = herringbone(&[&["settings"], args].concat());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("HERRINGBONE_") || text.ends_with("_SOCKET_IFNAME") {
+            command.env_remove(&name);
+        }
+    }
+    let Output { status, stdout, stderr } = command.envs(set.iter().copied()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+#[test]
+fn settings_show_what_counts_and_where_it_comes_from() {
+    let set = [
+        ("HERRINGBONE_TOKEN", "very secret"),
+        ("HERRINGBONE_STAGING_BYTES", "16M"),
+        ("GLOO_SOCKET_IFNAME", "eth7"),
+    ];
+    let (code, stdout, stderr) = settings(&[], &set);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
+    assert!(!stdout.contains("very secret"), "{stdout}");
+    let row = |name: &str| -> Vec<String> {
+        let line = stdout.lines().find(|line| line.trim().starts_with(&format!("{name} "))).unwrap();
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+    };
+    assert_eq!(row("HERRINGBONE_TOKEN")[1..3], ["(set)", "environment"]);
+    assert_eq!(row("HERRINGBONE_STAGING_BYTES")[1..4], ["16M", "environment", "64M"]);
+    assert_eq!(row("HERRINGBONE_IFNAME")[1..3], ["eth7", "GLOO_SOCKET_IFNAME"]);
+    assert_eq!(row("HERRINGBONE_TIMEOUT_S")[1..4], ["1800", "default", "1800"]);
+}
+
+#[test]
+fn settings_speak_json() {
+    let (code, stdout, _) = settings(&["--json"], &[("HERRINGBONE_TRANSPORT", "tcp")]);
+    assert_eq!(code, 0, "{stdout}");
+    let rows: Vec<serde_json::Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), herringbone::settings::ALL.len());
+    let transport = rows.iter().find(|row| row["name"] == "HERRINGBONE_TRANSPORT").unwrap();
+    assert_eq!((&transport["value"], &transport["from"]), (&"tcp".into(), &"HERRINGBONE_TRANSPORT".into()));
+    assert_eq!(transport["readers"], serde_json::json!(["worker", "torch"]));
+    let token = rows.iter().find(|row| row["name"] == "HERRINGBONE_TOKEN").unwrap();
+    assert!(token["value"].is_null() && token["from"].is_null(), "{token}");
+}
+
+#[test]
+fn wrong_settings_are_named_with_what_was_meant() {
+    let misspelt = ["HERRINGBONE", "ALGORITM"].join("_");
+    let (code, _, stderr) = settings(&[], &[(&misspelt, "ring")]);
+    assert_eq!(code, 0);
+    let expected = format!("{misspelt} is not a setting; did you mean HERRINGBONE_ALGORITHM?");
+    assert_eq!(stderr.matches(&expected).count(), 1, "{stderr}");
+    let wrong: [(&[(&str, &str)], &str); 4] = [
+        (&[("HERRINGBONE_ALGORITHM", "rign")], "did you mean ring?"),
+        (&[("HERRINGBONE_LOG", "loud")], "it may be off, warn or info"),
+        (&[("HERRINGBONE_IFNAME", "=l0")], "did you mean lo?"),
+        (&[("HERRINGBONE_SLICE_BYTES", "8M"), ("HERRINGBONE_STAGING_BYTES", "16M")], "set it to 4M or less"),
+    ];
+    for (set, part) in wrong {
+        let (code, stdout, stderr) = settings(&[], set);
+        assert_eq!(code, 2, "{stderr}");
+        assert!(stderr.contains(set[0].0) && stderr.contains(part), "{stderr}");
+        assert!(stdout.contains(set[0].1), "the table is there all the same: {stdout}");
+    }
+}
+
+/// Each process says it once, whatever it is.
+#[test]
+fn a_misspelt_setting_is_warned_about_once_per_process() {
+    let misspelt = ["HERRINGBONE", "REDUCER"].join("_");
+    let args = ["bench", "--processes", "2", "--sizes", "4", "--seconds", "0.01"];
+    let outcome = herringbone(&args).env(&misspelt, "x").output().unwrap();
+    let stderr = String::from_utf8(outcome.stderr).unwrap();
+    assert!(outcome.status.success(), "{stderr}");
+    assert_eq!(stderr.matches("did you mean HERRINGBONE_REDUCERS?").count(), 2, "{stderr}");
+    let outcome = herringbone(&["serve", "--listen", "192.0.2.1:0"]).env(&misspelt, "x").output().unwrap();
+    let stderr = String::from_utf8(outcome.stderr).unwrap();
+    assert_eq!(stderr.matches("did you mean HERRINGBONE_REDUCERS?").count(), 1, "{stderr}");
 }

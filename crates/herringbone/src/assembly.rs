@@ -3,7 +3,7 @@
 use crate::{
     Communicator, Error, Result,
     communicator::{Described, Shared, WORLD_GROUP},
-    config::{Config, Transport},
+    config::{Config, Transport, check_sizes},
     core::algorithm::Algorithm,
     engine::{Engine, endpoint::Endpoint},
     execute::staging::Staging,
@@ -30,13 +30,14 @@ use std::{
 
 /// A communicator over a world that has formed.
 pub(crate) fn over(config: &Config, world: World) -> Result<Communicator> {
-    let World { roster, token, incarnation, listener, connections } = world;
+    let World { roster, token, incarnation, listener, from, connections } = world;
     let job = Job {
         id: roster.job,
         rank: config.rank,
         world: config.world,
         incarnation,
         token,
+        from,
         members: roster.members,
         reducers: roster.settings.reducers,
     };
@@ -54,6 +55,8 @@ pub(crate) fn over(config: &Config, world: World) -> Result<Communicator> {
     };
     check_possible(&job, &shared)?;
     let staging = roster.settings.staging as usize;
+    // Each rank's own two sizes fit; the smallest of all ranks need not.
+    check_sizes(staging, shared.segment_bytes)?;
     let parts = Parts::new(&job, shared.transport != Some(Transport::Tcp), staging);
     let parts = parts.map_err(|error| Error::io("preparing shared memory", error))?;
     let segments = match job.mates().len() {

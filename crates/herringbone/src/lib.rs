@@ -42,7 +42,9 @@ pub use crate::core::{
     element::{DType, Element, ReduceOp},
 };
 pub use communicator::{Communicator, Request, Work};
-pub use config::{Config, Rendezvous, Transport, token_from_env, token_from_file};
+pub use config::{
+    Config, Rendezvous, Transport, UnknownName, parse_algorithm, settings, token_from_env, token_from_file,
+};
 pub use engine::stats::{Moved, Stats};
 pub use error::{Error, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};

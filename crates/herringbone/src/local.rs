@@ -70,6 +70,7 @@ fn assemble_local(config: &Config, id: u64, members: Vec<Member>) -> io::Result<
         world: config.world,
         incarnation: members[rank as usize].incarnation,
         token: Vec::new(),
+        from: None,
         members: members.clone(),
         reducers: Vec::new(),
     };

@@ -2,23 +2,42 @@
 
 use std::{fmt, sync::OnceLock};
 
-fn level() -> u8 {
-    static LEVEL: OnceLock<u8> = OnceLock::new();
-    *LEVEL.get_or_init(|| match std::env::var("HERRINGBONE_LOG").as_deref() {
-        Ok("info") => 2,
-        Ok("off") => 0,
-        _ => 1,
+/// How much is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    Off,
+    Warn,
+    Info,
+}
+
+impl Level {
+    /// The level of a name in `HERRINGBONE_LOG`.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        match name {
+            "off" => Some(Level::Off),
+            "warn" => Some(Level::Warn),
+            "info" => Some(Level::Info),
+            _ => None,
+        }
+    }
+}
+
+fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(|| {
+        let name = std::env::var(crate::settings::LOG.name);
+        name.ok().and_then(|name| Level::named(&name)).unwrap_or(Level::Warn)
     })
 }
 
 pub(crate) fn warn(who: &str, what: impl fmt::Display) {
-    if level() >= 1 {
+    if level() >= Level::Warn {
         eprintln!("[herringbone {who}] warning: {what}");
     }
 }
 
 pub(crate) fn info(who: &str, what: impl fmt::Display) {
-    if level() >= 2 {
+    if level() >= Level::Info {
         eprintln!("[herringbone {who}] {what}");
     }
 }

@@ -30,9 +30,9 @@ use std::{
 };
 
 /// Turns before yielding, when there is a core for every rank of the host, and when there is not.
-const SPINS: [u32; 2] = [500, 2];
+const SPINS: [u32; 2] = [50, 2];
 /// Turns that are taken without letting go of the engine.
-const AT_ONCE: u32 = 20;
+const AT_ONCE: u32 = 10;
 /// The longest sleep: a bound on what a lost wake-up could cost.
 const NAP: Duration = Duration::from_millis(100);
 /// How often the background thread looks whether it was forgotten.
@@ -250,14 +250,15 @@ impl Node {
                 yielded += 1;
                 std::thread::yield_now();
             } else {
-                self.sleep(&done, nap);
+                // What sockets bring in the end of a long wait is followed by another one.
+                while self.sleep(&done, nap) == Some(Haste::Stream) && !done() {}
                 (turns, yielded) = (self.spins, 0);
             }
         }
     }
 
-    /// Sleeps until something may have changed.
-    fn sleep(&self, done: &impl Fn() -> bool, nap: Duration) {
+    /// Sleeps until something may have changed, and sees to it. Returns what can be expected next, if this thread knows.
+    fn sleep(&self, done: &impl Fn() -> bool, nap: Duration) -> Option<Haste> {
         let mut role = self.role();
         if role.taken {
             self.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -267,34 +268,37 @@ impl Node {
                 drop(role);
             }
             self.sleepers.fetch_sub(1, Ordering::SeqCst);
-            return;
+            return None;
         }
         role.taken = true;
         drop(role);
         self.napping.store(true, Ordering::SeqCst);
         doorbell::announce_sleep(shm::sleeping(&self.segment));
-        if !self.turn() && !done() {
-            self.poll(nap);
-        } else {
-            doorbell::awake(shm::sleeping(&self.segment));
-        }
+        let moved = self.with(Engine::turn_without_look);
+        let next = if moved || done() { None } else { self.poll(nap) };
+        doorbell::awake(shm::sleeping(&self.segment));
         self.napping.store(false, Ordering::SeqCst);
         self.role().taken = false;
         self.changed.notify_all();
+        next
     }
 
-    fn poll(&self, nap: Duration) {
+    fn poll(&self, nap: Duration) -> Option<Haste> {
         let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let nap =
             rustix::time::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
         let events = epoll::wait(&*self.poller, &mut room[..], Some(&nap));
         doorbell::awake(shm::sleeping(&self.segment));
         // An interrupted or failed wait is a short one.
-        let Ok((events, _)) = events else { return };
+        let Ok((events, _)) = events else { return None };
         if events.iter().any(|event| event.data.u64() == BELL) {
             let _rung = self.bell.drain();
         }
-        self.with(|engine| engine.receive_ready(events));
+        Some(self.with(|engine| {
+            engine.serve(events);
+            engine.turn_without_look();
+            engine.haste()
+        }))
     }
 
     /// Wakes whoever sleeps on the poller.

@@ -12,6 +12,7 @@
 //! | [`heap`] | buffers in a segment, for users |
 //! | [`ring`], [`doorbell`] | messages of at most 15 words through a segment without locks, and sleeping without lost wake-ups |
 //! | [`socket`], [`pidfd`] | sockets into and out of spans, descriptors passed between processes, deaths of processes |
+//! | [`interface`] | the host's network interfaces and their addresses |
 //! | [`fork`] | a child that keeps no descriptor of its parent's fabric open, and knows that it is a child |
 //! | [`kernel`] | the arithmetic: one pass over N sources, vectorised, equal to the scalar meaning bit for bit |
 //!
@@ -39,6 +40,8 @@ pub mod ring;
 pub mod doorbell;
 
 pub mod socket;
+
+pub mod interface;
 
 pub mod pidfd;
 

@@ -222,7 +222,7 @@ unsafe fn socket_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, mut valu
 pub fn tune_tcp(socket: impl AsFd, silence: Duration) -> io::Result<()> {
     sockopt::set_tcp_nodelay(&socket, true)?;
     sockopt::set_tcp_user_timeout(&socket, silence.as_millis().max(1).try_into().unwrap_or(u32::MAX))?;
-    set_unsent_limit(socket.as_fd())?;
+    set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT_BYTES)?;
     let enough = |limit: &str| {
         let limit = fs::read_to_string(limit).ok().and_then(|text| text.trim().parse::<usize>().ok());
         limit.is_some_and(|limit| limit >= BUFFER_BYTES)
@@ -240,11 +240,24 @@ pub fn tune_tcp(socket: impl AsFd, silence: Duration) -> io::Result<()> {
     Ok(())
 }
 
-fn set_unsent_limit(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let (option, bytes) = (libc::TCP_NOTSENT_LOWAT, UNSENT_BYTES);
-    let (place, len) = ((&raw const bytes).cast(), size_of_val(&bytes) as libc::socklen_t);
+/// Has a poller find `socket` readable only when `bytes` have arrived, or its stream has ended.
+///
+/// # Errors
+/// If it is no stream socket.
+pub fn set_wanted(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    let bytes = bytes.try_into().unwrap_or(libc::c_int::MAX);
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let (place, len) = ((&raw const value).cast(), size_of_val(&value) as libc::socklen_t);
     // SAFETY: `place` is valid for reading `len` bytes.
-    let code = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, option, place, len) };
+    let code = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, place, len) };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Where the rank finds the test.
-const MEETING: &str = "HERRINGBONE_TEST_FORK_MEETING";
+const MEETING: &str = "TEST_FORK_MEETING";
 /// How long anybody waits for anything before the test has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What the child reports, one letter per thing that is as it should be.

@@ -1,5 +1,6 @@
 //! The house rules that a machine can check, as tests: sizes, arrows between crates, invariants, words, paths.
 
+mod settings;
 mod source;
 
 use source::{Function, Source, root, sources};
@@ -49,7 +50,17 @@ const ARROWS: [(&str, &[&str]); 5] = [
     ("crates/sys", &["herringbone-core", "crc32c", "half", "libc", "loom", "rustix", "thiserror"]),
     (
         "crates/herringbone",
-        &["herringbone-core", "herringbone-sys", "crc32c", "half", "rustix", "socket2", "thiserror", "toml"],
+        &[
+            "herringbone-core",
+            "herringbone-sys",
+            "crc32c",
+            "half",
+            "rustix",
+            "socket2",
+            "strsim",
+            "thiserror",
+            "toml",
+        ],
     ),
     (
         "crates/cli",

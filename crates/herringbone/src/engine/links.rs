@@ -33,7 +33,7 @@ impl Engine {
             let endpoint = &mut self.endpoints[index as usize];
             match &mut endpoint.link {
                 Link::Shm(link) => moved |= link.flush(),
-                Link::Tcp(link) if !link.is_flushed() => moved |= self.flush_socket(index),
+                Link::Tcp(link) if link.has_room && !link.is_flushed() => moved |= self.flush_socket(index),
                 _ => {}
             }
         }
@@ -64,12 +64,13 @@ impl Engine {
     fn flush_socket(&mut self, index: u32) -> bool {
         let Link::Tcp(link) = &mut self.endpoints[index as usize].link else { return false };
         let memory = Buffers { ops: &self.ops, staging: &self.staging };
-        let was_full = link.full;
+        let had_watch = link.watched;
         let tokens = &mut self.tokens;
         let result = link.flush(&memory, |token| tokens.push(token));
-        if link.full != was_full {
+        link.watched = !link.has_room;
+        if link.watched != had_watch {
             let mut wanted = epoll::EventFlags::IN;
-            wanted.set(epoll::EventFlags::OUT, link.full);
+            wanted.set(epoll::EventFlags::OUT, link.watched);
             let data = epoll::EventData::new_u64(u64::from(index));
             // A socket that the poller does not know any more is about to be reported as broken.
             let _gone = epoll::modify(&*self.poller, link.fd(), data, wanted);
@@ -90,7 +91,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn receive_sockets(&mut self) -> bool {
+    pub(super) fn look_at_sockets(&mut self) -> bool {
         if self.sockets == 0 {
             return false;
         }
@@ -98,15 +99,25 @@ impl Engine {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         // An interrupted look is taken again in the next turn.
         let Ok((events, _)) = epoll::wait(&*self.poller, &mut room[..], Some(&now)) else { return false };
-        self.receive_ready(events)
+        self.serve(events)
     }
 
-    /// Reads the sockets that the poller found ready.
-    pub(crate) fn receive_ready(&mut self, events: &[epoll::Event]) -> bool {
+    /// Reads and writes the sockets that the poller found ready.
+    pub(crate) fn serve(&mut self, events: &[epoll::Event]) -> bool {
         let mut moved = false;
         for event in events {
             let index = event.data.u64();
-            if index < self.endpoints.len() as u64 {
+            if index >= self.endpoints.len() as u64 {
+                continue;
+            }
+            let flags = event.flags;
+            if flags.contains(epoll::EventFlags::OUT)
+                && let Link::Tcp(link) = &mut self.endpoints[index as usize].link
+            {
+                link.has_room = true;
+                moved |= self.flush_socket(index as u32);
+            }
+            if flags.intersects(!epoll::EventFlags::OUT) {
                 moved |= self.receive_socket(index as u32);
             }
         }

@@ -203,13 +203,17 @@ impl Engine {
 
     /// Moves what can move. Returns whether anything did.
     pub(crate) fn turn(&mut self) -> bool {
+        self.look_at_sockets() | self.turn_without_look()
+    }
+
+    /// [`turn`](Self::turn), but for what sockets have to say: before and after a sleep, which tells that.
+    pub(crate) fn turn_without_look(&mut self) -> bool {
         let mut moved = false;
         let mut at = 0;
         while let Some(&index) = self.linked.get(at) {
             moved |= self.receive_shared(index);
             at += 1;
         }
-        moved |= self.receive_sockets();
         if !self.queue.is_empty() {
             self.start_queued();
         }

@@ -35,6 +35,8 @@ pub(crate) struct World {
     pub(crate) token: Vec<u8>,
     pub(crate) incarnation: u64,
     pub(crate) listener: TcpListener,
+    /// The address that data links are called from, if an interface is asked for.
+    pub(crate) from: Option<IpAddr>,
     pub(crate) connections: BTreeMap<u32, Connection>,
 }
 
@@ -60,7 +62,8 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
     Join { member, world: config.world, settings }
 }
 
-/// Where rank 0 listens, and the token that counts.
+/// Where rank 0 listens, and the token that counts. At an address that all ranks know rank 0 listens whatever the
+/// interface is: it calls for data links and is not called.
 fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Option<String>)> {
     let (wanted, token, store) = match &config.rendezvous {
         Rendezvous::Tcp(address) => (resolve("HERRINGBONE_STORE", address)?, config.token.clone(), None),
@@ -71,7 +74,9 @@ fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Option<String>)
                 None if !config.reducers.is_empty() => None,
                 None => Some(generated_token()?),
             };
-            (SocketAddr::new(own_address(host.as_deref())?, 0), token, Some(store))
+            let usual = own_address(host.as_deref())?;
+            let chosen = config.local_address(usual).map_err(|error| error.at(0))?;
+            (SocketAddr::new(chosen.unwrap_or(usual), 0), token, Some(store))
         }
     };
     check_exposure(wanted, token.as_deref()).map_err(|error| error.at(0))?;
@@ -121,6 +126,7 @@ type Applicant = (TcpStream, Decoder, Join, String);
 /// Rank 0: lets everyone join.
 fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let (listener, address, token) = open_hub(config)?;
+    let from = config.local_address(address.ip()).map_err(|error| error.at(0))?;
     let token = token.unwrap_or_default().into_bytes();
     listener.set_nonblocking(true).map_err(|error| Error::io("preparing the port", error))?;
     let mut formation = Formation::new(own_join(config, incarnation, address))
@@ -161,7 +167,7 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
         told.map_err(|error| error.at(&format!("rank {rank}")))?;
         connections.insert(rank, connection(stream, decoder)?);
     }
-    Ok(World { roster, token, incarnation, listener, connections })
+    Ok(World { roster, token, incarnation, listener, from, connections })
 }
 
 fn connection(stream: TcpStream, decoder: Decoder) -> Result<Connection> {
@@ -241,14 +247,17 @@ fn give_up(
 /// Every other rank: joins at rank 0.
 fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let (hub, token) = find_hub(config, deadline)?;
-    let token = token.unwrap_or_default().into_bytes();
+    let secret = token.clone().unwrap_or_default().into_bytes();
     let identity =
         Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
     let hello = Hello { identity, purpose: Purpose::Join, versions: greet::VERSIONS };
-    let mut stream = enter(config, &hub, hello, &token, deadline)?;
+    let mut stream = enter(config, &hub, hello, &secret, deadline)?;
     let at = |error: std::io::Error| Error::io("preparing the port", error).at(config.rank);
-    let own = stream.local_addr().map_err(at)?;
-    let listener = TcpListener::bind((own.ip(), 0)).map_err(at)?;
+    let usual = stream.local_addr().map_err(at)?.ip();
+    let from = config.local_address(usual).map_err(|error| error.at(config.rank))?;
+    let own = SocketAddr::new(from.unwrap_or(usual), 0);
+    check_exposure(own, token.as_deref()).map_err(|error| error.at(config.rank))?;
+    let listener = TcpListener::bind(own).map_err(at)?;
     let address = listener.local_addr().map_err(at)?;
     let join = own_join(config, incarnation, address);
     let problem = |error: GreetError| error.at(&format!("rank 0 at {hub}")).at(config.rank);
@@ -257,7 +266,7 @@ fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     match greet::hear(&mut stream, &mut decoder, deadline + greet::DEADLINE) {
         Ok(Message::Roster(roster)) if roster.members.len() == config.world as usize => {
             let connections = BTreeMap::from([(0, connection(stream, decoder)?)]);
-            Ok(World { roster, token, incarnation, listener, connections })
+            Ok(World { roster, token: secret, incarnation, listener, from, connections })
         }
         Ok(Message::Refuse(refusal)) => Err(Error::rendezvous(refusal).at(config.rank)),
         Ok(_) => Err(problem(GreetError::Protocol("it answered with something else"))),
@@ -301,7 +310,7 @@ fn through_store(config: &Config, store: &dyn Store, deadline: Instant) -> Resul
 fn enter(config: &Config, hub: &str, hello: Hello, token: &[u8], deadline: Instant) -> Result<TcpStream> {
     loop {
         let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
-        let attempt = links::dial(hub).map_err(GreetError::Io).and_then(|mut stream| {
+        let attempt = links::dial(hub, None).map_err(GreetError::Io).and_then(|mut stream| {
             greet::greet(&mut stream, hello, expected, token)?;
             stream.limit(greet::DEADLINE)?;
             Ok(stream)

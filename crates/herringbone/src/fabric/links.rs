@@ -17,7 +17,8 @@ use crate::{
     sys::socket,
 };
 use std::{
-    net::{TcpStream, ToSocketAddrs},
+    io,
+    net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs},
     os::unix::net::UnixStream,
     sync::Arc,
     time::{Duration, Instant},
@@ -87,13 +88,11 @@ fn share(
 }
 
 /// Connects to a host-mate's socket, which it opens a moment after it has heard of the world.
-fn knock(name: &[u8]) -> std::io::Result<UnixStream> {
+fn knock(name: &[u8]) -> io::Result<UnixStream> {
     let began = Instant::now();
     loop {
         match socket::connect_abstract(name) {
-            Err(error)
-                if error.kind() == std::io::ErrorKind::ConnectionRefused && began.elapsed() < ATTEMPT =>
-            {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && began.elapsed() < ATTEMPT => {
                 std::thread::sleep(MATE_PAUSE);
             }
             result => return result,
@@ -156,24 +155,36 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: u32) -> Result<(), GreetError> {
 }
 
 fn attempt(job: &Job, address: &str, expected: Expected) -> Result<TcpStream, GreetError> {
-    let mut stream = dial(address)?;
+    let mut stream = dial(address, job.from)?;
     greet::greet(&mut stream, job.hello(Purpose::Data), expected, &job.token)?;
     Ok(stream)
 }
 
-/// Connects to the first address of `host:port` that answers.
-pub(crate) fn dial(address: &str) -> std::io::Result<TcpStream> {
-    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "no such host");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, ATTEMPT) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
+/// Connects to the first address of `host:port` that answers, from the address `from` if that is of its kind (IPv4 or
+/// IPv6).
+pub(crate) fn dial(address: &str, from: Option<IpAddr>) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "no such host");
+    for there in address.to_socket_addrs()? {
+        let from = from.filter(|from| from.is_ipv4() == there.is_ipv4());
+        match dial_one(there, from) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => {
+                let source = from.map(|from| format!(" (called from {from}, see HERRINGBONE_IFNAME)"));
+                last = io::Error::new(error.kind(), format!("{error}{}", source.unwrap_or_default()));
             }
-            Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+fn dial_one(there: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(there), socket2::Type::STREAM, None)?;
+    if let Some(from) = from {
+        socket.bind(&SocketAddr::new(from, 0).into())?;
+    }
+    socket.connect_timeout(&there.into(), ATTEMPT)?;
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket.into())
 }
 
 /// Lets another worker make a link.

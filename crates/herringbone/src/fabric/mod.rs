@@ -23,6 +23,7 @@ use crate::{
 use control::Command;
 use std::{
     collections::VecDeque,
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
 };
@@ -35,6 +36,8 @@ pub(crate) struct Job {
     pub(crate) world: u32,
     pub(crate) incarnation: u64,
     pub(crate) token: Vec<u8>,
+    /// The address that data links are called from; the system's choice if none.
+    pub(crate) from: Option<IpAddr>,
     pub(crate) members: Vec<crate::core::session::formation::Member>,
     pub(crate) reducers: Vec<String>,
 }

@@ -19,6 +19,9 @@ use std::{
 /// Frames with payloads up to this size are gathered into one write.
 const GATHER_BYTES: usize = 4096;
 const BUFFER_BYTES: usize = 8192;
+/// How much has to be missing of a message for its bytes to be waited for, and for how many at a time.
+const WORTH_WAITING: usize = 16 << 10;
+const ENOUGH_BYTES: usize = 64 << 10;
 /// How much one turn moves at most in each direction, so that links take turns.
 const TURN_BYTES: usize = 2 << 20;
 
@@ -33,8 +36,12 @@ pub(crate) struct TcpLink {
     buffer: Box<[u8]>,
     filled: std::ops::Range<usize>,
     receiving: Option<Receiving>,
-    /// Whether the socket took less than it was given: then the poller watches for room.
-    pub(crate) full: bool,
+    /// Whether the socket may take something: no longer once it took less than it was given, until the poller says so.
+    pub(crate) has_room: bool,
+    /// Whether the poller watches for room.
+    pub(crate) watched: bool,
+    /// How many bytes have to be there before the poller finds the socket readable.
+    wanted: usize,
 }
 
 #[derive(Debug)]
@@ -69,7 +76,9 @@ impl TcpLink {
             buffer: vec![0; BUFFER_BYTES].into(),
             filled: 0..0,
             receiving: None,
-            full: false,
+            has_room: true,
+            watched: false,
+            wanted: 1,
         }
     }
 
@@ -113,7 +122,6 @@ impl TcpLink {
         mut done: impl FnMut(Token),
     ) -> Result<bool, Broken> {
         let mut moved = 0;
-        self.full = false;
         while moved < TURN_BYTES {
             if self.sending.is_none() {
                 self.sending = self.gather(memory);
@@ -145,7 +153,7 @@ impl TcpLink {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.full = true;
+                    self.has_room = false;
                     break;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -190,25 +198,42 @@ impl TcpLink {
         let mut moved = 0;
         while moved < TURN_BYTES {
             self.parse(staging, inbox)?;
-            let result = match &mut self.receiving {
+            let (result, space) = match &mut self.receiving {
                 Some(receiving) => receiving.read(self.socket.as_fd(), staging),
                 None => {
                     self.buffer.copy_within(self.filled.clone(), 0);
                     self.filled = 0..self.filled.len();
                     let space = Span::of(&mut self.buffer[self.filled.end..]);
-                    socket::recv(self.socket.as_fd(), space).inspect(|bytes| self.filled.end += bytes)
+                    let result = socket::recv(self.socket.as_fd(), space);
+                    (result.inspect(|bytes| self.filled.end += bytes), space.len())
                 }
             };
             match result {
                 Ok(0) => return Err(Broken::Closed),
-                Ok(bytes) => moved += bytes,
+                Ok(bytes) => {
+                    moved += bytes;
+                    if bytes < space {
+                        break;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(broken(&error)),
             }
         }
         self.parse(staging, inbox)?;
+        self.wait_for_more();
         Ok(moved > 0)
+    }
+
+    /// While a long message arrives, has the poller speak up once for many packets.
+    fn wait_for_more(&mut self) {
+        let missing = self.receiving.as_ref().map_or(0, Receiving::missing);
+        let wanted = if missing < WORTH_WAITING { 1 } else { missing.min(ENOUGH_BYTES) };
+        // A socket that does not take the hint is read more often.
+        if wanted != self.wanted && socket::set_wanted(self.socket.as_fd(), wanted).is_ok() {
+            self.wanted = wanted;
+        }
     }
 
     /// Works through the buffer: headers, small payloads, the beginnings of large ones.
@@ -294,15 +319,22 @@ impl Receiving {
         self.received += bytes.len();
     }
 
-    fn read(&mut self, socket: BorrowedFd<'_>, staging: &crate::sys::segment::Segment) -> io::Result<usize> {
+    /// Reads what there is of the rest; also returns how much that could have been.
+    fn read(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        staging: &crate::sys::segment::Segment,
+    ) -> (io::Result<usize>, usize) {
         let (at, missing) = (self.received, self.missing());
         let mut scratch = [0u8; 8192];
-        let bytes = match self.span(staging) {
-            Some(span) => socket::recv(socket, span.slice(at..span.len()))?,
-            None => socket::recv(socket, Span::of(&mut scratch[..missing.min(8192)]))?,
+        let (result, space) = match self.span(staging) {
+            Some(span) => (socket::recv(socket, span.slice(at..span.len())), missing),
+            None => {
+                let space = missing.min(scratch.len());
+                (socket::recv(socket, Span::of(&mut scratch[..space])), space)
+            }
         };
-        self.received += bytes;
-        Ok(bytes)
+        (result.inspect(|bytes| self.received += bytes), space)
     }
 
     fn deliver(

@@ -177,7 +177,12 @@ fn settings_that_cannot_be_used_are_refused() {
             ["HERRINGBONE_REDUCERS", "twice"],
         ),
         (config.clone().staging_bytes(1), ["HERRINGBONE_STAGING_BYTES", "1 is not between"]),
-        (config.clone().segment_bytes(1), ["HERRINGBONE_SEGMENT_BYTES", "1 is not between"]),
+        (config.clone().segment_bytes(1), ["HERRINGBONE_SLICE_BYTES", "1 is not between"]),
+        (config.clone().interfaces("no such one"), ["HERRINGBONE_IFNAME", "this host has lo (127.0.0.1"]),
+        (
+            config.clone().staging_bytes(16 << 20).segment_bytes(8 << 20),
+            ["HERRINGBONE_SLICE_BYTES", "do not fit into the staging memory of 16M"],
+        ),
     ];
     for (config, parts) in cases {
         let errors = form(&[config]);
@@ -187,6 +192,27 @@ fn settings_that_cannot_be_used_are_refused() {
     let meet = meeting_place();
     let forced = [0, 1].map(|rank| self::config(rank, 2, &meet).algorithm(Algorithm::ReductionServer));
     form(&forced).iter().for_each(|error| says(error, &["HERRINGBONE_ALGORITHM", "needs reducers"]));
+}
+
+/// The smallest of all ranks counts, of each size, so two that fit on every rank may not fit together.
+#[test]
+fn sizes_of_different_ranks_that_do_not_fit_together_are_refused_everywhere() {
+    let meet = meeting_place();
+    let errors = form(&[
+        config(0, 2, &meet).staging_bytes(4 << 20),
+        config(1, 2, &meet).staging_bytes(64 << 20).segment_bytes(8 << 20),
+    ]);
+    for (rank, error) in errors.iter().enumerate() {
+        let parts = ["HERRINGBONE_SLICE_BYTES", "8M", "staging memory of 4M", "on every rank"];
+        says(error, &[&parts[..], &[&format!("rank {rank}:")]].concat());
+    }
+}
+
+#[test]
+fn a_world_forms_at_the_interface_that_is_asked_for() {
+    let meet = meeting_place();
+    let configs = [0, 1, 2].map(|rank| config(rank, 3, &meet).transport(Transport::Tcp).interfaces("=lo"));
+    assert!(form(&configs).iter().all(Option::is_none));
 }
 
 /// A world whose reducer cannot serve it: what needs it fails with its address, the rest works.

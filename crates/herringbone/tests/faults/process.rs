@@ -15,7 +15,7 @@ use std::{
 };
 
 /// What the process is to do; absent in the tests' own process.
-const PART: &str = "HERRINGBONE_FAULTS_PART";
+const PART: &str = "FAULTS_PART";
 /// Lines for the tests' own process begin with this.
 const MARK: &str = "said: ";
 

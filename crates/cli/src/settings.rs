@@ -1,0 +1,85 @@
+//! `herringbone settings`: every variable of the environment that Herringbone reads, and what counts here and now.
+
+use crate::{Failure, Outcome};
+use comfy_table::{ColumnConstraint, LineStyle, Table, Width, presets};
+use herringbone::Config;
+use herringbone::settings::{ALL, Environment, Found, Setting};
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// The widest column's width, so that a line fits a wide terminal.
+const MEANING_WIDTH: u16 = 60;
+
+/// Show every setting: its value here and where it comes from, its default and what it means
+///
+/// Settings are variables of the environment. What is wrong with them is said below the table, and makes the exit code
+/// 2; a name that is nearly a setting's is warned about. Secrets are not shown.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// One JSON object per setting instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let environment = Environment::of_process();
+    let rows = ALL.map(|setting| Ok(Row { setting, found: setting.find(&environment)? }));
+    let rows = rows.into_iter().collect::<Result<Vec<Row>, Failure>>()?;
+    if options.json {
+        for row in &rows {
+            writeln!(out, "{}", row.object())?;
+        }
+    } else {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING.header_separator(LineStyle::new('─', '─', '─', '─')));
+        table
+            .set_header(["name", "value", "from", "default", "meaning"])
+            .add_rows(rows.iter().map(Row::cells));
+        if let Some(meaning) = table.column_mut(4) {
+            meaning.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(MEANING_WIDTH)));
+        }
+        writeln!(out, "{table}")?;
+    }
+    out.flush()?;
+    Config::from_env()?.check()?;
+    Ok(Outcome::Passed)
+}
+
+struct Row {
+    setting: &'static Setting,
+    found: Option<Found>,
+}
+
+impl Row {
+    /// The value in effect, unless nobody may see it.
+    fn value(&self) -> &str {
+        match &self.found {
+            Some(_) if self.setting.secret => "(set)",
+            Some(found) => &found.text,
+            None => self.setting.default,
+        }
+    }
+
+    fn cells(&self) -> [&str; 5] {
+        let Setting { name, default, meaning, .. } = *self.setting;
+        let from = match &self.found {
+            Some(found) if found.variable == name => "environment",
+            Some(found) => &found.variable,
+            None => "default",
+        };
+        [name, self.value(), from, default, meaning]
+    }
+
+    fn object(&self) -> Value {
+        let Setting { name, default, meaning, values, readers, .. } = *self.setting;
+        json!({
+            "name": name,
+            "value": self.found.as_ref().map(|_| self.value()),
+            "from": self.found.as_ref().map(|found| &found.variable),
+            "default": default,
+            "values": values,
+            "meaning": meaning,
+            "readers": readers.iter().map(|reader| reader.name()).collect::<Vec<_>>(),
+        })
+    }
+}

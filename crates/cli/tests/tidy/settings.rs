@@ -1,0 +1,65 @@
+//! The settings are documented as they are, and no other name is in use.
+
+use super::{none, root, sources};
+use herringbone::settings::{ALL, Setting};
+use std::fs;
+
+/// The table of the documentation.
+fn table() -> String {
+    let mut lines = vec![
+        "| variable | meaning | value | default | read by |".to_owned(),
+        "|---|---|---|---|---|".to_owned(),
+    ];
+    lines.extend(ALL.iter().map(|setting| row(setting)));
+    lines.join("\n") + "\n"
+}
+
+fn row(setting: &Setting) -> String {
+    let Setting { name, meaning, values, readers, .. } = *setting;
+    let fallbacks = setting.fallbacks.iter().map(|names| format!("`{}`", names.join(":")));
+    let default: Vec<String> = fallbacks.chain([setting.default.to_owned()]).collect();
+    let readers: Vec<&str> = readers.iter().map(|reader| reader.name()).collect();
+    format!("| `{name}` | {meaning} | {values} | {} | {} |", default.join(", else "), readers.join(", "))
+}
+
+#[test]
+fn the_documented_settings_are_those_that_are_read() {
+    for path in ["README.md", "crates/herringbone/src/config/settings.md"] {
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        assert!(text.contains(&table()), "{path} needs this table of the settings:\n\n{}", table());
+    }
+}
+
+#[test]
+fn every_name_in_the_tree_is_a_setting() {
+    let mut found = Vec::new();
+    for source in sources() {
+        for (number, line) in (1..).zip(source.text.lines()) {
+            let unknown = names(line).filter(|name| ALL.iter().all(|setting| setting.name != *name));
+            found.extend(unknown.map(|name| format!("{}:{number}: {name}", source.path)));
+        }
+    }
+    none(
+        "a variable that begins with HERRINGBONE_ is a setting, in crates/herringbone/src/config/settings.rs",
+        found,
+    );
+}
+
+/// The names in a line that begin like a setting's and are more than that beginning.
+fn names(line: &str) -> impl Iterator<Item = &str> {
+    line.match_indices("HERRINGBONE_").filter_map(|(at, prefix)| {
+        let is_part = |character: char| {
+            character.is_ascii_uppercase() || character.is_ascii_digit() || character == '_'
+        };
+        let rest = &line[at..];
+        let end = rest.find(|character| !is_part(character)).unwrap_or(rest.len());
+        (end > prefix.len()).then(|| &rest[..end])
+    })
+}
+
+#[test]
+fn names_are_found_in_lines() {
+    let name = ["HERRINGBONE", "A_1"].join("_");
+    let line = format!("`{name}`, {name}=x and HERRINGBONE_* (HERRINGBONE_)");
+    assert_eq!(names(&line).collect::<Vec<_>>(), [&name, &name]);
+}

@@ -1,0 +1,328 @@
+//! Settings: built in a program, or read from the environment.
+
+mod bytes;
+mod environment;
+mod interface;
+mod nearest;
+pub mod settings;
+
+pub use environment::{token_from_env, token_from_file};
+pub use nearest::{UnknownName, parse_algorithm};
+
+use crate::{Error, ErrorKind, Result, core::algorithm::Algorithm, rendezvous::Store, sys};
+use interface::Interfaces;
+use settings::Bytes;
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, ToSocketAddrs},
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
+};
+
+/// How messages travel between processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Through shared memory; all ranks have to be on one host.
+    Shm,
+    /// Over TCP, even between ranks of one host.
+    Tcp,
+}
+
+impl Transport {
+    /// Its name in `HERRINGBONE_TRANSPORT`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
+        }
+    }
+}
+
+impl FromStr for Transport {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let all = [Transport::Shm, Transport::Tcp];
+        let found = all.into_iter().find(|transport| transport.name() == text.trim());
+        found.ok_or_else(|| UnknownName::none_of(text, &all.map(Transport::name)))
+    }
+}
+
+/// How the ranks find each other.
+#[derive(Clone)]
+pub enum Rendezvous {
+    /// Rank 0 listens at this `host:port`, the others connect to it.
+    Tcp(String),
+    /// Rank 0's address, and a token if none is set, travel through a store that all ranks have.
+    Store {
+        /// The store.
+        store: Arc<dyn Store>,
+        /// The host of the store, from which the address to advertise follows; `None` for loopback.
+        host: Option<String>,
+    },
+}
+
+impl fmt::Debug for Rendezvous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rendezvous::Tcp(address) => write!(f, "Tcp({address})"),
+            Rendezvous::Store { host, .. } => write!(f, "Store {{ host: {host:?} }}"),
+        }
+    }
+}
+
+/// All that a communicator is formed from. [`Config::from_env`] reads what launchers set; the methods override it.
+///
+#[doc = include_str!("settings.md")]
+///
+/// A variable that is set to nothing counts as not set. Names that look like a setting's and are none are warned about.
+/// `herringbone settings` shows what counts here and now; [`settings`](crate::settings) has the same as data.
+#[derive(Clone)]
+pub struct Config {
+    pub(crate) rank: u32,
+    pub(crate) world: u32,
+    pub(crate) rendezvous: Rendezvous,
+    pub(crate) token: Option<String>,
+    pub(crate) reducers: Vec<String>,
+    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) transport: Option<Transport>,
+    pub(crate) interfaces: Option<Interfaces>,
+    pub(crate) timeout: Duration,
+    pub(crate) staging_bytes: usize,
+    pub(crate) segment_bytes: usize,
+}
+
+const STAGING_BYTES: usize = 64 << 20;
+const STAGING_LIMITS: (usize, usize) = (4 << 20, 64 << 30);
+const SEGMENT_LIMITS: (usize, usize) = (4 << 10, 8 << 20);
+/// How many segments the staging memory has room for at the least: those in flight.
+const SEGMENTS: usize = crate::execute::prepare::DEPTH as usize;
+const TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+impl Config {
+    /// Rank `rank` of `world`, which meet as `rendezvous` says; everything else as by default, not from the environment.
+    pub fn new(rank: u32, world: u32, rendezvous: Rendezvous) -> Self {
+        Self {
+            rank,
+            world,
+            rendezvous,
+            token: None,
+            reducers: Vec::new(),
+            algorithm: None,
+            transport: None,
+            interfaces: None,
+            timeout: TIMEOUT,
+            staging_bytes: STAGING_BYTES,
+            segment_bytes: 0,
+        }
+    }
+
+    /// The job's token: any text that is not empty. Empty counts as none.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into()).filter(|token| !token.is_empty());
+        self
+    }
+
+    /// The reducers, each `host:port`. Rank 0's list counts; the others may leave theirs out.
+    pub fn reducers(mut self, reducers: Vec<String>) -> Self {
+        self.reducers = reducers;
+        self
+    }
+
+    /// Forces the all-reduce's algorithm.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = Some(algorithm);
+        self
+    }
+
+    /// Forces the transport between processes.
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transport = Some(transport);
+        self
+    }
+
+    /// The network interface whose address this worker listens at, tells the others and calls from; in the notation of
+    /// `HERRINGBONE_IFNAME`.
+    pub fn interfaces(mut self, names: impl Into<String>) -> Self {
+        self.interfaces = Some(Interfaces::new(settings::IFNAME.name, names));
+        self
+    }
+
+    /// How long an operation, or the forming of the group, may take.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Bytes of staging memory: 4 MiB to 64 GiB.
+    pub fn staging_bytes(mut self, bytes: usize) -> Self {
+        self.staging_bytes = bytes;
+        self
+    }
+
+    /// Bytes of a pipelining segment over the whole buffer: 4 KiB to 8 MiB, and at most a quarter of the staging memory; 0
+    /// leaves the choice to the engine.
+    pub fn segment_bytes(mut self, bytes: usize) -> Self {
+        self.segment_bytes = bytes;
+        self
+    }
+
+    /// Whether it can be used, as far as this process can tell before it meets the others.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`], which names the setting, what is wrong with it and what would be right.
+    pub fn check(&self) -> Result<()> {
+        if self.world == 0 || self.rank >= self.world {
+            let problem = format!(
+                "rank {} of a world of {}: ranks are 0 to the world's size - 1",
+                self.rank, self.world
+            );
+            return Err(Error::config("RANK, WORLD_SIZE", problem));
+        }
+        check_sizes(self.staging_bytes, self.segment_bytes)?;
+        self.check_reducers()?;
+        self.local_address(Ipv4Addr::LOCALHOST.into()).map(drop)
+    }
+
+    fn check_reducers(&self) -> Result<()> {
+        let refuse = |problem: String| Err(Error::config(settings::REDUCERS.name, problem));
+        for (at, reducer) in self.reducers.iter().enumerate() {
+            let address = reducer
+                .rsplit_once(':')
+                .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+            if address.is_none() || reducer.len() > 256 {
+                return refuse(format!("{reducer:?} is not host:port"));
+            }
+            if self.reducers[..at].contains(reducer) {
+                return refuse(format!("{reducer} is there twice"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The address of the interface that is asked for; `None` if none is. `usual` is the address that this process has
+    /// on its way to rank 0.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if there is no such interface.
+    pub(crate) fn local_address(&self, usual: IpAddr) -> Result<Option<IpAddr>> {
+        match &self.interfaces {
+            // Whoever meets at loopback is on one host, of which other libraries' settings say nothing.
+            Some(interfaces) if !(interfaces.is_borrowed() && usual.is_loopback()) => {
+                let present = sys::interface::list()
+                    .map_err(|error| Error::io("listing the network interfaces", error))?;
+                interfaces.address(&present, usual).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Whether staging memory and segments have sizes that work, alone and together; 0 leaves a segment's to the engine.
+pub(crate) fn check_sizes(staging: usize, segment: usize) -> Result<()> {
+    let within = |setting: &settings::Setting, bytes: usize, (least, most): (usize, usize)| {
+        let problem = || format!("{} is not between {} and {}", Bytes(bytes), Bytes(least), Bytes(most));
+        if (least..=most).contains(&bytes) { Ok(()) } else { Err(Error::config(setting.name, problem())) }
+    };
+    within(&settings::STAGING_BYTES, staging, STAGING_LIMITS)?;
+    if segment == 0 {
+        return Ok(());
+    }
+    within(&settings::SLICE_BYTES, segment, SEGMENT_LIMITS)?;
+    if segment > staging / SEGMENTS {
+        let problem = format!(
+            "{SEGMENTS} segments of {} do not fit into the staging memory of {}: set it to {} or less, or \
+             HERRINGBONE_STAGING_BYTES to {} or more, on every rank",
+            Bytes(segment),
+            Bytes(staging),
+            Bytes(staging / SEGMENTS),
+            Bytes(segment * SEGMENTS)
+        );
+        return Err(Error::config(settings::SLICE_BYTES.name, problem));
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("rank", &self.rank)
+            .field("world", &self.world)
+            .field("rendezvous", &self.rendezvous)
+            .field("token", &self.token.as_ref().map(|_| "set"))
+            .field("reducers", &self.reducers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The first address of a `host:port`.
+pub(crate) fn resolve(setting: &str, address: &str) -> Result<std::net::SocketAddr> {
+    let found = address
+        .to_socket_addrs()
+        .map_err(|error| Error::config(setting, format_args!("{address}: {error}")))?;
+    let mut found: Vec<_> = found.collect();
+    found.sort_by_key(std::net::SocketAddr::is_ipv6);
+    let nothing = || Error::config(setting, format_args!("{address}: no such host"));
+    found.first().copied().ok_or_else(nothing)
+}
+
+/// Whether a token is needed to use an address.
+pub(crate) fn check_exposure(address: std::net::SocketAddr, token: Option<&str>) -> Result<()> {
+    if token.is_some() || address.ip().is_loopback() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Auth {
+        problem: format!("no job token is set, and {} is not loopback: anybody could join", address.ip()),
+        hint: "set HERRINGBONE_TOKEN to the same secret text for every worker and reducer, for instance \
+               HERRINGBONE_TOKEN=$(openssl rand -hex 32)",
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_checked_alone_and_together() {
+        let cases: [(usize, usize, Option<&[&str]>); 8] = [
+            (64 << 20, 0, None),
+            (4 << 20, 1 << 20, None),
+            (4 << 20, 4 << 10, None),
+            (1, 0, Some(&["HERRINGBONE_STAGING_BYTES: 1 is not between 4M and 64G"])),
+            (65 << 30, 0, Some(&["65G is not between"])),
+            (64 << 20, 1, Some(&["HERRINGBONE_SLICE_BYTES: 1 is not between 4K and 8M"])),
+            (64 << 20, 16 << 20, Some(&["16M is not between"])),
+            (
+                4 << 20,
+                2 << 20,
+                Some(&["HERRINGBONE_SLICE_BYTES: 4 segments of 2M", "1M or less", "to 8M or more"]),
+            ),
+        ];
+        for (staging, segment, expected) in cases {
+            match (check_sizes(staging, segment), expected) {
+                (Ok(()), None) => {}
+                (Err(error), Some(parts)) => {
+                    assert!(parts.iter().all(|part| error.to_string().contains(part)), "{error}");
+                }
+                (result, _) => panic!("{staging} and {segment}: {result:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_interface_counts_unless_it_is_borrowed_and_rank_0_is_at_loopback() {
+        let config = Config::new(0, 2, Rendezvous::Tcp(String::new()));
+        let (here, there) = (Ipv4Addr::LOCALHOST.into(), "192.0.2.1".parse().unwrap());
+        assert_eq!(config.local_address(there).unwrap(), None);
+        let ours = config.clone().interfaces("=lo");
+        assert_eq!(ours.local_address(there).unwrap(), Some(here));
+        let missing = config.clone().interfaces("no such interface").check().unwrap_err().to_string();
+        assert!(missing.contains("HERRINGBONE_IFNAME") && missing.contains("lo (127.0.0.1"), "{missing}");
+        let mut borrowed = config;
+        borrowed.interfaces = Some(Interfaces::new("NCCL_SOCKET_IFNAME", "no such interface"));
+        assert_eq!(borrowed.local_address(here).unwrap(), None);
+        let error = borrowed.local_address(there).unwrap_err().to_string();
+        assert!(error.contains("NCCL_SOCKET_IFNAME"), "{error}");
+    }
+}

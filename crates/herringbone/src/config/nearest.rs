@@ -1,0 +1,88 @@
+//! What somebody probably meant by a name that is none.
+
+use crate::core::algorithm::Algorithm;
+use std::str::FromStr;
+
+/// The one of `known` that `text` is most like, if it is like one: at most every third letter, and one of a short name,
+/// is missing, added, replaced or swapped with its neighbour. Capitals do not count; the first of equals wins.
+pub(crate) fn nearest<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let text = text.trim().to_lowercase();
+    let most = (text.chars().count() / 3).max(1);
+    let distance = |name: &str| strsim::osa_distance(&text, &name.to_lowercase());
+    let close = known.into_iter().map(|name| (distance(name), name)).filter(|(far, _)| *far <= most);
+    close.min_by_key(|(far, _)| *far).map(|(_, name)| name)
+}
+
+/// The end of a sentence about a name that is none: "; did you mean ...?", or nothing.
+pub(crate) fn did_you_mean(found: Option<&str>) -> String {
+    found.map(|name| format!("; did you mean {name}?")).unwrap_or_default()
+}
+
+/// A text that is none of the names that it may be; its message lists them, and the nearest one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}{}", did_you_mean(*.nearest))]
+pub struct UnknownName {
+    problem: String,
+    nearest: Option<&'static str>,
+}
+
+impl UnknownName {
+    /// `text` is none of `known`, which are all there are.
+    pub(crate) fn none_of(text: &str, known: &[&'static str]) -> Self {
+        let problem = format!("{text:?} is not one of {}", known.join(", "));
+        Self { problem, nearest: nearest(text, known.iter().copied()) }
+    }
+}
+
+/// Reads an algorithm's name with its parameters, as `HERRINGBONE_ALGORITHM` holds it.
+///
+/// # Errors
+/// [`UnknownName`], which unlike the error of [`Algorithm`]'s own `from_str` says what is nearest.
+pub fn parse_algorithm(text: &str) -> Result<Algorithm, UnknownName> {
+    Algorithm::from_str(text).map_err(|error| {
+        let name = text.split('(').next().unwrap_or(text);
+        let all = Algorithm::all();
+        let known = all.iter().map(Algorithm::name).chain(["sharded"]);
+        let wrong = !known.clone().any(|known| known == name.trim());
+        // Of a name that is right the parameters are wrong, and the message shows how those look.
+        let nearest = if wrong { nearest(name, known) } else { None };
+        UnknownName { problem: error.to_string(), nearest }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_recognised_and_other_words_are_not() {
+        let known = ["shm", "tcp", "reduction_server"];
+        let cases = [
+            ("tpc", Some("tcp")),
+            ("TCP", Some("tcp")),
+            (" tcp ", Some("tcp")),
+            ("sm", Some("shm")),
+            ("reduce_server", Some("reduction_server")),
+            ("reduction-sever", Some("reduction_server")),
+            ("udp", None),
+            ("", None),
+            ("server", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(nearest(text, known), expected, "{text:?}");
+        }
+        assert_eq!(nearest("eth9", ["lo", "eth1", "eth0"]), Some("eth1"), "the first of equals");
+    }
+
+    #[test]
+    fn algorithms_that_do_not_exist_have_a_nearest_one() {
+        let said = |text: &str| parse_algorithm(text).unwrap_err().to_string();
+        assert!(said("rign").ends_with("or ring; did you mean ring?"), "{}", said("rign"));
+        assert!(said("Radix(8,8)").ends_with("; did you mean radix?"));
+        assert!(said("shraded").ends_with("; did you mean sharded?"));
+        for text in ["nccl", "radix(8,", "ring(2)", ""] {
+            assert!(!said(text).contains("did you mean"), "{}", said(text));
+        }
+        assert_eq!(parse_algorithm("ring"), Ok(Algorithm::Ring));
+    }
+}

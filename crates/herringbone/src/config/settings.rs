@@ -1,0 +1,351 @@
+//! Every variable of the environment that Herringbone reads, as data: what [`Config`](crate::Config) reads,
+//! `herringbone settings` prints, the documentation shows and misspelt names are compared with.
+
+pub use super::{
+    bytes::{Bytes, ParseBytesError},
+    environment::{Environment, Found},
+};
+
+use super::nearest::{did_you_mean, nearest};
+use crate::{Error, Result};
+use std::sync::Once;
+
+/// A variable of the environment.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Setting {
+    /// Its name, which begins with `HERRINGBONE_`.
+    pub name: &'static str,
+    /// What it decides.
+    pub meaning: &'static str,
+    /// What it may hold, with the unit where there is one.
+    pub values: &'static str,
+    /// What counts where neither it nor a fallback is set, in words.
+    pub default: &'static str,
+    /// Variables of others that count where it is not set, the first that is set first. Each is a list whose values
+    /// are joined by colons.
+    pub fallbacks: &'static [&'static [&'static str]],
+    /// Who reads it.
+    pub readers: &'static [Reader],
+    /// Whether nobody may be shown what it holds.
+    pub secret: bool,
+}
+
+/// A kind of process, as far as its settings go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// A worker that is not started through torch.distributed: a Rust program, numpy, `herringbone bench`.
+    Worker,
+    /// A worker of torch.distributed, which itself knows ranks, store and timeout.
+    Torch,
+    /// A reducer: `herringbone serve`.
+    Reducer,
+}
+
+impl Reader {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reader::Worker => "worker",
+            Reader::Torch => "torch",
+            Reader::Reducer => "reducer",
+        }
+    }
+}
+
+const WORKER: &[Reader] = &[Reader::Worker];
+const WORKERS: &[Reader] = &[Reader::Worker, Reader::Torch];
+const ALL_READERS: &[Reader] = &[Reader::Worker, Reader::Torch, Reader::Reducer];
+
+const fn setting(
+    name: &'static str,
+    meaning: &'static str,
+    values: &'static str,
+    default: &'static str,
+    readers: &'static [Reader],
+) -> Setting {
+    Setting { name, meaning, values, default, fallbacks: &[], readers, secret: false }
+}
+
+pub(crate) const RANK: Setting = Setting {
+    fallbacks: &[&["RANK"]],
+    ..setting(
+        "HERRINGBONE_RANK",
+        "which rank this process is; set with HERRINGBONE_WORLD_SIZE",
+        "0 to the world's size - 1",
+        "0",
+        WORKER,
+    )
+};
+pub(crate) const WORLD_SIZE: Setting = Setting {
+    fallbacks: &[&["WORLD_SIZE"]],
+    ..setting("HERRINGBONE_WORLD_SIZE", "how many ranks there are", "a number from 1", "1", WORKER)
+};
+pub(crate) const STORE: Setting = Setting {
+    fallbacks: &[&["MASTER_ADDR", "MASTER_PORT"]],
+    ..setting(
+        "HERRINGBONE_STORE",
+        "where rank 0 listens; under torchrun, which uses MASTER_PORT itself, programs without torch need it",
+        "host:port",
+        "none",
+        WORKER,
+    )
+};
+pub(crate) const TOKEN: Setting = Setting {
+    secret: true,
+    ..setting(
+        "HERRINGBONE_TOKEN",
+        "the job's secret, the same for every worker and reducer",
+        "any text",
+        "none: loopback only",
+        ALL_READERS,
+    )
+};
+pub(crate) const TOKEN_FILE: Setting = setting(
+    "HERRINGBONE_TOKEN_FILE",
+    "a file with the job's secret, instead of HERRINGBONE_TOKEN",
+    "a path",
+    "none",
+    ALL_READERS,
+);
+pub(crate) const REDUCERS: Setting = setting(
+    "HERRINGBONE_REDUCERS",
+    "where the reducers listen; rank 0's list counts",
+    "host:port,...",
+    "none",
+    WORKERS,
+);
+pub(crate) const ALGORITHM: Setting = setting(
+    "HERRINGBONE_ALGORITHM",
+    "forces the all-reduce's algorithm",
+    "a name that herringbone verify shows, like radix or radix(8,8)",
+    "chosen by size",
+    WORKERS,
+);
+pub(crate) const TRANSPORT: Setting = setting(
+    "HERRINGBONE_TRANSPORT",
+    "forces the transport between processes",
+    "shm or tcp",
+    "shm within a host",
+    WORKERS,
+);
+pub(crate) const IFNAME: Setting = Setting {
+    fallbacks: &[&["GLOO_SOCKET_IFNAME"], &["NCCL_SOCKET_IFNAME"]],
+    ..setting(
+        "HERRINGBONE_IFNAME",
+        "the network interface whose address a worker listens at, tells the others and calls from; the fallbacks do \
+         not count where rank 0 is at loopback",
+        "names or their beginnings, eth0,ib; whole names, =eth0; all but, ^docker or ^=eth0",
+        "on the way to rank 0",
+        WORKERS,
+    )
+};
+pub(crate) const TIMEOUT_S: Setting = setting(
+    "HERRINGBONE_TIMEOUT_S",
+    "how long an operation, or the forming of the group, may take; torch passes its own",
+    "seconds above 0",
+    "1800",
+    WORKER,
+);
+pub(crate) const STAGING_BYTES: Setting = setting(
+    "HERRINGBONE_STAGING_BYTES",
+    "memory of each process for slots; the smallest of all ranks counts",
+    "bytes, 4M to 64G",
+    "64M",
+    WORKERS,
+);
+pub(crate) const SLICE_BYTES: Setting = setting(
+    "HERRINGBONE_SLICE_BYTES",
+    "bytes of the buffer that one segment of the pipeline takes, with four segments in flight; the smallest of all \
+     ranks counts",
+    "bytes, 4K to 8M, and at most a quarter of the staging memory; 0: by transport",
+    "by transport",
+    WORKERS,
+);
+pub(crate) const LOG: Setting = setting(
+    "HERRINGBONE_LOG",
+    "what is said on standard error; info: a line for each group that forms",
+    "off, warn or info",
+    "warn",
+    ALL_READERS,
+);
+
+/// All settings, in the order of the documentation.
+pub const ALL: [&Setting; 13] = [
+    &REDUCERS,
+    &TOKEN,
+    &TOKEN_FILE,
+    &ALGORITHM,
+    &TRANSPORT,
+    &IFNAME,
+    &STORE,
+    &RANK,
+    &WORLD_SIZE,
+    &TIMEOUT_S,
+    &STAGING_BYTES,
+    &SLICE_BYTES,
+    &LOG,
+];
+
+impl Setting {
+    /// What `environment` holds for it, and in which variables; `None` if the default counts. It is not checked whether
+    /// that can be used.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if it is not text.
+    pub fn find(&self, environment: &Environment) -> Result<Option<Found>> {
+        for names in std::iter::once(&[self.name][..]).chain(self.fallbacks.iter().copied()) {
+            let values =
+                names.iter().map(|name| environment.text(name)).collect::<Result<Option<Vec<_>>>>()?;
+            if let Some(values) = values {
+                return Ok(Some(Found { text: values.join(":"), variable: names.join(":") }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What is wrong with a text that it cannot hold.
+    pub(crate) fn refuse(&self, found: &Found) -> Error {
+        Error::config(
+            &found.variable,
+            format_args!("{:?} cannot be used; it may be {}", found.text, self.values),
+        )
+    }
+}
+
+/// A name in an environment that looks like a setting's and is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is not a setting{}; `herringbone settings` lists them", did_you_mean(*.nearest))]
+pub struct UnknownSetting {
+    name: String,
+    nearest: Option<&'static str>,
+}
+
+/// The names that begin like a setting's, or nearly so, and are none, in the order of the alphabet.
+pub(crate) fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
+    const PREFIX: &str = "HERRINGBONE_";
+    /// How many letters may be wrong in a name whose beginning is wrong, too.
+    const WRONG: usize = 2;
+    let is_known = |name: &str| ALL.iter().any(|setting| setting.name == name);
+    let judge = |name: &str| match name.strip_prefix(PREFIX) {
+        Some(rest) => {
+            let known = ALL.iter().filter_map(|setting| setting.name.strip_prefix(PREFIX));
+            let found = nearest(rest, known);
+            let nearest = ALL.iter().find(|setting| setting.name.strip_prefix(PREFIX) == found);
+            Some(nearest.map(|setting| setting.name))
+        }
+        None => {
+            let close = |setting: &&&Setting| strsim::osa_distance(name, setting.name) <= WRONG;
+            ALL.iter().find(close).map(|setting| Some(setting.name))
+        }
+    };
+    let others = environment.names().filter(|name| !is_known(name));
+    others
+        .filter_map(|name| judge(name).map(|nearest| UnknownSetting { name: name.to_owned(), nearest }))
+        .collect()
+}
+
+/// Checks what concerns every kind of process: the value of `HERRINGBONE_LOG`, and the names in the environment. A name
+/// that is no setting's is worth a warning, once per process.
+///
+/// [`Config::from_env`](crate::Config::from_env) and [`with_env`](crate::Config::with_env) do this; a program that only
+/// runs a reducer calls it.
+///
+/// # Errors
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) for a wrong value.
+pub fn check(environment: &Environment) -> Result<()> {
+    static WARNED: Once = Once::new();
+    if let Some(found) = LOG.find(environment)?
+        && crate::log::Level::named(&found.text).is_none()
+    {
+        return Err(LOG.refuse(&found));
+    }
+    WARNED.call_once(|| {
+        for name in unknown(environment) {
+            crate::log::warn("settings", name);
+        }
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name that is no setting's: nothing in the tree may spell one out.
+    fn wrong(rest: &str) -> String {
+        format!("HERRINGBONE{rest}")
+    }
+
+    #[test]
+    fn names_are_unique_and_texts_fit_tables() {
+        for (at, setting) in ALL.iter().enumerate() {
+            assert!(ALL[..at].iter().all(|other| other.name != setting.name), "{}", setting.name);
+            assert!(setting.name.starts_with("HERRINGBONE_") && !setting.readers.is_empty());
+            let texts = [setting.meaning, setting.values, setting.default];
+            assert!(texts.iter().all(|text| !text.is_empty() && !text.contains(['|', '\n'])), "{setting:?}");
+        }
+    }
+
+    #[test]
+    fn misspelt_names_are_found_with_what_was_meant() {
+        let cases = [
+            (wrong("_ALGORITM"), Some("HERRINGBONE_ALGORITHM")),
+            (wrong("_TRANPSORT"), Some("HERRINGBONE_TRANSPORT")),
+            (wrong("_TIMEOUT"), Some("HERRINGBONE_TIMEOUT_S")),
+            (wrong("_REDUCER"), Some("HERRINGBONE_REDUCERS")),
+            (wrong("_SLICE_BYTE"), Some("HERRINGBONE_SLICE_BYTES")),
+            (wrong("_SEGMENT_BYTES"), None),
+            (wrong("_COLOUR"), None),
+            (wrong("_"), None),
+            ("HERINGBONE_TOKEN".to_owned(), Some("HERRINGBONE_TOKEN")),
+            ("HERRINGBONE".to_owned() + "RANK", Some("HERRINGBONE_RANK")),
+        ];
+        for (name, nearest) in cases {
+            let environment =
+                Environment::of([(name.as_str(), "x"), ("HERRINGBONE_LOG", "off"), ("RANK", "0")]);
+            assert_eq!(unknown(&environment), [UnknownSetting { name: name.clone(), nearest }]);
+        }
+        let name = wrong("_ALGORITM");
+        let text = unknown(&Environment::of([(name.as_str(), "")]))[0].to_string();
+        assert!(
+            text.contains(&format!("{name} is not a setting; did you mean HERRINGBONE_ALGORITHM?")),
+            "{text}"
+        );
+        let usual = ["PATH", "RANK", "TOKEN", "HERRING_BONES", "GLOO_SOCKET_IFNAME"].map(|name| (name, "x"));
+        assert_eq!(unknown(&Environment::of(usual)), []);
+    }
+
+    #[test]
+    fn fallbacks_count_in_order_and_whole() {
+        let find = |setting: &Setting, set: &[(&'static str, &'static str)]| {
+            let found = setting.find(&Environment::of(set.iter().copied())).unwrap();
+            found.map(|found| (found.text, found.variable))
+        };
+        let pair = |text: &str, variable: &str| Some((text.to_owned(), variable.to_owned()));
+        let (gloo, nccl) = (("GLOO_SOCKET_IFNAME", "g"), ("NCCL_SOCKET_IFNAME", "n"));
+        assert_eq!(
+            find(&IFNAME, &[nccl, gloo, ("HERRINGBONE_IFNAME", "h")]),
+            pair("h", "HERRINGBONE_IFNAME")
+        );
+        assert_eq!(find(&IFNAME, &[nccl, gloo, ("HERRINGBONE_IFNAME", "")]), pair("g", "GLOO_SOCKET_IFNAME"));
+        assert_eq!(find(&IFNAME, &[nccl]), pair("n", "NCCL_SOCKET_IFNAME"));
+        assert_eq!(find(&IFNAME, &[]), None);
+        assert_eq!(find(&STORE, &[("MASTER_ADDR", "a")]), None);
+        let both = [("MASTER_ADDR", "a"), ("MASTER_PORT", "7")];
+        assert_eq!(find(&STORE, &both), pair("a:7", "MASTER_ADDR:MASTER_PORT"));
+    }
+
+    #[test]
+    fn a_wrong_level_of_the_log_is_refused() {
+        let checked = |value: &str| check(&Environment::of([("HERRINGBONE_LOG", value)]));
+        let text = checked("debug").unwrap_err().to_string();
+        assert!(
+            text.contains("HERRINGBONE_LOG: \"debug\" cannot be used; it may be off, warn or info"),
+            "{text}"
+        );
+        for level in ["", "off", "warn", "info"] {
+            checked(level).unwrap();
+        }
+    }
+}
