@@ -57,18 +57,41 @@ pub fn recv(socket: impl AsFd, into: Span<'_>) -> io::Result<usize> {
     })
 }
 
+/// As [`recv`], into one span after the other.
+///
+/// # Errors
+/// As [`recv`].
+///
+/// # Panics
+/// As [`recv`].
+pub fn recv_two(socket: impl AsFd, first: Span<'_>, second: Span<'_>) -> io::Result<usize> {
+    assert!(!first.is_empty(), "zero bytes received must mean the end of the stream");
+    let mut pieces =
+        [first, second].map(|span| libc::iovec { iov_base: span.as_mut_ptr().cast(), iov_len: span.len() });
+    // SAFETY: a plain struct of C, for which zero means: no address, no pieces, no control data.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len() as _);
+    let socket = socket.as_fd().as_raw_fd();
+    uninterrupted(|| {
+        // SAFETY: `message` names two pieces, each a span that is valid for writing as many bytes.
+        unsafe { libc::recvmsg(socket, &mut message, libc::MSG_DONTWAIT) }
+    })
+}
+
 /// Sends the first [`MOST_PARTS`] of `parts`, in order, with one system call; returns how many bytes of them were
-/// sent, which may be fewer than they have. Never raises `SIGPIPE`.
+/// sent, which may be fewer than they have. Never raises `SIGPIPE`. If there is `more` to send at once, a last packet
+/// that is not full may wait for it.
 ///
 /// # Errors
 /// `WouldBlock` if the socket takes nothing now; whatever else it reports.
-pub fn send_vectored(socket: impl AsFd, parts: &[Part<'_>]) -> io::Result<usize> {
+pub fn send_vectored(socket: impl AsFd, parts: &[Part<'_>], more: bool) -> io::Result<usize> {
     let mut pieces = [const { libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; MOST_PARTS];
     let count = parts.len().min(MOST_PARTS);
     for (piece, part) in pieces.iter_mut().zip(parts) {
         let (start, len) = part.raw();
         *piece = libc::iovec { iov_base: start.cast_mut().cast(), iov_len: len };
     }
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | if more { libc::MSG_MORE } else { 0 };
     // SAFETY: a plain struct of C, for which zero means: no address, no pieces, no control data.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = pieces.as_mut_ptr();
@@ -76,7 +99,7 @@ pub fn send_vectored(socket: impl AsFd, parts: &[Part<'_>]) -> io::Result<usize>
     let socket = socket.as_fd().as_raw_fd();
     uninterrupted(|| {
         // SAFETY: `message` names `count` pieces, each valid for reading while `parts` is borrowed.
-        unsafe { libc::sendmsg(socket, &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
+        unsafe { libc::sendmsg(socket, &message, flags) }
     })
 }
 
@@ -312,12 +335,12 @@ mod tests {
         let segment = Segment::create("herringbone-test", 4_096).unwrap();
         segment.span(0..8).write(b"payload!");
         let parts = [Part::Bytes(b"header "), Part::Bytes(b""), Part::Span(segment.span(0..8))];
-        assert_eq!(send_vectored(&one, &parts).unwrap(), 15);
+        assert_eq!(send_vectored(&one, &parts, false).unwrap(), 15);
         let into = segment.span(100..200);
         assert_eq!(recv(&two, into).unwrap(), 15);
         assert_eq!(into.slice(0..15).to_vec(), b"header payload!");
         assert_eq!(recv(&two, into).unwrap_err().kind(), ErrorKind::WouldBlock);
-        assert_eq!(send_vectored(&one, &[Part::Bytes(b"x"); MOST_PARTS + 1]).unwrap(), MOST_PARTS);
+        assert_eq!(send_vectored(&one, &[Part::Bytes(b"x"); MOST_PARTS + 1], false).unwrap(), MOST_PARTS);
     }
 
     #[test]
@@ -326,7 +349,7 @@ mod tests {
         let large = vec![7; 1 << 20];
         let mut sent = 0;
         let error = loop {
-            match send_vectored(&one, &[Part::Bytes(&large[sent..])]) {
+            match send_vectored(&one, &[Part::Bytes(&large[sent..])], false) {
                 Ok(count) => sent += count,
                 Err(error) => break error,
             }
@@ -344,7 +367,10 @@ mod tests {
         let (one, two) = pair();
         drop(two);
         assert_eq!(recv(&one, Span::of(&mut [0])).unwrap(), 0);
-        assert_eq!(send_vectored(&one, &[Part::Bytes(b"x")]).unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert_eq!(
+            send_vectored(&one, &[Part::Bytes(b"x")], false).unwrap_err().kind(),
+            ErrorKind::BrokenPipe
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::{
     },
     engine::{failure::Doom, stats::Stats},
     execute::{
+        cutting,
         operation::OpKey,
         prepare::{self, Call, Prepared, Sizing},
     },
@@ -320,7 +321,7 @@ impl Planned {
 fn fingerprint(call: &Call, algorithm: &str, sizing: Sizing) -> Fingerprint {
     let (code, root) = (call.collective.code(), call.collective.root().unwrap_or(0));
     let plan =
-        digest(format!("{algorithm} {}", prepare::constants()).as_bytes()) ^ sizing.segment_bytes as u64;
+        digest(format!("{algorithm} {}", cutting::constants()).as_bytes()) ^ sizing.segment_bytes as u64;
     let folds = call.collective.folds();
     Fingerprint {
         sequence: 0,

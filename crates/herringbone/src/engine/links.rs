@@ -24,12 +24,13 @@ pub(crate) enum Haste {
 }
 
 impl Engine {
-    /// Hands to links what is in line for them.
+    /// Hands to links what is in line for them: a little to each in turn, and not all ranks to the same one first, so that
+    /// no link is flooded while others are idle.
     pub(crate) fn flush(&mut self) -> bool {
         let mut moved = false;
-        let mut at = 0;
-        while let Some(&index) = self.linked.get(at) {
-            at += 1;
+        let links = self.linked.len();
+        for at in 0..links {
+            let Some(&index) = self.linked.get((at + self.me as usize) % links) else { continue };
             let endpoint = &mut self.endpoints[index as usize];
             match &mut endpoint.link {
                 Link::Shm(link) => moved |= link.flush(),
@@ -134,8 +135,8 @@ impl Engine {
         }
         self.endpoints[index as usize].connect(link);
         self.links += 1;
-        if !self.linked.contains(&index) {
-            self.linked.push(index);
+        if let Err(at) = self.linked.binary_search(&index) {
+            self.linked.insert(at, index);
         }
         if self.endpoints[index as usize].left.is_some() {
             self.read_to_the_end(index);

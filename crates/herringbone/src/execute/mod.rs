@@ -1,6 +1,8 @@
 //! Running a rank's program: compiled once, then a ready list over the segments in flight.
 
+pub(crate) mod cutting;
 mod direct;
+mod needs;
 pub(crate) mod operation;
 pub(crate) mod prepare;
 pub(crate) mod staging;

@@ -22,6 +22,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How many grants are given for as many segments as may be in flight.
+const GRANTS_PER_WINDOW: u32 = 4;
+
 /// An operation's place in the engine's table. A key is not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OpKey {
@@ -58,7 +61,7 @@ pub(super) struct Flow {
     /// What it has granted.
     pub(super) window: Window,
     /// Whether it, a reducer, has said that all workers hold the result; true of others.
-    stable: bool,
+    pub(super) stable: bool,
 }
 
 /// What an operation needs of the engine while it runs.
@@ -110,8 +113,10 @@ pub(crate) struct Operation {
     is_worker: bool,
     with_reducers: bool,
     /// Segments that have begun, and those that are done, counted from the first.
-    begun: u32,
-    finished: u32,
+    pub(super) begun: u32,
+    pub(super) finished: u32,
+    /// How many finished segments the others know of.
+    told: u32,
     pub(super) room: Room,
 }
 
@@ -172,6 +177,7 @@ impl Operation {
             with_reducers,
             begun: 0,
             finished: 0,
+            told: 0,
             room,
         }
     }
@@ -347,7 +353,6 @@ impl Operation {
 
     /// Moves the window over finished segments and tells the others. Returns whether there is more to run.
     fn advance(&mut self, io: &mut Io<'_>) -> bool {
-        let before = self.finished;
         while self.finished < self.begun && self.room.left[self.stage(self.finished)] == 0 {
             self.finished += 1;
             let next = self.finished - 1 + self.prepared.depth();
@@ -355,14 +360,20 @@ impl Operation {
                 self.arm(next);
             }
         }
-        if self.finished > before {
-            self.tell(before, io);
+        let lot = (self.prepared.depth() / GRANTS_PER_WINDOW).max(1);
+        if self.finished - self.told >= lot
+            || self.finished > self.told && self.finished == self.prepared.segments
+        {
+            self.tell(io);
         }
         self.begin_segments(io);
         !self.room.ready.is_empty()
     }
 
-    fn tell(&mut self, before: u32, io: &mut Io<'_>) {
+    /// Grants what is finished. Not after every segment: others may begin as many as a window ahead of what they know, so
+    /// all come to the end of a lot without further grants.
+    fn tell(&mut self, io: &mut Io<'_>) {
+        let before = std::mem::replace(&mut self.told, self.finished);
         let (depth, segments) = (self.prepared.depth(), self.prepared.segments);
         for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
             let in_place = peer.shared && !self.prepared.inline;
@@ -478,61 +489,6 @@ impl Operation {
         if self.room.unsent[at] == 0 {
             self.complete(segment, instr);
         }
-    }
-
-    /// The endpoints that have not sent, granted or confirmed what this operation needs of them.
-    pub(crate) fn missing(&self) -> Vec<u32> {
-        let waiting = |at: usize, flow: &Flow| {
-            let unheard = (self.finished..self.begun.max(self.finished + 1).min(self.prepared.segments)).any(
-                |segment| {
-                    segment >= self.begun && !self.prepared.peers[at].heads.is_empty()
-                        || self.prepared.peers[at].heads.iter().any(|head| {
-                            segment < self.begun
-                                && self.room.heads
-                                    [self.stage(segment) * self.prepared.heads.len() + *head as usize]
-                                    == Arrived::No
-                        })
-                },
-            );
-            let unsent = self
-                .room
-                .blocked
-                .iter()
-                .any(|(_, _, lane)| self.prepared.lanes[*lane as usize].peer as usize == at);
-            unheard || unsent || !flow.stable
-        };
-        let flows = self.room.flows.iter().enumerate();
-        flows.filter(|(at, flow)| waiting(*at, flow)).map(|(_, flow)| flow.endpoint).collect()
-    }
-
-    /// Whether a message or word from an endpoint is still needed to complete.
-    pub(crate) fn needs(&self, endpoint: u32) -> bool {
-        self.room.flows.iter().enumerate().any(|(at, flow)| {
-            flow.endpoint == endpoint
-                && (!flow.stable || {
-                    let heads = &self.prepared.peers[at].heads;
-                    !heads.is_empty()
-                        && (self.begun < self.prepared.segments
-                            || (self.finished..self.begun).any(|segment| {
-                                let base = self.stage(segment) * self.prepared.heads.len();
-                                heads.iter().any(|head| self.room.heads[base + *head as usize] == Arrived::No)
-                            }))
-                })
-        })
-    }
-
-    /// Whether an endpoint takes part and is not done.
-    pub(crate) fn involves(&self, endpoint: u32) -> bool {
-        self.room
-            .flows
-            .iter()
-            .any(|flow| flow.endpoint == endpoint && flow.window.done() < self.prepared.segments)
-    }
-
-    /// Whether something waits to be sent to an endpoint.
-    pub(crate) fn is_blocked_on(&self, endpoint: u32) -> bool {
-        let to = |lane: u32| self.room.flows[self.prepared.lanes[lane as usize].peer as usize].endpoint;
-        self.room.blocked.iter().any(|(_, _, lane)| to(*lane) == endpoint)
     }
 
     /// Whether, after waiting for `waited`, it is time to tell the hub (again): the how-manieth time it is.

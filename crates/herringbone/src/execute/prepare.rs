@@ -1,7 +1,10 @@
 //! Compiling one rank's program for one kind of call: a flat array of instructions with resolved places and
 //! predecessor counts, made once. Running it copies the counts; no closure or queue per variable is involved.
 
-use super::direct;
+use super::{
+    cutting::{Medium, Segmentation, segmentation},
+    direct,
+};
 use crate::core::{
     collective::Collective,
     element::{DType, ReduceOp},
@@ -14,34 +17,6 @@ pub(crate) const EAGER_BYTES: usize = 4096;
 /// Messages of at most this many bytes travel inside a ring cell.
 pub(crate) const INLINE_BYTES: usize = crate::transport::INLINE_BYTES;
 
-/// How operations are cut where all ranks share memory: what all slots of a stage hold fits a core's cache.
-const MEMORY: Cutting =
-    Cutting { parts: 1, segment: 64 << 10..512 << 10, message: 8 << 10..256 << 10, depth: 4 };
-/// How they are cut for links: into so many segments that the first and the last one, during which links are half
-/// idle, take little of the time; large enough to be worth a message each; and so many in flight that a link is busy
-/// while another segment is folded and its grants are on their way.
-const LINKS: Cutting =
-    Cutting { parts: 32, segment: 64 << 10..1 << 20, message: 8 << 10..256 << 10, depth: 8 };
-
-/// How operations are cut into segments.
-#[derive(Debug)]
-struct Cutting {
-    /// How many segments a buffer is cut into, if their size allows.
-    parts: usize,
-    /// The bytes of a segment over the whole buffer, at least and at most.
-    segment: Range<usize>,
-    /// The bytes of a segment of one chunk, at least and at most; this counts more.
-    message: Range<usize>,
-    /// How many segments of an operation are in flight between two ranks at most.
-    depth: u32,
-}
-
-/// Names all constants that ranks and reducers have to agree on, for the fingerprint: builds that differ in one of them
-/// must not take each other's messages for their own.
-pub(crate) fn constants() -> String {
-    format!("{MEMORY:?} {LINKS:?} {EAGER_BYTES} {INLINE_BYTES}")
-}
-
 /// What is asked for, as far as the program depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
@@ -52,7 +27,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    fn width(&self, form: Form) -> usize {
+    pub(super) fn width(&self, form: Form) -> usize {
         match form {
             Form::Plain => self.dtype.bytes(),
             Form::Acc => self.dtype.accumulator(self.op).bytes(),
@@ -254,9 +229,13 @@ pub(crate) fn prepare(
     shared: impl Fn(u32) -> bool,
 ) -> Prepared {
     let cut = schedule.cut();
-    let sizing = Sizing { shared: sizing.shared && schedule.reducers() == 0, ..sizing };
-    let cutting = if sizing.shared { MEMORY } else { LINKS };
-    let (per_segment, segments) = segmentation(cut, &call, sizing.segment_bytes, &cutting);
+    let medium = match (schedule.reducers() > 0, sizing.shared) {
+        (true, _) => Medium::Reducers,
+        (false, true) => Medium::Memory,
+        (false, false) => Medium::Links,
+    };
+    let Segmentation { elements: per_segment, segments, depth } =
+        segmentation(cut, &call, sizing.segment_bytes, medium);
     let message_bytes = per_segment * call.width(Form::Acc).max(call.width(Form::Plain));
     let peers = partners(program)
         .into_iter()
@@ -274,7 +253,7 @@ pub(crate) fn prepare(
         heads: Vec::new(),
         peers,
         segments,
-        depth: cutting.depth,
+        depth,
         stage_bytes: 0,
         inline: segments == 1 && message_bytes <= INLINE_BYTES,
         eager: segments == 1 && message_bytes <= EAGER_BYTES,
@@ -282,26 +261,8 @@ pub(crate) fn prepare(
         output,
         per_segment,
     };
-    let direct = if sizing.shared { direct::sends(schedule, program, me) } else { Vec::new() };
+    let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
     Compiler::new(prepared, program, cut.chunks(), direct).compile(program, me)
-}
-
-/// Elements per chunk and segment, and the number of segments.
-fn segmentation(cut: Cut, call: &Call, wish: usize, cutting: &Cutting) -> (usize, u32) {
-    let width = call.width(Form::Acc).max(call.width(Form::Plain));
-    let chunks = cut.chunks() as usize;
-    let longest = (0..cut.chunks()).map(|chunk| cut.range(chunk, call.count, call.dtype.bytes()).len()).max();
-    let longest = longest.unwrap_or(0);
-    let segment = match wish {
-        0 => (longest * chunks * width / cutting.parts).clamp(cutting.segment.start, cutting.segment.end),
-        bytes => bytes,
-    };
-    let message = (segment / chunks).clamp(cutting.message.start, cutting.message.end);
-    let grain = (GRAIN / width).max(1);
-    let most = (message / width / grain).max(1) * grain;
-    let segments = longest.div_ceil(most).max(1);
-    let even = longest.div_ceil(segments).div_ceil(grain) * grain;
-    (even.min(longest), segments as u32)
 }
 
 /// Which elements of which chunk the input and the output buffer hold.

@@ -19,11 +19,14 @@ use std::{
 /// Frames with payloads up to this size are gathered into one write.
 const GATHER_BYTES: usize = 4096;
 const BUFFER_BYTES: usize = 8192;
+/// How much is read of what follows a payload: its header, with a fingerprint.
+const NEXT: usize = HEADER_BYTES + FINGERPRINT_BYTES;
 /// How much has to be missing of a message for its bytes to be waited for, and for how many at a time.
 const WORTH_WAITING: usize = 16 << 10;
 const ENOUGH_BYTES: usize = 64 << 10;
 /// How much one turn moves at most in each direction, so that links take turns.
-const TURN_BYTES: usize = 2 << 20;
+const TURN_IN: usize = 2 << 20;
+const TURN_OUT: usize = 16 << 10;
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -122,23 +125,28 @@ impl TcpLink {
         mut done: impl FnMut(Token),
     ) -> Result<bool, Broken> {
         let mut moved = 0;
-        while moved < TURN_BYTES {
+        while moved < TURN_OUT {
             if self.sending.is_none() {
                 self.sending = self.gather(memory);
             }
             let Some(sending) = &mut self.sending else { break };
+            let more = !self.urgent.is_empty() || !self.queue.is_empty();
             let head_left = &sending.head[sending.written.min(sending.head.len())..];
             let payload_at = sending.written.saturating_sub(sending.head.len());
             let result = memory.with(&sending.payload, |span| match span {
                 Some(span) => {
                     let rest = span.slice(payload_at..span.len());
-                    socket::send_vectored(self.socket.as_fd(), &[Part::Bytes(head_left), Part::Span(rest)])
+                    socket::send_vectored(
+                        self.socket.as_fd(),
+                        &[Part::Bytes(head_left), Part::Span(rest)],
+                        more,
+                    )
                 }
                 None if head_left.is_empty() => {
                     let rest = (sending.payload.len() - payload_at).min(ZEROES.len());
-                    socket::send_vectored(self.socket.as_fd(), &[Part::Bytes(&ZEROES[..rest])])
+                    socket::send_vectored(self.socket.as_fd(), &[Part::Bytes(&ZEROES[..rest])], more)
                 }
-                None => socket::send_vectored(self.socket.as_fd(), &[Part::Bytes(head_left)]),
+                None => socket::send_vectored(self.socket.as_fd(), &[Part::Bytes(head_left)], more),
             });
             match result {
                 Ok(0) => return Err(Broken::Closed),
@@ -196,10 +204,19 @@ impl TcpLink {
         inbox: &mut impl Inbox,
     ) -> Result<bool, Broken> {
         let mut moved = 0;
-        while moved < TURN_BYTES {
+        while moved < TURN_IN {
             self.parse(staging, inbox)?;
             let (result, space) = match &mut self.receiving {
-                Some(receiving) => receiving.read(self.socket.as_fd(), staging),
+                Some(receiving) => {
+                    // All that was in the buffer is in the message; what follows it there is the next header.
+                    let (result, space) =
+                        receiving.read(self.socket.as_fd(), staging, &mut self.buffer[..NEXT]);
+                    let result = result.map(|(bytes, next)| {
+                        self.filled = 0..next;
+                        bytes
+                    });
+                    (result, space)
+                }
                 None => {
                     self.buffer.copy_within(self.filled.clone(), 0);
                     self.filled = 0..self.filled.len();
@@ -319,22 +336,30 @@ impl Receiving {
         self.received += bytes.len();
     }
 
-    /// Reads what there is of the rest; also returns how much that could have been.
+    /// Reads what there is of the rest, and into `next` of what follows: how many bytes in all and there, and how many
+    /// there could have been.
     fn read(
         &mut self,
         socket: BorrowedFd<'_>,
         staging: &crate::sys::segment::Segment,
-    ) -> (io::Result<usize>, usize) {
+        next: &mut [u8],
+    ) -> (io::Result<(usize, usize)>, usize) {
         let (at, missing) = (self.received, self.missing());
-        let mut scratch = [0u8; 8192];
-        let (result, space) = match self.span(staging) {
-            Some(span) => (socket::recv(socket, span.slice(at..span.len())), missing),
+        let space = missing + next.len();
+        let result = match self.span(staging) {
+            Some(span) => socket::recv_two(socket, span.slice(at..span.len()), Span::of(next)),
             None => {
-                let space = missing.min(scratch.len());
-                (socket::recv(socket, Span::of(&mut scratch[..space])), space)
+                let mut nowhere = [0; 8192];
+                let most = missing.min(nowhere.len());
+                socket::recv(socket, Span::of(&mut nowhere[..most]))
             }
         };
-        (result.inspect(|bytes| self.received += bytes), space)
+        let result = result.map(|bytes| {
+            let own = bytes.min(missing);
+            self.received += own;
+            (bytes, bytes - own)
+        });
+        (result, space)
     }
 
     fn deliver(
