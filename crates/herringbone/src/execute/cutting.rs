@@ -22,9 +22,7 @@ const SLOTS: usize = 512 << 10;
 const LEAST_MESSAGE: usize = 4 << 10;
 const MOST_MESSAGE: usize = 1 << 20;
 /// The least segments that are in flight, if there are so many, however large they are.
-const LEAST_DEPTH: u32 = 4;
-/// The most.
-pub(crate) const MOST_DEPTH: u32 = SERVED.depth;
+pub(crate) const LEAST_DEPTH: u32 = 4;
 
 #[derive(Debug)]
 struct Cutting {
