@@ -429,7 +429,7 @@ impl Communicator {
 
     /// What moved where, since the communicator's fabric was formed; of all its groups together.
     pub fn stats(&self) -> Stats {
-        self.fabric.node.with(|engine| engine.counted())
+        self.fabric.node.stats()
     }
 
     /// How this rank takes part, in a line.

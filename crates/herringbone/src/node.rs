@@ -11,6 +11,7 @@ use crate::{
         Engine, Event,
         begin::{Issue, Refused},
         links::Haste,
+        stats::Stats,
     },
     sys::{doorbell, doorbell::Bell, segment::Segment},
     transport::shm,
@@ -23,7 +24,7 @@ use std::{
     os::fd::OwnedFd,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -76,6 +77,10 @@ pub(crate) struct Node {
     work: Condvar,
     users: AtomicU32,
     sleepers: AtomicU32,
+    /// Whether nobody waited for anything when an operation last ended, and none was issued since.
+    idle: AtomicBool,
+    /// Nanoseconds that callers spent waiting.
+    waited: AtomicU64,
     /// Whether a thread sleeps on the poller, or looks a last time before it does.
     napping: AtomicBool,
     closing: AtomicBool,
@@ -110,6 +115,8 @@ impl Node {
             work: Condvar::new(),
             users: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
+            idle: AtomicBool::new(true),
+            waited: AtomicU64::new(0),
             napping: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             surroundings,
@@ -130,6 +137,9 @@ impl Node {
 
     fn aftermath(&self, mut engine: MutexGuard<'_, Engine>) {
         let finished = engine.take_finished();
+        if finished {
+            self.idle.store(engine.is_idle(), Ordering::SeqCst);
+        }
         let events = std::mem::take(&mut engine.events);
         drop(engine);
         if finished && self.sleepers.load(Ordering::SeqCst) > 0 {
@@ -167,7 +177,11 @@ impl Node {
 
     fn issue(&self, issue: &Issue) -> Result<Arc<Completion>> {
         loop {
-            match self.with(|engine| engine.issue(issue)) {
+            let issued = self.with(|engine| {
+                self.idle.store(false, Ordering::SeqCst);
+                engine.issue(issue)
+            });
+            match issued {
                 Ok(completion) => return Ok(completion),
                 Err(Refused::Failed(error)) => return Err(error),
                 Err(Refused::Frozen) => std::thread::sleep(UNFREEZE),
@@ -226,13 +240,16 @@ impl Node {
         self.users.fetch_add(1, Ordering::SeqCst);
         self.drive(|| completion.is_done() || limit.is_some_and(|limit| began.elapsed() >= limit), limit);
         self.users.fetch_sub(1, Ordering::SeqCst);
-        let mut engine = self.lock();
-        engine.stats.waiting += began.elapsed();
-        let idle = engine.is_idle();
-        drop(engine);
-        if !idle {
+        self.waited.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        if !self.idle.load(Ordering::SeqCst) {
             self.leave_to_background();
         }
+    }
+
+    /// What moved where, up to now.
+    pub(crate) fn stats(&self) -> Stats {
+        let waiting = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
+        Stats { waiting, ..self.with(|engine| engine.counted()) }
     }
 
     fn drive(&self, done: impl Fn() -> bool, limit: Option<Duration>) {

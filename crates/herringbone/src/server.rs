@@ -308,7 +308,7 @@ impl Job {
     }
 
     fn moved(&self) -> (u64, u64) {
-        let stats = self.node.with(|engine| engine.counted());
+        let stats = self.node.stats();
         (stats.workers_tcp.received, stats.workers_tcp.sent)
     }
 }

@@ -3,7 +3,8 @@
 //! A process that sleeps has one [`Bell`] (an eventfd, which it can wait for together with its sockets) and one word,
 //! its *flag*, in its segment: 1 while it sleeps or is about to. The sleeper calls [`announce_sleep`], **then** looks
 //! at everything it could be woken for once more, then waits for the bell, then [`drain`](Bell::drain)s it, calls
-//! [`awake`] and looks again. Whoever publishes something for it calls [`wake`] **afterwards**.
+//! [`awake`] and looks again. Whoever publishes something for it calls [`published`] **afterwards**, and then
+//! [`wake_published`].
 //!
 //! # Why no wake-up is lost
 //! The sleeper stores the flag, passes a fence F1, and looks. The publisher stores its message, passes a fence F2, and
@@ -88,18 +89,22 @@ pub fn awake(flag: &AtomicU64) {
     flag.store(0, Ordering::Relaxed);
 }
 
-/// Whether the owner of `flag` sleeps and this caller, after publishing, is the one to ring.
+/// What this caller has published comes before every later [`must_ring`] of it: one call for any number of owners.
+pub fn published() {
+    fence(Ordering::SeqCst);
+}
+
+/// Whether the owner of `flag` sleeps and this caller, after [`published`], is the one to ring.
 #[must_use = "who is told to ring must ring"]
 pub fn must_ring(flag: &AtomicU64) -> bool {
-    fence(Ordering::SeqCst);
     flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
 }
 
-/// Wakes the owner of `flag`, if it sleeps, after something was published for it.
+/// Wakes the owner of `flag`, if it sleeps, after [`published`].
 ///
 /// # Errors
 /// As [`Bell::ring`].
-pub fn wake(flag: &AtomicU64, bell: &Bell) -> io::Result<()> {
+pub fn wake_published(flag: &AtomicU64, bell: &Bell) -> io::Result<()> {
     if must_ring(flag) { bell.ring() } else { Ok(()) }
 }
 
@@ -107,6 +112,11 @@ pub fn wake(flag: &AtomicU64, bell: &Bell) -> io::Result<()> {
 mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, poll};
+
+    fn wake(flag: &AtomicU64, bell: &Bell) -> io::Result<()> {
+        published();
+        wake_published(flag, bell)
+    }
 
     fn audible(bell: &Bell) -> bool {
         poll(&mut [PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)], Some(&Default::default())).unwrap()

@@ -2,7 +2,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p herringbone-sys --test loom --release`.
 #![cfg(loom)]
 
-use herringbone_sys::doorbell::{announce_sleep, awake, must_ring};
+use herringbone_sys::doorbell::{announce_sleep, awake, must_ring, published};
 use herringbone_sys::ring::{Consumer, MESSAGE_WORDS, Producer, cells_words};
 use herringbone_sys::sync::AtomicU64;
 use loom::cell::UnsafeCell;
@@ -130,6 +130,7 @@ fn sleep_until_all_is_heard(publishers: usize) {
         let sleeper = Arc::clone(&sleeper);
         thread::spawn(move || {
             assert!(to.try_push(&[]));
+            published();
             if must_ring(&sleeper.0) {
                 sleeper.1.ring();
             }

@@ -3,7 +3,7 @@
 use super::{Engine, Event, endpoint::Link, table::Table};
 use crate::{
     execute::{operation::Token, staging::Staging},
-    sys::span::Span,
+    sys::{doorbell, span::Span},
     transport::{Broken, Payload, tcp::Memory},
 };
 use rustix::event::epoll;
@@ -27,18 +27,34 @@ impl Engine {
     /// Hands to links what is in line for them: a little to each in turn, and not all ranks to the same one first, so that
     /// no link is flooded while others are idle.
     pub(crate) fn flush(&mut self) -> bool {
-        let mut moved = false;
+        let (mut moved, mut unannounced) = (false, false);
         let links = self.linked.len();
         for at in 0..links {
             let Some(&index) = self.linked.get((at + self.me as usize) % links) else { continue };
             let endpoint = &mut self.endpoints[index as usize];
             match &mut endpoint.link {
-                Link::Shm(link) => moved |= link.flush(),
+                Link::Shm(link) => {
+                    moved |= link.flush();
+                    unannounced |= link.is_unannounced();
+                }
                 Link::Tcp(link) if link.has_room && !link.is_flushed() => moved |= self.flush_socket(index),
                 _ => {}
             }
         }
+        if unannounced {
+            self.announce();
+        }
         moved
+    }
+
+    /// Wakes host-mates that sleep and were sent something: one fence for all of them.
+    fn announce(&mut self) {
+        doorbell::published();
+        for index in &self.linked {
+            if let Link::Shm(link) = &mut self.endpoints[*index as usize].link {
+                link.announce();
+            }
+        }
     }
 
     /// Whether all links have taken what was in line for them.

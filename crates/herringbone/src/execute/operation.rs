@@ -274,7 +274,9 @@ impl Operation {
     }
 
     pub(super) fn stage(&self, segment: u32) -> usize {
-        (segment % self.prepared.depth()) as usize
+        let depth = self.prepared.depth();
+        // Most operations have no more segments than stages; a division would be a good part of a small one's time.
+        (if segment < depth { segment } else { segment % depth }) as usize
     }
 
     pub(super) fn stage_at(&self, segment: u32) -> usize {
@@ -316,9 +318,10 @@ impl Operation {
 
     /// Runs what can run.
     pub(crate) fn run(&mut self, io: &mut Io<'_>) -> Progress {
+        let prepared = self.prepared.clone();
         loop {
             while let Some((segment, instr)) = self.room.ready.pop_front() {
-                if self.step(segment, instr, io) {
+                if self.step(&prepared, segment, instr, io) {
                     self.complete(segment, instr);
                 }
             }
@@ -418,8 +421,12 @@ impl Operation {
 
     /// Tries again what could not be sent.
     pub(crate) fn retry(&mut self, io: &mut Io<'_>) {
+        if self.room.blocked.is_empty() {
+            return;
+        }
+        let prepared = self.prepared.clone();
         for (segment, instr, lane) in std::mem::take(&mut self.room.blocked) {
-            if self.send_lane(segment, instr, lane, io) {
+            if self.send_lane(&prepared, segment, instr, lane, io) {
                 self.handed_over(segment, instr);
             }
         }
@@ -466,8 +473,8 @@ impl Operation {
     }
 
     fn satisfied(&mut self, segment: u32, instr: u32) {
-        let waits = &mut self.room.waits
-            [(segment % self.prepared.depth()) as usize * self.prepared.instrs.len() + instr as usize];
+        let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
+        let waits = &mut self.room.waits[at];
         *waits -= 1;
         if *waits == 0 && segment < self.begun {
             self.room.ready.push_back((segment, instr));

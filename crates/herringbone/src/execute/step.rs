@@ -2,7 +2,7 @@
 
 use super::{
     operation::{Arrived, Io, Operation, Token},
-    prepare::{Kind, Loc, Operand},
+    prepare::{Kind, Loc, Operand, Prepared},
 };
 use crate::{
     core::{schedule::Form, wire::Kind as FrameKind},
@@ -22,8 +22,7 @@ const BLOCK_ITEMS: usize = 4096;
 
 impl Operation {
     /// One instruction of one segment. Returns whether it is complete; a send may take longer.
-    pub(super) fn step(&mut self, segment: u32, instr: u32, io: &mut Io<'_>) -> bool {
-        let prepared = self.prepared.clone();
+    pub(super) fn step(&mut self, prepared: &Prepared, segment: u32, instr: u32, io: &mut Io<'_>) -> bool {
         match &prepared.instrs[instr as usize].kind {
             Kind::Send { lanes, from, form, copy, direct } => {
                 let offset =
@@ -38,7 +37,7 @@ impl Operation {
                 let at = self.stage(segment) * prepared.instrs.len() + instr as usize;
                 self.room.unsent[at] = lanes.len() as u16;
                 for lane in lanes.clone() {
-                    if self.send_lane(segment, instr, lane, io) {
+                    if self.send_lane(prepared, segment, instr, lane, io) {
                         self.room.unsent[at] -= 1;
                     }
                 }
@@ -98,8 +97,14 @@ impl Operation {
     }
 
     /// Sends one lane's message. Returns whether it is done with its source already.
-    pub(super) fn send_lane(&mut self, segment: u32, instr: u32, lane: u32, io: &mut Io<'_>) -> bool {
-        let prepared = self.prepared.clone();
+    pub(super) fn send_lane(
+        &mut self,
+        prepared: &Prepared,
+        segment: u32,
+        instr: u32,
+        lane: u32,
+        io: &mut Io<'_>,
+    ) -> bool {
         let Kind::Send { from, form, copy, direct, .. } = &prepared.instrs[instr as usize].kind else {
             return true;
         };

@@ -175,7 +175,7 @@ impl ShmLink {
         self.unannounced = true;
     }
 
-    /// Pushes what found no room before, and wakes the other if it sleeps. Returns whether anything moved.
+    /// Pushes what found no room before. Returns whether anything moved.
     pub(crate) fn flush(&mut self) -> bool {
         let mut moved = false;
         while let Some((words, used)) = self.waiting.front() {
@@ -185,11 +185,20 @@ impl ShmLink {
             self.waiting.pop_front();
             (moved, self.unannounced) = (true, true);
         }
+        moved
+    }
+
+    /// Whether something was pushed that the other may sleep through.
+    pub(crate) fn is_unannounced(&self) -> bool {
+        self.unannounced
+    }
+
+    /// Wakes the other if it sleeps; after [`doorbell::published`].
+    pub(crate) fn announce(&mut self) {
         if std::mem::take(&mut self.unannounced) {
             // A bell that cannot be rung costs its owner a nap at most.
-            let _rung = doorbell::wake(sleeping(&self.theirs), &self.bell);
+            let _rung = doorbell::wake_published(sleeping(&self.theirs), &self.bell);
         }
-        moved
     }
 
     /// Whether everything is in the ring.
