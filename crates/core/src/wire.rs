@@ -348,10 +348,14 @@ impl Fingerprint {
 }
 
 impl fmt::Display for Fingerprint {
-    /// As the caller would say it: `all_reduce of 1000 f32, sum (operation 17)`, `broadcast of 8 u8 from rank 2
+    /// As the caller would say it: `all_reduce of 1000 f32, sum (operation 17)`, `broadcast of 8 u8 from rank 2, priority 1
     /// (operation 3)`, `barrier (operation 4)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (operation {})", self.call(), self.sequence)
+        self.call().fmt(f)?;
+        if self.priority != 0 {
+            write!(f, ", priority {}", self.priority)?;
+        }
+        write!(f, " (operation {})", self.sequence)
     }
 }
 

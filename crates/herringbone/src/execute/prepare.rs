@@ -377,7 +377,9 @@ impl Compiler {
             state.sends += 1;
         }
         let lanes = start..self.out.lanes.len() as u32;
-        if let Some(Kind::Fold { spread, .. }) = self.folded(from) {
+        if let Some(Kind::Fold { spread, .. }) = self.folded(from).filter(|_| !lanes.is_empty())
+            && spread.is_empty()
+        {
             *spread = lanes.clone();
         }
         let reaches_shared = to.iter().any(|rank| self.out.peers[self.peer(*rank) as usize].shared);
@@ -397,9 +399,12 @@ impl Compiler {
         matches!(kind, Kind::Fold { .. }).then_some(kind)
     }
 
-    /// The message of a rank that went into the fold that made what lies in a place.
+    /// The message of a rank that went into the fold that made what lies in a place, if no step has sent that yet.
     fn answered(&mut self, place: Place, peer: u32) -> Option<u32> {
-        let Some(Kind::Fold { operands, .. }) = self.folded(place) else { return None };
+        let Some(Kind::Fold { operands, spread, .. }) = self.folded(place) else { return None };
+        if !spread.is_empty() {
+            return None;
+        }
         let operands = operands.clone();
         self.out.operands[operands.start as usize..operands.end as usize].iter().find_map(|operand| {
             match operand {
