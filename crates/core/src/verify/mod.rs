@@ -18,7 +18,10 @@
 mod conflicts;
 mod error;
 mod graph;
+mod lists;
 mod lower;
+mod matching;
+mod ops;
 mod run;
 mod symbols;
 mod terms;
@@ -28,7 +31,7 @@ pub use error::{ResultFault, StepFault, Stuck, VerifyError};
 use crate::{collective::Collective, group::Group, schedule::Schedule};
 use core::{fmt, ops::Deref};
 use graph::Graph;
-use symbols::Symbols;
+use symbols::{Results, Symbols};
 
 /// What fixes the shape of a schedule's sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,6 +68,7 @@ pub struct Verified {
     order: Order,
     serial: bool,
     restartable: bool,
+    rounds: u32,
 }
 
 impl Verified {
@@ -103,6 +107,11 @@ impl Verified {
     /// of the result, the only one is), and none writes a slot that an earlier step of its program sends.
     pub fn restartable(&self) -> bool {
         self.restartable
+    }
+
+    /// The longest chain of messages of which each needs the one before.
+    pub fn rounds(&self) -> u32 {
+        self.rounds
     }
 }
 
@@ -147,9 +156,9 @@ pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Resu
     let graph = Graph::new(&schedule, collective)?;
     let mut symbols = Symbols::new(&graph, collective, group);
     run::joined(&graph, &mut symbols)?;
-    let order = symbols.results()?;
+    let Results { order, rounds } = symbols.results()?;
     let (serial, restartable) = (run::serial(&graph), graph.restartable);
-    Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable })
+    Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable, rounds })
 }
 
 fn check_fit(schedule: &Schedule, collective: Collective, group: &Group) -> Result<(), VerifyError> {

@@ -4,7 +4,9 @@
 
 use super::{
     error::{Stuck, VerifyError},
-    graph::{Graph, Node, Op},
+    graph::{Graph, Node},
+    lists::List,
+    ops::Op,
     symbols::Symbols,
 };
 use alloc::{vec, vec::Vec};
@@ -12,14 +14,18 @@ use alloc::{vec, vec::Vec};
 /// Runs all steps on symbols, each send joined with its receives: lanes hold nothing, and a send ends, for the steps
 /// that conflict with it, when its last receiver has taken the message.
 pub(super) fn joined(graph: &Graph, symbols: &mut Symbols<'_>) -> Result<(), VerifyError> {
-    let mut run = Run::new(graph, graph.follows.clone());
-    while let Some(node) = run.ready.pop() {
+    let mut follows = vec![0; graph.nodes() as usize];
+    for followers in &graph.followers {
+        graph.lists.of(*followers).for_each(|follower| follows[follower as usize] += 1);
+    }
+    let mut run = Run::new(graph, follows);
+    while let Some(node) = run.next() {
         let received = run.waits[node as usize] == STARTED;
         if !received {
             symbols.step(node).map_err(|fault| graph.fault(node, fault))?;
         }
-        match graph.ops[node as usize] {
-            Op::Send { parts, .. } if !received => run.start_send(node, parts),
+        match graph.op(node) {
+            Op::Send { to, .. } if !received => run.start_send(node, to),
             _ => run.end(node),
         }
     }
@@ -32,25 +38,21 @@ pub(super) fn joined(graph: &Graph, symbols: &mut Symbols<'_>) -> Result<(), Ver
 /// Whether every rank can run its steps strictly in order if each lane holds one message: a send, to all its
 /// receivers at once, waits until each has taken the message before.
 pub(super) fn serial(graph: &Graph) -> bool {
-    let mut follows = vec![1; graph.ops.len()];
+    let mut follows = vec![1; graph.nodes() as usize];
     for rank in 0..graph.ranks() {
         if let Some(first) = graph.nodes_of(rank).next() {
             follows[first as usize] = 0;
         }
     }
     let mut run = Run::new(graph, follows);
-    let mut left = graph.ops.len();
-    while let Some(node) = run.ready.pop() {
-        left -= 1;
-        if let Op::Send { parts, .. } = graph.ops[node as usize] {
-            run.release_receivers(parts);
-        }
-        for receive in graph.receives_of(node) {
-            run.release_next_sender(graph.receives[receive as usize].message);
-        }
-        let next = node + 1;
-        if graph.nodes_of(graph.rank(node)).contains(&next) {
-            run.release(next);
+    let mut left = graph.nodes();
+    while let Some(first) = run.next() {
+        for node in first..graph.nodes_of(graph.rank(first)).end {
+            if node != first && !run.count_down(node) {
+                break;
+            }
+            left -= 1;
+            run.end_in_order(node);
         }
     }
     left == 0
@@ -60,7 +62,10 @@ struct Run<'a> {
     graph: &'a Graph,
     /// How much each node still waits for; a send that has started waits for its receivers.
     waits: Vec<u32>,
+    /// Nodes that have come to wait for nothing.
     ready: Vec<Node>,
+    /// Nodes from this one on may have waited for nothing from the start.
+    unseen: Node,
 }
 
 /// Added to what a send waits for once it has started.
@@ -71,33 +76,46 @@ const ENDED: u32 = u32::MAX;
 impl<'a> Run<'a> {
     /// `follows`: how many steps of its own rank each node follows.
     fn new(graph: &'a Graph, follows: Vec<u32>) -> Self {
-        let mut run = Self { graph, waits: follows, ready: Vec::new() };
+        let mut run = Self { graph, waits: follows, ready: Vec::new(), unseen: 0 };
         for message in 0..graph.senders.len() as u32 {
             if let Some(next) = graph.next_sender(message) {
                 run.waits[next as usize] += 1;
             }
         }
-        for node in 0..graph.ops.len() as Node {
-            run.waits[node as usize] += graph.receives_of(node).len() as u32;
-            if run.waits[node as usize] == 0 {
-                run.ready.push(node);
-            }
+        for node in 0..graph.nodes() {
+            run.waits[node as usize] += graph.messages_of(node).count() as u32;
         }
         run
     }
 
-    /// One thing that `node` waits for has come about.
-    fn release(&mut self, node: Node) {
+    /// A node that waits for nothing. One that has come to does before the next that never did, so those that wait
+    /// their turn are few, and neighbours in one program often are in time.
+    fn next(&mut self) -> Option<Node> {
+        if let Some(node) = self.ready.pop() {
+            return Some(node);
+        }
+        let unseen = &self.waits[self.unseen as usize..];
+        let node = self.unseen + unseen.iter().position(|waits| *waits == 0)? as Node;
+        self.unseen = node + 1;
+        Some(node)
+    }
+
+    /// One thing that `node` waits for has come about. Says whether it was the last.
+    fn count_down(&mut self, node: Node) -> bool {
         let waits = &mut self.waits[node as usize];
         *waits -= 1;
-        if *waits & !STARTED == 0 {
+        *waits & !STARTED == 0
+    }
+
+    fn release(&mut self, node: Node) {
+        if self.count_down(node) {
             self.ready.push(node);
         }
     }
 
-    fn release_receivers(&mut self, first_part: u32) {
-        for receiver in self.graph.receivers_from(first_part) {
-            self.release(receiver);
+    fn release_all(&mut self, nodes: List) {
+        for node in self.graph.lists.of(nodes) {
+            self.release(node);
         }
     }
 
@@ -107,20 +125,28 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn start_send(&mut self, node: Node, first_part: u32) {
-        self.waits[node as usize] = STARTED + self.graph.receivers_from(first_part).count() as u32;
-        self.release_receivers(first_part);
+    fn start_send(&mut self, node: Node, to: List) {
+        self.waits[node as usize] = STARTED + self.graph.lists.len(to);
+        self.release_all(to);
     }
 
     fn end(&mut self, node: Node) {
         self.waits[node as usize] = ENDED;
-        for receive in self.graph.receives_of(node) {
-            let message = self.graph.receives[receive as usize].message;
+        for message in self.graph.messages_of(node) {
             self.release(self.graph.sender(message));
             self.release_next_sender(message);
         }
-        for follower in self.graph.followers_of(node) {
-            self.release(*follower);
+        self.release_all(self.graph.followers[node as usize]);
+    }
+
+    /// Ends a node of a rank that runs its steps in order.
+    fn end_in_order(&mut self, node: Node) {
+        self.waits[node as usize] = ENDED;
+        if let Op::Send { to, .. } = self.graph.op(node) {
+            self.release_all(to);
+        }
+        for message in self.graph.messages_of(node) {
+            self.release_next_sender(message);
         }
     }
 
