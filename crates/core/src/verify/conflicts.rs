@@ -1,9 +1,6 @@
 //! Which steps of a rank conflict: they touch the same place, and one of them writes it.
 
-use super::{
-    graph::{Graph, Node},
-    lists::List,
-};
+use super::graph::{Graph, Node};
 use alloc::vec::Vec;
 
 /// Finds the steps of one rank that conflict.
@@ -89,11 +86,10 @@ impl Conflicts {
 
     /// Adds the rank's conflicts to the graph.
     pub(super) fn move_into(&mut self, graph: &mut Graph) {
-        graph.followers.resize(graph.nodes() as usize, List::EMPTY);
         self.edges.sort_unstable();
         for followed in self.edges.chunk_by(|a, b| a.0 == b.0) {
             let followers = followed.iter().map(|(_, after)| *after);
-            graph.followers[followed[0].0 as usize] = graph.lists.add(followers);
+            graph.ops[followed[0].0 as usize].followers = graph.lists.add(followers);
         }
     }
 }

@@ -12,7 +12,7 @@
 
 use super::{
     error::{StepFault, VerifyError},
-    lists::{List, Lists},
+    lists::Lists,
     lower::Lowering,
     matching::match_messages,
     ops::{At, Fold, Landing, Op, PackedFrom, PackedOp},
@@ -50,14 +50,12 @@ pub(super) struct Graph {
     pub(super) first_node: Vec<Node>,
     /// The first slot's place of each rank; one more entry ends the last.
     pub(super) first_slot: Vec<u32>,
-    ops: Vec<PackedOp>,
+    pub(super) ops: Vec<PackedOp>,
     landings: Vec<Landing>,
     pub(super) folds: Vec<Fold>,
     pub(super) sources: Vec<PackedFrom>,
     /// By source: how many merges follow.
     pub(super) merges: Vec<u8>,
-    /// By node: the later steps of its rank that conflict with it.
-    pub(super) followers: Vec<List>,
     /// The entries of all followers and receivers.
     pub(super) lists: Lists,
     /// The sending node of each message, in lane order. Lanes end in `LAST`.
@@ -92,7 +90,6 @@ impl Graph {
             folds: Vec::new(),
             sources: Vec::new(),
             merges: Vec::new(),
-            followers: Vec::new(),
             lists: Lists::default(),
             senders: Vec::new(),
             restartable: true,

@@ -3,7 +3,7 @@
 use super::lists::{List, Lists};
 use crate::schedule::{Chunk, Form};
 use alloc::vec::Vec;
-use core::ops::Range;
+use core::{cell::Cell, ops::Range};
 
 /// A place, numbered among all ranks' places, and what kind of place it is. The workers' user places come first, by
 /// worker and chunk, then the slots, by rank.
@@ -44,11 +44,15 @@ pub(super) enum Op {
     Copy { from: At, into: At },
 }
 
-/// An [`Op`] in eight bytes: a place with the kind in the two bits that an [`At`] leaves, and one number more.
-#[derive(Clone, Copy)]
+/// An [`Op`] in eight bytes, a place with the kind in the two bits that an [`At`] leaves and one number more, and
+/// beside it what a run needs at the same time.
 pub(super) struct PackedOp {
     at: u32,
     more: u32,
+    /// The later steps of its rank that conflict with it.
+    pub(super) followers: List,
+    /// How much the step still waits for in the run at hand.
+    pub(super) waits: Cell<u32>,
 }
 
 /// A message received into a slot. One into a user place is of that place's chunk.
@@ -76,11 +80,11 @@ impl PackedOp {
             Op::Fold { into, fold } => (Self::FOLD, into, fold),
             Op::Copy { from, into } => (Self::COPY, from, into.0),
         };
-        Self { at: at.0 | kind, more }
+        Self { at: at.0 | kind, more, followers: List::EMPTY, waits: Cell::new(0) }
     }
 
     /// `user_chunk`: the chunk of a user place.
-    pub(super) fn get(self, landings: &[Landing], user_chunk: impl Fn(At) -> Chunk) -> Op {
+    pub(super) fn get(&self, landings: &[Landing], user_chunk: impl Fn(At) -> Chunk) -> Op {
         let (at, more) = (self.at(), self.more);
         match self.kind() {
             Self::SEND => Op::Send { from: at, to: List::from_bits(more) },
@@ -94,12 +98,12 @@ impl PackedOp {
         }
     }
 
-    fn kind(self) -> u32 {
+    fn kind(&self) -> u32 {
         self.at & Self::KIND
     }
 
     /// The place that it sends, copies or writes.
-    pub(super) fn at(self) -> At {
+    pub(super) fn at(&self) -> At {
         At(self.at & !Self::KIND)
     }
 

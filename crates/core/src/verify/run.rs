@@ -9,18 +9,17 @@ use super::{
     ops::Op,
     symbols::Symbols,
 };
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
 /// Runs all steps on symbols, each send joined with its receives: lanes hold nothing, and a send ends, for the steps
 /// that conflict with it, when its last receiver has taken the message.
 pub(super) fn joined(graph: &Graph, symbols: &mut Symbols<'_>) -> Result<(), VerifyError> {
-    let mut follows = vec![0; graph.nodes() as usize];
-    for followers in &graph.followers {
-        graph.lists.of(*followers).for_each(|follower| follows[follower as usize] += 1);
+    let mut run = Run::new(graph);
+    for op in &graph.ops {
+        graph.lists.of(op.followers).for_each(|follower| run.wait(follower));
     }
-    let mut run = Run::new(graph, follows);
     while let Some(node) = run.next() {
-        let received = run.waits[node as usize] == STARTED;
+        let received = run.waits(node) == STARTED;
         if !received {
             symbols.step(node).map_err(|fault| graph.fault(node, fault))?;
         }
@@ -38,13 +37,10 @@ pub(super) fn joined(graph: &Graph, symbols: &mut Symbols<'_>) -> Result<(), Ver
 /// Whether every rank can run its steps strictly in order if each lane holds one message: a send, to all its
 /// receivers at once, waits until each has taken the message before.
 pub(super) fn serial(graph: &Graph) -> bool {
-    let mut follows = vec![1; graph.nodes() as usize];
+    let mut run = Run::new(graph);
     for rank in 0..graph.ranks() {
-        if let Some(first) = graph.nodes_of(rank).next() {
-            follows[first as usize] = 0;
-        }
+        graph.nodes_of(rank).skip(1).for_each(|node| run.wait(node));
     }
-    let mut run = Run::new(graph, follows);
     let mut left = graph.nodes();
     while let Some(first) = run.next() {
         for node in first..graph.nodes_of(graph.rank(first)).end {
@@ -60,8 +56,6 @@ pub(super) fn serial(graph: &Graph) -> bool {
 
 struct Run<'a> {
     graph: &'a Graph,
-    /// How much each node still waits for; a send that has started waits for its receivers.
-    waits: Vec<u32>,
     /// Nodes that have come to wait for nothing.
     ready: Vec<Node>,
     /// Nodes from this one on may have waited for nothing from the start.
@@ -74,16 +68,16 @@ const STARTED: u32 = 1 << 31;
 const ENDED: u32 = u32::MAX;
 
 impl<'a> Run<'a> {
-    /// `follows`: how many steps of its own rank each node follows.
-    fn new(graph: &'a Graph, follows: Vec<u32>) -> Self {
-        let mut run = Self { graph, waits: follows, ready: Vec::new(), unseen: 0 };
+    /// Each node waits for the messages that it takes, and a send for those before its own on their lanes.
+    fn new(graph: &'a Graph) -> Self {
+        let mut run = Self { graph, ready: Vec::new(), unseen: 0 };
+        for node in 0..graph.nodes() {
+            run.set_waits(node, graph.messages_of(node).count() as u32);
+        }
         for message in 0..graph.senders.len() as u32 {
             if let Some(next) = graph.next_sender(message) {
-                run.waits[next as usize] += 1;
+                run.wait(next);
             }
-        }
-        for node in 0..graph.nodes() {
-            run.waits[node as usize] += graph.messages_of(node).count() as u32;
         }
         run
     }
@@ -94,17 +88,30 @@ impl<'a> Run<'a> {
         if let Some(node) = self.ready.pop() {
             return Some(node);
         }
-        let unseen = &self.waits[self.unseen as usize..];
-        let node = self.unseen + unseen.iter().position(|waits| *waits == 0)? as Node;
+        let node = (self.unseen..self.graph.nodes()).find(|node| self.waits(*node) == 0)?;
         self.unseen = node + 1;
         Some(node)
     }
 
+    /// How much a node still waits for; a send that has started waits for its receivers.
+    fn waits(&self, node: Node) -> u32 {
+        self.graph.ops[node as usize].waits.get()
+    }
+
+    fn set_waits(&mut self, node: Node, waits: u32) {
+        self.graph.ops[node as usize].waits.set(waits);
+    }
+
+    /// One thing more for `node` to wait for.
+    fn wait(&mut self, node: Node) {
+        self.set_waits(node, self.waits(node) + 1);
+    }
+
     /// One thing that `node` waits for has come about. Says whether it was the last.
     fn count_down(&mut self, node: Node) -> bool {
-        let waits = &mut self.waits[node as usize];
-        *waits -= 1;
-        *waits & !STARTED == 0
+        let waits = self.waits(node) - 1;
+        self.set_waits(node, waits);
+        waits & !STARTED == 0
     }
 
     fn release(&mut self, node: Node) {
@@ -126,22 +133,22 @@ impl<'a> Run<'a> {
     }
 
     fn start_send(&mut self, node: Node, to: List) {
-        self.waits[node as usize] = STARTED + self.graph.lists.len(to);
+        self.set_waits(node, STARTED + self.graph.lists.len(to));
         self.release_all(to);
     }
 
     fn end(&mut self, node: Node) {
-        self.waits[node as usize] = ENDED;
+        self.set_waits(node, ENDED);
         for message in self.graph.messages_of(node) {
             self.release(self.graph.sender(message));
             self.release_next_sender(message);
         }
-        self.release_all(self.graph.followers[node as usize]);
+        self.release_all(self.graph.ops[node as usize].followers);
     }
 
     /// Ends a node of a rank that runs its steps in order.
     fn end_in_order(&mut self, node: Node) {
-        self.waits[node as usize] = ENDED;
+        self.set_waits(node, ENDED);
         if let Op::Send { to, .. } = self.graph.op(node) {
             self.release_all(to);
         }
@@ -155,7 +162,7 @@ impl<'a> Run<'a> {
         let stands = |rank| {
             let mut nodes = self.graph.nodes_of(rank);
             let first = nodes.start;
-            let node = nodes.find(|node| self.waits[*node as usize] != ENDED)?;
+            let node = nodes.find(|node| self.waits(*node) != ENDED)?;
             Some(Stuck { rank, step: node - first })
         };
         (0..self.graph.ranks()).filter_map(stands).collect()
