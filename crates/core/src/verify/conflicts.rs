@@ -87,9 +87,6 @@ impl Conflicts {
     /// Adds the rank's conflicts to the graph.
     pub(super) fn move_into(&mut self, graph: &mut Graph) {
         self.edges.sort_unstable();
-        for followed in self.edges.chunk_by(|a, b| a.0 == b.0) {
-            let followers = followed.iter().map(|(_, after)| *after);
-            graph.ops[followed[0].0 as usize].followers = graph.lists.add(followers);
-        }
+        graph.follow(&self.edges);
     }
 }

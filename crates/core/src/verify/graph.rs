@@ -4,9 +4,6 @@
 //! writes it. Steps that share a lane in the same direction are ordered by its messages: a receive follows its
 //! message's send, and a send follows the receive of the message before it on the same lane. Nothing else is.
 //!
-//! Messages are numbered in **lane order**: by receiver, then by sender, then as they were sent, so the next message
-//! of a lane is the next number.
-//!
 //! Thousands of ranks that all talk to all have tens of millions of steps, so an array by step or by message is a
 //! large share of what a proof takes: nothing is kept that follows from something else.
 
@@ -27,10 +24,7 @@ use core::ops::Range;
 /// A step, numbered among all ranks' steps.
 pub(super) type Node = u32;
 
-/// The bit that marks the last message of a lane.
-const LAST: u32 = 1 << 31;
-
-/// No number of a rank, node, message, source or place reaches this, which leaves bits for flags.
+/// No number of a rank, node, source or place reaches this, which leaves bits for flags.
 pub(super) const LIMIT: usize = 1 << 28;
 
 /// A message that a step takes, before messages are matched.
@@ -58,8 +52,6 @@ pub(super) struct Graph {
     pub(super) merges: Vec<u8>,
     /// The entries of all followers and receivers.
     pub(super) lists: Lists,
-    /// The sending node of each message, in lane order. Lanes end in `LAST`.
-    pub(super) senders: Vec<u32>,
     /// No worker overwrites what it has sent, nor its user's buffer more than once.
     pub(super) restartable: bool,
 }
@@ -91,7 +83,6 @@ impl Graph {
             sources: Vec::new(),
             merges: Vec::new(),
             lists: Lists::default(),
-            senders: Vec::new(),
             restartable: true,
         })
     }
@@ -166,48 +157,41 @@ impl Graph {
         }
     }
 
-    /// The node that sends a message.
-    pub(super) fn sender(&self, message: u32) -> Node {
-        self.senders[message as usize] & !LAST
-    }
-
-    /// The node that sends the next message of the same lane.
-    pub(super) fn next_sender(&self, message: u32) -> Option<Node> {
-        (self.senders[message as usize] & LAST == 0).then(|| self.sender(message + 1))
-    }
-
-    /// Marks a message as the last of its lane.
-    pub(super) fn end_lane(&mut self, message: u32) {
-        self.senders[message as usize] |= LAST;
-    }
-
-    /// The messages that a node takes.
-    pub(super) fn messages_of(&self, node: Node) -> impl Iterator<Item = u32> + '_ {
+    /// Who sends the messages that a node takes.
+    pub(super) fn senders_of(&self, node: Node) -> impl Iterator<Item = u32> + '_ {
         let (received, sources) = match self.op(node) {
-            Op::Recv { message, .. } => (Some(message), 0..0),
+            Op::Recv { sender, .. } => (Some(sender), 0..0),
             Op::Fold { fold, .. } => (None, self.folds[fold as usize].sources()),
             Op::Send { .. } | Op::Copy { .. } => (None, 0..0),
         };
-        received.into_iter().chain(self.sources[sources].iter().filter_map(|source| source.message()))
+        received.into_iter().chain(self.sources[sources].iter().filter_map(|source| source.sender()))
     }
 
     /// Before messages are matched: adds what a node takes to `takes`, in order.
     pub(super) fn takes_of(&self, node: Node, takes: &mut Vec<Take>) {
         match self.op(node) {
-            Op::Recv { message: lane, .. } => takes.push(Take { lane, node, source: 0 }),
+            Op::Recv { sender: lane, .. } => takes.push(Take { lane, node, source: 0 }),
             Op::Fold { fold, .. } => takes.extend(self.folds[fold as usize].sources().filter_map(|source| {
-                let lane = self.sources[source].message()?;
+                let lane = self.sources[source].sender()?;
                 Some(Take { lane, node, source: source as u32 })
             })),
             Op::Send { .. } | Op::Copy { .. } => {}
         }
     }
 
-    /// Tells the step that takes a message which one it is.
-    pub(super) fn set_message(&mut self, take: Take, message: u32) {
+    /// Tells the step that takes a message who sends it.
+    pub(super) fn set_sender(&mut self, take: Take, sender: Node) {
         match self.op(take.node) {
-            Op::Fold { .. } => self.sources[take.source as usize].set_message(message),
-            _ => self.ops[take.node as usize].set_message(&mut self.landings, message),
+            Op::Fold { .. } => self.sources[take.source as usize].set_sender(sender),
+            _ => self.ops[take.node as usize].set_sender(&mut self.landings, sender),
+        }
+    }
+
+    /// Makes every second node of `edges`, which are sorted, follow the first.
+    pub(super) fn follow(&mut self, edges: &[(Node, Node)]) {
+        for followed in edges.chunk_by(|a, b| a.0 == b.0) {
+            let op = &mut self.ops[followed[0].0 as usize];
+            op.followers = self.lists.extend(op.followers, followed.iter().map(|(_, after)| *after));
         }
     }
 

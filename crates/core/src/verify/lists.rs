@@ -70,6 +70,20 @@ impl Lists {
         list.only().into_iter().chain(run.iter().copied())
     }
 
+    /// The list with more entries after its own; the list before is gone.
+    pub(super) fn extend(&mut self, list: List, more: impl ExactSizeIterator<Item = u32>) -> List {
+        if list == List::EMPTY {
+            return self.add(more);
+        }
+        let entries: Vec<u32> = self.of(list).chain(more).collect();
+        self.add(entries.into_iter())
+    }
+
+    /// How many numbers the runs take.
+    pub(super) fn size(&self) -> usize {
+        self.runs.len()
+    }
+
     /// The list with every entry replaced; the list before is gone.
     pub(super) fn map(&mut self, list: List, mut with: impl FnMut(u32) -> u32) -> List {
         if let Some(start) = list.run() {
@@ -97,6 +111,16 @@ mod tests {
             assert_eq!((lists.len(list), entries), (len, expected));
             assert!(List::from_bits(list.bits()) == list);
         }
-        assert_eq!(lists.runs.len(), 3 + 4);
+        assert_eq!(lists.size(), 3 + 4);
+    }
+
+    #[test]
+    fn lists_grow() {
+        let mut lists = Lists::default();
+        let mut list = List::EMPTY;
+        for (more, expected) in [(0..0, 0), (0..1, 1), (1..3, 3), (3..3, 3), (3..6, 6)] {
+            list = lists.extend(list, more);
+            assert_eq!(lists.of(list).collect::<Vec<_>>(), (0..expected).collect::<Vec<_>>());
+        }
     }
 }

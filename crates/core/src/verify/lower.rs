@@ -67,7 +67,7 @@ impl Lowering {
             (graph.nodes() as usize, "steps"),
             (self.messages, "messages"),
             (graph.sources.len(), "sources"),
-            (self.conflicts.edges(), "conflicts"),
+            (graph.lists.size() + self.conflicts.edges(), "receivers and conflicts"),
         ];
         match most.into_iter().find(|(len, _)| *len > LIMIT) {
             Some((_, what)) => Err(VerifyError::TooLarge { what }),
@@ -107,7 +107,7 @@ impl Lowering {
             Step::Send { from, to } => self.send(program, from, to),
             Step::Recv { lane, chunk, into } => {
                 let at = self.write(program, into, Some(chunk))?;
-                Ok(Op::Recv { into: at, chunk, message: self.receive(lane, chunk)? })
+                Ok(Op::Recv { into: at, chunk, sender: self.receive(lane, chunk)? })
             }
             Step::Fold { chunk, from, into, finish } => {
                 self.fold(program, chunk, program.sources(from), into, finish)
@@ -177,11 +177,11 @@ impl Lowering {
                 }
                 self.read(program, place).map(From::At)
             }
-            Origin::Head { lane, form } => Ok(From::Head { message: self.receive(lane, chunk)?, form }),
+            Origin::Head { lane, form } => Ok(From::Head { sender: self.receive(lane, chunk)?, form }),
         }
     }
 
-    /// What stands for the next message of a lane until messages are matched.
+    /// What stands for the sender of the next message of a lane until messages are matched.
     fn receive(&self, lane: Rank, chunk: Chunk) -> Result<u32, StepFault> {
         self.check_lane(lane)?;
         self.check_chunk(chunk)?;

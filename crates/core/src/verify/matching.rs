@@ -7,13 +7,15 @@ use super::{
 };
 use crate::schedule::Rank;
 use alloc::{vec, vec::Vec};
-use core::ops::Range;
 
-/// Numbers the messages in lane order, and tells each to its receiver, and each receiver to its sender.
+/// Tells each message's sender to its receiver and the other way round, and lets each send follow the receive of the
+/// message before on its lane.
+///
+/// Here messages are numbered in **lane order**: by receiver, then by sender, then as they were sent, so that the
+/// next message of a lane is the next number.
 pub(super) fn match_messages(graph: &mut Graph) -> Result<(), VerifyError> {
-    let first_message = sort_into_lanes(graph);
-    let mut takers = vec![0; graph.senders.len()];
-    let mut takes = Vec::new();
+    let (first_message, mut ends) = sort_into_lanes(graph);
+    let (mut takes, mut edges) = (Vec::new(), Vec::new());
     for receiver in 0..graph.ranks() {
         takes.clear();
         for node in graph.nodes_of(receiver) {
@@ -21,16 +23,20 @@ pub(super) fn match_messages(graph: &mut Graph) -> Result<(), VerifyError> {
         }
         // Stable, so each lane's stay in program order.
         takes.sort_by_key(|take| take.lane);
-        let messages = first_message[receiver as usize]..first_message[receiver as usize + 1];
-        join(graph, receiver, messages, &takes, &mut takers)?;
+        let messages =
+            first_message[receiver as usize] as usize..first_message[receiver as usize + 1] as usize;
+        edges.clear();
+        join(graph, receiver, &takes, &mut ends[messages], &mut edges)?;
+        edges.sort_unstable();
+        graph.follow(&edges);
     }
     let mut next = first_message;
-    graph.map_receivers(|to| takers[count_up(&mut next[to as usize])]);
+    graph.map_receivers(|to| ends[count_up(&mut next[to as usize])]);
     Ok(())
 }
 
-/// Finds the sender of each message, in lane order, and each receiver's first message; one more entry ends the last.
-fn sort_into_lanes(graph: &mut Graph) -> Vec<u32> {
+/// Finds each receiver's first message, with one entry more to end the last, and the sender of each message.
+fn sort_into_lanes(graph: &Graph) -> (Vec<u32>, Vec<Node>) {
     let mut first_message = vec![0; graph.ranks() as usize + 1];
     for_each_part(graph, |_, to| first_message[to as usize + 1] += 1);
     for receiver in 0..graph.ranks() as usize {
@@ -39,8 +45,7 @@ fn sort_into_lanes(graph: &mut Graph) -> Vec<u32> {
     let mut next = first_message.clone();
     let mut senders = vec![0; first_message[graph.ranks() as usize] as usize];
     for_each_part(graph, |sender, to| senders[count_up(&mut next[to as usize])] = sender);
-    graph.senders = senders;
-    first_message
+    (first_message, senders)
 }
 
 fn for_each_part(graph: &Graph, mut tell: impl FnMut(Node, Rank)) {
@@ -56,38 +61,38 @@ fn count_up(next: &mut u32) -> usize {
     *next as usize - 1
 }
 
-/// Joins the messages to one receiver with what it takes, both in lane order.
+/// Joins the messages to one receiver with what it takes, both in lane order, and replaces each message's sender by
+/// the node that takes it. Adds to `edges` which send follows which receive.
 fn join(
     graph: &mut Graph,
     receiver: Rank,
-    mut messages: Range<u32>,
     takes: &[Take],
-    takers: &mut [Node],
+    ends: &mut [Node],
+    edges: &mut Vec<(Node, Node)>,
 ) -> Result<(), VerifyError> {
+    let mut messages = ends.iter_mut();
     for lane in takes.chunk_by(|a, b| a.lane == b.lane) {
         let sends = graph.nodes_of(lane[0].lane);
+        let mut before = None;
         for take in lane {
-            match messages.next() {
-                Some(message) if sends.contains(&graph.sender(message)) => {
-                    graph.set_message(*take, message);
-                    takers[message as usize] = take.node;
-                }
-                Some(message) if graph.sender(message) < sends.start => {
-                    return Err(unreceived(graph, message, receiver));
-                }
+            let end = match messages.next() {
+                Some(end) if *end < sends.start => return Err(unreceived(graph, *end, receiver)),
+                Some(end) if sends.contains(end) => end,
                 _ => return Err(graph.fault(take.node, StepFault::NeverSent { lane: take.lane })),
-            }
+            };
+            graph.set_sender(*take, *end);
+            edges.extend(before.map(|before| (before, *end)));
+            before = Some(take.node);
+            *end = take.node;
         }
-        graph.end_lane(messages.start - 1);
     }
     match messages.next() {
-        Some(message) => Err(unreceived(graph, message, receiver)),
+        Some(sender) => Err(unreceived(graph, *sender, receiver)),
         None => Ok(()),
     }
 }
 
-fn unreceived(graph: &Graph, message: u32, to: Rank) -> VerifyError {
-    let node = graph.sender(message);
-    let rank = graph.rank(node);
-    VerifyError::Unreceived { rank, step: node - graph.first_node[rank as usize], to }
+fn unreceived(graph: &Graph, sender: Node, to: Rank) -> VerifyError {
+    let rank = graph.rank(sender);
+    VerifyError::Unreceived { rank, step: sender - graph.first_node[rank as usize], to }
 }

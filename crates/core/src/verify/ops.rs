@@ -35,11 +35,11 @@ impl At {
     }
 }
 
-/// A step, resolved. A message is its lane's number until messages are matched, a receiver its rank's.
+/// A step, resolved. Until messages are matched, senders and receivers are ranks; then they are nodes.
 #[derive(Clone, Copy)]
 pub(super) enum Op {
     Send { from: At, to: List },
-    Recv { into: At, chunk: Chunk, message: u32 },
+    Recv { into: At, chunk: Chunk, sender: u32 },
     Fold { into: At, fold: u32 },
     Copy { from: At, into: At },
 }
@@ -49,7 +49,8 @@ pub(super) enum Op {
 pub(super) struct PackedOp {
     at: u32,
     more: u32,
-    /// The later steps of its rank that conflict with it.
+    /// What waits for its end: the later steps of its rank that conflict with it and, on the lanes of the messages
+    /// that it takes, the sends of the messages after these.
     pub(super) followers: List,
     /// How much the step still waits for in the run at hand.
     pub(super) waits: Cell<u32>,
@@ -59,7 +60,7 @@ pub(super) struct PackedOp {
 #[derive(Clone, Copy)]
 pub(super) struct Landing {
     chunk: Chunk,
-    message: u32,
+    sender: u32,
 }
 
 impl PackedOp {
@@ -72,9 +73,9 @@ impl PackedOp {
     pub(super) fn new(op: Op, landings: &mut Vec<Landing>) -> Self {
         let (kind, at, more) = match op {
             Op::Send { from, to } => (Self::SEND, from, to.bits()),
-            Op::Recv { into, message, .. } if into.is_user() => (Self::RECV, into, message),
-            Op::Recv { into, chunk, message } => {
-                landings.push(Landing { chunk, message });
+            Op::Recv { into, sender, .. } if into.is_user() => (Self::RECV, into, sender),
+            Op::Recv { into, chunk, sender } => {
+                landings.push(Landing { chunk, sender });
                 (Self::RECV, into, landings.len() as u32 - 1)
             }
             Op::Fold { into, fold } => (Self::FOLD, into, fold),
@@ -88,10 +89,10 @@ impl PackedOp {
         let (at, more) = (self.at(), self.more);
         match self.kind() {
             Self::SEND => Op::Send { from: at, to: List::from_bits(more) },
-            Self::RECV if at.is_user() => Op::Recv { into: at, chunk: user_chunk(at), message: more },
+            Self::RECV if at.is_user() => Op::Recv { into: at, chunk: user_chunk(at), sender: more },
             Self::RECV => {
-                let Landing { chunk, message } = landings[more as usize];
-                Op::Recv { into: at, chunk, message }
+                let Landing { chunk, sender } = landings[more as usize];
+                Op::Recv { into: at, chunk, sender }
             }
             Self::FOLD => Op::Fold { into: at, fold: more },
             _ => Op::Copy { from: at, into: At(more) },
@@ -107,13 +108,13 @@ impl PackedOp {
         At(self.at & !Self::KIND)
     }
 
-    /// Tells a receive its message.
-    pub(super) fn set_message(&mut self, landings: &mut [Landing], message: u32) {
+    /// Tells a receive who sends its message.
+    pub(super) fn set_sender(&mut self, landings: &mut [Landing], sender: u32) {
         debug_assert_eq!(self.kind(), Self::RECV);
         if self.at().is_user() {
-            self.more = message;
+            self.more = sender;
         } else {
-            landings[self.more as usize].message = message;
+            landings[self.more as usize].sender = sender;
         }
     }
 
@@ -142,10 +143,10 @@ impl Fold {
 #[derive(Clone, Copy)]
 pub(super) enum From {
     At(At),
-    Head { message: u32, form: Form },
+    Head { sender: u32, form: Form },
 }
 
-/// A [`From`] in four bytes: a place, or a message in the place of its index.
+/// A [`From`] in four bytes: a place, or a sender in the place of its index.
 #[derive(Clone, Copy)]
 pub(super) struct PackedFrom(u32);
 
@@ -155,7 +156,7 @@ impl PackedFrom {
     pub(super) fn new(from: From) -> Self {
         match from {
             From::At(at) => Self(at.0),
-            From::Head { message, form } => Self(At::slot(message, form).0 | Self::HEAD),
+            From::Head { sender, form } => Self(At::slot(sender, form).0 | Self::HEAD),
         }
     }
 
@@ -164,22 +165,22 @@ impl PackedFrom {
         if self.0 & Self::HEAD == 0 {
             From::At(at)
         } else {
-            From::Head { message: at.index() as u32, form: at.form() }
+            From::Head { sender: at.index() as u32, form: at.form() }
         }
     }
 
-    /// The message, if it is one.
-    pub(super) fn message(self) -> Option<u32> {
+    /// Who sends it, if it is a message.
+    pub(super) fn sender(self) -> Option<u32> {
         match self.get() {
             From::At(_) => None,
-            From::Head { message, .. } => Some(message),
+            From::Head { sender, .. } => Some(sender),
         }
     }
 
-    /// Tells a source that is a message which one.
-    pub(super) fn set_message(&mut self, message: u32) {
+    /// Tells a source that is a message who sends it.
+    pub(super) fn set_sender(&mut self, sender: u32) {
         if let From::Head { form, .. } = self.get() {
-            *self = Self::new(From::Head { message, form });
+            *self = Self::new(From::Head { sender, form });
         }
     }
 }

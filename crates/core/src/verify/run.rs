@@ -10,6 +10,7 @@ use super::{
     symbols::Symbols,
 };
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// Runs all steps on symbols, each send joined with its receives: lanes hold nothing, and a send ends, for the steps
 /// that conflict with it, when its last receiver has taken the message.
@@ -39,19 +40,28 @@ pub(super) fn joined(graph: &Graph, symbols: &mut Symbols<'_>) -> Result<(), Ver
 pub(super) fn serial(graph: &Graph) -> bool {
     let mut run = Run::new(graph);
     for rank in 0..graph.ranks() {
-        graph.nodes_of(rank).skip(1).for_each(|node| run.wait(node));
+        let nodes = graph.nodes_of(rank);
+        nodes.clone().skip(1).for_each(|node| run.wait(node));
+        nodes.clone().for_each(|node| next_sends(graph, node, &nodes).for_each(|next| run.wait(next)));
     }
     let mut left = graph.nodes();
     while let Some(first) = run.next() {
-        for node in first..graph.nodes_of(graph.rank(first)).end {
+        let nodes = graph.nodes_of(graph.rank(first));
+        for node in first..nodes.end {
             if node != first && !run.count_down(node) {
                 break;
             }
             left -= 1;
-            run.end_in_order(node);
+            run.end_in_order(node, &nodes);
         }
     }
     left == 0
+}
+
+/// Those that follow a node of a rank, given the rank's nodes, but are not the rank's own.
+fn next_sends<'a>(graph: &'a Graph, node: Node, nodes: &'a Range<Node>) -> impl Iterator<Item = Node> + 'a {
+    let followers = graph.lists.of(graph.ops[node as usize].followers);
+    followers.filter(|follower| !nodes.contains(follower))
 }
 
 struct Run<'a> {
@@ -68,16 +78,11 @@ const STARTED: u32 = 1 << 31;
 const ENDED: u32 = u32::MAX;
 
 impl<'a> Run<'a> {
-    /// Each node waits for the messages that it takes, and a send for those before its own on their lanes.
+    /// Each node waits for the messages that it takes.
     fn new(graph: &'a Graph) -> Self {
         let mut run = Self { graph, ready: Vec::new(), unseen: 0 };
         for node in 0..graph.nodes() {
-            run.set_waits(node, graph.messages_of(node).count() as u32);
-        }
-        for message in 0..graph.senders.len() as u32 {
-            if let Some(next) = graph.next_sender(message) {
-                run.wait(next);
-            }
+            run.set_waits(node, graph.senders_of(node).count() as u32);
         }
         run
     }
@@ -126,12 +131,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn release_next_sender(&mut self, message: u32) {
-        if let Some(next) = self.graph.next_sender(message) {
-            self.release(next);
-        }
-    }
-
     fn start_send(&mut self, node: Node, to: List) {
         self.set_waits(node, STARTED + self.graph.lists.len(to));
         self.release_all(to);
@@ -139,21 +138,20 @@ impl<'a> Run<'a> {
 
     fn end(&mut self, node: Node) {
         self.set_waits(node, ENDED);
-        for message in self.graph.messages_of(node) {
-            self.release(self.graph.sender(message));
-            self.release_next_sender(message);
+        for sender in self.graph.senders_of(node) {
+            self.release(sender);
         }
         self.release_all(self.graph.ops[node as usize].followers);
     }
 
-    /// Ends a node of a rank that runs its steps in order.
-    fn end_in_order(&mut self, node: Node) {
+    /// Ends a node of a rank that runs its steps, `nodes`, in order.
+    fn end_in_order(&mut self, node: Node, nodes: &Range<Node>) {
         self.set_waits(node, ENDED);
         if let Op::Send { to, .. } = self.graph.op(node) {
             self.release_all(to);
         }
-        for message in self.graph.messages_of(node) {
-            self.release_next_sender(message);
+        for next in next_sends(self.graph, node, nodes) {
+            self.release(next);
         }
     }
 

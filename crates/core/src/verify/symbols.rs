@@ -70,8 +70,8 @@ impl<'a> Symbols<'a> {
     pub(super) fn step(&mut self, node: Node) -> Result<(), StepFault> {
         match self.graph.op(node) {
             Op::Send { from, .. } => self.read(node, from).map(drop),
-            Op::Recv { into, chunk, message } => {
-                let held = self.take(message, chunk, into.form())?;
+            Op::Recv { into, chunk, sender } => {
+                let held = self.take(sender, chunk, into.form())?;
                 self.write(node, into, Value { held, chunk })
             }
             Op::Fold { into, fold } => {
@@ -94,7 +94,7 @@ impl<'a> Symbols<'a> {
         for (source_index, (source, merges)) in (0..).zip(sources.iter().zip(merges)) {
             let held = match source.get() {
                 From::At(place) => self.read_chunk(node, place, fold.chunk)?,
-                From::Head { message, form } => self.take(message, fold.chunk, form)?,
+                From::Head { sender, form } => self.take(sender, fold.chunk, form)?,
             };
             let mut top = held.term;
             if top.is_finished() {
@@ -141,8 +141,7 @@ impl<'a> Symbols<'a> {
     }
 
     /// Takes a message, which lies at its sender's place still.
-    fn take(&self, message: u32, expected_chunk: Chunk, expected: Form) -> Result<Held, StepFault> {
-        let sender = self.graph.sender(message);
+    fn take(&self, sender: Node, expected_chunk: Chunk, expected: Form) -> Result<Held, StepFault> {
         let from = self.graph.sent(sender);
         let chunk = self.chunk(from);
         let lane = || self.graph.rank(sender);
