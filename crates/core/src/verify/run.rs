@@ -20,12 +20,9 @@ pub(super) fn joined(graph: &Graph, symbols: &mut Symbols<'_>) -> Result<(), Ver
         graph.lists.of(op.followers).for_each(|follower| run.wait(follower));
     }
     while let Some(node) = run.next() {
-        let received = run.waits(node) == STARTED;
-        if !received {
-            symbols.step(node).map_err(|fault| graph.fault(node, fault))?;
-        }
+        symbols.step(node).map_err(|fault| graph.fault(node, fault))?;
         match graph.op(node) {
-            Op::Send { to, .. } if !received => run.start_send(node, to),
+            Op::Send { to, .. } => run.start_send(node, to),
             _ => run.end(node),
         }
     }
@@ -72,8 +69,6 @@ struct Run<'a> {
     unseen: Node,
 }
 
-/// Added to what a send waits for once it has started.
-const STARTED: u32 = 1 << 31;
 /// In place of what an ended node waits for.
 const ENDED: u32 = u32::MAX;
 
@@ -116,7 +111,7 @@ impl<'a> Run<'a> {
     fn count_down(&mut self, node: Node) -> bool {
         let waits = self.waits(node) - 1;
         self.set_waits(node, waits);
-        waits & !STARTED == 0
+        waits == 0
     }
 
     fn release(&mut self, node: Node) {
@@ -132,16 +127,23 @@ impl<'a> Run<'a> {
     }
 
     fn start_send(&mut self, node: Node, to: List) {
-        self.set_waits(node, STARTED + self.graph.lists.len(to));
+        self.set_waits(node, self.graph.lists.len(to));
         self.release_all(to);
     }
 
+    /// Ends a node, and the sends of which it took the last message.
     fn end(&mut self, node: Node) {
-        self.set_waits(node, ENDED);
         for sender in self.graph.senders_of(node) {
-            self.release(sender);
+            if self.count_down(sender) {
+                self.release_followers(sender);
+            }
         }
-        self.release_all(self.graph.ops[node as usize].followers);
+        self.release_followers(node);
+    }
+
+    fn release_followers(&mut self, ended: Node) {
+        self.set_waits(ended, ENDED);
+        self.release_all(self.graph.ops[ended as usize].followers);
     }
 
     /// Ends a node of a rank that runs its steps, `nodes`, in order.
