@@ -134,12 +134,12 @@ impl Graph {
 
     /// A worker's user place.
     pub(super) fn user(&self, worker: Rank, chunk: Chunk) -> At {
-        At::user(worker * self.chunks + chunk)
+        At::user(chunk * self.workers + worker)
     }
 
     /// The chunk of a user place.
     pub(super) fn user_chunk(&self, at: At) -> Chunk {
-        at.index() as u32 % self.chunks
+        at.index() as u32 / self.workers
     }
 
     /// An error at a node.

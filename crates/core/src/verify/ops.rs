@@ -5,8 +5,8 @@ use crate::schedule::{Chunk, Form};
 use alloc::vec::Vec;
 use core::{cell::Cell, ops::Range};
 
-/// A place, numbered among all ranks' places, and what kind of place it is. The workers' user places come first, by
-/// worker and chunk, then the slots, by rank.
+/// A place, numbered among all ranks' places, and what kind of place it is. The workers' user places come first, then
+/// the slots, by rank. User places are in the order of chunks: whoever folds or sends a chunk meets it at many workers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct At(u32);
 

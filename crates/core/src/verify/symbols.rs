@@ -171,10 +171,10 @@ impl<'a> Symbols<'a> {
     /// Holds what the workers end with against the collective.
     pub(super) fn results(mut self) -> Result<Results, VerifyError> {
         let mut order = Order::Fixed;
-        // By chunk: who holds its result first, and the result.
-        let mut first: Vec<Option<(Rank, Term)>> = vec![None; self.graph.chunks as usize];
-        for rank in 0..self.graph.workers {
-            for chunk in 0..self.graph.chunks {
+        for chunk in 0..self.graph.chunks {
+            // Who holds its result first, and the result.
+            let mut first = None;
+            for rank in 0..self.graph.workers {
                 let term = self.held[self.graph.user(rank, chunk).index()].term;
                 let result = match self.collective.result(rank, chunk) {
                     None => Ok(()),
@@ -184,7 +184,7 @@ impl<'a> Symbols<'a> {
                         if term != self.canonical.finish() {
                             order = Order::Schedule;
                         }
-                        self.is_fold(term, rank, &mut first[chunk as usize])
+                        self.is_fold(term, rank, &mut first)
                     }
                 };
                 result.map_err(|fault| VerifyError::Result { rank, chunk, fault })?;
