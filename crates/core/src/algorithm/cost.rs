@@ -1,7 +1,7 @@
-//! What a schedule costs: messages, bytes and rounds, counted from its programs.
+//! What a schedule costs: messages, bytes and rounds. The proof counts it, as it meets every program anyway; see
+//! [`Verified::cost`](crate::verify::Verified::cost).
 
-use crate::schedule::{Form, Origin, Program, Rank, Step};
-use crate::verify::Verified;
+use crate::schedule::{Form, Origin, Program, Rank, Schedule, Step};
 use alloc::{vec, vec::Vec};
 use core::{mem::replace, ops::AddAssign};
 
@@ -65,16 +65,33 @@ impl AddAssign<Form> for Messages {
     }
 }
 
-impl Cost {
-    /// Counts a schedule; its programs are made once more, one at a time.
-    pub fn of(schedule: &Verified) -> Self {
-        let mut partners = Partners::new(schedule.ranks());
-        let [mut worker, mut reducer] = [Load::default(); 2];
-        for rank in 0..schedule.ranks() {
-            let busiest = if rank < schedule.workers() { &mut worker } else { &mut reducer };
-            *busiest = busiest.busier(Load::of(&schedule.program(rank), &mut partners));
+/// Counts programs one after another.
+pub(crate) struct Count {
+    cost: Cost,
+    workers: u32,
+    partners: Partners,
+}
+
+impl Count {
+    pub(crate) fn new(schedule: &Schedule) -> Self {
+        let (chunks, load) = (schedule.cut().chunks(), Load::default());
+        Self {
+            cost: Cost { chunks, rounds: 0, worker: load, reducer: load },
+            workers: schedule.workers(),
+            partners: Partners::new(schedule.ranks()),
         }
-        Self { chunks: schedule.cut().chunks(), rounds: schedule.rounds(), worker, reducer }
+    }
+
+    /// Adds the program of a rank; its slots and lanes are there.
+    pub(crate) fn add(&mut self, rank: Rank, program: &Program) {
+        let load = Load::of(program, &mut self.partners);
+        let busiest = if rank < self.workers { &mut self.cost.worker } else { &mut self.cost.reducer };
+        *busiest = busiest.busier(load);
+    }
+
+    /// All programs together, given the longest chain of messages.
+    pub(crate) fn cost(&self, rounds: u32) -> Cost {
+        Cost { rounds, ..self.cost }
     }
 }
 

@@ -15,6 +15,7 @@ use super::{
     ops::{At, Fold, Landing, Op, PackedFrom, PackedOp},
 };
 use crate::{
+    algorithm::cost::Count,
     collective::Collective,
     schedule::{Chunk, Place, Rank, Schedule},
 };
@@ -57,10 +58,11 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    pub(super) fn new(schedule: &Schedule, collective: Collective) -> Result<Self, VerifyError> {
-        let mut graph = Lowering::new(schedule, collective)?.all(schedule)?;
+    /// The graph of a schedule, and the count of its programs.
+    pub(super) fn new(schedule: &Schedule, collective: Collective) -> Result<(Self, Count), VerifyError> {
+        let (mut graph, count) = Lowering::new(schedule, collective)?.all(schedule)?;
         match_messages(&mut graph)?;
-        Ok(graph)
+        Ok((graph, count))
     }
 
     /// The graph before any program is lowered.

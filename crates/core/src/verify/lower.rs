@@ -7,6 +7,7 @@ use super::{
     ops::{At, Fold, From, Op, PackedFrom},
 };
 use crate::{
+    algorithm::cost::Count,
     collective::Collective,
     schedule::{Chunk, Form, Origin, Place, Program, Rank, Run, Schedule, Source, Step},
 };
@@ -31,13 +32,16 @@ impl Lowering {
         Ok(Self { collective, graph, rank: 0, conflicts: Conflicts::default(), named, messages: 0 })
     }
 
-    /// Lowers every rank's program, each made once.
-    pub(super) fn all(mut self, schedule: &Schedule) -> Result<Graph, VerifyError> {
+    /// Lowers and counts every rank's program, each made once.
+    pub(super) fn all(mut self, schedule: &Schedule) -> Result<(Graph, Count), VerifyError> {
+        let mut count = Count::new(schedule);
         for rank in 0..schedule.ranks() {
             self.rank = rank;
-            self.program(&schedule.program(rank))?;
+            let program = schedule.program(rank);
+            self.program(&program)?;
+            count.add(rank, &program);
         }
-        Ok(self.graph)
+        Ok((self.graph, count))
     }
 
     fn program(&mut self, program: &Program) -> Result<(), VerifyError> {

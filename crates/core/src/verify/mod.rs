@@ -28,7 +28,7 @@ mod terms;
 
 pub use error::{ResultFault, StepFault, Stuck, VerifyError};
 
-use crate::{collective::Collective, group::Group, schedule::Schedule};
+use crate::{algorithm::cost::Cost, collective::Collective, group::Group, schedule::Schedule};
 use core::{fmt, ops::Deref};
 use graph::Graph;
 use symbols::{Results, Symbols};
@@ -68,7 +68,7 @@ pub struct Verified {
     order: Order,
     serial: bool,
     restartable: bool,
-    rounds: u32,
+    cost: Cost,
 }
 
 impl Verified {
@@ -109,9 +109,9 @@ impl Verified {
         self.restartable
     }
 
-    /// The longest chain of messages of which each needs the one before.
-    pub fn rounds(&self) -> u32 {
-        self.rounds
+    /// What it costs.
+    pub fn cost(&self) -> Cost {
+        self.cost
     }
 }
 
@@ -153,12 +153,12 @@ impl Deref for Verified {
 /// The first thing found wrong. Which one that is, if there are several, may change between versions.
 pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Result<Verified, VerifyError> {
     check_fit(&schedule, collective, group)?;
-    let graph = Graph::new(&schedule, collective)?;
+    let (graph, count) = Graph::new(&schedule, collective)?;
     let mut symbols = Symbols::new(&graph, collective, group);
     run::joined(&graph, &mut symbols)?;
     let Results { order, rounds } = symbols.results()?;
-    let (serial, restartable) = (run::serial(&graph), graph.restartable);
-    Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable, rounds })
+    let (serial, restartable, cost) = (run::serial(&graph), graph.restartable, count.cost(rounds));
+    Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable, cost })
 }
 
 fn check_fit(schedule: &Schedule, collective: Collective, group: &Group) -> Result<(), VerifyError> {
