@@ -70,13 +70,19 @@ impl Lists {
         list.only().into_iter().chain(run.iter().copied())
     }
 
-    /// The list with more entries after its own; the list before is gone.
+    /// The list with more entries, one at least, after its own; the list before is gone.
     pub(super) fn extend(&mut self, list: List, more: impl ExactSizeIterator<Item = u32>) -> List {
         if list == List::EMPTY {
             return self.add(more);
         }
-        let entries: Vec<u32> = self.of(list).chain(more).collect();
-        self.add(entries.into_iter())
+        let (start, len) = (self.runs.len(), self.len(list));
+        self.runs.push(len + more.len() as u32);
+        match list.run() {
+            Some(run) => self.runs.extend_from_within(run + 1..=run + len as usize),
+            None => self.runs.extend(list.only()),
+        }
+        self.runs.extend(more);
+        List(RUN | start as u32)
     }
 
     /// How many numbers the runs take.
@@ -118,7 +124,7 @@ mod tests {
     fn lists_grow() {
         let mut lists = Lists::default();
         let mut list = List::EMPTY;
-        for (more, expected) in [(0..0, 0), (0..1, 1), (1..3, 3), (3..3, 3), (3..6, 6)] {
+        for (more, expected) in [(0..0, 0), (0..1, 1), (1..2, 2), (2..6, 6), (6..7, 7)] {
             list = lists.extend(list, more);
             assert_eq!(lists.of(list).collect::<Vec<_>>(), (0..expected).collect::<Vec<_>>());
         }
