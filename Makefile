@@ -15,10 +15,10 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock README.md $(shell find crates python -type
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench fmt clean
+.PHONY: help setup demo test bench verify-large fmt clean
 
 help: ## This list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
 setup: $(VENV)/wheel.stamp $(BINARY) ## .venv with torch and the wheel, target/release/herringbone; again: what changed
 
@@ -35,6 +35,9 @@ ifeq ($(RIGS),)
 else
 	@$(IN_VENV) bench/run.py --rigs $(RIGS) $(ARGS)
 endif
+
+verify-large: $(BINARY) ## Prove schedules of 4,096 ranks: each in 10 s of one core and 1 GiB
+	@$(PYTHON) tools/verify_large.py $(BINARY)
 
 fmt: ## Format the Rust sources
 	cargo fmt --all

@@ -63,7 +63,7 @@ def command(name, words, settings, folder):
     """Runs one command of a shell block, or checks that what it names is there."""
     match words:
         case ["make", *targets]:
-            known = re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            known = re.findall(r"^([\w-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
             assert set(targets) <= set(known), f"{name}: make has no {targets}"
         case ["cargo", "test" | "clippy", *rest]:
             packages = rest[1:] if rest[:1] == ["-p"] else []

@@ -144,7 +144,7 @@ impl Case {
         let schedule = self.algorithm.schedule(self.collective, &group, &layout)?;
         let proof = verify(schedule, self.collective, &group).map_err(|error| error.to_string());
         Ok(proof.map(|verified| {
-            let cost = Cost::of(&verified);
+            let cost = verified.cost();
             (verified, cost)
         }))
     }

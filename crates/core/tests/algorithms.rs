@@ -30,7 +30,7 @@ fn all_reduce(algorithm: &str, size: u32) -> Verified {
 }
 
 fn cost(algorithm: &str, size: u32) -> Cost {
-    Cost::of(&all_reduce(algorithm, size))
+    all_reduce(algorithm, size).cost()
 }
 
 /// Groups whose keys leave gaps, as after losses, and groups whose keys name hosts.
@@ -202,7 +202,7 @@ fn the_halves_of_radix_are_half_of_it() {
     for size in [2, 5, 8, 24] {
         for (collective, plain) in [(Collective::ReduceScatter, size - 1), (Collective::AllGather, size - 1)]
         {
-            let cost = Cost::of(&proved("radix", collective, &Group::of_size(size), &without_hosts(0)));
+            let cost = proved("radix", collective, &Group::of_size(size), &without_hosts(0)).cost();
             assert_eq!((cost.chunks, cost.rounds), (size, 1));
             assert_eq!(cost.worker.sent, Messages { plain, acc: 0 });
             assert_eq!(cost.worker.received, Messages { plain, acc: 0 });
@@ -221,7 +221,7 @@ fn trees_reduce_and_broadcast_in_the_depth_of_the_canonical_tree() {
                     .map(|rank| sends(&verified.program(rank)).map(|(_, to)| to.len()).sum::<usize>())
                     .sum();
                 assert_eq!(messages as u32, size - 1);
-                assert!(Cost::of(&verified).rounds <= ceil_log2(size), "{collective} of {size}");
+                assert!(verified.cost().rounds <= ceil_log2(size), "{collective} of {size}");
             }
         }
     }
@@ -232,7 +232,7 @@ fn reducers_carry_their_share_and_workers_the_buffer_once() {
     for size in [1, 2, 3, 8, 17] {
         for reducers in [1, 2, 5] {
             let group = Group::of_size(size);
-            let cost = Cost::of(&proved("reduction_server", ALL_REDUCE, &group, &without_hosts(reducers)));
+            let cost = proved("reduction_server", ALL_REDUCE, &group, &without_hosts(reducers)).cost();
             assert_eq!((cost.chunks, cost.rounds), (reducers, 2));
             let (worker, reducer) = (cost.worker, cost.reducer);
             assert_eq!(

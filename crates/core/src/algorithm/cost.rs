@@ -1,11 +1,9 @@
-//! What a schedule costs: messages, bytes and rounds, counted from its programs.
+//! What a schedule costs: messages, bytes and rounds. The proof counts it, as it meets every program anyway; see
+//! [`Verified::cost`](crate::verify::Verified::cost).
 
-use crate::schedule::{Form, Origin, Place, Program, Rank, Step};
-use crate::verify::Verified;
-use alloc::{
-    borrow::Cow, collections::BTreeMap, collections::BTreeSet, collections::VecDeque, vec, vec::Vec,
-};
-use core::ops::AddAssign;
+use crate::schedule::{Form, Origin, Program, Rank, Schedule, Step};
+use alloc::{vec, vec::Vec};
+use core::{mem::replace, ops::AddAssign};
 
 /// What a schedule costs. Chunks count as equally large, which they are but for [`GRAIN`](crate::schedule::GRAIN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,53 +65,64 @@ impl AddAssign<Form> for Messages {
     }
 }
 
-impl Cost {
-    /// Counts a schedule. Holds all its programs at once.
-    pub fn of(schedule: &Verified) -> Self {
-        let schedule = schedule.schedule();
-        let programs: Vec<_> = (0..schedule.ranks()).map(|rank| schedule.program(rank)).collect();
-        let (workers, reducers) = programs.split_at(schedule.workers() as usize);
-        let busiest = |programs: &[Cow<'_, Program>]| {
-            programs.iter().map(|program| Load::of(program)).fold(Load::default(), Load::busier)
-        };
+/// Counts programs one after another.
+pub(crate) struct Count {
+    cost: Cost,
+    workers: u32,
+    partners: Partners,
+}
+
+impl Count {
+    pub(crate) fn new(schedule: &Schedule) -> Self {
+        let (chunks, load) = (schedule.cut().chunks(), Load::default());
         Self {
-            chunks: schedule.cut().chunks(),
-            rounds: longest_chain(&programs, schedule.cut().chunks()),
-            worker: busiest(workers),
-            reducer: busiest(reducers),
+            cost: Cost { chunks, rounds: 0, worker: load, reducer: load },
+            workers: schedule.workers(),
+            partners: Partners::new(schedule.ranks()),
         }
+    }
+
+    /// Adds the program of a rank; its slots and lanes are there.
+    pub(crate) fn add(&mut self, rank: Rank, program: &Program) {
+        let load = Load::of(program, &mut self.partners);
+        let busiest = if rank < self.workers { &mut self.cost.worker } else { &mut self.cost.reducer };
+        *busiest = busiest.busier(load);
+    }
+
+    /// All programs together, given the longest chain of messages.
+    pub(crate) fn cost(&self, rounds: u32) -> Cost {
+        Cost { rounds, ..self.cost }
     }
 }
 
 impl Load {
-    fn of(program: &Program) -> Self {
+    fn of(program: &Program, partners: &mut Partners) -> Self {
         let mut load = Self::default();
-        let mut partners = BTreeSet::new();
         let form = |place| program.form(place).expect("a slot of the program");
         for step in program.steps() {
             match *step {
                 Step::Send { from, to } => {
                     for lane in program.lanes(to) {
                         load.sent += form(from);
-                        partners.insert(*lane);
+                        partners.meet(*lane);
                     }
                 }
                 Step::Recv { lane, into, .. } => {
                     load.received += form(into);
-                    partners.insert(lane);
+                    partners.meet(lane);
                 }
                 Step::Fold { from, .. } => {
                     for source in program.sources(from) {
                         if let Origin::Head { lane, form } = source.from {
                             load.received += form;
-                            partners.insert(lane);
+                            partners.meet(lane);
                         }
                     }
                 }
                 Step::Copy { .. } => {}
             }
         }
-        load.partners = partners.len() as u32;
+        load.partners = partners.part();
         load
     }
 
@@ -126,75 +135,25 @@ impl Load {
     }
 }
 
-/// Runs the programs with the length of the longest chain behind each value in the place of the value.
-fn longest_chain(programs: &[Cow<'_, Program>], chunks: u32) -> u32 {
-    let mut lanes = Lanes::new();
-    let mut runs: Vec<Run<'_>> =
-        (0..).zip(programs).map(|(rank, program)| Run::new(rank, program, chunks)).collect();
-    while runs.iter_mut().any(|run| run.advance(&mut lanes)) {}
-    runs.iter().flat_map(|run| &run.chains).copied().max().unwrap_or(0)
+/// The ranks that one rank meets.
+struct Partners {
+    /// By rank.
+    met: Vec<bool>,
+    count: u32,
 }
 
-/// Messages under way, by sender and receiver.
-type Lanes = BTreeMap<(Rank, Rank), VecDeque<u32>>;
-
-struct Run<'a> {
-    rank: Rank,
-    program: &'a Program,
-    chunks: u32,
-    /// By place: the user's chunks, then the slots.
-    chains: Vec<u32>,
-    step: usize,
-    /// How many sources of the current fold have been read, and the longest chain among them.
-    sources: (usize, u32),
-}
-
-impl<'a> Run<'a> {
-    fn new(rank: Rank, program: &'a Program, chunks: u32) -> Self {
-        let chains = vec![0; chunks as usize + program.slots().len()];
-        Self { rank, program, chunks, chains, step: 0, sources: (0, 0) }
+impl Partners {
+    fn new(ranks: u32) -> Self {
+        Self { met: vec![false; ranks as usize], count: 0 }
     }
 
-    fn at(&mut self, place: Place) -> &mut u32 {
-        match place {
-            Place::User(chunk) => &mut self.chains[chunk as usize],
-            Place::Slot(slot) => &mut self.chains[(self.chunks + slot) as usize],
-        }
+    fn meet(&mut self, rank: Rank) {
+        self.count += u32::from(!replace(&mut self.met[rank as usize], true));
     }
 
-    /// Goes on until a message is missing; says whether it moved.
-    fn advance(&mut self, lanes: &mut Lanes) -> bool {
-        let from = (self.step, self.sources);
-        while self.step < self.program.steps().len() && self.take_step(lanes).is_some() {
-            self.step += 1;
-        }
-        from != (self.step, self.sources)
-    }
-
-    /// `None` where a message is missing.
-    fn take_step(&mut self, lanes: &mut Lanes) -> Option<()> {
-        let rank = self.rank;
-        let mut receive = |from: Rank| Some(lanes.get_mut(&(from, rank))?.pop_front()? + 1);
-        match self.program.steps()[self.step] {
-            Step::Recv { lane, into, .. } => *self.at(into) = receive(lane)?,
-            Step::Copy { from, into } => *self.at(into) = *self.at(from),
-            Step::Send { from, to } => {
-                let chain = *self.at(from);
-                for lane in self.program.lanes(to) {
-                    lanes.entry((rank, *lane)).or_default().push_back(chain);
-                }
-            }
-            Step::Fold { from, into, .. } => {
-                for source in &self.program.sources(from)[self.sources.0..] {
-                    let chain = match source.from {
-                        Origin::At(place) => *self.at(place),
-                        Origin::Head { lane, .. } => receive(lane)?,
-                    };
-                    self.sources = (self.sources.0 + 1, self.sources.1.max(chain));
-                }
-                *self.at(into) = core::mem::take(&mut self.sources).1;
-            }
-        }
-        Some(())
+    /// Forgets them all, and says how many there were.
+    fn part(&mut self) -> u32 {
+        self.met.fill(false);
+        replace(&mut self.count, 0)
     }
 }

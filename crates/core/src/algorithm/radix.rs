@@ -131,7 +131,6 @@ impl Halves<'_> {
 
     /// When a rank's turn is: each rank starts with its successor, so that no two start with the same one.
     fn turns_to(&self, other: Rank) -> u32 {
-        let ranks = self.keys.len() as u32;
-        (other + ranks - self.rank) % ranks
+        other.checked_sub(self.rank).unwrap_or_else(|| other + self.keys.len() as u32 - self.rank)
     }
 }

@@ -84,26 +84,9 @@ impl Conflicts {
         self.edges.len()
     }
 
-    /// Adds the rank's conflicts to the graph, sorted by the earlier step.
+    /// Adds the rank's conflicts to the graph.
     pub(super) fn move_into(&mut self, graph: &mut Graph) {
-        let (nodes, edges) = (graph.ops.len(), graph.followers.len());
-        let first = graph.first_follower.len() - 1;
-        graph.follows.resize(nodes, 0);
-        graph.first_follower.resize(nodes + 1, 0);
-        for (before, after) in &self.edges {
-            graph.follows[*after as usize] += 1;
-            graph.first_follower[*before as usize + 1] += 1;
-        }
-        for node in first..nodes {
-            graph.first_follower[node + 1] += graph.first_follower[node];
-        }
-        graph.followers.resize(edges + self.edges.len(), 0);
-        // From its end, each run's start moves back to where it belongs as the run fills.
-        graph.first_follower.copy_within(first + 1..=nodes, first);
-        for (before, after) in self.edges.iter().rev() {
-            let free = &mut graph.first_follower[*before as usize];
-            *free -= 1;
-            graph.followers[*free as usize] = *after;
-        }
+        self.edges.sort_unstable();
+        graph.follow(&self.edges);
     }
 }

@@ -3,9 +3,11 @@
 use super::{
     conflicts::Conflicts,
     error::{StepFault, VerifyError},
-    graph::{At, Fold, From, Graph, LIMIT, Node, Op, Receive, end_run},
+    graph::{Graph, LIMIT, Node},
+    ops::{At, Fold, From, Op, PackedFrom},
 };
 use crate::{
+    algorithm::cost::Count,
     collective::Collective,
     schedule::{Chunk, Form, Origin, Place, Program, Rank, Run, Schedule, Source, Step},
 };
@@ -19,58 +21,46 @@ pub(super) struct Lowering {
     conflicts: Conflicts,
     /// By receiver: the last send that names it.
     named: Vec<Node>,
+    /// How many messages are sent so far.
+    messages: usize,
 }
 
 impl Lowering {
-    pub(super) fn new(schedule: &Schedule, collective: Collective) -> Self {
-        let graph = Graph {
-            chunks: schedule.cut().chunks(),
-            workers: schedule.workers(),
-            first_node: vec![0],
-            first_place: vec![0],
-            ops: Vec::new(),
-            folds: Vec::new(),
-            sources: Vec::new(),
-            receives: Vec::new(),
-            follows: Vec::new(),
-            first_follower: vec![0],
-            followers: Vec::new(),
-            receivers: Vec::new(),
-            senders: Vec::new(),
-            restartable: true,
-        };
+    pub(super) fn new(schedule: &Schedule, collective: Collective) -> Result<Self, VerifyError> {
+        let graph = Graph::empty(schedule)?;
         let named = vec![Node::MAX; schedule.ranks() as usize];
-        Self { collective, graph, rank: 0, conflicts: Conflicts::default(), named }
+        Ok(Self { collective, graph, rank: 0, conflicts: Conflicts::default(), named, messages: 0 })
     }
 
-    /// Lowers every rank's program, each made once.
-    pub(super) fn all(mut self, schedule: &Schedule) -> Result<Graph, VerifyError> {
+    /// Lowers and counts every rank's program, each made once.
+    pub(super) fn all(mut self, schedule: &Schedule) -> Result<(Graph, Count), VerifyError> {
+        let mut count = Count::new(schedule);
         for rank in 0..schedule.ranks() {
             self.rank = rank;
-            self.program(&schedule.program(rank))?;
+            let program = schedule.program(rank);
+            self.program(&program)?;
+            count.add(rank, &program);
         }
-        Ok(self.graph)
+        Ok((self.graph, count))
     }
 
     fn program(&mut self, program: &Program) -> Result<(), VerifyError> {
-        let chunks = if self.is_worker() { self.graph.chunks as usize } else { 0 };
-        let places = chunks + program.slots().len();
-        let first = self.first_place() as usize;
-        if first + places > LIMIT {
+        let (first, slots) = (self.first_slot() as usize, program.slots().len());
+        if first + slots > LIMIT {
             return Err(VerifyError::TooLarge { what: "places" });
         }
-        self.graph.first_place.push((first + places) as u32);
-        self.conflicts.start(places);
+        self.graph.first_slot.push((first + slots) as u32);
+        self.conflicts.start(self.chunks() as usize + slots);
         for (index, step) in program.steps().iter().enumerate() {
             let op = self.step(program, step).map_err(|fault| VerifyError::Step {
                 rank: self.rank,
                 step: index as u32,
                 fault,
             })?;
-            self.graph.ops.push(op);
+            self.graph.push(op);
             self.check_size()?;
         }
-        self.graph.first_node.push(self.graph.ops.len() as Node);
+        self.graph.first_node.push(self.graph.nodes());
         self.conflicts.move_into(&mut self.graph);
         Ok(())
     }
@@ -78,11 +68,10 @@ impl Lowering {
     fn check_size(&self) -> Result<(), VerifyError> {
         let graph = &self.graph;
         let most = [
-            (graph.ops.len(), "steps"),
-            (graph.receivers.len(), "messages"),
-            (graph.receives.len(), "messages"),
+            (graph.nodes() as usize, "steps"),
+            (self.messages, "messages"),
             (graph.sources.len(), "sources"),
-            (self.conflicts.edges(), "conflicts"),
+            (graph.lists.size() + self.conflicts.edges(), "receivers and conflicts"),
         ];
         match most.into_iter().find(|(len, _)| *len > LIMIT) {
             Some((_, what)) => Err(VerifyError::TooLarge { what }),
@@ -94,19 +83,27 @@ impl Lowering {
         self.rank < self.graph.workers
     }
 
-    /// The number of this rank's first place.
-    fn first_place(&self) -> u32 {
-        self.graph.first_place[self.rank as usize]
+    /// How many chunks of a user's buffer this rank has.
+    fn chunks(&self) -> u32 {
+        if self.is_worker() { self.graph.chunks } else { 0 }
+    }
+
+    /// The number of this rank's first slot among all places.
+    fn first_slot(&self) -> u32 {
+        self.graph.first_slot[self.rank as usize]
     }
 
     /// The step at hand.
     fn node(&self) -> Node {
-        self.graph.ops.len() as Node
+        self.graph.nodes()
     }
 
-    /// A place's number within its rank.
+    /// A place's number within its rank: user places first, then slots.
     fn local(&self, at: At) -> usize {
-        at.index() - self.first_place() as usize
+        match self.graph.place(self.rank, at) {
+            Place::User(chunk) => chunk as usize,
+            Place::Slot(slot) => (self.chunks() + slot) as usize,
+        }
     }
 
     fn step(&mut self, program: &Program, step: &Step) -> Result<Op, StepFault> {
@@ -114,7 +111,7 @@ impl Lowering {
             Step::Send { from, to } => self.send(program, from, to),
             Step::Recv { lane, chunk, into } => {
                 let at = self.write(program, into, Some(chunk))?;
-                Ok(Op::Recv { into: at, receive: self.receive(lane, chunk)? })
+                Ok(Op::Recv { into: at, chunk, sender: self.receive(lane, chunk)? })
             }
             Step::Fold { chunk, from, into, finish } => {
                 self.fold(program, chunk, program.sources(from), into, finish)
@@ -133,22 +130,21 @@ impl Lowering {
 
     fn send(&mut self, program: &Program, from: Place, to: Run) -> Result<Op, StepFault> {
         let node = self.node();
-        let parts = self.graph.receivers.len();
-        for &lane in program.lanes(to) {
+        let to = program.lanes(to);
+        for &lane in to {
             self.check_lane(lane)?;
             if self.named[lane as usize] == node {
                 return Err(StepFault::SendTwice { to: lane });
             }
             self.named[lane as usize] = node;
-            self.graph.receivers.push(lane);
         }
-        if parts == self.graph.receivers.len() {
+        if to.is_empty() {
             return Err(StepFault::SendToNobody);
         }
-        end_run(&mut self.graph.receivers[parts..]);
+        self.messages += to.len();
         let at = self.read(program, from)?;
         self.conflicts.sent(self.local(at));
-        Ok(Op::Send { from: at, parts: parts as u32 })
+        Ok(Op::Send { from: at, to: self.graph.lists.add(to.iter().copied()) })
     }
 
     fn fold(
@@ -163,40 +159,37 @@ impl Lowering {
             return Err(StepFault::FoldUnasked { collective: self.collective });
         }
         check_shape(from)?;
-        let first = (self.graph.sources.len() as u32, self.graph.receives.len() as u32);
+        let first = self.graph.sources.len() as u32;
         for source in from {
-            let source = self.source(program, chunk, *source)?;
-            self.graph.sources.push(source);
+            let at = self.source(program, chunk, *source)?;
+            self.graph.sources.push(PackedFrom::new(at));
+            self.graph.merges.push(source.merges);
         }
         let at = self.write(program, into, Some(chunk))?;
         need_form(into, at, if finish { Form::Plain } else { Form::Acc })?;
-        let sources = first.0..self.graph.sources.len() as u32;
-        let receives = first.1..self.graph.receives.len() as u32;
-        self.graph.folds.push(Fold { chunk, into: at, finish, sources, receives });
-        Ok(Op::Fold { fold: self.graph.folds.len() as u32 - 1 })
+        let sources = first..self.graph.sources.len() as u32;
+        self.graph.folds.push(Fold { chunk, finish, sources });
+        Ok(Op::Fold { into: at, fold: self.graph.folds.len() as u32 - 1 })
     }
 
     fn source(&mut self, program: &Program, chunk: Chunk, source: Source) -> Result<From, StepFault> {
-        let merges = source.merges;
         match source.from {
             Origin::At(place) => {
                 let at = self.at(program, place)?;
                 if self.conflicts.reads(self.local(at), self.node()) {
                     return Err(StepFault::FoldTwice { place });
                 }
-                Ok(From::At { place: self.read(program, place)?, merges })
+                self.read(program, place).map(From::At)
             }
-            Origin::Head { lane, form } => {
-                Ok(From::Head { receive: self.receive(lane, chunk)?, form, merges })
-            }
+            Origin::Head { lane, form } => Ok(From::Head { sender: self.receive(lane, chunk)?, form }),
         }
     }
 
-    fn receive(&mut self, lane: Rank, chunk: Chunk) -> Result<u32, StepFault> {
+    /// What stands for the sender of the next message of a lane until messages are matched.
+    fn receive(&self, lane: Rank, chunk: Chunk) -> Result<u32, StepFault> {
         self.check_lane(lane)?;
         self.check_chunk(chunk)?;
-        self.graph.receives.push(Receive { message: lane, chunk });
-        Ok(self.graph.receives.len() as u32 - 1)
+        Ok(lane)
     }
 
     fn read(&mut self, program: &Program, place: Place) -> Result<At, StepFault> {
@@ -226,18 +219,17 @@ impl Lowering {
     }
 
     fn at(&self, program: &Program, place: Place) -> Result<At, StepFault> {
-        let chunks = if self.is_worker() { self.graph.chunks } else { 0 };
         match place {
             Place::User(chunk) => {
                 if !self.is_worker() {
                     return Err(StepFault::UserOfReducer);
                 }
                 self.check_chunk(chunk)?;
-                Ok(At::new(self.first_place() + chunk, Form::Plain, true))
+                Ok(self.graph.user(self.rank, chunk))
             }
             Place::Slot(slot) => {
                 let form = program.form(place).ok_or(StepFault::NoSuchSlot { slot })?;
-                Ok(At::new(self.first_place() + chunks + slot, form, false))
+                Ok(At::slot(self.first_slot() + slot, form))
             }
         }
     }

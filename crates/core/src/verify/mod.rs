@@ -18,17 +18,20 @@
 mod conflicts;
 mod error;
 mod graph;
+mod lists;
 mod lower;
+mod matching;
+mod ops;
 mod run;
 mod symbols;
 mod terms;
 
 pub use error::{ResultFault, StepFault, Stuck, VerifyError};
 
-use crate::{collective::Collective, group::Group, schedule::Schedule};
+use crate::{algorithm::cost::Cost, collective::Collective, group::Group, schedule::Schedule};
 use core::{fmt, ops::Deref};
 use graph::Graph;
-use symbols::Symbols;
+use symbols::{Results, Symbols};
 
 /// What fixes the shape of a schedule's sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,6 +68,7 @@ pub struct Verified {
     order: Order,
     serial: bool,
     restartable: bool,
+    cost: Cost,
 }
 
 impl Verified {
@@ -103,6 +107,11 @@ impl Verified {
     /// of the result, the only one is), and none writes a slot that an earlier step of its program sends.
     pub fn restartable(&self) -> bool {
         self.restartable
+    }
+
+    /// What it costs.
+    pub fn cost(&self) -> Cost {
+        self.cost
     }
 }
 
@@ -144,12 +153,12 @@ impl Deref for Verified {
 /// The first thing found wrong. Which one that is, if there are several, may change between versions.
 pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Result<Verified, VerifyError> {
     check_fit(&schedule, collective, group)?;
-    let graph = Graph::new(&schedule, collective)?;
+    let (graph, count) = Graph::new(&schedule, collective)?;
     let mut symbols = Symbols::new(&graph, collective, group);
     run::joined(&graph, &mut symbols)?;
-    let order = symbols.results()?;
-    let (serial, restartable) = (run::serial(&graph), graph.restartable);
-    Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable })
+    let Results { order, rounds } = symbols.results()?;
+    let (serial, restartable, cost) = (run::serial(&graph), graph.restartable, count.cost(rounds));
+    Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable, cost })
 }
 
 fn check_fit(schedule: &Schedule, collective: Collective, group: &Group) -> Result<(), VerifyError> {

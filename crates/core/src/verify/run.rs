@@ -4,22 +4,25 @@
 
 use super::{
     error::{Stuck, VerifyError},
-    graph::{Graph, Node, Op},
+    graph::{Graph, Node},
+    lists::List,
+    ops::Op,
     symbols::Symbols,
 };
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
+use core::ops::Range;
 
 /// Runs all steps on symbols, each send joined with its receives: lanes hold nothing, and a send ends, for the steps
 /// that conflict with it, when its last receiver has taken the message.
 pub(super) fn joined(graph: &Graph, symbols: &mut Symbols<'_>) -> Result<(), VerifyError> {
-    let mut run = Run::new(graph, graph.follows.clone());
-    while let Some(node) = run.ready.pop() {
-        let received = run.waits[node as usize] == STARTED;
-        if !received {
-            symbols.step(node).map_err(|fault| graph.fault(node, fault))?;
-        }
-        match graph.ops[node as usize] {
-            Op::Send { parts, .. } if !received => run.start_send(node, parts),
+    let mut run = Run::new(graph);
+    for op in &graph.ops {
+        graph.lists.of(op.followers).for_each(|follower| run.wait(follower));
+    }
+    while let Some(node) = run.next() {
+        symbols.step(node).map_err(|fault| graph.fault(node, fault))?;
+        match graph.op(node) {
+            Op::Send { to, .. } => run.start_send(node, to),
             _ => run.end(node),
         }
     }
@@ -32,95 +35,125 @@ pub(super) fn joined(graph: &Graph, symbols: &mut Symbols<'_>) -> Result<(), Ver
 /// Whether every rank can run its steps strictly in order if each lane holds one message: a send, to all its
 /// receivers at once, waits until each has taken the message before.
 pub(super) fn serial(graph: &Graph) -> bool {
-    let mut follows = vec![1; graph.ops.len()];
+    let mut run = Run::new(graph);
     for rank in 0..graph.ranks() {
-        if let Some(first) = graph.nodes_of(rank).next() {
-            follows[first as usize] = 0;
-        }
+        let nodes = graph.nodes_of(rank);
+        nodes.clone().skip(1).for_each(|node| run.wait(node));
+        nodes.clone().for_each(|node| next_sends(graph, node, &nodes).for_each(|next| run.wait(next)));
     }
-    let mut run = Run::new(graph, follows);
-    let mut left = graph.ops.len();
-    while let Some(node) = run.ready.pop() {
-        left -= 1;
-        if let Op::Send { parts, .. } = graph.ops[node as usize] {
-            run.release_receivers(parts);
-        }
-        for receive in graph.receives_of(node) {
-            run.release_next_sender(graph.receives[receive as usize].message);
-        }
-        let next = node + 1;
-        if graph.nodes_of(graph.rank(node)).contains(&next) {
-            run.release(next);
+    let mut left = graph.nodes();
+    while let Some(first) = run.next() {
+        let nodes = graph.nodes_of(graph.rank(first));
+        for node in first..nodes.end {
+            if node != first && !run.count_down(node) {
+                break;
+            }
+            left -= 1;
+            run.end_in_order(node, &nodes);
         }
     }
     left == 0
 }
 
-struct Run<'a> {
-    graph: &'a Graph,
-    /// How much each node still waits for; a send that has started waits for its receivers.
-    waits: Vec<u32>,
-    ready: Vec<Node>,
+/// Those that follow a node of a rank, given the rank's nodes, but are not the rank's own.
+fn next_sends<'a>(graph: &'a Graph, node: Node, nodes: &'a Range<Node>) -> impl Iterator<Item = Node> + 'a {
+    let followers = graph.lists.of(graph.ops[node as usize].followers);
+    followers.filter(|follower| !nodes.contains(follower))
 }
 
-/// Added to what a send waits for once it has started.
-const STARTED: u32 = 1 << 31;
+struct Run<'a> {
+    graph: &'a Graph,
+    /// Nodes that have come to wait for nothing.
+    ready: Vec<Node>,
+    /// Nodes from this one on may have waited for nothing from the start.
+    unseen: Node,
+}
+
 /// In place of what an ended node waits for.
 const ENDED: u32 = u32::MAX;
 
 impl<'a> Run<'a> {
-    /// `follows`: how many steps of its own rank each node follows.
-    fn new(graph: &'a Graph, follows: Vec<u32>) -> Self {
-        let mut run = Self { graph, waits: follows, ready: Vec::new() };
-        for message in 0..graph.senders.len() as u32 {
-            if let Some(next) = graph.next_sender(message) {
-                run.waits[next as usize] += 1;
-            }
-        }
-        for node in 0..graph.ops.len() as Node {
-            run.waits[node as usize] += graph.receives_of(node).len() as u32;
-            if run.waits[node as usize] == 0 {
-                run.ready.push(node);
-            }
+    /// Each node waits for the messages that it takes.
+    fn new(graph: &'a Graph) -> Self {
+        let mut run = Self { graph, ready: Vec::new(), unseen: 0 };
+        for node in 0..graph.nodes() {
+            run.set_waits(node, graph.senders_of(node).count() as u32);
         }
         run
     }
 
-    /// One thing that `node` waits for has come about.
+    /// A node that waits for nothing. One that has come to does before the next that never did, so those that wait
+    /// their turn are few, and neighbours in one program often are in time.
+    fn next(&mut self) -> Option<Node> {
+        if let Some(node) = self.ready.pop() {
+            return Some(node);
+        }
+        let node = (self.unseen..self.graph.nodes()).find(|node| self.waits(*node) == 0)?;
+        self.unseen = node + 1;
+        Some(node)
+    }
+
+    /// How much a node still waits for; a send that has started waits for its receivers.
+    fn waits(&self, node: Node) -> u32 {
+        self.graph.ops[node as usize].waits.get()
+    }
+
+    fn set_waits(&mut self, node: Node, waits: u32) {
+        self.graph.ops[node as usize].waits.set(waits);
+    }
+
+    /// One thing more for `node` to wait for.
+    fn wait(&mut self, node: Node) {
+        self.set_waits(node, self.waits(node) + 1);
+    }
+
+    /// One thing that `node` waits for has come about. Says whether it was the last.
+    fn count_down(&mut self, node: Node) -> bool {
+        let waits = self.waits(node) - 1;
+        self.set_waits(node, waits);
+        waits == 0
+    }
+
     fn release(&mut self, node: Node) {
-        let waits = &mut self.waits[node as usize];
-        *waits -= 1;
-        if *waits & !STARTED == 0 {
+        if self.count_down(node) {
             self.ready.push(node);
         }
     }
 
-    fn release_receivers(&mut self, first_part: u32) {
-        for receiver in self.graph.receivers_from(first_part) {
-            self.release(receiver);
+    fn release_all(&mut self, nodes: List) {
+        for node in self.graph.lists.of(nodes) {
+            self.release(node);
         }
     }
 
-    fn release_next_sender(&mut self, message: u32) {
-        if let Some(next) = self.graph.next_sender(message) {
-            self.release(next);
-        }
+    fn start_send(&mut self, node: Node, to: List) {
+        self.set_waits(node, self.graph.lists.len(to));
+        self.release_all(to);
     }
 
-    fn start_send(&mut self, node: Node, first_part: u32) {
-        self.waits[node as usize] = STARTED + self.graph.receivers_from(first_part).count() as u32;
-        self.release_receivers(first_part);
-    }
-
+    /// Ends a node, and the sends of which it took the last message.
     fn end(&mut self, node: Node) {
-        self.waits[node as usize] = ENDED;
-        for receive in self.graph.receives_of(node) {
-            let message = self.graph.receives[receive as usize].message;
-            self.release(self.graph.sender(message));
-            self.release_next_sender(message);
+        for sender in self.graph.senders_of(node) {
+            if self.count_down(sender) {
+                self.release_followers(sender);
+            }
         }
-        for follower in self.graph.followers_of(node) {
-            self.release(*follower);
+        self.release_followers(node);
+    }
+
+    fn release_followers(&mut self, ended: Node) {
+        self.set_waits(ended, ENDED);
+        self.release_all(self.graph.ops[ended as usize].followers);
+    }
+
+    /// Ends a node of a rank that runs its steps, `nodes`, in order.
+    fn end_in_order(&mut self, node: Node, nodes: &Range<Node>) {
+        self.set_waits(node, ENDED);
+        if let Op::Send { to, .. } = self.graph.op(node) {
+            self.release_all(to);
+        }
+        for next in next_sends(self.graph, node, nodes) {
+            self.release(next);
         }
     }
 
@@ -129,7 +162,7 @@ impl<'a> Run<'a> {
         let stands = |rank| {
             let mut nodes = self.graph.nodes_of(rank);
             let first = nodes.start;
-            let node = nodes.find(|node| self.waits[*node as usize] != ENDED)?;
+            let node = nodes.find(|node| self.waits(*node) != ENDED)?;
             Some(Stuck { rank, step: node - first })
         };
         (0..self.graph.ranks()).filter_map(stands).collect()

@@ -3,7 +3,8 @@
 use super::{
     Order,
     error::{ResultFault, StepFault, VerifyError},
-    graph::{At, Fold, From, Graph, Node, Op, Receive},
+    graph::{Graph, Node},
+    ops::{At, Fold, From, Op},
     terms::{Flaw, Term, Terms},
 };
 use crate::{
@@ -13,11 +14,19 @@ use crate::{
 };
 use alloc::{vec, vec::Vec};
 
-/// What a place holds. A user place is of its chunk from the start.
+/// What a step writes.
 #[derive(Clone, Copy)]
 struct Value {
-    term: Term,
+    held: Held,
     chunk: Chunk,
+}
+
+/// What a place holds.
+#[derive(Clone, Copy)]
+struct Held {
+    term: Term,
+    /// How many messages the longest chain behind it has, of which each needs the one before.
+    chain: u32,
 }
 
 pub(super) struct Symbols<'a> {
@@ -25,9 +34,21 @@ pub(super) struct Symbols<'a> {
     collective: Collective,
     terms: Terms,
     canonical: Term,
-    values: Vec<Value>,
+    /// By place.
+    held: Vec<Held>,
+    /// By slot: of which chunk it is. A user place is of its chunk from the start.
+    slot_chunks: Vec<Chunk>,
+    /// The longest chain so far.
+    longest_chain: u32,
     /// The partial sums of the fold at hand.
     stack: Vec<Term>,
+}
+
+/// What the workers end with.
+pub(super) struct Results {
+    pub(super) order: Order,
+    /// The longest chain of messages.
+    pub(super) rounds: u32,
 }
 
 impl<'a> Symbols<'a> {
@@ -35,108 +56,126 @@ impl<'a> Symbols<'a> {
     pub(super) fn new(graph: &'a Graph, collective: Collective, group: &Group) -> Self {
         let mut terms = Terms::new(graph.workers);
         let canonical = terms.canonical(group);
-        let mut values = vec![Value { term: Term::NONE, chunk: 0 }; graph.places()];
+        let mut held = vec![Held { term: Term::NONE, chain: 0 }; graph.places()];
         for worker in 0..graph.workers {
-            for chunk in 0..graph.chunks {
-                let term = if collective.has_input(worker, chunk) { Term::input(worker) } else { Term::NONE };
-                values[graph.user(worker, chunk)] = Value { term, chunk };
+            for chunk in (0..graph.chunks).filter(|chunk| collective.has_input(worker, *chunk)) {
+                held[graph.user(worker, chunk).index()].term = Term::input(worker);
             }
         }
-        Self { graph, collective, terms, canonical, values, stack: Vec::new() }
+        let slot_chunks = vec![0; graph.places() - graph.users()];
+        Self { graph, collective, terms, canonical, held, slot_chunks, longest_chain: 0, stack: Vec::new() }
     }
 
     /// Runs a step; a send only looks at what it sends, which stays until its receivers have taken it.
     pub(super) fn step(&mut self, node: Node) -> Result<(), StepFault> {
-        match self.graph.ops[node as usize] {
+        match self.graph.op(node) {
             Op::Send { from, .. } => self.read(node, from).map(drop),
-            Op::Recv { into, receive } => {
-                let Receive { chunk, .. } = self.graph.receives[receive as usize];
-                let term = self.take(receive, into.form())?;
-                self.write(node, into, Value { term, chunk })
+            Op::Recv { into, chunk, sender } => {
+                let held = self.take(sender, chunk, into.form())?;
+                self.write(node, into, Value { held, chunk })
             }
-            Op::Fold { fold } => self.fold(node, &self.graph.folds[fold as usize]),
+            Op::Fold { into, fold } => {
+                let fold = &self.graph.folds[fold as usize];
+                let held = self.fold(node, fold)?;
+                self.write(node, into, Value { held, chunk: fold.chunk })
+            }
             Op::Copy { from, into } => {
-                let value = self.read(node, from)?;
+                let value = Value { held: self.read(node, from)?, chunk: self.chunk(from) };
                 self.write(node, into, value)
             }
         }
     }
 
-    fn fold(&mut self, node: Node, fold: &Fold) -> Result<(), StepFault> {
+    fn fold(&mut self, node: Node, fold: &Fold) -> Result<Held, StepFault> {
         self.stack.clear();
-        let sources = &self.graph.sources[fold.sources.start as usize..fold.sources.end as usize];
-        for (source_index, source) in sources.iter().enumerate() {
-            let (mut top, merges) = match *source {
-                From::At { place, merges } => (self.read_chunk(node, place, fold.chunk)?, merges),
-                From::Head { receive, form, merges } => (self.take(receive, form)?, merges),
+        let mut chain = 0;
+        let sources = &self.graph.sources[fold.sources()];
+        let merges = &self.graph.merges[fold.sources()];
+        for (source_index, (source, merges)) in (0..).zip(sources.iter().zip(merges)) {
+            let held = match source.get() {
+                From::At(place) => self.read_chunk(node, place, fold.chunk)?,
+                From::Head { sender, form } => self.take(sender, fold.chunk, form)?,
             };
+            let mut top = held.term;
             if top.is_finished() {
-                return Err(StepFault::FoldOfFinished { source_index: source_index as u32 });
+                return Err(StepFault::FoldOfFinished { source_index });
             }
-            for _ in 0..merges {
+            for _ in 0..*merges {
                 let below = self.stack.pop().expect("the fold's shape was checked");
                 top = self.terms.merge(below, top);
             }
             self.stack.push(top);
+            chain = chain.max(held.chain);
         }
-        let term = if fold.finish { self.stack[0].finish() } else { self.stack[0] };
-        self.write(node, fold.into, Value { term, chunk: fold.chunk })
+        let sum = self.stack[0];
+        Ok(Held { term: if fold.finish { sum.finish() } else { sum }, chain })
     }
 
-    fn read(&self, node: Node, at: At) -> Result<Value, StepFault> {
-        let value = self.values[at.index()];
-        if value.term == Term::NONE {
+    fn read(&self, node: Node, at: At) -> Result<Held, StepFault> {
+        let held = self.held[at.index()];
+        if held.term == Term::NONE {
             let place = self.graph.place(self.graph.rank(node), at);
             return Err(StepFault::Uninitialised { place });
         }
-        Ok(value)
+        Ok(held)
     }
 
-    fn read_chunk(&self, node: Node, at: At, expected: Chunk) -> Result<Term, StepFault> {
-        let Value { term, chunk } = self.read(node, at)?;
-        if chunk == expected {
-            return Ok(term);
+    fn read_chunk(&self, node: Node, at: At, expected: Chunk) -> Result<Held, StepFault> {
+        let held = self.read(node, at)?;
+        let actual = self.chunk(at);
+        if actual == expected {
+            return Ok(held);
         }
         let place = self.graph.place(self.graph.rank(node), at);
-        Err(StepFault::WrongChunk { place, actual: chunk, expected })
+        Err(StepFault::WrongChunk { place, actual, expected })
+    }
+
+    /// Of which chunk a place is, if it holds anything.
+    fn chunk(&self, at: At) -> Chunk {
+        if at.is_user() { self.graph.user_chunk(at) } else { self.slot_chunks[self.slot(at)] }
+    }
+
+    /// A slot's number among all ranks' slots.
+    fn slot(&self, at: At) -> usize {
+        at.index() - self.graph.users()
     }
 
     /// Takes a message, which lies at its sender's place still.
-    fn take(&self, receive: u32, expected: Form) -> Result<Term, StepFault> {
-        let receive = self.graph.receives[receive as usize];
-        let sender = self.graph.sender(receive.message);
-        let Op::Send { from, .. } = self.graph.ops[sender as usize] else {
-            unreachable!("messages are sent by sends");
-        };
-        let Value { term, chunk } = self.values[from.index()];
+    fn take(&self, sender: Node, expected_chunk: Chunk, expected: Form) -> Result<Held, StepFault> {
+        let from = self.graph.sent(sender);
+        let chunk = self.chunk(from);
         let lane = || self.graph.rank(sender);
         if from.form() != expected {
             Err(StepFault::WrongMessageForm { lane: lane(), actual: from.form(), expected })
-        } else if chunk != receive.chunk {
-            Err(StepFault::WrongMessageChunk { lane: lane(), actual: chunk, expected: receive.chunk })
+        } else if chunk != expected_chunk {
+            Err(StepFault::WrongMessageChunk { lane: lane(), actual: chunk, expected: expected_chunk })
         } else {
-            Ok(term)
+            let Held { term, chain } = self.held[from.index()];
+            Ok(Held { term, chain: chain + 1 })
         }
     }
 
     fn write(&mut self, node: Node, at: At, value: Value) -> Result<(), StepFault> {
-        let held = &mut self.values[at.index()];
-        if at.is_user() && held.chunk != value.chunk {
+        if !at.is_user() {
+            let slot = self.slot(at);
+            self.slot_chunks[slot] = value.chunk;
+        } else if self.chunk(at) != value.chunk {
             let place = self.graph.place(self.graph.rank(node), at);
             return Err(StepFault::Misplaced { place, actual: value.chunk });
         }
-        *held = value;
+        self.held[at.index()] = value.held;
+        self.longest_chain = self.longest_chain.max(value.held.chain);
         Ok(())
     }
 
-    /// Holds what the workers end with against the collective, and says in which order it was folded.
-    pub(super) fn results(mut self) -> Result<Order, VerifyError> {
+    /// Holds what the workers end with against the collective.
+    pub(super) fn results(mut self) -> Result<Results, VerifyError> {
         let mut order = Order::Fixed;
-        // By chunk: who holds its result first, and the result.
-        let mut first: Vec<Option<(Rank, Term)>> = vec![None; self.graph.chunks as usize];
-        for rank in 0..self.graph.workers {
-            for chunk in 0..self.graph.chunks {
-                let term = self.values[self.graph.user(rank, chunk)].term;
+        for chunk in 0..self.graph.chunks {
+            // Who holds its result first, and the result.
+            let mut first = None;
+            for rank in 0..self.graph.workers {
+                let term = self.held[self.graph.user(rank, chunk).index()].term;
                 let result = match self.collective.result(rank, chunk) {
                     None => Ok(()),
                     Some(Expected::Input(input)) if term == Term::input(input) => Ok(()),
@@ -145,13 +184,13 @@ impl<'a> Symbols<'a> {
                         if term != self.canonical.finish() {
                             order = Order::Schedule;
                         }
-                        self.is_fold(term, rank, &mut first[chunk as usize])
+                        self.is_fold(term, rank, &mut first)
                     }
                 };
                 result.map_err(|fault| VerifyError::Result { rank, chunk, fault })?;
             }
         }
-        Ok(order)
+        Ok(Results { order, rounds: self.longest_chain })
     }
 
     /// Whether a term is the finished fold of all inputs, and the same as the first worker's at this chunk.
