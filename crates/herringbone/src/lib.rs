@@ -32,6 +32,7 @@ mod local;
 mod log;
 mod node;
 mod rendezvous;
+mod request;
 pub mod server;
 mod transport;
 mod work;
@@ -41,7 +42,7 @@ pub use crate::core::{
     collective::Collective,
     element::{DType, Element, ReduceOp},
 };
-pub use communicator::{Communicator, Request, Work};
+pub use communicator::{Communicator, Work};
 pub use config::{
     Config, Rendezvous, Transport, UnknownName, parse_algorithm, settings, token_from_env, token_from_file,
 };
@@ -50,6 +51,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};
 pub use local::{local, local_with};
 pub use rendezvous::{Store, StoreError};
+pub use request::Request;
 pub use work::Pending;
 
 use herringbone_sys as sys;

@@ -1,6 +1,9 @@
 //! The operations under way, by key.
 
-use crate::execute::operation::{OpKey, Operation, Room};
+use crate::execute::{
+    operation::{OpKey, Operation},
+    room::Room,
+};
 
 /// A table whose keys are never used twice, so that a late report about an operation that is over finds nothing.
 #[derive(Debug, Default)]

@@ -6,7 +6,10 @@
 //! ranks send to one.
 
 use super::prepare::{Call, EAGER_BYTES, INLINE_BYTES};
-use crate::core::schedule::{Cut, Form, GRAIN};
+use crate::core::{
+    collective::Collective,
+    schedule::{Cut, Form, GRAIN},
+};
 use std::ops::Range;
 
 /// Where all ranks share memory: all slots of the stages fit a core's cache.
@@ -83,4 +86,16 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium) -
     let elements = even.min(longest);
     let depth = (cutting.in_flight / (elements * width * chunks).max(1)).min(cutting.depth as usize) as u32;
     Segmentation { elements, segments: segments as u32, depth: depth.max(LEAST_DEPTH) }
+}
+
+/// Which elements of which chunk the input and the output buffer hold.
+pub(super) fn buffers(cut: Cut, call: &Call, me: u32) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+    let whole = |chunk| cut.range(chunk, call.count, call.dtype.bytes());
+    let own = |chunk| if chunk == me { 0..call.count } else { 0..0 };
+    let chunks = 0..cut.chunks();
+    match call.collective {
+        Collective::AllGather => (chunks.clone().map(own).collect(), chunks.map(whole).collect()),
+        Collective::ReduceScatter => (chunks.clone().map(whole).collect(), chunks.map(own).collect()),
+        _ => (chunks.clone().map(whole).collect(), chunks.map(whole).collect()),
+    }
 }

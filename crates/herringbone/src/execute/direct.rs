@@ -67,6 +67,22 @@ fn answers(program: &Program, rank: u32, chunk: u32) -> bool {
     folded.is_some() && sent.iter().filter(|(from, _)| *from == Place::User(chunk)).all(carries)
 }
 
+/// Per slot of a program: whether it is written after it was sent. Then it must not be read by a late receiver.
+pub(super) fn rewritten_after_send(program: &Program) -> Vec<bool> {
+    let mut sent = vec![false; program.slots().len()];
+    let mut rewritten = sent.clone();
+    for step in program.steps() {
+        match *step {
+            Step::Send { from: Place::Slot(slot), .. } => sent[slot as usize] = true,
+            Step::Recv { into: Place::Slot(slot), .. }
+            | Step::Fold { into: Place::Slot(slot), .. }
+            | Step::Copy { into: Place::Slot(slot), .. } => rewritten[slot as usize] |= sent[slot as usize],
+            _ => {}
+        }
+    }
+    rewritten
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,5 +5,6 @@ mod direct;
 mod needs;
 pub(crate) mod operation;
 pub(crate) mod prepare;
+pub(crate) mod room;
 pub(crate) mod staging;
 mod step;

@@ -1,6 +1,9 @@
 //! What a running operation still needs of whom: for errors, losses and leaves.
 
-use super::operation::{Arrived, Flow, Operation};
+use super::{
+    operation::{Arrived, Operation},
+    room::Flow,
+};
 
 impl Operation {
     /// The endpoints that have not sent, granted or confirmed what this operation needs of them.

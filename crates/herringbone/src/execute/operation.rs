@@ -1,6 +1,9 @@
 //! A running operation: its segments in flight, and the one step function that runs its instructions.
 
-use super::prepare::{Head, Peer, Prepared};
+use super::{
+    prepare::{Head, Peer, Prepared},
+    room::{Flow, Room},
+};
 use crate::{
     core::{
         session::{
@@ -16,7 +19,6 @@ use crate::{
     work::Completion,
 };
 use std::{
-    collections::VecDeque,
     ops::Range,
     sync::Arc,
     time::{Duration, Instant},
@@ -52,16 +54,6 @@ pub(crate) enum Arrived {
     Direct(usize),
     /// It is a result, and is where it belongs in the user's buffer.
     Placed,
-}
-
-/// What one other rank has told of an operation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Flow {
-    pub(super) endpoint: u32,
-    /// What it has granted.
-    pub(super) window: Window,
-    /// Whether it, a reducer, has said that all workers hold the result; true of others.
-    pub(super) stable: bool,
 }
 
 /// What an operation needs of the engine while it runs.
@@ -118,22 +110,6 @@ pub(crate) struct Operation {
     /// How many finished segments the others know of.
     told: u32,
     pub(super) room: Room,
-}
-
-/// What an operation counts, in memory that goes from one operation to the next.
-#[derive(Debug, Default)]
-pub(crate) struct Room {
-    /// Per rank that messages are exchanged with.
-    pub(super) flows: Vec<Flow>,
-    /// Per stage and instruction: what it still waits for, and how many of its messages are not handed over.
-    waits: Vec<u16>,
-    pub(super) unsent: Vec<u16>,
-    /// Per stage and head: where the message is.
-    pub(super) heads: Vec<Arrived>,
-    /// Per stage: how many instructions are left.
-    left: Vec<u32>,
-    ready: VecDeque<(u32, u32)>,
-    pub(super) blocked: Vec<(u32, u32, u32)>,
 }
 
 /// What the engine does with an operation after a turn.
@@ -196,15 +172,7 @@ impl Operation {
 
     /// Its room, empty.
     pub(crate) fn into_room(self) -> Room {
-        let mut room = self.room;
-        room.flows.clear();
-        room.waits.clear();
-        room.unsent.clear();
-        room.heads.clear();
-        room.left.clear();
-        room.ready.clear();
-        room.blocked.clear();
-        room
+        self.room.emptied()
     }
 
     /// Whether reducers take part.

@@ -2,13 +2,13 @@
 //! predecessor counts, made once. Running it copies the counts; no closure or queue per variable is involved.
 
 use super::{
-    cutting::{Medium, Segmentation, segmentation},
+    cutting::{self, Medium, Segmentation, segmentation},
     direct,
 };
 use crate::core::{
     collective::Collective,
     element::{DType, ReduceOp},
-    schedule::{Chunk, Cut, Form, GRAIN, Origin, Place, Program, Schedule, Step},
+    schedule::{Chunk, Form, GRAIN, Origin, Place, Program, Schedule, Step},
 };
 use std::ops::Range;
 
@@ -241,7 +241,7 @@ pub(crate) fn prepare(
         .into_iter()
         .map(|rank| Peer { rank, heads: Vec::new(), sends: 0, shared: shared(rank) })
         .collect();
-    let (input, output) = buffers(cut, &call, me);
+    let (input, output) = cutting::buffers(cut, &call, me);
     let prepared = Prepared {
         call,
         workers: schedule.workers(),
@@ -263,18 +263,6 @@ pub(crate) fn prepare(
     };
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
     Compiler::new(prepared, program, cut.chunks(), direct).compile(program, me)
-}
-
-/// Which elements of which chunk the input and the output buffer hold.
-fn buffers(cut: Cut, call: &Call, me: u32) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
-    let whole = |chunk| cut.range(chunk, call.count, call.dtype.bytes());
-    let own = |chunk| if chunk == me { 0..call.count } else { 0..0 };
-    let chunks = 0..cut.chunks();
-    match call.collective {
-        Collective::AllGather => (chunks.clone().map(own).collect(), chunks.map(whole).collect()),
-        Collective::ReduceScatter => (chunks.clone().map(whole).collect(), chunks.map(own).collect()),
-        _ => (chunks.clone().map(whole).collect(), chunks.map(whole).collect()),
-    }
 }
 
 /// What of earlier steps a later step on the same place must wait for.
@@ -310,7 +298,7 @@ impl Compiler {
             user: vec![PlaceState::default(); chunks as usize],
             slots: vec![PlaceState::default(); program.slots().len()],
             slot_offsets,
-            rewritten: rewritten_after_send(program),
+            rewritten: direct::rewritten_after_send(program),
             edges: Vec::new(),
             direct,
         }
@@ -378,7 +366,7 @@ impl Compiler {
         }
         let lanes = start..self.out.lanes.len() as u32;
         if let Some(Kind::Fold { spread, .. }) = self.folded(from).filter(|_| !lanes.is_empty())
-            && spread.is_empty()
+            && spread.start == spread.end
         {
             *spread = lanes.clone();
         }
@@ -402,7 +390,7 @@ impl Compiler {
     /// The message of a rank that went into the fold that made what lies in a place, if no step has sent that yet.
     fn answered(&mut self, place: Place, peer: u32) -> Option<u32> {
         let Some(Kind::Fold { operands, spread, .. }) = self.folded(place) else { return None };
-        if !spread.is_empty() {
+        if spread.start < spread.end {
             return None;
         }
         let operands = operands.clone();
@@ -509,19 +497,4 @@ fn reserve(out: &mut Prepared, bytes: usize) -> usize {
     let offset = out.stage_bytes;
     out.stage_bytes += bytes.next_multiple_of(GRAIN);
     offset
-}
-
-fn rewritten_after_send(program: &Program) -> Vec<bool> {
-    let mut sent = vec![false; program.slots().len()];
-    let mut rewritten = sent.clone();
-    for step in program.steps() {
-        match *step {
-            Step::Send { from: Place::Slot(slot), .. } => sent[slot as usize] = true,
-            Step::Recv { into: Place::Slot(slot), .. }
-            | Step::Fold { into: Place::Slot(slot), .. }
-            | Step::Copy { into: Place::Slot(slot), .. } => rewritten[slot as usize] |= sent[slot as usize],
-            _ => {}
-        }
-    }
-    rewritten
 }

@@ -25,8 +25,8 @@ impl Operation {
     pub(super) fn step(&mut self, prepared: &Prepared, segment: u32, instr: u32, io: &mut Io<'_>) -> bool {
         match &prepared.instrs[instr as usize].kind {
             Kind::Send { lanes, from, form, copy, direct } => {
-                let offset =
-                    copy.filter(|_| !(*direct && self.is_mapped()) && !self.all_placed(segment, lanes));
+                let is_there = *direct && self.is_mapped() || self.all_placed(segment, lanes);
+                let offset = copy.filter(|_| !is_there);
                 if let Some(offset) = offset {
                     let bytes = self.length(*from, *form, segment);
                     let at = self.stage_at(segment) + offset;

@@ -1,0 +1,45 @@
+//! What a running operation counts, in memory that goes from one operation to the next.
+
+use super::operation::Arrived;
+use crate::core::session::lane::Window;
+use std::collections::VecDeque;
+
+/// What one other rank has told of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    pub(super) endpoint: u32,
+    /// What it has granted.
+    pub(super) window: Window,
+    /// Whether it, a reducer, has said that all workers hold the result; true of others.
+    pub(super) stable: bool,
+}
+
+/// What an operation counts, in memory that goes from one operation to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// Per rank that messages are exchanged with.
+    pub(super) flows: Vec<Flow>,
+    /// Per stage and instruction: what it still waits for, and how many of its messages are not handed over.
+    pub(super) waits: Vec<u16>,
+    pub(super) unsent: Vec<u16>,
+    /// Per stage and head: where the message is.
+    pub(super) heads: Vec<Arrived>,
+    /// Per stage: how many instructions are left.
+    pub(super) left: Vec<u32>,
+    pub(super) ready: VecDeque<(u32, u32)>,
+    pub(super) blocked: Vec<(u32, u32, u32)>,
+}
+
+impl Room {
+    /// Empty, with the memory it has.
+    pub(super) fn emptied(mut self) -> Self {
+        self.flows.clear();
+        self.waits.clear();
+        self.unsent.clear();
+        self.heads.clear();
+        self.left.clear();
+        self.ready.clear();
+        self.blocked.clear();
+        self
+    }
+}
