@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import torch
 
 from .. import errors
-from .._herringbone import Pending
 from .member import Member
 from .priorities import current_priority
 from .tensors import Finish, adjacent, fold_type, move_type, reduce_op, source, target, timeout_of
@@ -65,23 +64,22 @@ class Batch:
 
     def work(self, tensors: Tensors) -> Work:
         """Start everything; ``tensors`` hold the result in the end. Where the caller waits, this does."""
-        communicator = self._group.member.communicator
-        handles: list[Pending] = []
+        member = self._group.member
         try:
             if self._waits and len(self._calls) == 1:
-                communicator.run(*self._calls[0])
-            else:
-                for call in self._calls:
-                    handles.append(communicator.submit(*call))
+                member.communicator.run(*self._calls[0])
+                for step in self.finish:
+                    step()
+                return Work(self._name, (), tensors, (), member.threads)
+            handles = [member.communicator.submit(*call) for call in self._calls]
         except errors.HerringboneError as error:
             raise torch_error(error) from None
-        work = Work(self._name, handles, tensors, self.finish, self._group.member.threads)
-        return self._group.launched(work)
+        return self._group.launched(Work(self._name, handles, tensors, self.finish, member.threads))
 
 
 def span(tensor: torch.Tensor | None) -> tuple[int, int]:
     """Address and length in bytes."""
-    return (0, 0) if tensor is None else (tensor.data_ptr(), tensor.numel() * tensor.element_size())
+    return (0, 0) if tensor is None else (tensor.data_ptr(), tensor.nbytes)
 
 
 class Collectives:

@@ -32,8 +32,14 @@ FOLDED = {
 }
 """The types that the engine can fold."""
 
-OPS = {"SUM": "sum", "AVG": "average", "PRODUCT": "product", "MIN": "min", "MAX": "max"}
-"""torch's names of the ops that the engine has."""
+OPS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "average",
+    dist.ReduceOp.PRODUCT: "product",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+}
+"""torch's ops that the engine has."""
 
 NO_TIME = timedelta(0)
 
@@ -62,12 +68,15 @@ def reduce_op(opts: Any) -> str:
     Raises:
         UnsupportedError: the engine has no such op.
     """
-    op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
-    name = getattr(op, "op", op).name
-    if name not in OPS:
-        alternative = INSTEAD_OF_OP.get(name, "one of " + ", ".join(OPS))
-        raise UnsupportedError(f"herringbone does not reduce with ReduceOp.{name}; use {alternative}")
-    return OPS[name]
+    if opts is None:
+        return "sum"
+    op = getattr(opts, "reduceOp", opts)
+    op = getattr(op, "op", op)
+    known = OPS.get(op)
+    if known is None:
+        alternative = INSTEAD_OF_OP.get(op.name, "one of " + ", ".join(kind.name for kind in OPS))
+        raise UnsupportedError(f"herringbone does not reduce with ReduceOp.{op.name}; use {alternative}")
+    return known
 
 
 def timeout_of(opts: Any, timeout: timedelta | None, default: float) -> float:
