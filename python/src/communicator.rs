@@ -7,7 +7,7 @@ use crate::{
     store::TorchStore,
     waiting,
 };
-use herringbone::{Collective, Config, Region, Rendezvous, Request, Transport};
+use herringbone::{Collective, Config, Rendezvous, Request, Transport};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -96,7 +96,6 @@ impl Communicator {
         clippy::too_many_arguments,
         reason = "one call per operation, so nothing is built to be taken apart"
     )]
-    #[allow(unsafe_code)]
     fn submit(
         &self,
         py: Python<'_>,
@@ -111,9 +110,8 @@ impl Communicator {
         timeout: Option<f64>,
         priority: i32,
     ) -> PyResult<Pending> {
-        // SAFETY: the Python modules that call this promise it; see `memory::regions`.
-        let (input, output) = unsafe { memory::regions(source, target, keep) };
-        let request = request((collective, root, dtype, op, count), input, output, timeout, priority)?;
+        let call = (collective, root, dtype, op, count);
+        let request = request(call, (source, target), keep, timeout, priority)?;
         let pending = py.detach(|| self.inner.submit(request)).map_err(|error| errors::to_python(&error))?;
         Ok(Pending(pending))
     }
@@ -124,7 +122,6 @@ impl Communicator {
     /// which the operation goes on.
     #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0))]
     #[allow(clippy::too_many_arguments, reason = "as `submit`")]
-    #[allow(unsafe_code)]
     fn run(
         &self,
         py: Python<'_>,
@@ -139,9 +136,8 @@ impl Communicator {
         timeout: Option<f64>,
         priority: i32,
     ) -> PyResult<()> {
-        // SAFETY: as in `submit`.
-        let (input, output) = unsafe { memory::regions(source, target, keep) };
-        let request = request((collective, root, dtype, op, count), input, output, timeout, priority)?;
+        let call = (collective, root, dtype, op, count);
+        let request = request(call, (source, target), keep, timeout, priority)?;
         waiting::to_the_end(py, || self.inner.begin(request))?.map_err(|error| errors::to_python(&error))
     }
 
@@ -223,17 +219,20 @@ fn joined(
     waiting::on_a_thread(py, join)?.map_err(|error| errors::to_python(&error))
 }
 
-/// A request from what Python says: the call is (collective, root, dtype, op, count).
+/// A request from what Python says: the call is (collective, root, dtype, op, count), the spans are (input, output).
+#[allow(unsafe_code)]
 fn request(
     call: (&str, u32, &str, &str, usize),
-    input: Region,
-    output: Region,
+    spans: (PySpan, PySpan),
+    keep: &Bound<'_, PyAny>,
     timeout: Option<f64>,
     priority: i32,
 ) -> PyResult<Request> {
     let (collective, root, dtype, op, count) = call;
     let (collective, dtype, op) = (parse_collective(collective, root)?, parse(dtype)?, parse(op)?);
     let timeout = waiting::duration(timeout)?;
+    // SAFETY: the Python modules that call `submit` and `run` promise it; see `memory::regions`.
+    let (input, output) = unsafe { memory::regions(spans.0, spans.1, keep) };
     Ok(Request { collective, dtype, op, count, priority, input, output, timeout })
 }
 

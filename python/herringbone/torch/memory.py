@@ -52,4 +52,5 @@ def tensor_in(member: Member, size: int | Sequence[int], dtype: torch.dtype) -> 
         raise torch_error(error) from None
     storage = torch.frombuffer(holder, dtype=torch.uint8).untyped_storage()
     # A view of the bytes would do but for autograd, which treats views apart.
-    return torch.empty(0, dtype=dtype).set_(storage, 0, size)
+    tensor: torch.Tensor = torch.empty(0, dtype=dtype).set_(storage, 0, size, plain.stride())
+    return tensor

