@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 
 from ._herringbone import __version__
-from .communicator import Communicator, Work, finalize, init
+from .communicator import Communicator, Work, empty, finalize, init
 from .errors import (
     AuthError,
     ClosedError,
@@ -55,6 +55,7 @@ __all__ = [
     "UnsupportedError",
     "Work",
     "__version__",
+    "empty",
     "finalize",
     "init",
 ]

@@ -6,6 +6,7 @@ from typing import Any, final
 __all__ = [
     "Communicator",
     "Completions",
+    "Mapped",
     "Pending",
     "__version__",
     "main",
@@ -45,6 +46,20 @@ class Pending:
 
     def notify(self, completions: Completions, token: int) -> None:
         """Put ``token`` into ``completions`` once this has finished; at once if it already has."""
+
+@final
+class Mapped:
+    """Memory that all ranks of this host map, until the last reference to this is gone.
+
+    It outlives its communicator. A forked child has no such memory, and its copy of this frees nothing.
+    """
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+
+    def __len__(self) -> int:
+        """How many bytes it has."""
 
 @final
 class Communicator:
@@ -89,12 +104,37 @@ class Communicator:
         target: tuple[int, int],
         keep: object,
         timeout: float | None = None,
+        priority: int = 0,
     ) -> Pending:
         """Start one operation.
 
         ``source`` and ``target`` are (address, bytes) of memory that lives as long as ``keep`` does: wrong
         numbers here are wrong memory accesses, which is why this class is private. ``timeout`` is in seconds.
+        Messages of a higher ``priority`` go first.
         """
+
+    def run(
+        self,
+        collective: str,
+        dtype: str,
+        op: str,
+        count: int,
+        root: int,
+        source: tuple[int, int],
+        target: tuple[int, int],
+        keep: object,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> None:
+        """Run one operation to its end, as :meth:`submit` and :meth:`Pending.wait` would, but without waking another
+        thread for it.
+
+        Waits without the GIL. Raises the operation's error if it failed, and ``KeyboardInterrupt`` on Ctrl-C, after
+        which the operation goes on.
+        """
+
+    def allocate(self, bytes: int) -> Mapped:
+        """Zeroed memory that all ranks of this host map."""
 
     def stats(self) -> dict[str, Any]:
         """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""

@@ -10,32 +10,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
-from .errors import OperationTimeoutError, UnsupportedError
+from .arrays import OPS, fold_type, mapped_array, move_type, new_array, readable, same_size, writable
+from .errors import ClosedError, OperationTimeoutError
 from .options import Options
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     import numpy as np
+    import numpy.typing as npt
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["Communicator", "Work", "finalize", "init"]
-
-FOLDED = {
-    "float32": "f32",
-    "float64": "f64",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "int8": "i8",
-    "uint8": "u8",
-    "int32": "i32",
-    "int64": "i64",
-}
-"""numpy's names (``bfloat16``: of ml_dtypes) of the types that the engine can fold."""
-
-OPS = ("sum", "average", "product", "min", "max")
-
+__all__ = ["Communicator", "Work", "empty", "finalize", "init"]
 
 class Work:
     """A running collective; it owns its buffers until it has finished."""
@@ -71,7 +58,9 @@ class Communicator:
     All ranks of the group call the same collectives in the same order. The results of ``all_reduce``, ``reduce``
     and ``reduce_scatter`` have the same bits whatever the algorithm, transport, number of reducers and timing.
     Every collective takes ``async_op=True`` to return a :class:`Work` at once (the arrays may not be touched until
-    it has finished), and ``timeout`` in seconds. A communicator is a context manager that closes itself.
+    it has finished), and ``timeout`` in seconds. Those that move data take ``priority``, the same on all ranks: above 0
+    an operation is urgent, so it overtakes ordinary ones that were started before it, and among messages that wait for
+    a socket the higher priority goes first. A communicator is a context manager that closes itself.
     """
 
     def __init__(self, native: _herringbone.Communicator) -> None:
@@ -97,6 +86,7 @@ class Communicator:
         out: Array | None = None,
         async_op: bool = False,
         timeout: float | None = None,
+        priority: int = 0,
     ) -> Any:
         """Fold ``array`` over all ranks, element by element, into ``out`` (default: in place) on every rank.
 
@@ -114,9 +104,11 @@ class Communicator:
             HerringboneError: the collective failed.
         """
         dtype = fold_type("all_reduce", array, op)
-        out = array if out is None else out
-        same_size("all_reduce", array, out, array.size)
-        return self._run("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout)
+        if out is None:
+            out = array
+        else:
+            same_size("all_reduce", array, out, array.size)
+        return self._run("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout, priority)
 
     def reduce(
         self,
@@ -127,20 +119,29 @@ class Communicator:
         out: Array | None = None,
         async_op: bool = False,
         timeout: float | None = None,
+        priority: int = 0,
     ) -> Any:
         """Like :meth:`all_reduce`, but only ``root`` receives the result; elsewhere ``out`` is left alone."""
         dtype = fold_type("reduce", array, op)
-        out = array if out is None else out
-        same_size("reduce", array, out, array.size)
-        return self._run("reduce", dtype, op, array.size, self._root(root), array, out, async_op, timeout)
+        if out is None:
+            out = array
+        else:
+            same_size("reduce", array, out, array.size)
+        return self._run("reduce", dtype, op, array.size, self._root(root), array, out, async_op, timeout, priority)
 
     def broadcast(
-        self, array: Array, root: int = 0, *, async_op: bool = False, timeout: float | None = None
+        self,
+        array: Array,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
     ) -> Any:
         """Replace ``array`` on every rank by ``root``'s; any type."""
         dtype, scale = move_type("broadcast", array)
         count = array.size * scale
-        return self._run("broadcast", dtype, "sum", count, self._root(root), array, array, async_op, timeout)
+        return self._run("broadcast", dtype, "sum", count, self._root(root), array, array, async_op, timeout, priority)
 
     def reduce_scatter(
         self,
@@ -150,6 +151,7 @@ class Communicator:
         out: Array | None = None,
         async_op: bool = False,
         timeout: float | None = None,
+        priority: int = 0,
     ) -> Any:
         """Fold ``array`` over all ranks and give rank ``i`` the ``i``-th of ``size`` equal parts.
 
@@ -163,10 +165,16 @@ class Communicator:
         if out is None:
             out = new_array((array.shape[0] // self.size, *array.shape[1:]), array)
         same_size("reduce_scatter", array, out, array.size // self.size)
-        return self._run("reduce_scatter", dtype, op, out.size, 0, array, out, async_op, timeout)
+        return self._run("reduce_scatter", dtype, op, out.size, 0, array, out, async_op, timeout, priority)
 
     def all_gather(
-        self, array: Array, *, out: Array | None = None, async_op: bool = False, timeout: float | None = None
+        self,
+        array: Array,
+        *,
+        out: Array | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
     ) -> Any:
         """Give every rank the arrays of all ranks, one after the other along the first axis; any type.
 
@@ -179,11 +187,24 @@ class Communicator:
             shape = array.shape or (1,)
             out = new_array((shape[0] * self.size, *shape[1:]), array)
         same_size("all_gather", array, out, array.size * self.size)
-        return self._run("all_gather", dtype, "sum", array.size * scale, 0, array, out, async_op, timeout)
+        return self._run("all_gather", dtype, "sum", array.size * scale, 0, array, out, async_op, timeout, priority)
 
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Any:
         """Return once every rank has called it."""
-        return self._run("barrier", "u8", "sum", 0, 0, None, None, async_op, timeout)
+        return self._run("barrier", "u8", "sum", 0, 0, None, None, async_op, timeout, 0)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = "float32") -> Array:
+        """A zeroed array in memory that all ranks of this host map (a *mapped buffer*).
+
+        An ``all_reduce`` in place of such an array, of the same shape on all ranks of a host, needs no copies. Any
+        other collective takes it like any other array. The memory is freed with the last array over it, also after
+        the communicator was closed. A forked child does not have it and must not touch the array.
+
+        Raises:
+            HerringboneError: there is not so much memory, or this process is a forked child.
+            UnsupportedError: the type holds Python objects.
+        """
+        return mapped_array(self._native, shape, dtype)
 
     def subgroup(self, ranks: Sequence[int], name: str | None = None) -> Communicator:
         """A group of some of this group's ranks. Only its members call this.
@@ -237,79 +258,17 @@ class Communicator:
         out: Array | None,
         async_op: bool,
         timeout: float | None,
+        priority: int,
     ) -> Any:
         if op not in OPS:
             raise ValueError(f"{name}: op {op!r} is none of {', '.join(OPS)}")
-        source, target = readable(name, array), writable(name, out)
-        handle = self._native.submit(name, dtype, op, count, root, source, target, (array, out), timeout)
-        work = Work(name, handle, out)
-        return work if async_op else work.wait()
-
-
-def fold_type(name: str, array: Array, op: str) -> str:
-    """The engine's type for folding ``array``."""
-    check_array(name, array)
-    if array.dtype.name in FOLDED and array.dtype.isnative:
-        return FOLDED[array.dtype.name]
-    if array.dtype.name == "bool":
-        alternative = "array.view('uint8') with min (logical and) or max (logical or)"
-    elif array.dtype.kind == "c":
-        alternative = f"array.view('{array.real.dtype}') for sum or average"
-    elif array.dtype.kind in "iu":
-        alternative = f"array.astype('int{32 if array.dtype.itemsize < 4 else 64}')"
-    else:
-        alternative = "array.astype('float32')"
-    raise UnsupportedError(f"{name} does not reduce {array.dtype} with {op}; pass {alternative}")
-
-
-def move_type(name: str, array: Array) -> tuple[str, int]:
-    """The type and its elements per element of ``array`` for moving it unchanged."""
-    check_array(name, array)
-    if array.dtype.hasobject:
-        raise UnsupportedError(f"{name} does not move Python objects; pickle them into a uint8 array")
-    if array.dtype.name in FOLDED:
-        return FOLDED[array.dtype.name], 1
-    return "u8", array.dtype.itemsize
-
-
-def check_array(name: str, array: Array) -> None:
-    """Refuse what is no array."""
-    if not hasattr(array, "__array_interface__"):
-        raise TypeError(f"{name} takes numpy arrays, not {type(array).__name__}; for torch use torch.distributed")
-
-
-def readable(name: str, array: Array | None) -> tuple[int, int]:
-    """Address and length in bytes of an array whose memory is its values in order."""
-    if array is None:
-        return 0, 0
-    check_array(name, array)
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name}: the array is not C-contiguous; pass numpy.ascontiguousarray(array)")
-    address, _ = array.__array_interface__["data"]
-    return address, array.nbytes
-
-
-def writable(name: str, array: Array | None) -> tuple[int, int]:
-    """Address and length in bytes of an array that may be written."""
-    span = readable(name, array)
-    if array is not None and not array.flags.writeable:
-        raise ValueError(f"{name}: the array is read-only; pass array.copy(), or a writable out=")
-    return span
-
-
-def same_size(name: str, array: Array, out: Array, elements: int) -> None:
-    """Check that ``out`` can take ``elements`` elements of the type of ``array``."""
-    if out.dtype != array.dtype:
-        raise ValueError(f"{name}: the array is of {array.dtype} and out of {out.dtype}")
-    if out.size != elements:
-        raise ValueError(f"{name}: out has {out.size} elements and needs {elements}")
-
-
-def new_array(shape: tuple[int, ...], like: Array) -> Array:
-    """An array for a result."""
-    import numpy as np
-
-    return np.empty(shape, like.dtype)
+        target = writable(name, out)
+        source = target if array is out else readable(name, array)
+        call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority)
+        if async_op:
+            return Work(name, self._native.submit(*call), out)
+        self._native.run(*call)
+        return out
 
 
 _made: list[Communicator] = []
@@ -356,6 +315,24 @@ def init(
     communicator = Communicator(native)
     _made.append(communicator)
     return communicator
+
+
+def empty(
+    shape: int | tuple[int, ...], dtype: npt.DTypeLike = "float32", communicator: Communicator | None = None
+) -> Array:
+    """A zeroed array that all ranks of this host map; see :meth:`Communicator.empty`.
+
+    Args:
+        communicator: whose ranks; what :func:`init` has made last if it is not given.
+
+    Raises:
+        ClosedError: there is none.
+    """
+    if communicator is None:
+        if not _made:
+            raise ClosedError("empty: this process has no communicator; call herringbone.init() first, or pass one")
+        communicator = _made[-1]
+    return communicator.empty(shape, dtype)
 
 
 def finalize() -> None:

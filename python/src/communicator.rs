@@ -2,7 +2,7 @@
 
 use crate::{
     errors,
-    memory::{self, PySpan},
+    memory::{self, Mapped, PySpan},
     pending::Pending,
     store::TorchStore,
     waiting,
@@ -90,13 +90,13 @@ impl Communicator {
     /// Start one operation.
     ///
     /// `source` and `target` are (address, bytes) of memory that lives as long as `keep` does: wrong numbers here
-    /// are wrong memory accesses, which is why this class is private. `timeout` is in seconds.
-    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None))]
+    /// are wrong memory accesses, which is why this class is private. `timeout` is in seconds. Messages of a higher
+    /// `priority` go first.
+    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0))]
     #[allow(
         clippy::too_many_arguments,
         reason = "one call per operation, so nothing is built to be taken apart"
     )]
-    #[allow(unsafe_code)]
     fn submit(
         &self,
         py: Python<'_>,
@@ -109,14 +109,43 @@ impl Communicator {
         target: PySpan,
         keep: &Bound<'_, PyAny>,
         timeout: Option<f64>,
+        priority: i32,
     ) -> PyResult<Pending> {
-        let (collective, dtype, op) = (parse_collective(collective, root)?, parse(dtype)?, parse(op)?);
-        let timeout = waiting::duration(timeout)?;
-        // SAFETY: the Python modules that call this promise it; see `memory::regions`.
-        let (input, output) = unsafe { memory::regions(source, target, keep) };
-        let request = Request { collective, dtype, op, count, priority: 0, input, output, timeout };
+        let call = (collective, root, dtype, op, count);
+        let request = request(call, (source, target), keep, timeout, priority)?;
         let pending = py.detach(|| self.inner.submit(request)).map_err(|error| errors::to_python(&error))?;
         Ok(Pending(pending))
+    }
+
+    /// Run one operation to its end, as `submit` and `Pending.wait` would, but without waking another thread for it.
+    ///
+    /// Waits without the GIL. Raises the operation's error if it failed, and `KeyboardInterrupt` on Ctrl-C, after
+    /// which the operation goes on.
+    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0))]
+    #[allow(clippy::too_many_arguments, reason = "as `submit`")]
+    fn run(
+        &self,
+        py: Python<'_>,
+        collective: &str,
+        dtype: &str,
+        op: &str,
+        count: usize,
+        root: u32,
+        source: PySpan,
+        target: PySpan,
+        keep: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        priority: i32,
+    ) -> PyResult<()> {
+        let call = (collective, root, dtype, op, count);
+        let request = request(call, (source, target), keep, timeout, priority)?;
+        waiting::to_the_end(py, || self.inner.begin(request))?.map_err(|error| errors::to_python(&error))
+    }
+
+    /// Zeroed memory that all ranks of this host map.
+    fn allocate(&self, py: Python<'_>, bytes: usize) -> PyResult<Mapped> {
+        let mapped = py.detach(|| self.inner.allocate(bytes)).map_err(|error| errors::to_python(&error))?;
+        Ok(Mapped::new(mapped))
     }
 
     /// Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited.
@@ -189,6 +218,23 @@ fn joined(
     join: impl FnOnce() -> herringbone::Result<herringbone::Communicator> + Send + 'static,
 ) -> PyResult<herringbone::Communicator> {
     waiting::on_a_thread(py, join)?.map_err(|error| errors::to_python(&error))
+}
+
+/// A request from what Python says: the call is (collective, root, dtype, op, count), the spans are (input, output).
+#[allow(unsafe_code)]
+fn request(
+    call: (&str, u32, &str, &str, usize),
+    spans: (PySpan, PySpan),
+    keep: &Bound<'_, PyAny>,
+    timeout: Option<f64>,
+    priority: i32,
+) -> PyResult<Request> {
+    let (collective, root, dtype, op, count) = call;
+    let (collective, dtype, op) = (parse_collective(collective, root)?, parse(dtype)?, parse(op)?);
+    let timeout = waiting::duration(timeout)?;
+    // SAFETY: the Python modules that call `submit` and `run` promise it; see `memory::regions`.
+    let (input, output) = unsafe { memory::regions(spans.0, spans.1, keep) };
+    Ok(Request { collective, dtype, op, count, priority, input, output, timeout })
 }
 
 fn parse_transport(name: &str) -> PyResult<Transport> {

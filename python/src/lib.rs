@@ -24,6 +24,8 @@ mod _herringbone {
     #[pymodule_export]
     use super::main;
     #[pymodule_export]
+    use super::memory::Mapped;
+    #[pymodule_export]
     use super::pending::{Completions, Pending};
 
     #[pymodule_init]

@@ -1,7 +1,7 @@
-//! The one place where Python's word is taken for an address.
+//! Addresses: where Python's word is taken for one, and where Python is given one.
 #![allow(unsafe_code)]
 
-use herringbone_sys::region::Region;
+use herringbone::Region;
 use pyo3::prelude::*;
 
 /// Address and length in bytes, as Python's numbers.
@@ -23,4 +23,35 @@ pub(crate) unsafe fn regions(source: PySpan, target: PySpan, owner: &Bound<'_, P
     let output = region(target, true);
     let input = if source == target { output.clone() } else { region(source, false) };
     (input, output)
+}
+
+/// Memory that all ranks of this host map, until the last reference to this is gone.
+///
+/// It outlives its communicator. A forked child has no such memory, and its copy of this frees nothing.
+#[pyclass(frozen, module = "herringbone._herringbone")]
+pub(crate) struct Mapped {
+    address: usize,
+    bytes: usize,
+    /// Never touched here: Python code reads and writes the memory by its address.
+    _memory: herringbone::Mapped<u8>,
+}
+
+impl Mapped {
+    pub(crate) fn new(mut memory: herringbone::Mapped<u8>) -> Self {
+        Self { address: memory.as_mut_ptr().expose_provenance(), bytes: memory.len(), _memory: memory }
+    }
+}
+
+#[pymethods]
+impl Mapped {
+    /// Where it begins.
+    #[getter]
+    fn address(&self) -> usize {
+        self.address
+    }
+
+    /// How many bytes it has.
+    fn __len__(&self) -> usize {
+        self.bytes
+    }
 }

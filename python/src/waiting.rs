@@ -1,5 +1,6 @@
 //! Waiting without the interpreter's lock, and with Ctrl-C.
 
+use herringbone::Pending;
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
     sync::mpsc::{self, RecvTimeoutError},
@@ -28,6 +29,28 @@ pub(crate) fn in_slices<T: Send>(
             return Ok(value);
         }
         py.check_signals()?;
+    }
+}
+
+/// Begins an operation and waits for its result, letting go of the interpreter's lock only once if that takes but a moment.
+///
+/// # Errors
+/// What a signal handler raises; the operation then goes on.
+pub(crate) fn to_the_end(
+    py: Python<'_>,
+    begin: impl FnOnce() -> herringbone::Result<Pending> + Send,
+) -> PyResult<herringbone::Result<()>> {
+    let begun = py.detach(|| begin().map(|pending| (pending.wait_for(SLICE), pending)));
+    let pending = match begun {
+        Err(error) => return Ok(Err(error)),
+        Ok((Some(result), _)) => return Ok(result),
+        Ok((None, pending)) => pending,
+    };
+    loop {
+        py.check_signals()?;
+        if let Some(result) = py.detach(|| pending.wait_for(SLICE)) {
+            return Ok(result);
+        }
     }
 }
 

@@ -32,6 +32,8 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def training_with_reducers(tmp_path_factory: pytest.TempPathFactory, reducers: str) -> Run:
     folder = tmp_path_factory.mktemp("reducers")
     settings = {"HERRINGBONE_REDUCERS": reducers, "HERRINGBONE_ALGORITHM": "reduction_server"}
+    # Has DDP ask the backend whether it allocates the buckets.
+    settings["DDP_DISABLE_COMM_MEM"] = "0"
     return torchrun("training.py", 3, folder, **settings)
 
 

@@ -335,12 +335,21 @@ impl Communicator {
         self.issue(request, false)
     }
 
+    /// As [`submit`](Self::submit), for a thread that waits for the operation next and so drives it: no other thread is told
+    /// of it, which saves waking one. Until then it may stand still.
+    ///
+    /// # Errors
+    /// If the operation cannot be issued; see [`ErrorKind`].
+    pub fn begin(&self, request: Request) -> Result<Pending> {
+        self.issue(request, true)
+    }
+
     /// Issues an operation on regions and waits for it.
     ///
     /// # Errors
     /// See [`ErrorKind`].
     pub fn execute(&self, request: Request) -> Result<()> {
-        self.issue(request, true)?.wait()
+        self.begin(request)?.wait()
     }
 
     fn issue(&self, request: Request, waits: bool) -> Result<Pending> {

@@ -10,9 +10,19 @@ import torch.distributed as dist
 
 from ..options import Options
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
+from .memory import empty
+from .priorities import priority
 from .work import Work
 
-__all__ = ["BackendHerringbone", "Options", "ProcessGroupHerringbone", "Work", "register"]
+__all__ = [
+    "BackendHerringbone",
+    "Options",
+    "ProcessGroupHerringbone",
+    "Work",
+    "empty",
+    "priority",
+    "register",
+]
 
 NAME = "herringbone"
 

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import torch
 
 from .. import errors
-from .._herringbone import Pending
 from .member import Member
+from .priorities import current_priority
 from .tensors import Finish, adjacent, fold_type, move_type, reduce_op, source, target, timeout_of
 from .work import Work, torch_error
 
@@ -24,16 +24,18 @@ Tensors = list[torch.Tensor]
 
 
 class Batch:
-    """The operations of one collective call, while they are being started."""
+    """The operations of one collective call, before they are started."""
 
-    def __init__(self, group: Collectives, name: str, seconds: float) -> None:
+    def __init__(self, group: Collectives, name: str, seconds: float, waits: bool) -> None:
+        """``waits``: the caller waits for the work before it does anything else."""
         self._group = group
         self._name = name
         self._seconds = seconds
-        self._handles: list[Pending] = []
+        self._waits = waits
+        self._calls: list[tuple[Any, ...]] = []
         self.finish: Finish = []
 
-    def start(
+    def add(
         self,
         collective: str,
         dtype: str,
@@ -43,31 +45,41 @@ class Batch:
         op: str = "sum",
         root: int = 0,
     ) -> None:
-        """Start ``collective`` on ``count`` elements from ``read`` to ``write``, both with values in order."""
-        try:
-            handle = self._group.member.communicator.submit(
-                collective, dtype, op, count, root, span(read), span(write), (read, write), self._seconds
-            )
-        except errors.HerringboneError as error:
-            raise torch_error(error) from None
-        self._handles.append(handle)
+        """Add ``collective`` on ``count`` elements from ``read`` to ``write``, both with values in order."""
+        output = span(write)
+        input = output if read is write else span(read)
+        keep = (read, write)
+        self._calls.append(
+            (collective, dtype, op, count, root, input, output, keep, self._seconds, current_priority())
+        )
 
-    def start_in_place(
+    def add_in_place(
         self, collective: str, dtype: str, tensor: torch.Tensor, scale: int = 1, op: str = "sum", root: int = 0
     ) -> None:
-        """Start ``collective`` on ``tensor``, which holds the input and receives the result."""
+        """Add ``collective`` on ``tensor``, which holds the input and receives the result."""
         staged = source(tensor)
-        target(tensor, staged, self.finish)
-        self.start(collective, dtype, staged.numel() * scale, staged, staged, op, root)
+        if staged is not tensor:
+            target(tensor, staged, self.finish)
+        self.add(collective, dtype, staged.numel() * scale, staged, staged, op, root)
 
     def work(self, tensors: Tensors) -> Work:
-        """The handle of everything that was started; ``tensors`` hold the result in the end."""
-        return self._group.launched(Work(self._name, self._handles, tensors, self.finish, self._group.member.threads))
+        """Start everything; ``tensors`` hold the result in the end. Where the caller waits, this does."""
+        member = self._group.member
+        try:
+            if self._waits and len(self._calls) == 1:
+                member.communicator.run(*self._calls[0])
+                for step in self.finish:
+                    step()
+                return Work(self._name, (), tensors, (), member.threads)
+            handles = [member.communicator.submit(*call) for call in self._calls]
+        except errors.HerringboneError as error:
+            raise torch_error(error) from None
+        return self._group.launched(Work(self._name, handles, tensors, self.finish, member.threads))
 
 
 def span(tensor: torch.Tensor | None) -> tuple[int, int]:
     """Address and length in bytes."""
-    return (0, 0) if tensor is None else (tensor.data_ptr(), tensor.numel() * tensor.element_size())
+    return (0, 0) if tensor is None else (tensor.data_ptr(), tensor.nbytes)
 
 
 class Collectives:
@@ -93,7 +105,7 @@ class Collectives:
         types = [fold_type(tensor, op) for tensor in tensors]
         batch = self._batch(name, opts, timeout)
         for tensor, dtype in zip(tensors, types):
-            batch.start_in_place("all_reduce", dtype, tensor, op=op)
+            batch.add_in_place("all_reduce", dtype, tensor, op=op)
         return batch.work(tensors)
 
     def reduce(
@@ -104,7 +116,7 @@ class Collectives:
         kind = reduce_op(opts if op is None and not isinstance(opts, int) else op)
         dtype = fold_type(tensor, kind)
         batch = self._batch("reduce", opts, timeout)
-        batch.start_in_place("reduce", dtype, tensor, op=kind, root=root_of(opts))
+        batch.add_in_place("reduce", dtype, tensor, op=kind, root=root_of(opts))
         return batch.work([tensor])
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
@@ -112,13 +124,13 @@ class Collectives:
         tensor = one("broadcast", tensors)
         dtype, scale = move_type(tensor)
         batch = self._batch("broadcast", opts, timeout)
-        batch.start_in_place("broadcast", dtype, tensor, scale, root=root_of(opts))
+        batch.add_in_place("broadcast", dtype, tensor, scale, root=root_of(opts))
         return batch.work([tensor])
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Complete once every rank has called it."""
         batch = self._batch("barrier", opts, timeout)
-        batch.start("barrier", "u8", 0, None, None)
+        batch.add("barrier", "u8", 0, None, None)
         return batch.work([])
 
     # Gathering.
@@ -167,7 +179,7 @@ class Collectives:
         move_type(output)
         staged = source(output)
         target(output, staged, batch.finish)
-        batch.start("all_gather", dtype, tensor.numel() * scale, source(tensor), staged)
+        batch.add("all_gather", dtype, tensor.numel() * scale, source(tensor), staged)
 
     # Scattering.
 
@@ -210,7 +222,7 @@ class Collectives:
         fold_type(output, op)
         staged = source(output)
         target(output, staged, batch.finish)
-        batch.start("reduce_scatter", dtype, output.numel(), source(tensor), staged, op)
+        batch.add("reduce_scatter", dtype, output.numel(), source(tensor), staged, op)
 
     # The names of torch before 2.14.
 
@@ -240,12 +252,14 @@ class Collectives:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Let operations started from now on take at most ``timeout``."""
-        self.member.timeout = timeout
+        self.member.seconds = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
     def _batch(self, name: str, opts: Any, timeout: timedelta | None) -> Batch:
-        return Batch(self, name, timeout_of(opts, timeout, self.member.timeout))
+        # torch says in its options that the caller wants to wait, and then calls `wait` at once.
+        waits = self._coalesced is None and getattr(opts, "asyncOp", True) is False
+        return Batch(self, name, timeout_of(opts, timeout, self.member.seconds), waits)
 
     # Checks that no other rank can make for us.
 

@@ -17,6 +17,7 @@ from .._herringbone import Communicator
 from ..options import Options
 from .collectives import Collectives
 from .member import Member
+from .memory import tensor_in
 from .work import torch_error
 
 __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
@@ -68,6 +69,18 @@ class BackendHerringbone(Named, C10DBackend):
     supports_reconfigure = property(lambda self: False)
     supports_window = property(lambda self: False)
     _supports_time_estimate = property(lambda self: False)
+
+    def supports_tensor_alloc(self, device: object) -> bool:
+        """Whether :meth:`allocate_tensor` can make tensors on ``device``.
+
+        FSDP asks, after ``set_allocate_memory_from_process_group_for_comm``. torch's C++ code asks with a number: what
+        it would call then takes options that have no form in Python, so the answer is no.
+        """
+        return isinstance(device, torch.device) and device.type == "cpu"
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A zeroed tensor of ``size`` elements in mapped memory; see :func:`herringbone.torch.empty`."""
+        return tensor_in(self.member, size, dtype)
 
     def __init__(self, member: Member) -> None:
         C10DBackend.__init__(self, member.communicator.rank, member.communicator.size)

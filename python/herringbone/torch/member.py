@@ -16,9 +16,12 @@ __all__ = ["Member"]
 class Member:
     """One communicator, with what torch adds to it."""
 
+    seconds: float
+    """How long an operation may take unless its call says."""
+
     def __init__(self, communicator: Communicator, timeout: timedelta) -> None:
         self.communicator = communicator
-        self.timeout = timeout
+        self.seconds = timeout.total_seconds()
         # The threads are started with the first group: a process that forks has none before.
         self.threads = callback_threads()
         _open.append(self)

@@ -32,8 +32,16 @@ FOLDED = {
 }
 """The types that the engine can fold."""
 
-OPS = {"SUM": "sum", "AVG": "average", "PRODUCT": "product", "MIN": "min", "MAX": "max"}
-"""torch's names of the ops that the engine has."""
+OPS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "average",
+    dist.ReduceOp.PRODUCT: "product",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+}
+"""torch's ops that the engine has."""
+
+NO_TIME = timedelta(0)
 
 INSTEAD_OF_OP = {
     "BAND": "all_gather and fold, or MIN for booleans",
@@ -60,19 +68,21 @@ def reduce_op(opts: Any) -> str:
     Raises:
         UnsupportedError: the engine has no such op.
     """
-    op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
-    name = getattr(op, "op", op).name
-    if name not in OPS:
-        alternative = INSTEAD_OF_OP.get(name, "one of " + ", ".join(OPS))
-        raise UnsupportedError(f"herringbone does not reduce with ReduceOp.{name}; use {alternative}")
-    return OPS[name]
+    if opts is None:
+        return "sum"
+    op = getattr(opts, "reduceOp", opts)
+    op = getattr(op, "op", op)
+    known = OPS.get(op)
+    if known is None:
+        alternative = INSTEAD_OF_OP.get(op.name, "one of " + ", ".join(kind.name for kind in OPS))
+        raise UnsupportedError(f"herringbone does not reduce with ReduceOp.{op.name}; use {alternative}")
+    return known
 
 
-def timeout_of(opts: Any, timeout: timedelta | None, default: timedelta) -> float:
+def timeout_of(opts: Any, timeout: timedelta | None, default: float) -> float:
     """Seconds that an operation may take: of the argument or the options where they say more than zero."""
     given = timeout if timeout is not None else getattr(opts, "timeout", None)
-    chosen = given if isinstance(given, timedelta) and given > timedelta(0) else default
-    return chosen.total_seconds()
+    return given.total_seconds() if isinstance(given, timedelta) and given > NO_TIME else default
 
 
 def fold_type(tensor: torch.Tensor, op: str) -> str:
@@ -82,12 +92,13 @@ def fold_type(tensor: torch.Tensor, op: str) -> str:
         UnsupportedError: the tensor is not on the CPU, is sparse, or the engine does not fold its type.
     """
     check_cpu(tensor)
+    known = FOLDED.get(tensor.dtype)
+    if known is not None:
+        return known
     if tensor.dtype == torch.bool and op in ("product", "min", "max"):
         return "u8"
-    if tensor.dtype not in FOLDED:
-        alternative = INSTEAD_OF_TYPE.get(tensor.dtype, "convert it with .to(torch.float32)")
-        raise UnsupportedError(f"herringbone does not reduce {tensor.dtype} with {op}; {alternative}")
-    return FOLDED[tensor.dtype]
+    alternative = INSTEAD_OF_TYPE.get(tensor.dtype, "convert it with .to(torch.float32)")
+    raise UnsupportedError(f"herringbone does not reduce {tensor.dtype} with {op}; {alternative}")
 
 
 def move_type(tensor: torch.Tensor) -> tuple[str, int]:
@@ -104,13 +115,13 @@ def move_type(tensor: torch.Tensor) -> tuple[str, int]:
 
 def check_cpu(tensor: torch.Tensor) -> None:
     """Refuse what has no memory of the CPU that the engine could read."""
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         device = tensor.device.type
         raise UnsupportedError(
             f"herringbone moves CPU tensors and got one on {tensor.device}; pass tensor.cpu(), or give that "
             f'device a backend of its own: init_process_group("cpu:herringbone,{device}:nccl")'
         )
-    if tensor.layout != torch.strided:
+    if tensor.layout is not torch.strided:
         raise UnsupportedError(
             f"herringbone does not move {tensor.layout} tensors; pass tensor.to_dense() "
             "(for an Embedding's gradients: sparse=False)"

@@ -32,7 +32,9 @@ class Work(dist.Work):
         finish: Sequence[Callable[[], object]],
         threads: CallbackThreads,
     ) -> None:
-        """``finish`` are the steps after success, such as copying a staged result to its place."""
+        """``handles`` are the operations that may still run, and ``finish`` the steps after their success, such as
+        copying a staged result to its place. Without handles it has finished, steps included.
+        """
         super().__init__()
         self._name = name
         self._handles = handles
@@ -58,6 +60,8 @@ class Work(dist.Work):
             HerringboneError: the collective failed, or the wait took longer than ``timeout``. The error is
                 also a ``torch.distributed.DistBackendError``.
         """
+        if not self._handles:
+            return True  # it had finished when it was made
         limit = timeout.total_seconds()
         deadline = time.monotonic() + limit if limit > 0 else None
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -14,6 +16,7 @@ import numpy as np
 from cases import error_of
 
 import herringbone
+from herringbone._herringbone import Completions
 
 CASES, case = cases.registry()
 
@@ -128,6 +131,143 @@ def several_at_once() -> None:
         assert work.done()
 
 
+def mapped(values: np.ndarray) -> np.ndarray:
+    """A mapped array with these values."""
+    array = group.empty(values.shape, values.dtype)
+    array[...] = values
+    return array
+
+
+def address(array: np.ndarray) -> int:
+    """Where its memory begins."""
+    return array.__array_interface__["data"][0]
+
+
+@case
+def sums_of_mapped_arrays_have_the_same_bits() -> None:
+    for count in (1, 1000, 300_001):
+        values = wild(count, seed=count)
+        expected = bits(canonical(values))
+        mine = values[group.rank]
+        some = mapped(mine) if group.rank % 2 else mine.copy()
+        for array in (mapped(mine), some, np.frombuffer(mapped(np.append(mine[:1], mine)), np.float32)[1:]):
+            assert np.array_equal(bits(group.all_reduce(array)), expected)
+        for source, out in ((mapped(mine), mapped(mine)), (mapped(mine), mine.copy()), (mine, mapped(mine))):
+            assert group.all_reduce(source, out=out) is out
+            assert np.array_equal(bits(out), expected) and np.array_equal(bits(source), bits(mine))
+    works = [group.all_reduce(mapped(mine), async_op=True) for _ in range(4)]
+    assert all(np.array_equal(bits(work.wait()), expected) for work in works)
+
+
+@case
+def every_collective_takes_mapped_arrays() -> None:
+    values = inputs((group.size * 2, 3), np.int64, seed=5)
+    total = np.sum(values, axis=0)
+    mine = mapped(values[group.rank])
+    part = group.reduce_scatter(mine, out=group.empty((2, 3), "int64"))
+    assert np.array_equal(part, np.split(total, group.size)[group.rank])
+    whole = group.all_gather(mine, out=group.empty((group.size * mine.shape[0], 3), "int64"))
+    assert np.array_equal(whole, np.vstack(values))
+    group.reduce(mine, 0)
+    assert np.array_equal(mine, total if group.rank == 0 else values[group.rank])
+    assert np.array_equal(group.broadcast(mine, 0), total)
+    members = [0, group.size - 1]
+    if group.rank in members:
+        with group.subgroup(members) as pair:
+            array = pair.empty(5)
+            array[:] = group.rank
+            assert pair.all_reduce(array).tolist() == [group.size - 1] * 5
+
+
+@case
+def mapped_arrays_are_arrays() -> None:
+    for shape, dtype in ((7, "float32"), ((), np.int16), ((2, 3), ml_dtypes.bfloat16), ((0, 4), "float64"), (3, "U5")):
+        array = group.empty(shape, dtype)
+        assert array.shape == np.empty(shape).shape and array.dtype == np.dtype(dtype)
+        assert array.flags.writeable and array.flags.c_contiguous and not array.astype(bool).any()
+    array = herringbone.empty((4, 2), communicator=group)
+    array[:] = 3
+    copied = pickle.loads(pickle.dumps(array))
+    copied += 1
+    assert array.tolist() == [[3, 3]] * 4 and copied.tolist() == [[4, 4]] * 4
+    error_of(NotImplementedError, lambda: group.empty(3, object), "pickle")
+    error_of(ValueError, lambda: group.empty((2, -1)))
+    error_of(herringbone.ConfigError, lambda: group.empty(1 << 50), "mapped buffer", f"rank {group.rank}")
+
+
+@case
+def mapped_memory_lives_as_long_as_an_array_over_it() -> None:
+    gc.collect()
+    array = group.empty(100_000)
+    place = address(array)
+    array[:] = 1
+    part = array[50_000:].view("int32")
+    del array
+    assert address(group.empty(100_000)) != place
+    assert (part.view("float32") == 1).all()
+    work = group.all_reduce(part.view("float32"), async_op=True)
+    del part
+    assert (work.wait() == group.size).all()
+    del work
+    again = group.empty(100_000)
+    assert address(again) == place and not again.any()
+
+
+@case
+def a_forked_child_leaves_mapped_memory_alone() -> None:
+    array = group.empty(50_000)
+    array[:] = 7
+    child = os.fork()
+    if child == 0:
+        try:
+            del array
+            gc.collect()
+            error_of(herringbone.ForkedError, lambda: group.empty(3))
+            error_of(herringbone.ClosedError, lambda: herringbone.empty(3), "init")
+            os._exit(7)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert (array == 7).all() and address(group.empty(50_000)) != address(array)
+    assert (group.all_reduce(array) == 7 * group.size).all()
+
+
+def order_of_completion(works: list[herringbone.Work]) -> list[int]:
+    """The places of the works in the order in which they end."""
+    queue = Completions()
+    for place, work in enumerate(works):
+        work._handle.notify(queue, place)
+    return [queue.next() for _ in works]
+
+
+@case
+def an_urgent_operation_overtakes() -> None:
+    large = [np.ones(1_000_000, np.float32) for _ in range(8)]
+    small = np.ones(10, np.float32)
+    group.barrier()
+    works = [group.all_reduce(array, async_op=True) for array in large]
+    works.append(group.all_reduce(small, async_op=True, priority=1))
+    order = order_of_completion(works)
+    # Through shared memory the large ones may be over before the small one is issued.
+    if os.environ.get("HERRINGBONE_TRANSPORT") == "tcp":
+        assert order[-1] != len(large), order
+    for work in works:
+        assert (work.wait() == group.size).all()
+
+
+@case
+def every_collective_takes_a_priority() -> None:
+    ones = np.ones(group.size * 3, np.float32)
+    for level in (-1, 0, 1, 7):
+        assert (group.all_reduce(ones.copy(), priority=level) == group.size).all()
+        assert (group.reduce_scatter(ones, priority=level) == group.size).all()
+        assert group.all_gather(ones, priority=level).size == ones.size * group.size
+        assert (group.broadcast(ones.copy(), priority=level) == 1).all()
+        group.reduce(ones.copy(), priority=level)
+    error_of(OverflowError, lambda: group.all_reduce(ones, priority=1 << 40))
+
+
 @case
 def wrong_arrays_are_refused_with_the_alternative() -> None:
     ones = np.ones((4, 4), np.float32)
@@ -201,6 +341,20 @@ def ctrl_c_ends_a_wait() -> None:
 
 
 @case
+def ctrl_c_ends_a_call_that_waits() -> None:
+    group.barrier()
+    array = np.ones(3, np.float32)
+    if group.rank == 0:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        error_of(KeyboardInterrupt, lambda: group.all_reduce(array))
+    else:
+        time.sleep(0.8)
+        group.all_reduce(array)
+    group.barrier()
+    assert (array == group.size).all()
+
+
+@case
 def a_forked_child_is_told_so() -> None:
     child = os.fork()
     if child == 0:
@@ -225,7 +379,13 @@ def counters_count() -> None:
 
 @case
 def the_end() -> None:
+    array = herringbone.empty(1000)
+    array[:] = 5
     herringbone.finalize()
+    assert (array == 5).all()
+    error_of(herringbone.ClosedError, lambda: group.all_reduce(array))
+    error_of(herringbone.ClosedError, lambda: herringbone.empty(3), "init")
+    del array
     error_of(herringbone.ClosedError, group.barrier)
     assert "torch" not in sys.modules
 

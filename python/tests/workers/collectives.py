@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,6 +14,8 @@ import torch.distributed as dist
 from cases import error_of
 
 import herringbone
+import herringbone.torch
+from herringbone._herringbone import Completions
 
 CASES, case = cases.registry()
 
@@ -174,6 +178,94 @@ def reduce_scatter_in_every_form() -> None:
         same(output, expected)
         dist.reduce_scatter(output.zero_(), [part.clone() for part in inputs[rank()]], op)
         same(output, expected)
+
+
+@case
+def mapped_tensors_in_every_collective() -> None:
+    for dtype in FLOATS + INTEGERS:
+        inputs = pieces((size(), 1003), dtype, 3)
+        tensor = herringbone.torch.empty((size(), 1003), dtype)
+        for other in (tensor, tensor if rank() % 2 else inputs[rank()].clone()):
+            dist.all_reduce(other.copy_(inputs[rank()]))
+            same(other, fold(inputs, Op.SUM))
+        output = herringbone.torch.empty(1003, dtype)
+        dist.reduce_scatter_tensor(output, tensor.copy_(inputs[rank()]))
+        same(output, fold(inputs, Op.SUM)[rank()])
+        dist.all_gather_into_tensor(tensor, output)
+        same(tensor, fold(inputs, Op.SUM))
+        dist.broadcast(tensor.copy_(inputs[rank()]), size() - 1)
+        same(tensor, inputs[-1])
+    works = [dist.all_reduce(herringbone.torch.empty(5000).fill_(n), async_op=True) for n in range(4)]
+    for n, work in enumerate(works):
+        work.wait()
+        same(work.result()[0], torch.full((5000,), float(n * size())))
+
+
+@case
+def mapped_tensors_are_tensors() -> None:
+    tensor = herringbone.torch.empty([3, 4])
+    assert tensor.dtype == torch.get_default_dtype() and tensor.shape == (3, 4) and not tensor.any()
+    assert tensor.is_leaf and not tensor._is_view() and tensor.is_contiguous()
+    tensor.fill_(2).requires_grad_().sum().backward()
+    same(tensor.grad, torch.ones(3, 4))
+    same(torch.nn.Parameter(tensor.detach()).detach(), torch.full((3, 4), 2.0))
+    assert herringbone.torch.empty((0, 2), torch.bool).shape == (0, 2)
+    place = tensor.data_ptr()
+    part = tensor.detach()[1:]
+    del tensor
+    assert herringbone.torch.empty((3, 4)).data_ptr() != place
+    same(part, torch.full((2, 4), 2.0))
+    del part
+    assert herringbone.torch.empty((3, 4)).data_ptr() == place
+    error_of(herringbone.ConfigError, lambda: herringbone.torch.empty(1 << 50), "mapped buffer")
+    error_of(TypeError, lambda: herringbone.torch.empty(3, group=dist.new_group(backend="gloo")), "herringbone")
+    group = dist.new_group()
+    survivor = herringbone.torch.empty(10, group=group).fill_(4)
+    dist.destroy_process_group(group)
+    dist.all_reduce(survivor)
+    same(survivor, torch.full((10,), 4.0 * size()))
+
+
+@case
+def the_backend_allocates_for_torch() -> None:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert backend.supports_tensor_alloc(torch.device("cpu"))
+    assert not backend.supports_tensor_alloc(torch.device("meta")) and not backend.supports_tensor_alloc(-1)
+    tensor = backend.allocate_tensor(7, dtype=torch.float64, device=torch.device("cpu"))
+    same(tensor, torch.zeros(7, dtype=torch.float64))
+
+
+@case
+def an_urgent_operation_overtakes() -> None:
+    tensors = [torch.ones(1_000_000) for _ in range(8)]
+    dist.barrier()
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    with herringbone.torch.priority(1):
+        works.append(dist.all_reduce(torch.ones(10), async_op=True))
+    queue = Completions()
+    for place, work in enumerate(works):
+        [handle] = work._handles
+        handle.notify(queue, place)
+    order = [queue.next() for _ in works]
+    # Through shared memory the large ones may be over before the small one is issued.
+    if os.environ.get("HERRINGBONE_TRANSPORT") == "tcp":
+        assert order[-1] != len(tensors), order
+    for work in works:
+        work.wait()
+
+
+@case
+def priorities_nest_and_end() -> None:
+    from herringbone.torch.priorities import current_priority
+
+    with herringbone.torch.priority(1):
+        dist.barrier()
+        with contextlib.suppress(ValueError), herringbone.torch.priority(-2):
+            assert current_priority() == -2
+            dist.all_gather_object([None] * size(), "x")
+            raise ValueError
+        assert current_priority() == 1
+    assert current_priority() == 0
 
 
 @case

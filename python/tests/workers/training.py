@@ -221,6 +221,13 @@ def sharded_models() -> None:
     train(model, torch.optim.SGD(model.parameters(), lr=0.05))
     whole = DistributedDataParallel(network(), bucket_cap_mb=BUCKET_MB)
     train(whole, torch.optim.SGD(whole.parameters(), lr=0.05))
+    in_mapped_memory = network()
+    fully_shard(in_mapped_memory, mesh=init_device_mesh("cpu", (size(),)))
+    if hasattr(in_mapped_memory, "set_allocate_memory_from_process_group_for_comm"):
+        in_mapped_memory.set_allocate_memory_from_process_group_for_comm(True)
+    train(in_mapped_memory, torch.optim.SGD(in_mapped_memory.parameters(), lr=0.05))
+    for one, other in zip(model.parameters(), in_mapped_memory.parameters()):
+        assert torch.equal(one.to_local(), other.to_local())
     full = torch.cat([parameter.full_tensor().detach().reshape(-1) for parameter in model.parameters()])
     torch.testing.assert_close(full, parameters(whole), rtol=1e-4, atol=1e-6)
 

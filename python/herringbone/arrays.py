@@ -1,0 +1,155 @@
+"""How numpy's arrays and types are put to the engine, and arrays over its memory.
+
+The engine sees memory: an address, a number of elements, one of its eight types. numpy is imported only where an
+array has to be made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import TYPE_CHECKING, Any
+
+from . import _herringbone
+from .errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = [
+    "OPS",
+    "fold_type",
+    "holder_of",
+    "mapped_array",
+    "move_type",
+    "new_array",
+    "readable",
+    "same_size",
+    "writable",
+]
+
+FOLDED = {
+    "float32": "f32",
+    "float64": "f64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int8": "i8",
+    "uint8": "u8",
+    "int32": "i32",
+    "int64": "i64",
+}
+"""numpy's names (``bfloat16``: of ml_dtypes) of the types that the engine can fold."""
+
+OPS = ("sum", "average", "product", "min", "max")
+
+_folded: dict[Any, str] = {}
+"""The engine's types for the numpy types that have come: numpy makes a type's name anew whenever it is asked."""
+
+
+def fold_type(name: str, array: Array, op: str) -> str:
+    """The engine's type for folding ``array``."""
+    known = _folded.get(getattr(array, "dtype", None))
+    if known is not None:
+        return known
+    check_array(name, array)
+    if array.dtype.name in FOLDED and array.dtype.isnative:
+        return _folded.setdefault(array.dtype, FOLDED[array.dtype.name])
+    if array.dtype.name == "bool":
+        alternative = "array.view('uint8') with min (logical and) or max (logical or)"
+    elif array.dtype.kind == "c":
+        alternative = f"array.view('{array.real.dtype}') for sum or average"
+    elif array.dtype.kind in "iu":
+        alternative = f"array.astype('int{32 if array.dtype.itemsize < 4 else 64}')"
+    else:
+        alternative = "array.astype('float32')"
+    raise UnsupportedError(f"{name} does not reduce {array.dtype} with {op}; pass {alternative}")
+
+
+def move_type(name: str, array: Array) -> tuple[str, int]:
+    """The type and its elements per element of ``array`` for moving it unchanged."""
+    known = _folded.get(getattr(array, "dtype", None))
+    if known is not None:
+        return known, 1
+    check_array(name, array)
+    if array.dtype.hasobject:
+        raise UnsupportedError(f"{name} does not move Python objects; pickle them into a uint8 array")
+    if array.dtype.name in FOLDED:
+        return FOLDED[array.dtype.name], 1
+    return "u8", array.dtype.itemsize
+
+
+def check_array(name: str, array: Array) -> dict[str, Any]:
+    """How ``array`` describes its memory; refuses what is no array."""
+    try:
+        return array.__array_interface__
+    except AttributeError:
+        kind = type(array).__name__
+        raise TypeError(f"{name} takes numpy arrays, not {kind}; for torch use torch.distributed") from None
+
+
+def readable(name: str, array: Array | None) -> tuple[int, int]:
+    """Address and length in bytes of an array whose memory is its values in order."""
+    return (0, 0) if array is None else in_order(name, array)[0]
+
+
+def writable(name: str, array: Array | None) -> tuple[int, int]:
+    """Address and length in bytes of an array that may be written."""
+    if array is None:
+        return 0, 0
+    span, frozen = in_order(name, array)
+    if frozen:
+        raise ValueError(f"{name}: the array is read-only; pass array.copy(), or a writable out=")
+    return span
+
+
+def in_order(name: str, array: Array) -> tuple[tuple[int, int], bool]:
+    """Address, length in bytes, and whether it may only be read, of an array whose memory is its values in order."""
+    interface = check_array(name, array)
+    if interface["strides"] is not None:
+        raise ValueError(f"{name}: the array is not C-contiguous; pass numpy.ascontiguousarray(array)")
+    address, frozen = interface["data"]
+    return (address, array.nbytes), frozen
+
+
+def same_size(name: str, array: Array, out: Array, elements: int) -> None:
+    """Check that ``out`` can take ``elements`` elements of the type of ``array``."""
+    if out.dtype != array.dtype:
+        raise ValueError(f"{name}: the array is of {array.dtype} and out of {out.dtype}")
+    if out.size != elements:
+        raise ValueError(f"{name}: out has {out.size} elements and needs {elements}")
+
+
+def new_array(shape: tuple[int, ...], like: Array) -> Array:
+    """An array for a result."""
+    import numpy as np
+
+    return np.empty(shape, like.dtype)
+
+
+def mapped_array(
+    native: _herringbone.Communicator, shape: int | tuple[int, ...], dtype: npt.DTypeLike
+) -> Array:
+    """An array in memory that all ranks of the host map; the last array over it frees it."""
+    import numpy as np
+
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    kind = np.dtype(dtype)
+    if kind.hasobject:
+        raise UnsupportedError("empty makes no arrays of Python objects; pickle them into a uint8 array")
+    if any(length < 0 for length in shape):
+        raise ValueError(f"empty: a shape of {shape}")
+    count = math.prod(shape)
+    if count * kind.itemsize == 0:
+        return np.empty(shape, kind)
+    return np.frombuffer(holder_of(native, count * kind.itemsize), kind).reshape(shape)
+
+
+def holder_of(native: _herringbone.Communicator, length: int) -> Any:
+    """An object with the buffer protocol over ``length`` bytes, above 0, of new mapped memory, which it keeps."""
+    memory = native.allocate(length)
+    holder = (ctypes.c_ubyte * length).from_address(memory.address)
+    holder.memory = memory  # type: ignore[attr-defined]  # an attribute to keep it alive
+    return holder

@@ -1,0 +1,56 @@
+"""Tensors in memory that all ranks of the host map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from .. import errors
+from ..arrays import holder_of
+from .member import Member
+from .work import torch_error
+
+__all__ = ["empty", "tensor_in"]
+
+
+def empty(
+    size: int | Sequence[int], dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None
+) -> torch.Tensor:
+    """A zeroed CPU tensor in memory that all ranks of this host map (a *mapped buffer*).
+
+    An ``all_reduce`` in place of such a tensor, of the same size on all ranks of a host, needs no copies. Any other
+    collective takes it like any other tensor. The memory is freed with the last tensor over it, also after the group
+    was destroyed. A forked child does not have it and must not touch the tensor.
+
+    Args:
+        dtype: torch's default type if it is not given.
+        group: whose ranks; the default group if it is not given.
+
+    Raises:
+        HerringboneError: there is not so much memory, or this process is a forked child.
+        TypeError: the group is another backend's.
+    """
+    group = dist.group.WORLD if group is None else group
+    member = getattr(group, "member", None)
+    if not isinstance(member, Member):
+        raise TypeError("empty needs a group of the backend herringbone; call init_process_group first")
+    return tensor_in(member, size, dtype or torch.get_default_dtype())
+
+
+def tensor_in(member: Member, size: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A zeroed tensor in memory that the ranks of ``member`` map where they are on one host."""
+    size = torch.Size((size,) if isinstance(size, int) else size)
+    plain = torch.empty(size, dtype=dtype, device="meta")
+    length = plain.numel() * plain.element_size()
+    if length == 0:
+        return torch.empty(size, dtype=dtype)
+    try:
+        holder = holder_of(member.communicator, length)
+    except errors.HerringboneError as error:
+        raise torch_error(error) from None
+    storage = torch.frombuffer(holder, dtype=torch.uint8).untyped_storage()
+    # A view of the bytes would do but for autograd, which treats views apart.
+    tensor: torch.Tensor = torch.empty(0, dtype=dtype).set_(storage, 0, size, plain.stride())
+    return tensor

@@ -1,0 +1,32 @@
+"""How urgent a collective is: torch's calls have no argument for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+__all__ = ["current_priority", "priority"]
+
+_level: ContextVar[int] = ContextVar("herringbone.priority", default=0)
+
+current_priority = _level.get
+"""The priority of what this thread starts now."""
+
+
+@contextlib.contextmanager
+def priority(level: int) -> Iterator[None]:
+    """Give the collectives that the body starts on this thread a priority, the same on all ranks.
+
+    Above 0 (the default) an operation is urgent: it overtakes ordinary ones that were started before it. Among messages
+    that wait for a socket the higher priority goes first. For example the gradients that the next step needs first::
+
+        def hook(state, bucket):                       # for DistributedDataParallel.register_comm_hook
+            with herringbone.torch.priority(1 if bucket.is_last() else 0):
+                return allreduce_hook(state, bucket)
+    """
+    token = _level.set(level)
+    try:
+        yield
+    finally:
+        _level.reset(token)
