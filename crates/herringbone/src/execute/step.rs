@@ -2,7 +2,7 @@
 
 use super::{
     operation::{Arrived, Io, Operation, Token},
-    prepare::{Kind, Loc, Operand, Prepared},
+    prepare::{Call, Kind, Loc, Operand, Prepared},
 };
 use crate::{
     core::{schedule::Form, wire::Kind as FrameKind},
@@ -219,19 +219,8 @@ impl Operation {
                     Some(kernel::Source { span: span(loc, form)?, form, merges })
                 }
                 Operand::Head { head, merges } => {
-                    let wanted = &prepared.heads[head as usize];
-                    let bytes = prepared.bytes(wanted.chunk, segment, wanted.form);
-                    let span = match self.arrived(segment, head) {
-                        Arrived::At(offset) | Arrived::Direct(offset) => {
-                            let endpoint = self.room.flows[wanted.peer as usize].endpoint;
-                            io.endpoints[endpoint as usize].payload(offset, bytes)?
-                        }
-                        _ => {
-                            let at = self.stage_at(segment) + wanted.offset;
-                            staging.span(at..at + bytes)
-                        }
-                    };
-                    Some(kernel::Source { span, form: wanted.form, merges })
+                    let form = prepared.heads[head as usize].form;
+                    Some(kernel::Source { span: self.message(segment, head, io)?, form, merges })
                 }
             }
         };
@@ -255,22 +244,11 @@ impl Operation {
                     io.endpoints[endpoint as usize].payload(self.place_of(segment, lane)?, into.len())
                 };
                 let places: Vec<Span<'_>> = spread.filter_map(place).collect();
-                let (dtype, op) = (prepared.call.dtype, prepared.call.op);
+                let Call { dtype, op, .. } = prepared.call;
                 if places.is_empty() {
                     return kernel::fold(dtype, op, into, form, sources, finish);
                 }
-                let items = into.len() / prepared.width(form);
-                let mut parts = sources.to_vec();
-                for start in (0..items).step_by(BLOCK_ITEMS) {
-                    let end = items.min(start + BLOCK_ITEMS);
-                    let range = |form| start * prepared.width(form)..end * prepared.width(form);
-                    for (part, source) in parts.iter_mut().zip(&*sources) {
-                        part.span = source.span.slice(range(source.form));
-                    }
-                    let result = into.slice(range(form));
-                    kernel::fold(dtype, op, result, form, &parts, finish);
-                    places.iter().for_each(|place| place.slice(range(form)).copy_from(result));
-                }
+                fold_into(&places, prepared, into, form, sources, finish);
             }
             None => {
                 let Some(into) = span(into, sources[0].form) else { return };
@@ -279,5 +257,44 @@ impl Operation {
                 }
             }
         }
+    }
+
+    /// A message that has arrived, where it lies.
+    fn message<'a>(&self, segment: u32, head: u32, io: &'a Io<'_>) -> Option<Span<'a>> {
+        let wanted = &self.prepared.heads[head as usize];
+        let bytes = self.prepared.bytes(wanted.chunk, segment, wanted.form);
+        match self.arrived(segment, head) {
+            Arrived::At(offset) | Arrived::Direct(offset) => {
+                let endpoint = self.room.flows[wanted.peer as usize].endpoint;
+                io.endpoints[endpoint as usize].payload(offset, bytes)
+            }
+            _ => {
+                let at = self.stage_at(segment) + wanted.offset;
+                Some(io.staging.segment().span(at..at + bytes))
+            }
+        }
+    }
+}
+
+/// A fold whose result goes to other places too, block by block, while it is in cache.
+fn fold_into(
+    places: &[Span<'_>],
+    prepared: &Prepared,
+    into: Span<'_>,
+    form: Form,
+    sources: &[kernel::Source<'_>],
+    finish: Option<u32>,
+) {
+    let items = into.len() / prepared.width(form);
+    let mut parts = sources.to_vec();
+    for start in (0..items).step_by(BLOCK_ITEMS) {
+        let end = items.min(start + BLOCK_ITEMS);
+        let range = |form| start * prepared.width(form)..end * prepared.width(form);
+        for (part, source) in parts.iter_mut().zip(sources) {
+            part.span = source.span.slice(range(source.form));
+        }
+        let result = into.slice(range(form));
+        kernel::fold(prepared.call.dtype, prepared.call.op, result, form, &parts, finish);
+        places.iter().for_each(|place| place.slice(range(form)).copy_from(result));
     }
 }
