@@ -35,7 +35,7 @@ pub const ONE_SHOT_BYTES: u64 = 4 << 10;
 pub const DOUBLING_BYTES: u64 = 32 << 10;
 
 /// The smallest buffer, in bytes, that is worth the way to the reducers and back.
-pub const REDUCTION_SERVER_BYTES: u64 = 64 << 10;
+pub const REDUCTION_SERVER_BYTES: u64 = 256 << 10;
 
 /// The most ranks that scatter and gather in a single stage, each with every other.
 pub const SHARDED_RANKS: u32 = 64;
