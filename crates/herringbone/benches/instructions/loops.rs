@@ -99,7 +99,7 @@ fn counter(first: &user_regs_struct, second: &user_regs_struct, third: &user_reg
     })
 }
 
-/// The ways out of a round; none if there are too many, or it is no plain loop.
+/// The ways out of a round, as many as there are breakpoints; none if more lead out of the loop, or it is no plain one.
 fn exits(process: Pid, round: &[user_regs_struct]) -> nix::Result<Option<Vec<Exit>>> {
     let mut found = Vec::new();
     for (position, registers) in round.iter().enumerate() {
@@ -116,8 +116,15 @@ fn exits(process: Pid, round: &[user_regs_struct]) -> nix::Result<Option<Vec<Exi
             _ => return Ok(None),
         }
     }
-    let leaves = found.iter().all(|(_, address)| round.iter().all(|at| at.rip != *address));
-    Ok((leaves && (1..=BREAKPOINTS).contains(&found.len())).then_some(found))
+    let addresses = || round.iter().map(|registers| registers.rip);
+    let (first, last) = (addresses().min(), addresses().max());
+    let stays = |(_, address): &Exit| Some(*address) >= first && Some(*address) <= last;
+    let leaving = found.iter().filter(|exit| !stays(exit)).count();
+    found.retain(|(_, address)| addresses().all(|at| at != *address));
+    // Detours go without a breakpoint first: the data, which is the same each time, decides whether they are taken.
+    found.sort_by_key(stays);
+    found.truncate(BREAKPOINTS);
+    Ok((1..=BREAKPOINTS).contains(&leaving).then_some(found))
 }
 
 /// Where a conditional jump does not go to.
