@@ -97,6 +97,7 @@ def stages():
         cargo_test_counts,
         **loom,
     )
+    yield Stage("instructions per operation", "cargo bench -p herringbone --bench instructions")
     yield Stage("Python tests", f"{sys.executable} -m pytest -q -ra python/tests tests/bench tests/docs", pytest_counts)
 
 

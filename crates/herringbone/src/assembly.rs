@@ -52,6 +52,7 @@ pub(crate) fn over(config: &Config, world: World) -> Result<Communicator> {
         transport,
         timeout: config.timeout,
         segment_bytes: if roster.settings.segment == u64::MAX { 0 } else { roster.settings.segment as usize },
+        manual_progress: config.manual_progress,
     };
     check_possible(&job, &shared)?;
     let staging = roster.settings.staging as usize;
@@ -94,10 +95,10 @@ pub(crate) fn assemble(
         linger: doors.linger,
     })?;
     let name = format!("hb-control-{}", job.rank);
-    let threads = vec![
-        std::thread::Builder::new().name(name).spawn(move || control.run())?,
-        node.drive_in_background(format!("hb-drive-{}", job.rank))?,
-    ];
+    let mut threads = vec![std::thread::Builder::new().name(name).spawn(move || control.run())?];
+    if !shared.manual_progress {
+        threads.push(node.drive_in_background(format!("hb-drive-{}", job.rank))?);
+    }
     let members = (0..job.world).collect();
     let (rank, timeout) = (job.rank, shared.timeout);
     let fabric = Fabric::new(job, node, commands, shared, threads);

@@ -41,6 +41,7 @@ pub(crate) struct Shared {
     pub(crate) transport: Option<Transport>,
     pub(crate) timeout: Duration,
     pub(crate) segment_bytes: usize,
+    pub(crate) manual_progress: bool,
 }
 
 /// One rank's handle on a group: every collective is a method of it, and every member has to call the same one.
@@ -350,6 +351,11 @@ impl Communicator {
     /// See [`ErrorKind`].
     pub fn execute(&self, request: Request) -> Result<()> {
         self.begin(request)?.wait()
+    }
+
+    /// Moves what can move, without waiting, and returns whether anything did; see [`Config::manual_progress`].
+    pub fn progress(&self) -> bool {
+        !self.fabric.is_forked() && self.fabric.node.turn()
     }
 
     fn issue(&self, request: Request, waits: bool) -> Result<Pending> {

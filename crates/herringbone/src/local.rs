@@ -63,6 +63,7 @@ fn assemble_local(config: &Config, id: u64, members: Vec<Member>) -> io::Result<
         transport: None,
         timeout: config.timeout,
         segment_bytes: config.segment_bytes,
+        manual_progress: config.manual_progress,
     };
     let job = |rank: u32| Job {
         id,

@@ -210,7 +210,8 @@ impl Node {
         }
     }
 
-    fn turn(&self) -> bool {
+    /// Moves what can move, unless another thread is at it. Returns whether anything did.
+    pub(crate) fn turn(&self) -> bool {
         match self.engine.try_lock() {
             Ok(mut engine) => {
                 let moved = engine.turn();

@@ -91,6 +91,7 @@ pub struct Config {
     pub(crate) timeout: Duration,
     pub(crate) staging_bytes: usize,
     pub(crate) segment_bytes: usize,
+    pub(crate) manual_progress: bool,
 }
 
 const STAGING_BYTES: usize = 64 << 20;
@@ -115,6 +116,7 @@ impl Config {
             timeout: TIMEOUT,
             staging_bytes: STAGING_BYTES,
             segment_bytes: 0,
+            manual_progress: false,
         }
     }
 
@@ -165,6 +167,36 @@ impl Config {
     /// leaves the choice to the engine.
     pub fn segment_bytes(mut self, bytes: usize) -> Self {
         self.segment_bytes = bytes;
+        self
+    }
+
+    /// Leaves it to the program to drive operations that nobody waits for: there is no background thread, and they move
+    /// only in [`Communicator::progress`](crate::Communicator::progress) and while the program waits for one of them. For
+    /// programs with a loop of their own, which then also decide on which thread, and how often, the engine works.
+    ///
+    /// From submitting an operation until it is over, progress has to be called again and again: other ranks need this
+    /// one's part of it. Between operations nothing has to be called. Connections and deaths of other ranks are still
+    /// watched by a thread, which moves no data.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), herringbone::Error> {
+    /// use herringbone::{Config, ReduceOp, Rendezvous};
+    /// let config = Config::new(0, 2, Rendezvous::Tcp(String::new())).manual_progress(true);
+    /// let ranks = herringbone::local_with(config)?;
+    /// let begun: Result<Vec<_>, _> =
+    ///     ranks.iter().map(|comm| comm.all_reduce_async(vec![1.0_f32; 3], ReduceOp::Sum)).collect();
+    /// let works = begun?;
+    /// while !works.iter().all(|work| work.is_done()) {
+    ///     ranks.iter().for_each(|comm| drop(comm.progress()));
+    /// }
+    /// for work in works {
+    ///     assert_eq!(work.wait()?, [2.0; 3]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn manual_progress(mut self, manual: bool) -> Self {
+        self.manual_progress = manual;
         self
     }
 

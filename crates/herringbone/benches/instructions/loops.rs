@@ -1,0 +1,154 @@
+//! Loops that a process runs at full speed, and whose instructions are counted all the same.
+//!
+//! Stepping stops the process at every instruction, which takes microseconds each. A loop that has gone round the same
+//! way a few times is run up to its exits instead, with the CPU's breakpoints there; how often it went round then
+//! follows from a register that changed by the same amount each time.
+
+use nix::{
+    libc::{self, user_regs_struct},
+    sys::{
+        ptrace,
+        wait::{WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
+use std::mem::{offset_of, take};
+
+/// How many rounds alike make a loop that is worth it.
+const ROUNDS: u32 = 4;
+/// The longest round, in instructions.
+const LONGEST: usize = 256;
+/// How many breakpoints the CPU has.
+const BREAKPOINTS: usize = 4;
+/// The longest instruction, in bytes.
+const INSTRUCTION: u64 = 15;
+
+/// The way that a process went, as far as it may be a loop.
+#[derive(Default)]
+pub(crate) struct Loops {
+    /// The registers before each instruction since the last jump back.
+    round: Vec<user_regs_struct>,
+    previous: Vec<user_regs_struct>,
+    alike: u32,
+}
+
+/// A way out of a loop: behind which instruction of a round, and where to.
+type Exit = (usize, u64);
+
+impl Loops {
+    /// Takes note of a step. If it ends a round of a loop, runs the loop to its end; returns where the process is then,
+    /// and how many instructions that took.
+    pub(crate) fn step(
+        &mut self,
+        process: Pid,
+        before: user_regs_struct,
+        after: user_regs_struct,
+    ) -> nix::Result<Option<(user_regs_struct, u64)>> {
+        self.round.push(before);
+        if after.rip > before.rip && self.round.len() < LONGEST {
+            return Ok(None);
+        }
+        let previous = std::mem::replace(&mut self.previous, take(&mut self.round));
+        let is_alike = previous.iter().map(|at| at.rip).eq(self.previous.iter().map(|at| at.rip));
+        self.alike = if is_alike { self.alike + 1 } else { 0 };
+        if self.alike < ROUNDS || after.rip != self.previous[0].rip {
+            return Ok(None);
+        }
+        self.alike = 0;
+        let Some(register) = counter(&previous[0], &self.previous[0], &after) else { return Ok(None) };
+        let Some(exits) = exits(process, &self.previous)? else { return Ok(None) };
+        let left = run_to(process, &exits)?;
+        let count = self.instructions(register, &exits, &after, &left);
+        Ok(Some((left, count.expect("a loop that counts ends after whole rounds"))))
+    }
+
+    /// How many instructions ran between the start of a round and an exit.
+    fn instructions(
+        &self,
+        register: usize,
+        exits: &[Exit],
+        from: &user_regs_struct,
+        to: &user_regs_struct,
+    ) -> Option<u64> {
+        let value = |registers: &user_regs_struct| general(registers)[register] as i64;
+        let start = value(&self.previous[0]);
+        let round = value(from).wrapping_sub(start);
+        exits.iter().filter(|(_, address)| *address == to.rip).find_map(|(position, _)| {
+            let part = value(self.previous.get(position + 1).unwrap_or(from)).wrapping_sub(start);
+            let whole = value(to).wrapping_sub(value(from)).wrapping_sub(part);
+            let is_whole = whole % round == 0 && whole / round >= 0;
+            is_whole.then(|| (whole / round) as u64 * self.previous.len() as u64 + *position as u64 + 1)
+        })
+    }
+}
+
+fn general(of: &user_regs_struct) -> [u64; 15] {
+    [
+        of.rax, of.rbx, of.rcx, of.rdx, of.rsi, of.rdi, of.rbp, of.r8, of.r9, of.r10, of.r11, of.r12, of.r13,
+        of.r14, of.r15,
+    ]
+}
+
+/// A register that changed by the same amount twice.
+fn counter(first: &user_regs_struct, second: &user_regs_struct, third: &user_regs_struct) -> Option<usize> {
+    let [first, second, third] = [first, second, third].map(general);
+    let change = |from: u64, to: u64| to.wrapping_sub(from);
+    (0..first.len()).find(|at| {
+        let changed = change(first[*at], second[*at]);
+        changed != 0 && changed == change(second[*at], third[*at])
+    })
+}
+
+/// The ways out of a round, as many as there are breakpoints; none if more lead out of the loop, or it is no plain one.
+fn exits(process: Pid, round: &[user_regs_struct]) -> nix::Result<Option<Vec<Exit>>> {
+    let mut found = Vec::new();
+    for (position, registers) in round.iter().enumerate() {
+        let at = registers.rip;
+        let next = round[(position + 1) % round.len()].rip;
+        match ptrace::read(process, at as ptrace::AddressType)?.to_le_bytes() {
+            [0x70..=0x7f, by, ..] => found.push((position, other(at + 2, i64::from(by as i8), next))),
+            [0x0f, 0x80..=0x8f, a, b, c, d, ..] => {
+                let by = i64::from(i32::from_le_bytes([a, b, c, d]));
+                found.push((position, other(at + 6, by, next)));
+            }
+            [0xeb | 0xe9, ..] => {}
+            _ if next > at && next <= at + INSTRUCTION => {}
+            _ => return Ok(None),
+        }
+    }
+    let addresses = || round.iter().map(|registers| registers.rip);
+    let (first, last) = (addresses().min(), addresses().max());
+    let stays = |(_, address): &Exit| Some(*address) >= first && Some(*address) <= last;
+    let leaving = found.iter().filter(|exit| !stays(exit)).count();
+    found.retain(|(_, address)| addresses().all(|at| at != *address));
+    // Detours go without a breakpoint first: the data, which is the same each time, decides whether they are taken.
+    found.sort_by_key(stays);
+    found.truncate(BREAKPOINTS);
+    Ok((1..=BREAKPOINTS).contains(&leaving).then_some(found))
+}
+
+/// Where a conditional jump does not go to.
+fn other(behind: u64, by: i64, next: u64) -> u64 {
+    if next == behind { behind.wrapping_add_signed(by) } else { behind }
+}
+
+/// Runs a process until it is at an exit.
+fn run_to(process: Pid, exits: &[Exit]) -> nix::Result<user_regs_struct> {
+    let write = |register: usize, value: u64| {
+        let offset = offset_of!(libc::user, u_debugreg) + register * size_of::<u64>();
+        ptrace::write_user(process, offset as ptrace::AddressType, value as libc::c_long)
+    };
+    let mut enabled = 0;
+    for (number, (_, address)) in exits.iter().enumerate() {
+        write(number, *address)?;
+        enabled |= 1 << (2 * number);
+    }
+    write(7, enabled)?;
+    ptrace::cont(process, None)?;
+    match waitpid(process, None)? {
+        WaitStatus::Stopped(_, nix::sys::signal::Signal::SIGTRAP) => {}
+        ended => panic!("a loop ended with {ended:?}"),
+    }
+    write(7, 0)?;
+    ptrace::getregs(process)
+}

@@ -1,0 +1,46 @@
+//! Ranks that are driven by hand.
+
+use herringbone::{Communicator, Config, ReduceOp, Rendezvous};
+use std::time::Duration;
+
+fn by_hand(size: u32) -> Vec<Communicator> {
+    let config = Config::new(0, size, Rendezvous::Tcp(String::new())).manual_progress(true);
+    herringbone::local_with(config).unwrap()
+}
+
+/// One thread can be all ranks of a world.
+#[test]
+fn one_thread_drives_several_ranks() {
+    let ranks = by_hand(3);
+    for count in [1, 1000, 300_000] {
+        let begin = |comm: &Communicator| comm.all_reduce_async(vec![2_i64; count], ReduceOp::Sum).unwrap();
+        let works: Vec<_> = ranks.iter().map(begin).collect();
+        while !works.iter().all(|work| work.is_done()) {
+            let moved = ranks.iter().filter(|comm| comm.progress()).count();
+            assert!(moved > 0 || works.iter().all(|work| work.is_done()), "{count} elements are stuck");
+        }
+        for work in works {
+            assert_eq!(work.wait().unwrap(), vec![6; count]);
+        }
+    }
+    assert!(!ranks.iter().any(Communicator::progress), "nothing is left to do");
+}
+
+/// Without progress nothing moves, and whoever waits for an operation still drives it.
+#[test]
+fn nothing_drives_but_the_program() {
+    let ranks = by_hand(2);
+    let mut values = [[1.0_f32; 4]; 2];
+    let (first, second) = values.split_at_mut(1);
+    let works = ranks.iter().map(|comm| comm.all_reduce_async(vec![1.0_f32; 4], ReduceOp::Sum).unwrap());
+    let works: Vec<_> = works.collect();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(works.iter().all(|work| !work.is_done()));
+    std::thread::scope(|scope| {
+        for (comm, values) in ranks.iter().zip([&mut first[0], &mut second[0]]) {
+            scope.spawn(|| comm.all_reduce(values, ReduceOp::Sum).unwrap());
+        }
+    });
+    assert_eq!(values, [[2.0; 4]; 2]);
+    assert!(works.iter().all(|work| work.is_done()), "operations end in order");
+}
