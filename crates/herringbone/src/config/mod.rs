@@ -187,7 +187,9 @@ impl Config {
     ///     ranks.iter().map(|comm| comm.all_reduce_async(vec![1.0_f32; 3], ReduceOp::Sum)).collect();
     /// let works = begun?;
     /// while !works.iter().all(|work| work.is_done()) {
-    ///     ranks.iter().for_each(|comm| drop(comm.progress()));
+    ///     for comm in &ranks {
+    ///         comm.progress();
+    ///     }
     /// }
     /// for work in works {
     ///     assert_eq!(work.wait()?, [2.0; 3]);
