@@ -10,6 +10,7 @@ use crate::{
     execute::{
         operation::{Identity, Io, OpKey, Operation},
         prepare::{Call, Prepared},
+        staging::Part,
     },
     sys::region::Region,
     transport::Broken,
@@ -139,7 +140,7 @@ impl Engine {
         };
         let memory = self
             .staging
-            .take(prepared.staging_bytes(), true)
+            .take(prepared.staging_bytes(), Part::Either)
             .ok_or(Broken::Protocol("more than its share of memory"))?;
         let queued = Queued {
             id: Identity { group, generation, hash, fingerprint: told },
@@ -164,7 +165,13 @@ impl Engine {
                 at += 1;
                 continue;
             }
-            match self.can_start(at) {
+            let part = match (id.is_urgent(), stuck.iter().any(|(_, urgent)| !urgent)) {
+                (false, _) => Part::Common,
+                (true, false) => Part::Either,
+                // What an older operation waits for must not go to one that other ranks may issue only after that has ended.
+                (true, true) => Part::Urgent,
+            };
+            match self.can_start(at, part) {
                 Start::Later => {
                     stuck.push(class);
                     at += 1;
@@ -187,7 +194,7 @@ impl Engine {
         }
     }
 
-    fn can_start(&mut self, at: usize) -> Start {
+    fn can_start(&mut self, at: usize, part: Part) -> Start {
         let Queued { id, call, .. } = &self.queue[at];
         let (call, urgent) = (*call, id.is_urgent());
         let Some(group) = self.groups.get_mut(&id.group) else {
@@ -209,7 +216,7 @@ impl Engine {
             return Start::Later;
         }
         let bytes = prepared.staging_bytes();
-        match self.staging.take(bytes, urgent) {
+        match self.staging.take(bytes, part) {
             Some(memory) => Start::Now(memory, prepared),
             None if bytes > self.staging.most() => Start::Never(Error::config(
                 "HERRINGBONE_STAGING_BYTES",

@@ -13,14 +13,15 @@ use crate::core::{
 use std::ops::Range;
 
 /// Where all ranks share memory: all slots of the stages fit a core's cache.
-const MEMORY: Cutting = Cutting { parts: 1, message: 8 << 10..256 << 10, in_flight: 2 << 20, depth: 4 };
+const MEMORY: Cutting =
+    Cutting { segment: Size::Of(512 << 10), message: 8 << 10..256 << 10, in_flight: 2 << 20, depth: 4 };
 /// Between workers over links: all links are busy from the first message to the last, so messages can be large.
-const LINKS: Cutting = Cutting { parts: 16, message: 16 << 10..256 << 10, in_flight: 4 << 20, depth: 8 };
+const LINKS: Cutting =
+    Cutting { segment: Size::Part(16), message: 16 << 10..256 << 10, in_flight: 4 << 20, depth: 8 };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
-const SERVED: Cutting = Cutting { parts: 64, message: 16 << 10..32 << 10, in_flight: 640 << 10, depth: 10 };
+const SERVED: Cutting =
+    Cutting { segment: Size::Part(64), message: 16 << 10..32 << 10, in_flight: 640 << 10, depth: 10 };
 
-/// How large a stage's slots are together where ranks share memory.
-const SLOTS: usize = 512 << 10;
 /// The smallest and the largest messages that a user's wish for a segment can lead to.
 const LEAST_MESSAGE: usize = 4 << 10;
 const MOST_MESSAGE: usize = 1 << 20;
@@ -29,14 +30,22 @@ pub(crate) const LEAST_DEPTH: u32 = 4;
 
 #[derive(Debug)]
 struct Cutting {
-    /// How many segments a buffer is cut into, if their size allows.
-    parts: usize,
+    /// How large a segment is over the whole buffer, if its messages' size allows.
+    segment: Size,
     /// The bytes of a segment of one chunk, at least and at most.
     message: Range<usize>,
     /// How many bytes of an operation are in flight, by and large.
     in_flight: usize,
     /// How many segments of an operation are in flight between two ranks at most.
     depth: u32,
+}
+
+#[derive(Debug)]
+enum Size {
+    /// So many bytes.
+    Of(usize),
+    /// The buffer divided by this.
+    Part(usize),
 }
 
 /// Through what an operation's messages go.
@@ -60,7 +69,7 @@ pub(super) struct Segmentation {
 /// Names all constants that ranks and reducers have to agree on, for the fingerprint: builds that differ in one of them
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
-    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {SLOTS} {LEAST_DEPTH} {EAGER_BYTES} {INLINE_BYTES}")
+    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {LEAST_DEPTH} {EAGER_BYTES} {INLINE_BYTES}")
 }
 
 /// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none.
@@ -74,7 +83,10 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium) -
     let chunks = cut.chunks() as usize;
     let longest = (0..cut.chunks()).map(|chunk| cut.range(chunk, call.count, call.dtype.bytes()).len()).max();
     let longest = longest.unwrap_or(0);
-    let part = if medium == Medium::Memory { SLOTS / chunks } else { longest * width / cutting.parts };
+    let part = match cutting.segment {
+        Size::Of(bytes) => bytes / chunks,
+        Size::Part(of) => longest * width / of,
+    };
     let message = match wish {
         0 => part.clamp(cutting.message.start, cutting.message.end),
         bytes => (bytes / chunks).clamp(LEAST_MESSAGE, MOST_MESSAGE),

@@ -9,6 +9,17 @@ use std::{ops::Range, sync::Arc};
 /// The part of the pool that only urgent operations take, as a fraction of it.
 const URGENT_PART: usize = 8;
 
+/// Which part of the pool memory may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// What all operations take.
+    Common,
+    /// What only urgent ones take.
+    Urgent,
+    /// That, or if there is not enough, what all take.
+    Either,
+}
+
 /// A pool of slots in one segment. First fit at the lowest address: what was used last is used again, while it is in
 /// cache. A part of it is kept for urgent operations, so that they never wait for others' memory.
 #[derive(Debug)]
@@ -39,11 +50,13 @@ impl Staging {
     }
 
     /// Takes `bytes` from the pool, or nothing if there is no such stretch now.
-    pub(crate) fn take(&mut self, bytes: usize, urgent: bool) -> Option<Range<usize>> {
-        if bytes == 0 {
-            return Some(0..0);
+    pub(crate) fn take(&mut self, bytes: usize, part: Part) -> Option<Range<usize>> {
+        match part {
+            _ if bytes == 0 => Some(0..0),
+            Part::Common => self.common.take(bytes),
+            Part::Urgent => self.urgent.take(bytes),
+            Part::Either => self.urgent.take(bytes).or_else(|| self.common.take(bytes)),
         }
-        self.common.take(bytes).or_else(|| urgent.then(|| self.urgent.take(bytes)).flatten())
     }
 
     /// Gives back what `take` gave.
@@ -68,26 +81,34 @@ mod tests {
     fn what_is_given_back_is_whole_again() {
         let mut staging = staging();
         let whole = staging.most();
-        let taken: Vec<_> = (1..20).map(|i| staging.take(i * 64, false).unwrap()).collect();
+        let taken: Vec<_> = (1..20).map(|i| staging.take(i * 64, Part::Common).unwrap()).collect();
         for pair in taken.windows(2) {
             assert_eq!(pair[0].end, pair[1].start);
         }
-        assert_eq!(staging.take(whole, false), None);
+        assert_eq!(staging.take(whole, Part::Common), None);
         for range in taken.iter().step_by(2).chain(taken.iter().skip(1).step_by(2)) {
             staging.give_back(range.clone());
         }
-        assert_eq!(staging.take(whole, false), Some(4096..4096 + whole));
+        assert_eq!(staging.take(whole, Part::Common), Some(4096..4096 + whole));
     }
 
     #[test]
     fn urgent_operations_find_memory_when_others_do_not() {
         let mut staging = staging();
-        let common = staging.take(staging.most(), false).unwrap();
-        assert_eq!(staging.take(64, false), None);
-        let urgent = staging.take(64, true).unwrap();
+        let common = staging.take(staging.most(), Part::Common).unwrap();
+        assert_eq!(staging.take(64, Part::Common), None);
+        let urgent = staging.take(64, Part::Urgent).unwrap();
         assert_eq!(urgent.start, common.end);
-        staging.give_back(urgent);
+        staging.give_back(urgent.clone());
         staging.give_back(common);
-        assert_eq!(staging.take(64, true), Some(4096..4160));
+        assert_eq!(staging.take(64, Part::Either), Some(urgent));
+    }
+
+    #[test]
+    fn what_is_too_large_for_the_urgent_part_comes_from_the_common_one_only_if_it_may() {
+        let mut staging = staging();
+        let large = staging.most() / 2;
+        assert_eq!(staging.take(large, Part::Urgent), None);
+        assert_eq!(staging.take(large, Part::Either), Some(4096..4096 + large));
     }
 }
