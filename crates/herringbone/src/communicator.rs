@@ -324,8 +324,7 @@ impl Communicator {
         input: Region,
         output: Region,
     ) -> Result<()> {
-        let request = Request { collective, dtype, op, count, priority: 0, input, output, timeout: None };
-        self.issue(request, true)?.wait()
+        self.execute(Request { collective, dtype, op, count, priority: 0, input, output, timeout: None })
     }
 
     /// Issues an operation on regions and returns at once. The regions must not be touched until it is over.
@@ -333,7 +332,7 @@ impl Communicator {
     /// # Errors
     /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn submit(&self, request: Request) -> Result<Pending> {
-        self.issue(request, false)
+        self.fabric.node.submit(&self.checked(request)?, false)
     }
 
     /// As [`submit`](Self::submit), for a thread that waits for the operation next and so drives it: no other thread is told
@@ -342,7 +341,7 @@ impl Communicator {
     /// # Errors
     /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn begin(&self, request: Request) -> Result<Pending> {
-        self.issue(request, true)
+        self.fabric.node.submit(&self.checked(request)?, true)
     }
 
     /// Issues an operation on regions and waits for it.
@@ -350,7 +349,7 @@ impl Communicator {
     /// # Errors
     /// See [`ErrorKind`].
     pub fn execute(&self, request: Request) -> Result<()> {
-        self.begin(request)?.wait()
+        self.fabric.node.run(&self.checked(request)?)
     }
 
     /// Moves what can move, without waiting, and returns whether anything did; see [`Config::manual_progress`].
@@ -358,15 +357,14 @@ impl Communicator {
         !self.fabric.is_forked() && self.fabric.node.turn()
     }
 
-    fn issue(&self, request: Request, waits: bool) -> Result<Pending> {
+    fn checked(&self, request: Request) -> Result<Issue> {
         self.check_usable()?;
         self.check_request(&request).map_err(|error| error.at(self.rank()))?;
         let Request { collective, dtype, op, count, priority, input, output, timeout } = request;
         let timeout =
             timeout.unwrap_or_else(|| *self.group.timeout.lock().unwrap_or_else(PoisonError::into_inner));
         let call = Call { collective, dtype, op, count };
-        let issue = Issue { group: self.group.number, call, priority, input, output, timeout: Some(timeout) };
-        self.fabric.node.submit(issue, waits)
+        Ok(Issue { group: self.group.number, call, priority, input, output, timeout: Some(timeout) })
     }
 
     fn check_usable(&self) -> Result<()> {

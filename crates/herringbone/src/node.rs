@@ -6,13 +6,15 @@
 //! is submitted and nobody drives, or left by whoever drove, and never otherwise.
 
 use crate::{
-    Result,
+    Error, ErrorKind, Result,
     engine::{
         Engine, Event,
         begin::{Issue, Refused},
         links::Haste,
         stats::Stats,
+        straight::Begun,
     },
+    execute::straight::Pace,
     sys::{doorbell, doorbell::Bell, segment::Segment},
     transport::shm,
     work::{Completion, Pending},
@@ -32,6 +34,8 @@ use std::{
 
 /// Turns before yielding, when there is a core for every rank of the host, and when there is not.
 const SPINS: [u32; 2] = [50, 2];
+/// Looks for the next message of a straight run before yielding, likewise.
+const TRIES: [u32; 2] = [1000, 4];
 /// Turns that are taken without letting go of the engine.
 const AT_ONCE: u32 = 10;
 /// The longest sleep: a bound on what a lost wake-up could cost.
@@ -70,6 +74,7 @@ pub(crate) struct Node {
     bell: Arc<Bell>,
     segment: Arc<Segment>,
     spins: u32,
+    tries: u32,
     role: Mutex<Role>,
     /// Told when an operation ended, or the poller is free.
     changed: Condvar,
@@ -110,6 +115,7 @@ impl Node {
             poller,
             bell,
             spins: SPINS[usize::from(ranks_here > cores)],
+            tries: TRIES[usize::from(ranks_here > cores)],
             role: Mutex::default(),
             changed: Condvar::new(),
             work: Condvar::new(),
@@ -132,7 +138,31 @@ impl Node {
     }
 
     fn lock(&self) -> MutexGuard<'_, Engine> {
+        self.interrupted(self.lock_as_is())
+    }
+
+    /// Looks for what has taken too long. That can not be a straight run: in time it is an operation like any other.
+    pub(crate) fn tick(&self, now: Instant) {
+        let mut engine = self.lock_as_is();
+        engine.tick(now);
+        self.aftermath(engine);
+    }
+
+    /// The engine, unless another thread has it.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
+        self.engine.try_lock().ok().map(|engine| self.interrupted(engine))
+    }
+
+    /// The engine, with a straight run that may be going on in it.
+    fn lock_as_is(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn interrupted<'a>(&self, mut engine: MutexGuard<'a, Engine>) -> MutexGuard<'a, Engine> {
+        if engine.interrupt().is_some() {
+            self.idle.store(false, Ordering::SeqCst);
+        }
+        engine
     }
 
     fn aftermath(&self, mut engine: MutexGuard<'_, Engine>) {
@@ -159,12 +189,64 @@ impl Node {
     }
 
     /// Issues an operation. Unless the caller is about to wait for it, the background thread is told.
-    pub(crate) fn submit(self: &Arc<Self>, issue: Issue, waits: bool) -> Result<Pending> {
-        let completion = self.issue(&issue)?;
+    pub(crate) fn submit(self: &Arc<Self>, issue: &Issue, waits: bool) -> Result<Pending> {
+        let completion = self.issue(issue)?;
         if !waits && !completion.is_done() {
             self.leave_to_background();
         }
         Ok(Pending { node: self.clone(), completion })
+    }
+
+    /// Runs an operation for a thread that waits for it: straight through if it is small and nothing else is under way.
+    pub(crate) fn run(self: &Arc<Self>, issue: &Issue) -> Result<()> {
+        let mut engine = self.lock();
+        let begun = engine.begin_straight(issue);
+        if let Ok(Begun::Straight) = begun {
+            return self.run_straight(engine);
+        }
+        self.aftermath(engine);
+        match begun {
+            Ok(Begun::Ordinary(completion)) => self.wait_for(completion),
+            Err(Refused::Failed(error)) => Err(error),
+            _ => self.submit(issue, true)?.wait(),
+        }
+    }
+
+    fn wait_for(self: &Arc<Self>, completion: Arc<Completion>) -> Result<()> {
+        self.idle.store(false, Ordering::SeqCst);
+        Pending { node: self.clone(), completion }.wait()
+    }
+
+    fn run_straight<'a>(self: &'a Arc<Self>, mut engine: MutexGuard<'a, Engine>) -> Result<()> {
+        let (mut tries, mut yielded) = (0, 0);
+        let completion = loop {
+            match engine.run_straight() {
+                Pace::Done => {
+                    self.aftermath(engine);
+                    return Ok(());
+                }
+                Pace::Waiting if tries < self.tries => {
+                    tries += 1;
+                    std::hint::spin_loop();
+                }
+                Pace::Waiting if yielded < yields(Haste::Memory) => {
+                    let Some(completion) = engine.follow_straight() else { continue };
+                    drop(engine);
+                    std::thread::yield_now();
+                    (tries, yielded) = (0, yielded + 1);
+                    engine = self.lock_as_is();
+                    if !engine.is_straight(&completion) {
+                        break Some(completion);
+                    }
+                }
+                Pace::Waiting | Pace::Stuck => break engine.interrupt(),
+            }
+        };
+        self.aftermath(engine);
+        match completion {
+            Some(completion) => self.wait_for(completion),
+            None => Err(Error::new(ErrorKind::Closed)),
+        }
     }
 
     /// Has the background thread drive, unless somebody does, who will look again before leaving.
@@ -212,20 +294,16 @@ impl Node {
 
     /// Moves what can move, unless another thread is at it. Returns whether anything did.
     pub(crate) fn turn(&self) -> bool {
-        match self.engine.try_lock() {
-            Ok(mut engine) => {
-                let moved = engine.turn();
-                self.aftermath(engine);
-                moved
-            }
-            Err(_) => false,
-        }
+        let Some(mut engine) = self.try_lock() else { return false };
+        let moved = engine.turn();
+        self.aftermath(engine);
+        moved
     }
 
     /// Takes turns until something moves, up to as many as may be taken before others have to get a chance. Returns
     /// whether anything moved, and what can be expected if not.
     fn turns(&self, most: u32) -> (bool, Option<Haste>) {
-        let Ok(mut engine) = self.engine.try_lock() else { return (false, None) };
+        let Some(mut engine) = self.try_lock() else { return (false, None) };
         let moved = (0..most).any(|_| engine.turn());
         let haste = engine.haste();
         self.aftermath(engine);

@@ -48,6 +48,11 @@ pub const fn cells_words(capacity: usize) -> usize {
     capacity * CELL_WORDS
 }
 
+/// Where the words of a message in cell `position` begin, counted in words from the first cell.
+pub const fn message_at(position: usize) -> usize {
+    position * CELL_WORDS + 1
+}
+
 /// The sending end.
 pub struct Producer<C, T> {
     cells: C,
@@ -102,6 +107,11 @@ where
         true
     }
 
+    /// The number of the cell that the next message goes to.
+    pub fn position(&self) -> usize {
+        position(self.capacity, self.sent)
+    }
+
     /// Whether [`try_push`](Self::try_push) would send now. Looks at the partner's tail only when the ring is full as
     /// far as known.
     pub fn has_room(&mut self) -> bool {
@@ -129,19 +139,32 @@ where
         Consumer { cells, tail, capacity, taken: 0 }
     }
 
-    /// Takes the next message, if there is one: copies it into `into` and returns it.
-    ///
-    /// What this end did before comes before whatever the other end does with the [room](Producer::has_room) that this
-    /// makes; so a slot that belongs to the cell may be used until its message is taken.
-    pub fn try_pop<'a>(&mut self, into: &'a mut [u64; MESSAGE_WORDS]) -> Option<&'a [u64]> {
+    /// The next message, if there is one, copied into `into`. It stays the next until it is [taken](Self::take).
+    pub fn peek<'a>(&self, into: &'a mut [u64; MESSAGE_WORDS]) -> Option<&'a [u64]> {
         let cell = cell(&self.cells, self.capacity, self.taken);
         let len = self.next_len(cell)?;
         for (value, word) in into[..len].iter_mut().zip(&cell[1..]) {
             *value = word.load(Ordering::Relaxed);
         }
-        self.taken += 1;
-        self.tail[0].store(self.taken, Ordering::Release);
         Some(&into[..len])
+    }
+
+    /// Goes on to the message after the next. Returns whether the next one was there; else nothing changes.
+    ///
+    /// What this end did before comes before whatever the other end does with the [room](Producer::has_room) that this
+    /// makes; so a slot that belongs to the cell may be used until its message is taken.
+    pub fn take(&mut self) -> bool {
+        let there = self.has_message();
+        if there {
+            self.taken += 1;
+            self.tail[0].store(self.taken, Ordering::Release);
+        }
+        there
+    }
+
+    /// The number of the next message's cell.
+    pub fn position(&self) -> usize {
+        position(self.capacity, self.taken)
     }
 
     /// Whether there is a message; what a sleeper checks after it has announced its sleep.
@@ -167,8 +190,13 @@ fn capacity(cells: &[AtomicU64], tail: &[AtomicU64]) -> u64 {
 
 /// The cell of the message after `before` others.
 fn cell(cells: &[AtomicU64], capacity: u64, before: u64) -> &[AtomicU64] {
-    let start = (before & (capacity - 1)) as usize * CELL_WORDS;
+    let start = position(capacity, before) * CELL_WORDS;
     &cells[start..start + CELL_WORDS]
+}
+
+/// The number of the cell of the message after `before` others.
+fn position(capacity: u64, before: u64) -> usize {
+    (before & (capacity - 1)) as usize
 }
 
 #[cfg(all(test, not(loom)))]
@@ -202,11 +230,12 @@ mod tests {
             for n in 0..MESSAGES {
                 let message = loop {
                     if consumer.has_message() {
-                        break consumer.try_pop(&mut room).unwrap();
+                        break consumer.peek(&mut room).unwrap();
                     }
                     thread::yield_now();
                 };
                 assert_eq!(message, &[n; MESSAGE_WORDS][..n as usize % 16]);
+                assert!(consumer.take());
             }
         });
         assert!(!consumer.has_message());
@@ -218,12 +247,18 @@ mod tests {
         let mut producer = Producer::new(Arc::clone(&cells), Arc::clone(&tail));
         let mut consumer = Consumer::new(cells, tail);
         let mut room = [0; MESSAGE_WORDS];
+        let mut pop = |consumer: &mut Consumer<_, _>| {
+            let message = consumer.peek(&mut room).map(<[u64]>::to_vec);
+            assert_eq!(consumer.take(), message.is_some());
+            message
+        };
         assert!(producer.try_push(&[1]) && producer.try_push(&[]) && !producer.try_push(&[3]));
-        assert_eq!(consumer.try_pop(&mut room), Some(&[1][..]));
+        assert_eq!(pop(&mut consumer), Some(vec![1]));
         assert!(producer.try_push(&[3]) && !producer.has_room());
-        assert_eq!(consumer.try_pop(&mut room), Some(&[][..]));
-        assert_eq!(consumer.try_pop(&mut room), Some(&[3][..]));
-        assert_eq!(consumer.try_pop(&mut room), None);
+        assert_eq!(pop(&mut consumer), Some(vec![]));
+        assert_eq!(pop(&mut consumer), Some(vec![3]));
+        assert_eq!(pop(&mut consumer), None);
+        assert!(producer.has_room());
     }
 
     #[test]
@@ -246,10 +281,28 @@ mod tests {
         let mut room = [0; MESSAGE_WORDS];
         for stamp in [2 << 4, u64::MAX, 15] {
             cells[0].store(stamp, Ordering::Relaxed);
-            assert_eq!(consumer.try_pop(&mut room), None);
+            assert_eq!(consumer.peek(&mut room), None);
+            assert!(!consumer.take());
         }
         cells[0].store(1 << 4 | 15, Ordering::Relaxed);
-        assert_eq!(consumer.try_pop(&mut room).unwrap().len(), MESSAGE_WORDS);
+        assert_eq!(consumer.peek(&mut room).unwrap().len(), MESSAGE_WORDS);
+    }
+
+    #[test]
+    fn a_message_stays_where_its_position_says_until_it_is_taken() {
+        let (cells, tail) = (zeroes(cells_words(2)), zeroes(1));
+        let mut producer = Producer::new(Arc::clone(&cells), Arc::clone(&tail));
+        let mut consumer = Consumer::new(Arc::clone(&cells), tail);
+        let mut room = [0; MESSAGE_WORDS];
+        for n in 1..=5 {
+            assert_eq!(producer.position(), consumer.position());
+            assert!(producer.try_push(&[n]));
+            for _ in 0..2 {
+                assert_eq!(consumer.peek(&mut room), Some(&[n][..]));
+                assert_eq!(cells[message_at(consumer.position())].load(Ordering::Relaxed), n);
+            }
+            assert!(consumer.take());
+        }
     }
 
     #[test]

@@ -32,8 +32,10 @@ fn push(to: &mut Sender, message: &[u64]) {
 fn pop(from: &mut Receiver) -> Vec<u64> {
     let mut room = [0; MESSAGE_WORDS];
     loop {
-        if let Some(message) = from.try_pop(&mut room) {
-            return message.to_vec();
+        if let Some(message) = from.peek(&mut room) {
+            let message = message.to_vec();
+            assert!(from.take());
+            return message;
         }
         thread::yield_now();
     }
@@ -138,9 +140,8 @@ fn sleep_until_all_is_heard(publishers: usize) {
     }
     let (flag, bell) = &*sleeper;
     let mut missing = publishers;
-    let mut room = [0; MESSAGE_WORDS];
     let mut all_heard = || {
-        missing -= rings.iter_mut().map(|from| usize::from(from.try_pop(&mut room).is_some())).sum::<usize>();
+        missing -= rings.iter_mut().map(|from| usize::from(from.take())).sum::<usize>();
         missing == 0
     };
     while !all_heard() {

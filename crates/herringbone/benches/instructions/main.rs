@@ -57,7 +57,7 @@ fn compare(update: bool) -> ExitCode {
             baseline.keep(case, &build, cost);
         }
         let verdict = baseline.judge(case, &build, cost);
-        println!("  {case:<18} {verdict}");
+        println!("  {case:<24} {verdict}");
         failed |= matches!(verdict, Verdict::Differs { .. });
     }
     if update {
@@ -80,7 +80,7 @@ fn measure(number: usize, case: &Case) -> Cost {
             let empty = counted.instructions[0];
             // The control threads look at the engine ten times a second, which makes some operations cost more.
             let least = counted.instructions[1..].iter().min().expect("operations that were counted") - empty;
-            Cost { instructions: Some(least / u64::from(case.ranks)), allocations: counted.allocations }
+            Cost { instructions: Some(least / case.counted_ranks()), allocations: counted.allocations }
         }
         Err(Untraceable { problem, allocations }) => {
             println!("  NOT COUNTED: {problem}; only allocations are compared");

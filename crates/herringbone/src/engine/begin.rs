@@ -63,6 +63,25 @@ pub(crate) struct Queued {
     given_up: bool,
 }
 
+impl Queued {
+    pub(super) fn new(
+        id: Identity,
+        issue: &Issue,
+        completion: Option<Arc<Completion>>,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            id,
+            call: issue.call,
+            buffers: Some((issue.input.clone(), issue.output.clone())),
+            completion,
+            issued: Instant::now(),
+            timeout: issue.timeout.unwrap_or(timeout),
+            given_up: false,
+        }
+    }
+}
+
 /// Whether a queued operation can start.
 enum Start {
     Now(Range<usize>, Arc<Prepared>),
@@ -82,6 +101,17 @@ impl Engine {
     }
 
     fn try_issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
+        let (id, timeout) = self.agree(issue)?;
+        let completion = Arc::new(Completion::default());
+        self.queue.push_back(Queued::new(id, issue, Some(completion.clone()), timeout));
+        self.check_parked(id.group, id.fingerprint.sequence, id.hash);
+        self.start_queued();
+        self.flush();
+        Ok(completion)
+    }
+
+    /// Numbers a call and adds it to what this rank has issued. Returns also how long it may take if it does not say.
+    pub(super) fn agree(&mut self, issue: &Issue) -> Result<(Identity, Duration), Refused> {
         let group = self.groups.get_mut(&issue.group).ok_or_else(|| Error::new(ErrorKind::Closed))?;
         let me = group.settings.me;
         let planned = group.plan(issue.call, &mut self.stats).map_err(|error| error.at(me))?;
@@ -101,20 +131,8 @@ impl Engine {
             NotIssued::Failed(failed) => failure::error(&failed.cause).about(me, fingerprint).into(),
         })?;
         let (hash, generation) = (issued.hash, issued.generation);
-        let completion = Arc::new(Completion::default());
-        self.queue.push_back(Queued {
-            id: Identity { group: issue.group, generation, hash, fingerprint },
-            call: issue.call,
-            buffers: Some((issue.input.clone(), issue.output.clone())),
-            completion: Some(completion.clone()),
-            issued: Instant::now(),
-            timeout: issue.timeout.unwrap_or(group.settings.timeout),
-            given_up: false,
-        });
-        self.check_parked(issue.group, fingerprint.sequence, hash);
-        self.start_queued();
-        self.flush();
-        Ok(completion)
+        let id = Identity { group: issue.group, generation, hash, fingerprint };
+        Ok((id, group.settings.timeout))
     }
 
     /// A reducer begins the operation that a worker's first message announces.
@@ -179,10 +197,7 @@ impl Engine {
                 Start::Now(memory, prepared) => {
                     let Some(queued) = self.queue.remove(at) else { return };
                     let key = self.start(queued, memory, prepared);
-                    self.redeliver(|header| {
-                        (header.group, header.sequence, header.generation)
-                            == (id.group, id.fingerprint.sequence, id.generation)
-                    });
+                    self.redeliver(|header| id.is_of(header));
                     self.run(key);
                     self.fail_if_any_departed(key);
                 }

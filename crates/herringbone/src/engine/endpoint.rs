@@ -1,9 +1,16 @@
 //! Another process, as an engine sees it: its link, and what is owed on it.
 
 use crate::{
-    core::{session::lane::Credits, wire::Header},
+    core::{
+        session::lane::Credits,
+        wire::{Header, Kind},
+    },
     sys::{segment::Segment, span::Span},
-    transport::{Outgoing, Payload, shm::Body, shm::ShmLink, tcp::TcpLink},
+    transport::{
+        Broken, Outgoing, Payload,
+        shm::{Frame, Incoming, Next, ShmLink, Wanted},
+        tcp::TcpLink,
+    },
 };
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
@@ -104,9 +111,11 @@ impl Endpoint {
         credits > 0
     }
 
-    /// An eager slot here is empty again. Returns whether the sender should be told now rather than with the next frame.
-    pub(crate) fn owe(&mut self) -> bool {
-        self.credits.owe()
+    /// The eager slot that a frame took is free again.
+    pub(crate) fn emptied(&mut self, eager: bool) {
+        if eager && self.credits.owe() {
+            self.notice(Header::new(Kind::Credit, 0, 0, 0));
+        }
     }
 
     /// Whether the sender may be unable to send eager messages because of what is parked here.
@@ -122,7 +131,7 @@ impl Endpoint {
     pub(crate) fn notice(&mut self, mut header: Header) {
         self.stamp(&mut header);
         match &mut self.link {
-            Link::Shm(link) => link.send(&header, None),
+            Link::Shm(link) => link.send(&Frame::new(&header, None)),
             Link::Tcp(link) => {
                 let (fingerprint, payload) = (None, Payload::None);
                 link.send(Outgoing { header, fingerprint, payload, priority: 0, done: None }, true);
@@ -132,10 +141,10 @@ impl Endpoint {
     }
 
     /// Sends a message through shared memory.
-    pub(crate) fn send_shared(&mut self, mut header: Header, body: Option<Body>) {
-        self.stamp(&mut header);
+    pub(crate) fn send_shared(&mut self, frame: &mut Frame<'_>, index: u16, eager: bool) {
+        frame.address(index, eager, self.credits.settle());
         if let Link::Shm(link) = &mut self.link {
-            link.send(&header, body);
+            link.send(frame);
         }
     }
 
@@ -144,6 +153,46 @@ impl Endpoint {
         self.stamp(&mut frame.header);
         if let Link::Tcp(link) = &mut self.link {
             link.send(frame, false);
+        }
+    }
+
+    /// The next frame of a host-mate, if there is one. It stays the next until it is taken.
+    pub(crate) fn peek(&self) -> Result<Option<Incoming>, Broken> {
+        match &self.link {
+            Link::Shm(link) => link.peek(),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the next frame of a host-mate is this one. If so, it counts as seen, and is to be taken.
+    pub(crate) fn find(&mut self, wanted: &Wanted) -> Option<Result<usize, ()>> {
+        let Link::Shm(link) = &self.link else { return None };
+        match link.next_is(wanted) {
+            Next::None => None,
+            Next::Other => Some(Err(())),
+            Next::Wanted { at, eager, credits } => {
+                self.returned(credits);
+                self.emptied(eager);
+                Some(Ok(at))
+            }
+        }
+    }
+
+    /// Takes in the next frame of a host-mate if all it does is to return credits.
+    pub(crate) fn take_credits(&mut self) -> bool {
+        let Ok(Some((header, None))) = self.peek() else { return false };
+        let only_credits = header.kind == Kind::Credit;
+        if only_credits {
+            self.returned(header.credits);
+            self.take();
+        }
+        only_credits
+    }
+
+    /// Is done with the next frame of a host-mate, and what it carries.
+    pub(crate) fn take(&mut self) {
+        if let Link::Shm(link) = &mut self.link {
+            link.take();
         }
     }
 

@@ -70,6 +70,8 @@ pub(crate) struct Planned {
     program: Program,
     pub(crate) call: Call,
     prepared: Option<(u64, Arc<Prepared>)>,
+    /// Whether, as prepared, an operation may run straight through.
+    straight: bool,
 }
 
 /// A group.
@@ -195,6 +197,13 @@ impl Group {
         }
     }
 
+    /// What a call means, if it was prepared before and may run straight through, now that nothing else does.
+    pub(crate) fn straight(&self, call: &Call, links: u64) -> Option<&Arc<Prepared>> {
+        let idle = self.running.is_empty() && self.frozen.is_none() && self.unanswered.is_none();
+        let planned = self.known(call).filter(|_| idle).map(|at| &self.plans[at])?;
+        planned.is_prepared(links).filter(|_| planned.straight)
+    }
+
     fn keep(&mut self, planned: Planned, stats: &mut Stats) {
         self.recent = if self.plans.len() < PLANS_KEPT { self.plans.len() } else { self.oldest };
         self.by_call.insert(planned.call, self.recent);
@@ -277,6 +286,7 @@ impl Group {
             program,
             call,
             prepared: None,
+            straight: false,
         })
     }
 
@@ -313,6 +323,8 @@ impl Planned {
     ) -> Arc<Prepared> {
         let schedule = self.verified.schedule();
         let prepared = Arc::new(prepare::prepare(schedule, &self.program, me, self.call, sizing, shared));
+        self.straight =
+            self.verified.serial() && prepared.eager && prepared.peers.iter().all(|peer| peer.shared);
         self.prepared = Some((links, prepared.clone()));
         prepared
     }

@@ -14,6 +14,7 @@ use crate::{
         operation::{Arrived, Io},
         prepare::EAGER_BYTES,
     },
+    sys::span::Span,
     transport::{Broken, Destination, Inbox, Outgoing, Payload, shm::Body},
 };
 
@@ -25,19 +26,29 @@ const PARKED_MOST: usize = 1 << 16;
 /// A frame that came before its operation began here.
 #[derive(Debug)]
 pub(super) struct Parked {
-    endpoint: u32,
-    header: Header,
-    body: Content,
+    pub(super) endpoint: u32,
+    pub(super) header: Header,
+    pub(super) body: Content,
 }
 
 /// The payload of a frame that has arrived.
 #[derive(Debug)]
-enum Content {
+pub(super) enum Content {
     None,
     /// It is where it belongs.
     InPlace,
     Bytes(Vec<u8>),
-    Shared(Body),
+    Shared(Body<usize>),
+}
+
+impl Content {
+    /// The payload, if it has memory of its own.
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Content::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
 }
 
 /// What to do with a frame.
@@ -55,8 +66,7 @@ impl Engine {
     pub(super) fn receive_shared(&mut self, index: u32) -> bool {
         let mut moved = false;
         loop {
-            let Link::Shm(link) = &mut self.endpoints[index as usize].link else { return moved };
-            let result = match link.receive() {
+            let result = match self.endpoints[index as usize].peek() {
                 Ok(None) => return moved,
                 Ok(Some((header, body))) => {
                     self.frame(index, &header, body.map_or(Content::None, Content::Shared))
@@ -64,6 +74,7 @@ impl Engine {
                 Err(reason) => Err(reason),
             };
             moved = true;
+            self.endpoints[index as usize].take();
             if let Err(reason) = result {
                 self.broken(index, reason);
             }
@@ -115,7 +126,7 @@ impl Engine {
             Verdict::Deliver(key) => self.deliver(index, key, header, content),
             Verdict::Park => self.park(index, *header, content),
             Verdict::Discard => {
-                self.emptied(index, header);
+                self.endpoints[index as usize].emptied(header.eager);
                 Ok(())
             }
         }
@@ -177,8 +188,9 @@ impl Engine {
                     Content::Shared(Body::At(at)) => Ok(Arrived::At(at)),
                     Content::Shared(Body::Direct(at)) => Ok(Arrived::Direct(at)),
                     Content::Shared(Body::Placed) if is_mapped => Ok(Arrived::Placed),
-                    Content::Shared(Body::Inline(words)) => {
-                        to().write(&Body::bytes(&words)[..length]);
+                    Content::Shared(Body::Carried(at)) => {
+                        let carried = endpoint.payload(at, length);
+                        to().copy_from(carried.ok_or(Broken::Protocol("a message outside its segment"))?);
                         Ok(Arrived::Staged)
                     }
                     Content::Bytes(bytes) if bytes.len() == length => {
@@ -195,7 +207,7 @@ impl Engine {
                 Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
             operation.told(index, header, &mut io)?;
         }
-        self.emptied(index, header);
+        self.endpoints[index as usize].emptied(header.eager);
         self.run(key);
         Ok(())
     }
@@ -204,6 +216,14 @@ impl Engine {
         if self.parked.len() >= PARKED_MOST {
             return Err(Broken::Protocol("more early messages than there can be"));
         }
+        // What goes with a frame stays in its place only as long as the frame.
+        let body = match body {
+            Content::Shared(Body::Carried(at)) => {
+                let carried = self.endpoints[index as usize].payload(at, header.length as usize);
+                Content::Bytes(carried.map(Span::to_vec).unwrap_or_default())
+            }
+            body => body,
+        };
         self.parked.push(Parked { endpoint: index, header, body });
         let endpoint = &mut self.endpoints[index as usize];
         endpoint.parked += u16::from(header.eager);
@@ -216,13 +236,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    /// An eager slot is free again.
-    fn emptied(&mut self, index: u32, header: &Header) {
-        if header.eager && self.endpoints[index as usize].owe() {
-            self.endpoints[index as usize].notice(Header::new(Kind::Credit, 0, 0, 0));
-        }
     }
 
     /// Looks again at frames that came early.
@@ -373,7 +386,7 @@ impl Inbox for Reading<'_> {
             }
             Destination::Owned(bytes) => Content::Bytes(bytes),
             Destination::Skip if header.kind == Kind::Data => {
-                self.engine.emptied(self.endpoint, header);
+                self.engine.endpoints[self.endpoint as usize].emptied(header.eager);
                 return Ok(());
             }
             Destination::Skip => Content::None,

@@ -11,6 +11,7 @@ pub(crate) mod inbox;
 mod leave;
 pub(crate) mod links;
 pub(crate) mod stats;
+pub(crate) mod straight;
 pub(crate) mod table;
 
 use crate::{
@@ -24,6 +25,7 @@ use crate::{
         operation::{Identity, Io, OpKey, Progress, Token},
         prepare::{Call, Sizing},
         staging::Staging,
+        straight::Straight,
     },
     sys::heap::Heap,
     transport::Broken,
@@ -74,6 +76,8 @@ pub(crate) struct Engine {
     /// Whether this is a reducer: operations begin when a worker's first message comes.
     pub(crate) reduces: bool,
     ops: Table,
+    /// An operation that its waiter runs straight through; then there is no other.
+    straight: Option<Straight>,
     /// Operations that wait for links, memory or their turn, in the order in which they were issued.
     queue: VecDeque<Queued>,
     parked: Vec<Parked>,
@@ -104,6 +108,7 @@ impl Engine {
             events: Vec::new(),
             reduces,
             ops: Table::default(),
+            straight: None,
             queue: VecDeque::new(),
             parked: Vec::new(),
             links: 0,

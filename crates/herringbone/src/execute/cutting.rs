@@ -5,7 +5,7 @@
 //! enough to keep links busy while segments are folded and grants return, and less than a switch can hold when several
 //! ranks send to one.
 
-use super::prepare::{Call, EAGER_BYTES, INLINE_BYTES};
+use super::prepare::{Call, EAGER_BYTES};
 use crate::core::{
     collective::Collective,
     schedule::{Cut, Form, GRAIN},
@@ -69,7 +69,7 @@ pub(super) struct Segmentation {
 /// Names all constants that ranks and reducers have to agree on, for the fingerprint: builds that differ in one of them
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
-    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {LEAST_DEPTH} {EAGER_BYTES} {INLINE_BYTES}")
+    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {LEAST_DEPTH} {EAGER_BYTES}")
 }
 
 /// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none.

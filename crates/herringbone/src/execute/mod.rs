@@ -1,5 +1,7 @@
-//! Running a rank's program: compiled once, then a ready list over the segments in flight.
+//! Running a rank's program: compiled once, then a ready list over the segments in flight, or straight
+//! through if it is small.
 
+mod arrival;
 pub(crate) mod cutting;
 mod direct;
 mod needs;
@@ -8,3 +10,4 @@ pub(crate) mod prepare;
 pub(crate) mod room;
 pub(crate) mod staging;
 mod step;
+pub(crate) mod straight;

@@ -1,7 +1,7 @@
 //! A running operation: its segments in flight, and the one step function that runs its instructions.
 
 use super::{
-    prepare::{Head, Peer, Prepared},
+    prepare::{Peer, Prepared},
     room::{Flow, Room},
 };
 use crate::{
@@ -76,6 +76,12 @@ impl Identity {
     /// Whether it has memory of its own and overtakes others.
     pub(crate) fn is_urgent(&self) -> bool {
         self.fingerprint.priority > 0
+    }
+
+    /// Whether a frame is about this operation, as its sender counts.
+    pub(crate) fn is_of(&self, header: &Header) -> bool {
+        (header.group, header.sequence, header.generation)
+            == (self.group, self.fingerprint.sequence, self.generation)
     }
 
     /// Whether both are the same operation.
@@ -187,7 +193,15 @@ impl Operation {
 
     /// Begins: all links are up.
     pub(crate) fn start(&mut self, roster: &[u32], io: &mut Io<'_>) {
-        let prepared = self.prepared.clone();
+        self.furnish(roster);
+        self.invite(io);
+        (0..self.prepared.depth()).for_each(|segment| self.arm(segment));
+        self.begin_segments(io);
+    }
+
+    /// Makes room for what is counted.
+    pub(super) fn furnish(&mut self, roster: &[u32]) {
+        let prepared = &self.prepared;
         let stages = prepared.depth() as usize;
         self.room.waits.resize(stages * prepared.instrs.len(), 0);
         self.room.unsent.resize(stages * prepared.instrs.len(), 0);
@@ -196,22 +210,24 @@ impl Operation {
         for peer in &prepared.peers {
             let endpoint = roster[peer.rank as usize];
             let reducer = peer.rank >= prepared.workers;
-            let open = reducer || !self.is_worker || (peer.shared && !prepared.inline);
+            let open = reducer || !self.is_worker || (peer.shared && !prepared.eager);
             let window = Window::new(prepared.depth(), open);
             self.room.flows.push(Flow { endpoint, window, stable: !(reducer && self.is_worker) });
         }
-        if prepared.eager {
+    }
+
+    /// Allows the ranks that need it to send.
+    pub(super) fn invite(&self, io: &mut Io<'_>) {
+        if self.prepared.eager {
             let crowded = |endpoint: u32, io: &Io<'_>| io.endpoints[endpoint as usize].is_crowded();
-            (0..prepared.peers.len()).for_each(|at| {
-                if crowded(self.room.flows[at].endpoint, io) {
-                    self.open(|peer| peer.rank == prepared.peers[at].rank, io);
+            for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
+                if crowded(flow.endpoint, io) {
+                    self.open(|other| other.rank == peer.rank, io);
                 }
-            });
+            }
         } else {
-            self.open(|peer| !peer.shared && peer.rank < prepared.workers, io);
+            self.open(|peer| !peer.shared && peer.rank < self.prepared.workers, io);
         }
-        (0..prepared.depth()).for_each(|segment| self.arm(segment));
-        self.begin_segments(io);
     }
 
     /// Allows ranks to send me this operation's messages.
@@ -252,7 +268,7 @@ impl Operation {
     }
 
     /// Begins segments for which there is a free stage, here and with everyone that I send to.
-    fn begin_segments(&mut self, io: &Io<'_>) {
+    pub(super) fn begin_segments(&mut self, io: &Io<'_>) {
         let depth = self.prepared.depth();
         while self.begun < self.prepared.segments && self.begun < self.finished + depth {
             let room = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
@@ -319,7 +335,7 @@ impl Operation {
 
     /// Whether what I sent stays here until that rank says that it is done.
     fn keeps_slots_for(&self, peer: &Peer) -> bool {
-        peer.sends > 0 && ((peer.shared && !self.prepared.inline) || !self.is_worker)
+        peer.sends > 0 && ((peer.shared && !self.prepared.eager) || !self.is_worker)
     }
 
     /// Moves the window over finished segments and tells the others. Returns whether there is more to run.
@@ -347,7 +363,7 @@ impl Operation {
         let before = std::mem::replace(&mut self.told, self.finished);
         let (depth, segments) = (self.prepared.depth(), self.prepared.segments);
         for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
-            let in_place = peer.shared && !self.prepared.inline;
+            let in_place = peer.shared && !self.prepared.eager;
             let last = self.finished == segments && (in_place || (self.is_worker && self.with_reducers));
             if !peer.heads.is_empty() && (last || before + depth < segments) {
                 io.endpoints[flow.endpoint as usize].notice(self.grant());
@@ -394,53 +410,13 @@ impl Operation {
         }
         let prepared = self.prepared.clone();
         for (segment, instr, lane) in std::mem::take(&mut self.room.blocked) {
-            if self.send_lane(&prepared, segment, instr, lane, io) {
+            if self.send_lanes(&prepared, segment, instr, lane..lane + 1, io) == 1 {
                 self.handed_over(segment, instr);
             }
         }
     }
 
-    /// Where the payload of an arriving message goes in my staging memory.
-    pub(crate) fn place(&self, endpoint: u32, header: &Header) -> Result<usize, Broken> {
-        let (head, _) = self.expected(endpoint, header)?;
-        Ok(self.stage_at(header.segment) + head.offset)
-    }
-
-    /// The head that a frame is for, after all its numbers are checked against what the schedule says.
-    fn expected(&self, endpoint: u32, header: &Header) -> Result<(&Head, usize), Broken> {
-        let at = self.room.flows.iter().position(|flow| flow.endpoint == endpoint);
-        let head = at.and_then(|at| self.prepared.peers[at].heads.get(header.index as usize));
-        let Some(&head) = head else {
-            return Err(Broken::Protocol("a message that the schedule does not have"));
-        };
-        if header.segment < self.finished || header.segment >= self.finished + self.prepared.depth() {
-            return Err(Broken::Protocol("a message outside its window"));
-        }
-        let wanted = &self.prepared.heads[head as usize];
-        if header.length as usize != self.prepared.bytes(wanted.chunk, header.segment, wanted.form) {
-            return Err(Broken::Protocol("a message of the wrong length"));
-        }
-        Ok((wanted, self.stage(header.segment) * self.prepared.heads.len() + head as usize))
-    }
-
-    /// A message is here: `fetch` says where, given its place in my staging memory.
-    pub(crate) fn arrive(
-        &mut self,
-        endpoint: u32,
-        header: &Header,
-        fetch: impl FnOnce(usize) -> Result<Arrived, Broken>,
-    ) -> Result<(), Broken> {
-        let (head, at) = self.expected(endpoint, header)?;
-        if self.room.heads[at] != Arrived::No {
-            return Err(Broken::Protocol("a message that came before"));
-        }
-        let (instr, offset) = (head.instr, head.offset);
-        self.room.heads[at] = fetch(self.stage_at(header.segment) + offset)?;
-        self.satisfied(header.segment, instr);
-        Ok(())
-    }
-
-    fn satisfied(&mut self, segment: u32, instr: u32) {
+    pub(super) fn satisfied(&mut self, segment: u32, instr: u32) {
         let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
         let waits = &mut self.room.waits[at];
         *waits -= 1;

@@ -12,10 +12,9 @@ use crate::core::{
 };
 use std::ops::Range;
 
-/// Messages of at most this many bytes may go to a rank that has not issued the operation yet.
+/// Messages of at most this many bytes may go to a rank that has not issued the operation yet. Through shared memory they
+/// go with their frames.
 pub(crate) const EAGER_BYTES: usize = 4096;
-/// Messages of at most this many bytes travel inside a ring cell.
-pub(crate) const INLINE_BYTES: usize = crate::transport::INLINE_BYTES;
 
 /// What is asked for, as far as the program depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,6 +77,8 @@ pub(crate) struct Head {
     pub(crate) instr: u32,
     /// Who sends it: a position among [`Prepared::peers`].
     pub(crate) peer: u32,
+    /// Which of that rank's messages it is.
+    pub(crate) index: u16,
     pub(crate) chunk: Chunk,
     pub(crate) form: Form,
     /// Where it is kept in the stage's staging memory, when it does not stay with its sender.
@@ -152,7 +153,7 @@ pub(crate) struct Prepared {
     /// How many segments may be in flight.
     depth: u32,
     pub(crate) stage_bytes: usize,
-    pub(crate) inline: bool,
+    /// Whether messages are [eager](EAGER_BYTES).
     pub(crate) eager: bool,
     /// Per chunk: its elements in the input and in the output, empty where the buffer does not have it.
     input: Vec<Range<usize>>,
@@ -255,7 +256,6 @@ pub(crate) fn prepare(
         segments,
         depth,
         stage_bytes: 0,
-        inline: segments == 1 && message_bytes <= INLINE_BYTES,
         eager: segments == 1 && message_bytes <= EAGER_BYTES,
         input,
         output,
@@ -372,7 +372,7 @@ impl Compiler {
         }
         let reaches_shared = to.iter().any(|rank| self.out.peers[self.peer(*rank) as usize].shared);
         let in_place = matches!(from, Place::Slot(slot) if !self.rewritten[slot as usize]);
-        let copy = (reaches_shared && !in_place && !self.out.inline).then(|| {
+        let copy = (reaches_shared && !in_place && !self.out.eager).then(|| {
             let bytes = self.out.per_segment * self.out.width(form);
             reserve(&mut self.out, bytes)
         });
@@ -404,11 +404,12 @@ impl Compiler {
 
     fn head(&mut self, instr: u32, lane: u32, chunk: Chunk, form: Form) -> u32 {
         let peer = self.peer(lane) as usize;
-        let staged = !self.out.peers[peer].shared || self.out.inline;
+        let staged = !self.out.peers[peer].shared || self.out.eager;
         let bytes = if staged { self.out.per_segment * self.out.width(form) } else { 0 };
         let offset = reserve(&mut self.out, bytes);
         let head = self.out.heads.len() as u32;
-        self.out.heads.push(Head { instr, peer: peer as u32, chunk, form, offset });
+        let index = self.out.peers[peer].heads.len() as u16;
+        self.out.heads.push(Head { instr, peer: peer as u32, index, chunk, form, offset });
         self.out.peers[peer].heads.push(head);
         head
     }

@@ -11,12 +11,15 @@ use crate::{
         region::{Access, Region},
         span::Span,
     },
-    transport::{INLINE_BYTES, Outgoing, Payload, shm::Body},
+    transport::{
+        Outgoing, Payload,
+        shm::{Body, Frame},
+    },
 };
 use std::ops::Range;
 
 /// Sources of a fold for which no memory is allocated.
-const FEW: usize = 16;
+const FEW: usize = 8;
 /// How many elements are folded before the result is put elsewhere too, so that it is still in cache.
 const BLOCK_ITEMS: usize = 4096;
 
@@ -35,12 +38,8 @@ impl Operation {
                     });
                 }
                 let at = self.stage(segment) * prepared.instrs.len() + instr as usize;
-                self.room.unsent[at] = lanes.len() as u16;
-                for lane in lanes.clone() {
-                    if self.send_lane(prepared, segment, instr, lane, io) {
-                        self.room.unsent[at] -= 1;
-                    }
-                }
+                let sent = self.send_lanes(prepared, segment, instr, lanes.clone(), io);
+                self.room.unsent[at] = (lanes.len() - sent) as u16;
                 self.room.unsent[at] == 0
             }
             Kind::Recv { head, .. } if self.arrived(segment, *head) == Arrived::Placed => true,
@@ -96,8 +95,58 @@ impl Operation {
         }
     }
 
-    /// Sends one lane's message. Returns whether it is done with its source already.
-    pub(super) fn send_lane(
+    /// Sends a message to some of its receivers. Returns to how many of them it has gone; the others' lanes are told of later.
+    pub(super) fn send_lanes(
+        &mut self,
+        prepared: &Prepared,
+        segment: u32,
+        instr: u32,
+        lanes: Range<u32>,
+        io: &mut Io<'_>,
+    ) -> usize {
+        let carried = if prepared.eager { self.send_carried(prepared, instr, lanes.clone(), io) } else { 0 };
+        let mut others = 0;
+        for lane in lanes {
+            let endpoint = self.room.flows[prepared.lanes[lane as usize].peer as usize].endpoint;
+            if !prepared.eager || !io.endpoints[endpoint as usize].is_shared() {
+                others += usize::from(self.send_lane(prepared, segment, instr, lane, io));
+            }
+        }
+        carried + others
+    }
+
+    /// Sends an eager message to those receivers that share memory with this rank: it goes with its frame.
+    fn send_carried(&mut self, prepared: &Prepared, instr: u32, lanes: Range<u32>, io: &mut Io<'_>) -> usize {
+        let Kind::Send { from, form, .. } = &prepared.instrs[instr as usize].kind else { return 0 };
+        let mut blocked = std::mem::take(&mut self.room.blocked);
+        let mut sent = 0;
+        self.with(*from, *form, 0, io, |payload, io| {
+            let mut header = self.header(FrameKind::Data, 0);
+            header.length = payload.len() as u32;
+            let mut frame = Frame::new(&header, Some(Body::Carried(payload)));
+            for lane in lanes {
+                let to = prepared.lanes[lane as usize];
+                let flow = &self.room.flows[to.peer as usize];
+                let endpoint = &mut io.endpoints[flow.endpoint as usize];
+                if !endpoint.is_shared() {
+                    continue;
+                }
+                let eager = !flow.window.is_open();
+                if eager && !endpoint.take_eager() {
+                    blocked.push((0, instr, lane));
+                    continue;
+                }
+                endpoint.send_shared(&mut frame, to.index, eager);
+                io.stats.sent(endpoint, payload.len());
+                sent += 1;
+            }
+        });
+        self.room.blocked = blocked;
+        sent
+    }
+
+    /// Sends a message that is not carried to one of its receivers. Returns whether that is done with its source already.
+    fn send_lane(
         &mut self,
         prepared: &Prepared,
         segment: u32,
@@ -126,14 +175,13 @@ impl Operation {
         io.stats.sent(endpoint, header.length as usize);
         let range = self.range(*from, *form, segment);
         if endpoint.is_shared() {
-            let body = match (prepared.inline, copy, self.mapped.filter(|_| *direct)) {
+            let body = match (copy, self.mapped.filter(|_| *direct)) {
                 _ if self.place_of(segment, lane).is_some() => Body::Placed,
-                (true, ..) => self.inline(*from, *form, segment, io),
-                (false, _, Some(mapped)) => Body::Direct(mapped + range.start),
-                (false, Some(offset), None) => Body::At(self.stage_at(segment) + offset),
-                (false, None, None) => Body::At(range.start),
+                (_, Some(mapped)) => Body::Direct(mapped + range.start),
+                (Some(offset), None) => Body::At(self.stage_at(segment) + offset),
+                (None, None) => Body::At(range.start),
             };
-            io.endpoints[flow.endpoint as usize].send_shared(header, Some(body));
+            endpoint.send_shared(&mut Frame::new(&header, Some(body)), lane_to.index, header.eager);
             return true;
         }
         let token = Token { op: self.key, segment, instr };
@@ -148,16 +196,6 @@ impl Operation {
         let priority = self.id.fingerprint.priority;
         endpoint.send_stream(Outgoing { header, fingerprint, payload, priority, done: Some(token) });
         false
-    }
-
-    fn inline(&self, from: Loc, form: Form, segment: u32, io: &mut Io<'_>) -> Body {
-        let mut bytes = [0; INLINE_BYTES];
-        self.with(from, form, segment, io, |span, _| span.read(&mut bytes[..span.len()]));
-        let mut words = [0; INLINE_BYTES / 8];
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        Body::Inline(words)
     }
 
     fn region(&self, output: bool) -> Option<&Region> {

@@ -370,7 +370,7 @@ impl Control {
     }
 
     fn tick(&mut self, now: Instant) {
-        self.node.with(|engine| engine.tick(now));
+        self.node.tick(now);
         let late = self.broken.extract_if(.., |(_, since)| now.duration_since(*since) >= BROKEN_FOR);
         let late: Vec<u32> = late.map(|(endpoint, _)| endpoint).collect();
         for endpoint in late.into_iter().filter(|endpoint| !self.gone.contains_key(endpoint)) {

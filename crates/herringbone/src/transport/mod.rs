@@ -13,9 +13,6 @@ use crate::{
 };
 use std::ops::Range;
 
-/// The largest payload that travels inside a shared-memory frame.
-pub(crate) const INLINE_BYTES: usize = 80;
-
 /// Where the payload of an outgoing message lies.
 #[derive(Clone, Debug)]
 pub(crate) enum Payload {

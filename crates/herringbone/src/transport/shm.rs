@@ -1,8 +1,10 @@
-//! A link through shared memory: frames in rings, payloads left where their sender has them.
+//! A link through shared memory: frames in rings. Small payloads go with their frames, in the ring's cell or in a slot
+//! that belongs to it; others are left where their sender has them.
 
-use super::{Broken, INLINE_BYTES};
+use super::Broken;
 use crate::{
     core::wire::{Header, Kind},
+    execute::prepare::EAGER_BYTES,
     sys::{
         doorbell,
         doorbell::Bell,
@@ -21,10 +23,12 @@ use std::{
 const FRAME_WORDS: usize = 5;
 const CELL_WORDS: usize = ring::MESSAGE_WORDS;
 /// Cells per ring; one ring per ordered pair of ranks that share memory.
-const CELLS: usize = 64;
+const CELLS: usize = 16;
 const RING_BYTES: usize = ring::cells_words(CELLS) * WORD;
-
-const _: () = assert!((CELL_WORDS - FRAME_WORDS) * 8 == INLINE_BYTES);
+/// The largest payload that a cell holds beside the frame; up to [`EAGER_BYTES`] it goes into the cell's slot.
+const CELL_BYTES: usize = (CELL_WORDS - FRAME_WORDS) * WORD;
+/// A ring, and a slot for each of its cells.
+const LANE_BYTES: usize = RING_BYTES + CELLS * EAGER_BYTES;
 
 /// Where things lie in a process's segment: control words, then what its host-mates tell it, then its
 /// rings, its slots, and its user's buffers.
@@ -58,11 +62,12 @@ impl Layout {
 
     /// Where slots begin.
     pub(crate) fn pool_at(self) -> usize {
-        (self.rings_at() + self.mates * RING_BYTES).next_multiple_of(PAGE)
+        (self.lane_at(self.mates)).next_multiple_of(PAGE)
     }
 
-    fn rings_at(self) -> usize {
-        (PAGE + self.mates * TAIL_BYTES).next_multiple_of(PAGE)
+    /// Where what this process sends a host-mate begins: its ring, then the cells' slots.
+    fn lane_at(self, mate: usize) -> usize {
+        (PAGE + self.mates * TAIL_BYTES).next_multiple_of(PAGE) + mate * LANE_BYTES
     }
 
     /// The words in which this process tells a host-mate how far it has read.
@@ -73,7 +78,7 @@ impl Layout {
 
     /// The words of this process's ring to a host-mate.
     fn ring(self, mate: usize) -> Range<usize> {
-        let at = (self.rings_at() + mate * RING_BYTES) / WORD;
+        let at = self.lane_at(mate) / WORD;
         at..at + ring::cells_words(CELLS)
     }
 }
@@ -104,17 +109,55 @@ pub(crate) fn is_stamped(segment: &Segment, layout: Layout, job: u64, rank: u32,
 pub(crate) struct ShmLink {
     out: ring::Producer<Words, Words>,
     inn: ring::Consumer<Words, Words>,
+    mine: Arc<Segment>,
     theirs: Arc<Segment>,
+    /// Where the lanes of the two directions begin, each in its sender's segment.
+    out_at: usize,
+    inn_at: usize,
     bell: Arc<Bell>,
-    waiting: VecDeque<([u64; CELL_WORDS], usize)>,
+    waiting: VecDeque<Waiting>,
     unannounced: bool,
 }
 
-/// The payload of an incoming frame.
+/// A frame on its way out, made once for all who get it.
+#[derive(Debug)]
+pub(crate) struct Frame<'a> {
+    words: [u64; CELL_WORDS],
+    used: usize,
+    /// What goes into the cell's slot.
+    carried: Option<Span<'a>>,
+}
+
+impl<'a> Frame<'a> {
+    /// The header's length is the payload's.
+    pub(crate) fn new(header: &Header, body: Option<Body<Span<'a>>>) -> Self {
+        let (words, used) = pack(header, body.as_ref());
+        let carried = match body {
+            Some(Body::Carried(payload)) if payload.len() > CELL_BYTES => Some(payload),
+            _ => None,
+        };
+        Self { words, used, carried }
+    }
+
+    /// Says what differs from one receiver to the next.
+    pub(crate) fn address(&mut self, index: u16, eager: bool, credits: u16) {
+        self.words[0] = self.words[0] & !VARIABLE | variable(eager, credits);
+        self.words[4] = self.words[4] & u64::from(u32::MAX) | u64::from(index) << 32;
+    }
+}
+
+/// A frame that found no room in the ring, with its payload if that goes to the cell's slot.
+struct Waiting {
+    words: [u64; CELL_WORDS],
+    used: usize,
+    carried: Option<Vec<u8>>,
+}
+
+/// The payload of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Body {
-    /// It came in the frame.
-    Inline([u64; CELL_WORDS - FRAME_WORDS]),
+pub(crate) enum Body<C> {
+    /// It goes with the frame: at most [`EAGER_BYTES`].
+    Carried(C),
     /// It lies at this offset of the sender's segment, in a slot.
     At(usize),
     /// It lies at this offset of the sender's segment, in the user's buffer, where the result of its chunk may be put.
@@ -123,16 +166,34 @@ pub(crate) enum Body {
     Placed,
 }
 
-impl Body {
-    /// The first bytes of an inline payload.
-    pub(crate) fn bytes(words: &[u64; CELL_WORDS - FRAME_WORDS]) -> [u8; INLINE_BYTES] {
-        let mut bytes = [0; INLINE_BYTES];
-        for (to, word) in bytes.chunks_exact_mut(WORD).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
+/// A frame that is waited for: it carries a payload.
+#[derive(Debug)]
+pub(crate) struct Wanted([u64; FRAME_WORDS]);
+
+impl Wanted {
+    /// A message of at most [`EAGER_BYTES`]; whether it is eager, and its credits, do not matter.
+    pub(crate) fn new(header: &Header) -> Self {
+        let mut words = frame_words(header);
+        words[0] = words[0] & !VARIABLE | CARRIED_FLAG;
+        Self(words)
     }
 }
+
+/// The next frame, compared with a wanted one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Next {
+    None,
+    Other,
+    /// It is that one, and carries its payload at this offset of the sender's segment.
+    Wanted {
+        at: usize,
+        eager: bool,
+        credits: u16,
+    },
+}
+
+/// An incoming frame. What it [carries](Body::Carried) lies at an offset of the sender's segment until it is taken.
+pub(crate) type Incoming = (Header, Option<Body<usize>>);
 
 impl ShmLink {
     /// `mate` and `my_mate` are the two ranks' positions among the ranks of their host.
@@ -148,7 +209,10 @@ impl ShmLink {
         Self {
             out: ring::Producer::new(words(mine, layout.ring(mate)), words(&theirs, layout.tail(my_mate))),
             inn: ring::Consumer::new(words(&theirs, layout.ring(my_mate)), words(mine, layout.tail(mate))),
+            mine: mine.clone(),
             theirs,
+            out_at: layout.lane_at(mate),
+            inn_at: layout.lane_at(my_mate),
             bell,
             waiting: VecDeque::new(),
             unannounced: false,
@@ -166,23 +230,37 @@ impl ShmLink {
         &self.theirs
     }
 
-    /// Sends a frame whose payload is none, inline, or at an offset of my segment.
-    pub(crate) fn send(&mut self, header: &Header, body: Option<Body>) {
-        let (words, used) = pack(header, body);
-        if !self.waiting.is_empty() || !self.out.try_push(&words[..used]) {
-            self.waiting.push_back((words, used));
+    /// Sends a frame.
+    pub(crate) fn send(&mut self, frame: &Frame<'_>) {
+        let Frame { words, used, carried } = frame;
+        if self.waiting.is_empty() && self.out.has_room() {
+            if let Some(payload) = carried {
+                self.slot(payload.len()).copy_from(*payload);
+            }
+            let _sent = self.out.try_push(&words[..*used]);
+        } else {
+            let carried = carried.map(Span::to_vec);
+            self.waiting.push_back(Waiting { words: *words, used: *used, carried });
         }
         self.unannounced = true;
+    }
+
+    /// The slot of the cell that the next frame goes to.
+    fn slot(&self, bytes: usize) -> Span<'_> {
+        let at = slot_at(self.out_at, self.out.position());
+        self.mine.span(at..at + bytes)
     }
 
     /// Pushes what found no room before. Returns whether anything moved.
     pub(crate) fn flush(&mut self) -> bool {
         let mut moved = false;
-        while let Some((words, used)) = self.waiting.front() {
-            if !self.out.try_push(&words[..*used]) {
-                break;
+        while self.out.has_room()
+            && let Some(Waiting { words, used, carried }) = self.waiting.pop_front()
+        {
+            if let Some(payload) = carried {
+                self.slot(payload.len()).write(&payload);
             }
-            self.waiting.pop_front();
+            let _sent = self.out.try_push(&words[..used]);
             (moved, self.unannounced) = (true, true);
         }
         moved
@@ -206,14 +284,47 @@ impl ShmLink {
         self.waiting.is_empty()
     }
 
-    /// The next frame, if there is one.
-    pub(crate) fn receive(&mut self) -> Result<Option<(Header, Option<Body>)>, Broken> {
+    /// The next frame, if there is one. It stays the next until it is [taken](Self::take).
+    pub(crate) fn peek(&self) -> Result<Option<Incoming>, Broken> {
         let mut words = [0; CELL_WORDS];
-        if self.inn.try_pop(&mut words).is_none() {
-            return Ok(None);
-        }
-        unpack(&words).map(Some)
+        let Some(message) = self.inn.peek(&mut words) else { return Ok(None) };
+        let used = message.len();
+        unpack(&words, used, |bytes| self.carried_at(bytes)).map(Some)
     }
+
+    /// Whether the next frame is this one.
+    pub(crate) fn next_is(&self, wanted: &Wanted) -> Next {
+        let mut words = [0; CELL_WORDS];
+        let Some(message) = self.inn.peek(&mut words) else { return Next::None };
+        let bytes = wanted.0[4] as u32 as usize;
+        let used = FRAME_WORDS + if bytes <= CELL_BYTES { bytes.div_ceil(WORD) } else { 0 };
+        if message.len() != used
+            || words[0] & !VARIABLE != wanted.0[0]
+            || words[1..FRAME_WORDS] != wanted.0[1..]
+        {
+            return Next::Other;
+        }
+        let (eager, credits) = variable_of(words[0]);
+        Next::Wanted { at: self.carried_at(bytes), eager, credits }
+    }
+
+    /// Where what the next frame carries lies in the sender's segment, if it is so many bytes.
+    fn carried_at(&self, bytes: usize) -> usize {
+        match bytes <= CELL_BYTES {
+            true => self.inn_at + (ring::message_at(self.inn.position()) + FRAME_WORDS) * WORD,
+            false => slot_at(self.inn_at, self.inn.position()),
+        }
+    }
+
+    /// Is done with the next frame and what it carries.
+    pub(crate) fn take(&mut self) {
+        self.inn.take();
+    }
+}
+
+/// Where the slot of a cell lies, in a lane that begins at `lane`.
+fn slot_at(lane: usize, position: usize) -> usize {
+    lane + RING_BYTES + position * EAGER_BYTES
 }
 
 impl fmt::Debug for ShmLink {
@@ -222,61 +333,82 @@ impl fmt::Debug for ShmLink {
     }
 }
 
-const INLINE_FLAG: u64 = 1 << 8;
+const CARRIED_FLAG: u64 = 1 << 8;
 const DIRECT_FLAG: u64 = 1 << 9;
 const PLACED_FLAG: u64 = 1 << 10;
+const EAGER_AT: u32 = 16;
+/// What of the first word differs from one receiver to the next.
+const VARIABLE: u64 = 1 << EAGER_AT | 0xff << CREDITS_AT;
+const CREDITS_AT: u32 = 24;
 
-fn pack(header: &Header, body: Option<Body>) -> ([u64; CELL_WORDS], usize) {
+fn variable(eager: bool, credits: u16) -> u64 {
+    u64::from(u8::from(eager)) << EAGER_AT | u64::from(credits as u8) << CREDITS_AT
+}
+
+fn variable_of(word: u64) -> (bool, u16) {
+    (word >> EAGER_AT & 1 == 1, u16::from((word >> CREDITS_AT) as u8))
+}
+
+fn frame_words(header: &Header) -> [u64; FRAME_WORDS] {
+    [
+        header.kind as u64 | variable(header.eager, header.credits) | u64::from(header.group) << 32,
+        u64::from(header.generation) | u64::from(header.segment) << 32,
+        header.sequence,
+        header.hash,
+        u64::from(header.length) | u64::from(header.index) << 32,
+    ]
+}
+
+fn pack(header: &Header, body: Option<&Body<Span<'_>>>) -> ([u64; CELL_WORDS], usize) {
     let mut words = [0; CELL_WORDS];
-    let flag = match body {
-        Some(Body::Inline(_)) => INLINE_FLAG,
+    words[..FRAME_WORDS].copy_from_slice(&frame_words(header));
+    words[0] |= match body {
+        Some(Body::Carried(_)) => CARRIED_FLAG,
         Some(Body::Direct(_)) => DIRECT_FLAG,
         Some(Body::Placed) => PLACED_FLAG,
         Some(Body::At(_)) | None => 0,
     };
-    words[0] = header.kind as u64
-        | u64::from(header.eager) << 16
-        | flag
-        | u64::from(header.credits) << 24
-        | u64::from(header.group) << 32;
-    words[1] = u64::from(header.generation) | u64::from(header.segment) << 32;
-    words[2] = header.sequence;
-    words[3] = header.hash;
-    words[4] = u64::from(header.length) | u64::from(header.index) << 32;
     let used = match body {
-        None | Some(Body::Placed) => FRAME_WORDS,
         Some(Body::At(offset) | Body::Direct(offset)) => {
-            words[FRAME_WORDS] = offset as u64;
+            words[FRAME_WORDS] = *offset as u64;
             FRAME_WORDS + 1
         }
-        Some(Body::Inline(payload)) => {
-            let used = (header.length as usize).div_ceil(WORD);
-            words[FRAME_WORDS..FRAME_WORDS + used].copy_from_slice(&payload[..used]);
-            FRAME_WORDS + used
+        Some(Body::Carried(payload)) if payload.len() <= CELL_BYTES => {
+            let mut bytes = [0; CELL_BYTES];
+            payload.read(&mut bytes[..payload.len()]);
+            for (word, bytes) in words[FRAME_WORDS..].iter_mut().zip(bytes.as_chunks().0) {
+                *word = u64::from_ne_bytes(*bytes);
+            }
+            FRAME_WORDS + payload.len().div_ceil(WORD)
         }
+        _ => FRAME_WORDS,
     };
     (words, used)
 }
 
-fn unpack(words: &[u64; CELL_WORDS]) -> Result<(Header, Option<Body>), Broken> {
+/// A frame of `used` words; `carried` tells where a payload of so many bytes lies that goes with it.
+fn unpack(
+    words: &[u64; CELL_WORDS],
+    used: usize,
+    carried: impl Fn(usize) -> usize,
+) -> Result<Incoming, Broken> {
     let known = [Kind::Data, Kind::Grant, Kind::Credit, Kind::Stable];
     let kind = known.into_iter().find(|kind| *kind as u8 == words[0] as u8);
     let kind = kind.ok_or(Broken::Protocol("a frame of unknown kind"))?;
     let mut header = Header::new(kind, (words[0] >> 32) as u32, words[1] as u32, words[2]);
-    header.eager = words[0] >> 16 & 1 == 1;
-    header.credits = u16::from((words[0] >> 24) as u8);
+    (header.eager, header.credits) = variable_of(words[0]);
     (header.segment, header.hash) = ((words[1] >> 32) as u32, words[3]);
     (header.length, header.index) = (words[4] as u32, (words[4] >> 32) as u16);
-    let flag = words[0] & (INLINE_FLAG | DIRECT_FLAG | PLACED_FLAG);
+    let length = header.length as usize;
+    let flag = words[0] & (CARRIED_FLAG | DIRECT_FLAG | PLACED_FLAG);
     let body = match (kind, flag) {
-        (Kind::Data, INLINE_FLAG) if header.length as usize > INLINE_BYTES => {
-            return Err(Broken::Protocol("an inline message that is too long"));
+        (Kind::Data, CARRIED_FLAG) if length > EAGER_BYTES => {
+            return Err(Broken::Protocol("a message too long to go with its frame"));
         }
-        (Kind::Data, INLINE_FLAG) => {
-            let mut payload = [0; CELL_WORDS - FRAME_WORDS];
-            payload.copy_from_slice(&words[FRAME_WORDS..]);
-            Some(Body::Inline(payload))
+        (Kind::Data, CARRIED_FLAG) if length <= CELL_BYTES && used != FRAME_WORDS + length.div_ceil(WORD) => {
+            return Err(Broken::Protocol("a frame without its message"));
         }
+        (Kind::Data, CARRIED_FLAG) => Some(Body::Carried(carried(length))),
         (Kind::Data, DIRECT_FLAG) => Some(Body::Direct(words[FRAME_WORDS] as usize)),
         (Kind::Data, PLACED_FLAG) => Some(Body::Placed),
         (Kind::Data, 0) => Some(Body::At(words[FRAME_WORDS] as usize)),

@@ -1,0 +1,60 @@
+//! Messages that arrive: checked against the schedule, and noted.
+
+use super::{
+    operation::{Arrived, Operation},
+    prepare::Head,
+};
+use crate::{core::wire::Header, transport::Broken};
+
+impl Operation {
+    /// Where the payload of an arriving message goes in my staging memory.
+    pub(crate) fn place(&self, endpoint: u32, header: &Header) -> Result<usize, Broken> {
+        let (head, _) = self.expected(endpoint, header)?;
+        Ok(self.stage_at(header.segment) + head.offset)
+    }
+
+    /// The head that a frame is for, after all its numbers are checked against what the schedule says.
+    fn expected(&self, endpoint: u32, header: &Header) -> Result<(&Head, usize), Broken> {
+        let at = self.room.flows.iter().position(|flow| flow.endpoint == endpoint);
+        let head = at.and_then(|at| self.prepared.peers[at].heads.get(header.index as usize));
+        let Some(&head) = head else {
+            return Err(Broken::Protocol("a message that the schedule does not have"));
+        };
+        if header.segment < self.finished || header.segment >= self.finished + self.prepared.depth() {
+            return Err(Broken::Protocol("a message outside its window"));
+        }
+        let wanted = &self.prepared.heads[head as usize];
+        if header.length as usize != self.prepared.bytes(wanted.chunk, header.segment, wanted.form) {
+            return Err(Broken::Protocol("a message of the wrong length"));
+        }
+        Ok((wanted, self.stage(header.segment) * self.prepared.heads.len() + head as usize))
+    }
+
+    /// A message is here: `fetch` says where, given its place in my staging memory.
+    pub(crate) fn arrive(
+        &mut self,
+        endpoint: u32,
+        header: &Header,
+        fetch: impl FnOnce(usize) -> Result<Arrived, Broken>,
+    ) -> Result<(), Broken> {
+        let instr = self.note(endpoint, header, fetch)?;
+        self.satisfied(header.segment, instr);
+        Ok(())
+    }
+
+    /// Notes where a message is that has arrived. Returns the instruction that waits for it.
+    pub(super) fn note(
+        &mut self,
+        endpoint: u32,
+        header: &Header,
+        fetch: impl FnOnce(usize) -> Result<Arrived, Broken>,
+    ) -> Result<u32, Broken> {
+        let (head, at) = self.expected(endpoint, header)?;
+        if self.room.heads[at] != Arrived::No {
+            return Err(Broken::Protocol("a message that came before"));
+        }
+        let (instr, offset) = (head.instr, head.offset);
+        self.room.heads[at] = fetch(self.stage_at(header.segment) + offset)?;
+        Ok(instr)
+    }
+}
