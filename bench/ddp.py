@@ -47,12 +47,12 @@ def train(options, folder):
             "WORLD_SIZE": str(options.workers),
             "OMP_NUM_THREADS": "1",
         }
-        reducers = [processes.reducer(options.workers + index, environment) for index in range(options.reducers)]
+        reducers = [processes.reducer(environment, options.workers + index) for index in range(options.reducers)]
         if reducers:
-            environment["HERRINGBONE_REDUCERS"] = ",".join(reducers)
+            environment["HERRINGBONE_REDUCERS"] = ",".join(reducer.address for reducer in reducers)
         words = worker(options, folder)
         workers = [
-            processes.start(rank, words, env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            processes.start(words, rank, env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
             for rank in range(options.workers)
         ]
         processes.finish(workers)

@@ -1,4 +1,7 @@
-"""The processes of a job: on this host, or one per host of the rigs' cluster. None stays behind."""
+"""The processes of a job: on this host, or one per host of the rigs' cluster. None stays behind.
+
+The demo starts its processes with this, too.
+"""
 
 import contextlib
 import json
@@ -71,8 +74,9 @@ class Cluster:
 class Processes:
     """What a job has started, each process in a session of its own; all of it ends with the job."""
 
-    def __init__(self, hosts):
-        self.hosts, self.running = hosts, []
+    def __init__(self, hosts=None):
+        """Without `hosts` all run on this one."""
+        self.hosts, self.running = hosts or Here(), []
 
     def __enter__(self):
         return self
@@ -86,21 +90,17 @@ class Processes:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(patience)
 
-    def start(self, host, words, **options):
-        """Starts a command on a host."""
+    def start(self, words, host=0, **options):
+        """Starts a command on a host; it ends with the job at the latest."""
         command = self.hosts.command(host, [str(word) for word in words])
         process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL, **options)
         self.running.append(process)
         return process
 
-    def reducer(self, host, environment):
-        """Starts a reducer of the release that the workers have; returns where it listens."""
+    def reducer(self, environment, host=0):
+        """Starts a reducer of the release that the workers have, on a free port of a host."""
         words = [sys.executable, "-m", "herringbone", "serve", "--listen", f"{self.hosts.address(host)}:0", "--json"]
-        process = self.start(host, words, env=environment, stdout=subprocess.PIPE, text=True)
-        line = process.stdout.readline()
-        if not line:
-            raise JobFailed(f"a reducer ended with exit code {process.wait()}")
-        return json.loads(line)["listening"]
+        return Reducer(self.start(words, host, env=environment, stdout=subprocess.PIPE, text=True))
 
     def finish(self, workers):
         """Waits for the workers; the first that fails ends the job."""
@@ -114,6 +114,25 @@ class Processes:
         for rank, worker in enumerate(workers):
             if worker.poll():
                 raise JobFailed(f"worker {rank} ended with exit code {worker.returncode}; its output is above")
+
+
+class Reducer:
+    """A running `herringbone serve`: it says where it listens and, at its end, what it moved."""
+
+    def __init__(self, process):
+        self.process = process
+        self.address = self._said()["listening"]
+
+    def stop(self):
+        """Ends it and returns its account: bytes received and sent."""
+        self.process.terminate()
+        return self._said()
+
+    def _said(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise JobFailed(f"a reducer ended with exit code {self.process.wait()}")
+        return json.loads(line)
 
 
 def free_port():

@@ -6,13 +6,11 @@ behind. Exit code 0: all ranks hold the same bits and both runs agree; 1: they d
 """
 
 import argparse
-import contextlib
 import json
 import os
 import pathlib
 import secrets
 import signal
-import subprocess
 import sys
 import tempfile
 
@@ -21,79 +19,24 @@ import numpy
 from picture import human, picture
 
 HERE = pathlib.Path(__file__).resolve().parent
-BINARY = HERE.parent / "target" / "release" / "herringbone"
+sys.path.append(str(HERE.parent / "bench"))
+
+from processes import JobFailed, Processes
+
 RTOL, ATOL = 1e-3, 1e-6
 
 
-class DemoFailed(Exception):
-    """The demo cannot go on; the text says why."""
-
-
-class Processes:
-    """Every process that the demo starts, each with its children in a session of its own."""
-
-    def __init__(self):
-        self.running = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for ask, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, None)):
-            for process in self.running:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, ask)
-            for process in self.running:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(patience)
-
-    def start(self, command, **options):
-        """Starts a command; it ends with the demo at the latest."""
-        process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL, **options)
-        self.running.append(process)
-        return process
-
-    def reducer(self, environment):
-        """Starts a reducer on a free port of this machine."""
-        command = [BINARY, "serve", "--listen", "127.0.0.1:0", "--json"]
-        return Reducer(self.start(command, env=environment, stdout=subprocess.PIPE, text=True))
-
-    def train(self, backend, workers, epochs, out, environment):
-        """Trains through `backend`; returns what every rank left behind, and rank 0's parameters."""
-        out.mkdir()
-        torchrun = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={workers}",
-        ]
-        script = [HERE / "train.py", "--backend", backend, "--epochs", str(epochs), "--out", out]
-        code = self.start(torchrun + script, env=environment | {"OMP_NUM_THREADS": "1"}).wait()
-        if code != 0:
-            raise DemoFailed(f"the training through {backend} ended with exit code {code}")
-        ranks = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(workers)]
-        with numpy.load(out / "parameters.npz") as parameters:
-            return ranks, dict(parameters)
-
-
-class Reducer:
-    """A running `herringbone serve`: it says where it listens and, at its end, what it moved."""
-
-    def __init__(self, process):
-        self.process = process
-        self.address = self._said()["listening"]
-
-    def stop(self):
-        """Ends it and returns its account: bytes received and sent."""
-        self.process.terminate()
-        return self._said()
-
-    def _said(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise DemoFailed(f"a reducer ended with exit code {self.process.wait()}")
-        return json.loads(line)
+def train(processes, backend, workers, epochs, out, environment):
+    """Trains through `backend`; returns what every rank left behind, and rank 0's parameters."""
+    out.mkdir()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    script = [HERE / "train.py", "--backend", backend, "--epochs", epochs, "--out", out]
+    code = processes.start(torchrun + script, env=environment | {"OMP_NUM_THREADS": "1"}).wait()
+    if code != 0:
+        raise JobFailed(f"the training through {backend} ended with exit code {code}")
+    ranks = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(workers)]
+    with numpy.load(out / "parameters.npz") as parameters:
+        return ranks, dict(parameters)
 
 
 def both_runs(options, folder):
@@ -105,9 +48,9 @@ def both_runs(options, folder):
         print(f"{options.workers} workers, {options.reducers} reducers at {addresses}", flush=True)
         settings = token | {"HERRINGBONE_REDUCERS": addresses, "HERRINGBONE_ALGORITHM": "reduction_server"}
         size = options.workers, options.epochs
-        ours = processes.train("herringbone", *size, folder / "herringbone", os.environ | settings)
+        ours = train(processes, "herringbone", *size, folder / "herringbone", os.environ | settings)
         accounts = [reducer.stop() for reducer in reducers]
-        theirs = processes.train("gloo", *size, folder / "gloo", os.environ)
+        theirs = train(processes, "gloo", *size, folder / "gloo", os.environ)
         return ours, theirs, accounts
 
 
@@ -204,7 +147,7 @@ def main():
     try:
         with tempfile.TemporaryDirectory(prefix="herringbone-demo-") as folder:
             results = both_runs(options, pathlib.Path(folder))
-    except DemoFailed as failure:
+    except JobFailed as failure:
         sys.exit(f"demo: {failure}")
     except KeyboardInterrupt:
         sys.exit("demo: interrupted")

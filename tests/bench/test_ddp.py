@@ -106,9 +106,9 @@ def test_bars_lie_on_one_scale():
 
 
 def test_a_worker_that_fails_ends_the_job():
-    with processes.Processes(processes.Here()) as job:
-        workers = [job.start(0, [sys.executable, "-c", code]) for code in ("", "raise SystemExit(3)")]
-        workers.append(job.start(0, ["sleep", "600"]))
+    with processes.Processes() as job:
+        workers = [job.start([sys.executable, "-c", code]) for code in ("", "raise SystemExit(3)")]
+        workers.append(job.start(["sleep", "600"]))
         with pytest.raises(processes.JobFailed, match="worker 1 ended with exit code 3"):
             job.finish(workers)
     assert all(worker.poll() is not None for worker in workers)

@@ -5,7 +5,7 @@ use crate::{Failure, Outcome};
 use comfy_table::{CellAlignment, LineStyle, Table, presets};
 use herringbone::core::algorithm::{Layout, Unsupported, cost::Cost};
 use herringbone::core::{group::Group, verify::Verified, verify::verify};
-use herringbone::{Algorithm, Collective};
+use herringbone::{Algorithm, Collective, UnknownName, parse_algorithm};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::{io::Write, str::FromStr};
@@ -17,10 +17,10 @@ use std::{io::Write, str::FromStr};
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// all, or names: radix, radix(8,8), sharded, doubling, one_shot, tree, reduction_server, hierarchical, ring
-    #[arg(long, default_value = "all", value_name = "NAMES")]
+    #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms)]
     algorithm: Choice<Algorithm>,
     /// all, or names: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, barrier
-    #[arg(long, default_value = "all_reduce", value_name = "NAMES")]
+    #[arg(long, default_value = "all_reduce", value_name = "NAMES", value_parser = collectives)]
     collective: Choice<Collective>,
     /// Numbers of workers: 8, 2..64 (both included), 2..8,16
     #[arg(long, default_value = "2..16", value_name = "SET")]
@@ -43,11 +43,17 @@ enum Choice<T> {
     Named(Vec<T>),
 }
 
-impl<T: FromStr> FromStr for Choice<T> {
-    type Err = T::Err;
+fn algorithms(text: &str) -> Result<Choice<Algorithm>, UnknownName> {
+    Choice::read(text, parse_algorithm)
+}
 
+fn collectives(text: &str) -> Result<Choice<Collective>, <Collective as FromStr>::Err> {
+    Choice::read(text, str::parse)
+}
+
+impl<T> Choice<T> {
     /// Names are separated by commas outside parentheses.
-    fn from_str(text: &str) -> Result<Self, T::Err> {
+    fn read<E>(text: &str, one: impl Fn(&str) -> Result<T, E>) -> Result<Self, E> {
         if text.trim() == "all" {
             return Ok(Self::All);
         }
@@ -60,7 +66,7 @@ impl<T: FromStr> FromStr for Choice<T> {
             };
             character == ',' && depth == 0
         });
-        names.map(|name| name.trim().parse()).collect::<Result<_, _>>().map(Self::Named)
+        names.map(|name| one(name.trim())).collect::<Result<_, _>>().map(Self::Named)
     }
 }
 

@@ -233,6 +233,15 @@ fn wrong_settings_are_named_with_what_was_meant() {
     }
 }
 
+#[test]
+fn a_misspelt_algorithm_is_named_with_what_was_meant() {
+    for (names, nearest) in [("rign", "ring"), ("doubling, radx(8,8)", "radix"), ("tre", "tree")] {
+        let (code, _, stderr) = output(&["verify", "--algorithm", names]);
+        assert_eq!(code, 2, "{stderr}");
+        assert!(stderr.contains(&format!("; did you mean {nearest}?")), "{stderr}");
+    }
+}
+
 /// Each process says it once, whatever it is.
 #[test]
 fn a_misspelt_setting_is_warned_about_once_per_process() {

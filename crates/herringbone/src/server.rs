@@ -174,7 +174,9 @@ impl Server {
             let _woken = rustix::event::poll(&mut waiting, Some(&timeout));
             door::accept_all(&self.listener, |stream| {
                 let shared = self.shared.clone();
-                door.enter(stream, move |stream| shared.admit(stream));
+                let policy = Policy { versions: greet::VERSIONS, job: None, world: None };
+                let admit = move |stream, claim| shared.admit(stream, claim);
+                door.enter(stream, &self.shared.token, policy, admit);
             });
             self.shared.forget_finished();
         }
@@ -195,9 +197,7 @@ impl Shared {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn admit(self: &Arc<Self>, mut stream: TcpStream) -> Result<(), GreetError> {
-        let policy = Policy { versions: greet::VERSIONS, job: None, world: None };
-        let claim = greet::examine(&mut stream, &self.token, policy)?;
+    fn admit(self: &Arc<Self>, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
         let who = claim.hello().identity;
         if claim.hello().purpose != Purpose::Data || who.role != Role::Worker || who.world > WORKERS {
             greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });

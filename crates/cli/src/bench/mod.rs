@@ -47,15 +47,15 @@ pub(crate) struct Options {
     /// Start N processes on this machine, one rank each
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     processes: Option<u32>,
-    /// Start M reducers as well
-    #[arg(long, value_name = "M", requires = "processes", value_parser = clap::value_parser!(u32).range(1..=256))]
+    /// With --processes: start M reducers as well, and send all-reduces through them unless HERRINGBONE_ALGORITHM is set
+    #[arg(long, value_name = "M", requires = "processes", conflicts_with_all = ["local", "rig"], value_parser = clap::value_parser!(u32).range(1..=256))]
     reducers: Option<u32>,
     /// Fulfil the contract of the comparison rigs: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, BENCH_SIZES,
     /// BENCH_BUDGET_S, BENCH_OUT, and a reducer at port 7070 of each of BENCH_EXTRA_HOSTS
     #[arg(long)]
     rig: bool,
     /// With --rig: buffers in memory that all ranks of a host map, as from Communicator::allocate
-    #[arg(long, requires = "rig")]
+    #[arg(long, requires = "rig", conflicts_with_all = ["local", "processes"])]
     mapped: bool,
     /// Started by --processes: ends with its parent
     #[arg(long, hide = true)]
@@ -184,6 +184,22 @@ mod tests {
             let outcome =
                 ranks::threads(3, &mut Vec::new(), |communicator, out| rows(options, communicator, out));
             assert_eq!(outcome.unwrap(), Outcome::Passed, "{case:?}");
+        }
+    }
+
+    /// An argument is not needed where what excludes it is there, so both have to be said.
+    #[test]
+    fn arguments_that_would_do_nothing_are_refused() {
+        for args in [
+            &["--local", "2", "--reducers", "1"][..],
+            &["--rig", "--reducers", "1"],
+            &["--reducers", "1"],
+            &["--mapped"],
+            &["--local", "2", "--mapped"],
+            &["--processes", "2", "--mapped"],
+        ] {
+            let command = Command::try_parse_from(["herringbone", "bench"].iter().chain(args));
+            assert!(command.is_err(), "{args:?}");
         }
     }
 

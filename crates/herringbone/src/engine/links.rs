@@ -148,6 +148,7 @@ impl Engine {
             if epoll::add(&*self.poller, link.fd(), data, epoll::EventFlags::IN).is_ok() {
                 self.sockets += 1;
             }
+            self.stats.connections += 1;
         }
         self.endpoints[index as usize].connect(link);
         self.links += 1;

@@ -171,7 +171,8 @@ impl Control {
         let Some(listener) = &self.listener else { return };
         door::accept_all(listener, |stream| {
             let (job, node) = (self.job.clone(), self.node.clone());
-            self.door.enter(stream, move |stream| links::admit(&job, &node, stream));
+            let admit = move |stream, claim| links::admit(&job, &node, stream, claim);
+            self.door.enter(stream, &self.job.token, self.job.policy(), admit);
         });
     }
 

@@ -13,7 +13,7 @@ use crate::{
         Ranks, Refusal, Role,
         control::{Decoder, Message},
         formation::{Formation, Join, Member, Progress, Roster, Settings},
-        handshake::{Expected, Hello, Identity, Policy, Purpose},
+        handshake::{Claim, Expected, Hello, Identity, Policy, Purpose},
     },
     rendezvous::{Store, StoreError},
 };
@@ -137,8 +137,10 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
     let mut joined: BTreeMap<u32, (TcpStream, Decoder, u64)> = BTreeMap::new();
     while formation.progress() != Progress::Complete {
         super::door::accept_all(&listener, |stream| {
-            let (token, sender) = (token.clone(), sender.clone());
-            door.enter(stream, move |stream| hear_join(stream, &token, identity, &sender));
+            let sender = sender.clone();
+            let policy = Policy { versions: greet::VERSIONS, job: None, world: None };
+            let join = move |stream, claim| hear_join(stream, claim, identity, &sender);
+            door.enter(stream, &token, policy, join);
         });
         match next(&applicants, deadline) {
             Some((mut stream, decoder, join, from)) => {
@@ -184,13 +186,11 @@ fn next(applicants: &Receiver<Applicant>, deadline: Instant) -> Option<Applicant
 
 fn hear_join(
     mut stream: TcpStream,
-    token: &[u8],
+    claim: Claim,
     own: Identity,
     sender: &mpsc::Sender<Applicant>,
 ) -> Result<(), GreetError> {
     let from = stream.peer_addr()?.to_string();
-    let policy = Policy { versions: greet::VERSIONS, job: None, world: None };
-    let claim = greet::examine(&mut stream, token, policy)?;
     if claim.hello().purpose != Purpose::Join {
         let Identity { role, rank, .. } = claim.hello().identity;
         greet::refuse(&mut stream, claim, &Refusal::Unexpected { role, rank });

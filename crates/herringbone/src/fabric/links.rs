@@ -10,7 +10,7 @@ use super::{
 use crate::{
     core::session::{
         Refusal, Role,
-        handshake::{Expected, Purpose},
+        handshake::{Claim, Expected, Purpose},
     },
     engine::endpoint::Link,
     node::Node,
@@ -188,8 +188,12 @@ fn dial_one(there: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
 }
 
 /// Lets another worker make a link.
-pub(crate) fn admit(job: &Job, node: &Arc<Node>, mut stream: TcpStream) -> Result<(), GreetError> {
-    let claim = greet::examine(&mut stream, &job.token, job.policy())?;
+pub(crate) fn admit(
+    job: &Job,
+    node: &Arc<Node>,
+    mut stream: TcpStream,
+    claim: Claim,
+) -> Result<(), GreetError> {
     let (who, purpose) = (claim.hello().identity, claim.hello().purpose);
     let member = job.members.get(who.rank as usize).filter(|_| who.role == Role::Worker);
     let refusal = match (purpose, member) {

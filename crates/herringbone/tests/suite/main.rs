@@ -1,11 +1,13 @@
 //! What every transport, algorithm and world has to do, in worlds of threads.
 //!
 //! `corpus` runs testdata/cases, `order` the fold-order contract, `api` the typed calls, `mapped` buffers that ranks share,
-//! `priorities` who goes first, `progress` ranks that are driven by hand; `world` forms the worlds.
+//! `priorities` who goes first, `progress` ranks that are driven by hand, `large` what 64 ranks may cost; `world` forms
+//! the worlds.
 #![forbid(unsafe_code)]
 
 mod api;
 mod corpus;
+mod large;
 mod mapped;
 mod order;
 mod priorities;

@@ -1,0 +1,65 @@
+//! Worlds of 64 ranks: how many connections they make, and how much memory they take.
+
+use crate::world::{Transport, World};
+use herringbone::ReduceOp;
+use std::{fs, os::unix::fs::MetadataExt};
+
+const RANKS: u32 = 64;
+/// What a rank may take: of memory that others map, and of all.
+const MOST_BYTES: u64 = 64 << 20;
+/// The elements of the corpus' largest call.
+const LARGEST: usize = 100_003;
+
+/// In two rounds among eight a rank meets seven others in each, and nobody else.
+#[test]
+fn ranks_connect_only_to_those_whom_a_schedule_names() {
+    let connections = World::new(RANKS, Transport::Tcp).forced("radix(8,8)").run(|comm| {
+        for count in [1, 1000, LARGEST] {
+            let mut values = vec![1_i32; count];
+            comm.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+            assert_eq!(values, vec![RANKS as i32; count]);
+        }
+        comm.stats().connections
+    });
+    assert_eq!(connections, [14; RANKS as usize]);
+}
+
+/// The memory that ranks map together: bytes that were touched, of each segment that this process holds.
+fn segments() -> Vec<u64> {
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap();
+    let ours = descriptors.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let name = fs::read_link(&path).ok()?;
+        name.to_str()?.starts_with("/memfd:herringbone").then(|| fs::metadata(path).ok())?
+    });
+    ours.map(|segment| segment.blocks() * 512).collect()
+}
+
+/// This process's memory, shared pages counted once.
+fn memory() -> u64 {
+    let text = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// With the settings' defaults.
+#[test]
+fn ranks_take_little_memory_each() {
+    for algorithm in [None, Some("radix(8,8)"), Some("one_shot"), Some("tree")] {
+        let world =
+            algorithm.iter().fold(World::new(RANKS, Transport::Local), |world, name| world.forced(name));
+        world.run(|comm| {
+            let mut values = vec![1_i32; LARGEST];
+            comm.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+            comm.barrier().unwrap();
+            if comm.rank() == 0 {
+                let (touched, all) = (segments(), memory());
+                assert!(touched.len() >= RANKS as usize, "{touched:?}");
+                println!("{algorithm:?}: {:?} bytes at most, {all} in all", touched.iter().max());
+                assert!(touched.iter().all(|bytes| *bytes <= MOST_BYTES), "{algorithm:?}: {touched:?}");
+                assert!(all <= u64::from(RANKS) * MOST_BYTES, "{algorithm:?}: {all}");
+            }
+            comm.barrier().unwrap();
+        });
+    }
+}
