@@ -149,8 +149,9 @@ pub(crate) struct Prepared {
     pub(crate) heads: Vec<Head>,
     pub(crate) peers: Vec<Peer>,
     pub(crate) segments: u32,
-    /// How many segments may be in flight.
+    /// How many segments may be in flight, and how many are at the least.
     depth: u32,
+    pub(crate) lead: u32,
     pub(crate) stage_bytes: usize,
     pub(crate) inline: bool,
     pub(crate) eager: bool,
@@ -234,13 +235,11 @@ pub(crate) fn prepare(
         (false, true) => Medium::Memory,
         (false, false) => Medium::Links,
     };
-    let Segmentation { elements: per_segment, segments, depth } =
+    let Segmentation { elements: per_segment, segments, depth, lead } =
         segmentation(cut, &call, sizing.segment_bytes, medium);
     let message_bytes = per_segment * call.width(Form::Acc).max(call.width(Form::Plain));
-    let peers = partners(program)
-        .into_iter()
-        .map(|rank| Peer { rank, heads: Vec::new(), sends: 0, shared: shared(rank) })
-        .collect();
+    let peer = |rank| Peer { rank, heads: Vec::new(), sends: 0, shared: shared(rank) };
+    let peers = partners(program).into_iter().map(peer).collect();
     let (input, output) = cutting::buffers(cut, &call, me);
     let prepared = Prepared {
         call,
@@ -254,6 +253,7 @@ pub(crate) fn prepare(
         peers,
         segments,
         depth,
+        lead,
         stage_bytes: 0,
         inline: segments == 1 && message_bytes <= INLINE_BYTES,
         eager: segments == 1 && message_bytes <= EAGER_BYTES,
