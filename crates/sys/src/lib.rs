@@ -27,6 +27,8 @@ pub mod sync;
 
 pub mod plain;
 
+mod copy;
+
 pub mod span;
 
 pub mod region;

@@ -1,5 +1,6 @@
 //! Memory as the kernels and sockets see it: a start, a length, and no promise that nobody else writes to it.
 
+use crate::copy;
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -99,8 +100,8 @@ impl<'a> Span<'a> {
     #[track_caller]
     pub fn copy_from(self, source: Span<'_>) {
         assert_eq!(self.len, source.len, "a copy needs a source of the same length");
-        // SAFETY: both are valid for this many bytes, this one for writing; `copy` allows any overlap.
-        unsafe { ptr::copy(source.as_ptr(), self.as_mut_ptr(), self.len) }
+        // SAFETY: both are valid for this many bytes, this one for writing.
+        unsafe { copy::copy(source.as_ptr(), self.as_mut_ptr(), self.len) }
     }
 
     /// Copies `bytes` here.

@@ -12,9 +12,14 @@ use crate::core::{
 };
 use std::ops::Range;
 
-/// Where all ranks share memory: all slots of the stages fit a core's cache.
+/// Where all ranks share memory.
 const MEMORY: Cutting =
     Cutting { segment: Size::Of(512 << 10), message: 8 << 10..256 << 10, in_flight: 2 << 20, depth: 4 };
+/// How many bytes of an operation a rank that copies them has in flight in memory: its slots, and what it reads of
+/// others' while they do the same, fit a core's cache.
+const COPIED: usize = 1 << 20;
+/// The least segments of them: one is read while the next is written.
+const LEAST_LEAD: usize = 2;
 /// Between workers over links: all links are busy from the first message to the last, so messages can be large.
 const LINKS: Cutting =
     Cutting { segment: Size::Part(16), message: 16 << 10..256 << 10, in_flight: 4 << 20, depth: 8 };
@@ -64,12 +69,14 @@ pub(super) struct Segmentation {
     pub(super) segments: u32,
     /// How many segments are in flight at most.
     pub(super) depth: u32,
+    /// How many of them a rank begins that has to copy its messages to where host-mates find them.
+    pub(super) lead: u32,
 }
 
 /// Names all constants that ranks and reducers have to agree on, for the fingerprint: builds that differ in one of them
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
-    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {LEAST_DEPTH} {EAGER_BYTES}")
+    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {EAGER_BYTES}")
 }
 
 /// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none.
@@ -96,8 +103,14 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium) -
     let segments = longest.div_ceil(most).max(1);
     let even = longest.div_ceil(segments).div_ceil(grain) * grain;
     let elements = even.min(longest);
-    let depth = (cutting.in_flight / (elements * width * chunks).max(1)).min(cutting.depth as usize) as u32;
-    Segmentation { elements, segments: segments as u32, depth: depth.max(LEAST_DEPTH) }
+    let bytes = (elements * width * chunks).max(1);
+    let depth = ((cutting.in_flight / bytes).min(cutting.depth as usize) as u32).max(LEAST_DEPTH);
+    let lead = match medium {
+        Medium::Memory => (COPIED / bytes).clamp(LEAST_LEAD, depth as usize) as u32,
+        Medium::Links | Medium::Reducers => depth,
+    };
+    let segments = segments as u32;
+    Segmentation { elements, segments, depth, lead: lead.min(segments) }
 }
 
 /// Which elements of which chunk the input and the output buffer hold.
@@ -109,5 +122,44 @@ pub(super) fn buffers(cut: Cut, call: &Call, me: u32) -> (Vec<Range<usize>>, Vec
         Collective::AllGather => (chunks.clone().map(own).collect(), chunks.map(whole).collect()),
         Collective::ReduceScatter => (chunks.clone().map(whole).collect(), chunks.map(own).collect()),
         _ => (chunks.clone().map(whole).collect(), chunks.map(whole).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::element::{DType, ReduceOp};
+
+    /// How an all-reduce of so many f32 over so many ranks is cut.
+    fn cut(chunks: u32, count: usize, wish: usize, medium: Medium) -> Segmentation {
+        let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
+        segmentation(Cut::Even { chunks }, &call, wish, medium)
+    }
+
+    #[test]
+    fn what_a_rank_copies_at_once_fits_a_cache_whatever_the_wish() {
+        for (chunks, count, wish) in
+            [(2, 1 << 20, 0), (7, 10_000_019, 0), (8, 5 << 20, 64 << 10), (8, 25 << 20, 0)]
+        {
+            let cut = cut(chunks, count, wish, Medium::Memory);
+            let bytes = cut.elements * 4 * chunks as usize;
+            assert!(cut.lead >= 2 && cut.lead <= cut.depth, "{cut:?}");
+            assert!(bytes * cut.lead as usize <= COPIED + bytes / 8, "{cut:?}");
+        }
+        assert_eq!(cut(8, 25 << 20, 8 << 20, Medium::Memory).lead, 2);
+    }
+
+    #[test]
+    fn an_operation_leads_by_no_more_segments_than_it_has() {
+        assert_eq!(cut(4, 1, 0, Medium::Memory).lead, 1);
+        assert_eq!(cut(4, 0, 0, Medium::Memory).lead, 1);
+    }
+
+    #[test]
+    fn over_links_every_rank_uses_its_window() {
+        for medium in [Medium::Links, Medium::Reducers] {
+            let cut = cut(4, 5 << 20, 0, medium);
+            assert_eq!(cut.lead, cut.depth);
+        }
     }
 }

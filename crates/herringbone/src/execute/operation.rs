@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How many grants are given for as many segments as may be in flight.
+/// How many grants are given for as many segments as are in flight at the least.
 const GRANTS_PER_WINDOW: u32 = 4;
 
 /// An operation's place in the engine's table. A key is not used twice.
@@ -110,6 +110,8 @@ pub(crate) struct Operation {
     pub(super) mapped: Option<usize>,
     is_worker: bool,
     with_reducers: bool,
+    /// How many segments I have in flight at most.
+    ahead: u32,
     /// Segments that have begun, and those that are done, counted from the first.
     pub(super) begun: u32,
     pub(super) finished: u32,
@@ -157,6 +159,7 @@ impl Operation {
             mapped: None,
             is_worker,
             with_reducers,
+            ahead: 0,
             begun: 0,
             finished: 0,
             told: 0,
@@ -203,6 +206,8 @@ impl Operation {
     pub(super) fn furnish(&mut self, roster: &[u32]) {
         let prepared = &self.prepared;
         let stages = prepared.depth() as usize;
+        let copies = self.mapped.is_none() && prepared.peers.iter().all(|peer| peer.shared);
+        self.ahead = if copies { prepared.lead } else { prepared.depth() };
         self.room.waits.resize(stages * prepared.instrs.len(), 0);
         self.room.unsent.resize(stages * prepared.instrs.len(), 0);
         self.room.heads.resize(stages * prepared.heads.len(), Arrived::No);
@@ -211,7 +216,7 @@ impl Operation {
             let endpoint = roster[peer.rank as usize];
             let reducer = peer.rank >= prepared.workers;
             let open = reducer || !self.is_worker || (peer.shared && !prepared.eager);
-            let window = Window::new(prepared.depth(), open);
+            let window = Window::new(self.ahead, open);
             self.room.flows.push(Flow { endpoint, window, stable: !(reducer && self.is_worker) });
         }
     }
@@ -264,13 +269,13 @@ impl Operation {
     }
 
     pub(super) fn stage_at(&self, segment: u32) -> usize {
-        self.memory.start + self.stage(segment) * self.prepared.stage_bytes
+        let stage = if segment < self.ahead { segment } else { segment % self.ahead };
+        self.memory.start + stage as usize * self.prepared.stage_bytes
     }
 
     /// Begins segments for which there is a free stage, here and with everyone that I send to.
     pub(super) fn begin_segments(&mut self, io: &Io<'_>) {
-        let depth = self.prepared.depth();
-        while self.begun < self.prepared.segments && self.begun < self.finished + depth {
+        while self.begun < self.prepared.segments && self.begun < self.finished + self.ahead {
             let room = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
                 peer.sends == 0
                     || flow.window.has_room(self.begun)
@@ -347,7 +352,7 @@ impl Operation {
                 self.arm(next);
             }
         }
-        let lot = (self.prepared.depth() / GRANTS_PER_WINDOW).max(1);
+        let lot = (self.prepared.lead / GRANTS_PER_WINDOW).max(1);
         if self.finished - self.told >= lot
             || self.finished > self.told && self.finished == self.prepared.segments
         {
@@ -358,14 +363,14 @@ impl Operation {
     }
 
     /// Grants what is finished. Not after every segment: others may begin as many as a window ahead of what they know, so
-    /// all come to the end of a lot without further grants.
+    /// all come to the end of a lot without further grants, and no rank has less than the lead for a window.
     fn tell(&mut self, io: &mut Io<'_>) {
         let before = std::mem::replace(&mut self.told, self.finished);
-        let (depth, segments) = (self.prepared.depth(), self.prepared.segments);
+        let (lead, segments) = (self.prepared.lead, self.prepared.segments);
         for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
             let in_place = peer.shared && !self.prepared.eager;
             let last = self.finished == segments && (in_place || (self.is_worker && self.with_reducers));
-            if !peer.heads.is_empty() && (last || before + depth < segments) {
+            if !peer.heads.is_empty() && (last || before + lead < segments) {
                 io.endpoints[flow.endpoint as usize].notice(self.grant());
             }
         }

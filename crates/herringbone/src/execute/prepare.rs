@@ -12,8 +12,7 @@ use crate::core::{
 };
 use std::ops::Range;
 
-/// Messages of at most this many bytes may go to a rank that has not issued the operation yet. Through shared memory they
-/// go with their frames.
+/// Messages of at most this many bytes may go to a rank that has not issued the operation yet, in memory with their frames.
 pub(crate) const EAGER_BYTES: usize = 4096;
 
 /// What is asked for, as far as the program depends on it.
@@ -150,8 +149,9 @@ pub(crate) struct Prepared {
     pub(crate) heads: Vec<Head>,
     pub(crate) peers: Vec<Peer>,
     pub(crate) segments: u32,
-    /// How many segments may be in flight.
+    /// How many segments may be in flight, and how many are at the least.
     depth: u32,
+    pub(crate) lead: u32,
     pub(crate) stage_bytes: usize,
     /// Whether messages are [eager](EAGER_BYTES).
     pub(crate) eager: bool,
@@ -235,13 +235,11 @@ pub(crate) fn prepare(
         (false, true) => Medium::Memory,
         (false, false) => Medium::Links,
     };
-    let Segmentation { elements: per_segment, segments, depth } =
+    let Segmentation { elements: per_segment, segments, depth, lead } =
         segmentation(cut, &call, sizing.segment_bytes, medium);
     let message_bytes = per_segment * call.width(Form::Acc).max(call.width(Form::Plain));
-    let peers = partners(program)
-        .into_iter()
-        .map(|rank| Peer { rank, heads: Vec::new(), sends: 0, shared: shared(rank) })
-        .collect();
+    let peer = |rank| Peer { rank, heads: Vec::new(), sends: 0, shared: shared(rank) };
+    let peers = partners(program).into_iter().map(peer).collect();
     let (input, output) = cutting::buffers(cut, &call, me);
     let prepared = Prepared {
         call,
@@ -255,6 +253,7 @@ pub(crate) fn prepare(
         peers,
         segments,
         depth,
+        lead,
         stage_bytes: 0,
         eager: segments == 1 && message_bytes <= EAGER_BYTES,
         input,
