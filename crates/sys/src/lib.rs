@@ -29,6 +29,9 @@ pub mod plain;
 
 pub mod span;
 
+#[cfg(target_arch = "x86_64")]
+mod checksum;
+
 pub mod region;
 
 pub mod segment;
