@@ -400,14 +400,8 @@ impl Operation {
         }
     }
 
-    /// Where the payload of an arriving message goes in my staging memory.
-    pub(crate) fn place(&self, endpoint: u32, header: &Header) -> Result<usize, Broken> {
-        let (head, _) = self.expected(endpoint, header)?;
-        Ok(self.stage_at(header.segment) + head.offset)
-    }
-
     /// The head that a frame is for, after all its numbers are checked against what the schedule says.
-    fn expected(&self, endpoint: u32, header: &Header) -> Result<(&Head, usize), Broken> {
+    pub(super) fn expected(&self, endpoint: u32, header: &Header) -> Result<(&Head, usize), Broken> {
         let at = self.room.flows.iter().position(|flow| flow.endpoint == endpoint);
         let head = at.and_then(|at| self.prepared.peers[at].heads.get(header.index as usize));
         let Some(&head) = head else {

@@ -5,13 +5,16 @@ use super::{
     prepare::{Call, Kind, Loc, Operand, Prepared},
 };
 use crate::{
-    core::{schedule::Form, wire::Kind as FrameKind},
+    core::{
+        schedule::Form,
+        wire::{Header, Kind as FrameKind},
+    },
     sys::{
         kernel,
         region::{Access, Region},
         span::Span,
     },
-    transport::{INLINE_BYTES, Outgoing, Payload, shm::Body},
+    transport::{Broken, Destination, INLINE_BYTES, Outgoing, Payload, shm::Body},
 };
 use std::ops::Range;
 
@@ -60,6 +63,20 @@ impl Operation {
                 true
             }
         }
+    }
+
+    /// Where the payload of an arriving message goes: a result straight to where it belongs if nothing that the schedule
+    /// does before has to be waited for, everything else to its place in my staging memory.
+    pub(crate) fn place(&self, endpoint: u32, header: &Header) -> Result<Destination, Broken> {
+        let (head, _) = self.expected(endpoint, header)?;
+        let at = self.stage(header.segment) * self.prepared.instrs.len() + head.instr as usize;
+        let only_for_this = self.room.waits[at] == 1 && header.segment < self.begun;
+        Ok(match self.prepared.instrs[head.instr as usize].kind {
+            Kind::Recv { into: Loc::Output(chunk), .. } if only_for_this => {
+                Destination::User { op: self.key, range: self.prepared.output(chunk, header.segment) }
+            }
+            _ => Destination::Staged(self.stage_at(header.segment) + head.offset),
+        })
     }
 
     /// Where a message is.
