@@ -3,6 +3,7 @@
 use super::{
     operation::{Arrived, Io, Operation, Token},
     prepare::{Call, Kind, Loc, Operand, Prepared},
+    room::Delivery,
 };
 use crate::{
     core::{
@@ -38,13 +39,13 @@ impl Operation {
                     });
                 }
                 let at = self.stage(segment) * prepared.instrs.len() + instr as usize;
-                self.room.unsent[at] = lanes.len() as u16;
+                self.room.deliveries[at] = Delivery { left: lanes.len() as u16, checksum: None };
                 for lane in lanes.clone() {
                     if self.send_lane(prepared, segment, instr, lane, io) {
-                        self.room.unsent[at] -= 1;
+                        self.room.deliveries[at].left -= 1;
                     }
                 }
-                self.room.unsent[at] == 0
+                self.room.deliveries[at].left == 0
             }
             Kind::Recv { head, .. } if self.arrived(segment, *head) == Arrived::Placed => true,
             Kind::Recv { head, into } => {
@@ -165,6 +166,12 @@ impl Operation {
         let priority = self.id.fingerprint.priority;
         endpoint.send_stream(Outgoing { header, fingerprint, payload, priority, done: Some(token) });
         false
+    }
+
+    /// Where the checksum of what a send's messages carry is kept.
+    pub(crate) fn checksum(&mut self, segment: u32, instr: u32) -> &mut Option<u32> {
+        let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
+        &mut self.room.deliveries[at].checksum
     }
 
     fn inline(&self, from: Loc, form: Form, segment: u32, io: &mut Io<'_>) -> Body {

@@ -66,6 +66,8 @@ struct Receiving {
 pub(crate) trait Memory {
     /// Calls `f` with the payload's bytes, or with `None` if their operation is over.
     fn with<R>(&self, payload: &Payload, f: impl FnOnce(Option<Span<'_>>) -> R) -> R;
+    /// The checksum of a frame's payload.
+    fn checksum(&mut self, frame: &Outgoing) -> u32;
 }
 
 impl TcpLink {
@@ -121,7 +123,7 @@ impl TcpLink {
     /// Writes what the socket takes; tells `done` what was written in full. Returns whether anything moved.
     pub(crate) fn flush(
         &mut self,
-        memory: &impl Memory,
+        memory: &mut impl Memory,
         mut done: impl FnMut(Token),
     ) -> Result<bool, Broken> {
         let mut moved = 0;
@@ -172,7 +174,7 @@ impl TcpLink {
     }
 
     /// The next write: any number of small frames, and one large one at the end.
-    fn gather(&mut self, memory: &impl Memory) -> Option<Sending> {
+    fn gather(&mut self, memory: &mut impl Memory) -> Option<Sending> {
         let mut sending = Sending {
             head: std::mem::take(&mut self.spare),
             payload: Payload::None,
@@ -181,8 +183,7 @@ impl TcpLink {
         };
         while sending.head.len() < BUFFER_BYTES {
             let Some(mut frame) = self.urgent.pop_front().or_else(|| self.queue.pop_front()) else { break };
-            let crc = memory.with(&frame.payload, |span| span.map_or(0, |span| span.crc32c()));
-            frame.header.payload_crc = crc;
+            frame.header.payload_crc = memory.checksum(&frame);
             sending.head.extend_from_slice(&frame.header.encode(crc32c::crc32c));
             if let Some(fingerprint) = &frame.fingerprint {
                 sending.head.extend_from_slice(&fingerprint.encode(crc32c::crc32c));
