@@ -21,9 +21,10 @@ const GATHER_BYTES: usize = 4096;
 const BUFFER_BYTES: usize = 8192;
 /// How much is read of what follows a payload: its header, with a fingerprint.
 const NEXT: usize = HEADER_BYTES + FINGERPRINT_BYTES;
-/// How much has to be missing of a message for its bytes to be waited for, and for how many at a time.
+/// How much has to be missing of a message for its bytes to be waited for, and for how many at a time: mostly all of
+/// them, for nothing can be done with a part.
 const WORTH_WAITING: usize = 16 << 10;
-const ENOUGH_BYTES: usize = 64 << 10;
+const ENOUGH_BYTES: usize = 256 << 10;
 /// How much one turn moves at most in each direction, so that links take turns.
 const TURN_IN: usize = 2 << 20;
 const TURN_OUT: usize = 16 << 10;
