@@ -79,7 +79,7 @@ mod tests {
 
     /// Copies within one buffer, and says what it should hold then.
     fn check(from: usize, into: usize, len: usize) {
-        let mut bytes: Vec<u8> = (0..from.max(into) + len + 64).map(|at| (at * at >> 5) as u8).collect();
+        let mut bytes: Vec<u8> = (0..from.max(into) + len + 64).map(|at| ((at * at) >> 5) as u8).collect();
         let mut expected = bytes.clone();
         expected.copy_within(from..from + len, into);
         let start = bytes.as_mut_ptr();

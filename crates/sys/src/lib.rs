@@ -31,6 +31,9 @@ mod copy;
 
 pub mod span;
 
+#[cfg(target_arch = "x86_64")]
+mod checksum;
+
 pub mod region;
 
 pub mod segment;

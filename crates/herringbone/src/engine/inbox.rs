@@ -35,8 +35,10 @@ pub(super) struct Parked {
 #[derive(Debug)]
 pub(super) enum Content {
     None,
-    /// It is where it belongs.
+    /// It is in its place in my staging memory.
     InPlace,
+    /// It is a result, and is where it belongs in the user's buffer.
+    Placed,
     Bytes(Vec<u8>),
     Shared(Body<usize>),
 }
@@ -88,9 +90,8 @@ impl Engine {
             return false;
         }
         let Link::Tcp(mut link) = std::mem::replace(&mut endpoint.link, Link::Busy) else { return false };
-        let segment = self.staging.segment().clone();
         let mut reading = Reading { engine: self, endpoint: index, arrived: Vec::new() };
-        let result = link.receive(&segment, &mut reading);
+        let result = link.receive(&mut reading);
         let arrived = reading.arrived;
         self.endpoints[index as usize].link = Link::Tcp(link);
         let result = arrived
@@ -198,6 +199,7 @@ impl Engine {
                         Ok(Arrived::Staged)
                     }
                     Content::InPlace => Ok(Arrived::Staged),
+                    Content::Placed => Ok(Arrived::Placed),
                     _ => Err(Broken::Protocol("a message without its payload")),
                 }
             })?;
@@ -369,7 +371,7 @@ impl Inbox for Reading<'_> {
         }
         match self.engine.judge(header) {
             Verdict::Deliver(key) => match self.engine.ops.get(key) {
-                Some(operation) => operation.place(self.endpoint, header).map(Destination::Staged),
+                Some(operation) => operation.place(self.endpoint, header),
                 None => Ok(Destination::Skip),
             },
             Verdict::Park if header.eager && length <= EAGER_BYTES => Ok(Destination::Owned(vec![0; length])),
@@ -378,9 +380,27 @@ impl Inbox for Reading<'_> {
         }
     }
 
+    fn with<R>(
+        &self,
+        destination: &mut Destination,
+        length: usize,
+        f: impl FnOnce(Option<Span<'_>>) -> R,
+    ) -> R {
+        match destination {
+            Destination::Staged(at) => f(Some(self.engine.staging.segment().span(*at..*at + length))),
+            Destination::User { op, range } => {
+                let access = self.engine.ops.get(*op).and_then(|operation| operation.user(true));
+                f(access.as_ref().map(|access| access.span().slice(range.clone())))
+            }
+            Destination::Owned(bytes) => f(Some(Span::of(bytes))),
+            Destination::Skip => f(None),
+        }
+    }
+
     fn arrived(&mut self, header: &Header, destination: Destination) -> Result<(), Broken> {
         let content = match destination {
             Destination::Staged(_) => Content::InPlace,
+            Destination::User { .. } => Content::Placed,
             Destination::Owned(bytes) if header.kind == Kind::Control && self.engine.reduces => {
                 return self.engine.introduced(&bytes);
             }

@@ -4,7 +4,7 @@ use super::{Engine, Event, endpoint::Link, table::Table};
 use crate::{
     execute::{operation::Token, staging::Staging},
     sys::{doorbell, span::Span},
-    transport::{Broken, Payload, tcp::Memory},
+    transport::{Broken, Outgoing, Payload, tcp::Memory},
 };
 use rustix::event::epoll;
 use std::mem::MaybeUninit;
@@ -80,10 +80,10 @@ impl Engine {
 
     fn flush_socket(&mut self, index: u32) -> bool {
         let Link::Tcp(link) = &mut self.endpoints[index as usize].link else { return false };
-        let memory = Buffers { ops: &self.ops, staging: &self.staging };
+        let mut memory = Buffers { ops: &mut self.ops, staging: &self.staging };
         let had_watch = link.watched;
         let tokens = &mut self.tokens;
-        let result = link.flush(&memory, |token| tokens.push(token));
+        let result = link.flush(&mut memory, |token| tokens.push(token));
         link.watched = !link.has_room;
         if link.watched != had_watch {
             let mut wanted = epoll::EventFlags::IN;
@@ -185,8 +185,16 @@ impl Engine {
 
 /// Where links find outgoing payloads.
 struct Buffers<'a> {
-    ops: &'a Table,
+    ops: &'a mut Table,
     staging: &'a Staging,
+}
+
+impl Buffers<'_> {
+    /// Where the checksum is kept that a frame has in common with others of its send.
+    fn kept(&mut self, frame: &Outgoing) -> Option<&mut Option<u32>> {
+        let token = frame.done?;
+        Some(self.ops.get_mut(token.op)?.checksum(token.segment, token.instr))
+    }
 }
 
 impl Memory for Buffers<'_> {
@@ -200,5 +208,16 @@ impl Memory for Buffers<'_> {
                 f(access.as_ref().map(|access| access.span().slice(range.clone())))
             }
         }
+    }
+
+    fn checksum(&mut self, frame: &Outgoing) -> u32 {
+        if let Some(known) = self.kept(frame).and_then(|kept| *kept) {
+            return known;
+        }
+        let checksum = self.with(&frame.payload, |span| span.map_or(0, Span::crc32c));
+        if let Some(kept) = self.kept(frame) {
+            *kept = Some(checksum);
+        }
+        checksum
     }
 }

@@ -2,19 +2,30 @@
 
 use super::{
     operation::{Arrived, Operation},
-    prepare::Head,
+    prepare::{Head, Kind, Loc},
 };
-use crate::{core::wire::Header, transport::Broken};
+use crate::{
+    core::wire::Header,
+    transport::{Broken, Destination},
+};
 
 impl Operation {
-    /// Where the payload of an arriving message goes in my staging memory.
-    pub(crate) fn place(&self, endpoint: u32, header: &Header) -> Result<usize, Broken> {
+    /// Where the payload of an arriving message goes: a result straight to where it belongs if nothing that the schedule
+    /// does before has to be waited for, everything else to its place in my staging memory.
+    pub(crate) fn place(&self, endpoint: u32, header: &Header) -> Result<Destination, Broken> {
         let (head, _) = self.expected(endpoint, header)?;
-        Ok(self.stage_at(header.segment) + head.offset)
+        let at = self.stage(header.segment) * self.prepared.instrs.len() + head.instr as usize;
+        let only_for_this = self.room.waits[at] == 1 && header.segment < self.begun;
+        Ok(match self.prepared.instrs[head.instr as usize].kind {
+            Kind::Recv { into: Loc::Output(chunk), .. } if only_for_this => {
+                Destination::User { op: self.key, range: self.prepared.output(chunk, header.segment) }
+            }
+            _ => Destination::Staged(self.stage_at(header.segment) + head.offset),
+        })
     }
 
     /// The head that a frame is for, after all its numbers are checked against what the schedule says.
-    fn expected(&self, endpoint: u32, header: &Header) -> Result<(&Head, usize), Broken> {
+    pub(super) fn expected(&self, endpoint: u32, header: &Header) -> Result<(&Head, usize), Broken> {
         let at = self.room.flows.iter().position(|flow| flow.endpoint == endpoint);
         let head = at.and_then(|at| self.prepared.peers[at].heads.get(header.index as usize));
         let Some(&head) = head else {

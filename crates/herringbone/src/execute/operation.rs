@@ -2,7 +2,7 @@
 
 use super::{
     prepare::{Peer, Prepared},
-    room::{Flow, Room},
+    room::{Delivery, Flow, Room},
 };
 use crate::{
     core::{
@@ -209,7 +209,7 @@ impl Operation {
         let copies = self.mapped.is_none() && prepared.peers.iter().all(|peer| peer.shared);
         self.ahead = if copies { prepared.lead } else { prepared.depth() };
         self.room.waits.resize(stages * prepared.instrs.len(), 0);
-        self.room.unsent.resize(stages * prepared.instrs.len(), 0);
+        self.room.deliveries.resize(stages * prepared.instrs.len(), Delivery::default());
         self.room.heads.resize(stages * prepared.heads.len(), Arrived::No);
         self.room.left.resize(stages, 0);
         for peer in &prepared.peers {
@@ -441,8 +441,8 @@ impl Operation {
     /// A message was handed to the kernel, or copied to where its receivers find it.
     pub(crate) fn handed_over(&mut self, segment: u32, instr: u32) {
         let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
-        self.room.unsent[at] -= 1;
-        if self.room.unsent[at] == 0 {
+        self.room.deliveries[at].left -= 1;
+        if self.room.deliveries[at].left == 0 {
             self.complete(segment, instr);
         }
     }

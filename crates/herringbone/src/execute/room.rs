@@ -14,14 +14,23 @@ pub(super) struct Flow {
     pub(super) stable: bool,
 }
 
+/// A send under way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Delivery {
+    /// How many of its messages are not handed over.
+    pub(super) left: u16,
+    /// The checksum of what they all carry, once one of them has needed it.
+    pub(super) checksum: Option<u32>,
+}
+
 /// What an operation counts, in memory that goes from one operation to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     /// Per rank that messages are exchanged with.
     pub(super) flows: Vec<Flow>,
-    /// Per stage and instruction: what it still waits for, and how many of its messages are not handed over.
+    /// Per stage and instruction: what it still waits for, and what is left to do of a send.
     pub(super) waits: Vec<u16>,
-    pub(super) unsent: Vec<u16>,
+    pub(super) deliveries: Vec<Delivery>,
     /// Per stage and head: where the message is.
     pub(super) heads: Vec<Arrived>,
     /// Per stage: how many instructions are left.
@@ -35,7 +44,7 @@ impl Room {
     pub(super) fn emptied(mut self) -> Self {
         self.flows.clear();
         self.waits.clear();
-        self.unsent.clear();
+        self.deliveries.clear();
         self.heads.clear();
         self.left.clear();
         self.ready.clear();

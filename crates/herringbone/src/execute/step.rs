@@ -3,6 +3,7 @@
 use super::{
     operation::{Arrived, Io, Operation, Token},
     prepare::{Call, Kind, Loc, Operand, Prepared},
+    room::Delivery,
 };
 use crate::{
     core::{schedule::Form, wire::Kind as FrameKind},
@@ -38,9 +39,10 @@ impl Operation {
                     });
                 }
                 let at = self.stage(segment) * prepared.instrs.len() + instr as usize;
+                self.room.deliveries[at] = Delivery { left: lanes.len() as u16, checksum: None };
                 let sent = self.send_lanes(prepared, segment, instr, lanes.clone(), io);
-                self.room.unsent[at] = (lanes.len() - sent) as u16;
-                self.room.unsent[at] == 0
+                self.room.deliveries[at].left -= sent as u16;
+                self.room.deliveries[at].left == 0
             }
             Kind::Recv { head, .. } if self.arrived(segment, *head) == Arrived::Placed => true,
             Kind::Recv { head, into } => {
@@ -196,6 +198,12 @@ impl Operation {
         let priority = self.id.fingerprint.priority;
         endpoint.send_stream(Outgoing { header, fingerprint, payload, priority, done: Some(token) });
         false
+    }
+
+    /// Where the checksum of what a send's messages carry is kept.
+    pub(crate) fn checksum(&mut self, segment: u32, instr: u32) -> &mut Option<u32> {
+        let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
+        &mut self.room.deliveries[at].checksum
     }
 
     fn region(&self, output: bool) -> Option<&Region> {

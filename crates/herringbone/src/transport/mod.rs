@@ -9,7 +9,8 @@ pub(crate) mod tcp;
 
 use crate::{
     core::wire::{Fingerprint, Header},
-    execute::operation::Token,
+    execute::operation::{OpKey, Token},
+    sys::span::Span,
 };
 use std::ops::Range;
 
@@ -60,6 +61,8 @@ pub(crate) struct Outgoing {
 pub(crate) enum Destination {
     /// Into this process's staging segment.
     Staged(usize),
+    /// Into the output of a running operation.
+    User { op: OpKey, range: Range<usize> },
     /// Into memory of its own: an eager message or a control message (both bounded).
     Owned(Vec<u8>),
     /// Nowhere: a message of an operation that is over.
@@ -94,6 +97,13 @@ impl std::fmt::Display for Broken {
 pub(crate) trait Inbox {
     /// Decides where a payload goes, before it is read. The frame's length is not trusted before this.
     fn admit(&mut self, header: &Header, fingerprint: Option<&Fingerprint>) -> Result<Destination, Broken>;
+    /// Calls `f` with the place of a payload of so many bytes, or with `None` if it is of no use any more.
+    fn with<R>(
+        &self,
+        destination: &mut Destination,
+        length: usize,
+        f: impl FnOnce(Option<Span<'_>>) -> R,
+    ) -> R;
     /// A frame without payload, or whose payload has arrived and was checked.
     fn arrived(&mut self, header: &Header, destination: Destination) -> Result<(), Broken>;
     /// Whether a wrong checksum matters: not for a message of an operation that is over.

@@ -21,9 +21,10 @@ const GATHER_BYTES: usize = 4096;
 const BUFFER_BYTES: usize = 8192;
 /// How much is read of what follows a payload: its header, with a fingerprint.
 const NEXT: usize = HEADER_BYTES + FINGERPRINT_BYTES;
-/// How much has to be missing of a message for its bytes to be waited for, and for how many at a time.
+/// How much has to be missing of a message for its bytes to be waited for, and for how many at a time: mostly all of
+/// them, for nothing can be done with a part.
 const WORTH_WAITING: usize = 16 << 10;
-const ENOUGH_BYTES: usize = 64 << 10;
+const ENOUGH_BYTES: usize = 256 << 10;
 /// How much one turn moves at most in each direction, so that links take turns.
 const TURN_IN: usize = 2 << 20;
 const TURN_OUT: usize = 16 << 10;
@@ -66,6 +67,8 @@ struct Receiving {
 pub(crate) trait Memory {
     /// Calls `f` with the payload's bytes, or with `None` if their operation is over.
     fn with<R>(&self, payload: &Payload, f: impl FnOnce(Option<Span<'_>>) -> R) -> R;
+    /// The checksum of a frame's payload.
+    fn checksum(&mut self, frame: &Outgoing) -> u32;
 }
 
 impl TcpLink {
@@ -121,7 +124,7 @@ impl TcpLink {
     /// Writes what the socket takes; tells `done` what was written in full. Returns whether anything moved.
     pub(crate) fn flush(
         &mut self,
-        memory: &impl Memory,
+        memory: &mut impl Memory,
         mut done: impl FnMut(Token),
     ) -> Result<bool, Broken> {
         let mut moved = 0;
@@ -172,7 +175,7 @@ impl TcpLink {
     }
 
     /// The next write: any number of small frames, and one large one at the end.
-    fn gather(&mut self, memory: &impl Memory) -> Option<Sending> {
+    fn gather(&mut self, memory: &mut impl Memory) -> Option<Sending> {
         let mut sending = Sending {
             head: std::mem::take(&mut self.spare),
             payload: Payload::None,
@@ -181,8 +184,7 @@ impl TcpLink {
         };
         while sending.head.len() < BUFFER_BYTES {
             let Some(mut frame) = self.urgent.pop_front().or_else(|| self.queue.pop_front()) else { break };
-            let crc = memory.with(&frame.payload, |span| span.map_or(0, |span| span.crc32c()));
-            frame.header.payload_crc = crc;
+            frame.header.payload_crc = memory.checksum(&frame);
             sending.head.extend_from_slice(&frame.header.encode(crc32c::crc32c));
             if let Some(fingerprint) = &frame.fingerprint {
                 sending.head.extend_from_slice(&fingerprint.encode(crc32c::crc32c));
@@ -198,19 +200,15 @@ impl TcpLink {
     }
 
     /// Reads what there is, up to a turn. Returns whether anything moved.
-    pub(crate) fn receive(
-        &mut self,
-        staging: &crate::sys::segment::Segment,
-        inbox: &mut impl Inbox,
-    ) -> Result<bool, Broken> {
+    pub(crate) fn receive(&mut self, inbox: &mut impl Inbox) -> Result<bool, Broken> {
         let mut moved = 0;
         while moved < TURN_IN {
-            self.parse(staging, inbox)?;
+            self.parse(inbox)?;
             let (result, space) = match &mut self.receiving {
                 Some(receiving) => {
                     // All that was in the buffer is in the message; what follows it there is the next header.
                     let (result, space) =
-                        receiving.read(self.socket.as_fd(), staging, &mut self.buffer[..NEXT]);
+                        receiving.read(self.socket.as_fd(), inbox, &mut self.buffer[..NEXT]);
                     let result = result.map(|(bytes, next)| {
                         self.filled = 0..next;
                         bytes
@@ -238,7 +236,7 @@ impl TcpLink {
                 Err(error) => return Err(broken(&error)),
             }
         }
-        self.parse(staging, inbox)?;
+        self.parse(inbox)?;
         self.wait_for_more();
         Ok(moved > 0)
     }
@@ -254,21 +252,17 @@ impl TcpLink {
     }
 
     /// Works through the buffer: headers, small payloads, the beginnings of large ones.
-    fn parse(
-        &mut self,
-        staging: &crate::sys::segment::Segment,
-        inbox: &mut impl Inbox,
-    ) -> Result<(), Broken> {
+    fn parse(&mut self, inbox: &mut impl Inbox) -> Result<(), Broken> {
         loop {
             if let Some(receiving) = &mut self.receiving {
                 let bytes = receiving.missing().min(self.filled.len());
-                receiving.take(&self.buffer[self.filled.start..self.filled.start + bytes], staging);
+                receiving.take(&self.buffer[self.filled.start..self.filled.start + bytes], inbox);
                 self.filled.start += bytes;
                 if receiving.missing() > 0 {
                     return Ok(());
                 }
                 let Some(complete) = self.receiving.take() else { return Ok(()) };
-                complete.deliver(staging, inbox)?;
+                complete.deliver(inbox)?;
             }
             let Some((header, fingerprint, used)) = self.header()? else { return Ok(()) };
             self.filled.start += used;
@@ -319,20 +313,13 @@ impl Receiving {
         self.header.length as usize - self.received
     }
 
-    fn span<'a>(&'a mut self, staging: &'a crate::sys::segment::Segment) -> Option<Span<'a>> {
-        let length = self.header.length as usize;
-        match &mut self.destination {
-            Destination::Staged(at) => Some(staging.span(*at..*at + length)),
-            Destination::Owned(bytes) => Some(Span::of(bytes)),
-            Destination::Skip => None,
-        }
-    }
-
-    fn take(&mut self, bytes: &[u8], staging: &crate::sys::segment::Segment) {
+    fn take(&mut self, bytes: &[u8], inbox: &impl Inbox) {
         let at = self.received;
-        if let Some(span) = self.span(staging) {
-            span.slice(at..at + bytes.len()).write(bytes);
-        }
+        inbox.with(&mut self.destination, self.header.length as usize, |span| {
+            if let Some(span) = span {
+                span.slice(at..at + bytes.len()).write(bytes);
+            }
+        });
         self.received += bytes.len();
     }
 
@@ -341,19 +328,20 @@ impl Receiving {
     fn read(
         &mut self,
         socket: BorrowedFd<'_>,
-        staging: &crate::sys::segment::Segment,
+        inbox: &impl Inbox,
         next: &mut [u8],
     ) -> (io::Result<(usize, usize)>, usize) {
         let (at, missing) = (self.received, self.missing());
         let space = missing + next.len();
-        let result = match self.span(staging) {
+        let length = self.header.length as usize;
+        let result = inbox.with(&mut self.destination, length, |span| match span {
             Some(span) => socket::recv_two(socket, span.slice(at..span.len()), Span::of(next)),
             None => {
                 let mut nowhere = [0; 8192];
                 let most = missing.min(nowhere.len());
                 socket::recv(socket, Span::of(&mut nowhere[..most]))
             }
-        };
+        });
         let result = result.map(|bytes| {
             let own = bytes.min(missing);
             self.received += own;
@@ -362,15 +350,17 @@ impl Receiving {
         (result, space)
     }
 
-    fn deliver(
-        mut self,
-        staging: &crate::sys::segment::Segment,
-        inbox: &mut impl Inbox,
-    ) -> Result<(), Broken> {
-        let crc = self.span(staging).filter(|span| !span.is_empty()).map(|span| span.crc32c());
+    fn deliver(mut self, inbox: &mut impl Inbox) -> Result<(), Broken> {
+        let length = self.header.length as usize;
+        let crc = inbox.with(&mut self.destination, length, |span| {
+            span.filter(|span| !span.is_empty()).map(|span| span.crc32c())
+        });
         if crc.is_some_and(|crc| crc != self.header.payload_crc) && inbox.matters(&self.header) {
             return Err(Broken::Corrupt);
         }
         inbox.arrived(&self.header, self.destination)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! CRC-32C of raw memory that others may write meanwhile: without a copy, where the CPU has the instructions.
+//!
+//! A block is cut in two. Its front is folded by carry-less multiplication, in four lanes of 16 bytes; its back goes
+//! through the CRC instruction in three streams, as many as hide its latency. The two use different units of the CPU, so
+//! both together take hardly longer than one of them. What each part comes to is then multiplied by the power of x that
+//! the bytes behind it stand for, and all are added up. The CPU's own prefetcher does not see through four streams that
+//! are a few hundred bytes apart, so each block asks for the next one: half again as fast where nothing is in cache.
+//!
+//! Polynomials are reflected: the highest power of x is the lowest bit.
+
+use crate::span::Span;
+use std::arch::x86_64::*;
+
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+/// Bytes per round in the front's lanes together, and in each of the back's streams.
+const LANES: usize = 64;
+const STREAM: usize = 24;
+const ROUND: usize = LANES + 3 * STREAM;
+const CACHE_LINE: usize = 64;
+/// Rounds of a block: many, so that joining costs little, and for what is left a few.
+const MANY: usize = 32;
+const FEW: usize = 4;
+
+/// The checksum, or `None` if this CPU lacks the instructions.
+pub(crate) fn crc32c(bytes: Span<'_>) -> Option<u32> {
+    let able = is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq");
+    // SAFETY: the CPU has both features.
+    able.then(|| unsafe { checksum(bytes) })
+}
+
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+fn checksum(bytes: Span<'_>) -> u32 {
+    let mut crc = u64::from(!0u32);
+    let (mut next, mut rest) = (bytes, bytes);
+    let mut take = |len: usize| {
+        let enough = rest.len() >= len;
+        if enough {
+            (next, rest) = rest.split(len);
+        }
+        enough.then(|| next.as_ptr())
+    };
+    while let Some(from) = take(MANY * ROUND) {
+        // SAFETY: `from` is the start of as many bytes as a block of so many rounds has.
+        crc = unsafe { block::<MANY>(from, crc) };
+    }
+    while let Some(from) = take(FEW * ROUND) {
+        // SAFETY: as above.
+        crc = unsafe { block::<FEW>(from, crc) };
+    }
+    while let Some(from) = take(8) {
+        // SAFETY: eight bytes begin at `from`.
+        crc = _mm_crc32_u64(crc, unsafe { word(from) });
+    }
+    let mut crc = crc as u32;
+    while let Some(from) = take(1) {
+        // SAFETY: one byte is at `from`.
+        crc = _mm_crc32_u8(crc, unsafe { from.read() });
+    }
+    !crc
+}
+
+/// Appends a block to a checksum.
+///
+/// # Safety
+/// `ROUNDS * ROUND` bytes can be read at `from`.
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+unsafe fn block<const ROUNDS: usize>(from: *const u8, crc: u64) -> u64 {
+    let (far, near) = const { (lane_power(8 * LANES), lane_power(8 * LANES / 4)) };
+    let (far, near) = (_mm_set_epi64x(far.1, far.0), _mm_set_epi64x(near.1, near.0));
+    // SAFETY: the front's rounds, then the streams' one after the other, are the bytes that can be read.
+    unsafe {
+        let lane = |at: usize| _mm_loadu_si128(from.add(at).cast());
+        let stream = |at: usize| word(from.add(ROUNDS * LANES + at));
+        let mut lanes = [lane(0), lane(16), lane(32), lane(48)];
+        lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi64_si128(crc as i64));
+        let mut streams = [0; 3];
+        for round in 0..ROUNDS {
+            let ahead = (ROUNDS + round) * ROUND;
+            for at in (ahead..ahead + ROUND).step_by(CACHE_LINE) {
+                // Only a hint, for any address.
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast());
+            }
+            for at in (round * STREAM..(round + 1) * STREAM).step_by(8) {
+                for (number, crc) in streams.iter_mut().enumerate() {
+                    *crc = _mm_crc32_u64(*crc, stream(number * ROUNDS * STREAM + at));
+                }
+            }
+            if round > 0 {
+                for (number, folded) in lanes.iter_mut().enumerate() {
+                    *folded = fold(*folded, far, lane(round * LANES + number * 16));
+                }
+            }
+        }
+        let [first, second, third, fourth] = lanes;
+        let front = fold(fold(fold(first, near, second), near, third), near, fourth);
+        let (low, high) = (_mm_cvtsi128_si64(front) as u64, _mm_extract_epi64::<1>(front) as u64);
+        let front = _mm_crc32_u64(_mm_crc32_u64(0, low), high);
+        shift(front, const { power(8 * 3 * STREAM * ROUNDS - 33) })
+            ^ shift(streams[0], const { power(8 * 2 * STREAM * ROUNDS - 33) })
+            ^ shift(streams[1], const { power(8 * STREAM * ROUNDS - 33) })
+            ^ streams[2]
+    }
+}
+
+/// Moves a lane's bytes up by as far as `powers` say, and adds what lies there.
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+fn fold(lane: __m128i, powers: __m128i, next: __m128i) -> __m128i {
+    let low = _mm_clmulepi64_si128::<0x00>(lane, powers);
+    let high = _mm_clmulepi64_si128::<0x11>(lane, powers);
+    _mm_xor_si128(_mm_xor_si128(low, next), high)
+}
+
+/// A checksum with zero bytes appended: `power` is x to the power of 33 bits less than they are. The product lacks one
+/// power for lying in the low 63 of 64 bits, and the CRC of its 8 bytes multiplies it by the other 32.
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+fn shift(crc: u64, power: u32) -> u64 {
+    let product =
+        _mm_clmulepi64_si128::<0>(_mm_cvtsi64_si128(crc as i64), _mm_cvtsi64_si128(i64::from(power)));
+    _mm_crc32_u64(0, _mm_cvtsi128_si64(product) as u64)
+}
+
+/// # Safety
+/// Eight bytes can be read at `from`.
+#[inline]
+unsafe fn word(from: *const u8) -> u64 {
+    // SAFETY: the caller's promise; a read that need not be aligned.
+    unsafe { from.cast::<u64>().read_unaligned() }
+}
+
+/// By what the two halves of a lane are multiplied to move them up by `bits`.
+const fn lane_power(bits: usize) -> (i64, i64) {
+    ((power(bits + 32) as i64) << 1, (power(bits - 32) as i64) << 1)
+}
+
+/// x^n modulo the polynomial.
+const fn power(n: usize) -> u32 {
+    let mut power = 1 << 31;
+    let mut at = 0;
+    while at < n {
+        power = (power >> 1) ^ (POLYNOMIAL & (power & 1u32).wrapping_neg());
+        at += 1;
+    }
+    power
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_length_and_alignment_has_the_checksum_of_the_table_driven_definition() {
+        let bytes: Vec<u8> = (0..20_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let lengths = (0..1_200).chain([4_096, 4_351, 4_352, 4_353, 9_000, 13_063, 19_990]);
+        for (len, offset) in lengths.flat_map(|len| (0..9).map(move |offset| (len, offset))) {
+            let bytes = &bytes[offset..offset + len];
+            let Some(checksum) = crc32c(Span::of_shared(bytes)) else { return };
+            assert_eq!(checksum, definition(bytes), "{len} bytes at {offset}");
+        }
+    }
+
+    #[test]
+    fn every_bit_of_a_block_counts() {
+        let mut bytes = vec![0; MANY * ROUND + FEW * ROUND + 9];
+        let whole = crc32c(Span::of(&mut bytes));
+        for bit in (0..8 * bytes.len()).step_by(7) {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(crc32c(Span::of(&mut bytes)).is_some(), whole.is_some());
+            assert!(whole.is_none() || crc32c(Span::of(&mut bytes)) != whole, "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    fn definition(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(!0, |crc, byte| {
+            (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+                (crc >> 1) ^ (POLYNOMIAL & (crc & 1u32).wrapping_neg())
+            })
+        })
+    }
+}
