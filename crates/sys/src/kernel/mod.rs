@@ -104,13 +104,8 @@ pub fn fold(
     sources: &[Source<'_>],
     finish: Option<u32>,
 ) {
-    let few = into.len() <= FEW_BYTES;
-    let level = if few { Level::Portable } else { Level::best() };
-    fold_at(level, dtype, op, into, into_form, sources, finish);
+    fold_at(Level::best(), dtype, op, into, into_form, sources, finish);
 }
-
-/// Of so few bytes, a line of the wider instructions would be mostly padding.
-const FEW_BYTES: usize = 64;
 
 /// [`fold`], with the instructions of `level`: for comparing levels.
 ///
