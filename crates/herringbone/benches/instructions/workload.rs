@@ -35,7 +35,7 @@ impl Case {
     }
 
     const fn blocking(ranks: u32, elements: usize, name: &'static str) -> Self {
-        Self { ranks, elements, name, operations: 2, tolerance: 5, blocking: true }
+        Self { ranks, elements, name, operations: 4, tolerance: 5, blocking: true }
     }
 
     /// How many ranks the counted thread works for.
@@ -62,7 +62,7 @@ pub(crate) const CASES: [Case; 7] = [
 ];
 
 /// How long the counted rank waits until the others must have sent what they send.
-const UNTIL_SENT: Duration = Duration::from_millis(30);
+const UNTIL_SENT: Duration = Duration::from_millis(60);
 
 /// Whether somebody counts.
 #[derive(Clone, Copy)]
