@@ -336,12 +336,13 @@ impl Communicator {
     }
 
     /// As [`submit`](Self::submit), for a thread that waits for the operation next and so drives it: no other thread is told
-    /// of it, which saves waking one. Until then it may stand still.
+    /// of it, which saves waking one. Until then it may stand still. A small one may be over when this returns.
     ///
     /// # Errors
     /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn begin(&self, request: Request) -> Result<Pending> {
-        self.fabric.node.submit(&self.checked(request)?, true)
+        let node = &self.fabric.node;
+        Ok(node.begin(&self.checked(request)?)?.unwrap_or_else(|| node.over()))
     }
 
     /// Issues an operation on regions and waits for it.
@@ -349,7 +350,7 @@ impl Communicator {
     /// # Errors
     /// See [`ErrorKind`].
     pub fn execute(&self, request: Request) -> Result<()> {
-        self.fabric.node.run(&self.checked(request)?)
+        self.fabric.node.begin(&self.checked(request)?)?.map_or(Ok(()), |pending| pending.wait())
     }
 
     /// Moves what can move, without waiting, and returns whether anything did; see [`Config::manual_progress`].

@@ -6,7 +6,7 @@
 //! is submitted and nobody drives, or left by whoever drove, and never otherwise.
 
 use crate::{
-    Error, ErrorKind, Result,
+    Result,
     engine::{
         Engine, Event,
         begin::{Issue, Refused},
@@ -197,40 +197,48 @@ impl Node {
         Ok(Pending { node: self.clone(), completion })
     }
 
-    /// Runs an operation for a thread that waits for it: straight through if it is small and nothing else is under way.
-    pub(crate) fn run(self: &Arc<Self>, issue: &Issue) -> Result<()> {
+    /// Issues an operation for a thread that waits for it next. A small one runs straight through if nothing else is under
+    /// way, and most are over then: `None`.
+    pub(crate) fn begin(self: &Arc<Self>, issue: &Issue) -> Result<Option<Pending>> {
         let mut engine = self.lock();
         let begun = engine.begin_straight(issue);
         if let Ok(Begun::Straight) = begun {
-            return self.run_straight(engine);
+            return Ok(self.run_straight(engine).map(|completion| self.pending(completion)));
         }
         self.aftermath(engine);
         match begun {
-            Ok(Begun::Ordinary(completion)) => self.wait_for(completion),
+            Ok(Begun::Ordinary(completion)) => Ok(Some(self.pending(completion))),
             Err(Refused::Failed(error)) => Err(error),
-            _ => self.submit(issue, true)?.wait(),
+            _ => self.submit(issue, true).map(Some),
         }
     }
 
-    fn wait_for(self: &Arc<Self>, completion: Arc<Completion>) -> Result<()> {
+    /// An operation that began straight and goes on like any other.
+    fn pending(self: &Arc<Self>, completion: Arc<Completion>) -> Pending {
         self.idle.store(false, Ordering::SeqCst);
-        Pending { node: self.clone(), completion }.wait()
+        Pending { node: self.clone(), completion }
     }
 
-    fn run_straight<'a>(self: &'a Arc<Self>, mut engine: MutexGuard<'a, Engine>) -> Result<()> {
-        let (mut tries, mut yielded) = (0, 0);
+    /// An operation that is over.
+    pub(crate) fn over(self: &Arc<Self>) -> Pending {
+        let completion = Arc::new(Completion::default());
+        completion.finish(Ok(()));
+        Pending { node: self.clone(), completion }
+    }
+
+    /// Runs straight through what has begun so. Returns `None` at its end, or how that can be learnt of.
+    fn run_straight<'a>(&'a self, mut engine: MutexGuard<'a, Engine>) -> Option<Arc<Completion>> {
+        let (mut tries, mut yielded, mut waits) = (0, 0, None);
         let completion = loop {
             match engine.run_straight() {
-                Pace::Done => {
-                    self.aftermath(engine);
-                    return Ok(());
-                }
+                Pace::Done => break None,
                 Pace::Waiting if tries < self.tries => {
                     tries += 1;
                     std::hint::spin_loop();
                 }
                 Pace::Waiting if yielded < yields(Haste::Memory) => {
                     let Some(completion) = engine.follow_straight() else { continue };
+                    waits.get_or_insert_with(Instant::now);
                     drop(engine);
                     std::thread::yield_now();
                     (tries, yielded) = (0, yielded + 1);
@@ -243,10 +251,10 @@ impl Node {
             }
         };
         self.aftermath(engine);
-        match completion {
-            Some(completion) => self.wait_for(completion),
-            None => Err(Error::new(ErrorKind::Closed)),
+        if let Some(since) = waits {
+            self.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
+        completion
     }
 
     /// Has the background thread drive, unless somebody does, who will look again before leaving.
