@@ -203,7 +203,11 @@ impl Node {
         let mut engine = self.lock();
         let begun = engine.begin_straight(issue);
         if let Ok(Begun::Straight) = begun {
-            return Ok(self.run_straight(engine).map(|completion| self.pending(completion)));
+            let completion = self.run_straight(engine);
+            if completion.is_none() && !self.idle.load(Ordering::SeqCst) {
+                self.leave_to_background();
+            }
+            return Ok(completion.map(|completion| self.pending(completion)));
         }
         self.aftermath(engine);
         match begun {

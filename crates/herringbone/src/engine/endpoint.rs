@@ -15,7 +15,7 @@ use crate::{
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 /// How many eager messages may lie at their receiver, per link and direction.
-pub(crate) const EAGER_SLOTS: u16 = 64;
+pub(crate) const EAGER_SLOTS: u16 = 8;
 
 /// How messages travel to an endpoint.
 #[derive(Debug)]

@@ -60,10 +60,15 @@ impl Engine {
     /// Whether all links have taken what was in line for them.
     pub(crate) fn is_flushed(&mut self) -> bool {
         self.flush();
-        self.endpoints.iter().all(|endpoint| match &endpoint.link {
-            Link::Tcp(link) => link.is_flushed(),
-            Link::Shm(link) => link.is_flushed(),
-            _ => true,
+        !self.has_backlog()
+    }
+
+    /// Whether a link has not taken all that is in line for it.
+    pub(super) fn has_backlog(&self) -> bool {
+        self.linked.iter().any(|index| match &self.endpoints[*index as usize].link {
+            Link::Tcp(link) => !link.is_flushed(),
+            Link::Shm(link) => !link.is_flushed(),
+            _ => false,
         })
     }
 

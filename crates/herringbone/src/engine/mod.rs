@@ -120,9 +120,11 @@ impl Engine {
         }
     }
 
-    /// Whether nobody waits for anything here.
+    /// Whether nobody waits for anything here, nor for what is still in line for a link.
     pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.ops.iter().all(|operation| operation.completion.is_none())
+        self.queue.is_empty()
+            && self.ops.iter().all(|operation| operation.completion.is_none())
+            && !self.has_backlog()
     }
 
     /// Whether operations finished since this was last asked.

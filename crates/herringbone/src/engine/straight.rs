@@ -111,6 +111,8 @@ impl Engine {
         self.ops.release(operation.key);
         self.conclude(&id, &call, completion, Ok(()), operation.issued);
         self.ops.recycle(operation.into_room());
+        // Then it is not quite over: somebody has to see to the links.
+        self.finished |= self.has_backlog();
     }
 
     /// How the run's end can be learnt of, whoever brings it about.

@@ -10,6 +10,7 @@ use crate::core::{
     collective::Collective,
     schedule::{Cut, Form, GRAIN},
 };
+use crate::engine::endpoint::EAGER_SLOTS;
 use std::ops::Range;
 
 /// Where all ranks share memory.
@@ -76,7 +77,7 @@ pub(super) struct Segmentation {
 /// Names all constants that ranks and reducers have to agree on, for the fingerprint: builds that differ in one of them
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
-    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {EAGER_BYTES}")
+    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {EAGER_BYTES} {EAGER_SLOTS}")
 }
 
 /// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none.

@@ -4,7 +4,10 @@
 use crate::world::{Transport, World};
 use herringbone::{Communicator, ReduceOp};
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -82,6 +85,22 @@ fn one_rank_only_sends() {
                 comm.broadcast(&mut values, 1).unwrap();
                 assert_eq!(values, vec![round as u8; bytes]);
             }
+        });
+    }
+}
+
+/// What a rank has sent arrives although it does not call again.
+#[test]
+fn a_rank_sends_and_turns_to_something_else() {
+    for bytes in [8, 4000] {
+        let together = Barrier::new(4);
+        World::new(4, Transport::Local).run(|comm| {
+            for round in 0..100_u32 {
+                let mut values = vec![if comm.rank() == 1 { round as u8 } else { 0 }; bytes];
+                comm.broadcast(&mut values, 1).unwrap();
+                assert_eq!(values, vec![round as u8; bytes]);
+            }
+            together.wait();
         });
     }
 }
