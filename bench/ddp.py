@@ -147,7 +147,7 @@ def arguments():
     option("--compute", type=int, default=1, metavar="ROWS", help=compute)
     option("--rounds", type=int, default=5, help="turns of each backend")
     option("--steps", type=int, default=5, help="steps of a turn")
-    option("--trace", type=pathlib.Path, metavar="FILE", help="a Chrome trace, and a picture of it as FILE.svg")
+    option("--trace", type=pathlib.Path, metavar="FILE", help="a Chrome trace, and a picture of it beside: FILE with .svg")
     option("--json", type=pathlib.Path, metavar="FILE", help="the figures")
     option("--rigs", type=pathlib.Path, metavar="FOLDER", help="one host per process, in the rigs' cluster (as root)")
     option("--rate", type=int, default=500, help="Mbit/s of each link of the cluster, both ways")

@@ -45,6 +45,7 @@ impl Failure {
                 ErrorKind::Config { .. } | ErrorKind::Unsupported { .. } => USAGE,
                 _ => RUN,
             },
+            Self::Child { status, .. } if status.code() == Some(USAGE) => USAGE,
             _ => RUN,
         }
     }

@@ -78,10 +78,12 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> i32 {
         Ok(Outcome::Failed) => failure::CHECK,
         Err(failure) if failure.is_closed_output() => 0,
         Err(failure) => {
-            match &failure {
-                Failure::Engine(error) => eprintln!("{error}"),
-                other => eprintln!("herringbone: {other}"),
-            }
+            let said = match &failure {
+                Failure::Engine(error) => format!("{error}\n"),
+                other => format!("herringbone: {other}\n"),
+            };
+            // In one write, since several ranks may have the same standard error; nobody else can be told.
+            let _unheard = io::stderr().write_all(said.as_bytes());
             failure.code()
         }
     }

@@ -47,7 +47,7 @@ pub enum ErrorKind {
         calls: Vec<(Vec<Rank>, String)>,
     },
     /// An operation took longer than its timeout. The group stays usable if the missing ranks come back.
-    #[error("the operation timeout of {} s passed{}; if the ranks are only slow, raise the timeout (HERRINGBONE_TIMEOUT_S)", .after.as_secs_f64(), waited_for(.missing))]
+    #[error("the operation timeout of {} s passed{}; if the ranks are only slow, raise the timeout (the call's, the process group's or HERRINGBONE_TIMEOUT_S)", .after.as_secs_f64(), waited_for(.missing))]
     Timeout {
         /// The timeout.
         after: Duration,

@@ -1,6 +1,6 @@
 //! A few lines on standard error: warnings always, information if `HERRINGBONE_LOG=info`.
 
-use std::{fmt, sync::OnceLock};
+use std::{fmt, io::Write, sync::OnceLock};
 
 /// How much is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,12 +32,18 @@ fn level() -> Level {
 
 pub(crate) fn warn(who: &str, what: impl fmt::Display) {
     if level() >= Level::Warn {
-        eprintln!("[herringbone {who}] warning: {what}");
+        say(&format!("[herringbone {who}] warning: {what}\n"));
     }
 }
 
 pub(crate) fn info(who: &str, what: impl fmt::Display) {
     if level() >= Level::Info {
-        eprintln!("[herringbone {who}] {what}");
+        say(&format!("[herringbone {who}] {what}\n"));
     }
+}
+
+/// In one write: several ranks may have the same standard error.
+fn say(line: &str) {
+    // Nobody can be told that nobody can be told.
+    let _unheard = std::io::stderr().write_all(line.as_bytes());
 }

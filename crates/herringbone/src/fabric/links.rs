@@ -28,6 +28,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const MATE_PAUSE: Duration = Duration::from_millis(2);
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// After how long somebody who does not answer is worth a line.
+const WORTH_A_WARNING: Duration = Duration::from_secs(2);
 /// How long another worker may be unreachable before the link is given up.
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -132,7 +134,7 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: u32) -> Result<(), GreetError> {
             (member.address.clone(), expected, WORKER_PATIENCE)
         }
     };
-    let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+    let (began, mut pause, mut warned) = (Instant::now(), FIRST_PAUSE, false);
     loop {
         let error = match attempt(job, &address, expected) {
             Ok(stream) => {
@@ -148,6 +150,14 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: u32) -> Result<(), GreetError> {
         }
         if !is_wanted(node, endpoint) {
             return Ok(());
+        }
+        if began.elapsed() >= WORTH_A_WARNING && !warned {
+            warned = true;
+            let who = format!("rank {}", job.rank);
+            crate::log::warn(
+                &who,
+                format_args!("nobody answers at {address} yet ({error}); it is tried again and again"),
+            );
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
