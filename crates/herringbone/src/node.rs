@@ -432,9 +432,9 @@ impl Node {
         }
     }
 
-    /// Whether the background thread has nothing to do.
+    /// Whether the background thread has nothing to do; a straight run has its own thread.
     fn stands_back(&self) -> bool {
-        self.users.load(Ordering::SeqCst) > 0 || self.lock().is_idle()
+        self.users.load(Ordering::SeqCst) > 0 || self.lock_as_is().is_idle()
     }
 
     /// Ends the background thread.

@@ -15,7 +15,9 @@ use crate::{
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 /// How many eager messages may lie at their receiver, per link and direction.
-pub(crate) const EAGER_SLOTS: u16 = 8;
+pub(crate) const EAGER_SLOTS: u16 = 64;
+/// The same for a link through memory, where the answer is near and each slot takes up cache.
+pub(crate) const SHARED_SLOTS: u16 = 8;
 
 /// How messages travel to an endpoint.
 #[derive(Debug)]
@@ -86,7 +88,8 @@ impl Endpoint {
 
     /// A new link starts with all eager slots free.
     pub(crate) fn connect(&mut self, link: Link) {
-        (self.link, self.credits) = (link, Credits::new(EAGER_SLOTS));
+        let slots = if matches!(link, Link::Shm(_)) { SHARED_SLOTS } else { EAGER_SLOTS };
+        (self.link, self.credits) = (link, Credits::new(slots));
         self.introduced.clear();
     }
 

@@ -323,8 +323,7 @@ impl Planned {
     ) -> Arc<Prepared> {
         let schedule = self.verified.schedule();
         let prepared = Arc::new(prepare::prepare(schedule, &self.program, me, self.call, sizing, shared));
-        self.straight =
-            self.verified.serial() && prepared.eager && prepared.peers.iter().all(|peer| peer.shared);
+        self.straight = self.verified.serial() && prepared.can_run_straight();
         self.prepared = Some((links, prepared.clone()));
         prepared
     }

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     execute::{
         operation::{Io, Operation},
+        prepare::Peer,
         staging::Part,
         straight::{Pace, Straight},
     },
@@ -37,10 +38,14 @@ impl Engine {
         if self.reduces || self.ops.len() > 0 || !self.queue.is_empty() {
             return Ok(Begun::No);
         }
-        let group = self.groups.get(&issue.group);
-        let Some(prepared) = group.and_then(|group| group.straight(&issue.call, self.links)).cloned() else {
+        let Some(group) = self.groups.get(&issue.group) else { return Ok(Begun::No) };
+        let Some(prepared) = group.straight(&issue.call, self.links).cloned() else { return Ok(Begun::No) };
+        // Whoever has to be invited to send waits for an ordinary operation's word.
+        let crowded =
+            |peer: &Peer| self.endpoints[group.settings.roster[peer.rank as usize] as usize].is_crowded();
+        if prepared.peers.iter().any(crowded) {
             return Ok(Begun::No);
-        };
+        }
         let part = if issue.priority > 0 { Part::Either } else { Part::Common };
         let Some(memory) = self.staging.take(prepared.staging_bytes(), part) else { return Ok(Begun::No) };
         let (id, timeout) = match self.agree(issue) {

@@ -6,11 +6,13 @@
 //! ranks send to one.
 
 use super::prepare::{Call, EAGER_BYTES};
-use crate::core::{
-    collective::Collective,
-    schedule::{Cut, Form, GRAIN},
+use crate::{
+    core::{
+        collective::Collective,
+        schedule::{Cut, Form, GRAIN},
+    },
+    engine::endpoint::{EAGER_SLOTS, SHARED_SLOTS},
 };
-use crate::engine::endpoint::EAGER_SLOTS;
 use std::ops::Range;
 
 /// Where all ranks share memory.
@@ -77,7 +79,8 @@ pub(super) struct Segmentation {
 /// Names all constants that ranks and reducers have to agree on, for the fingerprint: builds that differ in one of them
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
-    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {EAGER_BYTES} {EAGER_SLOTS}")
+    let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {SHARED_SLOTS}");
+    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots}")
 }
 
 /// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none.

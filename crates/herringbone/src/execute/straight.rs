@@ -8,6 +8,7 @@
 
 use super::{
     operation::{Arrived, Io, Operation},
+    prepare::Prepared,
     staging::Staging,
 };
 use crate::{
@@ -36,6 +37,18 @@ pub(crate) enum Pace {
     Waiting,
     /// To something that does not happen in a straight run.
     Stuck,
+}
+
+impl Prepared {
+    /// Whether all messages go with their frames, and no instruction needs two from one rank, of which only the first can
+    /// be seen.
+    pub(crate) fn can_run_straight(&self) -> bool {
+        let mut heads: Vec<_> = self.heads.iter().map(|head| (head.instr, head.peer)).collect();
+        heads.sort_unstable();
+        self.eager
+            && self.peers.iter().all(|peer| peer.shared)
+            && heads.windows(2).all(|pair| pair[0] != pair[1])
+    }
 }
 
 impl Straight {

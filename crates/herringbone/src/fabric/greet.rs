@@ -106,20 +106,23 @@ pub(crate) fn random_number() -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes) | 1)
 }
 
-/// Reads what is there, within the deadline.
+/// Reads what is there, within the deadline. A process that is stopped and goes on reads on.
 fn read(stream: &mut impl Stream, deadline: Instant, into: &mut [u8]) -> Result<usize, GreetError> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(GreetError::Late);
-    }
-    stream.limit(left)?;
-    match stream.read(into) {
-        Ok(0) => Err(GreetError::Closed),
-        Ok(bytes) => Ok(bytes),
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-            Err(GreetError::Late)
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(GreetError::Late);
         }
-        Err(error) => Err(error.into()),
+        stream.limit(left)?;
+        return match stream.read(into) {
+            Ok(0) => Err(GreetError::Closed),
+            Ok(bytes) => Ok(bytes),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(GreetError::Late)
+            }
+            Err(error) => Err(error.into()),
+        };
     }
 }
 

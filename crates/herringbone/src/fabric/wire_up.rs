@@ -84,7 +84,11 @@ impl Mapping {
 /// Waits until there is something to receive: descriptors are received without blocking.
 fn wait_readable(stream: &UnixStream) -> Result<(), GreetError> {
     let limit = rustix::time::Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
-    match rustix::event::poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&limit)) {
+    // Whoever is stopped and goes on waits anew: a stop is no fault of the other end.
+    let readable = rustix::io::retry_on_intr(|| {
+        rustix::event::poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&limit))
+    });
+    match readable {
         Ok(0) => Err(GreetError::Late),
         Ok(_) => Ok(()),
         Err(error) => Err(GreetError::Io(error.into())),

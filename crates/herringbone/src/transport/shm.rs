@@ -4,7 +4,7 @@
 use super::Broken;
 use crate::{
     core::wire::{Header, Kind},
-    engine::endpoint::EAGER_SLOTS,
+    engine::endpoint::SHARED_SLOTS,
     execute::prepare::EAGER_BYTES,
     sys::{
         doorbell,
@@ -26,7 +26,7 @@ const CELL_WORDS: usize = ring::MESSAGE_WORDS;
 /// Cells per ring; one ring per ordered pair of ranks that share memory. As few as keep two ranks from waiting for each
 /// other, so that they stay in cache; eager messages alone cannot fill it.
 const CELLS: usize = 16;
-const _: () = assert!(EAGER_SLOTS as usize <= CELLS / 2);
+const _: () = assert!(SHARED_SLOTS as usize <= CELLS / 2);
 const RING_BYTES: usize = ring::cells_words(CELLS) * WORD;
 /// The largest payload that a cell holds beside the frame; up to [`EAGER_BYTES`] it goes into the cell's slot.
 const CELL_BYTES: usize = (CELL_WORDS - FRAME_WORDS) * WORD;

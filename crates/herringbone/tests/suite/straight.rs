@@ -108,6 +108,22 @@ fn a_rank_sends_and_turns_to_something_else() {
     }
 }
 
+/// One group's messages lie with a rank that is late in it, on the link that the other group's operations need too.
+#[test]
+fn another_group_crowds_the_link() {
+    World::new(2, Transport::Local).run(|comm| {
+        let crowd = comm.subgroup("crowd", &[0, 1]).unwrap();
+        let issue =
+            || (0..200).map(|_| crowd.all_reduce_async(vec![1_i32; 10], ReduceOp::Sum).unwrap()).collect();
+        let mut works: Vec<_> = if comm.rank() == 0 { issue() } else { Vec::new() };
+        (0..300).for_each(|operation| sum(comm, operation));
+        if comm.rank() == 1 {
+            works = issue();
+        }
+        works.into_iter().for_each(|work| assert_eq!(work.wait().unwrap(), [2; 10]));
+    });
+}
+
 /// Operations that leave memory behind for others to read, subgroups, and small ones in between.
 #[test]
 fn large_ones_and_other_groups_in_between() {
