@@ -1,7 +1,7 @@
 """The native module. Private: its users are the modules of this package."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 __all__ = [
     "Communicator",
@@ -61,14 +61,6 @@ class Mapped:
     def __len__(self) -> int:
         """How many bytes it has."""
 
-_Call: TypeAlias = tuple[str, str, str, int, int, tuple[int, int], tuple[int, int], object, float | None, int]
-"""One operation: collective, dtype, op, count, root, source, target, keep, timeout and priority.
-
-``source`` and ``target`` are (address, bytes) of memory that lives as long as ``keep`` does: wrong numbers here are
-wrong memory accesses, which is why the class that takes them is private. ``timeout`` is in seconds. Messages of a
-higher ``priority`` go first.
-"""
-
 @final
 class Communicator:
     """The member of one group that this process is."""
@@ -101,10 +93,39 @@ class Communicator:
     def subgroup(self, name: str, ranks: Sequence[int]) -> Communicator:
         """The group of ``ranks``, which ascend and are ranks of this group; only they call it. A name serves once."""
 
-    def submit(self, call: _Call) -> Pending:
-        """Start one operation."""
+    def submit(
+        self,
+        collective: str,
+        dtype: str,
+        op: str,
+        count: int,
+        root: int,
+        source: tuple[int, int],
+        target: tuple[int, int],
+        keep: object,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Pending:
+        """Start one operation.
 
-    def run(self, call: _Call) -> None:
+        ``source`` and ``target`` are (address, bytes) of memory that lives as long as ``keep`` does: wrong
+        numbers here are wrong memory accesses, which is why this class is private. ``timeout`` is in seconds.
+        Messages of a higher ``priority`` go first.
+        """
+
+    def run(
+        self,
+        collective: str,
+        dtype: str,
+        op: str,
+        count: int,
+        root: int,
+        source: tuple[int, int],
+        target: tuple[int, int],
+        keep: object,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> None:
         """Run one operation to its end, as :meth:`submit` and :meth:`Pending.wait` would, but without waking another
         thread for it.
 

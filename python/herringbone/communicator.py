@@ -266,8 +266,8 @@ class Communicator:
         source = target if array is out else readable(name, array)
         call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority)
         if async_op:
-            return Work(name, self._native.submit(call), out)
-        self._native.run(call)
+            return Work(name, self._native.submit(*call), out)
+        self._native.run(*call)
         return out
 
 

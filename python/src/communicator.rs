@@ -11,7 +11,6 @@ use herringbone::{Collective, Config, Rendezvous, Request, Transport};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
-    pybacked::PyBackedStr,
     types::{PyDict, PyString},
 };
 use std::{str::FromStr, sync::Arc};
@@ -89,8 +88,31 @@ impl Communicator {
     }
 
     /// Start one operation.
-    fn submit(&self, py: Python<'_>, call: Call<'_>) -> PyResult<Pending> {
-        let request = call.request()?;
+    ///
+    /// `source` and `target` are (address, bytes) of memory that lives as long as `keep` does: wrong numbers here
+    /// are wrong memory accesses, which is why this class is private. `timeout` is in seconds. Messages of a higher
+    /// `priority` go first.
+    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0))]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one call per operation, so nothing is built to be taken apart"
+    )]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        collective: &str,
+        dtype: &str,
+        op: &str,
+        count: usize,
+        root: u32,
+        source: PySpan,
+        target: PySpan,
+        keep: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        priority: i32,
+    ) -> PyResult<Pending> {
+        let call = (collective, root, dtype, op, count);
+        let request = request(call, (source, target), keep, timeout, priority)?;
         let pending = py.detach(|| self.inner.submit(request)).map_err(|error| errors::to_python(&error))?;
         Ok(Pending(pending))
     }
@@ -99,8 +121,24 @@ impl Communicator {
     ///
     /// Waits without the GIL. Raises the operation's error if it failed, and `KeyboardInterrupt` on Ctrl-C, after
     /// which the operation goes on.
-    fn run(&self, py: Python<'_>, call: Call<'_>) -> PyResult<()> {
-        let request = call.request()?;
+    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0))]
+    #[allow(clippy::too_many_arguments, reason = "as `submit`")]
+    fn run(
+        &self,
+        py: Python<'_>,
+        collective: &str,
+        dtype: &str,
+        op: &str,
+        count: usize,
+        root: u32,
+        source: PySpan,
+        target: PySpan,
+        keep: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        priority: i32,
+    ) -> PyResult<()> {
+        let call = (collective, root, dtype, op, count);
+        let request = request(call, (source, target), keep, timeout, priority)?;
         waiting::to_the_end(py, || self.inner.begin(request))?.map_err(|error| errors::to_python(&error))
     }
 
@@ -183,35 +221,21 @@ fn joined(
     waiting::on_a_thread(py, join)?.map_err(|error| errors::to_python(&error))
 }
 
-/// One operation, as a tuple of collective, dtype, op, count, root, source, target, keep, timeout and priority.
-///
-/// `source` and `target` are (address, bytes) of memory that lives as long as `keep` does: wrong numbers here are wrong
-/// memory accesses, which is why the class that takes them is private. `timeout` is in seconds, or None. Messages of a
-/// higher `priority` go first.
-#[derive(FromPyObject)]
-struct Call<'py>(
-    PyBackedStr,
-    PyBackedStr,
-    PyBackedStr,
-    usize,
-    u32,
-    PySpan,
-    PySpan,
-    Bound<'py, PyAny>,
-    Option<f64>,
-    i32,
-);
-
-impl Call<'_> {
-    #[allow(unsafe_code)]
-    fn request(self) -> PyResult<Request> {
-        let Call(collective, dtype, op, count, root, source, target, keep, timeout, priority) = self;
-        let (collective, dtype, op) = (parse_collective(&collective, root)?, parse(&dtype)?, parse(&op)?);
-        let timeout = waiting::duration(timeout)?;
-        // SAFETY: the Python modules that call `submit` and `run` promise it; see `memory::regions`.
-        let (input, output) = unsafe { memory::regions(source, target, &keep) };
-        Ok(Request { collective, dtype, op, count, priority, input, output, timeout })
-    }
+/// A request from what Python says: the call is (collective, root, dtype, op, count), the spans are (input, output).
+#[allow(unsafe_code)]
+fn request(
+    call: (&str, u32, &str, &str, usize),
+    spans: (PySpan, PySpan),
+    keep: &Bound<'_, PyAny>,
+    timeout: Option<f64>,
+    priority: i32,
+) -> PyResult<Request> {
+    let (collective, root, dtype, op, count) = call;
+    let (collective, dtype, op) = (parse_collective(collective, root)?, parse(dtype)?, parse(op)?);
+    let timeout = waiting::duration(timeout)?;
+    // SAFETY: the Python modules that call `submit` and `run` promise it; see `memory::regions`.
+    let (input, output) = unsafe { memory::regions(spans.0, spans.1, keep) };
+    Ok(Request { collective, dtype, op, count, priority, input, output, timeout })
 }
 
 fn parse_transport(name: &str) -> PyResult<Transport> {

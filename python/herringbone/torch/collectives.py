@@ -67,11 +67,11 @@ class Batch:
         member = self._group.member
         try:
             if self._waits and len(self._calls) == 1:
-                member.communicator.run(self._calls[0])
+                member.communicator.run(*self._calls[0])
                 for step in self.finish:
                     step()
                 return Work(self._name, (), tensors, (), member.threads)
-            handles = [member.communicator.submit(call) for call in self._calls]
+            handles = [member.communicator.submit(*call) for call in self._calls]
         except errors.HerringboneError as error:
             raise torch_error(error) from None
         return self._group.launched(Work(self._name, handles, tensors, self.finish, member.threads))
