@@ -141,7 +141,7 @@ impl Node {
         self.interrupted(self.lock_as_is())
     }
 
-    /// Looks for what has taken too long. That can not be a straight run: in time it is an operation like any other.
+    /// Looks for what has taken too long. That cannot be a straight run: in time it is an operation like any other.
     pub(crate) fn tick(&self, now: Instant) {
         let mut engine = self.lock_as_is();
         engine.tick(now);
@@ -158,6 +158,7 @@ impl Node {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The engine, without a straight run: that goes on as an ordinary operation.
     fn interrupted<'a>(&self, mut engine: MutexGuard<'a, Engine>) -> MutexGuard<'a, Engine> {
         if engine.interrupt().is_some() {
             self.idle.store(false, Ordering::SeqCst);

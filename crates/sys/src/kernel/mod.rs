@@ -104,7 +104,7 @@ pub fn fold(
     sources: &[Source<'_>],
     finish: Option<u32>,
 ) {
-    fold_at(Level::best(), dtype, op, into, into_form, sources, finish);
+    fold_with(Level::best(), dtype, op, into, into_form, sources, finish);
 }
 
 /// [`fold`], with the instructions of `level`: for comparing levels.
@@ -122,20 +122,6 @@ pub fn fold_with(
     finish: Option<u32>,
 ) {
     assert!(level.is_available(), "this CPU has no {level}");
-    fold_at(level, dtype, op, into, into_form, sources, finish);
-}
-
-/// [`fold_with`], with a level that this CPU has.
-#[track_caller]
-fn fold_at(
-    level: Level,
-    dtype: DType,
-    op: ReduceOp,
-    into: Span<'_>,
-    into_form: Form,
-    sources: &[Source<'_>],
-    finish: Option<u32>,
-) {
     let finished = if finish.is_some() { Form::Plain } else { Form::Acc };
     assert!(into_form == finished, "a fold makes elements if it is the last, and otherwise partial results");
     assert!(op != ReduceOp::Average || finish != Some(0), "an average of no contributors");
@@ -184,7 +170,7 @@ impl Visitor for Run<'_> {
     type Output = ();
 
     fn visit<R: Reduction>(self) {
-        // SAFETY: `fold_at` has checked the job, with the element type and operation of `R`; the CPU has the level.
+        // SAFETY: `fold_with` has checked the job, with the element type and operation of `R`, and the level.
         unsafe {
             match self.level {
                 Level::Portable => portable::fold::<R>(&self.job),
