@@ -16,7 +16,7 @@ use std::{io::Write, str::FromStr};
 /// and start again after a lost reducer, and the busiest worker's share: messages and buffers sent, partners.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// all, or names: radix, radix(8,8), sharded, doubling, one_shot, tree, reduction_server, hierarchical, ring
+    /// all, or names: radix, radix(8,8), sharded, doubling, one_shot, star, tree, reduction_server, hierarchical, ring
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms)]
     algorithm: Choice<Algorithm>,
     /// all, or names: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, barrier

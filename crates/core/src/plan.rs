@@ -7,7 +7,8 @@
 //! |---|---|
 //! | one is forced | that one; hierarchical only where the hosts allow it |
 //! | N is 1 | `radix`, which then only finishes the input |
-//! | N at most [`ONE_SHOT_RANKS`] and N K at most [`ONE_SHOT_BYTES`] | `one_shot` |
+//! | N at most [`ONE_SHOT_RANKS`] and N K at most [`ONE_SHOT_BYTES`], or on one host [`ONE_SHOT_BYTES_HERE`] | `one_shot` |
+//! | all workers are on one host and N K is at most [`STAR_BYTES`] | `star` |
 //! | K at most [`DOUBLING_BYTES`] | `doubling` |
 //! | K is at least [`REDUCTION_SERVER_BYTES`] and the busiest link carries less with reducers than without | `reduction_server` |
 //! | N at most [`SHARDED_RANKS`] | `radix`, a single stage |
@@ -18,7 +19,7 @@
 //! reducers nearly halve it, and fewer than N/2 + 1 or so are not worth it. Workers that all share a host need no link.
 //!
 //! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in one stage or several as above; a barrier
-//! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `doubling`.
+//! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
 use crate::algorithm::{Algorithm, Layout, Unsupported};
 use crate::collective::Collective;
@@ -30,6 +31,12 @@ pub const ONE_SHOT_RANKS: u32 = 8;
 
 /// The most bytes, in all ranks' inputs together, that one shot is for: one rank receives as many.
 pub const ONE_SHOT_BYTES: u64 = 4 << 10;
+
+/// The same inside a host, where a message costs little.
+pub const ONE_SHOT_BYTES_HERE: u64 = 32 << 10;
+
+/// The most bytes, in all ranks' inputs together, that one rank of a host folds for all.
+pub const STAR_BYTES: u64 = 64 << 10;
 
 /// The largest buffer, in bytes, for which few rounds count more than few bytes.
 pub const DOUBLING_BYTES: u64 = 32 << 10;
@@ -106,6 +113,10 @@ fn by_size(request: &Request<'_>) -> Choice {
             algorithm: Algorithm::OneShot,
             why: format!("one round, and {workers} ranks are at most {ONE_SHOT_RANKS}"),
         },
+        Collective::Barrier if is_one_host(request) => Choice {
+            algorithm: Algorithm::Star,
+            why: format!("one host, and {workers} ranks are more than {ONE_SHOT_RANKS}"),
+        },
         Collective::Barrier => Choice {
             algorithm: Algorithm::Doubling,
             why: format!("few messages for each of {workers} ranks, which are more than {ONE_SHOT_RANKS}"),
@@ -116,12 +127,17 @@ fn by_size(request: &Request<'_>) -> Choice {
 fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
     let Request { bytes, reducers, .. } = *request;
     let in_all = bytes.saturating_mul(u64::from(workers));
+    let here = is_one_host(request);
+    let most_in_one_shot = if here { ONE_SHOT_BYTES_HERE } else { ONE_SHOT_BYTES };
     if workers == 1 {
         let why = String::from("a single rank has nobody to talk to");
         Choice { algorithm: Algorithm::Radix(vec![]), why }
-    } else if workers <= ONE_SHOT_RANKS && in_all <= ONE_SHOT_BYTES {
-        let why = format!("one round, and {in_all} B in all are at most {ONE_SHOT_BYTES}");
+    } else if workers <= ONE_SHOT_RANKS && in_all <= most_in_one_shot {
+        let why = format!("one round, and {in_all} B in all are at most {most_in_one_shot}");
         Choice { algorithm: Algorithm::OneShot, why }
+    } else if here && in_all <= STAR_BYTES {
+        let why = format!("few messages inside a host, and {in_all} B in all are at most {STAR_BYTES}");
+        Choice { algorithm: Algorithm::Star, why }
     } else if bytes <= DOUBLING_BYTES {
         let why = format!("few rounds, and {bytes} B are at most {DOUBLING_BYTES}");
         Choice { algorithm: Algorithm::Doubling, why }
@@ -130,6 +146,12 @@ fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
     } else {
         scattered(request.group)
     }
+}
+
+/// Whether all workers are known to share a host.
+fn is_one_host(request: &Request<'_>) -> bool {
+    let Request { group, hosts, .. } = request;
+    hosts.len() == group.size() as usize && hosts.windows(2).all(|pair| pair[0] == pair[1])
 }
 
 /// With reducers or without: whichever leaves less to the busiest link.

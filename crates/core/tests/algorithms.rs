@@ -73,6 +73,7 @@ fn every_algorithm_is_proved_and_canonical_for_any_group() {
         for collective in [ALL_REDUCE, Collective::Barrier] {
             canonical("doubling", collective);
             canonical("one_shot", collective);
+            canonical("star", collective);
         }
         canonical("one_shot", Collective::AllGather);
         canonical("tree", ALL_REDUCE);
@@ -190,6 +191,11 @@ fn bytes_rounds_and_partners_are_those_of_the_table() {
         assert_eq!((one_shot.chunks, one_shot.rounds), (1, 1));
         assert_eq!(one_shot.worker.sent, Messages { plain: size - 1, acc: 0 });
         assert_eq!(one_shot.worker.received, Messages { plain: size - 1, acc: 0 });
+
+        let star = cost("star", size);
+        assert_eq!((star.chunks, star.rounds), (1, 2));
+        assert_eq!(star.worker.sent, Messages { plain: size - 1, acc: 0 });
+        assert_eq!(star.worker.received, Messages { plain: size - 1, acc: 0 });
 
         let tree = cost("tree", size);
         assert_eq!((tree.chunks, tree.rounds), (1, 2 * size.ilog2()));
@@ -385,6 +391,7 @@ fn golden_schedules() {
         ("radix-all_gather-4", by_rank("radix", Collective::AllGather, 4)),
         ("doubling-4", by_rank("doubling", ALL_REDUCE, 4)),
         ("one_shot-4", by_rank("one_shot", ALL_REDUCE, 4)),
+        ("star-4", by_rank("star", ALL_REDUCE, 4)),
         ("tree-4", by_rank("tree", ALL_REDUCE, 4)),
         ("tree-reduce-2-4", by_rank("tree", Collective::Reduce { root: 2 }, 4)),
         ("tree-broadcast-2-4", by_rank("tree", Collective::Broadcast { root: 2 }, 4)),

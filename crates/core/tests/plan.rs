@@ -4,8 +4,8 @@ use herringbone_core::algorithm::{Algorithm, Layout, Unsupported};
 use herringbone_core::collective::Collective;
 use herringbone_core::group::Group;
 use herringbone_core::plan::{
-    Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_RANKS, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS,
-    choose,
+    Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_RANKS, REDUCTION_SERVER_BYTES,
+    Request, SHARDED_RANKS, STAR_BYTES, choose,
 };
 
 const ALL_REDUCE: Collective = Collective::AllReduce;
@@ -56,6 +56,30 @@ fn all_reduce_goes_by_size() {
 }
 
 #[test]
+fn small_ones_inside_a_host_go_by_all_that_is_folded() {
+    let (ranks, more) = (ONE_SHOT_RANKS, ONE_SHOT_RANKS + 1);
+    let of = |size: u32, hosts: &[u32], collective, bytes| {
+        let group = Group::of_size(size);
+        choose(&Request { hosts, ..request(&group, collective, bytes, 0) }).unwrap().algorithm
+    };
+    for (size, bytes, name) in [
+        (ranks, ONE_SHOT_BYTES_HERE / u64::from(ranks), Algorithm::OneShot),
+        (ranks, ONE_SHOT_BYTES_HERE / u64::from(ranks) + 1, Algorithm::Star),
+        (more, 4, Algorithm::Star),
+        (64, STAR_BYTES / 64, Algorithm::Star),
+        (64, STAR_BYTES / 64 + 1, Algorithm::Doubling),
+        (4, DOUBLING_BYTES, Algorithm::Doubling),
+    ] {
+        assert_eq!(of(size, &vec![7; size as usize], ALL_REDUCE, bytes), name, "{size} ranks, {bytes} B");
+    }
+    assert_eq!(of(more, &vec![7; more as usize], Collective::Barrier, 0), Algorithm::Star);
+    let mut hosts = vec![7; more as usize];
+    hosts[2] = 8;
+    assert_eq!(of(more, &hosts, ALL_REDUCE, 4), Algorithm::Doubling);
+    assert_eq!(of(more, &hosts, Collective::Barrier, 0), Algorithm::Doubling);
+}
+
+#[test]
 fn other_collectives_have_their_own() {
     for (collective, size, name) in [
         (Collective::Reduce { root: 3 }, 5, "tree"),
@@ -79,7 +103,7 @@ fn a_forced_algorithm_is_taken_or_refused() {
         let forced: Algorithm = name.parse().unwrap();
         choose(&Request { forced: Some(&forced), ..request(&group, collective, 4, reducers) })
     };
-    for name in ["ring", "radix(2,2)", "doubling", "one_shot", "tree"] {
+    for name in ["ring", "radix(2,2)", "doubling", "one_shot", "star", "tree"] {
         assert_eq!(force(name, ALL_REDUCE, 0).unwrap().algorithm, name.parse().unwrap());
     }
     assert_eq!(force("reduction_server", ALL_REDUCE, 1).unwrap().algorithm, Algorithm::ReductionServer);

@@ -75,6 +75,7 @@ fn radix_is_canonical() {
 fn small_message_algorithms_are_canonical() {
     assert_eq!(prove_all("doubling", 0, 1), 2 * 64);
     assert_eq!(prove_all("one_shot", 0, 1), 3 * 64);
+    assert_eq!(prove_all("star", 0, 1), 2 * 64);
     assert_eq!(prove_all("tree", 0, 1), 3 * 64);
 }
 
@@ -113,7 +114,7 @@ fn any_keys_make_a_canonical_tree() {
     for keys in groups {
         let group = Group::with_keys(keys).unwrap();
         let layout = Layout { reducers: 3, hosts: &[] };
-        for name in ["radix", "radix(2,2)", "doubling", "one_shot", "tree", "reduction_server"] {
+        for name in ["radix", "radix(2,2)", "doubling", "one_shot", "star", "tree", "reduction_server"] {
             let proved = prove(name, Collective::AllReduce, &group, &layout).expect("serves an all-reduce");
             assert_eq!(proved.order(), Order::Fixed, "{name} {:?}", group.keys());
         }
@@ -190,7 +191,7 @@ fn interpreting_gives_the_definition() {
         let group = Group::of_size(workers);
         let layout = Layout { reducers: 2, hosts: &[] };
         for collective in collectives(workers - 1) {
-            for name in ["radix", "radix(2,2)", "doubling", "one_shot", "tree", "reduction_server"] {
+            for name in ["radix", "radix(2,2)", "doubling", "one_shot", "star", "tree", "reduction_server"] {
                 let Some(proved) = prove(name, collective, &group, &layout) else { continue };
                 for (dtype, op) in DType::ALL.iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (*dtype, op))) {
                     for count in [0, 1, 67] {

@@ -8,6 +8,7 @@
 //! | | reduce_scatter, all_gather | (N-1)/N K | 1 per stage | yes |
 //! | `doubling` | all_reduce, barrier | ceil(log2(N)) K received, and sent for powers of two | ceil(log2(N)) | yes |
 //! | `one_shot` | all_reduce, barrier, all_gather | (N-1) K | 1 | yes |
+//! | `star` | all_reduce, barrier | K up and K down each edge, N-1 edges at rank 0 | 2 | yes |
 //! | `tree` | all_reduce, reduce, broadcast | K up and K down each edge | floor(log2(N)) up, as many down | yes |
 //! | `reduction_server` | all_reduce | K; a reducer N K / reducers | 2 | yes |
 //! | `hierarchical(inner,outer)` | all_reduce | one partial sum per host on the slow links | of its parts | yes |
@@ -39,6 +40,7 @@ mod partial;
 mod radix;
 mod reduction_server;
 mod ring;
+mod star;
 mod tree;
 
 pub use name::ParseAlgorithmError;
@@ -62,6 +64,8 @@ pub enum Algorithm {
     Doubling,
     /// Every rank sends its whole input to every other, and folds them all.
     OneShot,
+    /// Every rank sends its whole input to rank 0, which folds them all and sends the result back.
+    Star,
     /// A binomial tree in the canonical tree's shape, towards the root, from the root, or both.
     Tree,
     /// Each reducer folds one chunk for all workers and sends the result back (Herring, BytePS).
@@ -173,11 +177,12 @@ impl Unsupported {
 
 impl Algorithm {
     /// One of each, with its default parameters, in the order of the [table](self).
-    pub fn all() -> [Self; 7] {
+    pub fn all() -> [Self; 8] {
         [
             Self::Radix(vec![]),
             Self::Doubling,
             Self::OneShot,
+            Self::Star,
             Self::Tree,
             Self::ReductionServer,
             Self::hierarchical(),
@@ -223,6 +228,7 @@ impl Algorithm {
             (Self::Doubling, AllReduce | Barrier) => doubling::all_reduce(group),
             (Self::OneShot, AllReduce | Barrier) => one_shot::all_reduce(group),
             (Self::OneShot, AllGather) => radix::all_gather(group, &[]),
+            (Self::Star, AllReduce | Barrier) => star::all_reduce(group),
             (Self::Tree, AllReduce) => tree::all_reduce(group),
             (Self::Tree, Reduce { root }) => tree::reduce(group, root),
             (Self::Tree, Broadcast { root }) => tree::broadcast(group, root),

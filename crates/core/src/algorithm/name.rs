@@ -12,6 +12,7 @@ impl Algorithm {
             Self::Radix(_) => "radix",
             Self::Doubling => "doubling",
             Self::OneShot => "one_shot",
+            Self::Star => "star",
             Self::Tree => "tree",
             Self::ReductionServer => "reduction_server",
             Self::Hierarchical { .. } => "hierarchical",
@@ -36,7 +37,7 @@ impl fmt::Display for Algorithm {
 /// A text that names no algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no algorithm is called {text:?}: use radix, radix(8,8), sharded, doubling, one_shot, tree, reduction_server, \
+    "no algorithm is called {text:?}: use radix, radix(8,8), sharded, doubling, one_shot, star, tree, reduction_server, \
      hierarchical, hierarchical(radix,doubling) or ring"
 )]
 pub struct ParseAlgorithmError {
@@ -73,6 +74,7 @@ fn parse_flat((name, parameters): (&str, Vec<&str>)) -> Option<Algorithm> {
         ("sharded", []) => Algorithm::Radix(vec![]),
         ("doubling", []) => Algorithm::Doubling,
         ("one_shot", []) => Algorithm::OneShot,
+        ("star", []) => Algorithm::Star,
         ("tree", []) => Algorithm::Tree,
         ("reduction_server", []) => Algorithm::ReductionServer,
         ("ring", []) => Algorithm::Ring,

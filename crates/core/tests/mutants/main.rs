@@ -138,7 +138,7 @@ fn tally(names: &[&str], collectives: &[Collective]) -> Tally {
 
 #[test]
 fn all_reduce() {
-    let names = ["radix", "radix(2,2,2)", "doubling", "one_shot", "tree", "reduction_server"];
+    let names = ["radix", "radix(2,2,2)", "doubling", "one_shot", "star", "tree", "reduction_server"];
     let tally = tally(&names, &[Collective::AllReduce]);
     assert!(tally.refused > 10_000 && tally.other_order > 50 && tally.same_bits > 200, "{tally}");
     assert!(tally.wrong_unchecked > 1000, "{tally}");
@@ -175,11 +175,11 @@ proptest! {
     /// However much is changed, a proof ends; and what it still finds fixed has the same bits.
     #[test]
     fn several_changes_at_once(
-        which in 0..6usize,
+        which in 0..7usize,
         workers in 2..5u32,
         changes in proptest::collection::vec(any::<proptest::sample::Index>(), 2..6),
     ) {
-        let name = ["radix", "radix(2,2)", "doubling", "one_shot", "tree", "reduction_server"][which];
+        let name = ["radix", "radix(2,2)", "doubling", "one_shot", "star", "tree", "reduction_server"][which];
         let algorithm: Algorithm = name.parse().unwrap();
         let (group, layout) = (Group::of_size(workers), Layout { reducers: 2, hosts: &[] });
         let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();

@@ -57,6 +57,7 @@ algorithms! {
     all_reduce_by_radix_4: "radix(4)",
     all_reduce_by_doubling: "doubling",
     all_reduce_by_one_shot: "one_shot",
+    all_reduce_by_star: "star",
     all_reduce_by_tree: "tree",
     all_reduce_by_reduction_server: "reduction_server",
     all_reduce_by_ring: "ring",

@@ -45,7 +45,7 @@ fn memory() -> u64 {
 /// With the settings' defaults.
 #[test]
 fn ranks_take_little_memory_each() {
-    for algorithm in [None, Some("radix(8,8)"), Some("one_shot"), Some("tree")] {
+    for algorithm in [None, Some("radix(8,8)"), Some("one_shot"), Some("star"), Some("tree")] {
         let world =
             algorithm.iter().fold(World::new(RANKS, Transport::Local), |world, name| world.forced(name));
         world.run(|comm| {

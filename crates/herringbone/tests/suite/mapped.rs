@@ -61,7 +61,7 @@ fn mapped_and_private_buffers_meet() {
 
 #[test]
 fn every_algorithm_takes_mapped_buffers() {
-    for algorithm in ["radix", "radix(2,2)", "ring", "tree", "doubling", "one_shot"] {
+    for algorithm in ["radix", "radix(2,2)", "ring", "tree", "doubling", "one_shot", "star"] {
         compare(Transport::Shm, Some(algorithm), |rank| rank != 1);
     }
 }

@@ -119,8 +119,8 @@ impl All {
     }
 }
 
-const CANONICAL: [&str; 7] =
-    ["radix", "radix(2,2)", "radix(4)", "doubling", "one_shot", "tree", "hierarchical"];
+const CANONICAL: [&str; 8] =
+    ["radix", "radix(2,2)", "radix(4)", "doubling", "one_shot", "star", "tree", "hierarchical"];
 
 fn over_all_algorithms(transport: Transport) {
     for ranks in 2..=8 {
