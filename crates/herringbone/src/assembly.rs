@@ -53,6 +53,7 @@ pub(crate) fn over(config: &Config, world: World) -> Result<Communicator> {
         timeout: config.timeout,
         segment_bytes: if roster.settings.segment == u64::MAX { 0 } else { roster.settings.segment as usize },
         manual_progress: config.manual_progress,
+        spread: config.spread && !config.manual_progress,
     };
     check_possible(&job, &shared)?;
     let staging = roster.settings.staging as usize;
@@ -80,7 +81,8 @@ pub(crate) fn assemble(
     connections: BTreeMap<u32, Connection>,
     doors: Doors,
 ) -> io::Result<Communicator> {
-    let Parts { mapping, engine, poller } = parts;
+    let Parts { mapping, mut engine, poller } = parts;
+    engine.spread.allowed = shared.spread;
     let (commands, mapping) = (Commands::new()?, Arc::new(mapping));
     let to_control = Box::new(ToControl(commands.clone()));
     let node = Node::new(engine, poller, mapping.bell.clone(), mapping.mates.len(), to_control)?;
@@ -150,7 +152,7 @@ impl Parts {
             Segment::create("herringbone", layout.bytes())
         });
         let segment = segment.map_err(io::Error::other)?;
-        shm::stamp(&segment, job.id, job.rank, job.incarnation);
+        shm::stamp(&segment, layout, job.id, job.rank, job.incarnation);
         let segment = Arc::new(segment);
         let pool = layout.pool_at()..layout.pool_at() + staging;
         let heap = Heap::new(segment.clone(), layout.heap_at()..layout.bytes());

@@ -42,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) timeout: Duration,
     pub(crate) segment_bytes: usize,
     pub(crate) manual_progress: bool,
+    pub(crate) spread: bool,
 }
 
 /// One rank's handle on a group: every collective is a method of it, and every member has to call the same one.
@@ -342,7 +343,7 @@ impl Communicator {
     /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn begin(&self, request: Request) -> Result<Pending> {
         let node = &self.fabric.node;
-        Ok(node.begin(&self.checked(request)?)?.unwrap_or_else(|| node.over()))
+        Ok(node.begin(self.checked(request)?)?.unwrap_or_else(|| node.over()))
     }
 
     /// Issues an operation on regions and waits for it.
@@ -350,7 +351,7 @@ impl Communicator {
     /// # Errors
     /// See [`ErrorKind`].
     pub fn execute(&self, request: Request) -> Result<()> {
-        self.fabric.node.begin(&self.checked(request)?)?.map_or(Ok(()), |pending| pending.wait())
+        self.fabric.node.begin(self.checked(request)?)?.map_or(Ok(()), |pending| pending.wait())
     }
 
     /// Moves what can move, without waiting, and returns whether anything did; see [`Config::manual_progress`].

@@ -11,6 +11,7 @@ use crate::{
         Engine, Event,
         begin::{Issue, Refused},
         links::Haste,
+        spread::Elsewhere,
         stats::Stats,
         straight::Begun,
     },
@@ -200,22 +201,23 @@ impl Node {
 
     /// Issues an operation for a thread that waits for it next. A small one runs straight through if nothing else is under
     /// way, and most are over then: `None`.
-    pub(crate) fn begin(self: &Arc<Self>, issue: &Issue) -> Result<Option<Pending>> {
+    pub(crate) fn begin(self: &Arc<Self>, issue: Issue) -> Result<Option<Pending>> {
         let mut engine = self.lock();
-        let begun = engine.begin_straight(issue);
-        if let Ok(Begun::Straight) = begun {
-            let completion = self.run_straight(engine);
-            if completion.is_none() && !self.idle.load(Ordering::SeqCst) {
-                self.leave_to_background();
+        let completion = match engine.begin_straight(issue) {
+            Ok(Begun::Straight) => self.run_straight(engine),
+            begun => {
+                self.aftermath(engine);
+                match begun? {
+                    Begun::No(issue) => return self.submit(&issue, true).map(Some),
+                    Begun::Ordinary(completion) => Some(completion),
+                    Begun::Straight => None,
+                }
             }
-            return Ok(completion.map(|completion| self.pending(completion)));
+        };
+        if completion.is_none() && !self.idle.load(Ordering::SeqCst) {
+            self.leave_to_background();
         }
-        self.aftermath(engine);
-        match begun {
-            Ok(Begun::Ordinary(completion)) => Ok(Some(self.pending(completion))),
-            Err(Refused::Failed(error)) => Err(error),
-            _ => self.submit(issue, true).map(Some),
-        }
+        Ok(completion.map(|completion| self.pending(completion)))
     }
 
     /// An operation that began straight and goes on like any other.
@@ -233,20 +235,18 @@ impl Node {
 
     /// Runs straight through what has begun so. Returns `None` at its end, or how that can be learnt of.
     fn run_straight<'a>(&'a self, mut engine: MutexGuard<'a, Engine>) -> Option<Arc<Completion>> {
-        let (mut tries, mut yielded, mut waits) = (0, 0, None);
+        let (mut yielded, mut waits) = (0, None);
         let completion = loop {
-            match engine.run_straight() {
+            match engine.run_straight(self.tries) {
                 Pace::Done => break None,
-                Pace::Waiting if tries < self.tries => {
-                    tries += 1;
-                    std::hint::spin_loop();
-                }
                 Pace::Waiting if yielded < yields(Haste::Memory) => {
                     let Some(completion) = engine.follow_straight() else { continue };
                     waits.get_or_insert_with(Instant::now);
+                    let elsewhere = engine.about_to_wait();
                     drop(engine);
+                    elsewhere.into_iter().for_each(Elsewhere::go);
                     std::thread::yield_now();
-                    (tries, yielded) = (0, yielded + 1);
+                    yielded += 1;
                     engine = self.lock_as_is();
                     if !engine.is_straight(&completion) {
                         break Some(completion);
@@ -318,8 +318,10 @@ impl Node {
     fn turns(&self, most: u32) -> (bool, Option<Haste>) {
         let Some(mut engine) = self.try_lock() else { return (false, None) };
         let moved = (0..most).any(|_| engine.turn());
+        let elsewhere = if moved { None } else { engine.about_to_wait() };
         let haste = engine.haste();
         self.aftermath(engine);
+        elsewhere.into_iter().for_each(Elsewhere::go);
         (moved, Some(haste))
     }
 

@@ -90,11 +90,13 @@ pub fn awake(flag: &AtomicU64) {
 }
 
 /// What this caller has published comes before every later [`must_ring`] of it: one call for any number of owners.
+#[inline]
 pub fn published() {
     fence(Ordering::SeqCst);
 }
 
 /// Whether the owner of `flag` sleeps and this caller, after [`published`], is the one to ring.
+#[inline]
 #[must_use = "who is told to ring must ring"]
 pub fn must_ring(flag: &AtomicU64) -> bool {
     flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
@@ -104,6 +106,7 @@ pub fn must_ring(flag: &AtomicU64) -> bool {
 ///
 /// # Errors
 /// As [`Bell::ring`].
+#[inline]
 pub fn wake_published(flag: &AtomicU64, bell: &Bell) -> io::Result<()> {
     if must_ring(flag) { bell.ring() } else { Ok(()) }
 }

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 /// A number that a process keeps and that its forked children do not have, once forks are [watched](watch) for. What
 /// was made in another generation was made by another process: its connections and mappings are not this one's.
+#[inline]
 pub fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
 }

@@ -1,17 +1,18 @@
-//! A ring of small messages between two processes: one producer, one consumer, no lock, no compare-and-swap.
+//! A ring of small messages between processes: one producer, no lock, no compare-and-swap. It has one consumer, or
+//! several that each see all messages: a **board**.
 //!
 //! Each side writes to its own segment only. The **cells** lie in the producer's: 16 words, two cache lines; the first
-//! word, the *stamp*, is `number << 4 | length`, where messages are numbered from 1. The **tail** lies in the
-//! consumer's segment: how many messages it has taken. Both must be zero at first.
+//! word, the *stamp*, is `number << 4 | length`, where messages are numbered from 1. A **tail** lies in each consumer's
+//! segment: how many messages it has taken. Both must be zero at first.
 //!
 //! # Why it is right
 //! Let message `n` lie in cell `(n - 1) mod capacity`.
-//! * *No message is lost or reordered.* The producer writes `n` only if it has seen a tail of at least
-//!   `n - capacity`, so the message that lay there was taken. The consumer waits for stamp `n` and nothing else; until
+//! * *No message is lost or reordered.* The producer writes `n` only if it has seen tails of at least
+//!   `n - capacity`, so the message that lay there was taken, by all. A consumer waits for stamp `n` and nothing else; until
 //!   the producer stores it, the cell's stamp is 0 or that of message `n - capacity`.
 //! * *No message is torn.* The words are stored before the stamp, and that store releases what the consumer's load of
 //!   the stamp acquires: so the consumer reads the words of `n` or later ones. Not later ones: the producer stores
-//!   words of `n + capacity` only after it has acquired a tail of at least `n`, which the consumer released after
+//!   words of `n + capacity` only after it has acquired tails of at least `n`, which each consumer released after
 //!   it had read the words.
 //! * *A faulty partner does no harm beyond the messages.* The consumer takes an index from its own count and a length
 //!   from four bits. A producer that writes other stamps is never heard again. The producer believes a tail only
@@ -23,7 +24,7 @@
 //! grant to the ring back; the writer fills the slot again only when it has popped a grant from every reader it named.
 //! Each pop acquires what the push released. So each reader's reads of the payload come after the writer's stores,
 //! and the next stores come after all those reads: a payload is never torn, although it has no lock and no
-//! sequence of its own. Both models are tried in every order by `tests/loom.rs`.
+//! sequence of its own. All models are tried in every order by `tests/loom.rs`.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Deref;
@@ -49,6 +50,7 @@ pub const fn cells_words(capacity: usize) -> usize {
 }
 
 /// Where the words of a message in cell `position` begin, counted in words from the first cell.
+#[inline]
 pub const fn message_at(position: usize) -> usize {
     position * CELL_WORDS + 1
 }
@@ -56,11 +58,11 @@ pub const fn message_at(position: usize) -> usize {
 /// The sending end.
 pub struct Producer<C, T> {
     cells: C,
-    tail: T,
+    tails: Box<[T]>,
     capacity: u64,
     /// Messages sent.
     sent: u64,
-    /// The last tail seen; `sent - capacity <= taken <= sent`.
+    /// The least of the tails seen last; `sent - capacity <= taken <= sent`.
     taken: u64,
 }
 
@@ -78,20 +80,23 @@ where
     C: Deref<Target = [AtomicU64]>,
     T: Deref<Target = [AtomicU64]>,
 {
-    /// The sending end over `cells` (see [`cells_words`]; ours to write) and the partner's `tail` (its first word is
-    /// read). A ring has one.
+    /// The sending end over `cells` (see [`cells_words`]; ours to write) and the consumers' `tails` (the first word of each
+    /// is read). A ring has one.
     ///
     /// # Panics
-    /// If `cells` is not a power of two of cells, or `tail` is empty.
-    pub fn new(cells: C, tail: T) -> Self {
-        let capacity = capacity(&cells, &tail);
-        Producer { cells, tail, capacity, sent: 0, taken: 0 }
+    /// If `cells` is not a power of two of cells, or there is no tail, or an empty one.
+    pub fn new(cells: C, tails: impl IntoIterator<Item = T>) -> Self {
+        let tails: Box<[T]> = tails.into_iter().collect();
+        assert!(!tails.is_empty(), "a ring has a consumer");
+        let capacity = tails.iter().map(|tail| capacity(&cells, tail)).fold(0, u64::max);
+        Producer { cells, tails, capacity, sent: 0, taken: 0 }
     }
 
     /// Sends `message`, unless the ring is full.
     ///
     /// # Panics
     /// If it is longer than [`MESSAGE_WORDS`].
+    #[inline]
     #[must_use = "a full ring takes nothing"]
     pub fn try_push(&mut self, message: &[u64]) -> bool {
         assert!(message.len() <= MESSAGE_WORDS, "a message of {} words; a cell holds 15", message.len());
@@ -107,19 +112,24 @@ where
         true
     }
 
+    /// How many consumers there are.
+    pub fn consumers(&self) -> usize {
+        self.tails.len()
+    }
+
     /// The number of the cell that the next message goes to.
+    #[inline]
     pub fn position(&self) -> usize {
         position(self.capacity, self.sent)
     }
 
-    /// Whether [`try_push`](Self::try_push) would send now. Looks at the partner's tail only when the ring is full as
-    /// far as known.
+    /// Whether [`try_push`](Self::try_push) would send now. Looks at the tails only when the ring is full as far as known.
+    #[inline]
     pub fn has_room(&mut self) -> bool {
         if self.sent - self.taken == self.capacity {
-            let tail = self.tail[0].load(Ordering::Acquire);
-            if tail.wrapping_sub(self.taken) <= self.capacity {
-                self.taken = tail;
-            }
+            let taken = |tail: &T| tail[0].load(Ordering::Acquire).wrapping_sub(self.taken);
+            let least = self.tails.iter().map(taken).map(|more| if more <= self.capacity { more } else { 0 });
+            self.taken += least.min().unwrap_or(0);
         }
         self.sent - self.taken < self.capacity
     }
@@ -130,7 +140,7 @@ where
     C: Deref<Target = [AtomicU64]>,
     T: Deref<Target = [AtomicU64]>,
 {
-    /// The receiving end over the partner's `cells` and a `tail` of ours (its first word is written). A ring has one.
+    /// A receiving end over the producer's `cells` and a `tail` of ours (its first word is written).
     ///
     /// # Panics
     /// If `cells` is not a power of two of cells, or `tail` is empty.
@@ -140,19 +150,27 @@ where
     }
 
     /// The next message, if there is one, copied into `into`. It stays the next until it is [taken](Self::take).
+    #[inline]
     pub fn peek<'a>(&self, into: &'a mut [u64; MESSAGE_WORDS]) -> Option<&'a [u64]> {
-        let cell = cell(&self.cells, self.capacity, self.taken);
-        let len = self.next_len(cell)?;
-        for (value, word) in into[..len].iter_mut().zip(&cell[1..]) {
+        let words = self.next_words()?;
+        for (value, word) in into.iter_mut().zip(words) {
             *value = word.load(Ordering::Relaxed);
         }
-        Some(&into[..len])
+        Some(&into[..words.len()])
+    }
+
+    /// The next message where it lies, if there is one; its producer leaves it alone until it is [taken](Self::take).
+    #[inline]
+    pub fn next_words(&self) -> Option<&[AtomicU64]> {
+        let cell = cell(&self.cells, self.capacity, self.taken);
+        self.next_len(cell).map(|len| &cell[1..1 + len])
     }
 
     /// Goes on to the message after the next. Returns whether the next one was there; else nothing changes.
     ///
     /// What this end did before comes before whatever the other end does with the [room](Producer::has_room) that this
     /// makes; so a slot that belongs to the cell may be used until its message is taken.
+    #[inline]
     pub fn take(&mut self) -> bool {
         let there = self.has_message();
         if there {
@@ -173,6 +191,7 @@ where
     }
 
     /// The length of the next message, once its stamp says that it is there.
+    #[inline]
     fn next_len(&self, cell: &[AtomicU64]) -> Option<usize> {
         let stamp = cell[0].load(Ordering::Acquire);
         let len = stamp & ((1 << LENGTH_BITS) - 1);
@@ -189,6 +208,7 @@ fn capacity(cells: &[AtomicU64], tail: &[AtomicU64]) -> u64 {
 }
 
 /// The cell of the message after `before` others.
+#[inline]
 fn cell(cells: &[AtomicU64], capacity: u64, before: u64) -> &[AtomicU64] {
     let start = position(capacity, before) * CELL_WORDS;
     &cells[start..start + CELL_WORDS]
@@ -215,7 +235,8 @@ mod tests {
         const MESSAGES: u64 = 20_000;
         let producers = Arc::new(Segment::create("cells", cells_words(8) * 8).unwrap());
         let consumers = Arc::new(Segment::create("tail", TAIL_WORDS * 8).unwrap());
-        let mut producer = Producer::new(producers.words(0..cells_words(8)), consumers.words(0..TAIL_WORDS));
+        let mut producer =
+            Producer::new(producers.words(0..cells_words(8)), [consumers.words(0..TAIL_WORDS)]);
         let mut consumer = Consumer::new(producers.words(0..cells_words(8)), consumers.words(0..TAIL_WORDS));
         thread::scope(|scope| {
             scope.spawn(move || {
@@ -244,7 +265,7 @@ mod tests {
     #[test]
     fn a_full_ring_takes_nothing_until_a_message_was_taken() {
         let (cells, tail) = (zeroes(cells_words(2)), zeroes(1));
-        let mut producer = Producer::new(Arc::clone(&cells), Arc::clone(&tail));
+        let mut producer = Producer::new(Arc::clone(&cells), [Arc::clone(&tail)]);
         let mut consumer = Consumer::new(cells, tail);
         let mut room = [0; MESSAGE_WORDS];
         let mut pop = |consumer: &mut Consumer<_, _>| {
@@ -264,7 +285,7 @@ mod tests {
     #[test]
     fn a_tail_that_no_consumer_could_have_written_counts_as_full() {
         let (cells, tail) = (zeroes(cells_words(2)), zeroes(1));
-        let mut producer = Producer::new(cells, Arc::clone(&tail));
+        let mut producer = Producer::new(cells, [Arc::clone(&tail)]);
         assert!(producer.try_push(&[]) && producer.try_push(&[]));
         for lie in [3, u64::MAX, 1 << 63] {
             tail[0].store(lie, Ordering::Relaxed);
@@ -291,7 +312,7 @@ mod tests {
     #[test]
     fn a_message_stays_where_its_position_says_until_it_is_taken() {
         let (cells, tail) = (zeroes(cells_words(2)), zeroes(1));
-        let mut producer = Producer::new(Arc::clone(&cells), Arc::clone(&tail));
+        let mut producer = Producer::new(Arc::clone(&cells), [Arc::clone(&tail)]);
         let mut consumer = Consumer::new(Arc::clone(&cells), tail);
         let mut room = [0; MESSAGE_WORDS];
         for n in 1..=5 {
@@ -306,8 +327,26 @@ mod tests {
     }
 
     #[test]
+    fn a_board_waits_for_the_slowest_reader() {
+        let (cells, tails) = (zeroes(cells_words(2)), [zeroes(1), zeroes(1), zeroes(1)]);
+        let mut producer = Producer::new(Arc::clone(&cells), tails.clone());
+        let mut readers = tails.clone().map(|tail| Consumer::new(Arc::clone(&cells), tail));
+        let mut room = [0; MESSAGE_WORDS];
+        assert!(producer.try_push(&[1]) && producer.try_push(&[2]) && !producer.has_room());
+        for reader in &mut readers {
+            assert!(!producer.has_room());
+            assert_eq!(reader.peek(&mut room), Some(&[1][..]));
+            assert!(reader.take());
+        }
+        assert!(producer.try_push(&[3]) && !producer.has_room());
+        assert!(readers.iter_mut().all(|reader| reader.take() && reader.take() && !reader.take()));
+        tails[1][0].store(u64::MAX, Ordering::Relaxed);
+        assert!(!producer.has_room(), "a tail that no consumer could have written counts as full");
+    }
+
+    #[test]
     #[should_panic(expected = "power of two")]
     fn a_capacity_is_a_power_of_two() {
-        let _ = Producer::new(zeroes(3 * CELL_WORDS), zeroes(1));
+        let _ = Producer::new(zeroes(3 * CELL_WORDS), [zeroes(1)]);
     }
 }

@@ -167,6 +167,7 @@ impl Segment {
     ///
     /// # Panics
     /// If `range` does not lie within the segment, or in a forked child.
+    #[inline]
     #[track_caller]
     pub fn span(&self, range: Range<usize>) -> Span<'_> {
         self.check_generation();
@@ -179,6 +180,7 @@ impl Segment {
     ///
     /// # Panics
     /// If `range` does not lie within the segment, or in a forked child.
+    #[inline]
     #[track_caller]
     pub fn atomics(&self, range: Range<usize>) -> &[AtomicU64] {
         self.check_generation();
@@ -198,6 +200,7 @@ impl Segment {
     }
 
     /// The address of `range`'s first word.
+    #[inline]
     #[track_caller]
     fn word(&self, range: &Range<usize>) -> NonNull<AtomicU64> {
         let words = self.len / size_of::<AtomicU64>();
@@ -207,6 +210,7 @@ impl Segment {
         unsafe { self.start.cast().add(start) }
     }
 
+    #[inline]
     #[track_caller]
     fn check_generation(&self) {
         assert_eq!(
@@ -242,6 +246,7 @@ impl fmt::Debug for Segment {
 impl Deref for Words {
     type Target = [AtomicU64];
 
+    #[inline]
     fn deref(&self) -> &[AtomicU64] {
         self.segment.check_generation();
         // SAFETY: checked in `Segment::words`; `self.segment` keeps it mapped. Otherwise as in `Segment::atomics`.

@@ -53,11 +53,13 @@ impl<'a> Span<'a> {
     /// # Safety
     /// For `'a` the bytes are initialised memory that may be read through `start`, and written unless the kind is
     /// [`Kind::Lent`], without breaking a borrow. Other threads and processes do with them only what `kind` says.
+    #[inline]
     pub(crate) unsafe fn from_raw(start: NonNull<u8>, len: usize, kind: Kind) -> Self {
         Span { start, len, kind, memory: PhantomData }
     }
 
     /// How many bytes it covers.
+    #[inline]
     pub fn len(self) -> usize {
         self.len
     }
@@ -68,6 +70,7 @@ impl<'a> Span<'a> {
     }
 
     /// Whether its bytes may be written.
+    #[inline]
     pub fn is_writable(self) -> bool {
         self.kind != Kind::Lent
     }
@@ -76,6 +79,7 @@ impl<'a> Span<'a> {
     ///
     /// # Panics
     /// If `range` does not lie within the span.
+    #[inline]
     #[track_caller]
     pub fn slice(self, range: Range<usize>) -> Span<'a> {
         let (start, end) = (range.start, range.end);
@@ -97,6 +101,7 @@ impl<'a> Span<'a> {
     ///
     /// # Panics
     /// If the lengths differ, or this span is not writable.
+    #[inline]
     #[track_caller]
     pub fn copy_from(self, source: Span<'_>) {
         assert_eq!(self.len, source.len, "a copy needs a source of the same length");
@@ -165,17 +170,20 @@ impl<'a> Span<'a> {
     }
 
     /// Whether both begin at the same address: a fold in place.
+    #[inline]
     pub fn same_start(self, other: Span<'_>) -> bool {
         self.start == other.start
     }
 
     /// Whether some byte belongs to both.
+    #[inline]
     pub fn overlaps(self, other: Span<'_>) -> bool {
         let (one, two) = (self.start.addr().get(), other.start.addr().get());
         !self.is_empty() && !other.is_empty() && one < two + other.len && two < one + self.len
     }
 
     /// The address of the first byte, for reading `len` bytes.
+    #[inline]
     pub(crate) fn as_ptr(self) -> *const u8 {
         self.start.as_ptr()
     }
@@ -184,6 +192,7 @@ impl<'a> Span<'a> {
     ///
     /// # Panics
     /// If the span is not writable.
+    #[inline]
     #[track_caller]
     pub(crate) fn as_mut_ptr(self) -> *mut u8 {
         assert!(self.is_writable(), "this memory was lent for reading only");

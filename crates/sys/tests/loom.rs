@@ -20,7 +20,7 @@ fn words(count: usize) -> Words {
 
 fn ring(capacity: usize) -> (Sender, Receiver) {
     let (cells, tail) = (words(cells_words(capacity)), words(1));
-    (Producer::new(cells.clone(), tail.clone()), Consumer::new(cells, tail))
+    (Producer::new(cells.clone(), [tail.clone()]), Consumer::new(cells, tail))
 }
 
 fn push(to: &mut Sender, message: &[u64]) {
@@ -96,6 +96,35 @@ fn a_slot_is_never_written_while_it_is_read() {
         ends.iter_mut().for_each(|(to, _)| push(to, &[1]));
         ends.iter_mut().for_each(|(_, granted)| assert!(pop(granted).is_empty()));
         write(2);
+    });
+}
+
+/// A board of one cell with two readers, and the slot beside it: it is written again only after both have read it.
+#[test]
+fn a_board_is_never_written_while_it_is_read() {
+    loom::model(|| {
+        let (cells, tails) = (words(cells_words(1)), [words(1), words(1)]);
+        let mut board = Producer::new(cells.clone(), tails.clone());
+        let slot = Arc::new(UnsafeCell::new(0));
+        for tail in tails {
+            let (mut from, slot) = (Consumer::new(cells.clone(), tail), Arc::clone(&slot));
+            thread::spawn(move || {
+                while !from.has_message() {
+                    thread::yield_now();
+                }
+                // SAFETY: loom checks it.
+                slot.with(|slot| assert_eq!(unsafe { *slot }, 1));
+                assert_eq!(pop(&mut from), [1]);
+            });
+        }
+        for n in 1..=2 {
+            while !board.has_room() {
+                thread::yield_now();
+            }
+            // SAFETY: as above.
+            slot.with_mut(|slot| unsafe { *slot = n });
+            assert!(board.try_push(&[n]));
+        }
     });
 }
 

@@ -1,6 +1,7 @@
 //! Permission to send: windows of segments for operations, eager slots for connections.
 //!
-//! Nothing enters a connection without a slot at its receiver, so a connection can always be drained and no operation
+//! Nothing enters a connection without a slot at its receiver (but what all ranks of a host write for all, of which the next
+//! message answers the last), so a connection can always be drained and no operation
 //! blocks another behind it. A receiver grants slots by **segments**: it says how many it is done with, and its
 //! sender may be [`depth`](Window::new) segments ahead of that. Messages of a few KiB need not wait for the first
 //! grant: each connection has **eager** slots for them, which come back as they are emptied.

@@ -162,6 +162,14 @@ pub(crate) const SLICE_BYTES: Setting = setting(
     "by transport",
     WORKERS,
 );
+pub(crate) const SPREAD: Setting = setting(
+    "HERRINGBONE_SPREAD",
+    "whether a thread that waits for ranks of its host moves to another core where fewer of them run; where it may run stays \
+     the same",
+    "on or off",
+    "on",
+    WORKERS,
+);
 pub(crate) const LOG: Setting = setting(
     "HERRINGBONE_LOG",
     "what is said on standard error; info: a line for each group that forms",
@@ -171,7 +179,7 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 13] = [
+pub const ALL: [&Setting; 14] = [
     &REDUCERS,
     &TOKEN,
     &TOKEN_FILE,
@@ -184,6 +192,7 @@ pub const ALL: [&Setting; 13] = [
     &TIMEOUT_S,
     &STAGING_BYTES,
     &SLICE_BYTES,
+    &SPREAD,
     &LOG,
 ];
 

@@ -64,7 +64,7 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    pub(super) fn new(
+    pub(crate) fn new(
         id: Identity,
         issue: &Issue,
         completion: Option<Arc<Completion>>,

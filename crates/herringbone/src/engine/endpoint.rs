@@ -8,7 +8,8 @@ use crate::{
     sys::{segment::Segment, span::Span},
     transport::{
         Broken, Outgoing, Payload,
-        shm::{Frame, Incoming, Next, ShmLink, Wanted},
+        frame::{Frame, Incoming, Next, Wanted},
+        shm::{ShmLink, Source},
         tcp::TcpLink,
     },
 };
@@ -114,11 +115,13 @@ impl Endpoint {
         credits > 0
     }
 
-    /// The eager slot that a frame took is free again.
-    pub(crate) fn emptied(&mut self, eager: bool) {
-        if eager && self.credits.owe() {
+    /// The eager slot that a frame took is free again. Returns whether its sender was sent word of that.
+    pub(crate) fn emptied(&mut self, eager: bool) -> bool {
+        let tells = eager && self.credits.owe();
+        if tells {
             self.notice(Header::new(Kind::Credit, 0, 0, 0));
         }
+        tells
     }
 
     /// Whether the sender may be unable to send eager messages because of what is parked here.
@@ -151,6 +154,14 @@ impl Endpoint {
         }
     }
 
+    /// Wakes a host-mate if it sleeps through what it was sent; after [`doorbell::published`](crate::sys::doorbell::published).
+    /// Returns whether the link has taken everything.
+    pub(crate) fn announce(&mut self) -> bool {
+        let Link::Shm(link) = &mut self.link else { return true };
+        link.announce();
+        link.is_flushed()
+    }
+
     /// Puts a message in line for the socket.
     pub(crate) fn send_stream(&mut self, mut frame: Outgoing) {
         self.stamp(&mut frame.header);
@@ -159,43 +170,61 @@ impl Endpoint {
         }
     }
 
-    /// The next frame of a host-mate, if there is one. It stays the next until it is taken.
-    pub(crate) fn peek(&self) -> Result<Option<Incoming>, Broken> {
+    /// The next frame of a host-mate from a source, if there is one. It stays the next until it is taken.
+    pub(crate) fn peek(&self, source: Source) -> Result<Option<Incoming>, Broken> {
         match &self.link {
-            Link::Shm(link) => link.peek(),
+            Link::Shm(link) => link.peek(source),
             _ => Ok(None),
         }
     }
 
-    /// Whether the next frame of a host-mate is this one. If so, it counts as seen, and is to be taken.
-    pub(crate) fn find(&mut self, wanted: &Wanted) -> Option<Result<usize, ()>> {
+    /// Where a host-mate's message lies, if it is the next from one of its sources, and from which; an error if something
+    /// else is. If found it counts as seen, and is to be taken; `told` says whether its sender was sent word of that.
+    pub(crate) fn find(&mut self, wanted: &Wanted, told: &mut bool) -> Option<Result<(Source, usize), ()>> {
         let Link::Shm(link) = &self.link else { return None };
-        match link.next_is(wanted) {
-            Next::None => None,
-            Next::Other => Some(Err(())),
-            Next::Wanted { at, eager, credits } => {
+        // In this order: what is posted after something else was sent is seen after that.
+        let posted = link.next_is(Source::Board, wanted);
+        if let Next::Wanted { at, .. } = posted {
+            return Some(Ok((Source::Board, at)));
+        }
+        let sent = link.next_is(Source::Lane, wanted);
+        // And what was sent after something else was posted, after that.
+        if let (Next::Other, Next::Wanted { at, .. }) = (sent, link.next_is(Source::Board, wanted)) {
+            return Some(Ok((Source::Board, at)));
+        }
+        match (sent, posted) {
+            (Next::Wanted { at, eager, credits }, _) => {
                 self.returned(credits);
-                self.emptied(eager);
-                Some(Ok(at))
+                *told |= self.emptied(eager);
+                Some(Ok((Source::Lane, at)))
             }
+            (Next::None, Next::None) => None,
+            _ => Some(Err(())),
         }
     }
 
-    /// Takes in the next frame of a host-mate if all it does is to return credits.
+    /// Takes in the next frame of a host-mate's lane if all it does is to return credits.
     pub(crate) fn take_credits(&mut self) -> bool {
-        let Ok(Some((header, None))) = self.peek() else { return false };
+        let Ok(Some((header, None))) = self.peek(Source::Lane) else { return false };
         let only_credits = header.kind == Kind::Credit;
         if only_credits {
             self.returned(header.credits);
-            self.take();
+            self.take(Source::Lane);
         }
         only_credits
     }
 
-    /// Is done with the next frame of a host-mate, and what it carries.
-    pub(crate) fn take(&mut self) {
+    /// Is done with the next frame of a host-mate from a source, and what it carries.
+    pub(crate) fn take(&mut self, source: Source) {
         if let Link::Shm(link) = &mut self.link {
-            link.take();
+            link.take(source);
+        }
+    }
+
+    /// Wakes a host-mate if it sleeps; after [`doorbell::published`](crate::sys::doorbell::published).
+    pub(crate) fn wake(&self) {
+        if let Link::Shm(link) = &self.link {
+            link.wake();
         }
     }
 

@@ -21,6 +21,7 @@ use crate::{
         cutting,
         operation::OpKey,
         prepare::{self, Call, Prepared, Sizing},
+        script::Script,
     },
 };
 use std::{
@@ -70,8 +71,8 @@ pub(crate) struct Planned {
     program: Program,
     pub(crate) call: Call,
     prepared: Option<(u64, Arc<Prepared>)>,
-    /// Whether, as prepared, an operation may run straight through.
-    straight: bool,
+    /// For operations that may run straight through.
+    script: Option<Arc<Script>>,
 }
 
 /// A group.
@@ -198,10 +199,10 @@ impl Group {
     }
 
     /// What a call means, if it was prepared before and may run straight through, now that nothing else does.
-    pub(crate) fn straight(&self, call: &Call, links: u64) -> Option<&Arc<Prepared>> {
+    pub(crate) fn script(&self, call: &Call, links: u64) -> Option<&Arc<Script>> {
         let idle = self.running.is_empty() && self.frozen.is_none() && self.unanswered.is_none();
         let planned = self.known(call).filter(|_| idle).map(|at| &self.plans[at])?;
-        planned.is_prepared(links).filter(|_| planned.straight)
+        planned.is_prepared(links).and(planned.script.as_ref())
     }
 
     fn keep(&mut self, planned: Planned, stats: &mut Stats) {
@@ -286,7 +287,7 @@ impl Group {
             program,
             call,
             prepared: None,
-            straight: false,
+            script: None,
         })
     }
 
@@ -323,7 +324,7 @@ impl Planned {
     ) -> Arc<Prepared> {
         let schedule = self.verified.schedule();
         let prepared = Arc::new(prepare::prepare(schedule, &self.program, me, self.call, sizing, shared));
-        self.straight = self.verified.serial() && prepared.can_run_straight();
+        self.script = Script::of(&prepared, &self.partners).filter(|_| self.verified.serial()).map(Arc::new);
         self.prepared = Some((links, prepared.clone()));
         prepared
     }

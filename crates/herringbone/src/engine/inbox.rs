@@ -15,13 +15,13 @@ use crate::{
         prepare::EAGER_BYTES,
     },
     sys::span::Span,
-    transport::{Broken, Destination, Inbox, Outgoing, Payload, shm::Body},
+    transport::{Broken, Destination, Inbox, Outgoing, Payload, frame::Body, shm::Source},
 };
 
 /// The largest control message on a data link.
 const CONTROL_BYTES: usize = 64 << 10;
 /// More frames than this cannot be waiting for operations that this rank has not issued.
-const PARKED_MOST: usize = 1 << 16;
+const PARKED_MOST: usize = u16::MAX as usize;
 
 /// A frame that came before its operation began here.
 #[derive(Debug)]
@@ -66,9 +66,13 @@ enum Verdict {
 impl Engine {
     /// Takes in what a host-mate has sent. Returns whether there was anything.
     pub(super) fn receive_shared(&mut self, index: u32) -> bool {
+        self.receive_from(index, Source::Lane) | self.receive_from(index, Source::Board)
+    }
+
+    fn receive_from(&mut self, index: u32, source: Source) -> bool {
         let mut moved = false;
         loop {
-            let result = match self.endpoints[index as usize].peek() {
+            let result = match self.endpoints[index as usize].peek(source) {
                 Ok(None) => return moved,
                 Ok(Some((header, body))) => {
                     self.frame(index, &header, body.map_or(Content::None, Content::Shared))
@@ -76,7 +80,7 @@ impl Engine {
                 Err(reason) => Err(reason),
             };
             moved = true;
-            self.endpoints[index as usize].take();
+            self.endpoints[index as usize].take(source);
             if let Err(reason) = result {
                 self.broken(index, reason);
             }
@@ -177,7 +181,7 @@ impl Engine {
         if header.kind == Kind::Data {
             let length = header.length as usize;
             let (staging, endpoint) = (&self.staging, &self.endpoints[index as usize]);
-            let is_mapped = operation.is_mapped();
+            let (is_mapped, eager) = (operation.is_mapped(), operation.prepared.eager);
             operation.arrive(index, header, |place| {
                 let to = || staging.segment().span(place..place + length);
                 match content {
@@ -189,6 +193,12 @@ impl Engine {
                     Content::Shared(Body::At(at)) => Ok(Arrived::At(at)),
                     Content::Shared(Body::Direct(at)) => Ok(Arrived::Direct(at)),
                     Content::Shared(Body::Placed) if is_mapped => Ok(Arrived::Placed),
+                    // Only eager messages have a place here.
+                    Content::Shared(Body::Carried(_)) | Content::Bytes(_)
+                        if !eager && endpoint.is_shared() =>
+                    {
+                        Err(Broken::Protocol("a message with its frame that should lie with its sender"))
+                    }
                     Content::Shared(Body::Carried(at)) => {
                         let carried = endpoint.payload(at, length);
                         to().copy_from(carried.ok_or(Broken::Protocol("a message outside its segment"))?);

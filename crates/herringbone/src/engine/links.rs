@@ -4,7 +4,7 @@ use super::{Engine, Event, endpoint::Link, table::Table};
 use crate::{
     execute::{operation::Token, staging::Staging},
     sys::{doorbell, span::Span},
-    transport::{Broken, Outgoing, Payload, tcp::Memory},
+    transport::{Broken, Outgoing, Payload, shm, tcp::Memory},
 };
 use rustix::event::epoll;
 use std::mem::MaybeUninit;
@@ -155,6 +155,14 @@ impl Engine {
             }
             self.stats.connections += 1;
         }
+        if self.endpoints[index as usize].is_shared() {
+            // Its new link does not know how far the board has come.
+            self.board.close();
+        }
+        if let Link::Shm(link) = &link {
+            self.board.read_by(link);
+            self.spread.joined(index, shm::seat(link.segment()));
+        }
         self.endpoints[index as usize].connect(link);
         self.links += 1;
         if let Err(at) = self.linked.binary_search(&index) {
@@ -177,6 +185,10 @@ impl Engine {
             // The descriptor closes right after this.
             let _gone = epoll::delete(&*self.poller, link.fd());
             self.sockets -= 1;
+        }
+        if endpoint.is_shared() {
+            self.board.close();
+            self.spread.gone(index);
         }
         endpoint.lose(reason.to_string());
         self.linked.retain(|at| *at != index);

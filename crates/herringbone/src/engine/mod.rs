@@ -10,6 +10,7 @@ pub(crate) mod group;
 pub(crate) mod inbox;
 mod leave;
 pub(crate) mod links;
+pub(crate) mod spread;
 pub(crate) mod stats;
 pub(crate) mod straight;
 pub(crate) mod table;
@@ -25,16 +26,20 @@ use crate::{
         operation::{Identity, Io, OpKey, Progress, Token},
         prepare::{Call, Sizing},
         staging::Staging,
-        straight::Straight,
+        straight::{Notes, Straight},
     },
     sys::heap::Heap,
-    transport::Broken,
+    transport::{
+        Broken,
+        shm::{self, Board},
+    },
     work::Completion,
 };
 use begin::Queued;
 use endpoint::{Endpoint, Link};
 use group::Group;
 use inbox::Parked;
+use spread::{Elsewhere, Spread};
 use stats::Stats;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -78,6 +83,10 @@ pub(crate) struct Engine {
     ops: Table,
     /// An operation that its waiter runs straight through; then there is no other.
     straight: Option<Straight>,
+    notes: Notes,
+    /// What is written once for all host-mates.
+    board: Board,
+    pub(crate) spread: Spread,
     /// Operations that wait for links, memory or their turn, in the order in which they were issued.
     queue: VecDeque<Queued>,
     parked: Vec<Parked>,
@@ -98,6 +107,7 @@ impl Engine {
         poller: Arc<OwnedFd>,
         reduces: bool,
     ) -> Self {
+        let spread = Spread::new(shm::seat(staging.segment()));
         Self {
             me,
             endpoints,
@@ -109,6 +119,9 @@ impl Engine {
             reduces,
             ops: Table::default(),
             straight: None,
+            notes: Notes::default(),
+            board: Board::default(),
+            spread,
             queue: VecDeque::new(),
             parked: Vec::new(),
             links: 0,
@@ -225,6 +238,11 @@ impl Engine {
             self.start_queued();
         }
         moved | self.flush()
+    }
+
+    /// The calling thread is about to wait for host-mates or others; elsewhere, if this says so.
+    pub(crate) fn about_to_wait(&mut self) -> Option<Elsewhere> {
+        self.spread.wait(self.me)
     }
 
     /// A reducer is told of a group, or of its next generation.

@@ -1,17 +1,18 @@
 //! A small operation of a thread that waits for it, run straight through while nothing else is under way.
 //!
-//! The engine's lock is let go between tries, and whoever takes it meanwhile for anything else first
+//! The engine's lock is let go where the thread yields, and whoever takes it meanwhile for anything else first
 //! [interrupts](Engine::interrupt) the run, which is an operation like any other from then on.
 
 use super::{
     Engine,
-    begin::{Issue, Queued, Refused},
+    begin::{Issue, Refused},
     inbox::Parked,
 };
 use crate::{
+    Result,
     execute::{
-        operation::{Io, Operation},
-        prepare::Peer,
+        operation::Io,
+        script::Script,
         staging::Part,
         straight::{Pace, Straight},
     },
@@ -26,7 +27,7 @@ pub(crate) enum Begun {
     /// Like any other.
     Ordinary(Arc<Completion>),
     /// Not at all: nothing has changed.
-    No,
+    No(Issue),
 }
 
 impl Engine {
@@ -34,60 +35,61 @@ impl Engine {
     ///
     /// # Errors
     /// As [`issue`](Self::issue).
-    pub(crate) fn begin_straight(&mut self, issue: &Issue) -> Result<Begun, Refused> {
+    pub(crate) fn begin_straight(&mut self, issue: Issue) -> Result<Begun> {
         if self.reduces || self.ops.len() > 0 || !self.queue.is_empty() {
-            return Ok(Begun::No);
+            return Ok(Begun::No(issue));
         }
-        let Some(group) = self.groups.get(&issue.group) else { return Ok(Begun::No) };
-        let Some(prepared) = group.straight(&issue.call, self.links).cloned() else { return Ok(Begun::No) };
-        // Whoever has to be invited to send waits for an ordinary operation's word.
-        let crowded =
-            |peer: &Peer| self.endpoints[group.settings.roster[peer.rank as usize] as usize].is_crowded();
-        if prepared.peers.iter().any(crowded) {
-            return Ok(Begun::No);
-        }
+        let script = self.groups.get(&issue.group).and_then(|group| group.script(&issue.call, self.links));
+        let Some(script) = script.filter(|script| !self.is_crowded(script)).cloned() else {
+            return Ok(Begun::No(issue));
+        };
         let part = if issue.priority > 0 { Part::Either } else { Part::Common };
-        let Some(memory) = self.staging.take(prepared.staging_bytes(), part) else { return Ok(Begun::No) };
-        let (id, timeout) = match self.agree(issue) {
+        let Some(memory) = self.staging.take(script.prepared.staging_bytes(), part) else {
+            return Ok(Begun::No(issue));
+        };
+        let agreed = match self.agree(&issue) {
             Ok(agreed) => agreed,
             Err(refused) => {
                 self.staging.give_back(memory);
-                self.stats.failed += u64::from(matches!(refused, Refused::Failed(_)));
-                return Err(refused);
+                let Refused::Failed(error) = refused else { return Ok(Begun::No(issue)) };
+                self.stats.failed += 1;
+                return Err(error);
             }
         };
-        let Some(group) = self.groups.get(&issue.group) else { return Ok(Begun::No) };
-        let (key, room) = self.ops.reserve();
-        let queued = Queued::new(id, issue, None, timeout);
-        let operation = Operation::new(key, queued, prepared, memory, room);
-        self.straight = Some(Straight::new(operation, &group.settings.roster));
+        let id = agreed.0;
+        self.straight = Some(Straight::new(script, issue, agreed, memory, std::mem::take(&mut self.notes)));
         self.stats.most_in_flight = self.stats.most_in_flight.max(1);
         if !self.parked.is_empty() && !self.take_early() {
-            let completion = self.interrupt();
+            let completion = self.interrupt().unwrap_or_default();
             self.redeliver(|header| id.is_of(header));
-            return Ok(completion.map_or(Begun::No, Begun::Ordinary));
+            return Ok(Begun::Ordinary(completion));
         }
         Ok(Begun::Straight)
+    }
+
+    /// Whether one of a script's ranks has to be invited to send, and so waits for an ordinary operation's word.
+    fn is_crowded(&self, script: &Script) -> bool {
+        !self.parked.is_empty() && script.endpoints().any(|at| self.endpoints[at as usize].is_crowded())
     }
 
     /// Hands the run the messages that came before it began. Returns whether nothing is odd about any.
     fn take_early(&mut self) -> bool {
         let Some(straight) = &mut self.straight else { return true };
-        let id = straight.operation.id;
+        let id = straight.id;
         let mut odd = false;
         self.parked.retain(|Parked { endpoint, header, body }| {
             if !id.is_of(header) {
                 return true;
             }
             let taken = header.hash == id.hash
-                && body.bytes().is_some_and(|bytes| {
-                    straight.arrived_early(*endpoint, header, bytes, &self.staging).is_ok()
-                });
+                && body
+                    .bytes()
+                    .is_some_and(|bytes| straight.arrived_early(*endpoint, header, bytes, &self.staging));
             if taken {
                 let endpoint = &mut self.endpoints[*endpoint as usize];
                 self.stats.received(endpoint, header.length as usize);
                 endpoint.parked -= u16::from(header.eager);
-                endpoint.emptied(header.eager);
+                straight.notes.flush |= endpoint.emptied(header.eager);
             }
             odd |= !taken;
             !taken
@@ -95,13 +97,18 @@ impl Engine {
         !odd
     }
 
-    /// Lets the run go on and says how far it came. If it is done, so is the operation.
-    pub(crate) fn run_straight(&mut self) -> Pace {
+    /// Lets the run go on and says how far it came; it looks up to `tries` times for messages. If it is done, so is the
+    /// operation.
+    pub(crate) fn run_straight(&mut self, tries: u32) -> Pace {
         let Some(straight) = &mut self.straight else { return Pace::Stuck };
         let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
-        let (pace, moved) = straight.run(&mut io);
-        if moved {
+        let pace = straight.run(tries, &mut io, &mut self.board);
+        if std::mem::take(&mut straight.notes.flush) {
             self.flush();
+            let backlog = self.has_backlog();
+            // If it is done, it is not quite over: somebody has to see to the links.
+            self.finished |= backlog;
+            self.straight.iter_mut().for_each(|straight| straight.notes.flush = backlog);
         }
         if pace == Pace::Done {
             self.end_straight();
@@ -110,33 +117,33 @@ impl Engine {
     }
 
     fn end_straight(&mut self) {
-        let Some(Straight { mut operation, .. }) = self.straight.take() else { return };
-        let (id, call, completion) = (operation.id, operation.prepared.call, operation.completion.take());
-        self.staging.give_back(operation.memory.clone());
-        self.ops.release(operation.key);
-        self.conclude(&id, &call, completion, Ok(()), operation.issued);
-        self.ops.recycle(operation.into_room());
-        // Then it is not quite over: somebody has to see to the links.
-        self.finished |= self.has_backlog();
+        let Some(mut straight) = self.straight.take() else { return };
+        let (id, call, completion) = (straight.id, straight.issue.call, straight.completion.take());
+        self.staging.give_back(straight.memory.clone());
+        self.conclude(&id, &call, completion, Ok(()), straight.issued);
+        self.notes = straight.notes;
     }
 
     /// How the run's end can be learnt of, whoever brings it about.
     pub(crate) fn follow_straight(&mut self) -> Option<Arc<Completion>> {
         let straight = self.straight.as_mut()?;
-        Some(straight.operation.completion.get_or_insert_default().clone())
+        Some(straight.completion.get_or_insert_default().clone())
     }
 
     /// Whether this run is the one that has such an end.
     pub(crate) fn is_straight(&self, completion: &Arc<Completion>) -> bool {
-        let of_it = self.straight.as_ref().and_then(|straight| straight.operation.completion.as_ref());
+        let of_it = self.straight.as_ref().and_then(|straight| straight.completion.as_ref());
         of_it.is_some_and(|of_it| Arc::ptr_eq(of_it, completion))
     }
 
     /// Makes the run, if there is one, an operation like any other. Returns how its end can be learnt of.
     pub(crate) fn interrupt(&mut self) -> Option<Arc<Completion>> {
         let completion = self.follow_straight()?;
+        let group = self.groups.get(&self.straight.as_ref()?.id.group)?;
+        let straight = self.straight.take()?;
+        let (key, room) = self.ops.reserve();
         let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
-        let operation = self.straight.take()?.into_operation(&mut io);
+        let operation = straight.into_operation(key, room, &group.settings.roster, &mut io);
         let (key, id) = (operation.key, operation.id);
         if let Some(group) = self.groups.get_mut(&id.group) {
             group.running.push_back((id.fingerprint.sequence, key));

@@ -35,11 +35,6 @@ impl Table {
         self.len += 1;
     }
 
-    /// Gives back a key that nothing was inserted with.
-    pub(crate) fn release(&mut self, key: OpKey) {
-        self.free.push(key.index);
-    }
-
     /// Keeps the room of an operation that is over.
     pub(crate) fn recycle(&mut self, room: Room) {
         if self.spare.len() < SPARE {

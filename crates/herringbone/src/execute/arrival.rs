@@ -25,7 +25,7 @@ impl Operation {
     }
 
     /// The head that a frame is for, after all its numbers are checked against what the schedule says.
-    pub(super) fn expected(&self, endpoint: u32, header: &Header) -> Result<(&Head, usize), Broken> {
+    fn expected(&self, endpoint: u32, header: &Header) -> Result<(&Head, usize), Broken> {
         let at = self.room.flows.iter().position(|flow| flow.endpoint == endpoint);
         let head = at.and_then(|at| self.prepared.peers[at].heads.get(header.index as usize));
         let Some(&head) = head else {
@@ -48,24 +48,13 @@ impl Operation {
         header: &Header,
         fetch: impl FnOnce(usize) -> Result<Arrived, Broken>,
     ) -> Result<(), Broken> {
-        let instr = self.note(endpoint, header, fetch)?;
-        self.satisfied(header.segment, instr);
-        Ok(())
-    }
-
-    /// Notes where a message is that has arrived. Returns the instruction that waits for it.
-    pub(super) fn note(
-        &mut self,
-        endpoint: u32,
-        header: &Header,
-        fetch: impl FnOnce(usize) -> Result<Arrived, Broken>,
-    ) -> Result<u32, Broken> {
         let (head, at) = self.expected(endpoint, header)?;
         if self.room.heads[at] != Arrived::No {
             return Err(Broken::Protocol("a message that came before"));
         }
         let (instr, offset) = (head.instr, head.offset);
         self.room.heads[at] = fetch(self.stage_at(header.segment) + offset)?;
-        Ok(instr)
+        self.satisfied(header.segment, instr);
+        Ok(())
     }
 }

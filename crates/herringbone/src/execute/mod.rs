@@ -8,6 +8,8 @@ mod needs;
 pub(crate) mod operation;
 pub(crate) mod prepare;
 pub(crate) mod room;
+pub(crate) mod script;
+mod sources;
 pub(crate) mod staging;
 mod step;
 pub(crate) mod straight;

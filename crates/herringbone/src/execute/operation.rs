@@ -84,6 +84,13 @@ impl Identity {
             == (self.group, self.fingerprint.sequence, self.generation)
     }
 
+    /// A header for a frame about it.
+    pub(super) fn header(&self, kind: FrameKind, segment: u32) -> Header {
+        let mut header = Header::new(kind, self.group, self.generation, self.fingerprint.sequence);
+        (header.segment, header.hash) = (segment, self.hash);
+        header
+    }
+
     /// Whether both are the same operation.
     pub(crate) fn is(&self, other: &Self) -> bool {
         let what = |id: &Self| (id.group, id.generation, id.fingerprint.sequence);
@@ -253,9 +260,7 @@ impl Operation {
     }
 
     pub(super) fn header(&self, kind: FrameKind, segment: u32) -> Header {
-        let mut header = Header::new(kind, self.id.group, self.id.generation, self.id.fingerprint.sequence);
-        (header.segment, header.hash) = (segment, self.id.hash);
-        header
+        self.id.header(kind, segment)
     }
 
     fn grant(&self) -> Header {

@@ -4,6 +4,7 @@ use super::{
     operation::{Arrived, Io, Operation, Token},
     prepare::{Call, Kind, Loc, Operand, Prepared},
     room::Delivery,
+    sources::gather,
 };
 use crate::{
     core::{schedule::Form, wire::Kind as FrameKind},
@@ -14,13 +15,11 @@ use crate::{
     },
     transport::{
         Outgoing, Payload,
-        shm::{Body, Frame},
+        frame::{Body, Frame},
     },
 };
 use std::ops::Range;
 
-/// Sources of a fold for which no memory is allocated.
-const FEW: usize = 8;
 /// How many elements are folded before the result is put elsewhere too, so that it is still in cache.
 const BLOCK_ITEMS: usize = 4096;
 
@@ -270,19 +269,8 @@ impl Operation {
                 }
             }
         };
-        let nothing = kernel::Source { span: staging.span(0..0), form: Form::Plain, merges: 0 };
-        let (mut few, mut many) = ([nothing; FEW], Vec::new());
-        let sources = if operands.len() <= FEW {
-            &mut few[..operands.len()]
-        } else {
-            many.resize(operands.len(), nothing);
-            &mut many[..]
-        };
-        for (place, operand) in sources.iter_mut().zip(operands) {
-            let Some(found) = source(operand) else { return };
-            *place = found;
-        }
-        match how {
+        let any = kernel::Source { span: staging.span(0..0), form: Form::Plain, merges: 0 };
+        let put = |sources: &[kernel::Source<'_>]| match how {
             Some((form, finish, spread)) => {
                 let Some(into) = span(into, form) else { return };
                 let place = |lane: u32| {
@@ -302,7 +290,9 @@ impl Operation {
                     into.copy_from(sources[0].span);
                 }
             }
-        }
+        };
+        // A region that was taken back has no memory to find: then there is nobody to fold for.
+        let _folded = gather(operands.len(), any, |at| source(&operands[at]), put);
     }
 
     /// A message that has arrived, where it lies.

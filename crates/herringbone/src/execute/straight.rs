@@ -4,16 +4,30 @@
 //! counting what an instruction still waits for. If the proof says that ranks may run their programs strictly in
 //! order ([`Verified::serial`](crate::core::verify::Verified::serial)), and nothing else is under way, both are known:
 //! the next instruction waits for the next frames of certain ranks. Steps and frames are those of any other operation,
-//! and at any instruction it can [become](Straight::into_operation) one.
+//! worked out once, in a [`Script`]; and at any instruction it can [become](Straight::into_operation) one.
 
 use super::{
-    operation::{Arrived, Io, Operation},
-    prepare::Prepared,
+    operation::{Arrived, Identity, Io, OpKey, Operation},
+    room::{Delivery, Room},
+    script::{Act, Given, Lane, Line, Message, Part, Script, Spot},
+    sources::gather,
     staging::Staging,
 };
+use crate::core::schedule::Form;
 use crate::{
     core::wire::{Header, Kind as FrameKind},
-    transport::{Broken, shm::Wanted},
+    engine::begin::{Issue, Queued},
+    sys::{doorbell, kernel, span::Span},
+    transport::{
+        frame::{Common, Frame, Wanted},
+        shm::{Board, Source},
+    },
+    work::Completion,
+};
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 /// What an instruction that has run waits for: more than ever comes.
@@ -22,10 +36,41 @@ const NEVER: u16 = u16::MAX;
 /// An operation that runs in order.
 #[derive(Debug)]
 pub(crate) struct Straight {
-    pub(crate) operation: Operation,
-    /// The next instruction, and its first message.
-    instr: usize,
-    head: usize,
+    pub(crate) script: Arc<Script>,
+    pub(crate) issue: Issue,
+    pub(crate) id: Identity,
+    timeout: Duration,
+    pub(crate) issued: Instant,
+    pub(crate) memory: Range<usize>,
+    pub(crate) completion: Option<Arc<Completion>>,
+    /// What the frames of all its messages have in common.
+    common: Common,
+    /// How many instructions are done.
+    done: usize,
+    pub(crate) notes: Notes,
+}
+
+/// What a straight run notes, in memory that goes from one to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// Per message: where it is.
+    arrived: Vec<Arrival>,
+    /// The lanes of the send under way whose receivers have no slot free.
+    blocked: Vec<usize>,
+    /// Whether something else than its messages was given to a link, or a link has not taken all.
+    pub(crate) flush: bool,
+}
+
+/// Where a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrival {
+    No,
+    /// With its frame, which is the next from this source; the offset is one of the sender's segment.
+    Next(Source, usize),
+    /// In its place in staging memory.
+    Staged,
+    /// It was used.
+    Over,
 }
 
 /// How far a straight run has come.
@@ -39,147 +84,282 @@ pub(crate) enum Pace {
     Stuck,
 }
 
-impl Prepared {
-    /// Whether all messages go with their frames, and no instruction needs two from one rank, of which only the first can
-    /// be seen.
-    pub(crate) fn can_run_straight(&self) -> bool {
-        let mut heads: Vec<_> = self.heads.iter().map(|head| (head.instr, head.peer)).collect();
-        heads.sort_unstable();
-        self.eager
-            && self.peers.iter().all(|peer| peer.shared)
-            && heads.windows(2).all(|pair| pair[0] != pair[1])
+/// The memory of an operation, for a thread that has it.
+struct Memory<'a> {
+    input: Span<'a>,
+    output: Span<'a>,
+    staged: Span<'a>,
+}
+
+impl<'a> Memory<'a> {
+    fn at(&self, place: &Spot) -> Span<'a> {
+        match place {
+            Spot::Input(range) => self.input.slice(range.clone()),
+            Spot::Output(range) => self.output.slice(range.clone()),
+            Spot::Staged(range) => self.staged.slice(range.clone()),
+        }
     }
 }
 
 impl Straight {
-    /// A run of an operation whose rank's program is serial, whose messages are eager, and whose partners all share
-    /// memory with this rank.
-    pub(crate) fn new(mut operation: Operation, roster: &[u32]) -> Self {
-        operation.furnish(roster);
-        Self { operation, instr: 0, head: 0 }
-    }
-
-    /// Runs as far as it can. Returns how far that is, and whether anything was done.
-    pub(crate) fn run(&mut self, io: &mut Io<'_>) -> (Pace, bool) {
-        let prepared = self.operation.prepared.clone();
-        let before = self.instr;
-        let pace = loop {
-            if self.instr == prepared.instrs.len() {
-                break Pace::Done;
-            }
-            let of_it =
-                prepared.heads[self.head..].iter().take_while(|head| head.instr as usize == self.instr);
-            let heads = self.head..self.head + of_it.count();
-            if let Some(pace) = heads.clone().map(|head| self.look(head, io)).find(|pace| *pace != Pace::Done)
-            {
-                break pace;
-            }
-            let complete = self.operation.step(&prepared, 0, self.instr as u32, io);
-            heads.for_each(|head| self.done_with(head, io));
-            if !complete {
-                break Pace::Stuck;
-            }
-            self.instr += 1;
-        };
-        (pace, self.instr > before)
-    }
-
-    /// Looks for a message: `Done` if it is there.
-    fn look(&mut self, head: usize, io: &mut Io<'_>) -> Pace {
-        if self.operation.room.heads[head] != Arrived::No {
-            return Pace::Done;
-        }
-        let endpoint = &mut io.endpoints[self.operation.sender(head) as usize];
-        let wanted = self.operation.wanted(head);
-        loop {
-            match endpoint.find(&Wanted::new(&wanted)) {
-                None => return Pace::Waiting,
-                Some(Ok(at)) => {
-                    self.operation.room.heads[head] = Arrived::At(at);
-                    io.stats.received(endpoint, wanted.length as usize);
-                    return Pace::Done;
-                }
-                Some(Err(())) if !endpoint.take_credits() => return Pace::Stuck,
-                Some(Err(())) => {}
-            }
+    /// A run of an operation whose rank's program is serial.
+    pub(crate) fn new(
+        script: Arc<Script>,
+        issue: Issue,
+        (id, timeout): (Identity, Duration),
+        memory: Range<usize>,
+        mut notes: Notes,
+    ) -> Self {
+        notes.blocked.clear();
+        notes.arrived.clear();
+        notes.arrived.resize(script.messages.len(), Arrival::No);
+        Self {
+            common: Common::of(&id.header(FrameKind::Data, 0)),
+            script,
+            issue,
+            id,
+            timeout,
+            issued: Instant::now(),
+            memory,
+            completion: None,
+            done: 0,
+            notes,
         }
     }
 
-    /// Is done with a message, whose frame then goes.
-    fn done_with(&mut self, head: usize, io: &mut Io<'_>) {
-        self.head = head + 1;
-        if let Arrived::At(_) = self.operation.room.heads[head] {
-            io.endpoints[self.operation.sender(head) as usize].take();
+    /// Runs as far as it can, looking up to `tries` times for messages that are not there.
+    pub(crate) fn run(&mut self, mut tries: u32, io: &mut Io<'_>, board: &mut Board) -> Pace {
+        let (input, output) = (self.issue.input.access(), self.issue.output.access());
+        let (Some(input), Some(output)) = (&input, &output) else { return Pace::Stuck };
+        let staged = io.staging.segment().span(self.memory.clone());
+        let memory = Memory { input: input.span(), output: output.span(), staged };
+        let run = Run { script: &self.script, common: &self.common, memory };
+        while let Some(line) = self.script.lines.get(self.done) {
+            let pace = run.line(line, &mut self.notes, &mut tries, io, board);
+            if pace != Pace::Done {
+                return pace;
+            }
+            self.done += 1;
         }
+        Pace::Done
     }
 
-    /// Takes in a message that came before this operation began.
-    ///
-    /// # Errors
-    /// If the schedule does not have it.
+    /// Takes in a message that came before this operation began. Returns whether the script has it.
     pub(crate) fn arrived_early(
         &mut self,
         endpoint: u32,
         header: &Header,
         bytes: &[u8],
         staging: &Staging,
-    ) -> Result<(), Broken> {
-        let length = header.length as usize;
-        let noted = self.operation.note(endpoint, header, |place| {
-            if bytes.len() != length {
-                return Err(Broken::Protocol("a message without its payload"));
-            }
-            staging.segment().span(place..place + length).write(bytes);
-            Ok(Arrived::Staged)
-        });
-        noted.map(drop)
+    ) -> bool {
+        let is_it = |message: &Message| (message.endpoint, message.index) == (endpoint, header.index);
+        let Some(at) = self.script.messages.iter().position(is_it) else { return false };
+        let message = &self.script.messages[at];
+        let expected = (message.bytes, message.bytes, 0, Arrival::No);
+        if (bytes.len(), header.length as usize, header.segment, self.notes.arrived[at]) != expected {
+            return false;
+        }
+        let place = self.memory.start + message.offset;
+        staging.segment().span(place..place + bytes.len()).write(bytes);
+        self.notes.arrived[at] = Arrival::Staged;
+        true
     }
 
     /// The operation, to go on in any order.
-    pub(crate) fn into_operation(mut self, io: &mut Io<'_>) -> Operation {
-        for head in self.head..self.operation.room.heads.len() {
-            if let Arrived::At(at) = self.operation.room.heads[head] {
-                self.operation.keep(head, at, io);
-                io.endpoints[self.operation.sender(head) as usize].take();
+    pub(crate) fn into_operation(self, key: OpKey, room: Room, roster: &[u32], io: &mut Io<'_>) -> Operation {
+        let Self { script, issue, id, timeout, issued, memory, completion, done, mut notes, .. } = self;
+        for (message, arrived) in script.messages.iter().zip(&mut notes.arrived) {
+            if let Arrival::Next(source, at) = *arrived {
+                *arrived = keep(message, source, at, &memory, io);
             }
         }
-        self.operation.go_on(self.instr, io);
-        self.operation
+        let mut queued = Queued::new(id, &issue, completion, timeout);
+        queued.issued = issued;
+        let mut operation = Operation::new(key, queued, script.prepared.clone(), memory, room);
+        operation.furnish(roster);
+        operation.go_on(done, &notes, io);
+        operation
+    }
+}
+
+/// Moves a message that lies with its frame to its place in staging memory, and is done with the frame. Returns where the
+/// message is then.
+fn keep(message: &Message, source: Source, at: usize, memory: &Range<usize>, io: &mut Io<'_>) -> Arrival {
+    let endpoint = &mut io.endpoints[message.endpoint as usize];
+    let place = memory.start + message.offset;
+    let Some(carried) = endpoint.payload(at, message.bytes) else { return Arrival::No };
+    io.staging.segment().span(place..place + message.bytes).copy_from(carried);
+    endpoint.take(source);
+    Arrival::Staged
+}
+
+/// What a run of lines needs.
+struct Run<'a> {
+    script: &'a Script,
+    common: &'a Common,
+    memory: Memory<'a>,
+}
+
+impl Run<'_> {
+    /// Runs a line, if its messages are there.
+    fn line(
+        &self,
+        line: &Line,
+        notes: &mut Notes,
+        tries: &mut u32,
+        io: &mut Io<'_>,
+        board: &mut Board,
+    ) -> Pace {
+        for at in line.messages.clone() {
+            while notes.arrived[at] == Arrival::No {
+                match self.look(&self.script.messages[at], notes, io) {
+                    Ok(Some((source, found))) => notes.arrived[at] = Arrival::Next(source, found),
+                    Ok(None) if *tries > 0 => {
+                        *tries -= 1;
+                        std::hint::spin_loop();
+                    }
+                    Ok(None) => return Pace::Waiting,
+                    Err(()) => return Pace::Stuck,
+                }
+            }
+        }
+        let complete = match &line.act {
+            Act::Send { from, lanes, all: Some(index) } if board.takes(lanes.len()) => {
+                self.post(from, lanes.clone(), *index, io, board)
+            }
+            Act::Send { from, lanes, .. } => self.send(from, lanes.clone(), notes, io),
+            Act::Move { from, into } => self.move_to(from, into, notes, io),
+            Act::Fold { parts, into, form, finish } => self.fold(parts, into, *form, *finish, notes, io),
+        };
+        if !complete {
+            return Pace::Stuck;
+        }
+        for at in line.messages.clone() {
+            let arrived = std::mem::replace(&mut notes.arrived[at], Arrival::Over);
+            if let Arrival::Next(source, _) = arrived {
+                io.endpoints[self.script.messages[at].endpoint as usize].take(source);
+            }
+        }
+        Pace::Done
+    }
+
+    /// Looks for a message. Returns where it lies, or an error if something else has come.
+    fn look(
+        &self,
+        message: &Message,
+        notes: &mut Notes,
+        io: &mut Io<'_>,
+    ) -> Result<Option<(Source, usize)>, ()> {
+        let endpoint = &mut io.endpoints[message.endpoint as usize];
+        let wanted = Wanted::new(self.common, message.bytes, message.index);
+        loop {
+            match endpoint.find(&wanted, &mut notes.flush) {
+                None => return Ok(None),
+                Some(Ok(found)) => {
+                    io.stats.received(endpoint, message.bytes);
+                    return Ok(Some(found));
+                }
+                Some(Err(())) if !endpoint.take_credits() => return Err(()),
+                Some(Err(())) => {}
+            }
+        }
+    }
+
+    /// Sends a message to its receivers. Returns whether all have it; those that have no room for it are noted.
+    fn send(&self, from: &Spot, lanes: Range<usize>, notes: &mut Notes, io: &mut Io<'_>) -> bool {
+        let payload = self.memory.at(from);
+        let mut frame = Frame::carrying(self.common, payload);
+        for (at, lane) in lanes.clone().zip(&self.script.lanes[lanes.clone()]) {
+            let endpoint = &mut io.endpoints[lane.endpoint as usize];
+            let room = endpoint.take_eager() || endpoint.take_credits() && endpoint.take_eager();
+            if !room || !endpoint.is_shared() {
+                notes.blocked.push(at);
+                continue;
+            }
+            endpoint.send_shared(&mut frame, lane.index, true);
+            io.stats.sent(endpoint, payload.len());
+        }
+        doorbell::published();
+        for Lane { endpoint, .. } in &self.script.lanes[lanes] {
+            notes.flush |= !io.endpoints[*endpoint as usize].announce();
+        }
+        notes.blocked.is_empty()
+    }
+
+    /// Sends a message to its receivers, which are all host-mates, by writing it once.
+    fn post(&self, from: &Spot, lanes: Range<usize>, index: u16, io: &mut Io<'_>, board: &mut Board) -> bool {
+        let payload = self.memory.at(from);
+        let mut frame = Frame::carrying(self.common, payload);
+        frame.address(index, false, 0);
+        board.post(&frame);
+        doorbell::published();
+        for lane in &self.script.lanes[lanes] {
+            let endpoint = &io.endpoints[lane.endpoint as usize];
+            endpoint.wake();
+            io.stats.sent(endpoint, payload.len());
+        }
+        true
+    }
+
+    /// Where something lies; `None` if its sender's memory is gone.
+    fn origin<'a>(&'a self, origin: &Given, notes: &Notes, io: &'a Io<'_>) -> Option<Span<'a>> {
+        let message = match origin {
+            Given::At(place) => return Some(self.memory.at(place)),
+            Given::Message(message) => *message,
+        };
+        let Message { endpoint, bytes, offset, .. } = self.script.messages[message];
+        match notes.arrived[message] {
+            Arrival::Next(_, at) => io.endpoints[endpoint as usize].payload(at, bytes),
+            _ => Some(self.memory.staged.slice(offset..offset + bytes)),
+        }
+    }
+
+    fn move_to(&self, from: &Given, into: &Spot, notes: &Notes, io: &Io<'_>) -> bool {
+        let Some(from) = self.origin(from, notes, io) else { return false };
+        let into = self.memory.at(into);
+        if !into.same_start(from) {
+            into.copy_from(from);
+        }
+        true
+    }
+
+    fn fold(
+        &self,
+        parts: &[Part],
+        into: &Spot,
+        form: Form,
+        finish: Option<u32>,
+        notes: &Notes,
+        io: &Io<'_>,
+    ) -> bool {
+        let into = self.memory.at(into);
+        let call = &self.script.prepared.call;
+        let find = |at: usize| {
+            let Part { origin, form, merges } = &parts[at];
+            let span = self.origin(origin, notes, io)?;
+            Some(kernel::Source { span, form: *form, merges: *merges })
+        };
+        let any = kernel::Source { span: into, form, merges: 0 };
+        let fold = |sources: &[_]| kernel::fold(call.dtype, call.op, into, form, sources, finish);
+        gather(parts.len(), any, find, fold).is_some()
     }
 }
 
 impl Operation {
-    /// The endpoint that sends a message.
-    fn sender(&self, head: usize) -> u32 {
-        self.room.flows[self.prepared.heads[head].peer as usize].endpoint
-    }
-
-    /// The frame with which a message comes.
-    fn wanted(&self, head: usize) -> Header {
-        let head = &self.prepared.heads[head];
-        let mut header = self.header(FrameKind::Data, 0);
-        header.length = self.prepared.bytes(head.chunk, 0, head.form) as u32;
-        header.index = head.index;
-        header
-    }
-
-    /// Moves a message that lies with its frame into my staging memory.
-    fn keep(&mut self, head: usize, at: usize, io: &Io<'_>) {
-        let wanted = &self.prepared.heads[head];
-        let bytes = self.prepared.bytes(wanted.chunk, 0, wanted.form);
-        let place = self.stage_at(0) + wanted.offset;
-        if let Some(carried) = io.endpoints[self.sender(head) as usize].payload(at, bytes) {
-            io.staging.segment().span(place..place + bytes).copy_from(carried);
-        }
-        self.room.heads[head] = Arrived::Staged;
-    }
-
     /// Goes on in any order after the first `done` instructions; the next one may have begun to send.
-    fn go_on(&mut self, done: usize, io: &mut Io<'_>) {
+    fn go_on(&mut self, done: usize, notes: &Notes, io: &mut Io<'_>) {
         let prepared = self.prepared.clone();
+        for (head, arrived) in self.room.heads.iter_mut().zip(&notes.arrived) {
+            *head = if *arrived == Arrival::No { Arrived::No } else { Arrived::Staged };
+        }
         self.room.waits.copy_from_slice(&prepared.waits);
         self.room.left[0] = (prepared.instrs.len() - done) as u32;
-        let ran = done + usize::from(!self.room.blocked.is_empty());
+        let blocked = notes.blocked.iter().map(|lane| (0, done as u32, *lane as u32));
+        self.room.blocked.extend(blocked);
+        let ran = done + usize::from(!notes.blocked.is_empty());
+        if ran > done {
+            self.room.deliveries[done] = Delivery { left: notes.blocked.len() as u16, checksum: None };
+        }
         for (head, arrived) in prepared.heads.iter().zip(&self.room.heads) {
             self.room.waits[head.instr as usize] -= u16::from(*arrived != Arrived::No);
         }

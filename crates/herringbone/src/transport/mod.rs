@@ -4,6 +4,8 @@
 //! message's payload lies. In shared memory ([`shm`], also used by ranks that are threads) it stays in its sender's
 //! slot and the frame says where; over a socket ([`tcp`]) it follows the frame into a slot of the receiver.
 
+pub(crate) mod frame;
+mod lane;
 pub(crate) mod shm;
 pub(crate) mod tcp;
 

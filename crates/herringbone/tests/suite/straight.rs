@@ -108,19 +108,35 @@ fn a_rank_sends_and_turns_to_something_else() {
     }
 }
 
-/// One group's messages lie with a rank that is late in it, on the link that the other group's operations need too.
+/// One group's messages lie with a rank that is late in it, on the links that the other group's operations need too.
 #[test]
 fn another_group_crowds_the_link() {
-    World::new(2, Transport::Local).run(|comm| {
-        let crowd = comm.subgroup("crowd", &[0, 1]).unwrap();
-        let issue =
-            || (0..200).map(|_| crowd.all_reduce_async(vec![1_i32; 10], ReduceOp::Sum).unwrap()).collect();
-        let mut works: Vec<_> = if comm.rank() == 0 { issue() } else { Vec::new() };
-        (0..300).for_each(|operation| sum(comm, operation));
-        if comm.rank() == 1 {
-            works = issue();
+    for ranks in [2, 3] {
+        World::new(ranks, Transport::Local).run(|comm| {
+            let crowd = comm.subgroup("crowd", &(0..ranks).collect::<Vec<_>>()).unwrap();
+            let issue = || -> Vec<_> {
+                let one = || crowd.all_reduce_async(vec![1_i32; 10], ReduceOp::Sum).unwrap();
+                (0..200).map(|_| one()).collect()
+            };
+            let mut works = if comm.rank() == 0 { issue() } else { Vec::new() };
+            (0..300).for_each(|operation| sum(comm, operation));
+            if comm.rank() > 0 {
+                works = issue();
+            }
+            works.into_iter().for_each(|work| assert_eq!(work.wait().unwrap(), [ranks as i32; 10]));
+        });
+    }
+}
+
+/// A rank leaves when the others may still have to read its last messages, and they go on in a group of their own.
+#[test]
+fn one_leaves_and_the_others_go_on() {
+    World::new(4, Transport::Local).run(|comm| {
+        let rest = (comm.rank() < 3).then(|| comm.subgroup("rest", &[0, 1, 2]).unwrap());
+        (0..40).for_each(|operation| sum(comm, operation));
+        if let Some(rest) = rest {
+            (0..100).for_each(|operation| sum(&rest, operation));
         }
-        works.into_iter().for_each(|work| assert_eq!(work.wait().unwrap(), [2; 10]));
     });
 }
 

@@ -83,7 +83,11 @@ impl fmt::Display for Level {
     }
 }
 
-/// Folds `sources` into `into`, with the fastest instructions that there are.
+/// Folds of at most this many bytes in all are over before wide registers pay: these have longer lines to fill up, and cost
+/// more to save when threads take turns.
+const SMALL: usize = 8 << 10;
+
+/// Folds `sources` into `into`, with the instructions that are fastest for so many elements.
 ///
 /// With `finish`, the number of contributors, the result is elements ([`Form::Plain`]): divided if it is an average,
 /// and rounded. Without, it is a partial result ([`Form::Acc`]). Every NaN that is written is the canonical one.
@@ -104,7 +108,8 @@ pub fn fold(
     sources: &[Source<'_>],
     finish: Option<u32>,
 ) {
-    fold_with(Level::best(), dtype, op, into, into_form, sources, finish);
+    let level = if into.len() * sources.len() <= SMALL { Level::Portable } else { Level::best() };
+    fold_with(level, dtype, op, into, into_form, sources, finish);
 }
 
 /// [`fold`], with the instructions of `level`: for comparing levels.

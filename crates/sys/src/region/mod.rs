@@ -124,6 +124,7 @@ impl Region {
     /// Waits while another thread has an access. The same thread may have several at a time, as for an operation
     /// whose output is its input. A thread that holds one region's access while it waits for another's must not meet
     /// a thread that does the reverse.
+    #[inline]
     pub fn access(&self) -> Option<Access<'_>> {
         self.0.turn.enter().then(|| Access { memory: &self.0, on_this_thread: PhantomData })
     }
@@ -150,6 +151,7 @@ impl Region {
     }
 
     /// How many bytes it has.
+    #[inline]
     pub fn len(&self) -> usize {
         self.0.len
     }
@@ -160,6 +162,7 @@ impl Region {
     }
 
     /// Whether it may be written.
+    #[inline]
     pub fn is_writable(&self) -> bool {
         self.0.writable
     }
@@ -170,6 +173,7 @@ impl Region {
     }
 
     /// Whether both begin at the same address, as when an output is its input.
+    #[inline]
     pub fn same_start(&self, other: &Region) -> bool {
         self.0.start == other.0.start
     }

@@ -36,6 +36,7 @@ impl Turn {
     }
 
     /// Enters, waiting for another thread to leave; `false` once closed.
+    #[inline]
     #[must_use]
     pub(super) fn enter(&self) -> bool {
         let me = thread_number();
@@ -54,6 +55,7 @@ impl Turn {
     }
 
     /// Takes back one `enter` of this thread.
+    #[inline]
     pub(super) fn leave(&self) {
         debug_assert!(self.held_here(), "leave without enter");
         // SAFETY: this thread is inside.
@@ -101,6 +103,7 @@ impl Turn {
 }
 
 /// A number that no other thread of this process has or had: even, and neither [`FREE`] nor [`CLOSED`].
+#[inline]
 fn thread_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(CLOSED + 2);
     thread_local! { static MINE: Cell<u64> = const { Cell::new(FREE) } }

@@ -1,0 +1,177 @@
+//! A small operation's program between host-mates, with everything worked out that is the same each time it is called.
+
+use super::prepare::{Kind, Loc, Operand, Prepared};
+use crate::core::schedule::Form;
+use std::{ops::Range, sync::Arc};
+
+/// Bytes of an operation's memory.
+#[derive(Clone, Debug)]
+pub(super) enum Spot {
+    Input(Range<usize>),
+    Output(Range<usize>),
+    Staged(Range<usize>),
+}
+
+/// What a fold or a move reads.
+#[derive(Clone, Debug)]
+pub(super) enum Given {
+    At(Spot),
+    /// What comes with a message.
+    Message(usize),
+}
+
+/// One source of a fold.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) origin: Given,
+    pub(super) form: Form,
+    pub(super) merges: u8,
+}
+
+/// What an instruction does.
+#[derive(Clone, Debug)]
+pub(super) enum Act {
+    /// `all`: its number, if it may be written once for all receivers.
+    Send {
+        from: Spot,
+        lanes: Range<usize>,
+        all: Option<u16>,
+    },
+    Move {
+        from: Given,
+        into: Spot,
+    },
+    Fold {
+        parts: Vec<Part>,
+        into: Spot,
+        form: Form,
+        finish: Option<u32>,
+    },
+}
+
+/// One instruction, with the messages that it needs.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) act: Act,
+    pub(super) messages: Range<usize>,
+}
+
+/// A receiver of a message, by its endpoint, and the message's number there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lane {
+    pub(super) endpoint: u32,
+    pub(super) index: u16,
+}
+
+/// A message that comes, from an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    pub(super) endpoint: u32,
+    pub(super) index: u16,
+    pub(super) bytes: usize,
+    /// Where it is kept in the operation's staging memory if it cannot stay with its frame.
+    pub(super) offset: usize,
+}
+
+/// A program that can be run from beginning to end, in order.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) prepared: Arc<Prepared>,
+    pub(super) lines: Vec<Line>,
+    /// As the prepared program has them.
+    pub(super) lanes: Vec<Lane>,
+    pub(super) messages: Vec<Message>,
+}
+
+impl Script {
+    /// The script of a program whose rank may run it in order; `endpoints` are those of its peers. `None` unless all messages
+    /// go with their frames, and no instruction needs two from one rank, of which only the first can be seen.
+    pub(crate) fn of(prepared: &Arc<Prepared>, endpoints: &[u32]) -> Option<Self> {
+        let mut heads: Vec<_> = prepared.heads.iter().map(|head| (head.instr, head.peer)).collect();
+        heads.sort_unstable();
+        let may = prepared.eager
+            && prepared.peers.iter().all(|peer| peer.shared)
+            && heads.windows(2).all(|pair| pair[0] != pair[1]);
+        may.then(|| {
+            let endpoint = |peer: u32| endpoints[peer as usize];
+            let lanes = prepared.lanes.iter().map(|to| Lane { endpoint: endpoint(to.peer), index: to.index });
+            let messages = prepared.heads.iter().map(|head| Message {
+                endpoint: endpoint(head.peer),
+                index: head.index,
+                bytes: prepared.bytes(head.chunk, 0, head.form),
+                offset: head.offset,
+            });
+            let (lanes, messages) = (lanes.collect(), messages.collect());
+            Self { lines: lines(prepared), lanes, messages, prepared: prepared.clone() }
+        })
+    }
+}
+
+impl Script {
+    /// The endpoints that send it messages.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = u32> {
+        self.messages.iter().map(|message| message.endpoint)
+    }
+}
+
+fn lines(prepared: &Prepared) -> Vec<Line> {
+    let mut first = 0;
+    let kinds = prepared.instrs.iter().enumerate();
+    kinds
+        .map(|(at, instr)| {
+            let of_it = prepared.heads[first..].iter().take_while(|head| head.instr as usize == at).count();
+            let messages = first..first + of_it;
+            first = messages.end;
+            Line { act: act(prepared, &instr.kind), messages }
+        })
+        .collect()
+}
+
+fn act(prepared: &Prepared, kind: &Kind) -> Act {
+    let place = |loc: Loc, form| place(prepared, loc, form);
+    match kind {
+        Kind::Send { from, form, lanes, .. } => {
+            let lanes = lanes.start as usize..lanes.end as usize;
+            Act::Send { from: place(*from, *form), all: for_all(prepared, &lanes), lanes }
+        }
+        Kind::Recv { head, into } => {
+            let form = prepared.heads[*head as usize].form;
+            Act::Move { from: Given::Message(*head as usize), into: place(*into, form) }
+        }
+        Kind::Copy { from, into, form } => {
+            Act::Move { from: Given::At(place(*from, *form)), into: place(*into, *form) }
+        }
+        Kind::Fold { operands, into, form, finish, .. } => {
+            let part = |operand: &Operand| match *operand {
+                Operand::At { loc, form, merges } => {
+                    Part { origin: Given::At(place(loc, form)), form, merges }
+                }
+                Operand::Head { head, merges } => {
+                    let form = prepared.heads[head as usize].form;
+                    Part { origin: Given::Message(head as usize), form, merges }
+                }
+            };
+            let operands = &prepared.operands[operands.start as usize..operands.end as usize];
+            let finish = finish.then_some(prepared.workers);
+            let parts = operands.iter().map(part).collect();
+            Act::Fold { parts, into: place(*into, *form), form: *form, finish }
+        }
+    }
+}
+
+/// The number of a message that may be written once for all its receivers: the same for each, all of which have one for its
+/// sender in return. So none of them has more than a few to read, and nobody has to count them.
+fn for_all(prepared: &Prepared, lanes: &Range<usize>) -> Option<u16> {
+    let lanes = &prepared.lanes[lanes.clone()];
+    let index = lanes.first()?.index;
+    let answered = |peer: u32| prepared.heads.iter().any(|head| head.peer == peer);
+    lanes.iter().all(|lane| lane.index == index && answered(lane.peer)).then_some(index)
+}
+
+fn place(prepared: &Prepared, loc: Loc, form: Form) -> Spot {
+    match loc {
+        Loc::Input(chunk) => Spot::Input(prepared.input(chunk, 0)),
+        Loc::Output(chunk) => Spot::Output(prepared.output(chunk, 0)),
+        Loc::Staged { chunk, offset } => Spot::Staged(offset..offset + prepared.bytes(chunk, 0, form)),
+    }
+}

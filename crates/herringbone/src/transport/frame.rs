@@ -1,0 +1,230 @@
+//! Frames as they lie in shared memory: five words, then a payload that fits beside them, or where it lies.
+
+use super::Broken;
+use crate::{
+    core::wire::{Header, Kind},
+    execute::prepare::EAGER_BYTES,
+    sys::{ring, span::Span},
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORD: usize = size_of::<u64>();
+const FRAME_WORDS: usize = 5;
+pub(super) const CELL_WORDS: usize = ring::MESSAGE_WORDS;
+/// The largest payload that a cell holds beside the frame; up to [`EAGER_BYTES`] it goes into the cell's slot.
+const CELL_BYTES: usize = (CELL_WORDS - FRAME_WORDS) * WORD;
+
+/// Where in a cell's words the payload of a message begins that goes with its frame; `None` if it does not fit there and
+/// lies in the cell's slot.
+pub(super) fn in_cell(bytes: usize) -> Option<usize> {
+    (bytes <= CELL_BYTES).then_some(FRAME_WORDS)
+}
+
+/// A frame on its way out, made once for all who get it.
+#[derive(Debug)]
+pub(crate) struct Frame<'a> {
+    words: [u64; CELL_WORDS],
+    used: usize,
+    /// What goes into the cell's slot.
+    pub(super) carried: Option<Span<'a>>,
+}
+
+impl<'a> Frame<'a> {
+    /// The header's length is the payload's.
+    pub(crate) fn new(header: &Header, body: Option<Body<Span<'a>>>) -> Self {
+        Self::of(&frame_words(header), body)
+    }
+
+    /// A message of at most [`EAGER_BYTES`], before it is [addressed](Self::address).
+    pub(crate) fn carrying(common: &Common, payload: Span<'a>) -> Self {
+        Self::of(&common.message(payload.len(), 0), Some(Body::Carried(payload)))
+    }
+
+    fn of(words: &[u64; FRAME_WORDS], body: Option<Body<Span<'a>>>) -> Self {
+        let (words, used) = pack(words, body.as_ref());
+        let carried = match body {
+            Some(Body::Carried(payload)) if payload.len() > CELL_BYTES => Some(payload),
+            _ => None,
+        };
+        Self { words, used, carried }
+    }
+
+    /// What goes into the cell.
+    pub(super) fn words(&self) -> &[u64] {
+        &self.words[..self.used]
+    }
+
+    /// Says what differs from one receiver to the next.
+    pub(crate) fn address(&mut self, index: u16, eager: bool, credits: u16) {
+        self.words[0] = self.words[0] & !VARIABLE | variable(eager, credits);
+        self.words[4] = self.words[4] & u64::from(u32::MAX) | u64::from(index) << 32;
+    }
+}
+
+/// The payload of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Body<C> {
+    /// It goes with the frame: at most [`EAGER_BYTES`].
+    Carried(C),
+    /// It lies at this offset of the sender's segment, in a slot.
+    At(usize),
+    /// It lies at this offset of the sender's segment, in the user's buffer, where the result of its chunk may be put.
+    Direct(usize),
+    /// It is the result, and was put where [`Direct`](Self::Direct) allowed.
+    Placed,
+}
+
+/// What the frames of an operation's messages have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Common([u64; FRAME_WORDS]);
+
+impl Common {
+    /// As in this header, but for length, index, credits and eagerness.
+    pub(crate) fn of(header: &Header) -> Self {
+        let mut words = frame_words(header);
+        (words[0], words[4]) = (words[0] & !VARIABLE, 0);
+        Self(words)
+    }
+
+    fn message(&self, length: usize, index: u16) -> [u64; FRAME_WORDS] {
+        let mut words = self.0;
+        words[4] = length as u64 | u64::from(index) << 32;
+        words
+    }
+}
+
+/// A frame that is waited for: it carries a payload.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    words: [u64; FRAME_WORDS],
+    bytes: usize,
+}
+
+impl Wanted {
+    /// A message of at most [`EAGER_BYTES`]; whether it is eager, and its credits, do not matter.
+    pub(crate) fn new(common: &Common, bytes: usize, index: u16) -> Self {
+        let mut words = common.message(bytes, index);
+        words[0] |= CARRIED_FLAG;
+        Self { words, bytes }
+    }
+
+    /// Whether a cell's words are this frame; `carried` tells where a payload of so many bytes lies that goes with it.
+    pub(super) fn compare(&self, cell: &[AtomicU64], carried: impl Fn(usize) -> usize) -> Next {
+        let Wanted { words, bytes } = self;
+        let used = FRAME_WORDS + if *bytes <= CELL_BYTES { bytes.div_ceil(WORD) } else { 0 };
+        if cell.len() != used {
+            return Next::Other;
+        }
+        let mut found = [0; FRAME_WORDS];
+        for (found, word) in found.iter_mut().zip(cell) {
+            *found = word.load(Ordering::Relaxed);
+        }
+        let (eager, credits) = variable_of(found[0]);
+        found[0] &= !VARIABLE;
+        match found == *words {
+            true => Next::Wanted { at: carried(*bytes), eager, credits },
+            false => Next::Other,
+        }
+    }
+}
+
+/// The next frame, compared with a wanted one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Next {
+    None,
+    Other,
+    /// It is that one, and carries its payload at this offset of the sender's segment.
+    Wanted {
+        at: usize,
+        eager: bool,
+        credits: u16,
+    },
+}
+
+/// An incoming frame. What it [carries](Body::Carried) lies at an offset of the sender's segment until it is taken.
+pub(crate) type Incoming = (Header, Option<Body<usize>>);
+
+const CARRIED_FLAG: u64 = 1 << 8;
+const DIRECT_FLAG: u64 = 1 << 9;
+const PLACED_FLAG: u64 = 1 << 10;
+const EAGER_AT: u32 = 16;
+/// What of the first word differs from one receiver to the next.
+const VARIABLE: u64 = 1 << EAGER_AT | 0xff << CREDITS_AT;
+const CREDITS_AT: u32 = 24;
+
+fn variable(eager: bool, credits: u16) -> u64 {
+    u64::from(u8::from(eager)) << EAGER_AT | u64::from(credits as u8) << CREDITS_AT
+}
+
+fn variable_of(word: u64) -> (bool, u16) {
+    (word >> EAGER_AT & 1 == 1, u16::from((word >> CREDITS_AT) as u8))
+}
+
+fn frame_words(header: &Header) -> [u64; FRAME_WORDS] {
+    [
+        header.kind as u64 | variable(header.eager, header.credits) | u64::from(header.group) << 32,
+        u64::from(header.generation) | u64::from(header.segment) << 32,
+        header.sequence,
+        header.hash,
+        u64::from(header.length) | u64::from(header.index) << 32,
+    ]
+}
+
+fn pack(frame: &[u64; FRAME_WORDS], body: Option<&Body<Span<'_>>>) -> ([u64; CELL_WORDS], usize) {
+    let mut words = [0; CELL_WORDS];
+    words[..FRAME_WORDS].copy_from_slice(frame);
+    words[0] |= match body {
+        Some(Body::Carried(_)) => CARRIED_FLAG,
+        Some(Body::Direct(_)) => DIRECT_FLAG,
+        Some(Body::Placed) => PLACED_FLAG,
+        Some(Body::At(_)) | None => 0,
+    };
+    let used = match body {
+        Some(Body::At(offset) | Body::Direct(offset)) => {
+            words[FRAME_WORDS] = *offset as u64;
+            FRAME_WORDS + 1
+        }
+        Some(Body::Carried(payload)) if payload.len() <= CELL_BYTES => {
+            let mut bytes = [0; CELL_BYTES];
+            payload.read(&mut bytes[..payload.len()]);
+            for (word, bytes) in words[FRAME_WORDS..].iter_mut().zip(bytes.as_chunks().0) {
+                *word = u64::from_ne_bytes(*bytes);
+            }
+            FRAME_WORDS + payload.len().div_ceil(WORD)
+        }
+        _ => FRAME_WORDS,
+    };
+    (words, used)
+}
+
+/// A frame of `used` words; `carried` tells where a payload of so many bytes lies that goes with it.
+pub(super) fn unpack(
+    words: &[u64; CELL_WORDS],
+    used: usize,
+    carried: impl Fn(usize) -> usize,
+) -> Result<Incoming, Broken> {
+    let known = [Kind::Data, Kind::Grant, Kind::Credit, Kind::Stable];
+    let kind = known.into_iter().find(|kind| *kind as u8 == words[0] as u8);
+    let kind = kind.ok_or(Broken::Protocol("a frame of unknown kind"))?;
+    let mut header = Header::new(kind, (words[0] >> 32) as u32, words[1] as u32, words[2]);
+    (header.eager, header.credits) = variable_of(words[0]);
+    (header.segment, header.hash) = ((words[1] >> 32) as u32, words[3]);
+    (header.length, header.index) = (words[4] as u32, (words[4] >> 32) as u16);
+    let length = header.length as usize;
+    let flag = words[0] & (CARRIED_FLAG | DIRECT_FLAG | PLACED_FLAG);
+    let body = match (kind, flag) {
+        (Kind::Data, CARRIED_FLAG) if length > EAGER_BYTES => {
+            return Err(Broken::Protocol("a message too long to go with its frame"));
+        }
+        (Kind::Data, CARRIED_FLAG) if length <= CELL_BYTES && used != FRAME_WORDS + length.div_ceil(WORD) => {
+            return Err(Broken::Protocol("a frame without its message"));
+        }
+        (Kind::Data, CARRIED_FLAG) => Some(Body::Carried(carried(length))),
+        (Kind::Data, DIRECT_FLAG) => Some(Body::Direct(words[FRAME_WORDS] as usize)),
+        (Kind::Data, PLACED_FLAG) => Some(Body::Placed),
+        (Kind::Data, 0) => Some(Body::At(words[FRAME_WORDS] as usize)),
+        (Kind::Data, _) => return Err(Broken::Protocol("a message in two places")),
+        _ => None,
+    };
+    Ok((header, body))
+}
