@@ -308,3 +308,88 @@ impl fmt::Debug for ShmLink {
         f.debug_struct("ShmLink").field("waiting", &self.waiting.len()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::wire::{Header, Kind};
+    use crate::transport::frame::Common;
+
+    const LAYOUT: Layout = Layout { mates: 3, pool: 4096, heap: 0 };
+
+    fn segments() -> [Arc<Segment>; 3] {
+        std::array::from_fn(|_| Arc::new(Segment::create("board-test", LAYOUT.bytes()).unwrap()))
+    }
+
+    fn link(segments: &[Arc<Segment>; 3], me: usize, mate: usize) -> ShmLink {
+        let bell = Arc::new(Bell::new().unwrap());
+        ShmLink::new(&segments[me], segments[mate].clone(), LAYOUT, me, mate, bell)
+    }
+
+    /// Rank 0's board, and the others' links to rank 0.
+    fn board(segments: &[Arc<Segment>; 3]) -> (Board, [ShmLink; 2]) {
+        let mut board = Board::default();
+        for mate in [1, 2] {
+            assert!(!board.takes(1) && !board.takes(2), "not all read it yet");
+            board.read_by(&link(segments, 0, mate));
+        }
+        (board, [1, 2].map(|mate| link(segments, mate, 0)))
+    }
+
+    fn message(sequence: u64) -> Common {
+        Common::of(&Header::new(Kind::Data, 7, 0, sequence))
+    }
+
+    #[test]
+    fn what_is_posted_is_there_for_all_until_they_have_taken_it() {
+        for bytes in [0, 4, 80, 81, 4096] {
+            let segments = segments();
+            let (mut board, mut readers) = board(&segments);
+            assert!(!board.takes(1) && board.takes(2));
+            for sequence in 0..CELLS as u64 {
+                let mut payload = vec![sequence as u8; bytes];
+                board.post(&Frame::carrying(&message(sequence), Span::of(&mut payload)));
+            }
+            assert!(!board.takes(2), "it is full");
+            for reader in &mut readers {
+                assert!(!board.takes(2), "one has taken nothing");
+                for sequence in 0..CELLS as u64 {
+                    let wanted = |sequence| Wanted::new(&message(sequence), bytes, 0);
+                    assert!(matches!(reader.next_is(Source::Board, &wanted(sequence + 1)), Next::Other));
+                    let Next::Wanted { at, .. } = reader.next_is(Source::Board, &wanted(sequence)) else {
+                        panic!("message {sequence} of {bytes} bytes is not there");
+                    };
+                    let (header, _) = reader.peek(Source::Board).unwrap().unwrap();
+                    assert_eq!((header.sequence, header.length as usize), (sequence, bytes));
+                    assert_eq!(reader.payload(at, bytes).unwrap().to_vec(), vec![sequence as u8; bytes]);
+                    reader.take(Source::Board);
+                }
+                assert!(reader.peek(Source::Board).unwrap().is_none());
+                assert!(reader.peek(Source::Lane).unwrap().is_none());
+            }
+            assert!(board.takes(2));
+            board.close();
+            assert!(!board.takes(2));
+        }
+    }
+
+    #[test]
+    fn what_does_not_belong_on_a_board_is_refused() {
+        let mut payload = [1; 4];
+        let mut addressed = |eager, credits| {
+            let mut frame = Frame::carrying(&message(1), Span::of(&mut payload));
+            frame.address(0, eager, credits);
+            let segments = segments();
+            let (mut board, [reader, _]) = board(&segments);
+            board.post(&frame);
+            reader.peek(Source::Board).map(drop)
+        };
+        assert!(addressed(false, 0).is_ok());
+        assert!(matches!(addressed(true, 0), Err(Broken::Protocol(_))));
+        assert!(matches!(addressed(false, 2), Err(Broken::Protocol(_))));
+        let segments = segments();
+        let (mut board, [reader, _]) = board(&segments);
+        board.post(&Frame::new(&Header::new(Kind::Grant, 7, 0, 1), None));
+        assert!(matches!(reader.peek(Source::Board), Err(Broken::Protocol(_))));
+    }
+}
