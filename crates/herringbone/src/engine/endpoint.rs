@@ -189,7 +189,9 @@ impl Endpoint {
         }
         let sent = link.next_is(Source::Lane, wanted);
         // And what was sent after something else was posted, after that.
-        if let (Next::Other, Next::Wanted { at, .. }) = (sent, link.next_is(Source::Board, wanted)) {
+        if let Next::Other = sent
+            && let Next::Wanted { at, .. } = link.next_is(Source::Board, wanted)
+        {
             return Some(Ok((Source::Board, at)));
         }
         match (sent, posted) {

@@ -2,7 +2,7 @@
 
 use super::{
     Broken,
-    frame::{CELL_WORDS, Frame, Incoming, Next, Wanted, unpack},
+    frame::{CELL_WORDS, Frame, Incoming, Next, Wanted, in_cell, unpack},
 };
 use crate::{
     execute::prepare::EAGER_BYTES,
@@ -121,7 +121,7 @@ impl Inlet {
 
     /// Where what the next frame carries lies in the sender's segment, if it is so many bytes.
     fn carried_at(&self, bytes: usize) -> usize {
-        match super::frame::in_cell(bytes) {
+        match in_cell(bytes) {
             Some(word) => self.at + (ring::message_at(self.ring.position()) + word) * WORD,
             None => slot_at(self.at, self.ring.position()),
         }
