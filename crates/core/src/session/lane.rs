@@ -88,6 +88,11 @@ impl Credits {
         free
     }
 
+    /// Whether there is a slot at the other end.
+    pub fn has_any(self) -> bool {
+        self.free > 0
+    }
+
     /// The other end has emptied slots. What exceeds their number is a lie, and not believed.
     pub fn returned(&mut self, credits: u16) {
         self.free = self.free.saturating_add(credits).min(self.slots);

@@ -128,6 +128,9 @@ fn a_member_remembers_so_far_and_no_further() {
     issue(&mut member, REMEMBERED as u64 - 1);
     assert_eq!(member.check(0, first.hash), Check::Match);
     issue(&mut member, 1);
+    assert_eq!(member.check(0, first.hash), Check::Match, "it is open");
+    member.complete(0);
+    issue(&mut member, 1);
     assert_eq!(member.check(0, first.hash), Check::Forgotten);
     assert_eq!(member.check(1, roll(first.hash, &Fingerprint { sequence: 1, ..call() })), Check::Match);
 }

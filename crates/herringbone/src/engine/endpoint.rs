@@ -5,6 +5,7 @@ use crate::{
         session::lane::Credits,
         wire::{Header, Kind},
     },
+    execute::operation::OpKey,
     sys::{segment::Segment, span::Span},
     transport::{
         Broken, Outgoing, Payload,
@@ -48,6 +49,8 @@ pub(crate) struct Endpoint {
     /// Groups that a reducer has been told of, with their generation.
     pub(crate) introduced: BTreeSet<(u32, u32)>,
     credits: Credits,
+    /// Operations that wait for eager slots there, by their number.
+    in_line: BTreeSet<(u64, OpKey)>,
     /// Eager messages that lie here because their operation has not begun.
     pub(crate) parked: u16,
     /// Whether its process is gone for good.
@@ -64,6 +67,7 @@ impl Endpoint {
             is_reducer,
             introduced: BTreeSet::new(),
             credits: Credits::new(EAGER_SLOTS),
+            in_line: BTreeSet::new(),
             parked: 0,
             dead: false,
             left: None,
@@ -92,6 +96,7 @@ impl Endpoint {
         let slots = if matches!(link, Link::Shm(_)) { SHARED_SLOTS } else { EAGER_SLOTS };
         (self.link, self.credits) = (link, Credits::new(slots));
         self.introduced.clear();
+        self.in_line.clear();
     }
 
     /// Ends the link; what lies in shared memory stays readable.
@@ -107,6 +112,19 @@ impl Endpoint {
     /// Takes one of the eager slots at the receiver.
     pub(crate) fn take_eager(&mut self) -> bool {
         self.credits.take()
+    }
+
+    /// An operation has found no eager slot.
+    pub(crate) fn wait_for_slot(&mut self, sequence: u64, operation: OpKey) {
+        self.in_line.insert((sequence, operation));
+    }
+
+    /// The first operation in line, if there is an eager slot for it.
+    pub(crate) fn next_in_line(&mut self) -> Option<OpKey> {
+        if !self.credits.has_any() {
+            return None;
+        }
+        self.in_line.pop_first().map(|(_, operation)| operation)
     }
 
     /// The receiver has emptied eager slots.

@@ -281,9 +281,9 @@ impl Engine {
         }
     }
 
-    /// Tries again to send what waited for eager slots.
+    /// Tries again to send what waited for eager slots, as far as they go.
     fn retry(&mut self, index: u32) {
-        for key in self.ops.keys() {
+        while let Some(key) = self.endpoints[index as usize].next_in_line() {
             let Some(operation) = self.ops.get_mut(key) else { continue };
             if operation.is_blocked_on(index) {
                 let mut io =

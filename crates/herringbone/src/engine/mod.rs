@@ -176,7 +176,8 @@ impl Engine {
     pub(crate) fn end(&mut self, key: OpKey) {
         let Some(operation) = self.ops.remove(key) else { return };
         if let Some(group) = self.groups.get_mut(&operation.id.group) {
-            group.running.retain(|(_, running)| *running != key);
+            let at = group.running.iter().position(|(_, running)| *running == key);
+            at.and_then(|at| group.running.remove(at));
         }
         for endpoint in operation.endpoints() {
             if let Link::Tcp(link) = &mut self.endpoints[endpoint as usize].link {

@@ -28,7 +28,7 @@ use std::{
 const GRANTS_PER_WINDOW: u32 = 4;
 
 /// An operation's place in the engine's table. A key is not used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OpKey {
     pub(crate) index: u32,
     pub(crate) version: u32,

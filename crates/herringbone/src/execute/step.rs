@@ -134,6 +134,7 @@ impl Operation {
                 }
                 let eager = !flow.window.is_open();
                 if eager && !endpoint.take_eager() {
+                    endpoint.wait_for_slot(self.id.fingerprint.sequence, self.key);
                     blocked.push((0, instr, lane));
                     continue;
                 }
@@ -168,6 +169,9 @@ impl Operation {
         }
         if !flow.window.is_open() {
             if !prepared.eager || !endpoint.take_eager() {
+                if prepared.eager {
+                    endpoint.wait_for_slot(self.id.fingerprint.sequence, self.key);
+                }
                 self.room.blocked.push((segment, instr, lane));
                 return false;
             }

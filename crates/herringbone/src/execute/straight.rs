@@ -354,8 +354,11 @@ impl Operation {
         }
         self.room.waits.copy_from_slice(&prepared.waits);
         self.room.left[0] = (prepared.instrs.len() - done) as u32;
-        let blocked = notes.blocked.iter().map(|lane| (0, done as u32, *lane as u32));
-        self.room.blocked.extend(blocked);
+        for lane in &notes.blocked {
+            let flow = &self.room.flows[prepared.lanes[*lane].peer as usize];
+            io.endpoints[flow.endpoint as usize].wait_for_slot(self.id.fingerprint.sequence, self.key);
+            self.room.blocked.push((0, done as u32, *lane as u32));
+        }
         let ran = done + usize::from(!notes.blocked.is_empty());
         if ran > done {
             self.room.deliveries[done] = Delivery { left: notes.blocked.len() as u16, checksum: None };

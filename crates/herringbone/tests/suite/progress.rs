@@ -1,5 +1,6 @@
-//! Ranks that are driven by hand.
+//! Who moves operations, and how many there may be.
 
+use crate::world::{Transport, World};
 use herringbone::{Communicator, Config, ReduceOp, Rendezvous};
 use std::time::Duration;
 
@@ -45,4 +46,22 @@ fn nothing_drives_but_the_program() {
     });
     assert_eq!(values, [[2.0; 4]; 2]);
     assert!(works.iter().all(|work| work.is_done()), "operations end in order");
+}
+
+/// Operations by the thousand, of which no more can be sent ahead than a link has slots for.
+#[test]
+fn thousands_of_small_operations_at_once() {
+    const OPERATIONS: usize = 3000;
+    for transport in [Transport::Shm, Transport::Tcp] {
+        World::new(3, transport).run(|comm| {
+            if comm.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            let begin = |at| comm.all_reduce_async(vec![at as i64; 1 + at % 5], ReduceOp::Sum).unwrap();
+            let works: Vec<_> = (0..OPERATIONS).map(begin).collect();
+            for (at, work) in works.into_iter().enumerate().rev() {
+                assert_eq!(work.wait().unwrap(), vec![3 * at as i64; 1 + at % 5]);
+            }
+        });
+    }
 }

@@ -20,12 +20,14 @@ const SCRATCH: usize = 16 * 1024;
 pub(super) unsafe fn fold<I: Isa<LINE>, R: Reduction, const LINE: usize>(job: &Job<'_>) {
     const { assert!(LINE <= MAX_LINE) };
     let mut scratch = MaybeUninit::<Scratch>::uninit();
-    let row = SCRATCH / job.rows.max(1) / size_of::<R::Acc>() / LINE * LINE;
-    let block = if job.rows == 0 { job.count } else { row };
+    let block = match job.rows {
+        0 => job.count,
+        rows => SCRATCH / rows / size_of::<R::Acc>() / LINE * LINE,
+    };
     let mut start = 0;
     while start < job.count {
         let end = job.count.min(start + block);
-        let rows = Rows { scratch: scratch.as_mut_ptr().cast(), bytes: row * size_of::<R::Acc>() };
+        let rows = Rows { scratch: scratch.as_mut_ptr().cast(), bytes: block * size_of::<R::Acc>() };
         // SAFETY: the block lies within the job, and the rows within the scratch.
         unsafe { fold_block::<I, R, LINE>(job, start..end, rows) }
         start = end;

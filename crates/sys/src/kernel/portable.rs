@@ -9,6 +9,7 @@ struct Portable;
 const LINE: usize = 16;
 
 impl Isa<LINE> for Portable {}
+impl Isa<1> for Portable {}
 
 /// See [`block::fold`].
 ///
@@ -17,5 +18,11 @@ impl Isa<LINE> for Portable {}
 #[inline(never)]
 pub(super) unsafe fn fold<R: Reduction>(job: &Job<'_>) {
     // SAFETY: as the caller says; the instruction set is the one that all code here is compiled for.
-    unsafe { block::fold::<Portable, R, LINE>(job) }
+    unsafe {
+        // A few elements are folded before a line of them is filled up.
+        match job.count < LINE {
+            true => block::fold::<Portable, R, 1>(job),
+            false => block::fold::<Portable, R, LINE>(job),
+        }
+    }
 }

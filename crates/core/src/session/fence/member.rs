@@ -33,8 +33,8 @@ pub struct Member {
     /// The first number of this generation.
     first: u64,
     hash: u64,
-    /// The last operations of this generation with the hash after each; the last one is `next - 1`.
-    history: VecDeque<(u64, Fingerprint)>,
+    /// The last operations of this generation, among them all open ones; the last one is `next - 1`.
+    history: VecDeque<Remembered>,
     /// How many operations of this generation are issued and not complete.
     open: u64,
     /// Whether a call of this generation has failed already, ahead of the decision.
@@ -51,6 +51,16 @@ enum Phase {
     Disputed,
     /// It has reported and waits for the decision.
     Frozen,
+}
+
+/// An operation that was issued.
+#[derive(Debug)]
+struct Remembered {
+    /// The rolling hash after it.
+    hash: u64,
+    fingerprint: Fingerprint,
+    /// Whether its caller does not know yet how it ended.
+    open: bool,
 }
 
 /// A decision that calls still to come have to learn of.
@@ -101,7 +111,7 @@ pub enum Check {
     Differs,
     /// This member has not come to that operation.
     NotYet,
-    /// The operation is further back than this member remembers.
+    /// The operation is further back than this member remembers, and over.
     Forgotten,
 }
 
@@ -188,10 +198,10 @@ impl Member {
         self.next += 1;
         self.open += 1;
         self.hash = roll(self.hash, &fingerprint);
-        if self.history.len() == REMEMBERED {
+        while self.history.len() >= REMEMBERED && self.history.front().is_some_and(|oldest| !oldest.open) {
             self.history.pop_front();
         }
-        self.history.push_back((self.hash, fingerprint));
+        self.history.push_back(Remembered { hash: self.hash, fingerprint, open: true });
         Ok(Issued { generation: self.generation, hash: self.hash, fingerprint })
     }
 
@@ -215,6 +225,9 @@ impl Member {
     pub fn complete(&mut self, sequence: u64) {
         if sequence >= self.first {
             self.open = self.open.saturating_sub(1);
+            if let Some(operation) = self.place(sequence).and_then(|at| self.history.get_mut(at)) {
+                operation.open = false;
+            }
         }
     }
 
@@ -230,7 +243,7 @@ impl Member {
             return Check::NotYet;
         }
         match self.remembered(sequence) {
-            Some((own, _)) if *own == hash => Check::Match,
+            Some(own) if own.hash == hash => Check::Match,
             Some(_) => Check::Differs,
             None => Check::Forgotten,
         }
@@ -238,12 +251,17 @@ impl Member {
 
     /// What this member issued under a number of the current generation, if it remembers.
     pub fn issued(&self, sequence: u64) -> Option<&Fingerprint> {
-        self.remembered(sequence).map(|(_, fingerprint)| fingerprint)
+        self.remembered(sequence).map(|operation| &operation.fingerprint)
     }
 
-    fn remembered(&self, sequence: u64) -> Option<&(u64, Fingerprint)> {
+    fn remembered(&self, sequence: u64) -> Option<&Remembered> {
+        self.history.get(self.place(sequence)?)
+    }
+
+    /// Where an operation lies in the history, if it is not further back.
+    fn place(&self, sequence: u64) -> Option<usize> {
         let back = usize::try_from(self.next.checked_sub(sequence)?).ok()?;
-        self.history.get(self.history.len().checked_sub(back)?)
+        self.history.len().checked_sub(back)
     }
 
     /// What to do with a frame of a generation.
@@ -260,7 +278,7 @@ impl Member {
     /// What to tell the hub about an operation that has to wait, after having told it `round` times before; `None` if
     /// a fence is under way, or the operation is not one of this generation.
     pub fn waiting(&self, sequence: u64, round: u32) -> Option<Message> {
-        let (hash, fingerprint) = *self.remembered(sequence)?;
+        let Remembered { hash, fingerprint, .. } = *self.remembered(sequence)?;
         let Self { rank, group, generation, .. } = *self;
         let running = self.phase == Phase::Running;
         running.then_some(Message::Waiting(Waiting { rank, group, generation, round, hash, fingerprint }))

@@ -36,5 +36,5 @@ pub const WAITING_MILLISECONDS: u64 = 50;
 /// How long it waits from then on before it tells the hub again.
 pub const WAITING_AGAIN_MILLISECONDS: u64 = 1_000;
 
-/// How many operations back a member remembers.
+/// How many operations back a member remembers; further if they are open.
 pub const REMEMBERED: usize = 1_024;
