@@ -26,6 +26,8 @@ Tensors = list[torch.Tensor]
 class Batch:
     """The operations of one collective call, before they are started."""
 
+    __slots__ = ("_calls", "_group", "_name", "_seconds", "_waits", "finish")
+
     def __init__(self, group: Collectives, name: str, seconds: float, waits: bool) -> None:
         """``waits``: the caller waits for the work before it does anything else."""
         self._group = group

@@ -41,6 +41,9 @@ OPS = {
 }
 """torch's ops that the engine has."""
 
+BY_HASH = {hash(kind): name for kind, name in OPS.items()}
+"""The same by hash, which a ``ReduceOp`` and its kind share, and no two kinds: to compare them takes much longer."""
+
 NO_TIME = timedelta(0)
 
 INSTEAD_OF_OP = {
@@ -71,9 +74,9 @@ def reduce_op(opts: Any) -> str:
     if opts is None:
         return "sum"
     op = getattr(opts, "reduceOp", opts)
-    op = getattr(op, "op", op)
-    known = OPS.get(op)
+    known = BY_HASH.get(hash(op))
     if known is None:
+        op = getattr(op, "op", op)
         alternative = INSTEAD_OF_OP.get(op.name, "one of " + ", ".join(kind.name for kind in OPS))
         raise UnsupportedError(f"herringbone does not reduce with ReduceOp.{op.name}; use {alternative}")
     return known

@@ -24,6 +24,10 @@ NO_TIMEOUT = timedelta(0)
 class Work(dist.Work):
     """One collective of this process, made of one or more operations of the engine."""
 
+    # Of all works with no steps to take; the others have their own.
+    _lock = threading.RLock()
+    _future: torch.futures.Future[list[torch.Tensor]] | None = None
+
     def __init__(
         self,
         name: str,
@@ -41,8 +45,8 @@ class Work(dist.Work):
         self._tensors = tensors
         self._finish = finish
         self._threads = threads
-        self._lock = threading.RLock()
-        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        if finish:
+            self._lock = threading.RLock()
 
     @classmethod
     def of_all(cls, name: str, works: Sequence[Work], threads: CallbackThreads) -> Work:
