@@ -15,7 +15,20 @@ import torch.distributed as dist
 
 from ..errors import UnsupportedError
 
-__all__ = ["Finish", "adjacent", "check_cpu", "fold_type", "move_type", "reduce_op", "source", "target", "timeout_of"]
+__all__ = [
+    "BY_HASH",
+    "FOLDED",
+    "Finish",
+    "adjacent",
+    "check_cpu",
+    "fold_type",
+    "in_order",
+    "move_type",
+    "reduce_op",
+    "source",
+    "target",
+    "timeout_of",
+]
 
 Finish = list[Callable[[], object]]
 """The steps that follow a collective's success."""
