@@ -316,6 +316,20 @@ def futures_and_their_callbacks() -> None:
 
 
 @case
+def a_work_answers_after_its_caller_has_waited() -> None:
+    options = dist.AllreduceOptions()
+    options.reduceOp, options.asyncOp = Op.MAX, False
+    in_order = torch.full((3,), float(rank()))
+    for tensor in (in_order, torch.full((2, 3), float(rank())).t()):
+        work = dist.group.WORLD.allreduce([tensor], options)
+        assert work.wait() and work.is_completed() and work.is_success() and work.exception() is None
+        work.synchronize()
+        same(work.get_future().wait()[0], torch.full(tensor.shape, size() - 1.0))
+        (result,) = work.result()
+        assert result is tensor
+
+
+@case
 def coalesced_calls() -> None:
     with dist._coalescing_manager(async_ops=True) as manager:
         tensors = [torch.full((n + 1,), float(rank())) for n in range(4)]
