@@ -60,3 +60,13 @@ def test_it_fulfils_the_contract_of_the_rigs(tmp_path):
             assert 0 < line["p10_s"] <= line["med_s"] <= line["p90_s"] <= line["wall_s"]
             assert set(line) == {"bytes", "iters", "wall_s", "cpu_s", "med_s", "p10_s", "p90_s", "ok"}
     assert [line["iters"] for line in lines[0]] == [line["iters"] for line in lines[1]], "rank 0 decides"
+
+
+def test_what_a_call_costs_alone():
+    """Two processes, no messages."""
+    command = [sys.executable, PROGRAM.with_name("torch_alone.py"), "--processes", "1,2", "--seconds", "0.2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["processes"] for row in rows] == [1, 2]
+    assert all(0 < row["cpu_us"] and 0 < row["wall_us"] for row in rows)
