@@ -380,7 +380,7 @@ impl Communicator {
         let Request { collective, dtype, count, input, output, .. } = request;
         if let Some(root) = collective.root().filter(|root| *root >= self.size()) {
             return Err(Error::unsupported(format_args!(
-                "{} from root {root}: the group has ranks 0 to {}",
+                "{} with root {root}: the root has to be one of the group's ranks, 0 to {}",
                 collective.name(),
                 self.size() - 1
             )));

@@ -16,7 +16,7 @@ use crate::{
         straight::Begun,
     },
     execute::straight::Pace,
-    sys::{doorbell, doorbell::Bell, segment::Segment},
+    sys::{doorbell, doorbell::Bell, fork, segment::Segment},
     transport::shm,
     work::{Completion, Pending},
 };
@@ -90,6 +90,8 @@ pub(crate) struct Node {
     /// Whether a thread sleeps on the poller, or looks a last time before it does.
     napping: AtomicBool,
     closing: AtomicBool,
+    /// The generation of processes that it belongs to.
+    born: u64,
     surroundings: Box<dyn Surroundings>,
 }
 
@@ -126,8 +128,14 @@ impl Node {
             waited: AtomicU64::new(0),
             napping: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            born: fork::generation(),
             surroundings,
         }))
+    }
+
+    /// Whether this is a child of the process that made it.
+    pub(crate) fn is_forked(&self) -> bool {
+        fork::generation() != self.born
     }
 
     /// Does something with the engine, then sees to what came of it.

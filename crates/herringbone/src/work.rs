@@ -71,16 +71,29 @@ impl Pending {
     /// Waits for the operation, driving the engine meanwhile. Every caller gets the same result.
     ///
     /// # Errors
-    /// Those of the operation; see [`ErrorKind`](crate::ErrorKind).
+    /// Those of the operation; see [`ErrorKind`](crate::ErrorKind). [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a
+    /// forked child, if it was not over when that was made.
     pub fn wait(&self) -> Result<()> {
+        self.check_usable()?;
         self.node.wait(&self.completion, None);
         self.completion.result().unwrap_or_else(|| Err(Error::new(crate::ErrorKind::Closed)))
     }
 
     /// Waits for at most `limit`. Returns `None` if the operation is still running then.
     pub fn wait_for(&self, limit: Duration) -> Option<Result<()>> {
+        if let Err(error) = self.check_usable() {
+            return Some(Err(error));
+        }
         self.node.wait(&self.completion, Some(limit));
         self.completion.result()
+    }
+
+    /// A forked child has nothing that could end the operation.
+    fn check_usable(&self) -> Result<()> {
+        match self.node.is_forked() && !self.is_done() {
+            true => Err(Error::new(crate::ErrorKind::Forked)),
+            false => Ok(()),
+        }
     }
 
     /// Whether the operation is over.

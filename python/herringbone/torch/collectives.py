@@ -93,7 +93,15 @@ class Batch:
 
 def span(tensor: torch.Tensor | None) -> tuple[int, int]:
     """Address and length in bytes."""
-    return (0, 0) if tensor is None else (tensor.data_ptr(), tensor.nbytes)
+    if tensor is None:
+        return 0, 0
+    address, length = tensor.data_ptr(), tensor.nbytes
+    if not address and length:
+        raise errors.UnsupportedError(
+            f"herringbone got a tensor of shape {tuple(tensor.shape)} without memory: a fake or zero tensor, or one "
+            "whose storage was freed; pass one with values"
+        )
+    return address, length
 
 
 class Collectives:

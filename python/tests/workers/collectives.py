@@ -375,6 +375,35 @@ def overlapping_groups() -> None:
 
 
 @case
+def a_forked_child_does_not_wait() -> None:
+    store = dist.distributed_c10d._get_default_store()
+    if rank() > 0:
+        store.wait(["the child has ended"])
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    if rank() == 0:
+        child = os.fork()
+        if child == 0:
+            try:
+                error_of(herringbone.ForkedError, work.wait)
+                os._exit(7)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        store.set("the child has ended", "")
+        assert os.waitstatus_to_exitcode(status) == 7
+    work.wait()
+
+
+@case
+def tensors_without_memory() -> None:
+    freed = torch.ones(3)
+    freed.untyped_storage().resize_(0)
+    for tensor in (freed, torch._efficientzerotensor(3)):
+        error_of(herringbone.UnsupportedError, lambda: dist.all_reduce(tensor), "without memory")
+        error_of(herringbone.UnsupportedError, lambda: dist.all_reduce(tensor, async_op=True), "without memory")
+
+
+@case
 def a_group_of_another_backend() -> None:
     other = dist.new_group(backend="gloo")
     tensor = torch.ones(3)

@@ -35,7 +35,7 @@ pub(super) fn run(mapped: bool) -> Result<Outcome, Failure> {
 }
 
 fn config() -> Result<Config, Failure> {
-    let config = Config::from_env()?;
+    let config = super::job()?;
     let hosts = env::var("BENCH_EXTRA_HOSTS").unwrap_or_default();
     let reducers: Vec<String> = hosts
         .split(',')

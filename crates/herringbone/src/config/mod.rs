@@ -225,20 +225,29 @@ impl Config {
         }
         check_sizes(self.staging_bytes, self.segment_bytes)?;
         self.check_reducers()?;
+        // Ranks that are threads of one process have no address to meet at.
+        if let Rendezvous::Tcp(store) = &self.rendezvous
+            && !store.is_empty()
+            && !is_address(store)
+        {
+            return Err(Error::config(
+                settings::STORE.name,
+                format_args!("{store:?} is not host:port; write it as 10.0.0.1:29400 (ports to 65535)"),
+            ));
+        }
         self.local_address(Ipv4Addr::LOCALHOST.into()).map(drop)
     }
 
     fn check_reducers(&self) -> Result<()> {
         let refuse = |problem: String| Err(Error::config(settings::REDUCERS.name, problem));
         for (at, reducer) in self.reducers.iter().enumerate() {
-            let address = reducer
-                .rsplit_once(':')
-                .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-            if address.is_none() || reducer.len() > 256 {
-                return refuse(format!("{reducer:?} is not host:port"));
+            if !is_address(reducer) || reducer.len() > 256 {
+                return refuse(format!(
+                    "{reducer:?} is not host:port; write them as 10.0.0.5:7070,10.0.0.6:7070 (ports to 65535)"
+                ));
             }
             if self.reducers[..at].contains(reducer) {
-                return refuse(format!("{reducer} is there twice"));
+                return refuse(format!("{reducer} is there twice; a reducer is listed once"));
             }
         }
         Ok(())
@@ -297,6 +306,20 @@ impl fmt::Debug for Config {
             .field("reducers", &self.reducers)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether this is `host:port`, of which the host is a name, an address, or an IPv6 address in brackets.
+fn is_address(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let is_host = match bare {
+            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => {
+                !host.is_empty() && !host.contains([':', '[', ']']) && !host.contains(char::is_whitespace)
+            }
+        };
+        is_host && port.parse::<u16>().is_ok()
+    })
 }
 
 /// The first address of a `host:port`.

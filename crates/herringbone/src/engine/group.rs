@@ -156,10 +156,13 @@ impl Group {
         }
     }
 
-    /// A reducer remembers what the first worker to come says of an operation.
+    /// A reducer remembers what the first worker to come says of an operation, and of those that run.
     pub(crate) fn note_told(&mut self, header: &Header, told: Fingerprint) {
-        if self.told.history.len() == REMEMBERED {
-            self.told.history.pop_front();
+        if self.told.history.len() >= REMEMBERED {
+            // Few run at once, so what is over is found soon.
+            let is_over = |(sequence, ..): &(u64, u64, Fingerprint)| self.operation(*sequence).is_none();
+            let over = self.told.history.iter().position(is_over);
+            over.and_then(|over| self.told.history.remove(over));
         }
         self.told.history.push_back((header.sequence, header.hash, told));
     }
@@ -356,4 +359,29 @@ fn call_of(told: &Fingerprint) -> Result<Call> {
         op: ReduceOp::from_code(told.op).ok_or_else(unknown)?,
         count: usize::try_from(told.count).map_err(|_| unknown())?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::wire::Kind;
+
+    #[test]
+    fn a_reducer_remembers_what_runs() {
+        let sizing = Sizing { shared: false, segment_bytes: 0 };
+        let (hosts, timeout) = (vec![0], Duration::from_secs(1));
+        let (id, roster, workers, me, forced) = (7, vec![0, 1], 1, 1, None);
+        let settings = Settings { id, roster, workers, me, hosts, sizing, forced, timeout };
+        let mut group = Group::new(settings, Member::new(id, 1, vec![1]));
+        let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1 };
+        let told = fingerprint(&call, "reduction_server", sizing);
+        let header = |sequence| Header::new(Kind::Data, id, 0, sequence);
+        group.running.push_back((3, OpKey { index: 0, version: 0 }));
+        let many = 2 * REMEMBERED as u64;
+        (0..many).for_each(|sequence| group.note_told(&header(sequence), told));
+        let known: Vec<u64> =
+            (0..many).filter(|sequence| group.check(&header(*sequence), true) == Check::Match).collect();
+        let expected = [3].into_iter().chain(many - REMEMBERED as u64 + 1..many);
+        assert_eq!(known, expected.collect::<Vec<_>>());
+    }
 }

@@ -41,6 +41,8 @@ pub(super) enum Content {
     Placed,
     Bytes(Vec<u8>),
     Shared(Body<usize>),
+    /// Nobody needs it, and it was not kept.
+    Skipped,
 }
 
 impl Content {
@@ -118,6 +120,10 @@ impl Engine {
         }
         match header.kind {
             Kind::Credit => return Ok(()),
+            Kind::Data if matches!(content, Content::Skipped) => {
+                self.endpoints[index as usize].emptied(header.eager);
+                return Ok(());
+            }
             Kind::Control => {
                 if let Content::Bytes(bytes) = content {
                     self.events.push(Event::Control { bytes });
@@ -177,7 +183,10 @@ impl Engine {
         header: &Header,
         content: Content,
     ) -> Result<(), Broken> {
-        let Some(operation) = self.ops.get_mut(key) else { return Ok(()) };
+        let Some(operation) = self.ops.get_mut(key) else {
+            self.endpoints[index as usize].emptied(header.eager);
+            return Ok(());
+        };
         if header.kind == Kind::Data {
             let length = header.length as usize;
             let (staging, endpoint) = (&self.staging, &self.endpoints[index as usize]);
@@ -412,13 +421,11 @@ impl Inbox for Reading<'_> {
             Destination::Staged(_) => Content::InPlace,
             Destination::User { .. } => Content::Placed,
             Destination::Owned(bytes) if header.kind == Kind::Control && self.engine.reduces => {
-                return self.engine.introduced(&bytes);
+                self.engine.introduced(&bytes)?;
+                Content::None
             }
             Destination::Owned(bytes) => Content::Bytes(bytes),
-            Destination::Skip if header.kind == Kind::Data => {
-                self.engine.endpoints[self.endpoint as usize].emptied(header.eager);
-                return Ok(());
-            }
+            Destination::Skip if header.kind == Kind::Data => Content::Skipped,
             Destination::Skip => Content::None,
         };
         self.arrived.push((*header, content));

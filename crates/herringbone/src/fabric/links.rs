@@ -154,9 +154,17 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: u32) -> Result<(), GreetError> {
         if began.elapsed() >= WORTH_A_WARNING && !warned {
             warned = true;
             let who = format!("rank {}", job.rank);
+            let advice = match expected.role {
+                Role::Reducer => {
+                    " until the operation's timeout: start herringbone serve there, or correct HERRINGBONE_REDUCERS"
+                }
+                Role::Worker => "",
+            };
             crate::log::warn(
                 &who,
-                format_args!("nobody answers at {address} yet ({error}); it is tried again and again"),
+                format_args!(
+                    "nobody answers at {address} yet ({error}); it is tried again and again{advice}"
+                ),
             );
         }
         std::thread::sleep(pause);

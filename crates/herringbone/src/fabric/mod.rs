@@ -131,7 +131,6 @@ pub(crate) struct Fabric {
     pub(crate) commands: Arc<Commands>,
     pub(crate) settings: crate::communicator::Shared,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    born: u64,
 }
 
 impl Fabric {
@@ -142,13 +141,12 @@ impl Fabric {
         settings: crate::communicator::Shared,
         threads: Vec<JoinHandle<()>>,
     ) -> Arc<Self> {
-        let born = crate::sys::fork::generation();
-        Arc::new(Self { job, node, commands, settings, threads: Mutex::new(threads), born })
+        Arc::new(Self { job, node, commands, settings, threads: Mutex::new(threads) })
     }
 
     /// Whether this is a child of the process that formed the fabric.
     pub(crate) fn is_forked(&self) -> bool {
-        crate::sys::fork::generation() != self.born
+        self.node.is_forked()
     }
 
     /// Leaves in order: says goodbye once what was sent is on its way, and ends the threads.
