@@ -350,6 +350,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn addresses_are_a_host_and_a_port() {
+        for right in ["10.0.0.5:7070", "reducer-1.example:1", "localhost:65535", "[::1]:7070", "[fe80::2]:80"]
+        {
+            assert!(is_address(right), "{right}");
+        }
+        let wrong =
+            ["", "host", ":7070", "host:", "host:70700", "::1:7070", "[host]:1", "[]:1", "a:1 b:2", "a b:1"];
+        for wrong in wrong {
+            assert!(!is_address(wrong), "{wrong}");
+        }
+        let lists = [vec!["a:1 b:2"], vec!["a:1", "a:1"]];
+        for (list, problem) in
+            lists.into_iter().zip(["a:1 b:2\" is not host:port; write them", "a:1 is there twice"])
+        {
+            let reducers = list.into_iter().map(str::to_owned).collect::<Vec<_>>();
+            let config = Config::new(0, 1, Rendezvous::Tcp(String::new())).reducers(reducers);
+            assert!(config.check().unwrap_err().to_string().contains(problem));
+        }
+        let config = Config::new(0, 2, Rendezvous::Tcp("localhost".to_owned()));
+        assert!(
+            config
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("HERRINGBONE_STORE: \"localhost\" is not host:port")
+        );
+    }
+
+    #[test]
     fn sizes_are_checked_alone_and_together() {
         let cases: [(usize, usize, Option<&[&str]>); 8] = [
             (64 << 20, 0, None),
