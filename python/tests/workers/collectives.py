@@ -12,6 +12,7 @@ import cases
 import torch
 import torch.distributed as dist
 from cases import error_of
+from values import Op, all_gathered, fold, pieces, rank, same, size
 
 import herringbone
 import herringbone.torch
@@ -21,50 +22,6 @@ CASES, case = cases.registry()
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
-Op = dist.ReduceOp
-
-
-def rank() -> int:
-    return dist.get_rank()
-
-
-def size() -> int:
-    return dist.get_world_size()
-
-
-def pieces(shape: tuple[int, ...] | int, dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
-    """All ranks' inputs: small whole numbers, whose sums and products every type holds exactly."""
-    generator = torch.Generator().manual_seed(1000 + seed)
-    shape = (shape,) if isinstance(shape, int) else shape
-    return [torch.randint(0, 3, shape, generator=generator).to(dtype) for _ in range(size())]
-
-
-def fold(tensors: list[torch.Tensor], op: Op.RedOpType) -> torch.Tensor:
-    wide = torch.stack([tensor.to(torch.float64) for tensor in tensors])
-    if op == Op.SUM:
-        result = wide.sum(0)
-    elif op == Op.PRODUCT:
-        result = wide.prod(0)
-    elif op == Op.MIN:
-        result = wide.amin(0)
-    elif op == Op.MAX:
-        result = wide.amax(0)
-    else:
-        result = wide.sum(0) / len(tensors)
-        if not tensors[0].is_floating_point():
-            result = result.trunc()
-    return result.to(tensors[0].dtype)
-
-
-def same(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
-    assert torch.equal(actual, expected), (actual, expected)
-
-
-def all_gathered(value: torch.Tensor) -> list[torch.Tensor]:
-    outputs = [torch.empty_like(value) for _ in range(size())]
-    dist.all_gather(outputs, value)
-    return outputs
 
 
 @case
