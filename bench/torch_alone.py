@@ -1,4 +1,4 @@
-"""What a call of torch costs by itself where processes share cores: what no backend written in Python can be faster than.
+"""What a call of torch costs where processes share cores, without any message: how much of the time is Python's.
 
 For each number of processes: so many at once, each a job of its own, so that there are no messages. All call
 `dist.all_reduce` on four bytes and then yield their core, as ranks that wait for each other do. Printed per call, in

@@ -129,8 +129,8 @@ class Collectives:
     def _all_reduce_at_once(self, tensors: Any, opts: Any) -> Finished | None:
         """All-reduce a tensor for a caller who waits; ``None`` where that takes more than one call of the engine.
 
-        All that this does can be done by a :class:`Batch`, in twice the time: small tensors, such as losses, are reduced
-        in less than a few calls of Python take.
+        A :class:`Batch` can do all that this does, with several times as many calls of Python; and a small tensor, such
+        as a loss, is reduced in less time than a few of them take.
         """
         if not isinstance(tensors, list) or len(tensors) != 1:
             return None
