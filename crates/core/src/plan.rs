@@ -7,9 +7,9 @@
 //! |---|---|
 //! | one is forced | that one; hierarchical only where the hosts allow it |
 //! | N is 1 | `radix`, which then only finishes the input |
-//! | N at most [`ONE_SHOT_RANKS`] and N K at most [`ONE_SHOT_BYTES`], or on one host [`ONE_SHOT_BYTES_HERE`] | `one_shot` |
-//! | all workers are on one host and N K is at most [`STAR_BYTES`] | `star` |
-//! | K at most [`DOUBLING_BYTES`] | `doubling` |
+//! | N at most [`ONE_SHOT_RANKS`] and N K at most [`ONE_SHOT_BYTES`]; or on one host N K at most [`ONE_SHOT_BYTES_HERE`] and K at most [`ONE_SHOT_MESSAGE`] | `one_shot` |
+//! | more workers, all of them on one host, and N K at most [`STAR_BYTES`] | `star` |
+//! | K at most [`DOUBLING_BYTES`], but for [`ONE_SHOT_RANKS`] or fewer on one host | `doubling` |
 //! | K is at least [`REDUCTION_SERVER_BYTES`] and the busiest link carries less with reducers than without | `reduction_server` |
 //! | N at most [`SHARDED_RANKS`] | `radix`, a single stage |
 //! | else | `radix` with factors of [`FACTOR`] |
@@ -33,10 +33,13 @@ pub const ONE_SHOT_RANKS: u32 = 8;
 pub const ONE_SHOT_BYTES: u64 = 4 << 10;
 
 /// The same inside a host, where a message costs little.
-pub const ONE_SHOT_BYTES_HERE: u64 = 32 << 10;
+pub const ONE_SHOT_BYTES_HERE: u64 = 64 << 10;
 
-/// The most bytes, in all ranks' inputs together, that one rank of a host folds for all.
-pub const STAR_BYTES: u64 = 64 << 10;
+/// The largest message, in bytes, of one shot inside a host: larger ones do not go with their frames.
+pub const ONE_SHOT_MESSAGE: u64 = 16 << 10;
+
+/// The most bytes, in all ranks' inputs together, that one rank of a host folds for all if they are too many for one shot.
+pub const STAR_BYTES: u64 = 1 << 20;
 
 /// The largest buffer, in bytes, for which few rounds count more than few bytes.
 pub const DOUBLING_BYTES: u64 = 32 << 10;
@@ -127,18 +130,18 @@ fn by_size(request: &Request<'_>) -> Choice {
 fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
     let Request { bytes, reducers, .. } = *request;
     let in_all = bytes.saturating_mul(u64::from(workers));
-    let here = is_one_host(request);
+    let (few, here) = (workers <= ONE_SHOT_RANKS, is_one_host(request));
     let most_in_one_shot = if here { ONE_SHOT_BYTES_HERE } else { ONE_SHOT_BYTES };
     if workers == 1 {
         let why = String::from("a single rank has nobody to talk to");
         Choice { algorithm: Algorithm::Radix(vec![]), why }
-    } else if workers <= ONE_SHOT_RANKS && in_all <= most_in_one_shot {
+    } else if few && in_all <= most_in_one_shot && bytes <= ONE_SHOT_MESSAGE {
         let why = format!("one round, and {in_all} B in all are at most {most_in_one_shot}");
         Choice { algorithm: Algorithm::OneShot, why }
-    } else if here && in_all <= STAR_BYTES {
+    } else if here && !few && in_all <= STAR_BYTES {
         let why = format!("few messages inside a host, and {in_all} B in all are at most {STAR_BYTES}");
         Choice { algorithm: Algorithm::Star, why }
-    } else if bytes <= DOUBLING_BYTES {
+    } else if bytes <= DOUBLING_BYTES && !(few && here) {
         let why = format!("few rounds, and {bytes} B are at most {DOUBLING_BYTES}");
         Choice { algorithm: Algorithm::Doubling, why }
     } else if reducers > 0 && bytes >= REDUCTION_SERVER_BYTES {

@@ -4,8 +4,8 @@ use herringbone_core::algorithm::{Algorithm, Layout, Unsupported};
 use herringbone_core::collective::Collective;
 use herringbone_core::group::Group;
 use herringbone_core::plan::{
-    Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_RANKS, REDUCTION_SERVER_BYTES,
-    Request, SHARDED_RANKS, STAR_BYTES, choose,
+    Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
+    REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, STAR_BYTES, choose,
 };
 
 const ALL_REDUCE: Collective = Collective::AllReduce;
@@ -64,11 +64,13 @@ fn small_ones_inside_a_host_go_by_all_that_is_folded() {
     };
     for (size, bytes, name) in [
         (ranks, ONE_SHOT_BYTES_HERE / u64::from(ranks), Algorithm::OneShot),
-        (ranks, ONE_SHOT_BYTES_HERE / u64::from(ranks) + 1, Algorithm::Star),
+        (ranks, ONE_SHOT_BYTES_HERE / u64::from(ranks) + 1, Algorithm::Radix(vec![])),
+        (2, ONE_SHOT_MESSAGE, Algorithm::OneShot),
+        (2, ONE_SHOT_MESSAGE + 1, Algorithm::Radix(vec![])),
         (more, 4, Algorithm::Star),
         (64, STAR_BYTES / 64, Algorithm::Star),
         (64, STAR_BYTES / 64 + 1, Algorithm::Doubling),
-        (4, DOUBLING_BYTES, Algorithm::Doubling),
+        (64, DOUBLING_BYTES + 1, Algorithm::Radix(vec![])),
     ] {
         assert_eq!(of(size, &vec![7; size as usize], ALL_REDUCE, bytes), name, "{size} ranks, {bytes} B");
     }

@@ -18,6 +18,11 @@
 //!   from four bits. A producer that writes other stamps is never heard again. The producer believes a tail only
 //!   within what it has sent; any other counts as "full".
 //!
+//! # Payload rings
+//! Payloads that go with messages but do not fit their cells may lie in a ring of bytes beside the cells. The producer fills a
+//! stretch before it pushes the message that says where it is, and fills it again only when it has [seen](Producer::look) that
+//! message taken by all: the argument about words in cells holds for it, with the stretch in the place of the cell.
+//!
 //! # Slots: one writer, many readers
 //! A payload that does not fit a cell lies in a **slot** of the writer's segment, read in place by all its readers. The
 //! writer fills the slot, then pushes one message to each reader's ring; a reader that has used the payload pushes a
@@ -127,11 +132,24 @@ where
     #[inline]
     pub fn has_room(&mut self) -> bool {
         if self.sent - self.taken == self.capacity {
-            let taken = |tail: &T| tail[0].load(Ordering::Acquire).wrapping_sub(self.taken);
-            let least = self.tails.iter().map(taken).map(|more| if more <= self.capacity { more } else { 0 });
-            self.taken += least.min().unwrap_or(0);
+            self.look();
         }
         self.sent - self.taken < self.capacity
+    }
+
+    /// How many messages all consumers have taken, as far as known.
+    #[inline]
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Looks at the tails. Returns how many messages all consumers have taken; not more than were sent.
+    pub fn look(&mut self) -> u64 {
+        let outstanding = self.sent - self.taken;
+        let taken = |tail: &T| tail[0].load(Ordering::Acquire).wrapping_sub(self.taken);
+        let least = self.tails.iter().map(taken).map(|more| if more <= outstanding { more } else { 0 });
+        self.taken += least.min().unwrap_or(0);
+        self.taken
     }
 }
 
@@ -168,8 +186,8 @@ where
 
     /// Goes on to the message after the next. Returns whether the next one was there; else nothing changes.
     ///
-    /// What this end did before comes before whatever the other end does with the [room](Producer::has_room) that this
-    /// makes; so a slot that belongs to the cell may be used until its message is taken.
+    /// What this end did before comes before whatever the other end does once it has [seen](Producer::look) it; so memory
+    /// that goes with a message may be used until the message is taken.
     #[inline]
     pub fn take(&mut self) -> bool {
         let there = self.has_message();

@@ -72,6 +72,35 @@ fn messages_are_neither_lost_nor_torn_nor_reordered() {
     });
 }
 
+/// A stretch of memory that one message after the other has for its payload, in a ring with room for both: it is written
+/// again only once the message is seen taken.
+#[test]
+fn a_payload_is_never_written_while_it_is_read() {
+    loom::model(|| {
+        let (mut to, mut from) = ring(2);
+        let stretch = Arc::new(UnsafeCell::new(0));
+        let read = Arc::clone(&stretch);
+        thread::spawn(move || {
+            for n in 1..=3 {
+                while to.look() < n - 1 {
+                    thread::yield_now();
+                }
+                // SAFETY: loom checks it.
+                stretch.with_mut(|stretch| unsafe { *stretch = n });
+                assert!(to.try_push(&[n]));
+            }
+        });
+        for n in 1..=3 {
+            while !from.has_message() {
+                thread::yield_now();
+            }
+            // SAFETY: as above.
+            read.with(|stretch| assert_eq!(unsafe { *stretch }, n));
+            assert_eq!(pop(&mut from), [n]);
+        }
+    });
+}
+
 /// One writer and two readers of a slot, which is written again after both have granted it. loom fails the test if an
 /// access to the slot is not ordered with a write to it.
 #[test]

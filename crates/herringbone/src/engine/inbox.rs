@@ -11,8 +11,8 @@ use crate::{
         wire::{Fingerprint, Header, Kind},
     },
     execute::{
+        cutting::EAGER_BYTES,
         operation::{Arrived, Io},
-        prepare::EAGER_BYTES,
     },
     sys::span::Span,
     transport::{Broken, Destination, Inbox, Outgoing, Payload, frame::Body, shm::Source},

@@ -5,7 +5,7 @@
 //! enough to keep links busy while segments are folded and grants return, and less than a switch can hold when several
 //! ranks send to one.
 
-use super::prepare::{Call, EAGER_BYTES};
+use super::prepare::Call;
 use crate::{
     core::{
         collective::Collective,
@@ -14,6 +14,11 @@ use crate::{
     engine::endpoint::{EAGER_SLOTS, SHARED_SLOTS},
 };
 use std::ops::Range;
+
+/// Messages of at most this many bytes may go to a rank that has not issued the operation yet.
+pub(crate) const EAGER_BYTES: usize = 4 << 10;
+/// The same where all ranks share memory: they go with their frames.
+pub(crate) const EAGER_BYTES_HERE: usize = 16 << 10;
 
 /// Where all ranks share memory.
 const MEMORY: Cutting =
@@ -79,8 +84,13 @@ pub(super) struct Segmentation {
 /// Names all constants that ranks and reducers have to agree on, for the fingerprint: builds that differ in one of them
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
-    let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {SHARED_SLOTS}");
+    let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
     format!("{MEMORY:?} {LINKS:?} {SERVED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots}")
+}
+
+/// The largest eager message.
+pub(super) fn eager_bytes(medium: Medium) -> usize {
+    if medium == Medium::Memory { EAGER_BYTES_HERE } else { EAGER_BYTES }
 }
 
 /// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none.

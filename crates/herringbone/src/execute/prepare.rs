@@ -12,9 +12,6 @@ use crate::core::{
 };
 use std::ops::Range;
 
-/// Messages of at most this many bytes may go to a rank that has not issued the operation yet, in memory with their frames.
-pub(crate) const EAGER_BYTES: usize = 4096;
-
 /// What is asked for, as far as the program depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
@@ -153,7 +150,7 @@ pub(crate) struct Prepared {
     depth: u32,
     pub(crate) lead: u32,
     pub(crate) stage_bytes: usize,
-    /// Whether messages are [eager](EAGER_BYTES).
+    /// Whether messages are [eager](cutting::EAGER_BYTES).
     pub(crate) eager: bool,
     /// Per chunk: its elements in the input and in the output, empty where the buffer does not have it.
     input: Vec<Range<usize>>,
@@ -255,7 +252,7 @@ pub(crate) fn prepare(
         depth,
         lead,
         stage_bytes: 0,
-        eager: segments == 1 && message_bytes <= EAGER_BYTES,
+        eager: segments == 1 && message_bytes <= cutting::eager_bytes(medium),
         input,
         output,
         per_segment,

@@ -222,10 +222,10 @@ impl Run<'_> {
             }
         }
         let complete = match &line.act {
-            Act::Send { from, lanes, all: Some(index) } if board.takes(lanes.len()) => {
-                self.post(from, lanes.clone(), *index, io, board)
+            Act::Send { from, lanes, all } => {
+                let posted = all.is_some_and(|index| self.post(from, lanes.clone(), index, io, board));
+                posted || self.send(from, lanes.clone(), notes, io)
             }
-            Act::Send { from, lanes, .. } => self.send(from, lanes.clone(), notes, io),
             Act::Move { from, into } => self.move_to(from, into, notes, io),
             Act::Fold { parts, into, form, finish } => self.fold(parts, into, *form, *finish, notes, io),
         };
@@ -284,12 +284,17 @@ impl Run<'_> {
         notes.blocked.is_empty()
     }
 
-    /// Sends a message to its receivers, which are all host-mates, by writing it once.
+    /// Sends a message to its receivers by writing it once, if they are all the host-mates and there is room for it.
     fn post(&self, from: &Spot, lanes: Range<usize>, index: u16, io: &mut Io<'_>, board: &mut Board) -> bool {
+        if !board.is_read_by(lanes.len()) {
+            return false;
+        }
         let payload = self.memory.at(from);
         let mut frame = Frame::carrying(self.common, payload);
         frame.address(index, false, 0);
-        board.post(&frame);
+        if !board.post(&frame) {
+            return false;
+        }
         doorbell::published();
         for lane in &self.script.lanes[lanes] {
             let endpoint = &io.endpoints[lane.endpoint as usize];

@@ -3,7 +3,7 @@
 use super::Broken;
 use crate::{
     core::wire::{Header, Kind},
-    execute::prepare::EAGER_BYTES,
+    execute::cutting::EAGER_BYTES_HERE,
     sys::{ring, span::Span},
 };
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,21 +11,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const WORD: usize = size_of::<u64>();
 const FRAME_WORDS: usize = 5;
 pub(super) const CELL_WORDS: usize = ring::MESSAGE_WORDS;
-/// The largest payload that a cell holds beside the frame; up to [`EAGER_BYTES`] it goes into the cell's slot.
+/// The largest payload that a cell holds beside the frame; up to [`EAGER_BYTES_HERE`] it goes into the lane's payload ring.
 const CELL_BYTES: usize = (CELL_WORDS - FRAME_WORDS) * WORD;
-
-/// Where in a cell's words the payload of a message begins that goes with its frame; `None` if it does not fit there and
-/// lies in the cell's slot.
-pub(super) fn in_cell(bytes: usize) -> Option<usize> {
-    (bytes <= CELL_BYTES).then_some(FRAME_WORDS)
-}
+/// Where in a cell's words the payload begins, or stands where it lies.
+pub(super) const PAYLOAD_WORD: usize = FRAME_WORDS;
 
 /// A frame on its way out, made once for all who get it.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
     words: [u64; CELL_WORDS],
     used: usize,
-    /// What goes into the cell's slot.
+    /// What goes into the payload ring; its place there is the word at [`PAYLOAD_WORD`].
     pub(super) carried: Option<Span<'a>>,
 }
 
@@ -35,7 +31,7 @@ impl<'a> Frame<'a> {
         Self::of(&frame_words(header), body)
     }
 
-    /// A message of at most [`EAGER_BYTES`], before it is [addressed](Self::address).
+    /// A message of at most [`EAGER_BYTES_HERE`], before it is [addressed](Self::address).
     pub(crate) fn carrying(common: &Common, payload: Span<'a>) -> Self {
         Self::of(&common.message(payload.len(), 0), Some(Body::Carried(payload)))
     }
@@ -64,7 +60,7 @@ impl<'a> Frame<'a> {
 /// The payload of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Body<C> {
-    /// It goes with the frame: at most [`EAGER_BYTES`].
+    /// It goes with the frame: at most [`EAGER_BYTES_HERE`].
     Carried(C),
     /// It lies at this offset of the sender's segment, in a slot.
     At(usize),
@@ -101,18 +97,17 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// A message of at most [`EAGER_BYTES`]; whether it is eager, and its credits, do not matter.
+    /// A message of at most [`EAGER_BYTES_HERE`]; whether it is eager, and its credits, do not matter.
     pub(crate) fn new(common: &Common, bytes: usize, index: u16) -> Self {
         let mut words = common.message(bytes, index);
         words[0] |= CARRIED_FLAG;
         Self { words, bytes }
     }
 
-    /// Whether a cell's words are this frame; `carried` tells where a payload of so many bytes lies that goes with it.
-    pub(super) fn compare(&self, cell: &[AtomicU64], carried: impl Fn(usize) -> usize) -> Next {
+    /// Whether a cell's words are this frame; a payload in the cell lies at `here`.
+    pub(super) fn compare(&self, cell: &[AtomicU64], here: usize) -> Next {
         let Wanted { words, bytes } = self;
-        let used = FRAME_WORDS + if *bytes <= CELL_BYTES { bytes.div_ceil(WORD) } else { 0 };
-        if cell.len() != used {
+        if cell.len() != words_with(*bytes) {
             return Next::Other;
         }
         let mut found = [0; FRAME_WORDS];
@@ -122,7 +117,11 @@ impl Wanted {
         let (eager, credits) = variable_of(found[0]);
         found[0] &= !VARIABLE;
         match found == *words {
-            true => Next::Wanted { at: carried(*bytes), eager, credits },
+            true if *bytes <= CELL_BYTES => Next::Wanted { at: here, eager, credits },
+            true => {
+                let at = cell[PAYLOAD_WORD].load(Ordering::Relaxed) as usize;
+                Next::Wanted { at, eager, credits }
+            }
             false => Next::Other,
         }
     }
@@ -181,28 +180,30 @@ fn pack(frame: &[u64; FRAME_WORDS], body: Option<&Body<Span<'_>>>) -> ([u64; CEL
     };
     let used = match body {
         Some(Body::At(offset) | Body::Direct(offset)) => {
-            words[FRAME_WORDS] = *offset as u64;
+            words[PAYLOAD_WORD] = *offset as u64;
             FRAME_WORDS + 1
         }
         Some(Body::Carried(payload)) if payload.len() <= CELL_BYTES => {
             let mut bytes = [0; CELL_BYTES];
             payload.read(&mut bytes[..payload.len()]);
-            for (word, bytes) in words[FRAME_WORDS..].iter_mut().zip(bytes.as_chunks().0) {
+            for (word, bytes) in words[PAYLOAD_WORD..].iter_mut().zip(bytes.as_chunks().0) {
                 *word = u64::from_ne_bytes(*bytes);
             }
-            FRAME_WORDS + payload.len().div_ceil(WORD)
+            words_with(payload.len())
         }
-        _ => FRAME_WORDS,
+        Some(Body::Carried(payload)) => words_with(payload.len()),
+        Some(Body::Placed) | None => FRAME_WORDS,
     };
     (words, used)
 }
 
-/// A frame of `used` words; `carried` tells where a payload of so many bytes lies that goes with it.
-pub(super) fn unpack(
-    words: &[u64; CELL_WORDS],
-    used: usize,
-    carried: impl Fn(usize) -> usize,
-) -> Result<Incoming, Broken> {
+/// The words of a frame that carries so many bytes: they are among them, or it says where they lie.
+fn words_with(bytes: usize) -> usize {
+    FRAME_WORDS + if bytes <= CELL_BYTES { bytes.div_ceil(WORD) } else { 1 }
+}
+
+/// A frame of `used` words; a payload in the cell lies at `here`.
+pub(super) fn unpack(words: &[u64; CELL_WORDS], used: usize, here: usize) -> Result<Incoming, Broken> {
     let known = [Kind::Data, Kind::Grant, Kind::Credit, Kind::Stable];
     let kind = known.into_iter().find(|kind| *kind as u8 == words[0] as u8);
     let kind = kind.ok_or(Broken::Protocol("a frame of unknown kind"))?;
@@ -213,16 +214,17 @@ pub(super) fn unpack(
     let length = header.length as usize;
     let flag = words[0] & (CARRIED_FLAG | DIRECT_FLAG | PLACED_FLAG);
     let body = match (kind, flag) {
-        (Kind::Data, CARRIED_FLAG) if length > EAGER_BYTES => {
+        (Kind::Data, CARRIED_FLAG) if length > EAGER_BYTES_HERE => {
             return Err(Broken::Protocol("a message too long to go with its frame"));
         }
-        (Kind::Data, CARRIED_FLAG) if length <= CELL_BYTES && used != FRAME_WORDS + length.div_ceil(WORD) => {
+        (Kind::Data, CARRIED_FLAG) if used != words_with(length) => {
             return Err(Broken::Protocol("a frame without its message"));
         }
-        (Kind::Data, CARRIED_FLAG) => Some(Body::Carried(carried(length))),
-        (Kind::Data, DIRECT_FLAG) => Some(Body::Direct(words[FRAME_WORDS] as usize)),
+        (Kind::Data, CARRIED_FLAG) if length <= CELL_BYTES => Some(Body::Carried(here)),
+        (Kind::Data, CARRIED_FLAG) => Some(Body::Carried(words[PAYLOAD_WORD] as usize)),
+        (Kind::Data, DIRECT_FLAG) => Some(Body::Direct(words[PAYLOAD_WORD] as usize)),
         (Kind::Data, PLACED_FLAG) => Some(Body::Placed),
-        (Kind::Data, 0) => Some(Body::At(words[FRAME_WORDS] as usize)),
+        (Kind::Data, 0) => Some(Body::At(words[PAYLOAD_WORD] as usize)),
         (Kind::Data, _) => return Err(Broken::Protocol("a message in two places")),
         _ => None,
     };

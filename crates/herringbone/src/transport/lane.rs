@@ -1,11 +1,11 @@
-//! The two ends of a lane in shared memory: a ring of frames, and a slot for each of its cells.
+//! The two ends of a lane in shared memory: a ring of frames, and one of the payloads that do not fit beside them.
 
 use super::{
     Broken,
-    frame::{CELL_WORDS, Frame, Incoming, Next, Wanted, in_cell, unpack},
+    frame::{CELL_WORDS, Incoming, Next, PAYLOAD_WORD, Wanted, unpack},
 };
 use crate::{
-    execute::prepare::EAGER_BYTES,
+    execute::cutting::EAGER_BYTES_HERE,
     sys::{
         ring,
         segment::{Segment, Words},
@@ -15,18 +15,50 @@ use crate::{
 use std::{ops::Range, sync::Arc};
 
 /// Cells per ring. As few as keep two ranks from waiting for each other, so that they stay in cache; eager messages alone
-/// cannot fill it.
+/// cannot fill them.
 pub(super) const CELLS: usize = 16;
 const WORD: usize = size_of::<u64>();
 const RING_BYTES: usize = ring::cells_words(CELLS) * WORD;
+/// For payloads, which come and go in turn; few enough to stay in cache.
+pub(super) const PAYLOAD_BYTES: usize = 64 << 10;
+/// Where a payload may begin: processors fetch lines in pairs.
+const PAYLOAD_GRAIN: u64 = 128;
 /// A whole lane.
-pub(super) const LANE_BYTES: usize = RING_BYTES + CELLS * EAGER_BYTES;
+pub(super) const LANE_BYTES: usize = RING_BYTES + PAYLOAD_BYTES;
+const _: () = assert!(2 * EAGER_BYTES_HERE <= PAYLOAD_BYTES);
 
 /// The end that sends.
 pub(super) struct Outlet {
     ring: ring::Producer<Words, Words>,
+    payloads: Payloads,
     segment: Arc<Segment>,
     at: usize,
+}
+
+/// The payload ring: one after the other, each in one piece, and from the beginning again. Places are counted on without end.
+#[derive(Debug, Default)]
+struct Payloads {
+    /// Where the last one ends.
+    end: u64,
+    /// Per cell: where the payloads up to that of its message end.
+    ends: [u64; CELLS],
+}
+
+impl Payloads {
+    /// The place for the next payload, if there is room for it once so many messages are taken; the next cell is free.
+    fn place(&self, bytes: usize, taken: u64) -> Option<u64> {
+        let (bytes, whole) = (bytes as u64, PAYLOAD_BYTES as u64);
+        let fits = self.end % whole + bytes <= whole;
+        let place = if fits { self.end } else { self.end.next_multiple_of(whole) };
+        let free = taken.checked_sub(1).map_or(0, |last| self.ends[last as usize % CELLS]);
+        (place + bytes <= free + whole).then_some(place)
+    }
+
+    /// The message of a cell has a payload of so many bytes at this place.
+    fn placed(&mut self, position: usize, place: u64, bytes: usize) {
+        self.end = (place + bytes as u64).next_multiple_of(PAYLOAD_GRAIN);
+        self.ends[position] = self.end;
+    }
 }
 
 /// An end that receives.
@@ -40,16 +72,11 @@ fn ring_of(at: usize) -> Range<usize> {
     at / WORD..at / WORD + ring::cells_words(CELLS)
 }
 
-/// Where the slot of a cell lies, in a lane that begins at `lane`.
-fn slot_at(lane: usize, position: usize) -> usize {
-    lane + RING_BYTES + position * EAGER_BYTES
-}
-
 impl Outlet {
     /// Of the lane at `at` of my segment, read by those who have these tails.
     pub(super) fn new(segment: &Arc<Segment>, at: usize, tails: impl IntoIterator<Item = Words>) -> Self {
         let ring = ring::Producer::new(segment.words(ring_of(at)), tails);
-        Self { ring, segment: segment.clone(), at }
+        Self { ring, payloads: Payloads::default(), segment: segment.clone(), at }
     }
 
     /// How many read it.
@@ -57,38 +84,29 @@ impl Outlet {
         self.ring.consumers()
     }
 
-    pub(super) fn has_room(&mut self) -> bool {
-        self.ring.has_room()
-    }
-
-    /// Sends a frame. Returns whether there was room for it.
-    pub(super) fn send(&mut self, frame: &Frame<'_>) -> bool {
-        let room = self.has_room();
-        if room {
-            if let Some(payload) = frame.carried {
-                self.slot(payload.len()).copy_from(payload);
+    /// Sends a frame by its words, with what goes into the payload ring. Returns whether there was room for both.
+    pub(super) fn send(&mut self, words: &[u64], carried: Option<Span<'_>>) -> bool {
+        let bytes = carried.map_or(0, Span::len);
+        let Some(place) = self.place(bytes) else { return false };
+        self.payloads.placed(self.ring.position(), place, bytes);
+        match carried {
+            None => self.ring.try_push(words),
+            Some(payload) => {
+                let at = self.at + RING_BYTES + place as usize % PAYLOAD_BYTES;
+                self.segment.span(at..at + bytes).copy_from(payload);
+                let mut placed: [u64; PAYLOAD_WORD + 1] = std::array::from_fn(|word| words[word]);
+                placed[PAYLOAD_WORD] = at as u64;
+                self.ring.try_push(&placed)
             }
-            self.push(frame.words());
         }
-        room
     }
 
-    /// Sends a frame by its words, and what goes into the cell's slot; there is room.
-    pub(super) fn send_kept(&mut self, words: &[u64], carried: Option<&[u8]>) {
-        if let Some(payload) = carried {
-            self.slot(payload.len()).write(payload);
-        }
-        self.push(words);
-    }
-
-    fn push(&mut self, words: &[u64]) {
-        let _sent = self.ring.try_push(words);
-    }
-
-    /// The slot of the cell that the next frame goes to.
-    fn slot(&self, bytes: usize) -> Span<'_> {
-        let at = slot_at(self.at, self.ring.position());
-        self.segment.span(at..at + bytes)
+    /// The place of the next frame's payload, if there is room for both. Looks at the tails only if there is none as far
+    /// as known.
+    fn place(&mut self, bytes: usize) -> Option<u64> {
+        let Self { ring, payloads, .. } = self;
+        let known = ring.has_room().then(|| payloads.place(bytes, ring.taken()))?;
+        known.or_else(|| payloads.place(bytes, ring.look()))
     }
 }
 
@@ -103,13 +121,13 @@ impl Inlet {
         let mut words = [0; CELL_WORDS];
         let Some(message) = self.ring.peek(&mut words) else { return Ok(None) };
         let used = message.len();
-        unpack(&words, used, |bytes| self.carried_at(bytes)).map(Some)
+        unpack(&words, used, self.here()).map(Some)
     }
 
     /// Whether the next frame is this one.
     pub(super) fn next_is(&self, wanted: &Wanted) -> Next {
         match self.ring.next_words() {
-            Some(cell) => wanted.compare(cell, |bytes| self.carried_at(bytes)),
+            Some(cell) => wanted.compare(cell, self.here()),
             None => Next::None,
         }
     }
@@ -119,11 +137,8 @@ impl Inlet {
         self.ring.take();
     }
 
-    /// Where what the next frame carries lies in the sender's segment, if it is so many bytes.
-    fn carried_at(&self, bytes: usize) -> usize {
-        match in_cell(bytes) {
-            Some(word) => self.at + (ring::message_at(self.ring.position()) + word) * WORD,
-            None => slot_at(self.at, self.ring.position()),
-        }
+    /// Where a payload in the next frame's cell lies in the sender's segment.
+    fn here(&self) -> usize {
+        self.at + (ring::message_at(self.ring.position()) + PAYLOAD_WORD) * WORD
     }
 }

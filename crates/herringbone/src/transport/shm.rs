@@ -1,5 +1,5 @@
-//! A link through shared memory: frames in rings. Small payloads go with their frames, in the ring's cell or in a slot
-//! that belongs to it; others are left where their sender has them.
+//! A link through shared memory: frames in rings. Small payloads go with their frames, in the ring's cell or in a ring
+//! beside it; others are left where their sender has them.
 //!
 //! What goes to all host-mates may be written once, on the process's [`Board`].
 
@@ -160,16 +160,15 @@ impl Board {
         self.tails.clear();
     }
 
-    /// Whether so many receivers, all of them host-mates, are all its readers, and it has room for a frame.
-    pub(crate) fn takes(&mut self, receivers: usize) -> bool {
-        self.out.as_mut().is_some_and(|out| out.readers() == receivers && out.has_room())
+    /// Whether so many receivers, all of them host-mates, are all its readers.
+    pub(crate) fn is_read_by(&self, receivers: usize) -> bool {
+        self.out.as_ref().is_some_and(|out| out.readers() == receivers)
     }
 
-    /// Writes a frame for all to read, which [neither](Frame::address) is eager nor has credits; there is room for it.
-    pub(crate) fn post(&mut self, frame: &Frame<'_>) {
-        if let Some(out) = &mut self.out {
-            let _there_is_room = out.send(frame);
-        }
+    /// Writes a frame for all to read, which [neither](Frame::address) is eager nor has credits. Returns whether there was
+    /// room for it.
+    pub(crate) fn post(&mut self, frame: &Frame<'_>) -> bool {
+        self.out.as_mut().is_some_and(|out| out.send(frame.words(), frame.carried))
     }
 }
 
@@ -179,7 +178,7 @@ impl fmt::Debug for Board {
     }
 }
 
-/// A frame that found no room in the ring, with its payload if that goes to the cell's slot.
+/// A frame that found no room in its ring, with its payload if that goes to the ring beside it.
 struct Waiting {
     words: Vec<u64>,
     carried: Option<Vec<u8>>,
@@ -225,7 +224,7 @@ impl ShmLink {
 
     /// Sends a frame.
     pub(crate) fn send(&mut self, frame: &Frame<'_>) {
-        if !self.waiting.is_empty() || !self.out.send(frame) {
+        if !self.waiting.is_empty() || !self.out.send(frame.words(), frame.carried) {
             let carried = frame.carried.map(Span::to_vec);
             self.waiting.push_back(Waiting { words: frame.words().to_vec(), carried });
         }
@@ -235,11 +234,10 @@ impl ShmLink {
     /// Pushes what found no room before. Returns whether anything moved.
     pub(crate) fn flush(&mut self) -> bool {
         let mut moved = false;
-        while !self.waiting.is_empty()
-            && self.out.has_room()
-            && let Some(Waiting { words, carried }) = self.waiting.pop_front()
+        while let Some(Waiting { words, carried }) = self.waiting.front()
+            && self.out.send(words, carried.as_deref().map(Span::of_shared))
         {
-            self.out.send_kept(&words, carried.as_deref());
+            self.waiting.pop_front();
             (moved, self.unannounced) = (true, true);
         }
         moved
@@ -313,7 +311,8 @@ impl fmt::Debug for ShmLink {
 mod tests {
     use super::*;
     use crate::core::wire::{Header, Kind};
-    use crate::transport::frame::Common;
+    use crate::execute::cutting::EAGER_BYTES_HERE;
+    use crate::transport::{frame::Common, lane::PAYLOAD_BYTES};
 
     const LAYOUT: Layout = Layout { mates: 3, pool: 4096, heap: 0 };
 
@@ -330,7 +329,7 @@ mod tests {
     fn board(segments: &[Arc<Segment>; 3]) -> (Board, [ShmLink; 2]) {
         let mut board = Board::default();
         for mate in [1, 2] {
-            assert!(!board.takes(1) && !board.takes(2), "not all read it yet");
+            assert!(!board.is_read_by(1) && !board.is_read_by(2), "not all read it yet");
             board.read_by(&link(segments, 0, mate));
         }
         (board, [1, 2].map(|mate| link(segments, mate, 0)))
@@ -342,18 +341,19 @@ mod tests {
 
     #[test]
     fn what_is_posted_is_there_for_all_until_they_have_taken_it() {
-        for bytes in [0, 4, 80, 81, 4096] {
+        for bytes in [0, 4, 80, 81, 4096, 4100, EAGER_BYTES_HERE] {
             let segments = segments();
             let (mut board, mut readers) = board(&segments);
-            assert!(!board.takes(1) && board.takes(2));
-            for sequence in 0..CELLS as u64 {
+            assert!(!board.is_read_by(1) && board.is_read_by(2));
+            let mut post = |sequence: u64| {
                 let mut payload = vec![sequence as u8; bytes];
-                board.post(&Frame::carrying(&message(sequence), Span::of(&mut payload)));
-            }
-            assert!(!board.takes(2), "it is full");
+                board.post(&Frame::carrying(&message(sequence), Span::of(&mut payload)))
+            };
+            let posted = (0..).take_while(|sequence| post(*sequence)).count() as u64;
+            assert_eq!(posted, CELLS.min(PAYLOAD_BYTES / bytes.next_multiple_of(128).max(1)) as u64);
             for reader in &mut readers {
-                assert!(!board.takes(2), "one has taken nothing");
-                for sequence in 0..CELLS as u64 {
+                assert!(!post(posted), "one has taken nothing");
+                for sequence in 0..posted {
                     let wanted = |sequence| Wanted::new(&message(sequence), bytes, 0);
                     assert!(matches!(reader.next_is(Source::Board, &wanted(sequence + 1)), Next::Other));
                     let Next::Wanted { at, .. } = reader.next_is(Source::Board, &wanted(sequence)) else {
@@ -367,9 +367,9 @@ mod tests {
                 assert!(reader.peek(Source::Board).unwrap().is_none());
                 assert!(reader.peek(Source::Lane).unwrap().is_none());
             }
-            assert!(board.takes(2));
+            assert!(post(posted));
             board.close();
-            assert!(!board.takes(2));
+            assert!(!board.is_read_by(2));
         }
     }
 
