@@ -30,7 +30,7 @@ const COPIED: usize = 1 << 20;
 const LEAST_LEAD: usize = 2;
 /// Between workers over links: all links are busy from the first message to the last, so messages can be large.
 const LINKS: Cutting =
-    Cutting { segment: Size::Part(16), message: 16 << 10..256 << 10, in_flight: 4 << 20, depth: 8 };
+    Cutting { segment: Size::Part(16), message: 16 << 10..256 << 10, in_flight: 8 << 20, depth: 8 };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
     Cutting { segment: Size::Part(64), message: 16 << 10..32 << 10, in_flight: 640 << 10, depth: 10 };
