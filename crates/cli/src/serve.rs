@@ -60,7 +60,8 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     } else {
         writeln!(
             out,
-            "herringbone: reducer stopped; {served} jobs, {received} bytes received, {sent} bytes sent"
+            "herringbone: reducer stopped; {served} {}, {received} bytes received, {sent} bytes sent",
+            if served == 1 { "job" } else { "jobs" }
         )?;
     }
     Ok(Outcome::Passed)

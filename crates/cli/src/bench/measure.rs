@@ -126,7 +126,7 @@ pub(super) struct Case<'a, T> {
 }
 
 impl<'a, T: Sample> Case<'a, T> {
-    /// `bytes` is the size of the larger buffer; it is rounded down to whole elements, and parts for all ranks.
+    /// `bytes` is the size of the larger buffer; it is rounded up to whole elements, and parts for all ranks.
     pub(super) fn new(
         communicator: &'a Communicator,
         collective: Collective,
@@ -138,7 +138,7 @@ impl<'a, T: Sample> Case<'a, T> {
             Collective::ReduceScatter | Collective::AllGather => ranks as usize,
             _ => 1,
         };
-        let count = bytes / size_of::<T>() / parts;
+        let count = bytes.div_ceil(size_of::<T>()).div_ceil(parts);
         let (input, output) =
             (collective.input_elements(ranks, count), collective.output_elements(ranks, count));
         let pattern = Pattern { op, ranks };

@@ -8,10 +8,11 @@ mod table;
 
 use crate::numbers::Sizes;
 use crate::{Failure, Outcome};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use half::{bf16, f16};
 use herringbone::{Collective, Communicator, Config, DType, ReduceOp};
 use sample::Sample;
-use std::{ffi::OsString, io::Write, time::Duration};
+use std::{error::Error, ffi::OsString, io::Write, str::FromStr, time::Duration};
 
 /// Time collectives and check every result, in the columns of nccl-tests
 ///
@@ -20,20 +21,21 @@ use std::{ffi::OsString, io::Write, time::Duration};
 #[derive(Clone, Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("ranks").args(["local", "processes", "rig"]))]
 pub(crate) struct Options {
-    /// What to run: all_reduce, reduce, broadcast, reduce_scatter, all_gather
-    #[arg(long, default_value = "all_reduce", value_name = "NAME")]
+    /// What to run
+    #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = one_of::<Collective>(&COLLECTIVES))]
     collective: Collective,
     /// The rank that a reduce ends at and a broadcast starts from
     #[arg(long, default_value_t = 0)]
     root: u32,
-    /// Bytes per rank (of the whole buffer, for reduce_scatter and all_gather): 4,64K,25M, or 1K..16M doubling
+    /// Bytes per rank (of the whole buffer, for reduce_scatter and all_gather): 4,64K,25M, or 1K..16M doubling; rounded
+    /// up to whole elements
     #[arg(long, default_value = "4,1K,64K,1M,25M", value_name = "LIST")]
     sizes: Sizes,
-    /// f32, f64, f16, bf16, i8, u8, i32, i64
-    #[arg(long, default_value = "f32")]
+    /// The elements' type
+    #[arg(long, default_value = "f32", value_parser = one_of::<DType>(&DType::ALL.map(DType::name)))]
     dtype: DType,
-    /// sum, average, product, min, max
-    #[arg(long, default_value = "sum")]
+    /// What becomes of them
+    #[arg(long, default_value = "sum", value_parser = one_of::<ReduceOp>(&ReduceOp::ALL.map(ReduceOp::name)))]
     op: ReduceOp,
     /// Seconds to spend on each row
     #[arg(long, default_value_t = 0.5, value_name = "SECONDS", value_parser = positive)]
@@ -60,6 +62,17 @@ pub(crate) struct Options {
     /// Started by --processes: ends with its parent
     #[arg(long, hide = true)]
     child: bool,
+}
+
+/// The collectives that can be timed.
+const COLLECTIVES: [&str; 5] = ["all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather"];
+
+/// Takes one of these names; of any other clap says what is nearest.
+fn one_of<T>(names: &[&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(names.to_vec()).try_map(|name| name.parse())
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -201,6 +214,37 @@ mod tests {
             let command = Command::try_parse_from(["herringbone", "bench"].iter().chain(args));
             assert!(command.is_err(), "{args:?}");
         }
+    }
+
+    #[test]
+    fn a_misspelt_name_is_answered_with_the_nearest() {
+        for (option, slip, meant) in [
+            ("--collective", "allreduce", "all_reduce"),
+            ("--dtype", "bf61", "bf16"),
+            ("--op", "averge", "average"),
+        ] {
+            let error =
+                Command::try_parse_from(["herringbone", "bench", option, slip]).unwrap_err().to_string();
+            assert!(error.contains(&format!("a similar value exists: '{meant}'")), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_rounded_up_to_whole_elements_and_parts() {
+        let rounded = |args: &[&str]| {
+            let options = &options(&[args, &["--seconds", "0.001", "--json"]].concat());
+            let mut text = Vec::new();
+            let outcome = ranks::threads(3, &mut text, |communicator, out| rows(options, communicator, out));
+            assert_eq!(outcome.unwrap(), Outcome::Passed);
+            let row: serde_json::Value = serde_json::from_slice(&text).unwrap();
+            (row["bytes"].as_u64(), row["count"].as_u64())
+        };
+        assert_eq!(rounded(&["--sizes", "3"]), (Some(4), Some(1)));
+        assert_eq!(rounded(&["--sizes", "0"]), (Some(0), Some(0)));
+        assert_eq!(
+            rounded(&["--sizes", "4", "--collective", "all_gather", "--dtype", "f64"]),
+            (Some(24), Some(1))
+        );
     }
 
     #[test]
