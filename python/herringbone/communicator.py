@@ -260,7 +260,7 @@ class Communicator:
         timeout: float | None,
         priority: int,
     ) -> Any:
-        if op not in OPS:
+        if not isinstance(op, str) or op not in OPS:
             raise ValueError(f"{name}: op {op!r} is none of {', '.join(OPS)}")
         target = writable(name, out)
         source = target if array is out else readable(name, array)

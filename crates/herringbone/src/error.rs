@@ -47,9 +47,11 @@ pub enum ErrorKind {
         calls: Vec<(Vec<Rank>, String)>,
     },
     /// An operation took longer than its timeout. The group stays usable if the missing ranks come back.
-    #[error("the operation timeout of {} s passed{}; if the ranks are only slow, raise the timeout (the call's, the process group's or HERRINGBONE_TIMEOUT_S)", .after.as_secs_f64(), waited_for(.missing))]
+    #[error("the operation timeout of {} s passed on rank {}{}; if the ranks are only slow, raise the timeout (the call's, the process group's or HERRINGBONE_TIMEOUT_S)", .after.as_secs_f64(), .rank, waited_for(.missing))]
     Timeout {
-        /// The timeout.
+        /// The rank that gave up; it may be one that was not late itself.
+        rank: Rank,
+        /// Its timeout.
         after: Duration,
         /// The ranks (or reducers) that were waited for.
         missing: Vec<String>,

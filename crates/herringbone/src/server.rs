@@ -135,7 +135,15 @@ impl Server {
     pub fn bind(options: ServerOptions) -> Result<Self> {
         let token = options.token.clone().filter(|token| !token.is_empty());
         check_exposure(options.listen, token.as_deref())?;
-        let at = |error: io::Error| Error::io(format_args!("listening at {}", options.listen), error);
+        let at = |error: io::Error| {
+            let used = error.kind() == io::ErrorKind::AddrInUse;
+            let hint = if used {
+                " (somebody listens there already: take another port, or 0 for a free one)"
+            } else {
+                ""
+            };
+            Error::io(format_args!("listening at {}{hint}", options.listen), error)
+        };
         let listener = TcpListener::bind(options.listen).map_err(at)?;
         listener.set_nonblocking(true).map_err(at)?;
         let address = listener.local_addr().map_err(at)?;

@@ -133,9 +133,12 @@ def check_cpu(tensor: torch.Tensor) -> None:
     """Refuse what has no memory of the CPU that the engine could read."""
     if not tensor.is_cpu:
         device = tensor.device.type
+        if device == "meta":
+            raise UnsupportedError("herringbone moves CPU tensors, and a meta tensor has no values to move")
+        backend = "nccl" if device == "cuda" else "..."
         raise UnsupportedError(
             f"herringbone moves CPU tensors and got one on {tensor.device}; pass tensor.cpu(), or give that "
-            f'device a backend of its own: init_process_group("cpu:herringbone,{device}:nccl")'
+            f'device a backend of its own: init_process_group("cpu:herringbone,{device}:{backend}")'
         )
     if tensor.layout is not torch.strided:
         raise UnsupportedError(

@@ -50,7 +50,8 @@ pub(crate) fn error(cause: &Cause) -> Error {
             address: address.clone(),
             reason: "its process or its connection ended, or it cannot be reached".to_owned(),
         },
-        Cause::Timeout { milliseconds, waiting_for, .. } => ErrorKind::Timeout {
+        Cause::Timeout { rank, milliseconds, waiting_for, .. } => ErrorKind::Timeout {
+            rank: *rank,
             after: Duration::from_millis(*milliseconds),
             missing: waiting_for.iter().map(|rank| format!("rank {rank}")).collect(),
         },

@@ -135,6 +135,7 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
     let (sender, applicants) = mpsc::channel::<Applicant>();
     let door = Door::new("rank 0");
     let mut joined: BTreeMap<u32, (TcpStream, Decoder, u64)> = BTreeMap::new();
+    let mut refused: BTreeMap<u32, String> = BTreeMap::new();
     while formation.progress() != Progress::Complete {
         super::door::accept_all(&listener, |stream| {
             let sender = sender.clone();
@@ -147,11 +148,17 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
                 let (rank, life) = (join.member.rank, join.member.incarnation);
                 match formation.join(join, &from) {
                     Ok(_) => drop(joined.insert(rank, (stream, decoder, life))),
-                    // It is refused whether or not it hears why.
-                    Err(refusal) => drop(greet::say(&mut stream, &Message::Refuse(refusal))),
+                    Err(refusal) => {
+                        crate::log::warn("rank 0", format_args!("rank {rank} was refused: {refusal}"));
+                        refused.insert(rank, refusal.to_string());
+                        // It is refused whether or not it hears why.
+                        drop(greet::say(&mut stream, &Message::Refuse(refusal)));
+                    }
                 }
             }
-            None if Instant::now() >= deadline => return Err(give_up(config, &formation, &mut joined)),
+            None if Instant::now() >= deadline => {
+                return Err(give_up(config, &formation, &mut joined, &refused));
+            }
             None => withdraw_the_gone(&mut formation, &mut joined),
         }
     }
@@ -228,6 +235,7 @@ fn give_up(
     config: &Config,
     formation: &Formation,
     joined: &mut BTreeMap<u32, (TcpStream, Decoder, u64)>,
+    refused: &BTreeMap<u32, String>,
 ) -> Error {
     let missing = formation.missing();
     for (stream, ..) in joined.values_mut() {
@@ -236,10 +244,16 @@ fn give_up(
         let _unheard = greet::say(stream, &Message::Refuse(refusal));
     }
     let seconds = config.timeout.as_secs_f64();
+    let reasons = missing.iter().filter_map(|rank| Some((rank, refused.get(rank)?)));
+    let mut advice: Vec<_> = reasons.map(|(rank, why)| format!("rank {rank} was refused: {why}")).collect();
+    if advice.is_empty() {
+        advice.push("look at their logs, or raise the timeout".to_owned());
+    }
     Error::rendezvous(format_args!(
-        "{} of {} did not come within {seconds} s; look at their logs, or raise the timeout",
+        "{} of {} did not come within {seconds} s; {}",
         Ranks(&missing),
-        config.world
+        config.world,
+        advice.join("; ")
     ))
     .at(0)
 }
@@ -318,7 +332,9 @@ fn enter(config: &Config, hub: &str, hello: Hello, token: &[u8], deadline: Insta
         match attempt {
             Ok(stream) => return Ok(stream),
             Err(error) if !error.may_pass() || Instant::now() + PAUSE >= deadline => {
-                let whom = format!("rank 0 at {hub}");
+                let unreachable = matches!(error, GreetError::Io(_));
+                let whom =
+                    format!("rank 0 at {hub}{}", if unreachable { " (does it run there?)" } else { "" });
                 return Err(error.at(&whom).at(config.rank));
             }
             Err(_) => std::thread::sleep(PAUSE),

@@ -77,7 +77,7 @@ impl GreetError {
                 error @ (HandshakeError::Refused(Refusal::Token) | HandshakeError::Unproven),
             ) => Error::new(ErrorKind::Auth {
                 problem: format!("{whom}: {error}"),
-                hint: "set the same HERRINGBONE_TOKEN for every worker and reducer of the job",
+                hint: "a file for all of them is HERRINGBONE_TOKEN_FILE",
             }),
             error => Error::rendezvous(format_args!("{whom}: {error}")),
         }

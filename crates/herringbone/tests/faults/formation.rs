@@ -107,6 +107,14 @@ fn refused(wrong: Config, meet: &str, right: impl Fn(Config) -> Config, parts: &
 }
 
 #[test]
+fn rank_0_says_why_a_rank_is_missing() {
+    let (meet, brief) = (meeting_place(), Duration::from_secs(2));
+    let configs = [config(0, 3, &meet), config(1, 3, &meet).algorithm(Algorithm::Tree)];
+    let errors = form(&configs.map(|config| config.timeout(brief)));
+    says(&errors[0], &["ranks 1, 2 of 3 did not come", "rank 1 was refused", "HERRINGBONE_ALGORITHM"]);
+}
+
+#[test]
 fn contradictions_are_refused_and_the_others_go_on() {
     let meet = meeting_place();
     refused(config(1, 3, &meet), &meet, |config| config, &["rank 1 was told a world of 3, others one of 2"]);

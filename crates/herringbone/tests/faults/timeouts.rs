@@ -25,7 +25,9 @@ fn late_rank(comm: &Communicator, count: usize) -> Error {
 fn names_the_late(ranks: u32, over: Over, count: usize) {
     for error in world(ranks, over, |comm| late_rank(comm, count)) {
         let (text, late) = (error.to_string(), ranks - 1);
-        assert!(text.contains(&format!("1 s passed while waiting for rank {late}")), "{text}");
+        let ErrorKind::Timeout { rank, .. } = error.kind() else { panic!("{text}") };
+        assert!(*rank < late, "{text}");
+        assert!(text.contains(&format!("1 s passed on rank {rank} while waiting for rank {late}")), "{text}");
     }
 }
 
