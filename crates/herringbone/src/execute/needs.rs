@@ -31,20 +31,22 @@ impl Operation {
         flows.filter(|(at, flow)| waiting(*at, flow)).map(|(_, flow)| flow.endpoint).collect()
     }
 
-    /// Whether a message or word from an endpoint is still needed to complete.
+    /// Whether a message or word from an endpoint is still needed to complete: also word that it has room for a message.
     pub(crate) fn needs(&self, endpoint: u32) -> bool {
-        self.room.flows.iter().enumerate().any(|(at, flow)| {
-            flow.endpoint == endpoint
-                && (!flow.stable || {
-                    let heads = &self.prepared.peers[at].heads;
-                    !heads.is_empty()
-                        && (self.begun < self.prepared.segments
-                            || (self.finished..self.begun).any(|segment| {
-                                let base = self.stage(segment) * self.prepared.heads.len();
-                                heads.iter().any(|head| self.room.heads[base + *head as usize] == Arrived::No)
-                            }))
-                })
-        })
+        let unheard = |heads: &[u32]| {
+            (self.finished..self.begun).any(|segment| {
+                let base = self.stage(segment) * self.prepared.heads.len();
+                heads.iter().any(|head| self.room.heads[base + *head as usize] == Arrived::No)
+            })
+        };
+        self.is_blocked_on(endpoint)
+            || self.prepared.peers.iter().zip(&self.room.flows).any(|(peer, flow)| {
+                let takes_part = peer.sends > 0 || !peer.heads.is_empty();
+                flow.endpoint == endpoint
+                    && (!flow.stable
+                        || takes_part && self.begun < self.prepared.segments
+                        || unheard(&peer.heads))
+            })
     }
 
     /// Whether an endpoint takes part and is not done.

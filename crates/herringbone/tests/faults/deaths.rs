@@ -58,6 +58,23 @@ fn a_killed_rank_is_named() {
 }
 
 #[test]
+fn a_killed_rank_is_named_by_those_who_only_send_to_it() {
+    for over in [Over::Shm, Over::Tcp] {
+        for what in ["send 4", "send 8192", "send 3000000"] {
+            let mut ranks = processes(what, 3, over, &meeting_place(), &[]);
+            std::thread::sleep(A_WHILE);
+            ranks.pop().unwrap().signal(Signal::KILL);
+            let killed = Instant::now();
+            for survivor in &ranks {
+                let (heard, text) = survivor.hear(Duration::from_secs(20));
+                assert!(text.contains("rank 2 is lost"), "{what} over {over:?}: {text}");
+                assert!(heard.duration_since(killed) < AT_ONCE, "{what} over {over:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_killed_rank_is_named_though_its_connections_stay_open() {
     eprintln!("rank 3 killed over Shm, its descriptors held: {:?}", kill(3, Over::Shm, true));
 }

@@ -143,7 +143,10 @@ fn takes_its_part() {
         "loop" => sum_until_an_error(),
         "siege" => crate::strangers::siege(),
         "once" => sum_and_leave(),
-        other => panic!("no such part: {other}"),
+        other => match other.strip_prefix("send ").and_then(|bytes| bytes.parse().ok()) {
+            Some(bytes) => send_to_a_sleeper(bytes),
+            None => panic!("no such part: {other}"),
+        },
     }
     // The test harness would print its summary after the last word.
     std::process::exit(0);
@@ -177,6 +180,16 @@ fn sum_until_an_error() {
         Err(error) => say(error),
     }
     // Who goes now is lost to those who have not heard yet.
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// The last rank takes no part in the broadcasts of the others, which soon find no room at its end.
+fn send_to_a_sleeper(bytes: usize) {
+    let comm = form();
+    if comm.rank() + 1 < comm.size() {
+        let mut buffer = vec![1u8; bytes];
+        say((0..).find_map(|_| comm.broadcast(&mut buffer, 0).err()).unwrap());
+    }
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
