@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// How long a link may be on its way from a rank that has left: it made it before, for what it had to send.
 const UNDER_WAY: Duration = Duration::from_secs(1);
+/// How long an operation that needs more of a rank that has left waits for a better reason to fail: that rank may have left
+/// because another died, of which word is on its way.
+const GRACE: Duration = Duration::from_millis(300);
 
 impl Engine {
     /// A rank has left. What it sent is read to its end: at once in shared memory, until the end of a socket, and, if a
@@ -21,7 +24,7 @@ impl Engine {
         self.endpoints[index as usize].left = Some(Instant::now());
         if self.endpoints[index as usize].is_lost() {
             // Its socket was read to the end before its goodbye came.
-            return self.departed(index);
+            return self.departed();
         }
         self.read_to_the_end(index);
         self.start_queued();
@@ -41,31 +44,39 @@ impl Engine {
             let late = endpoint.left.is_some_and(|left| now.saturating_duration_since(left) >= UNDER_WAY);
             if late && matches!(endpoint.link, Link::None | Link::Wanted) {
                 endpoint.lose("it left the group".to_owned());
-                self.departed(index);
+                self.departed();
             }
+        }
+        let all = 0..self.endpoints.len() as u32;
+        let gone: Vec<u32> = all.filter(|index| self.has_departed(*index)).collect();
+        for index in gone {
+            self.ops.keys().into_iter().for_each(|key| self.fail_if_departed(key, index));
         }
     }
 
+    /// Whether nothing more will come from a rank that left a while ago.
+    fn has_departed(&self, index: u32) -> bool {
+        let endpoint = &self.endpoints[index as usize];
+        endpoint.is_lost() && endpoint.left.is_some_and(|left| left.elapsed() >= GRACE)
+    }
+
     /// Nothing more will come from a rank that has left.
-    pub(super) fn departed(&mut self, index: u32) {
+    pub(super) fn departed(&mut self) {
         self.start_queued();
-        for key in self.ops.keys() {
-            self.fail_if_departed(key, index);
-        }
         self.finished = true;
     }
 
     /// An operation that has just begun may need what somebody who left never sent.
     pub(super) fn fail_if_any_departed(&mut self, key: OpKey) {
         for index in 0..self.endpoints.len() as u32 {
-            let endpoint = &self.endpoints[index as usize];
-            if endpoint.left.is_some() && endpoint.is_lost() {
-                self.fail_if_departed(key, index);
-            }
+            self.fail_if_departed(key, index);
         }
     }
 
     fn fail_if_departed(&mut self, key: OpKey, index: u32) {
+        if !self.has_departed(index) {
+            return;
+        }
         let needs = |operation: &&Operation| operation.completion.is_some() && operation.needs(index);
         let Some(operation) = self.ops.get(key).filter(needs) else { return };
         let (group, sequence) = (operation.id.group, operation.id.fingerprint.sequence);

@@ -195,7 +195,7 @@ impl Engine {
         self.links += 1;
         self.events.push(Event::Broken { endpoint: index, reason });
         if self.endpoints[index as usize].left.is_some() {
-            self.departed(index);
+            self.departed();
         }
     }
 }

@@ -143,6 +143,7 @@ fn takes_its_part() {
         "loop" => sum_until_an_error(),
         "siege" => crate::strangers::siege(),
         "once" => sum_and_leave(),
+        "leave" => broadcast_and_leave_after_an_error(),
         other => match other.strip_prefix("send ").and_then(|bytes| bytes.parse().ok()) {
             Some(bytes) => send_to_a_sleeper(bytes),
             None => panic!("no such part: {other}"),
@@ -191,6 +192,13 @@ fn send_to_a_sleeper(bytes: usize) {
         say((0..).find_map(|_| comm.broadcast(&mut buffer, 0).err()).unwrap());
     }
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// Who hears of a death first leaves while others wait for it.
+fn broadcast_and_leave_after_an_error() {
+    let comm = form();
+    let mut buffer = [1u8; 8192];
+    say((0..).find_map(|round| comm.broadcast(&mut buffer, round % comm.size()).err()).unwrap());
 }
 
 fn sum_and_leave() {
