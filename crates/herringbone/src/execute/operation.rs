@@ -26,6 +26,8 @@ use std::{
 
 /// How many grants are given for as many segments as are in flight at the least.
 const GRANTS_PER_WINDOW: u32 = 4;
+/// More than a core's share of the last cache of today's processors: results beyond it go past the caches.
+const CACHE_BYTES: usize = 32 << 20;
 
 /// An operation's place in the engine's table. A key is not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,6 +119,8 @@ pub(crate) struct Operation {
     pub(super) mapped: Option<usize>,
     is_worker: bool,
     with_reducers: bool,
+    /// Whether the results of the ranks of this host are more than a cache holds when the last comes.
+    pub(super) outgrows_cache: bool,
     /// How many segments I have in flight at most.
     ahead: u32,
     /// Segments that have begun, and those that are done, counted from the first.
@@ -166,6 +170,7 @@ impl Operation {
             mapped: None,
             is_worker,
             with_reducers,
+            outgrows_cache: false,
             ahead: 0,
             begun: 0,
             finished: 0,
@@ -215,6 +220,8 @@ impl Operation {
         let stages = prepared.depth() as usize;
         let copies = self.mapped.is_none() && prepared.peers.iter().all(|peer| peer.shared);
         self.ahead = if copies { prepared.lead } else { prepared.depth() };
+        let here = 1 + prepared.peers.iter().filter(|peer| peer.shared).count();
+        self.outgrows_cache = here * self.output.as_ref().map_or(0, Region::len) > CACHE_BYTES;
         self.room.waits.resize(stages * prepared.instrs.len(), 0);
         self.room.deliveries.resize(stages * prepared.instrs.len(), Delivery::default());
         self.room.heads.resize(stages * prepared.heads.len(), Arrived::No);

@@ -16,6 +16,7 @@ use crate::{
     transport::{
         Outgoing, Payload,
         frame::{Body, Frame},
+        lend::lend,
     },
 };
 use std::ops::Range;
@@ -34,7 +35,7 @@ impl Operation {
                     let bytes = self.length(*from, *form, segment);
                     let at = self.stage_at(segment) + offset;
                     self.with(*from, *form, segment, io, |span, io| {
-                        io.staging.segment().span(at..at + bytes).copy_from(span)
+                        lend(span, io.staging.segment().span(at..at + bytes))
                     });
                 }
                 let at = self.stage(segment) * prepared.instrs.len() + instr as usize;
@@ -290,8 +291,10 @@ impl Operation {
             }
             None => {
                 let Some(into) = span(into, sources[0].form) else { return };
-                if !into.same_start(sources[0].span) {
-                    into.copy_from(sources[0].span);
+                match into.same_start(sources[0].span) {
+                    true => {}
+                    false if self.outgrows_cache => into.stream_from(sources[0].span),
+                    false => into.copy_from(sources[0].span),
                 }
             }
         };

@@ -6,6 +6,7 @@
 
 pub(crate) mod frame;
 mod lane;
+pub(crate) mod lend;
 pub(crate) mod shm;
 pub(crate) mod tcp;
 

@@ -1,0 +1,161 @@
+//! Copies into memory that other cores read: slots and payload rings.
+//!
+//! Where cores come in clusters with a cache each (AMD's core complexes, sockets), to write to a line that a core of
+//! another cluster has read takes 15 to 35 ns, one line after the other: five to ten times as long as inside a cluster.
+//! Stores past the caches do not wait for it, but inside a cluster they make a message up to twice as slow. Nobody says
+//! which cores two ranks run on, and on a virtual machine that changes while they run. So copies are timed now and then,
+//! and as long as they are as slow as that, they go past the caches. The bytes are the same.
+
+use crate::sys::span::Span;
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+/// Shorter copies neither tell nor gain anything.
+const LEAST_BYTES: usize = 2 << 10;
+const LINE: u128 = 64;
+/// For a line: more than a copy between memory and a cache takes, less than lines of another cluster.
+const SLOW_NANOSECONDS: u128 = 12;
+/// Of so many copies one is timed.
+const SAMPLE: u32 = 8;
+/// So many timed copies in a row have to be slow: a thread that loses its core makes single ones seem so.
+const SLOW_SAMPLES: u32 = 8;
+/// How many copies go past the caches before one is timed again, at first and at most.
+const STREAMED: u32 = 1 << 10;
+const MOST_STREAMED: u32 = 1 << 16;
+/// How many copies after those are not timed: ordinary stores are as slow as they are only where others have read what
+/// ordinary stores had written.
+const WARMED: u32 = 64;
+
+thread_local! { static STORES: Cell<Stores> = const { Cell::new(Stores::new()) } }
+
+/// Copies what another core will read.
+pub(crate) fn lend(from: Span<'_>, into: Span<'_>) {
+    if from.len() < LEAST_BYTES {
+        return into.copy_from(from);
+    }
+    let mut stores = STORES.get();
+    match stores.way() {
+        Way::Cached => into.copy_from(from),
+        Way::Streamed => into.stream_from(from),
+        Way::Timed => {
+            let start = Instant::now();
+            into.copy_from(from);
+            stores.took(from.len(), start.elapsed());
+        }
+    }
+    STORES.set(stores);
+}
+
+/// How the next copy is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Cached,
+    Timed,
+    Streamed,
+}
+
+/// What is known of this thread's copies.
+#[derive(Clone, Copy, Debug)]
+struct Stores {
+    /// How many more go past the caches.
+    streamed: u32,
+    /// How many more are not timed.
+    untimed: u32,
+    /// How many timed ones in a row were slow.
+    slow: u32,
+    /// How many go past the caches the next time.
+    next_streamed: u32,
+}
+
+impl Stores {
+    const fn new() -> Self {
+        Self { streamed: 0, untimed: 0, slow: 0, next_streamed: STREAMED }
+    }
+
+    fn way(&mut self) -> Way {
+        let way = match (self.streamed, self.untimed) {
+            (0, 0) => Way::Timed,
+            (0, _) => Way::Cached,
+            _ => Way::Streamed,
+        };
+        match way {
+            Way::Timed => self.untimed = SAMPLE - 1,
+            Way::Cached => self.untimed -= 1,
+            Way::Streamed => self.streamed -= 1,
+        }
+        way
+    }
+
+    /// A timed copy took so long.
+    fn took(&mut self, bytes: usize, time: Duration) {
+        if time.as_nanos() * LINE < SLOW_NANOSECONDS * bytes as u128 {
+            (self.slow, self.next_streamed) = (0, STREAMED);
+            return;
+        }
+        self.slow += 1;
+        if self.slow == SLOW_SAMPLES {
+            *self = Self {
+                streamed: self.next_streamed,
+                untimed: WARMED,
+                slow: 0,
+                next_streamed: (2 * self.next_streamed).min(MOST_STREAMED),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of so many copies go past the caches, where each timed one takes so long for a line.
+    fn streamed(stores: &mut Stores, copies: u32, nanoseconds: u64) -> u32 {
+        let mut count = 0;
+        for _ in 0..copies {
+            match stores.way() {
+                Way::Timed => stores.took(LEAST_BYTES, Duration::from_nanos(nanoseconds * 32)),
+                Way::Streamed => count += 1,
+                Way::Cached => {}
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn where_lines_come_fast_no_copy_goes_past_the_caches() {
+        let mut stores = Stores::new();
+        assert_eq!(streamed(&mut stores, 100_000, 6), 0);
+        for _ in 0..1_000 {
+            assert_eq!(streamed(&mut stores, SAMPLE * (SLOW_SAMPLES - 1), 100), 0, "single slow ones");
+            assert_eq!(streamed(&mut stores, SAMPLE, 6), 0);
+        }
+    }
+
+    #[test]
+    fn where_they_come_slowly_nearly_all_do_until_they_come_fast() {
+        let mut stores = Stores::new();
+        assert!(streamed(&mut stores, SAMPLE * SLOW_SAMPLES + STREAMED, 30) > STREAMED - SAMPLE);
+        let lasting = streamed(&mut stores, 1_000_000, 30);
+        assert!(lasting > 990_000, "{lasting}");
+        assert!(streamed(&mut stores, MOST_STREAMED + 1_000, 6) <= MOST_STREAMED);
+        assert_eq!(streamed(&mut stores, 100_000, 6), 0);
+        assert!(streamed(&mut stores, 3 * STREAMED, 30) >= STREAMED, "not longer than at first");
+    }
+
+    #[test]
+    fn each_way_copies() {
+        for bytes in [0, 1, LEAST_BYTES - 1, LEAST_BYTES, 5_000, 70_001] {
+            for slow in [false, true] {
+                STORES.set(Stores { streamed: if slow { 3 } else { 0 }, ..Stores::new() });
+                for round in 0..5 {
+                    let mut from: Vec<u8> = (0..bytes).map(|at| (at * 7 + round) as u8).collect();
+                    let mut into = vec![0; bytes];
+                    lend(Span::of(&mut from), Span::of(&mut into));
+                    assert_eq!(from, into);
+                }
+            }
+        }
+    }
+}
