@@ -363,7 +363,7 @@ impl Node {
             turns += most;
             if moved {
                 (turns, yielded) = (0, 0);
-            } else if turns < self.spins {
+            } else if turns < self.spins && haste != Some(Haste::Stream) {
                 std::hint::spin_loop();
             } else if haste.is_none_or(|haste| yielded < yields(haste)) {
                 yielded += 1;
@@ -394,11 +394,15 @@ impl Node {
         self.napping.store(true, Ordering::SeqCst);
         doorbell::announce_sleep(shm::sleeping(&self.segment));
         let moved = self.with(Engine::turn_without_look);
-        let next = if moved || done() { None } else { self.poll(nap) };
+        let nap = if moved { Duration::ZERO } else { nap };
+        let next = if done() { None } else { self.poll(nap) };
         doorbell::awake(shm::sleeping(&self.segment));
         self.napping.store(false, Ordering::SeqCst);
         self.role().taken = false;
-        self.changed.notify_all();
+        // Whoever found the poller taken has said so under the role's lock.
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.changed.notify_all();
+        }
         next
     }
 

@@ -33,7 +33,7 @@ const LINKS: Cutting =
     Cutting { segment: Size::Part(16), message: 16 << 10..256 << 10, in_flight: 8 << 20, depth: 8 };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
-    Cutting { segment: Size::Part(64), message: 16 << 10..32 << 10, in_flight: 640 << 10, depth: 10 };
+    Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 640 << 10, depth: 10 };
 
 /// The smallest and the largest messages that a user's wish for a segment can lead to.
 const LEAST_MESSAGE: usize = 4 << 10;

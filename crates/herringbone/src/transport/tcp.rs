@@ -18,7 +18,10 @@ use std::{
 
 /// Frames with payloads up to this size are gathered into one write.
 const GATHER_BYTES: usize = 4096;
-const BUFFER_BYTES: usize = 8192;
+/// How much of them is gathered before it is written.
+const GATHERED_BYTES: usize = 8192;
+/// How much is read at once while no long message arrives: more than the first packet of one.
+const READ_BYTES: usize = 16 << 10;
 /// How much is read of what follows a payload: its header, with a fingerprint.
 const NEXT: usize = HEADER_BYTES + FINGERPRINT_BYTES;
 /// How much has to be missing of a message for its bytes to be waited for, and for how many at a time: mostly all of
@@ -79,7 +82,7 @@ impl TcpLink {
             queue: VecDeque::new(),
             sending: None,
             spare: Vec::new(),
-            buffer: vec![0; BUFFER_BYTES].into(),
+            buffer: vec![0; READ_BYTES].into(),
             filled: 0..0,
             receiving: None,
             has_room: true,
@@ -182,7 +185,7 @@ impl TcpLink {
             written: 0,
             done: Vec::new(),
         };
-        while sending.head.len() < BUFFER_BYTES {
+        while sending.head.len() < GATHERED_BYTES {
             let Some(mut frame) = self.urgent.pop_front().or_else(|| self.queue.pop_front()) else { break };
             frame.header.payload_crc = memory.checksum(&frame);
             sending.head.extend_from_slice(&frame.header.encode(crc32c::crc32c));
