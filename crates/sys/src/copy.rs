@@ -1,12 +1,9 @@
 //! Copying bytes, with vectors where they are faster than the C library's choice.
 //!
-//! From a few KiB on, C libraries copy with `rep movsb` where the CPU calls it fast. Between the caches of Intel's CPUs it
-//! is not: it takes long to start, and then moves less per cycle than vectors do. On AMD's it is up to a tenth faster than
-//! they are. An all-reduce in shared memory is mostly such copies.
+//! From a few KiB on, C libraries copy with `rep movsb` where the CPU calls it fast. Between caches it is not: it takes
+//! long to start, and then moves less per cycle than vectors do. An all-reduce in shared memory is mostly such copies.
 
 use std::ptr;
-#[cfg(target_arch = "x86_64")]
-use std::sync::LazyLock;
 
 /// Below this, the C library uses vectors itself.
 const LEAST: usize = 2 << 10;
@@ -51,20 +48,10 @@ type Copy = unsafe fn(from: *const u8, into: *mut u8, len: usize);
 /// The way of this CPU.
 fn with_vectors() -> Option<Copy> {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && !is_amd() {
+    if is_x86_feature_detected!("avx2") {
         return Some(avx2::copy);
     }
     None
-}
-
-/// Whether AMD made the CPU.
-#[cfg(target_arch = "x86_64")]
-fn is_amd() -> bool {
-    static VENDOR: LazyLock<[u32; 3]> = LazyLock::new(|| {
-        let leaf = std::arch::x86_64::__cpuid(0);
-        [leaf.ebx, leaf.edx, leaf.ecx]
-    });
-    *VENDOR == [*b"Auth", *b"enti", *b"cAMD"].map(u32::from_le_bytes)
 }
 
 #[cfg(target_arch = "x86_64")]

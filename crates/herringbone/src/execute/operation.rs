@@ -27,7 +27,7 @@ use std::{
 /// How many grants are given for as many segments as are in flight at the least.
 const GRANTS_PER_WINDOW: u32 = 4;
 /// More than a core's share of the last cache of today's processors: results beyond it go past the caches.
-const CACHE_BYTES: usize = 32 << 20;
+const CACHE_BYTES: usize = 20 << 20;
 
 /// An operation's place in the engine's table. A key is not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
