@@ -197,7 +197,7 @@ impl Engine {
                 Start::Now(memory, prepared) => {
                     let Some(queued) = self.queue.remove(at) else { return };
                     let key = self.start(queued, memory, prepared);
-                    self.redeliver(|header| id.is_of(header));
+                    self.redeliver_to(&id);
                     self.run(key);
                     self.fail_if_any_departed(key);
                 }

@@ -160,7 +160,8 @@ impl Engine {
                 group.lost = Some(error);
             }
         }
-        self.redeliver(|header| header.group == number);
+        let early = self.early.take_group(number);
+        self.redeliver(early);
         self.finished = true;
     }
 

@@ -1,6 +1,6 @@
 //! What arrives: checked against what was agreed, then handed to its operation, or kept until that begins.
 
-use super::{Engine, Event, endpoint::Link, failure};
+use super::{Engine, Event, early::Parked, endpoint::Link, failure};
 use crate::{
     core::{
         session::{
@@ -12,7 +12,7 @@ use crate::{
     },
     execute::{
         cutting::EAGER_BYTES,
-        operation::{Arrived, Io},
+        operation::{Arrived, Identity, Io},
     },
     sys::span::Span,
     transport::{Broken, Destination, Inbox, Outgoing, Payload, frame::Body, shm::Source},
@@ -22,14 +22,6 @@ use crate::{
 const CONTROL_BYTES: usize = 64 << 10;
 /// More frames than this cannot be waiting for operations that this rank has not issued.
 const PARKED_MOST: usize = u16::MAX as usize;
-
-/// A frame that came before its operation began here.
-#[derive(Debug)]
-pub(super) struct Parked {
-    pub(super) endpoint: u32,
-    pub(super) header: Header,
-    pub(super) body: Content,
-}
 
 /// The payload of a frame that has arrived.
 #[derive(Debug)]
@@ -234,7 +226,7 @@ impl Engine {
     }
 
     fn park(&mut self, index: u32, header: Header, body: Content) -> Result<(), Broken> {
-        if self.parked.len() >= PARKED_MOST {
+        if self.early.len() >= PARKED_MOST {
             return Err(Broken::Protocol("more early messages than there can be"));
         }
         // What goes with a frame stays in its place only as long as the frame.
@@ -245,7 +237,7 @@ impl Engine {
             }
             body => body,
         };
-        self.parked.push(Parked { endpoint: index, header, body });
+        self.early.park(Parked { endpoint: index, header, body });
         let endpoint = &mut self.endpoints[index as usize];
         endpoint.parked += u16::from(header.eager);
         if header.eager && endpoint.is_crowded() {
@@ -260,17 +252,8 @@ impl Engine {
     }
 
     /// Looks again at frames that came early.
-    pub(super) fn redeliver(&mut self, which: impl Fn(&Header) -> bool) {
-        let mut at = 0;
-        let mut again = Vec::new();
-        while at < self.parked.len() {
-            if which(&self.parked[at].header) {
-                again.push(self.parked.swap_remove(at));
-            } else {
-                at += 1;
-            }
-        }
-        for Parked { endpoint, mut header, body } in again {
+    pub(super) fn redeliver(&mut self, early: Vec<Parked>) {
+        for Parked { endpoint, mut header, body } in early {
             self.endpoints[endpoint as usize].parked -= u16::from(header.eager);
             header.credits = 0;
             if let Err(reason) = self.frame(endpoint, &header, body) {
@@ -279,14 +262,22 @@ impl Engine {
         }
     }
 
+    /// Hands an operation that begins what came for it before.
+    pub(super) fn redeliver_to(&mut self, id: &Identity) {
+        if !self.early.is_empty() {
+            let early = self.early.take(id.group, id.fingerprint.sequence, |parked| id.is_of(&parked.header));
+            self.redeliver(early);
+        }
+    }
+
     /// Compares frames that came early with the operation that was just issued.
     pub(super) fn check_parked(&mut self, group: u32, sequence: u64, hash: u64) {
-        let differs = |parked: &Parked| {
-            (parked.header.group, parked.header.sequence) == (group, sequence) && parked.header.hash != hash
-        };
         let generation = self.groups.get(&group).map(|group| group.member.generation());
-        if self.parked.iter().any(|parked| differs(parked) && Some(parked.header.generation) == generation) {
-            self.redeliver(|header| (header.group, header.sequence) == (group, sequence));
+        let differs =
+            |Parked { header, .. }: &Parked| header.hash != hash && Some(header.generation) == generation;
+        if self.early.of(group, sequence).iter().any(differs) {
+            let early = self.early.take(group, sequence, |_| true);
+            self.redeliver(early);
         }
     }
 

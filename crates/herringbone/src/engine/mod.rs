@@ -4,6 +4,7 @@
 //! [`node`](crate::node) around it decides which thread does that, and when to sleep.
 
 pub(crate) mod begin;
+mod early;
 pub(crate) mod endpoint;
 pub(crate) mod failure;
 pub(crate) mod group;
@@ -36,9 +37,9 @@ use crate::{
     work::Completion,
 };
 use begin::Queued;
+use early::Early;
 use endpoint::{Endpoint, Link};
 use group::Group;
-use inbox::Parked;
 use spread::{Elsewhere, Spread};
 use stats::Stats;
 use std::{
@@ -89,7 +90,7 @@ pub(crate) struct Engine {
     pub(crate) spread: Spread,
     /// Operations that wait for links, memory or their turn, in the order in which they were issued.
     queue: VecDeque<Queued>,
-    parked: Vec<Parked>,
+    early: Early,
     /// Counts changes of links, so that programs are compiled for the links there are.
     links: u64,
     linked: Vec<u32>,
@@ -123,7 +124,7 @@ impl Engine {
             board: Board::default(),
             spread,
             queue: VecDeque::new(),
-            parked: Vec::new(),
+            early: Early::default(),
             links: 0,
             linked: Vec::new(),
             poller,
@@ -149,7 +150,8 @@ impl Engine {
     pub(crate) fn add_group(&mut self, group: Group) {
         let id = group.settings.id;
         self.groups.insert(id, group);
-        self.redeliver(|header| header.group == id);
+        let early = self.early.take_group(id);
+        self.redeliver(early);
     }
 
     /// Runs an operation as far as it can, and ends it if that was all.

@@ -6,7 +6,7 @@
 use super::{
     Engine,
     begin::{Issue, Refused},
-    inbox::Parked,
+    early::Parked,
 };
 use crate::{
     Result,
@@ -59,9 +59,9 @@ impl Engine {
         let id = agreed.0;
         self.straight = Some(Straight::new(script, issue, agreed, memory, std::mem::take(&mut self.notes)));
         self.stats.most_in_flight = self.stats.most_in_flight.max(1);
-        if !self.parked.is_empty() && !self.take_early() {
+        if !self.early.is_empty() && !self.take_early() {
             let completion = self.interrupt().unwrap_or_default();
-            self.redeliver(|header| id.is_of(header));
+            self.redeliver_to(&id);
             return Ok(Begun::Ordinary(completion));
         }
         Ok(Begun::Straight)
@@ -69,32 +69,28 @@ impl Engine {
 
     /// Whether one of a script's ranks has to be invited to send, and so waits for an ordinary operation's word.
     fn is_crowded(&self, script: &Script) -> bool {
-        !self.parked.is_empty() && script.endpoints().any(|at| self.endpoints[at as usize].is_crowded())
+        !self.early.is_empty() && script.endpoints().any(|at| self.endpoints[at as usize].is_crowded())
     }
 
     /// Hands the run the messages that came before it began. Returns whether nothing is odd about any.
     fn take_early(&mut self) -> bool {
         let Some(straight) = &mut self.straight else { return true };
         let id = straight.id;
-        let mut odd = false;
-        self.parked.retain(|Parked { endpoint, header, body }| {
-            if !id.is_of(header) {
-                return true;
-            }
-            let taken = header.hash == id.hash
-                && body
-                    .bytes()
-                    .is_some_and(|bytes| straight.arrived_early(*endpoint, header, bytes, &self.staging));
-            if taken {
-                let endpoint = &mut self.endpoints[*endpoint as usize];
-                self.stats.received(endpoint, header.length as usize);
-                endpoint.parked -= u16::from(header.eager);
-                straight.notes.flush |= endpoint.emptied(header.eager);
-            }
-            odd |= !taken;
-            !taken
-        });
-        !odd
+        let taken =
+            self.early.take(id.group, id.fingerprint.sequence, |Parked { endpoint, header, body }| {
+                id.is_of(header)
+                    && header.hash == id.hash
+                    && body
+                        .bytes()
+                        .is_some_and(|bytes| straight.arrived_early(*endpoint, header, bytes, &self.staging))
+            });
+        for Parked { endpoint, header, .. } in taken {
+            let endpoint = &mut self.endpoints[endpoint as usize];
+            self.stats.received(endpoint, header.length as usize);
+            endpoint.parked -= u16::from(header.eager);
+            straight.notes.flush |= endpoint.emptied(header.eager);
+        }
+        !self.early.of(id.group, id.fingerprint.sequence).iter().any(|parked| id.is_of(&parked.header))
     }
 
     /// Lets the run go on and says how far it came; it looks up to `tries` times for messages. If it is done, so is the
