@@ -244,7 +244,7 @@ class Communicator:
 
     def _root(self, root: int) -> int:
         if not 0 <= root < self.size:
-            raise ValueError(f"root {root} is not a rank of this group of {self.size}")
+            raise ValueError(f"on rank {self.rank}: root {root} is not a rank of this group of {self.size}")
         return root
 
     def _run(
@@ -260,8 +260,10 @@ class Communicator:
         timeout: float | None,
         priority: int,
     ) -> Any:
-        if not isinstance(op, str) or op not in OPS:
-            raise ValueError(f"{name}: op {op!r} is none of {', '.join(OPS)}")
+        if not isinstance(op, str):
+            raise TypeError(f"{name} on rank {self.rank}: op is a {type(op).__name__}, not one of {', '.join(OPS)}")
+        if op not in OPS:
+            raise ValueError(f"{name} on rank {self.rank}: op {op!r} is none of {', '.join(OPS)}")
         target = writable(name, out)
         source = target if array is out else readable(name, array)
         call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority)

@@ -19,6 +19,9 @@ pub(crate) enum Failure {
     /// What the engine reported. Its text names itself, the ranks and the next thing to do.
     #[error(transparent)]
     Engine(#[from] herringbone::Error),
+    /// Settings that cannot be used; each text names one.
+    #[error("{}", lines(.0))]
+    Settings(Vec<herringbone::Error>),
     /// The operating system refused something.
     #[error("{action}: {source}")]
     System { action: String, source: io::Error },
@@ -40,7 +43,7 @@ impl Failure {
     /// The exit code that tells it apart for scripts.
     pub(crate) fn code(&self) -> i32 {
         match self {
-            Self::Usage { .. } => USAGE,
+            Self::Usage { .. } | Self::Settings(_) => USAGE,
             Self::Engine(error) => match error.kind() {
                 ErrorKind::Config { .. } | ErrorKind::Unsupported { .. } => USAGE,
                 _ => RUN,
@@ -54,4 +57,9 @@ impl Failure {
     pub(crate) fn is_closed_output(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
+}
+
+/// Each on a line of its own.
+fn lines(errors: &[herringbone::Error]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }

@@ -79,7 +79,7 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> i32 {
         Err(failure) if failure.is_closed_output() => 0,
         Err(failure) => {
             let said = match &failure {
-                Failure::Engine(error) => format!("{error}\n"),
+                Failure::Engine(_) | Failure::Settings(_) => format!("{failure}\n"),
                 other => format!("herringbone: {other}\n"),
             };
             // In one write, since several ranks may have the same standard error; nobody else can be told.

@@ -2,7 +2,6 @@
 
 use crate::{Failure, Outcome};
 use comfy_table::{ColumnConstraint, LineStyle, Table, Width, presets};
-use herringbone::Config;
 use herringbone::settings::{ALL, Environment, Found, Setting};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -41,8 +40,10 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         writeln!(out, "{table}")?;
     }
     out.flush()?;
-    Config::from_env()?.check()?;
-    Ok(Outcome::Passed)
+    match environment.problems() {
+        problems if problems.is_empty() => Ok(Outcome::Passed),
+        problems => Err(Failure::Settings(problems)),
+    }
 }
 
 struct Row {

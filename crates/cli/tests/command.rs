@@ -219,7 +219,8 @@ fn wrong_settings_are_named_with_what_was_meant() {
     assert_eq!(code, 0);
     let expected = format!("{misspelt} is not a setting; did you mean HERRINGBONE_ALGORITHM?");
     assert_eq!(stderr.matches(&expected).count(), 1, "{stderr}");
-    let wrong: [(&[(&str, &str)], &str); 4] = [
+    let wrong: [(&[(&str, &str)], &str); 5] = [
+        (&[("HERRINGBONE_ALGORITHM", "radix(3)")], "power of two"),
         (&[("HERRINGBONE_ALGORITHM", "rign")], "did you mean ring?"),
         (&[("HERRINGBONE_LOG", "loud")], "it may be off, warn or info"),
         (&[("HERRINGBONE_IFNAME", "=l0")], "did you mean lo?"),
@@ -231,6 +232,11 @@ fn wrong_settings_are_named_with_what_was_meant() {
         assert!(stderr.contains(set[0].0) && stderr.contains(part), "{stderr}");
         assert!(stdout.contains(set[0].1), "the table is there all the same: {stdout}");
     }
+    let several =
+        [("HERRINGBONE_TRANSPORT", "tpc"), ("HERRINGBONE_SPREAD", "of"), ("HERRINGBONE_TIMEOUT_S", "-1")];
+    let (code, _, stderr) = settings(&[], &several);
+    assert_eq!((code, stderr.lines().count()), (2, 3), "{stderr}");
+    assert!(several.iter().all(|(name, _)| stderr.matches(name).count() == 1), "{stderr}");
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub(crate) fn run(
     args: &[OsString],
     out: &mut (dyn Write + Send),
 ) -> Result<Outcome, Failure> {
-    let options = &Options { collective: with_root(options)?, ..options.clone() };
+    let options = &Options { collective: with_root(options), ..options.clone() };
     if options.rig {
         return rig::run(options.mapped);
     }
@@ -114,14 +114,9 @@ fn job() -> Result<Config, Failure> {
     Ok(Config::from_env()?)
 }
 
-fn with_root(options: &Options) -> Result<Collective, Failure> {
-    match options.collective {
-        Collective::Barrier => Err(Failure::Usage {
-            problem: "a barrier moves no bytes".to_owned(),
-            hint: "measure an all_reduce of 4 bytes instead",
-        }),
-        other => Ok(Collective::from_code(other.code(), options.root).unwrap_or(other)),
-    }
+/// What to run, from or to the root.
+fn with_root(options: &Options) -> Collective {
+    Collective::from_code(options.collective.code(), options.root).unwrap_or(options.collective)
 }
 
 /// Measures every size on this rank; rank 0 prints.
@@ -193,7 +188,7 @@ mod tests {
             let mut args = vec!["--sizes", "0,8,4K,100K", "--seconds", "0.001"];
             args.extend(&case);
             let options = options(&args);
-            let options = &Options { collective: with_root(&options).unwrap(), ..options };
+            let options = &Options { collective: with_root(&options), ..options };
             let outcome =
                 ranks::threads(3, &mut Vec::new(), |communicator, out| rows(options, communicator, out));
             assert_eq!(outcome.unwrap(), Outcome::Passed, "{case:?}");

@@ -1,7 +1,7 @@
 //! Ranks on this machine: threads of this process, or processes of their own with reducers.
 
 use crate::{Failure, Outcome};
-use herringbone::Communicator;
+use herringbone::{Communicator, Config, Rendezvous};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -15,7 +15,8 @@ pub(super) fn threads(
     out: &mut (dyn Write + Send),
     each: impl Fn(&Communicator, &mut dyn Write) -> Result<Outcome, Failure> + Sync,
 ) -> Result<Outcome, Failure> {
-    let mut communicators = herringbone::local(ranks)?.into_iter();
+    let config = Config::new(0, ranks, Rendezvous::Tcp(String::new())).with_env()?;
+    let mut communicators = herringbone::local_with(config)?.into_iter();
     let first = communicators.next();
     let each = &each;
     let outcomes: Vec<Result<Outcome, Failure>> = thread::scope(|scope| {

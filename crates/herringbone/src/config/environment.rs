@@ -36,6 +36,23 @@ impl Environment {
         Self(pairs.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect())
     }
 
+    /// What is wrong with it: each setting that cannot be used by itself, or else how they do not go together.
+    pub fn problems(&self) -> Vec<Error> {
+        let alone = |setting: &Setting| {
+            let names = setting.fallbacks.iter().flat_map(|names| names.iter()).chain([&setting.name]);
+            let own = names.filter_map(|name| self.0.get_key_value(*name));
+            let environment = Self(own.map(|(name, value)| (name.clone(), value.clone())).collect());
+            Config::new(0, 1, Rendezvous::Tcp(String::new())).with_environment(&environment)?.check()
+        };
+        let each = settings::ALL.iter().map(|setting| alone(setting));
+        let problems: Vec<Error> = each.chain([settings::check(self)]).filter_map(Result::err).collect();
+        if problems.is_empty() {
+            let together = Config::from_environment(self).and_then(|config| config.check());
+            return together.err().into_iter().collect();
+        }
+        problems
+    }
+
     /// The names, in the order of the alphabet.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)

@@ -9,7 +9,16 @@ pub mod settings;
 pub use environment::{token_from_env, token_from_file};
 pub use nearest::{UnknownName, parse_algorithm};
 
-use crate::{Error, ErrorKind, Result, core::algorithm::Algorithm, rendezvous::Store, sys};
+use crate::{
+    Error, ErrorKind, Result,
+    core::{
+        algorithm::{Algorithm, Layout, Unsupported},
+        collective::Collective,
+        group::Group,
+    },
+    rendezvous::Store,
+    sys,
+};
 use interface::Interfaces;
 use settings::Bytes;
 use std::{
@@ -224,6 +233,7 @@ impl Config {
             return Err(Error::config("RANK, WORLD_SIZE", problem));
         }
         check_sizes(self.staging_bytes, self.segment_bytes)?;
+        self.check_algorithm()?;
         self.check_reducers()?;
         // Ranks that are threads of one process have no address to meet at.
         if let Rendezvous::Tcp(store) = &self.rendezvous
@@ -236,6 +246,16 @@ impl Config {
             ));
         }
         self.local_address(Ipv4Addr::LOCALHOST.into()).map(drop)
+    }
+
+    /// Whether the forced algorithm is one whatever the group.
+    fn check_algorithm(&self) -> Result<()> {
+        let Some(algorithm) = &self.algorithm else { return Ok(()) };
+        let (group, layout) = (Group::of_size(1), Layout { reducers: 1, hosts: &[0] });
+        match algorithm.schedule(Collective::AllReduce, &group, &layout) {
+            Err(reason @ Unsupported::Factor { .. }) => Err(Error::config(settings::ALGORITHM.name, reason)),
+            _ => Ok(()),
+        }
     }
 
     fn check_reducers(&self) -> Result<()> {
