@@ -3,7 +3,6 @@
 use super::{
     Engine, Event,
     endpoint::{Endpoint, Link},
-    table::Table,
 };
 use crate::{
     Error, ErrorKind,
@@ -226,9 +225,8 @@ impl Engine {
         let Some(group) = self.groups.get(&number) else { return };
         let Some(doom) = &group.doom else { return };
         let (error, ranks) = (doom.error.clone(), doom.ranks.clone());
-        let needs = |key: OpKey, ops: &Table| ops.get(key).is_some_and(|operation| operation.needs(index));
         let running: Vec<OpKey> =
-            group.running.iter().map(|(_, key)| *key).filter(|key| needs(*key, &self.ops)).collect();
+            group.running.iter().map(|(_, key)| *key).filter(|key| self.needs(*key, index)).collect();
         let queued = self.queue.iter().any(|queued| queued.id.group == number);
         if running.is_empty() && !queued {
             return;
@@ -242,6 +240,16 @@ impl Engine {
         }
         self.fail_queued(number, &error);
         self.call_for_fence(number, Cause::PeerLost { ranks });
+    }
+
+    /// Whether an operation cannot end without more of a rank.
+    pub(super) fn needs(&self, key: OpKey, index: u32) -> bool {
+        let Some(operation) = self.ops.get(key) else { return false };
+        let is_member = || {
+            let group = self.groups.get(&operation.id.group);
+            group.is_some_and(|group| group.rank_of(index).is_some())
+        };
+        operation.needs(index) || operation.is_unstable() && is_member()
     }
 
     /// A reducer is gone: operations that use it fail, everywhere.

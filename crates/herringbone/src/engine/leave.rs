@@ -77,7 +77,7 @@ impl Engine {
         if !self.has_departed(index) {
             return;
         }
-        let needs = |operation: &&Operation| operation.completion.is_some() && operation.needs(index);
+        let needs = |operation: &&Operation| operation.completion.is_some() && self.needs(key, index);
         let Some(operation) = self.ops.get(key).filter(needs) else { return };
         let (group, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
         let cause = Cause::PeerLost { ranks: vec![index] };

@@ -49,6 +49,11 @@ impl Operation {
             })
     }
 
+    /// Whether reducers have not said yet that all workers hold the whole result: until then it needs each of them.
+    pub(crate) fn is_unstable(&self) -> bool {
+        self.room.flows.iter().any(|flow| !flow.stable)
+    }
+
     /// Whether an endpoint takes part and is not done.
     pub(crate) fn involves(&self, endpoint: u32) -> bool {
         self.room

@@ -113,8 +113,8 @@ fn a_stopped_rank_is_named() {
     }
 }
 
-#[test]
-fn a_killed_reducer_is_named_and_what_needs_none_goes_on() {
+/// Two reducers, and where they listen.
+fn reducers() -> (Vec<Process>, Vec<String>) {
     let part = |rank| Part {
         what: "reducer",
         rank,
@@ -124,8 +124,31 @@ fn a_killed_reducer_is_named_and_what_needs_none_goes_on() {
         reducers: Vec::new(),
     };
     let reducers: Vec<Process> = (0..2).map(|rank| Process::start(&part(rank))).collect();
-    let addresses: Vec<String> =
-        reducers.iter().map(|reducer| reducer.hear(Duration::from_secs(20)).1).collect();
+    let addresses = reducers.iter().map(|reducer| reducer.hear(Duration::from_secs(20)).1).collect();
+    (reducers, addresses)
+}
+
+#[test]
+fn a_killed_or_stopped_rank_is_named_by_those_who_meet_it_at_reducers_only() {
+    for (victim, signal) in [(1, Signal::KILL), (3, Signal::KILL), (0, Signal::KILL), (2, Signal::STOP)] {
+        let (_reducers, addresses) = reducers();
+        let mut ranks = processes("loop", 4, Over::Reducer, &meeting_place(), &addresses);
+        std::thread::sleep(A_WHILE);
+        let victims = ranks.remove(victim);
+        let since = Instant::now();
+        victims.signal(signal);
+        let limit = if signal == Signal::STOP { 2 * AT_ONCE } else { AT_ONCE };
+        for survivor in &ranks {
+            let (heard, text) = survivor.hear(Duration::from_secs(30));
+            assert!(text.contains(&format!("rank {victim} is lost")), "{signal:?}: {text}");
+            assert!(heard.duration_since(since) < limit, "{signal:?}: {:?}", heard.duration_since(since));
+        }
+    }
+}
+
+#[test]
+fn a_killed_reducer_is_named_and_what_needs_none_goes_on() {
+    let (reducers, addresses) = reducers();
     let ranks = processes("loop", 3, Over::Reducer, &meeting_place(), &addresses);
     std::thread::sleep(A_WHILE);
     let killed = Instant::now();
