@@ -230,12 +230,15 @@ impl Engine {
         if with_reducers && self.with_reducers(self.queue[at].id.group, urgent) >= REDUCER_OPERATIONS {
             return Start::Later;
         }
-        let bytes = prepared.staging_bytes();
+        let (bytes, most) = (prepared.staging_bytes(), self.staging.most());
         match self.staging.take(bytes, part) {
             Some(memory) => Start::Now(memory, prepared),
-            None if bytes > self.staging.most() => Start::Never(Error::config(
+            None if bytes > most => Start::Never(Error::config(
                 "HERRINGBONE_STAGING_BYTES",
-                format_args!("this operation needs {bytes} bytes of staging memory; raise it on every rank"),
+                format_args!(
+                    "this operation needs {bytes} bytes, and one operation gets at most {most}, 7/8 of it; raise it \
+                     on every rank"
+                ),
             )),
             None => Start::Later,
         }
