@@ -23,7 +23,7 @@ use crate::{
     },
     node::{Node, Surroundings},
     sys::{doorbell::Bell, fork::Guarded, segment::Segment},
-    transport::shm::Layout,
+    transport::{Broken, shm::Layout},
 };
 use rustix::event::{PollFd, PollFlags, epoll};
 use std::{
@@ -335,7 +335,12 @@ impl Surroundings for OfJob {
             match event {
                 Event::Broken { endpoint, reason } => {
                     let who = format!("reducer, job {:016x}", self.number);
-                    crate::log::info(&who, format_args!("rank {endpoint} is gone: {reason}"));
+                    let what = format_args!("rank {endpoint} is gone: {reason}");
+                    match reason {
+                        Broken::Closed | Broken::Io(_) => crate::log::info(&who, what),
+                        // It hears only that its connection was closed.
+                        Broken::Corrupt | Broken::Protocol(_) => crate::log::warn(&who, what),
+                    }
                     job.connections.fetch_sub(1, Ordering::SeqCst);
                     job.node.with(|engine| engine.drop_operations_with(endpoint));
                 }

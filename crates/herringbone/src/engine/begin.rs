@@ -143,7 +143,7 @@ impl Engine {
         hash: u64,
         told: Fingerprint,
     ) -> Result<OpKey, Broken> {
-        let nonsense = |_| Broken::Protocol("an operation that makes no sense");
+        let nonsense = |_| Broken::Protocol("an operation that makes no sense here: is it another build?");
         let group_state =
             self.groups.get_mut(&group).ok_or(Broken::Protocol("a group that was not introduced"))?;
         if group_state.running.len() >= 4 * REDUCER_OPERATIONS {
