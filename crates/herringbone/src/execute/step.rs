@@ -16,7 +16,7 @@ use crate::{
     transport::{
         Outgoing, Payload,
         frame::{Body, Frame},
-        lend::lend,
+        stores::copy_for_others,
     },
 };
 use std::ops::Range;
@@ -35,7 +35,7 @@ impl Operation {
                     let bytes = self.length(*from, *form, segment);
                     let at = self.stage_at(segment) + offset;
                     self.with(*from, *form, segment, io, |span, io| {
-                        lend(span, io.staging.segment().span(at..at + bytes))
+                        copy_for_others(span, io.staging.segment().span(at..at + bytes))
                     });
                 }
                 let at = self.stage(segment) * prepared.instrs.len() + instr as usize;
@@ -291,11 +291,11 @@ impl Operation {
             }
             None => {
                 let Some(into) = span(into, sources[0].form) else { return };
-                match into.same_start(sources[0].span) {
-                    true => {}
-                    false if self.outgrows_cache => into.stream_from(sources[0].span),
-                    false => into.copy_from(sources[0].span),
+                let from = sources[0].span;
+                if into.same_start(from) {
+                    return;
                 }
+                if self.outgrows_cache { into.stream_from(from) } else { into.copy_from(from) }
             }
         };
         // A region that was taken back has no memory to find: then there is nobody to fold for.

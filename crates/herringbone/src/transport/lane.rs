@@ -3,7 +3,7 @@
 use super::{
     Broken,
     frame::{CELL_WORDS, Incoming, Next, PAYLOAD_WORD, Wanted, unpack},
-    lend::lend,
+    stores::copy_for_others,
 };
 use crate::{
     execute::cutting::EAGER_BYTES_HERE,
@@ -94,7 +94,7 @@ impl Outlet {
             None => self.ring.try_push(words),
             Some(payload) => {
                 let at = self.at + RING_BYTES + place as usize % PAYLOAD_BYTES;
-                lend(payload, self.segment.span(at..at + bytes));
+                copy_for_others(payload, self.segment.span(at..at + bytes));
                 let mut placed: [u64; PAYLOAD_WORD + 1] = std::array::from_fn(|word| words[word]);
                 placed[PAYLOAD_WORD] = at as u64;
                 self.ring.try_push(&placed)

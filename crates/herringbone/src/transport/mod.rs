@@ -6,8 +6,8 @@
 
 pub(crate) mod frame;
 mod lane;
-pub(crate) mod lend;
 pub(crate) mod shm;
+pub(crate) mod stores;
 pub(crate) mod tcp;
 
 use crate::{

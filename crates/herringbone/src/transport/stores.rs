@@ -38,7 +38,7 @@ const WARMED: u32 = 64;
 thread_local! { static STORES: Cell<Stores> = const { Cell::new(Stores::new()) } }
 
 /// Copies what another core will read.
-pub(crate) fn lend(from: Span<'_>, into: Span<'_>) {
+pub(crate) fn copy_for_others(from: Span<'_>, into: Span<'_>) {
     if from.len() < LEAST_BYTES {
         return into.copy_from(from);
     }
@@ -164,11 +164,11 @@ mod tests {
     fn each_way_copies() {
         for bytes in [0, 1, LEAST_BYTES - 1, LEAST_BYTES, 5_000, 70_001] {
             for slow in [false, true] {
-                STORES.set(Stores { streamed: if slow { 3 } else { 0 }, ..Stores::new() });
+                STORES.set(Stores { streamed: if slow { 3 } else { 0 }, untimed: 0, ..Stores::new() });
                 for round in 0..5 {
                     let mut from: Vec<u8> = (0..bytes).map(|at| (at * 7 + round) as u8).collect();
                     let mut into = vec![0; bytes];
-                    lend(Span::of(&mut from), Span::of(&mut into));
+                    copy_for_others(Span::of(&mut from), Span::of(&mut into));
                     assert_eq!(from, into);
                 }
             }
