@@ -100,7 +100,8 @@ class Communicator:
 
         Raises:
             UnsupportedError: the engine does not fold this type.
-            ValueError: an array is read-only or not C-contiguous, or they do not fit each other.
+            ValueError: an array is read-only or not C-contiguous, or they do not fit each other, or ``op`` is no name.
+            TypeError: something else stands where an array or the name ``op`` belongs.
             HerringboneError: the collective failed.
         """
         dtype = fold_type("all_reduce", array, op)
