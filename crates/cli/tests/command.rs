@@ -112,15 +112,26 @@ fn bench_without_a_job_says_how_to_get_one() {
     assert!(stderr.contains("--processes 4"), "{stderr}");
 }
 
-/// The contract of the comparison rigs, as a program that is not ours would check it.
+/// The contract of the comparison rigs, as a program that is not ours would check it: for the sum of f32 that it names,
+/// and for what the options name in its place.
 #[test]
 fn bench_fulfils_the_rigs_contract() {
-    let folder = std::env::temp_dir().join(format!("herringbone-rig-{}", std::process::id()));
+    for (name, args) in [
+        ("plain", &[][..]),
+        ("mapped", &["--mapped"]),
+        ("scattered", &["--collective", "reduce_scatter", "--dtype", "bf16"]),
+    ] {
+        check_rig(name, args);
+    }
+}
+
+fn check_rig(name: &str, args: &[&str]) {
+    let folder = std::env::temp_dir().join(format!("herringbone-rig-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let ranks: Vec<Running> = (0..2)
         .map(|rank| {
-            let mut command = herringbone(&["bench", "--rig"]);
+            let mut command = herringbone(&[&["bench", "--rig"], args].concat());
             command.envs([("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]);
             command.envs([("BENCH_SIZES", "4,4096"), ("BENCH_BUDGET_S", "0.01"), ("BENCH_EXTRA_HOSTS", "")]);
             Running(command.env("RANK", rank.to_string()).env("BENCH_OUT", &folder).spawn().unwrap())

@@ -113,6 +113,17 @@ impl Row {
     }
 }
 
+/// Whether the input's memory can take the result.
+pub(super) fn has_place(collective: Collective) -> bool {
+    matches!(collective, Collective::AllReduce | Collective::Broadcast { .. })
+}
+
+/// What a rig's loop gave on one rank.
+pub(super) struct Run {
+    pub(super) timing: Timing,
+    pub(super) wrong: u64,
+}
+
 /// One size of one collective.
 pub(super) struct Case<'a, T> {
     communicator: &'a Communicator,
@@ -148,36 +159,48 @@ impl<'a, T: Sample> Case<'a, T> {
     /// Checks and times each placement that the collective has.
     pub(super) fn row(&self, budget: Duration) -> Result<Row, Failure> {
         let apart = !matches!(self.collective, Collective::Broadcast { .. });
-        let within = !matches!(
-            self.collective,
-            Collective::ReduceScatter | Collective::AllGather | Collective::Reduce { .. }
-        );
         Ok(Row {
             bytes: self.input.max(self.output) * size_of::<T>(),
             count: self.count,
-            out_of_place: if apart { Some(self.out_of_place(budget)?) } else { None },
-            in_place: if within { Some(self.in_place(budget)?) } else { None },
+            out_of_place: if apart { Some(self.agree(&self.out_of_place(budget)?)?) } else { None },
+            in_place: if has_place(self.collective) {
+                let mut buffer = Pages::new(self.input);
+                Some(self.agree(&self.in_place(buffer.get(), budget)?)?)
+            } else {
+                None
+            },
         })
     }
 
-    fn out_of_place(&self, budget: Duration) -> Result<Column, Failure> {
+    /// Checks and times the placement that costs least: in place, if the collective has that, else out of place.
+    /// `mapped`: in place, in memory that all ranks of a host map.
+    pub(super) fn one(&self, mapped: bool, budget: Duration) -> Result<Run, Failure> {
+        if !has_place(self.collective) {
+            self.out_of_place(budget)
+        } else if mapped {
+            self.in_place(&mut self.communicator.allocate(self.input)?, budget)
+        } else {
+            self.in_place(Pages::new(self.input).get(), budget)
+        }
+    }
+
+    fn out_of_place(&self, budget: Duration) -> Result<Run, Failure> {
         let (mut input, mut output) = (Pages::new(self.input), Pages::new(self.output));
         self.pattern.fill(input.get(), self.communicator.rank(), self.first(self.input));
         self.apart(input.get(), output.get())?;
         let wrong = self.wrong(output.get());
         input.get().fill(T::default());
         let timing = time(self.communicator, budget, || self.apart(input.get(), output.get()))?;
-        self.agree(&timing, wrong)
+        Ok(Run { timing, wrong })
     }
 
-    fn in_place(&self, budget: Duration) -> Result<Column, Failure> {
-        let mut buffer = Pages::new(self.input);
-        self.pattern.fill(buffer.get(), self.communicator.rank(), 0);
-        self.within(buffer.get())?;
-        let wrong = self.wrong(buffer.get());
-        buffer.get().fill(T::default());
-        let timing = time(self.communicator, budget, || self.within(buffer.get()))?;
-        self.agree(&timing, wrong)
+    fn in_place(&self, buffer: &mut [T], budget: Duration) -> Result<Run, Failure> {
+        self.pattern.fill(buffer, self.communicator.rank(), 0);
+        self.within(buffer)?;
+        let wrong = self.wrong(buffer);
+        buffer.fill(T::default());
+        let timing = time(self.communicator, budget, || self.within(buffer))?;
+        Ok(Run { timing, wrong })
     }
 
     fn apart(&self, input: &[T], output: &mut [T]) -> Result<(), Failure> {
@@ -217,10 +240,10 @@ impl<'a, T: Sample> Case<'a, T> {
     }
 
     /// The mean time and the sum of wrong elements, over all ranks.
-    fn agree(&self, timing: &Timing, wrong: u64) -> Result<Column, Failure> {
-        let mut seconds = [timing.mean().as_secs_f64()];
+    fn agree(&self, run: &Run) -> Result<Column, Failure> {
+        let mut seconds = [run.timing.mean().as_secs_f64()];
         self.communicator.all_reduce(&mut seconds, ReduceOp::Average)?;
-        let mut all_wrong = [wrong as i64];
+        let mut all_wrong = [run.wrong as i64];
         self.communicator.all_reduce(&mut all_wrong, ReduceOp::Sum)?;
         Ok(Column { seconds: seconds[0], wrong: all_wrong[0] as u64 })
     }

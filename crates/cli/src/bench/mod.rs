@@ -53,8 +53,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "M", requires = "processes", conflicts_with_all = ["local", "rig"], value_parser = clap::value_parser!(u32).range(1..=256))]
     reducers: Option<u32>,
     /// Fulfil the contract of the comparison rigs: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, BENCH_SIZES,
-    /// BENCH_BUDGET_S, BENCH_OUT, and a reducer at port 7070 of each of BENCH_EXTRA_HOSTS
-    #[arg(long)]
+    /// BENCH_BUDGET_S, BENCH_OUT, and a reducer at port 7070 of each of BENCH_EXTRA_HOSTS. In place where the collective
+    /// can be; the clock and the sizes are the rig's
+    #[arg(long, conflicts_with_all = ["sizes", "seconds", "json"])]
     rig: bool,
     /// With --rig: buffers in memory that all ranks of a host map, as from Communicator::allocate
     #[arg(long, requires = "rig", conflicts_with_all = ["local", "processes"])]
@@ -62,6 +63,22 @@ pub(crate) struct Options {
     /// Started by --processes: ends with its parent
     #[arg(long, hide = true)]
     child: bool,
+}
+
+/// Calls a function that is generic over the element type with the type that is named at run time.
+macro_rules! with_type {
+    ($dtype:expr, $($function:ident)::+($($argument:expr),*)) => {
+        match $dtype {
+            DType::F32 => $($function)::+::<f32>($($argument),*),
+            DType::F64 => $($function)::+::<f64>($($argument),*),
+            DType::F16 => $($function)::+::<f16>($($argument),*),
+            DType::Bf16 => $($function)::+::<bf16>($($argument),*),
+            DType::I8 => $($function)::+::<i8>($($argument),*),
+            DType::U8 => $($function)::+::<u8>($($argument),*),
+            DType::I32 => $($function)::+::<i32>($($argument),*),
+            DType::I64 => $($function)::+::<i64>($($argument),*),
+        }
+    };
 }
 
 /// The collectives that can be timed.
@@ -89,7 +106,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Failure> {
     let options = &Options { collective: with_root(options), ..options.clone() };
     if options.rig {
-        return rig::run(options.mapped);
+        return with_type!(options.dtype, rig::run(options));
     }
     if let Some(ranks) = options.local {
         return ranks::threads(ranks, out, |communicator, out| rows(options, communicator, out));
@@ -121,16 +138,7 @@ fn with_root(options: &Options) -> Collective {
 
 /// Measures every size on this rank; rank 0 prints.
 fn rows(options: &Options, communicator: &Communicator, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    match options.dtype {
-        DType::F32 => rows_of::<f32>(options, communicator, out),
-        DType::F64 => rows_of::<f64>(options, communicator, out),
-        DType::F16 => rows_of::<f16>(options, communicator, out),
-        DType::Bf16 => rows_of::<bf16>(options, communicator, out),
-        DType::I8 => rows_of::<i8>(options, communicator, out),
-        DType::U8 => rows_of::<u8>(options, communicator, out),
-        DType::I32 => rows_of::<i32>(options, communicator, out),
-        DType::I64 => rows_of::<i64>(options, communicator, out),
-    }
+    with_type!(options.dtype, rows_of(options, communicator, out))
 }
 
 fn rows_of<T: Sample>(

@@ -1,37 +1,46 @@
 //! `--rig`: the loop that all programs in the comparison rigs share, so that their numbers can stand side by side.
 //!
 //! In: `BENCH_SIZES` (bytes), `BENCH_BUDGET_S` (seconds per size), `BENCH_OUT` (a folder), `BENCH_EXTRA_HOSTS` (hosts
-//! with a reducer at port 7070), and the job. For each size an f32 sum in place of `(rank+1) * (i%17 + 1)`, checked in
-//! full, then the timed loop on zeroes. Out: `BENCH_OUT/r<rank>.jsonl`, one object per size.
+//! with a reducer at port 7070), and the job. For each size an f32 sum in place of `(rank+1) * (i%17 + 1)`, or what the
+//! options name instead, checked in full, then the timed loop on zeroes. Out: `BENCH_OUT/r<rank>.jsonl`, one object per
+//! size.
 
-use super::measure::{Pages, time};
+use super::measure::{Case, Run, has_place};
+use super::{Options, sample::Sample};
 use crate::{Failure, Outcome};
-use herringbone::{Communicator, Config, ReduceOp};
+use herringbone::{Communicator, Config};
 use serde_json::json;
 use std::{env, fs::File, io::Write, path::PathBuf, time::Duration};
 
 const REDUCER_PORT: u16 = 7070;
 
-/// `mapped`: with buffers that all ranks of a host map.
-pub(super) fn run(mapped: bool) -> Result<Outcome, Failure> {
+/// Runs the loop on this rank, with elements of type `T`.
+pub(super) fn run<T: Sample>(options: &Options) -> Result<Outcome, Failure> {
+    if options.mapped && !has_place(options.collective) {
+        return Err(Failure::Usage {
+            problem: format!(
+                "--mapped is for collectives in place, and {} is not",
+                options.collective.name()
+            ),
+            hint: "leave --mapped out, or run all_reduce or broadcast",
+        });
+    }
     let communicator = Communicator::connect(config()?)?;
     let budget = Duration::from_secs_f64(setting("BENCH_BUDGET_S", 0.5)?);
     let folder = env::var_os("BENCH_OUT").map_or(PathBuf::from("."), PathBuf::from);
     let path = folder.join(format!("r{}.jsonl", communicator.rank()));
     let mut out =
         File::create(&path).map_err(Failure::system(format!("cannot create {}", path.display())))?;
-    let mut all = true;
+    let mut wrong = 0;
     for bytes in sizes()? {
-        let (line, ok) = if mapped {
-            one(&communicator, &mut communicator.allocate(bytes / size_of::<f32>())?, budget)?
-        } else {
-            one(&communicator, Pages::<f32>::new(bytes / size_of::<f32>()).get(), budget)?
-        };
-        all &= ok;
-        writeln!(out, "{line}").map_err(Failure::system(format!("cannot write {}", path.display())))?;
+        let case = Case::<T>::new(&communicator, options.collective, options.op, bytes);
+        let run = case.one(options.mapped, budget)?;
+        wrong += run.wrong;
+        writeln!(out, "{}", line(bytes, &run))
+            .map_err(Failure::system(format!("cannot write {}", path.display())))?;
     }
     communicator.barrier()?;
-    Ok(Outcome::passed_if(all))
+    Ok(Outcome::passed_if(wrong == 0))
 }
 
 fn config() -> Result<Config, Failure> {
@@ -62,19 +71,11 @@ fn parsed<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, Failure> {
     })
 }
 
-/// One line of the result, and whether the checked result was right.
-fn one(communicator: &Communicator, buffer: &mut [f32], budget: Duration) -> Result<(String, bool), Failure> {
-    let (rank, ranks) = (communicator.rank() as usize, communicator.size() as usize);
-    for (index, element) in buffer.iter_mut().enumerate() {
-        *element = ((rank + 1) * (index % 17 + 1)) as f32;
-    }
-    communicator.all_reduce(buffer, ReduceOp::Sum)?;
-    let sum = (ranks * (ranks + 1) / 2) as f32;
-    let ok = buffer.iter().enumerate().all(|(index, element)| *element == sum * (index % 17 + 1) as f32);
-    buffer.fill(0.0);
-    let timing = time(communicator, budget, || Ok(communicator.all_reduce(buffer, ReduceOp::Sum)?))?;
-    let line = json!({
-        "bytes": size_of_val(buffer),
+/// One line of the result, for the size that was asked for.
+fn line(bytes: usize, run: &Run) -> serde_json::Value {
+    let timing = &run.timing;
+    json!({
+        "bytes": bytes,
         "iters": timing.each.len(),
         "wall_s": timing.wall.as_secs_f64(),
         "cpu_s": timing.cpu.as_secs_f64(),
@@ -82,7 +83,6 @@ fn one(communicator: &Communicator, buffer: &mut [f32], budget: Duration) -> Res
         "p10_s": timing.quantile(1).as_secs_f64(),
         "p90_s": timing.quantile(9).as_secs_f64(),
         "max_s": timing.quantile(10).as_secs_f64(),
-        "ok": ok,
-    });
-    Ok((line.to_string(), ok))
+        "ok": run.wrong == 0,
+    })
 }

@@ -62,15 +62,18 @@ impl Pattern {
     /// After how many elements values repeat.
     fn period(self) -> usize {
         match self.op {
+            ReduceOp::Sum => 17,
             ReduceOp::Product => self.ranks as usize,
             _ => 61,
         }
     }
 
-    /// What `rank` puts in at `index`. Every rank's part shows in some element: whoever is left out is noticed.
+    /// What `rank` puts in at `index`. Every rank's part shows in some element: whoever is left out is noticed. For sums
+    /// it is what the comparison rigs ask for, (rank + 1) * (index % 17 + 1), as long as the half types hold it exactly.
     fn value(self, rank: u32, index: usize) -> i64 {
         let at = (index + rank as usize) % self.period();
         match self.op {
+            ReduceOp::Sum => i64::from(rank % 15 + 1) * (index % 17 + 1) as i64,
             ReduceOp::Product => {
                 if at == 0 {
                     3
