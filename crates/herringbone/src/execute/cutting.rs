@@ -33,7 +33,10 @@ const LINKS: Cutting =
     Cutting { segment: Size::Part(16), message: 16 << 10..256 << 10, in_flight: 8 << 20, depth: 8 };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
-    Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 640 << 10, depth: 10 };
+    Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 1536 << 10, depth: 10 };
+/// Through fewer reducers than there are workers: what is in flight stands in line before the reducers' links, and a
+/// switch port that overflows loses it.
+const CROWDED: Cutting = Cutting { in_flight: 640 << 10, ..SERVED };
 
 /// The smallest and the largest messages that a user's wish for a segment can lead to.
 const LEAST_MESSAGE: usize = 4 << 10;
@@ -66,7 +69,9 @@ enum Size {
 pub(crate) enum Medium {
     Memory,
     Links,
+    /// At least as many reducers as workers.
     Reducers,
+    FewReducers,
 }
 
 /// How an operation is cut.
@@ -85,7 +90,7 @@ pub(super) struct Segmentation {
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
-    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots}")
+    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots}")
 }
 
 /// The largest eager message.
@@ -99,6 +104,7 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium) -
         Medium::Memory => MEMORY,
         Medium::Links => LINKS,
         Medium::Reducers => SERVED,
+        Medium::FewReducers => CROWDED,
     };
     let width = call.width(Form::Acc).max(call.width(Form::Plain));
     let chunks = cut.chunks() as usize;
@@ -121,7 +127,7 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium) -
     let depth = ((cutting.in_flight / bytes).min(cutting.depth as usize) as u32).max(LEAST_DEPTH);
     let lead = match medium {
         Medium::Memory => (COPIED / bytes).clamp(LEAST_LEAD, depth as usize) as u32,
-        Medium::Links | Medium::Reducers => depth,
+        Medium::Links | Medium::Reducers | Medium::FewReducers => depth,
     };
     let segments = segments as u32;
     Segmentation { elements, segments, depth, lead: lead.min(segments) }
@@ -171,9 +177,15 @@ mod tests {
 
     #[test]
     fn over_links_every_rank_uses_its_window() {
-        for medium in [Medium::Links, Medium::Reducers] {
+        for medium in [Medium::Links, Medium::Reducers, Medium::FewReducers] {
             let cut = cut(4, 5 << 20, 0, medium);
             assert_eq!(cut.lead, cut.depth);
         }
+    }
+
+    #[test]
+    fn fewer_reducers_than_workers_have_less_in_line_before_them() {
+        let depth = |medium| cut(3, 25 << 20, 0, medium).depth;
+        assert!(depth(Medium::FewReducers) < depth(Medium::Reducers));
     }
 }

@@ -228,6 +228,7 @@ pub(crate) fn prepare(
 ) -> Prepared {
     let cut = schedule.cut();
     let medium = match (schedule.reducers() > 0, sizing.shared) {
+        (true, _) if schedule.reducers() < schedule.workers() => Medium::FewReducers,
         (true, _) => Medium::Reducers,
         (false, true) => Medium::Memory,
         (false, false) => Medium::Links,
