@@ -1,6 +1,7 @@
 //! CRC-32C of raw memory that others may write meanwhile: without a copy, where the CPU has the instructions.
 //!
-//! A block is cut in two. Its front is folded by carry-less multiplication, in four lanes of 16 bytes; its back goes
+//! With wide vectors (AVX-512 and VPCLMULQDQ) all is folded by carry-less multiplication, in sixteen lanes of 16 bytes that
+//! lie side by side. Without, a block is cut in two. Its front is folded by carry-less multiplication, in four lanes of 16 bytes; its back goes
 //! through the CRC instruction in three streams, as many as hide its latency. The two use different units of the CPU, so
 //! both together take hardly longer than one of them. What each part comes to is then multiplied by the power of x that
 //! the bytes behind it stand for, and all are added up. The CPU's own prefetcher does not see through four streams that
@@ -17,6 +18,8 @@ const LANES: usize = 64;
 const STREAM: usize = 24;
 const ROUND: usize = LANES + 3 * STREAM;
 const CACHE_LINE: usize = 64;
+/// Bytes per round of wide vectors.
+const WIDE: usize = 4 * CACHE_LINE;
 /// Rounds of a block: many, so that joining costs little, and for what is left a few.
 const MANY: usize = 32;
 const FEW: usize = 4;
@@ -24,20 +27,28 @@ const FEW: usize = 4;
 /// The checksum, or `None` if this CPU lacks the instructions.
 pub(crate) fn crc32c(bytes: Span<'_>) -> Option<u32> {
     let able = is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq");
+    let (mut crc, mut rest) = (u64::from(!0u32), bytes);
+    let rounds = bytes.len() / WIDE;
+    if rounds > 0 && able && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq") {
+        // SAFETY: the CPU has all four features, and so many bytes, one round at the least, can be read.
+        crc = unsafe { wide_rounds(bytes.as_ptr(), rounds, crc) };
+        rest = bytes.slice(rounds * WIDE..bytes.len());
+    }
     // SAFETY: the CPU has both features.
-    able.then(|| unsafe { checksum(bytes) })
+    able.then(|| unsafe { checksum(rest, crc) })
 }
 
+/// The checksum of all bytes up to the last of `bytes`, if `crc` is that of those before, not yet inverted.
 #[target_feature(enable = "sse4.2,pclmulqdq")]
-fn checksum(bytes: Span<'_>) -> u32 {
-    let mut crc = u64::from(!0u32);
-    let (mut next, mut rest) = (bytes, bytes);
+fn checksum(bytes: Span<'_>, mut crc: u64) -> u32 {
+    let (mut next, mut left) = (bytes.as_ptr(), bytes.len());
     let mut take = |len: usize| {
-        let enough = rest.len() >= len;
+        let from = next;
+        let enough = left >= len;
         if enough {
-            (next, rest) = rest.split(len);
+            (next, left) = (from.wrapping_add(len), left - len);
         }
-        enough.then(|| next.as_ptr())
+        enough.then_some(from)
     };
     while let Some(from) = take(MANY * ROUND) {
         // SAFETY: `from` is the start of as many bytes as a block of so many rounds has.
@@ -103,6 +114,46 @@ unsafe fn block<const ROUNDS: usize>(from: *const u8, crc: u64) -> u64 {
     }
 }
 
+/// Appends rounds of wide vectors to a checksum.
+///
+/// # Safety
+/// `rounds * WIDE` bytes can be read at `from`; they are not none.
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
+unsafe fn wide_rounds(from: *const u8, rounds: usize, crc: u64) -> u64 {
+    let (far, near) = const { (lane_power(8 * WIDE), lane_power(8 * CACHE_LINE)) };
+    let powers = |(low, high)| _mm512_broadcast_i32x4(_mm_set_epi64x(high, low));
+    let (far, near) = (powers(far), powers(near));
+    // SAFETY: `at` is below `rounds * WIDE`.
+    let load = |at: usize| unsafe { _mm512_loadu_si512(from.add(at).cast()) };
+    let mut lanes = [0, 1, 2, 3].map(|line| load(line * CACHE_LINE));
+    lanes[0] = _mm512_xor_si512(lanes[0], _mm512_zextsi128_si512(_mm_cvtsi64_si128(crc as i64)));
+    for round in 1..rounds {
+        for (line, folded) in lanes.iter_mut().enumerate() {
+            *folded = fold_wide(*folded, far, load(round * WIDE + line * CACHE_LINE));
+        }
+    }
+    let [first, second, third, fourth] = lanes;
+    let line = fold_wide(fold_wide(fold_wide(first, near, second), near, third), near, fourth);
+    let near = const { lane_power(8 * 16) };
+    let near = _mm_set_epi64x(near.1, near.0);
+    let mut last = _mm512_extracti32x4_epi32::<0>(line);
+    last = fold(last, near, _mm512_extracti32x4_epi32::<1>(line));
+    last = fold(last, near, _mm512_extracti32x4_epi32::<2>(line));
+    last = fold(last, near, _mm512_extracti32x4_epi32::<3>(line));
+    let (low, high) = (_mm_cvtsi128_si64(last) as u64, _mm_extract_epi64::<1>(last) as u64);
+    _mm_crc32_u64(_mm_crc32_u64(0, low), high)
+}
+
+/// [`fold`] of four lanes.
+#[inline]
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+fn fold_wide(lanes: __m512i, powers: __m512i, next: __m512i) -> __m512i {
+    const XOR_OF_THREE: i32 = 0x96;
+    let low = _mm512_clmulepi64_epi128::<0x00>(lanes, powers);
+    let high = _mm512_clmulepi64_epi128::<0x11>(lanes, powers);
+    _mm512_ternarylogic_epi64::<XOR_OF_THREE>(low, high, next)
+}
+
 /// Moves a lane's bytes up by as far as `powers` say, and adds what lies there.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
@@ -158,6 +209,9 @@ mod tests {
             let bytes = &bytes[offset..offset + len];
             let Some(checksum) = crc32c(Span::of_shared(bytes)) else { return };
             assert_eq!(checksum, definition(bytes), "{len} bytes at {offset}");
+            // SAFETY: there was a checksum, so the CPU has the features.
+            let narrow = unsafe { super::checksum(Span::of_shared(bytes), u64::from(!0u32)) };
+            assert_eq!(narrow, checksum, "{len} bytes at {offset}, without wide vectors");
         }
     }
 
