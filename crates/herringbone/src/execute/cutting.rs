@@ -30,13 +30,13 @@ const COPIED: usize = 1 << 20;
 const LEAST_LEAD: usize = 2;
 /// Between workers over links: all links are busy from the first message to the last, so messages can be large.
 const LINKS: Cutting =
-    Cutting { segment: Size::Part(16), message: 16 << 10..256 << 10, in_flight: 8 << 20, depth: 8 };
+    Cutting { segment: Size::Part(16), message: 16 << 10..512 << 10, in_flight: 8 << 20, depth: 8 };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
     Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 1536 << 10, depth: 10 };
 /// Through fewer reducers than there are workers: what is in flight stands in line before the reducers' links, and a
 /// switch port that overflows loses it.
-const CROWDED: Cutting = Cutting { in_flight: 640 << 10, ..SERVED };
+const CROWDED: Cutting = Cutting { in_flight: 960 << 10, ..SERVED };
 
 /// The smallest and the largest messages that a user's wish for a segment can lead to.
 const LEAST_MESSAGE: usize = 4 << 10;
@@ -114,8 +114,10 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium) -
         Size::Of(bytes) => bytes / chunks,
         Size::Part(of) => longest * width / of,
     };
+    // As large as the least depth lets them be within what may be in flight.
+    let largest = (cutting.in_flight / LEAST_DEPTH as usize / chunks).min(cutting.message.end);
     let message = match wish {
-        0 => part.clamp(cutting.message.start, cutting.message.end),
+        0 => part.min(largest).max(cutting.message.start),
         bytes => (bytes / chunks).clamp(LEAST_MESSAGE, MOST_MESSAGE),
     };
     let grain = (GRAIN / width).max(1);
@@ -180,6 +182,24 @@ mod tests {
         for medium in [Medium::Links, Medium::Reducers, Medium::FewReducers] {
             let cut = cut(4, 5 << 20, 0, medium);
             assert_eq!(cut.lead, cut.depth);
+        }
+    }
+
+    #[test]
+    fn what_is_in_flight_is_limited_unless_messages_would_be_tiny() {
+        for (medium, cutting) in [
+            (Medium::Memory, MEMORY),
+            (Medium::Links, LINKS),
+            (Medium::Reducers, SERVED),
+            (Medium::FewReducers, CROWDED),
+        ] {
+            for chunks in [1, 3, 5, 8, 12, 64] {
+                let cut = cut(chunks, 256 << 20, 0, medium);
+                let message = cut.elements * 4;
+                let in_flight = message * chunks as usize * cut.depth as usize;
+                let tiny = message <= cutting.message.start;
+                assert!(in_flight <= cutting.in_flight || tiny, "{medium:?} {chunks}: {cut:?}");
+            }
         }
     }
 
