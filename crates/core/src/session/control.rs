@@ -164,6 +164,8 @@ pub struct Report {
     pub generation: u32,
     /// The sequence number of the member's next operation: how many it has issued.
     pub next: u64,
+    /// Calls below this number have to fail, so that the member learns of it in one that takes its number.
+    pub below: u64,
     /// The member's last operations up to the disputed one, ascending, at most [`REPORTED`].
     pub recent: Vec<Fingerprint>,
 }
@@ -382,16 +384,18 @@ impl Report {
         to.u32(self.group);
         to.u32(self.generation);
         to.u64(self.next);
+        to.u64(self.below);
         to.list("a list of operations", &self.recent, Writer::fingerprint);
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (group, generation, next) = (from.u32()?, from.u32()?, from.u64()?);
+        let (group, generation) = (from.u32()?, from.u32()?);
+        let (next, below) = (from.u64()?, from.u64()?);
         let recent = from.list(Reader::fingerprint)?;
         if recent.len() > REPORTED {
             return Err(Malformed("it lists too many operations"));
         }
-        Ok(Self { group, generation, next, recent })
+        Ok(Self { group, generation, next, below, recent })
     }
 }
 

@@ -123,8 +123,10 @@ fn any_message() -> impl Strategy<Value = Message> {
             generation,
             cause
         }),
-        (place(), any::<u64>(), vec(any_fingerprint(), 0..32)).prop_map(
-            |((group, generation), next, recent)| Message::Report(Report { group, generation, next, recent })
+        (place(), any::<(u64, u64)>(), vec(any_fingerprint(), 0..32)).prop_map(
+            |((group, generation), (next, below), recent)| {
+                Message::Report(Report { group, generation, next, below, recent })
+            }
         ),
         (place(), any::<u64>(), any_cause()).prop_map(|((group, generation), next, cause)| {
             Message::Decide(Decision { group, generation, next, cause })

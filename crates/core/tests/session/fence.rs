@@ -83,12 +83,13 @@ fn corrupt() -> Cause {
     Cause::Corrupt { from: 0, to: 1 }
 }
 
-/// Fences and settles the member's generation.
+/// Fences and settles the member's generation, with `next` from the other members' reports.
 fn settle(member: &mut Member, next: u64, cause: Cause) -> Option<bool> {
     let generation = member.generation();
     let fence = Message::Fence { group: GROUP, generation, cause: cause.clone() };
-    assert!(matches!(member.receive(&fence), Action::Send(Message::Report(_))));
+    let Action::Send(Message::Report(report)) = member.receive(&fence) else { panic!("it reports") };
     assert_eq!(member.receive(&fence), Action::Nothing, "a member reports once");
+    let next = next.max(report.below);
     let decision = Decision { group: GROUP, generation, next, cause };
     match member.receive(&Message::Decide(decision)) {
         Action::Settled(settled) => {
@@ -163,17 +164,17 @@ fn an_older_operation_is_not_counted_again() {
     member.complete(2);
     member.fail(0);
     assert_eq!(settle(&mut member, 3, corrupt()), Some(false));
-    assert_eq!(failure(&mut member), (None, corrupt()));
+    assert_eq!(failure(&mut member), (Some(3), corrupt()));
 }
 
 #[test]
-fn whoever_had_finished_hears_of_it_once_and_without_a_number() {
+fn whoever_had_finished_hears_of_it_in_its_next_operation() {
     let mut member = member(1);
     issue(&mut member, 2);
     (0..2).for_each(|sequence| member.complete(sequence));
     assert_eq!(settle(&mut member, 2, corrupt()), Some(false));
-    assert_eq!(failure(&mut member), (None, corrupt()));
-    assert_eq!(issue(&mut member, 1).fingerprint.sequence, 2);
+    assert_eq!(failure(&mut member), (Some(2), corrupt()));
+    assert_eq!(issue(&mut member, 1).fingerprint.sequence, 3);
 }
 
 #[test]
@@ -187,7 +188,7 @@ fn what_a_failed_call_has_reported_is_not_repeated() {
     assert_eq!(issue(&mut member, 1).fingerprint.sequence, 2);
     member.complete(2);
     assert_eq!(settle(&mut member, 3, corrupt()), Some(false), "it was reported in the generation before");
-    assert_eq!(failure(&mut member), (None, corrupt()));
+    assert_eq!(failure(&mut member), (Some(3), corrupt()));
 }
 
 #[test]
@@ -196,13 +197,13 @@ fn news_come_in_their_order() {
     issue(&mut member, 1);
     member.complete(0);
     settle(&mut member, 1, Cause::Corrupt { from: 0, to: 2 });
-    settle(&mut member, 3, Cause::Corrupt { from: 2, to: 0 });
-    settle(&mut member, 3, corrupt());
-    assert_eq!(failure(&mut member), (None, Cause::Corrupt { from: 0, to: 2 }));
-    assert_eq!(failure(&mut member), (Some(1), Cause::Corrupt { from: 2, to: 0 }));
+    settle(&mut member, 4, Cause::Corrupt { from: 2, to: 0 });
+    settle(&mut member, 4, corrupt());
+    assert_eq!(failure(&mut member), (Some(1), Cause::Corrupt { from: 0, to: 2 }));
     assert_eq!(failure(&mut member), (Some(2), Cause::Corrupt { from: 2, to: 0 }));
-    assert_eq!(failure(&mut member), (None, corrupt()));
-    assert_eq!(issue(&mut member, 1).fingerprint.sequence, 3);
+    assert_eq!(failure(&mut member), (Some(3), Cause::Corrupt { from: 2, to: 0 }));
+    assert_eq!(failure(&mut member), (Some(4), corrupt()));
+    assert_eq!(issue(&mut member, 1).fingerprint.sequence, 5);
 }
 
 /// A member that never calls does not collect causes for ever.
@@ -286,7 +287,7 @@ fn dispute(members: &[u32], cause: Cause) -> Message {
 }
 
 fn report(next: u64, recent: Vec<Fingerprint>) -> Message {
-    Message::Report(Report { group: GROUP, generation: 0, next, recent })
+    Message::Report(Report { group: GROUP, generation: 0, next, below: next, recent })
 }
 
 fn targets(sent: &[Directed]) -> Vec<u32> {
@@ -317,6 +318,17 @@ fn the_hub_fences_once_and_decides_when_all_have_reported() {
     assert_eq!(decision, Decision { group: GROUP, generation: 0, next: 9, cause: corrupt() });
     assert!(hub.receive(2, dispute(&[1, 2, 3], corrupt())).is_empty(), "that generation is over");
     assert!(hub.receive(2, report(9, vec![])).is_empty());
+}
+
+/// Else its next call would be the others' second next one.
+#[test]
+fn the_hub_lets_an_operation_fail_on_whoever_had_finished() {
+    let mut hub = Hub::new();
+    hub.receive(2, dispute(&[1, 2], corrupt()));
+    hub.receive(2, report(7, vec![]));
+    let finished = Report { group: GROUP, generation: 0, next: 7, below: 8, recent: vec![] };
+    let (_, decision) = decided(&hub.receive(1, Message::Report(finished)));
+    assert_eq!(decision.next, 8);
 }
 
 #[test]

@@ -162,7 +162,7 @@ impl Group {
         };
         let (lost, live): (Vec<Rank>, Vec<Rank>) = self.members.iter().partition(|rank| dead.contains(rank));
         let cause = if lost.is_empty() { explain(cause, &reports) } else { Cause::PeerLost { ranks: lost } };
-        let next = reports.values().map(|report| report.next).max().unwrap_or_default();
+        let next = reports.values().map(|report| report.next.max(report.below)).max().unwrap_or_default();
         let decision = Decision { group: number, generation: self.generation, next, cause };
         self.generation += 1;
         self.waiting.clear();

@@ -69,8 +69,6 @@ struct Debt {
     /// Calls below this number fail.
     below: u64,
     cause: Arc<Cause>,
-    /// Whether any call has failed for it.
-    told: bool,
 }
 
 /// An operation that may begin.
@@ -96,7 +94,7 @@ pub enum NotIssued {
 /// A call that failed because of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// The number that it took; `None` if it only brought the news and took none.
+    /// The number that it took; `None` if the group is over at this member.
     pub sequence: Option<u64>,
     /// Why.
     pub cause: Arc<Cause>,
@@ -206,19 +204,11 @@ impl Member {
     }
 
     fn pay_debt(&mut self) -> Option<Failed> {
-        while let Some(debt) = self.debts.front_mut() {
-            if self.next < debt.below {
-                debt.told = true;
-                let sequence = Some(self.next);
-                self.next += 1;
-                return Some(Failed { sequence, cause: debt.cause.clone() });
-            }
-            let Debt { told, cause, .. } = self.debts.pop_front()?;
-            if !told {
-                return Some(Failed { sequence: None, cause });
-            }
-        }
-        None
+        self.debts.retain(|debt| self.next < debt.below);
+        let cause = self.debts.front()?.cause.clone();
+        let sequence = Some(self.next);
+        self.next += 1;
+        Some(Failed { sequence, cause })
     }
 
     /// An operation has succeeded, and its caller can know.
@@ -321,7 +311,10 @@ impl Member {
         let start = end.saturating_sub(REPORTED as u64);
         let recent = (start..end).filter_map(|sequence| self.issued(sequence).copied()).collect();
         let Self { group, generation, next, .. } = *self;
-        Action::Send(Message::Report(Report { group, generation, next, recent }))
+        let after_debts = self.debts.back().map_or(next, |debt| debt.below.max(next));
+        let learns_later = self.open == 0 && !self.told;
+        let below = after_debts.saturating_add(u64::from(learns_later));
+        Action::Send(Message::Report(Report { group, generation, next, below, recent }))
     }
 
     fn settle(&mut self, decision: &Decision) -> Action {
@@ -349,7 +342,7 @@ impl Member {
         if self.debts.len() == DEBTS {
             self.debts.pop_back();
         }
-        self.debts.push_back(Debt { below, cause: cause.clone(), told: self.told || fails_open });
+        self.debts.push_back(Debt { below, cause: cause.clone() });
         (self.open, self.told) = (0, false);
         self.first = below;
         self.hash = 0;

@@ -7,14 +7,16 @@
 //! ```text
 //! member    Dispute      something went wrong: a frame's hash differs, a timeout, a lost reducer
 //! hub       Fence        once per generation, to all members: stop
-//! member    Report       the number of its next operation, and its last operations
-//! hub       Decide       once all live members have reported: the highest such number, and why
+//! member    Report       the number of its next operation, below which number its calls have to fail, its last operations
+//! hub       Decide       once all live members have reported: the highest of these numbers, and why
 //! ```
 //!
 //! After the decision every operation below that number has failed on every member on which it had not been completed,
-//! also where it has not been called yet: that call fails when it comes, and takes its number, so that numbers stay
-//! aligned. A member that had completed all of them learns of it at its next call, which takes no number. Frames of the
-//! old generation are discarded, those of the next one held until the decision arrives. The rolling hash starts again.
+//! also where it has not been called yet: that call fails when it comes, and takes its number. A member that had
+//! completed all of its own learns of it at its next call; that one takes its number too, so it fails on all the others
+//! as well. Thus a rank's n-th call is operation n whatever happens, and ranks that go on after the error stay in step.
+//! Frames of the old generation are discarded, those of the next one held until the decision arrives. The rolling hash
+//! starts again.
 //!
 //! A disagreement is usually found by a frame whose rolling hash differs from the receiver's. Where no frame flows (two
 //! ranks that each wait for the other's broadcast) it is found by waiting: a member that has waited for
