@@ -108,10 +108,21 @@ def writable(name: str, array: Array | None) -> tuple[int, int]:
 def in_order(name: str, array: Array) -> tuple[tuple[int, int], bool]:
     """Address, length in bytes, and whether it may only be read, of an array whose memory is its values in order."""
     interface = check_array(name, array)
+    if interface["shape"] == ():
+        refuse_scalar(name, array)
     if interface["strides"] is not None:
         raise ValueError(f"{name}: the array is not C-contiguous; pass numpy.ascontiguousarray(array)")
     address, frozen = interface["data"]
     return (address, array.nbytes), frozen
+
+
+def refuse_scalar(name: str, array: Array) -> None:
+    """Numpy's scalars describe themselves like arrays, but what they describe is a copy that is gone at once."""
+    import numpy as np
+
+    if isinstance(array, np.generic):
+        kind = type(array).__name__
+        raise TypeError(f"{name} takes numpy arrays, not the scalar {kind}; pass numpy.array(value)")
 
 
 def same_size(name: str, array: Array, out: Array, elements: int) -> None:

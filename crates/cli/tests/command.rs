@@ -125,6 +125,24 @@ fn bench_fulfils_the_rigs_contract() {
     }
 }
 
+#[test]
+fn what_a_rig_cannot_mean_is_refused_before_anything_is_done() {
+    for (name, value) in [("BENCH_BUDGET_S", "-1"), ("BENCH_BUDGET_S", "1e30"), ("BENCH_SIZES", "4,x")] {
+        let mut command = herringbone(&["bench", "--rig"]);
+        let output = command.env(name, value).env("WORLD_SIZE", "1").output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(name) && stderr.contains(value), "{stderr}");
+    }
+}
+
+#[test]
+fn more_than_fits_in_memory_is_refused() {
+    let (code, _, stderr) = output(&["bench", "--local", "1", "--sizes", "900000G"]);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("more memory than there is"), "{stderr}");
+}
+
 fn check_rig(name: &str, args: &[&str]) {
     let folder = std::env::temp_dir().join(format!("herringbone-rig-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

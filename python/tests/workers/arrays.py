@@ -100,7 +100,7 @@ def the_other_collectives() -> None:
     whole = group.all_gather(np.full((2, 3), group.rank, np.int16))
     assert whole.shape == (group.size * 2, 3)
     assert np.array_equal(whole, np.repeat(np.arange(group.size, dtype=np.int16), 6).reshape(-1, 3))
-    assert group.all_gather(np.float32(group.rank).reshape(())).tolist() == list(range(group.size))
+    assert group.all_gather(np.array(group.rank, np.float32)).tolist() == list(range(group.size))
     assert group.all_reduce(np.empty(0, np.float32)).size == 0
     group.barrier()
 
@@ -281,6 +281,8 @@ def wrong_arrays_are_refused_with_the_alternative() -> None:
     error_of(ValueError, lambda: group.all_reduce(ones, out=np.ones(3, np.float32)), "out has 3")
     error_of(ValueError, lambda: group.reduce_scatter(np.ones(group.size + 1, np.float32)), "multiple")
     error_of(TypeError, lambda: group.all_reduce([1.0]), "numpy")
+    for call in (group.all_reduce, group.broadcast, group.all_gather, lambda scalar: group.reduce(scalar, 0)):
+        error_of(TypeError, lambda call=call: call(ones.mean()), "scalar", "numpy.array(value)")
     error_of(NotImplementedError, lambda: group.all_reduce(ones.astype(np.int16)), "int16", "int32")
     error_of(NotImplementedError, lambda: group.all_reduce(ones > 0), "uint8")
     error_of(NotImplementedError, lambda: group.all_reduce(ones.astype(complex)), "float64")

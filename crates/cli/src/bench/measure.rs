@@ -75,11 +75,17 @@ pub(super) struct Pages<T> {
 }
 
 impl<T: Sample> Pages<T> {
-    pub(super) fn new(len: usize) -> Self {
+    pub(super) fn new(len: usize) -> Result<Self, Failure> {
         const PAGE: usize = 4096;
-        let memory = vec![T::default(); len + PAGE / size_of::<T>()];
+        let with_slack = len.saturating_add(PAGE / size_of::<T>());
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(with_slack).map_err(|_| Failure::Usage {
+            problem: format!("{} bytes are more memory than there is", len.saturating_mul(size_of::<T>())),
+            hint: "write smaller sizes; every rank needs its input and its output in memory",
+        })?;
+        memory.resize(with_slack, T::default());
         let start = memory.as_ptr().align_offset(PAGE).min(memory.len() - len);
-        Self { memory, start, len }
+        Ok(Self { memory, start, len })
     }
 
     pub(super) fn get(&mut self) -> &mut [T] {
@@ -152,6 +158,8 @@ impl<'a, T: Sample> Case<'a, T> {
         let count = bytes.div_ceil(size_of::<T>()).div_ceil(parts);
         let (input, output) =
             (collective.input_elements(ranks, count), collective.output_elements(ranks, count));
+        // What only moves shows best what came from where.
+        let op = if collective.folds() { op } else { ReduceOp::Max };
         let pattern = Pattern { op, ranks };
         Self { communicator, collective, pattern, input, output, count, element: std::marker::PhantomData }
     }
@@ -164,7 +172,7 @@ impl<'a, T: Sample> Case<'a, T> {
             count: self.count,
             out_of_place: if apart { Some(self.agree(&self.out_of_place(budget)?)?) } else { None },
             in_place: if has_place(self.collective) {
-                let mut buffer = Pages::new(self.input);
+                let mut buffer = Pages::new(self.input)?;
                 Some(self.agree(&self.in_place(buffer.get(), budget)?)?)
             } else {
                 None
@@ -180,12 +188,12 @@ impl<'a, T: Sample> Case<'a, T> {
         } else if mapped {
             self.in_place(&mut self.communicator.allocate(self.input)?, budget)
         } else {
-            self.in_place(Pages::new(self.input).get(), budget)
+            self.in_place(Pages::new(self.input)?.get(), budget)
         }
     }
 
     fn out_of_place(&self, budget: Duration) -> Result<Run, Failure> {
-        let (mut input, mut output) = (Pages::new(self.input), Pages::new(self.output));
+        let (mut input, mut output) = (Pages::new(self.input)?, Pages::new(self.output)?);
         self.pattern.fill(input.get(), self.communicator.rank(), self.first(self.input));
         self.apart(input.get(), output.get())?;
         let wrong = self.wrong(output.get());

@@ -53,8 +53,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "M", requires = "processes", conflicts_with_all = ["local", "rig"], value_parser = clap::value_parser!(u32).range(1..=256))]
     reducers: Option<u32>,
     /// Fulfil the contract of the comparison rigs: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, BENCH_SIZES,
-    /// BENCH_BUDGET_S, BENCH_OUT, and a reducer at port 7070 of each of BENCH_EXTRA_HOSTS. In place where the collective
-    /// can be; the clock and the sizes are the rig's
+    /// BENCH_BUDGET_S, and a reducer at port 7070 of each of BENCH_EXTRA_HOSTS; a line per size goes to r<RANK>.jsonl in
+    /// the folder BENCH_OUT, or in this one. In place where the collective can be
     #[arg(long, conflicts_with_all = ["sizes", "seconds", "json"])]
     rig: bool,
     /// With --rig: buffers in memory that all ranks of a host map, as from Communicator::allocate
@@ -94,7 +94,7 @@ where
 
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(seconds) if f64::is_finite(seconds) && seconds > 0.0 => Ok(seconds),
+        Ok(seconds) if seconds > 0.0 && Duration::try_from_secs_f64(seconds).is_ok() => Ok(seconds),
         _ => Err("write a number of seconds above 0, like 0.5".to_owned()),
     }
 }

@@ -7,7 +7,7 @@
 
 use super::measure::{Case, Run, has_place};
 use super::{Options, sample::Sample};
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, numbers::Sizes};
 use herringbone::{Communicator, Config};
 use serde_json::json;
 use std::{env, fs::File, io::Write, path::PathBuf, time::Duration};
@@ -25,14 +25,16 @@ pub(super) fn run<T: Sample>(options: &Options) -> Result<Outcome, Failure> {
             hint: "leave --mapped out, or run all_reduce or broadcast",
         });
     }
+    let budget = Duration::from_secs_f64(setting("BENCH_BUDGET_S", super::positive)?.unwrap_or(0.5));
+    let sizes = |text: &str| text.parse::<Sizes>().map_err(|error| error.to_string());
+    let sizes = setting("BENCH_SIZES", sizes)?.unwrap_or(Sizes(vec![4, 1 << 10, 64 << 10, 1 << 20]));
     let communicator = Communicator::connect(config()?)?;
-    let budget = Duration::from_secs_f64(setting("BENCH_BUDGET_S", 0.5)?);
-    let folder = env::var_os("BENCH_OUT").map_or(PathBuf::from("."), PathBuf::from);
+    let folder = setting("BENCH_OUT", |text| Ok(PathBuf::from(text)))?.unwrap_or(PathBuf::from("."));
     let path = folder.join(format!("r{}.jsonl", communicator.rank()));
     let mut out =
         File::create(&path).map_err(Failure::system(format!("cannot create {}", path.display())))?;
     let mut wrong = 0;
-    for bytes in sizes()? {
+    for bytes in sizes.0 {
         let case = Case::<T>::new(&communicator, options.collective, options.op, bytes);
         let run = case.one(options.mapped, budget)?;
         wrong += run.wrong;
@@ -55,19 +57,15 @@ fn config() -> Result<Config, Failure> {
     Ok(if reducers.is_empty() { config } else { config.reducers(reducers) })
 }
 
-fn sizes() -> Result<Vec<usize>, Failure> {
-    let text = env::var("BENCH_SIZES").unwrap_or_else(|_| "4,1024,65536,1048576".to_owned());
-    text.split(',').map(|size| parsed("BENCH_SIZES", size.trim())).collect()
-}
-
-fn setting(name: &'static str, default: f64) -> Result<f64, Failure> {
-    env::var(name).map_or(Ok(default), |text| parsed(name, text.trim()))
-}
-
-fn parsed<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, Failure> {
-    text.parse().map_err(|_| Failure::Usage {
-        problem: format!("{name} holds `{text}`"),
-        hint: "write numbers, separated by commas where there are several",
+/// A variable of the rig, if it is set to something; `meaning` says of a text that is not one why.
+fn setting<T>(name: &'static str, meaning: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, Failure> {
+    let text = env::var(name).unwrap_or_default();
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    meaning(text.trim()).map(Some).map_err(|problem| Failure::Usage {
+        problem: format!("{name} holds `{text}`: {problem}"),
+        hint: "the rigs set these variables; see `herringbone bench --help`",
     })
 }
 

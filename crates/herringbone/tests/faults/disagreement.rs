@@ -2,6 +2,7 @@
 
 use crate::world::{Over, Together, check_sums, settle, world};
 use herringbone::{Communicator, Error, ErrorKind, ReduceOp};
+use std::time::Duration;
 
 /// What one rank does; rank 1 does something else than the others.
 type Call = fn(&Communicator) -> Result<(), Error>;
@@ -93,12 +94,36 @@ fn disagree_in_flight(comm: &Communicator, together: &Together) {
     }
 }
 
+/// The root of a small broadcast is done before anybody disagrees. Ranks that do not ask how their calls ended have the
+/// same number of them behind them all the same: a call meets the others' call of its number or fails.
+fn go_on_in_step(comm: &Communicator, together: &Together) {
+    for late in [None, Some(0), Some(1)] {
+        together.wait();
+        let _disagreed = comm.broadcast(&mut vec![1u8; if odd(comm) { 5 } else { 4 }], 0);
+        if late == Some(comm.rank()) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let right = |number: i32| {
+            let mut sum = [10 * number + comm.rank() as i32];
+            let result = comm.all_reduce(&mut sum, ReduceOp::Sum);
+            match &result {
+                Ok(()) => assert_eq!(sum[0], (0..comm.size() as i32).map(|rank| 10 * number + rank).sum()),
+                Err(error) => assert!(is_mismatch(error.kind()), "{error}"),
+            }
+            result.is_ok()
+        };
+        let last = (0..6).map(right).last();
+        assert_eq!(last, Some(true), "late: {late:?}");
+    }
+}
+
 fn over(over: Over) {
     for ranks in [2, 4] {
         let together = Together::new(ranks);
         world(ranks, over, |comm| {
             disagree_about_everything(comm, &together);
             disagree_in_flight(comm, &together);
+            go_on_in_step(comm, &together);
         });
     }
 }

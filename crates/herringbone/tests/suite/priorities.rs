@@ -5,9 +5,16 @@ use herringbone::{Collective, Communicator, DType, Pending, ReduceOp, Region, Re
 
 const LARGE: usize = 4 << 20;
 
+fn ones(count: usize) -> Region {
+    Region::own(vec![1i32; count]).region().clone()
+}
+
 /// A sum of `count` ones in the background; the region has the result.
 fn sum(comm: &Communicator, count: usize, priority: i32) -> (Pending, Region) {
-    let buffer = Region::own(vec![1i32; count]).region().clone();
+    sum_of(comm, ones(count), count, priority)
+}
+
+fn sum_of(comm: &Communicator, buffer: Region, count: usize, priority: i32) -> (Pending, Region) {
     let pending = comm.submit(Request {
         collective: Collective::AllReduce,
         dtype: DType::I32,
@@ -27,9 +34,11 @@ fn is_sum(comm: &Communicator, buffer: &Region) -> bool {
 }
 
 /// More large sums than there is memory for at once, then a small one: with priority it ends before they do. Returns how
-/// many of them were over when it was.
+/// many of them were over when it was. The memory is there before the first begins, so that all begin at once.
 fn overtaken(comm: &Communicator, priority: i32) -> usize {
-    let large: Vec<_> = (0..24).map(|_| sum(comm, LARGE, 0)).collect();
+    let buffers: Vec<Region> = (0..24).map(|_| ones(LARGE)).collect();
+    comm.barrier().unwrap();
+    let large: Vec<_> = buffers.into_iter().map(|buffer| sum_of(comm, buffer, LARGE, 0)).collect();
     let (small, buffer) = sum(comm, 5000, priority);
     small.wait().unwrap();
     let over = large.iter().filter(|(pending, _)| pending.is_done()).count();
