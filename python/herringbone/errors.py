@@ -61,7 +61,8 @@ class ReducerLostError(HerringboneError):
 class MismatchError(HerringboneError):
     """The ranks called different operations, or the same one with another dtype, count, op or root.
 
-    All ranks of the group get this error; the group stays usable. ``calls`` says what the ranks called that differ.
+    All ranks of the group get this error, those for which the call had succeeded in their next one. The group
+    stays usable: a rank's n-th call still meets the others' n-th. ``calls`` says what the ranks called that differ.
     """
 
     def __init__(self, message: str, calls: Sequence[tuple[Sequence[int], str]] = ()) -> None:

@@ -38,10 +38,11 @@ pub enum ErrorKind {
         /// What was seen.
         reason: String,
     },
-    /// Ranks called different operations. Every rank gets this error; the group stays usable.
+    /// Ranks called different operations. Every rank gets this error, those for which the call had succeeded in their next
+    /// one; the group stays usable, and a rank's n-th call still meets the others' n-th.
     #[error("the ranks disagree about operation {sequence}: {}; make every rank call the same operation", said(.calls))]
     Mismatch {
-        /// The number of the operation in its group, counted from 0 since the last disagreement.
+        /// The number of the operation: how many calls of the group came before it on each rank.
         sequence: u64,
         /// What ranks called, where they differ.
         calls: Vec<(Vec<Rank>, String)>,

@@ -124,7 +124,7 @@ pub(super) fn has_place(collective: Collective) -> bool {
     matches!(collective, Collective::AllReduce | Collective::Broadcast { .. })
 }
 
-/// What a rig's loop gave on one rank.
+/// What one placement gave on one rank.
 pub(super) struct Run {
     pub(super) timing: Timing,
     pub(super) wrong: u64,
@@ -167,16 +167,12 @@ impl<'a, T: Sample> Case<'a, T> {
     /// Checks and times each placement that the collective has.
     pub(super) fn row(&self, budget: Duration) -> Result<Row, Failure> {
         let apart = !matches!(self.collective, Collective::Broadcast { .. });
+        let within = has_place(self.collective);
         Ok(Row {
             bytes: self.input.max(self.output) * size_of::<T>(),
             count: self.count,
-            out_of_place: if apart { Some(self.agree(&self.out_of_place(budget)?)?) } else { None },
-            in_place: if has_place(self.collective) {
-                let mut buffer = Pages::new(self.input)?;
-                Some(self.agree(&self.in_place(buffer.get(), budget)?)?)
-            } else {
-                None
-            },
+            out_of_place: apart.then(|| self.agree(&self.out_of_place(budget)?)).transpose()?,
+            in_place: within.then(|| self.agree(&self.one(false, budget)?)).transpose()?,
         })
     }
 
