@@ -10,11 +10,12 @@ use crate::{
     core::session::{
         Refusal, Role,
         control::{Dispute, Message},
-        handshake::{Claim, Identity, Policy, Purpose},
+        handshake::{Claim, Identity, Policy, Purpose, Versions},
     },
     engine::{
         Engine, Event,
         endpoint::{Endpoint, Link},
+        silence::SIGN_OF_LIFE,
     },
     execute::staging::Staging,
     fabric::{
@@ -176,17 +177,22 @@ impl Server {
     pub fn run(&self) {
         let door = Door::new(&format!("reducer {}", self.address));
         let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
+        let mut shown = Instant::now();
         while !self.shared.stop.load(Ordering::SeqCst) {
             let mut waiting = [PollFd::new(&*self.listener, PollFlags::IN)];
             // An interrupted wait is a short one.
             let _woken = rustix::event::poll(&mut waiting, Some(&timeout));
             door::accept_all(&self.listener, |stream| {
                 let shared = self.shared.clone();
-                let policy = Policy { versions: greet::VERSIONS, job: None, world: None };
+                let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
                 let admit = move |stream, claim| shared.admit(stream, claim);
                 door.enter(stream, &self.shared.token, policy, admit);
             });
             self.shared.forget_finished();
+            if shown.elapsed() >= SIGN_OF_LIFE {
+                shown = Instant::now();
+                self.shared.show_life();
+            }
         }
         for job in self.shared.jobs().present.values() {
             job.node.close();
@@ -270,6 +276,12 @@ impl Shared {
         }
     }
 
+    fn show_life(&self) {
+        // What comes of it may need the jobs, too.
+        let jobs: Vec<Arc<Job>> = self.jobs().present.values().cloned().collect();
+        jobs.iter().for_each(|job| job.node.with(Engine::show_life));
+    }
+
     fn stats(&self) -> ServerStats {
         let jobs = self.jobs();
         let (mut received, mut sent) = jobs.past;
@@ -339,7 +351,9 @@ impl Surroundings for OfJob {
                     match reason {
                         Broken::Closed | Broken::Io(_) => crate::log::info(&who, what),
                         // It hears only that its connection was closed.
-                        Broken::Corrupt | Broken::Protocol(_) => crate::log::warn(&who, what),
+                        Broken::Corrupt | Broken::Protocol(_) | Broken::Silent(_) => {
+                            crate::log::warn(&who, what)
+                        }
                     }
                     job.connections.fetch_sub(1, Ordering::SeqCst);
                     job.node.with(|engine| engine.drop_operations_with(endpoint));

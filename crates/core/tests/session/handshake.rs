@@ -6,13 +6,15 @@ use herringbone_core::session::{
 };
 
 const TOKEN: &[u8] = b"a token";
+/// What the first release spoke: its messages are the same in all.
+const VERSIONS: Versions = Versions { min: 1, max: 1 };
 
 fn worker(rank: u32) -> Identity {
     Identity { role: Role::Worker, job: 0xabc, rank, world: 4, incarnation: 70 + u64::from(rank) }
 }
 
 fn hello() -> Hello {
-    Hello { identity: worker(2), purpose: Purpose::Data, versions: Versions::CURRENT }
+    Hello { identity: worker(2), purpose: Purpose::Data, versions: VERSIONS }
 }
 
 fn expected() -> Expected {
@@ -20,7 +22,7 @@ fn expected() -> Expected {
 }
 
 fn policy() -> Policy {
-    Policy { versions: Versions::CURRENT, job: Some(0xabc), world: Some(4) }
+    Policy { versions: VERSIONS, job: Some(0xabc), world: Some(4) }
 }
 
 fn client() -> Client {

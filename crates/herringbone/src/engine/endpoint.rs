@@ -14,7 +14,11 @@ use crate::{
         tcp::TcpLink,
     },
 };
-use std::{collections::BTreeSet, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// How many eager messages may lie at their receiver, per link and direction.
 pub(crate) const EAGER_SLOTS: u16 = 64;
@@ -57,6 +61,8 @@ pub(crate) struct Endpoint {
     pub(crate) dead: bool,
     /// When it left in order: what it sent before still counts.
     pub(crate) left: Option<Instant>,
+    /// For how long nothing has come from it while something was waited for.
+    pub(crate) silence: Duration,
 }
 
 impl Endpoint {
@@ -71,6 +77,7 @@ impl Endpoint {
             parked: 0,
             dead: false,
             left: None,
+            silence: Duration::ZERO,
         }
     }
 

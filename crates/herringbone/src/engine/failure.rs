@@ -47,7 +47,7 @@ pub(crate) fn error(cause: &Cause) -> Error {
         },
         Cause::ReducerLost { address } => ErrorKind::ReducerLost {
             address: address.clone(),
-            reason: "its process or its connection ended, or it cannot be reached".to_owned(),
+            reason: "its process or its connection ended, or it does not answer".to_owned(),
         },
         Cause::Timeout { rank, milliseconds, waiting_for, .. } => ErrorKind::Timeout {
             rank: *rank,
@@ -322,6 +322,7 @@ impl Engine {
         self.tick_queue(now);
         self.tick_departures(now);
         self.tick_doom(now);
+        self.listen_for_silence(now);
         self.groups
             .keys()
             .copied()

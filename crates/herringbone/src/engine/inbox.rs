@@ -17,6 +17,7 @@ use crate::{
     sys::span::Span,
     transport::{Broken, Destination, Inbox, Outgoing, Payload, frame::Body, shm::Source},
 };
+use std::time::Duration;
 
 /// The largest control message on a data link.
 const CONTROL_BYTES: usize = 64 << 10;
@@ -97,7 +98,12 @@ impl Engine {
             .try_for_each(|(header, content)| self.frame(index, &header, content))
             .and(result);
         match result {
-            Ok(moved) => moved,
+            Ok(moved) => {
+                if moved {
+                    self.endpoints[index as usize].silence = Duration::ZERO;
+                }
+                moved
+            }
             Err(reason) => {
                 self.broken(index, reason);
                 true

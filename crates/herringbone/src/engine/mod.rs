@@ -11,6 +11,7 @@ pub(crate) mod group;
 pub(crate) mod inbox;
 mod leave;
 pub(crate) mod links;
+pub(crate) mod silence;
 pub(crate) mod spread;
 pub(crate) mod stats;
 pub(crate) mod straight;
@@ -98,6 +99,8 @@ pub(crate) struct Engine {
     sockets: usize,
     tokens: Vec<Token>,
     finished: bool,
+    /// When time was last looked at.
+    ticked: Instant,
 }
 
 impl Engine {
@@ -131,6 +134,7 @@ impl Engine {
             sockets: 0,
             tokens: Vec::new(),
             finished: false,
+            ticked: Instant::now(),
         }
     }
 

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use crate::core::session::{
         Role,
-        handshake::{Expected, Hello, Identity, Purpose},
+        handshake::{Expected, Hello, Identity, Purpose, Versions},
     };
     use std::{
         net::TcpListener,
@@ -247,7 +247,7 @@ mod tests {
             let stream = crate::fabric::links::dial(&there, Some(from.parse().unwrap())).unwrap();
             let (accepted, _) = self.listener.accept().unwrap();
             let sender = self.sender.clone();
-            let policy = Policy { versions: greet::VERSIONS, job: None, world: None };
+            let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
             self.door.enter(accepted, TOKEN, policy, move |mut stream, claim| {
                 let rank = claim.hello().identity.rank;
                 greet::welcome(&mut stream, claim, identity(0))?;
@@ -259,7 +259,8 @@ mod tests {
 
         /// A rank's call, to the end of its handshake.
         fn rank(&self, from: &str, rank: u32) -> Result<(), GreetError> {
-            let hello = Hello { identity: identity(rank), purpose: Purpose::Join, versions: greet::VERSIONS };
+            let hello =
+                Hello { identity: identity(rank), purpose: Purpose::Join, versions: Versions::CURRENT };
             let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
             greet::greet(&mut self.call(from), hello, expected, TOKEN)?;
             assert_eq!(self.came.recv().unwrap(), rank);

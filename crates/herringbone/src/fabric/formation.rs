@@ -13,7 +13,7 @@ use crate::{
         Ranks, Refusal, Role,
         control::{Decoder, Message},
         formation::{Formation, Join, Member, Progress, Roster, Settings},
-        handshake::{Claim, Expected, Hello, Identity, Policy, Purpose},
+        handshake::{Claim, Expected, Hello, Identity, Policy, Purpose, Versions},
     },
     rendezvous::{Store, StoreError},
 };
@@ -139,7 +139,7 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
     while formation.progress() != Progress::Complete {
         super::door::accept_all(&listener, |stream| {
             let sender = sender.clone();
-            let policy = Policy { versions: greet::VERSIONS, job: None, world: None };
+            let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
             let join = move |stream, claim| hear_join(stream, claim, identity, &sender);
             door.enter(stream, &token, policy, join);
         });
@@ -264,7 +264,7 @@ fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let secret = token.clone().unwrap_or_default().into_bytes();
     let identity =
         Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
-    let hello = Hello { identity, purpose: Purpose::Join, versions: greet::VERSIONS };
+    let hello = Hello { identity, purpose: Purpose::Join, versions: Versions::CURRENT };
     let mut stream = enter(config, &hub, hello, &secret, deadline)?;
     let at = |error: std::io::Error| Error::io("preparing the port", error).at(config.rank);
     let usual = stream.local_addr().map_err(at)?.ip();

@@ -7,7 +7,7 @@ use crate::{
         control::{Decoder, Message},
         handshake::{
             Claim, Client, DEADLINE_MILLISECONDS, Established, Expected, HandshakeError, Hello, Identity,
-            NONCE_BYTES, Policy, Server, Versions,
+            NONCE_BYTES, Policy, Server,
         },
     },
 };
@@ -18,8 +18,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The protocol versions that this release speaks.
-pub(crate) const VERSIONS: Versions = Versions { min: 1, max: 1 };
 /// How long a handshake may take.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(DEADLINE_MILLISECONDS);
 

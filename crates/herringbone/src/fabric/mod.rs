@@ -14,7 +14,7 @@ pub(crate) mod wire_up;
 use crate::{
     core::session::{
         Role,
-        handshake::{Hello, Identity, Policy, Purpose},
+        handshake::{Hello, Identity, Policy, Purpose, Versions},
     },
     engine::Event,
     node::{Node, Surroundings},
@@ -54,11 +54,11 @@ impl Job {
     }
 
     pub(crate) fn hello(&self, purpose: Purpose) -> Hello {
-        Hello { identity: self.identity(), purpose, versions: greet::VERSIONS }
+        Hello { identity: self.identity(), purpose, versions: Versions::CURRENT }
     }
 
     pub(crate) fn policy(&self) -> Policy {
-        Policy { versions: greet::VERSIONS, job: Some(self.id), world: Some(self.world) }
+        Policy { versions: Versions::CURRENT, job: Some(self.id), world: Some(self.world) }
     }
 
     /// What people call an endpoint.

@@ -15,7 +15,7 @@ use crate::{
     execute::operation::{OpKey, Token},
     sys::span::Span,
 };
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
 /// Where the payload of an outgoing message lies.
 #[derive(Clone, Debug)]
@@ -83,6 +83,8 @@ pub(crate) enum Broken {
     Corrupt,
     /// The other end breaks the protocol.
     Protocol(&'static str),
+    /// Nothing has come for so long, though the other end was to show that it lives.
+    Silent(Duration),
 }
 
 impl std::fmt::Display for Broken {
@@ -92,6 +94,7 @@ impl std::fmt::Display for Broken {
             Broken::Io(problem) => write!(f, "its connection failed: {problem}"),
             Broken::Corrupt => f.write_str("a checksum of its data does not match"),
             Broken::Protocol(problem) => write!(f, "it broke the protocol: {problem}"),
+            Broken::Silent(silence) => write!(f, "nothing has come from it for {} s", silence.as_secs()),
         }
     }
 }

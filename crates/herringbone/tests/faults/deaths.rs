@@ -162,6 +162,23 @@ fn a_killed_reducer_is_named_and_what_needs_none_goes_on() {
     assert!(end_well(ranks));
 }
 
+/// Its connections stay open, and take in what is sent to it.
+#[test]
+fn a_stopped_reducer_is_named_and_what_needs_none_goes_on() {
+    let (reducers, addresses) = reducers();
+    let ranks = processes("loop", 3, Over::Reducer, &meeting_place(), &addresses);
+    std::thread::sleep(A_WHILE);
+    let stopped = Instant::now();
+    reducers[0].signal(Signal::STOP);
+    for rank in &ranks {
+        let (heard, text) = rank.hear(Duration::from_secs(25));
+        assert!(text.contains(&format!("the reducer at {} is lost", addresses[0])), "{text}");
+        assert!(heard.duration_since(stopped) < 2 * AT_ONCE, "{:?}", heard.duration_since(stopped));
+        assert_eq!(rank.hear(Duration::from_secs(20)).1, "the group works");
+    }
+    assert!(end_well(ranks));
+}
+
 #[test]
 fn processes_that_end_after_their_last_operation_harm_nobody() {
     for round in 0..10 {

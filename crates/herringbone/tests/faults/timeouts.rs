@@ -54,3 +54,15 @@ fn a_rank_that_is_late_for_a_large_message_is_named() {
 fn a_rank_that_is_late_for_a_reducer_fails_the_operation_only() {
     world(3, Over::Reducer, |comm| late_rank(comm, 100_000));
 }
+
+/// Reducers that wait for a rank send nothing for long, but for signs of life.
+#[test]
+fn reducers_that_wait_for_long_are_not_lost() {
+    world(3, Over::Reducer, |comm| {
+        check_sums(comm);
+        if comm.rank() == 1 {
+            std::thread::sleep(Duration::from_secs(8));
+        }
+        sum(comm, 100_000).unwrap();
+    });
+}
