@@ -7,6 +7,9 @@
 //!
 //! It is not tied to that core: its thread may run where it might before, and the kernel goes on balancing. To the kernel
 //! that is a wish of its own from then on, so cores that its container is given later are not for this thread.
+//!
+//! Where many ranks share few cores, most have little to do beside the one that folds for all, and the kernel does better:
+//! it leaves that one a core for itself.
 
 use crate::sys::segment::Words;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -14,6 +17,8 @@ use std::{fmt, sync::atomic::Ordering};
 
 /// How many waits go by between two looks.
 const SELDOM: u32 = 16;
+/// With more ranks than this to a core the kernel is left alone.
+const MOST_PER_CORE: usize = 4;
 
 /// Where this rank and its host-mates run, as each of them has said.
 pub(crate) struct Spread {
@@ -21,6 +26,7 @@ pub(crate) struct Spread {
     /// By rank.
     mates: Vec<(u32, Words)>,
     waits: u32,
+    cores: usize,
     /// Whether this rank moves.
     pub(crate) allowed: bool,
 }
@@ -35,7 +41,8 @@ pub(crate) struct Elsewhere {
 impl Spread {
     /// With this rank's word.
     pub(crate) fn new(own: Words) -> Self {
-        Self { own, mates: Vec::new(), waits: 0, allowed: false }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { own, mates: Vec::new(), waits: 0, cores, allowed: false }
     }
 
     /// A host-mate, and its word.
@@ -53,6 +60,9 @@ impl Spread {
     pub(crate) fn wait(&mut self, me: u32) -> Option<Elsewhere> {
         self.waits = self.waits.wrapping_add(1);
         if !self.allowed || self.mates.is_empty() || self.waits % SELDOM != 1 {
+            return None;
+        }
+        if self.mates.len() >= MOST_PER_CORE * self.cores {
             return None;
         }
         let here = sched_getcpu();
