@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OPS",
+    "SYNONYMS",
     "fold_type",
     "holder_of",
     "mapped_array",
@@ -44,6 +45,8 @@ FOLDED = {
 """numpy's names (``bfloat16``: of ml_dtypes) of the types that the engine can fold."""
 
 OPS = ("sum", "average", "product", "min", "max")
+SYNONYMS = {"mean": "average", "avg": "average", "add": "sum", "prod": "product"}
+"""What others call some of them."""
 
 _folded: dict[Any, str] = {}
 """The engine's types for the numpy types that have come: numpy makes a type's name anew whenever it is asked."""

@@ -7,10 +7,11 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
-from .arrays import OPS, fold_type, mapped_array, move_type, new_array, readable, same_size, writable
+from .arrays import OPS, SYNONYMS, fold_type, mapped_array, move_type, new_array, readable, same_size, writable
 from .errors import ClosedError, OperationTimeoutError
 from .options import Options
 
@@ -264,7 +265,9 @@ class Communicator:
         if not isinstance(op, str):
             raise TypeError(f"{name} on rank {self.rank}: op is a {type(op).__name__}, not one of {', '.join(OPS)}")
         if op not in OPS:
-            raise ValueError(f"{name} on rank {self.rank}: op {op!r} is none of {', '.join(OPS)}")
+            meant = SYNONYMS.get(op) or next(iter(get_close_matches(op, OPS, 1)), None)
+            hint = f"; did you mean {meant!r}?" if meant else ""
+            raise ValueError(f"{name} on rank {self.rank}: op {op!r} is none of {', '.join(OPS)}{hint}")
         target = writable(name, out)
         source = target if array is out else readable(name, array)
         call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority)

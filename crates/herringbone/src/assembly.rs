@@ -2,7 +2,7 @@
 
 use crate::{
     Communicator, Error, Result,
-    communicator::{Described, Shared, WORLD_GROUP},
+    communicator::{Shared, WORLD_GROUP},
     config::{Config, Transport, check_sizes},
     core::algorithm::Algorithm,
     engine::{Engine, endpoint::Endpoint},
@@ -104,7 +104,7 @@ pub(crate) fn assemble(
     let members = (0..job.world).collect();
     let (rank, timeout) = (job.rank, shared.timeout);
     let fabric = Fabric::new(job, node, commands, shared, threads);
-    crate::log::info(&format!("rank {rank}"), format_args!("{}", Described(&fabric)));
+    crate::log::info(&format!("rank {rank}"), &fabric);
     Ok(Communicator::group(fabric, WORLD_GROUP, rank, members, timeout))
 }
 

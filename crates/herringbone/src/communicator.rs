@@ -167,8 +167,12 @@ impl Communicator {
     pub fn subgroup(&self, name: &str, ranks: &[u32]) -> Result<Self> {
         self.check_usable()?;
         let wrong = |problem: &str| Error::config("ranks of a group", problem).at(self.rank());
-        if !ranks.is_sorted_by(|a, b| a < b) || ranks.iter().any(|rank| *rank >= self.size()) {
-            return Err(wrong("they have to ascend and to be ranks of the group that they are taken from"));
+        let odd = |at: &usize| ranks[*at] >= self.size() || *at > 0 && ranks[*at] <= ranks[*at - 1];
+        if let Some(at) = (0..ranks.len()).find(odd) {
+            return Err(wrong(&format!(
+                "they ascend and are ranks of the larger group, but for {}",
+                ranks[at]
+            )));
         }
         let Some(rank) = ranks.iter().position(|rank| *rank == self.rank()) else {
             return Err(wrong("this rank is not one of them: only members form a group"));
@@ -427,7 +431,7 @@ impl Communicator {
 
     /// How this rank takes part, in a line.
     pub fn describe(&self) -> String {
-        Described(&self.fabric).to_string()
+        self.fabric.to_string()
     }
 
     /// Which algorithm an all-reduce of `count` elements uses, and why.
@@ -478,21 +482,4 @@ fn group_number(name: &str, members: &[u32]) -> u32 {
     members.iter().for_each(|member| bytes.extend_from_slice(&member.to_le_bytes()));
     let hash = digest(&bytes);
     ((hash ^ hash >> 32) as u32).max(WORLD_GROUP + 1)
-}
-
-pub(crate) struct Described<'a>(pub(crate) &'a Fabric);
-
-impl fmt::Display for Described<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fabric { job, settings, .. } = self.0;
-        write!(f, "rank {} of {}, {} on this host", job.rank, job.world, job.mates().len())?;
-        write!(f, ", {} reducers", job.reducers.len())?;
-        if let Some(algorithm) = &settings.forced {
-            write!(f, ", {algorithm} forced")?;
-        }
-        if let Some(transport) = settings.transport {
-            write!(f, ", {} forced", transport.name())?;
-        }
-        write!(f, ", timeout {} s", settings.timeout.as_secs_f64())
-    }
 }

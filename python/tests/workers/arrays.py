@@ -275,7 +275,9 @@ def wrong_arrays_are_refused_with_the_alternative() -> None:
     frozen.flags.writeable = False
     error_of(ValueError, lambda: group.all_reduce(ones.T), "ascontiguousarray")
     error_of(ValueError, lambda: group.all_reduce(frozen), "read-only")
-    error_of(ValueError, lambda: group.all_reduce(ones, "mean"), "average", f"rank {group.rank}")
+    error_of(ValueError, lambda: group.all_reduce(ones, "mean"), "did you mean 'average'", f"rank {group.rank}")
+    error_of(ValueError, lambda: group.all_reduce(ones, "maximum"), "did you mean 'max'")
+    error_of(ValueError, lambda: group.all_reduce(ones, "band"), "none of")
     error_of(TypeError, lambda: group.all_reduce(ones, ones), "op is a ndarray", "average")
     error_of(ValueError, lambda: group.broadcast(ones, group.size), "root")
     error_of(ValueError, lambda: group.all_reduce(ones, out=np.ones(3, np.float32)), "out has 3")

@@ -24,9 +24,9 @@ pub(crate) struct Options {
     /// What to run
     #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = one_of::<Collective>(&COLLECTIVES))]
     collective: Collective,
-    /// The rank that a reduce ends at and a broadcast starts from
-    #[arg(long, default_value_t = 0)]
-    root: u32,
+    /// The rank that a reduce ends at and a broadcast starts from: 0 unless said
+    #[arg(long, value_name = "RANK")]
+    root: Option<u32>,
     /// Bytes per rank (of the whole buffer, for reduce_scatter and all_gather): 4,64K,25M, or 1K..16M doubling; rounded
     /// up to whole elements
     #[arg(long, default_value = "4,1K,64K,1M,25M", value_name = "LIST")]
@@ -34,9 +34,9 @@ pub(crate) struct Options {
     /// The elements' type
     #[arg(long, default_value = "f32", value_parser = one_of::<DType>(&DType::ALL.map(DType::name)))]
     dtype: DType,
-    /// What becomes of them
-    #[arg(long, default_value = "sum", value_parser = one_of::<ReduceOp>(&ReduceOp::ALL.map(ReduceOp::name)))]
-    op: ReduceOp,
+    /// What becomes of them where they are reduced: their sum unless said
+    #[arg(long, value_parser = one_of::<ReduceOp>(&ReduceOp::ALL.map(ReduceOp::name)))]
+    op: Option<ReduceOp>,
     /// Seconds to spend on each row
     #[arg(long, default_value_t = 0.5, value_name = "SECONDS", value_parser = positive)]
     seconds: f64,
@@ -63,6 +63,12 @@ pub(crate) struct Options {
     /// Started by --processes: ends with its parent
     #[arg(long, hide = true)]
     child: bool,
+}
+
+impl Options {
+    fn op(&self) -> ReduceOp {
+        self.op.unwrap_or(ReduceOp::Sum)
+    }
 }
 
 /// Calls a function that is generic over the element type with the type that is named at run time.
@@ -104,6 +110,7 @@ pub(crate) fn run(
     args: &[OsString],
     out: &mut (dyn Write + Send),
 ) -> Result<Outcome, Failure> {
+    has_use(options)?;
     let options = &Options { collective: with_root(options), ..options.clone() };
     if options.rig {
         return with_type!(options.dtype, rig::run(options));
@@ -131,9 +138,26 @@ fn job() -> Result<Config, Failure> {
     Ok(Config::from_env()?)
 }
 
+/// Refuses what would change nothing.
+fn has_use(options: &Options) -> Result<(), Failure> {
+    let useless = [
+        ("--root", options.root.is_some() && options.collective.root().is_none()),
+        ("--op", options.op.is_some() && !options.collective.folds()),
+        ("--reducers", options.reducers.is_some() && options.collective != Collective::AllReduce),
+    ];
+    match useless.iter().find(|(_, useless)| *useless) {
+        Some((name, _)) => Err(Failure::Usage {
+            problem: format!("{name} changes nothing about {}", options.collective.name()),
+            hint: "leave it out, or say with --collective what it is meant for",
+        }),
+        None => Ok(()),
+    }
+}
+
 /// What to run, from or to the root.
 fn with_root(options: &Options) -> Collective {
-    Collective::from_code(options.collective.code(), options.root).unwrap_or(options.collective)
+    let root = options.root.unwrap_or(0);
+    Collective::from_code(options.collective.code(), root).unwrap_or(options.collective)
 }
 
 /// Measures every size on this rank; rank 0 prints.
@@ -154,7 +178,7 @@ fn rows_of<T: Sample>(
     let budget = Duration::from_secs_f64(options.seconds);
     let mut wrong = 0;
     for bytes in &options.sizes.0 {
-        let case = measure::Case::<T>::new(communicator, options.collective, options.op, *bytes);
+        let case = measure::Case::<T>::new(communicator, options.collective, options.op(), *bytes);
         let row = case.row(budget)?;
         wrong += row.wrong();
         if let Some(printer) = &mut printer {
@@ -184,7 +208,10 @@ mod tests {
     #[test]
     fn every_result_is_right() {
         let mut cases: Vec<Vec<&str>> = Vec::new();
-        for collective in ["all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather"] {
+        for collective in COLLECTIVES {
+            cases.push(vec!["--collective", collective]);
+        }
+        for collective in ["reduce", "broadcast"] {
             cases.push(vec!["--collective", collective, "--root", "2"]);
         }
         for op in ReduceOp::ALL {
@@ -216,6 +243,17 @@ mod tests {
         ] {
             let command = Command::try_parse_from(["herringbone", "bench"].iter().chain(args));
             assert!(command.is_err(), "{args:?}");
+        }
+        for (args, name) in [
+            (&["--root", "1"][..], "--root changes nothing about all_reduce"),
+            (&["--collective", "broadcast", "--op", "max"], "--op changes nothing about broadcast"),
+            (
+                &["--collective", "reduce", "--processes", "2", "--reducers", "1"],
+                "--reducers changes nothing",
+            ),
+        ] {
+            let error = run(&options(args), &[], &mut Vec::new()).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
         }
     }
 

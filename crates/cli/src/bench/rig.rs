@@ -35,7 +35,7 @@ pub(super) fn run<T: Sample>(options: &Options) -> Result<Outcome, Failure> {
         File::create(&path).map_err(Failure::system(format!("cannot create {}", path.display())))?;
     let mut wrong = 0;
     for bytes in sizes.0 {
-        let case = Case::<T>::new(&communicator, options.collective, options.op, bytes);
+        let case = Case::<T>::new(&communicator, options.collective, options.op(), bytes);
         let run = case.one(options.mapped, budget)?;
         wrong += run.wrong;
         writeln!(out, "{}", line(bytes, &run))

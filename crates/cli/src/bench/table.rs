@@ -29,9 +29,10 @@ impl<'a> Printer<'a> {
         let collective = self.options.collective;
         writeln!(
             self.out,
-            "# herringbone {}, {collective}, {} ranks",
+            "# herringbone {}, {collective}, {} rank{}",
             env!("CARGO_PKG_VERSION"),
-            self.ranks
+            self.ranks,
+            if self.ranks == 1 { "" } else { "s" }
         )?;
         for line in group.lines() {
             writeln!(self.out, "# {line}")?;
@@ -76,8 +77,8 @@ impl<'a> Printer<'a> {
     }
 
     fn line(&self, row: &Row) -> String {
-        let Options { collective, dtype, op, .. } = self.options;
-        let op = if collective.folds() { op.name() } else { "none" };
+        let Options { collective, dtype, .. } = self.options;
+        let op = if collective.folds() { self.options.op().name() } else { "none" };
         let root = collective.root().map_or("-1".to_owned(), |root| root.to_string());
         let placement = |column: Option<Column>| match column {
             None => format!("{:>10} {:>7} {:>7} {:>6}", "N/A", "N/A", "N/A", "N/A"),
@@ -98,7 +99,7 @@ impl<'a> Printer<'a> {
     }
 
     fn object(&self, row: &Row) -> Value {
-        let Options { collective, dtype, op, .. } = self.options;
+        let Options { collective, dtype, .. } = self.options;
         let placement = |column: Option<Column>| {
             column.map(|column| {
                 let (algorithm, bus) = self.rates(row, &column);
@@ -111,7 +112,7 @@ impl<'a> Printer<'a> {
             "bytes": row.bytes,
             "count": row.count,
             "dtype": dtype.name(),
-            "op": collective.folds().then(|| op.name()),
+            "op": collective.folds().then(|| self.options.op().name()),
             "root": collective.root(),
             "out_of_place": placement(row.out_of_place),
             "in_place": placement(row.in_place),

@@ -23,6 +23,7 @@ use crate::{
 use control::Command;
 use std::{
     collections::VecDeque,
+    fmt,
     net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
@@ -172,5 +173,22 @@ impl Fabric {
 impl Drop for Fabric {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// What people are told of it.
+impl fmt::Display for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Fabric { job, settings, .. } = self;
+        let (here, reducers) = (job.mates().len(), job.reducers.len());
+        let s = if reducers == 1 { "" } else { "s" };
+        write!(f, "rank {} of {}, {here} on this host, {reducers} reducer{s}", job.rank, job.world)?;
+        if let Some(algorithm) = &settings.forced {
+            write!(f, ", {algorithm} forced")?;
+        }
+        if let Some(transport) = settings.transport {
+            write!(f, ", {} forced", transport.name())?;
+        }
+        write!(f, ", timeout {} s", settings.timeout.as_secs_f64())
     }
 }
