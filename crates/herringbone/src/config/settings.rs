@@ -164,8 +164,8 @@ pub(crate) const SLICE_BYTES: Setting = setting(
 );
 pub(crate) const SPREAD: Setting = setting(
     "HERRINGBONE_SPREAD",
-    "whether a thread that waits for ranks of its host moves to another core where fewer of them run; where it may run stays \
-     the same",
+    "whether a thread that waits for ranks of its host moves to another core where fewer of them run, if no more than four \
+     share a core; where it may run stays the same",
     "on or off",
     "on",
     WORKERS,
