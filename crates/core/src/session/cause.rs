@@ -15,10 +15,16 @@ pub enum Cause {
     #[error("{0}")]
     Mismatch(Mismatch),
     /// A reducer is gone.
-    #[error("lost the reducer at {address}: start it again, or take it off HERRINGBONE_REDUCERS")]
+    #[error("rank {rank} lost the reducer at {address}: {reason}")]
     ReducerLost {
         /// Where it listened.
         address: String,
+        /// The member that found it gone.
+        rank: Rank,
+        /// What that one saw.
+        reason: String,
+        /// The first of its operations that needs reducers.
+        sequence: u64,
     },
     /// A member waited for longer than its timeout.
     #[error(
@@ -74,6 +80,7 @@ impl Cause {
         match self {
             Cause::Mismatch(mismatch) => Some(mismatch.sequence),
             Cause::Timeout { operation, .. } => Some(operation.sequence),
+            Cause::ReducerLost { sequence, .. } => Some(*sequence),
             _ => None,
         }
     }
@@ -84,9 +91,12 @@ impl Cause {
                 to.u8(1);
                 mismatch.write(to);
             }
-            Cause::ReducerLost { address } => {
+            Cause::ReducerLost { address, rank, reason, sequence } => {
                 to.u8(2);
                 to.text("a reducer's address", address);
+                to.u32(*rank);
+                to.cut_text(reason);
+                to.u64(*sequence);
             }
             Cause::Timeout { rank, operation, milliseconds, waiting_for } => {
                 to.u8(3);
@@ -115,7 +125,12 @@ impl Cause {
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(match from.u8()? {
             1 => Cause::Mismatch(Mismatch::read(from)?),
-            2 => Cause::ReducerLost { address: from.text()? },
+            2 => Cause::ReducerLost {
+                address: from.text()?,
+                rank: from.u32()?,
+                reason: from.text()?,
+                sequence: from.u64()?,
+            },
             3 => Cause::Timeout {
                 rank: from.u32()?,
                 operation: from.fingerprint()?,

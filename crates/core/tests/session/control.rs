@@ -77,7 +77,9 @@ fn any_cause() -> impl Strategy<Value = Cause> {
             let variants = variants.into_iter().map(|(fingerprint, ranks)| Variant { fingerprint, ranks });
             Cause::Mismatch(Mismatch { sequence, variants: variants.collect() })
         }),
-        any_text().prop_map(|address| Cause::ReducerLost { address }),
+        (any_text(), any::<u32>(), any_text(), any::<u64>()).prop_map(|(address, rank, reason, sequence)| {
+            Cause::ReducerLost { address, rank, reason, sequence }
+        }),
         (any::<u32>(), any_fingerprint(), any::<u64>(), any_ranks()).prop_map(
             |(rank, operation, milliseconds, waiting_for)| Cause::Timeout {
                 rank,

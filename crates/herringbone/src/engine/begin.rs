@@ -115,7 +115,7 @@ impl Engine {
         let group = self.groups.get_mut(&issue.group).ok_or_else(|| Error::new(ErrorKind::Closed))?;
         let me = group.settings.me;
         let planned = group.plan(issue.call, &mut self.stats).map_err(|error| error.at(me))?;
-        let mut fingerprint = planned.fingerprint;
+        let (mut fingerprint, with_reducers) = (planned.fingerprint, planned.with_reducers);
         (fingerprint.sequence, fingerprint.priority) = (group.member.next(), issue.priority);
         if let Some(error) = &group.lost {
             return Err(error.about(me, fingerprint).into());
@@ -130,6 +130,11 @@ impl Engine {
             NotIssued::Frozen => Refused::Frozen,
             NotIssued::Failed(failed) => failure::error(&failed.cause).about(me, fingerprint).into(),
         })?;
+        if let Some(error) = group.without_reducers.as_ref().filter(|_| with_reducers) {
+            // All ranks know, and fail the same call: there is nothing to decide.
+            group.member.complete(issued.fingerprint.sequence);
+            return Err(error.about(me, issued.fingerprint).into());
+        }
         let (hash, generation) = (issued.hash, issued.generation);
         let id = Identity { group: issue.group, generation, hash, fingerprint };
         Ok((id, group.settings.timeout))
@@ -276,7 +281,7 @@ impl Engine {
         for &index in partners {
             let endpoint = &mut self.endpoints[index as usize];
             match &endpoint.link {
-                Link::Lost { .. } if endpoint.is_reducer => lost = Some(endpoint.name.clone()),
+                Link::Lost { .. } if endpoint.is_reducer => lost = Some(index),
                 _ if endpoint.left.is_some() => {}
                 Link::Lost { .. } if endpoint.dead => up = false,
                 Link::None | Link::Lost { .. } => {
@@ -288,18 +293,19 @@ impl Engine {
                 Link::Shm(_) | Link::Tcp(_) | Link::Busy => {}
             }
         }
-        if let Some(address) = lost {
-            self.give_up(at, address);
+        if let Some(reducer) = lost {
+            self.give_up(at, reducer);
             return false;
         }
         up
     }
 
     /// An operation's reducer is gone: it fails with everybody's, by a fence, so that nobody is told twice.
-    fn give_up(&mut self, at: usize, address: String) {
-        let group = self.queue[at].id.group;
+    fn give_up(&mut self, at: usize, reducer: u32) {
+        let Identity { group, fingerprint, .. } = self.queue[at].id;
         if !std::mem::replace(&mut self.queue[at].given_up, true) {
-            self.call_for_fence(group, Cause::ReducerLost { address });
+            let cause = self.lost_reducer(reducer, fingerprint.sequence);
+            self.call_for_fence(group, cause);
         }
     }
 

@@ -45,10 +45,9 @@ pub(crate) fn error(cause: &Cause) -> Error {
                 .map(|variant| (variant.ranks.clone(), variant.fingerprint.to_string()))
                 .collect(),
         },
-        Cause::ReducerLost { address } => ErrorKind::ReducerLost {
-            address: address.clone(),
-            reason: "its process or its connection ended, or it does not answer".to_owned(),
-        },
+        Cause::ReducerLost { address, rank, reason, .. } => {
+            ErrorKind::ReducerLost { address: address.clone(), reason: format!("{reason}, says rank {rank}") }
+        }
         Cause::Timeout { rank, milliseconds, waiting_for, .. } => ErrorKind::Timeout {
             rank: *rank,
             after: Duration::from_millis(*milliseconds),
@@ -72,6 +71,14 @@ pub(super) fn is_over(engine: &Engine, header: &Header) -> bool {
     group.is_lost() || group.admission(header, engine.reduces) == Admission::Discard
 }
 
+/// The operation before which all end first when a fence is called for.
+fn disputed(cause: &Cause) -> Option<u64> {
+    match cause {
+        Cause::Mismatch(Mismatch { sequence, .. }) | Cause::ReducerLost { sequence, .. } => Some(*sequence),
+        _ => None,
+    }
+}
+
 impl Engine {
     /// Asks the surroundings to have a group fenced.
     pub(super) fn call_for_fence(&mut self, group: u32, cause: Cause) {
@@ -89,11 +96,12 @@ impl Engine {
     /// What the hub says about a group, and what to answer.
     pub(crate) fn told_by_hub(&mut self, number: u32, message: &Message) -> Option<Message> {
         let group = self.groups.get_mut(&number)?;
-        if let Message::Fence { generation, cause: Cause::Mismatch(Mismatch { sequence, .. }), .. } = message
+        if let Message::Fence { generation, cause, .. } = message
+            && let Some(sequence) = disputed(cause)
             && *generation == group.member.generation()
             && group.unanswered.is_none()
         {
-            group.frozen = Some(*sequence);
+            group.frozen = Some(sequence);
             group.unanswered = Some((message.clone(), Instant::now()));
             self.report_if_due(number);
             return None;
@@ -113,8 +121,9 @@ impl Engine {
         }
     }
 
-    /// Operations before a disputed one were agreed on: they end first, and then the fence is answered. That they do not
-    /// end means that ranks disagreed earlier than anybody had noticed.
+    /// Operations before a disputed one were agreed on, or need no reducer: they end first, also those that are to be called
+    /// yet, and then the fence is answered. That they do not end means that something was wrong before, or that this rank
+    /// is late.
     pub(super) fn report_if_due(&mut self, number: u32) {
         let Some(group) = self.groups.get_mut(&number) else { return };
         let Some((message, since)) = &group.unanswered else { return };
@@ -126,7 +135,8 @@ impl Engine {
             .queue
             .iter()
             .any(|queued| queued.id.group == number && queued.id.fingerprint.sequence < from);
-        if (running || queued) && since.elapsed() < AGREED_END {
+        let to_come = group.member.next() < from;
+        if (running || queued || to_come) && since.elapsed() < AGREED_END {
             return;
         }
         let message = message.clone();
@@ -137,26 +147,16 @@ impl Engine {
         }
     }
 
-    /// A cause as a user's error, with what was seen here of a reducer's loss.
-    fn error_here(&self, cause: &Cause) -> Error {
-        let Cause::ReducerLost { address } = cause else { return error(cause) };
-        let is_it = |endpoint: &&Endpoint| endpoint.is_reducer && endpoint.name == *address;
-        match self.endpoints.iter().find(is_it).map(|endpoint| &endpoint.link) {
-            Some(Link::Lost { reason, .. }) => {
-                Error::new(ErrorKind::ReducerLost { address: address.clone(), reason: reason.clone() })
-            }
-            _ => error(cause),
-        }
-    }
-
     fn settle(&mut self, number: u32, settled: &Settled) {
-        let error = self.error_here(&settled.cause);
+        let error = error(&settled.cause);
         let is_final = settled.cause.is_final();
         self.fail_group(number, &error, is_final);
         if let Some(group) = self.groups.get_mut(&number) {
             (group.frozen, group.unanswered) = (None, None);
-            if is_final {
-                group.lost = Some(error);
+            match &*settled.cause {
+                Cause::ReducerLost { .. } => group.without_reducers = Some(error),
+                _ if is_final => group.lost = Some(error),
+                _ => {}
             }
         }
         let early = self.early.take_group(number);
@@ -254,18 +254,35 @@ impl Engine {
 
     /// A reducer is gone: operations that use it fail, everywhere.
     pub(crate) fn reducer_lost(&mut self, index: u32) {
-        let address = self.endpoints[index as usize].name.clone();
-        let concerned = |engine: &Self, number: u32| {
-            let running =
-                engine.ops.iter().any(|operation| operation.id.group == number && operation.with_reducers());
-            running || engine.queue.iter().any(|queued| queued.id.group == number)
-        };
-        let numbers: Vec<u32> =
-            self.groups.keys().copied().filter(|number| concerned(self, *number)).collect();
-        for group in numbers {
-            let cause = Cause::ReducerLost { address: address.clone() };
-            self.call_for_fence(group, cause);
+        for number in self.groups.keys().copied().collect::<Vec<_>>() {
+            if let Some(sequence) = self.first_with_reducers(number) {
+                let cause = self.lost_reducer(index, sequence);
+                self.call_for_fence(number, cause);
+            }
         }
+    }
+
+    /// The first operation of a group that is under way and needs reducers.
+    fn first_with_reducers(&mut self, number: u32) -> Option<u64> {
+        let Self { groups, ops, queue, stats, .. } = self;
+        let group = groups.get_mut(&number)?;
+        let needs = |key: OpKey| ops.get(key).is_some_and(|operation| operation.with_reducers());
+        let running = group.running.iter().find(|(_, key)| needs(*key)).map(|(sequence, _)| *sequence);
+        let queued = queue.iter().filter(|queued| queued.id.group == number).find_map(|queued| {
+            let with_reducers = group.plan(queued.call, stats).is_ok_and(|planned| planned.with_reducers);
+            with_reducers.then_some(queued.id.fingerprint.sequence)
+        });
+        running.into_iter().chain(queued).min()
+    }
+
+    /// That a reducer is lost, and what is known of that here.
+    pub(super) fn lost_reducer(&self, index: u32, sequence: u64) -> Cause {
+        let Endpoint { name, link, .. } = &self.endpoints[index as usize];
+        let reason = match link {
+            Link::Lost { reason, .. } => reason.clone(),
+            _ => "it cannot be reached".to_owned(),
+        };
+        Cause::ReducerLost { address: name.clone(), rank: self.me, reason, sequence }
     }
 
     /// A link could not be made.
@@ -375,9 +392,7 @@ impl Engine {
         // A reducer that is there waits for ranks, too: it is not to blame.
         let absent = reducers.into_iter().find(|index| !self.endpoints[*index as usize].is_up());
         let cause = match absent {
-            Some(index) if workers.is_empty() => {
-                Cause::ReducerLost { address: self.endpoints[index as usize].name.clone() }
-            }
+            Some(index) if workers.is_empty() => self.lost_reducer(index, id.fingerprint.sequence),
             _ => Cause::Timeout {
                 rank: self.me,
                 operation: id.fingerprint,

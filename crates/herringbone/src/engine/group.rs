@@ -84,6 +84,8 @@ pub(crate) struct Group {
     pub(crate) running: VecDeque<(u64, OpKey)>,
     /// Set when the group cannot go on.
     pub(crate) lost: Option<Error>,
+    /// Why operations that need reducers fail, once all ranks have agreed that one is lost.
+    pub(crate) without_reducers: Option<Error>,
     /// Set when a member is gone that operations under way may not need any more.
     pub(crate) doom: Option<Doom>,
     /// While a fence is under way: the operations that do not move any more, from this one on.
@@ -109,6 +111,7 @@ impl Group {
             member,
             running: VecDeque::new(),
             lost: None,
+            without_reducers: None,
             doom: None,
             frozen: None,
             unanswered: None,

@@ -158,6 +158,7 @@ fn a_killed_reducer_is_named_and_what_needs_none_goes_on() {
         assert!(text.contains(&format!("the reducer at {} is lost", addresses[1])), "{text}");
         assert!(heard.duration_since(killed) < AT_ONCE, "{:?}", heard.duration_since(killed));
         assert_eq!(rank.hear(Duration::from_secs(20)).1, "the group works");
+        assert_eq!(rank.hear(Duration::from_secs(20)).1, "only what needs reducers failed");
     }
     assert!(end_well(ranks));
 }
@@ -175,6 +176,7 @@ fn a_stopped_reducer_is_named_and_what_needs_none_goes_on() {
         assert!(text.contains(&format!("the reducer at {} is lost", addresses[0])), "{text}");
         assert!(heard.duration_since(stopped) < 2 * AT_ONCE, "{:?}", heard.duration_since(stopped));
         assert_eq!(rank.hear(Duration::from_secs(20)).1, "the group works");
+        assert_eq!(rank.hear(Duration::from_secs(20)).1, "only what needs reducers failed");
     }
     assert!(end_well(ranks));
 }
