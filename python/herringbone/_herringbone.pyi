@@ -93,6 +93,9 @@ class Communicator:
     def subgroup(self, name: str, ranks: Sequence[int]) -> Communicator:
         """The group of ``ranks``, which ascend and are ranks of this group; only they call it. A name serves once."""
 
+    def explain(self, collective: str, dtype: str, count: int) -> str:
+        """The algorithm of a collective of ``count`` elements, and why it is this one."""
+
     def submit(
         self,
         collective: str,

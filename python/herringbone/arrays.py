@@ -45,7 +45,7 @@ FOLDED = {
 """numpy's names (``bfloat16``: of ml_dtypes) of the types that the engine can fold."""
 
 OPS = ("sum", "average", "product", "min", "max")
-SYNONYMS = {"mean": "average", "avg": "average", "add": "sum", "prod": "product"}
+SYNONYMS = {"mean": "average", "avg": "average", "add": "sum", "prod": "product", "mul": "product"}
 """What others call some of them."""
 
 _folded: dict[Any, str] = {}

@@ -225,8 +225,25 @@ class Communicator:
         """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""
         return self._native.stats()
 
+    def explain(self, count: int, dtype: npt.DTypeLike = "float32", collective: str = "all_reduce") -> str:
+        """The algorithm that a collective takes, and why.
+
+        Args:
+            count: elements per rank, of the smaller buffer where they differ.
+            dtype: their type, one that can be folded.
+            collective: its name, as of the method.
+
+        Raises:
+            ValueError: no collective is called that.
+            NotImplementedError: elements of the type cannot be folded.
+        """
+        import numpy as np
+
+        kind = fold_type("explain", np.empty(0, dtype), "sum")
+        return self._native.explain(collective, kind, count)
+
     def describe(self) -> str:
-        """The members, transports and choices in words."""
+        """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
         return self._native.describe()
 
     def close(self) -> None:
@@ -265,7 +282,8 @@ class Communicator:
         if not isinstance(op, str):
             raise TypeError(f"{name} on rank {self.rank}: op is a {type(op).__name__}, not one of {', '.join(OPS)}")
         if op not in OPS:
-            meant = SYNONYMS.get(op) or next(iter(get_close_matches(op, OPS, 1)), None)
+            name_of = op.strip().lower()
+            meant = SYNONYMS.get(name_of) or next(iter(get_close_matches(name_of, OPS, 1)), None)
             hint = f"; did you mean {meant!r}?" if meant else ""
             raise ValueError(f"{name} on rank {self.rank}: op {op!r} is none of {', '.join(OPS)}{hint}")
         target = writable(name, out)

@@ -81,7 +81,12 @@ impl Communicator {
     }
 
     /// The group of `ranks`, which ascend and are ranks of this group; only they call it. A name serves once.
-    fn subgroup(&self, py: Python<'_>, name: &str, ranks: Vec<u32>) -> PyResult<Self> {
+    fn subgroup(&self, py: Python<'_>, name: &str, ranks: Vec<i64>) -> PyResult<Self> {
+        let rank = |rank: &i64| {
+            let no_rank = |_| errors::config(format!("ranks of a group: {rank} is no rank"));
+            u32::try_from(*rank).map_err(no_rank)
+        };
+        let ranks = ranks.iter().map(rank).collect::<PyResult<Vec<u32>>>()?;
         let inner =
             py.detach(|| self.inner.subgroup(name, &ranks)).map_err(|error| errors::to_python(&error))?;
         Ok(Self { inner, is_world: false })
@@ -179,6 +184,12 @@ impl Communicator {
         all.set_item("waiting_s", stats.waiting.as_secs_f64())?;
         all.set_item("in_flight_s", stats.in_flight.as_secs_f64())?;
         Ok(all)
+    }
+
+    /// The algorithm of a collective of `count` elements, and why it is this one.
+    fn explain(&self, py: Python<'_>, collective: &str, dtype: &str, count: usize) -> PyResult<String> {
+        let (collective, dtype) = (parse_collective(collective, 0)?, parse(dtype)?);
+        py.detach(|| self.inner.explain(collective, dtype, count)).map_err(|error| errors::to_python(&error))
     }
 
     /// The members, transports and choices in words.

@@ -167,12 +167,11 @@ impl Communicator {
     pub fn subgroup(&self, name: &str, ranks: &[u32]) -> Result<Self> {
         self.check_usable()?;
         let wrong = |problem: &str| Error::config("ranks of a group", problem).at(self.rank());
-        let odd = |at: &usize| ranks[*at] >= self.size() || *at > 0 && ranks[*at] <= ranks[*at - 1];
-        if let Some(at) = (0..ranks.len()).find(odd) {
-            return Err(wrong(&format!(
-                "they ascend and are ranks of the larger group, but for {}",
-                ranks[at]
-            )));
+        if let Some(pair) = ranks.windows(2).find(|pair| pair[0] >= pair[1]) {
+            return Err(wrong(&format!("they have to ascend, and {} stands before {}", pair[0], pair[1])));
+        }
+        if let Some(last) = ranks.last().filter(|last| **last >= self.size()) {
+            return Err(wrong(&format!("{last} is no rank of the larger group, which has {}", self.size())));
         }
         let Some(rank) = ranks.iter().position(|rank| *rank == self.rank()) else {
             return Err(wrong("this rank is not one of them: only members form a group"));

@@ -276,7 +276,7 @@ def wrong_arrays_are_refused_with_the_alternative() -> None:
     error_of(ValueError, lambda: group.all_reduce(ones.T), "ascontiguousarray")
     error_of(ValueError, lambda: group.all_reduce(frozen), "read-only")
     error_of(ValueError, lambda: group.all_reduce(ones, "mean"), "did you mean 'average'", f"rank {group.rank}")
-    error_of(ValueError, lambda: group.all_reduce(ones, "maximum"), "did you mean 'max'")
+    error_of(ValueError, lambda: group.all_reduce(ones, "SUM"), "did you mean 'sum'")
     error_of(ValueError, lambda: group.all_reduce(ones, "band"), "none of")
     error_of(TypeError, lambda: group.all_reduce(ones, ones), "op is a ndarray", "average")
     error_of(ValueError, lambda: group.broadcast(ones, group.size), "root")

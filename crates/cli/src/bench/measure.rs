@@ -100,6 +100,8 @@ pub(super) struct Row {
     pub(super) bytes: usize,
     /// Elements per rank of the smaller one.
     pub(super) count: usize,
+    /// The algorithm, and why it is this one.
+    pub(super) choice: (String, String),
     pub(super) out_of_place: Option<Column>,
     pub(super) in_place: Option<Column>,
 }
@@ -164,13 +166,16 @@ impl<'a, T: Sample> Case<'a, T> {
         Self { communicator, collective, pattern, input, output, count, element: std::marker::PhantomData }
     }
 
-    /// Checks and times each placement that the collective has.
+    /// Says how it is done, and checks and times each placement that the collective has.
     pub(super) fn row(&self, budget: Duration) -> Result<Row, Failure> {
         let apart = !matches!(self.collective, Collective::Broadcast { .. });
         let within = has_place(self.collective);
+        let choice = self.communicator.explain(self.collective, T::DTYPE, self.count)?;
+        let (algorithm, why) = choice.split_once(": ").unwrap_or((&choice, ""));
         Ok(Row {
             bytes: self.input.max(self.output) * size_of::<T>(),
             count: self.count,
+            choice: (algorithm.to_owned(), why.to_owned()),
             out_of_place: apart.then(|| self.agree(&self.out_of_place(budget)?)).transpose()?,
             in_place: within.then(|| self.agree(&self.one(false, budget)?)).transpose()?,
         })

@@ -18,6 +18,10 @@ use std::{error::Error, ffi::OsString, io::Write, str::FromStr, time::Duration};
 ///
 /// Inside a job (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set; under torchrun also HERRINGBONE_STORE) every
 /// process is one rank and rank 0 prints. Without a job, --processes or --local makes one on this machine.
+///
+/// time is that of one operation; algbw is bytes / time, and busbw what each link carries for that at the least: 2 (N-1)/N
+/// of it for all_reduce, (N-1)/N for reduce_scatter and all_gather, all of it for reduce and broadcast. #wrong counts
+/// elements that are not what they must be, as does the line below the table.
 #[derive(Clone, Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("ranks").args(["local", "processes", "rig"]))]
 pub(crate) struct Options {
@@ -170,6 +174,12 @@ fn rows_of<T: Sample>(
     communicator: &Communicator,
     out: &mut dyn Write,
 ) -> Result<Outcome, Failure> {
+    if let Some(root) = options.collective.root().filter(|root| *root >= communicator.size()) {
+        return Err(Failure::Usage {
+            problem: format!("--root {root} is none of {} ranks", communicator.size()),
+            hint: "ranks count from 0",
+        });
+    }
     let mut printer =
         (communicator.rank() == 0).then(|| table::Printer::new(options, communicator.size(), out));
     if let Some(printer) = &mut printer {
@@ -255,6 +265,9 @@ mod tests {
             let error = run(&options(args), &[], &mut Vec::new()).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
         }
+        let mut text = Vec::new();
+        let error = run(&options(&["--local", "2", "--collective", "reduce", "--root", "2"]), &[], &mut text);
+        assert!(error.unwrap_err().to_string().contains("--root 2 is none of 2 ranks") && text.is_empty());
     }
 
     #[test]
@@ -303,6 +316,7 @@ mod tests {
         assert_eq!(rows.len(), 2, "{text}");
         assert!(rows.iter().all(|row| row.len() == 13), "{text}");
         assert_eq!(rows[0][..5], ["1024", "256", "f32", "sum", "-1"]);
+        assert!(text.contains("# Algorithm            : one_shot from 1024 B"), "{text}");
         assert!(text.contains("# Out of bounds values : 0 OK"), "{text}");
         assert!(text.contains("# Avg bus bandwidth    : "), "{text}");
     }

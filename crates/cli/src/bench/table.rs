@@ -14,11 +14,13 @@ pub(super) struct Printer<'a> {
     out: &'a mut dyn Write,
     bus: Vec<f64>,
     wrong: u64,
+    /// Each algorithm, and from how many bytes up.
+    algorithms: Vec<(String, usize)>,
 }
 
 impl<'a> Printer<'a> {
     pub(super) fn new(options: &'a Options, ranks: u32, out: &'a mut dyn Write) -> Self {
-        Self { options, ranks, out, bus: Vec::new(), wrong: 0 }
+        Self { options, ranks, out, bus: Vec::new(), wrong: 0, algorithms: Vec::new() }
     }
 
     /// The lines above the first row.
@@ -60,6 +62,10 @@ impl<'a> Printer<'a> {
         for column in columns.iter().flatten() {
             self.bus.push(self.rates(row, column).1);
         }
+        let algorithm = &row.choice.0;
+        if self.algorithms.last().is_none_or(|(last, _)| last != algorithm) {
+            self.algorithms.push((algorithm.clone(), row.bytes));
+        }
         let line = if self.options.json { self.object(row).to_string() } else { self.line(row) };
         writeln!(self.out, "{line}")?;
         Ok(self.out.flush()?)
@@ -70,6 +76,9 @@ impl<'a> Printer<'a> {
         if !self.options.json {
             let verdict = if self.wrong == 0 { "OK" } else { "FAILED" };
             let mean = self.bus.iter().sum::<f64>() / self.bus.len().max(1) as f64;
+            let from = |(algorithm, bytes): &(String, usize)| format!("{algorithm} from {bytes} B");
+            let algorithms: Vec<String> = self.algorithms.iter().map(from).collect();
+            writeln!(self.out, "# Algorithm            : {}", algorithms.join(", "))?;
             writeln!(self.out, "# Out of bounds values : {} {verdict}", self.wrong)?;
             writeln!(self.out, "# Avg bus bandwidth    : {mean:.4}")?;
         }
@@ -114,6 +123,8 @@ impl<'a> Printer<'a> {
             "dtype": dtype.name(),
             "op": collective.folds().then(|| self.options.op().name()),
             "root": collective.root(),
+            "algorithm": row.choice.0,
+            "why": row.choice.1,
             "out_of_place": placement(row.out_of_place),
             "in_place": placement(row.in_place),
         })

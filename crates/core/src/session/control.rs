@@ -101,9 +101,11 @@ pub enum Death {
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Death::Exited => f.write_str("its process ended"),
-            Death::Unreachable => f.write_str("its connection ended and it takes no new one"),
-            Death::Silent { milliseconds } => write!(f, "it has been silent for {milliseconds} ms"),
+            Death::Exited => f.write_str("the process ended"),
+            Death::Unreachable => f.write_str("the connection ended and no new one can be made"),
+            Death::Silent { milliseconds } => {
+                write!(f, "silent for {}.{} s", milliseconds / 1000, milliseconds / 100 % 10)
+            }
         }
     }
 }

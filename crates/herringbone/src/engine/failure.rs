@@ -57,7 +57,7 @@ pub(crate) fn error(cause: &Cause) -> Error {
             ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") }
         }
         Cause::PeerLost { ranks } => {
-            ErrorKind::PeerLost { ranks: ranks.clone(), reason: "it ended or left".to_owned() }
+            ErrorKind::PeerLost { ranks: ranks.clone(), reason: "ended, or left".to_owned() }
         }
         Cause::Protocol { rank, code } => {
             ErrorKind::Protocol { from: format!("rank {rank}"), problem: format!("rule {code}") }

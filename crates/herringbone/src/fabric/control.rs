@@ -35,6 +35,8 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const SUSPECT: Duration = Duration::from_secs(3);
 /// After this silence a rank is dead.
 const DEAD: Duration = Duration::from_secs(6);
+/// A pause between two looks at time that says that this process did not run.
+const STOOD_STILL: Duration = Duration::from_secs(2);
 /// How long a broken link between workers may be the first sign of a death.
 const BROKEN_FOR: Duration = Duration::from_millis(500);
 /// How long rank 0 stays for the others when it leaves.
@@ -91,6 +93,8 @@ pub(crate) struct Control {
     gone: BTreeMap<Rank, bool>,
     broken: Vec<(u32, Instant)>,
     beat: Instant,
+    /// When time was last looked at.
+    ticked: Instant,
     closing: Option<Instant>,
     linger: Duration,
 }
@@ -131,6 +135,7 @@ impl Control {
             gone: BTreeMap::new(),
             broken: Vec::new(),
             beat: Instant::now(),
+            ticked: Instant::now(),
             closing: None,
             linger,
         })
@@ -138,7 +143,7 @@ impl Control {
 
     /// Runs until the fabric is closed.
     pub(crate) fn run(mut self) {
-        let mut ticked = Instant::now();
+        self.ticked = Instant::now();
         while !self.is_finished() {
             let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
             let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
@@ -150,9 +155,8 @@ impl Control {
             for command in self.commands.take() {
                 self.obey(command);
             }
-            if ticked.elapsed() >= TICK {
-                ticked = Instant::now();
-                self.tick(ticked);
+            if self.ticked.elapsed() >= TICK {
+                self.tick(Instant::now());
             }
         }
     }
@@ -371,6 +375,10 @@ impl Control {
     }
 
     fn tick(&mut self, now: Instant) {
+        let stood_still = now.duration_since(std::mem::replace(&mut self.ticked, now)).saturating_sub(TICK);
+        if stood_still >= STOOD_STILL {
+            self.excuse(stood_still, now);
+        }
         self.node.tick(now);
         let late = self.broken.extract_if(.., |(_, since)| now.duration_since(*since) >= BROKEN_FOR);
         let late: Vec<u32> = late.map(|(endpoint, _)| endpoint).collect();
@@ -388,6 +396,20 @@ impl Control {
             broken.into_iter().for_each(|rank| self.died(rank, Death::Unreachable));
         }
         self.listen_for_silence(now);
+    }
+
+    /// This process, or the whole machine, was stopped for a while: what others said meanwhile may be on its way yet.
+    fn excuse(&mut self, stood_still: Duration, now: Instant) {
+        crate::log::warn(
+            &format!("rank {}", self.job.rank),
+            format_args!(
+                "this process stood still for {} s: others may have given it up",
+                stood_still.as_secs()
+            ),
+        );
+        for connection in self.connections.values_mut() {
+            connection.heard = now.min(connection.heard + stood_still);
+        }
     }
 
     fn listen_for_silence(&mut self, now: Instant) {

@@ -113,6 +113,20 @@ fn a_stopped_rank_is_named() {
     }
 }
 
+/// As where a virtual machine is suspended, or a container paused: nobody is to blame.
+#[test]
+fn a_job_that_stood_still_as_a_whole_goes_on() {
+    let (reducers, addresses) = reducers();
+    let ranks = processes("loop", 3, Over::Reducer, &meeting_place(), &addresses);
+    let all = |signal| reducers.iter().chain(&ranks).for_each(|process| process.signal(signal));
+    std::thread::sleep(A_WHILE);
+    all(Signal::STOP);
+    std::thread::sleep(Duration::from_secs(8));
+    all(Signal::CONT);
+    assert!(ranks[0].is_quiet(Duration::from_secs(2)));
+    assert!(ranks[1..].iter().all(|rank| rank.is_quiet(Duration::ZERO)));
+}
+
 /// Two reducers, and where they listen.
 fn reducers() -> (Vec<Process>, Vec<String>) {
     let part = |rank| Part {

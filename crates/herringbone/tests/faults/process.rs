@@ -10,7 +10,7 @@ use std::{
     env,
     io::{BufRead, BufReader, Read},
     process::{Child, Command, Stdio},
-    sync::mpsc::{Receiver, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
     time::{Duration, Instant},
 };
 
@@ -86,6 +86,11 @@ impl Process {
     #[track_caller]
     pub(crate) fn hear(&self, within: Duration) -> (Instant, String) {
         self.lines.recv_timeout(within).expect("a process ended or hangs without a word")
+    }
+
+    /// Whether it says nothing for so long.
+    pub(crate) fn is_quiet(&self, during: Duration) -> bool {
+        self.lines.recv_timeout(during) == Err(RecvTimeoutError::Timeout)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -138,8 +138,8 @@ fn groups_that_cannot_be_are_refused() {
             assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
             error.to_string()
         };
-        assert!(refused("beyond", &[0, 1, 2]).contains("but for 2"));
-        assert!(refused("unsorted", &[1, 0]).contains("but for 0"));
+        assert!(refused("beyond", &[0, 1, 2]).contains("2 is no rank"));
+        assert!(refused("unsorted", &[1, 0]).contains("1 stands before 0"));
         refused("twice", &[0, 0]);
         refused("none", &[]);
         refused("others", &[1 - comm.rank()]);
