@@ -2,7 +2,8 @@
 
 Every error of the engine is a :class:`HerringboneError`, which is a :class:`RuntimeError`. The text names the
 rank or address concerned, the operation, and the next thing to do. Errors that the native module raises are
-instances of the classes of this file.
+instances of the classes of this file. Where torch itself waits for a collective, as in DistributedDataParallel's
+``backward()``, it raises a plain :class:`RuntimeError` whose text holds the error's.
 """
 
 from __future__ import annotations

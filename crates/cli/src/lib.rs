@@ -9,6 +9,7 @@ mod failure;
 mod numbers;
 mod serve;
 mod settings;
+mod table;
 mod verify;
 
 use clap::Parser;

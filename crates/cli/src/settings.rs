@@ -1,13 +1,13 @@
 //! `herringbone settings`: every variable of the environment that Herringbone reads, and what counts here and now.
 
-use crate::{Failure, Outcome};
-use comfy_table::{ColumnConstraint, LineStyle, Table, Width, presets};
+use crate::{Failure, Outcome, table};
+use comfy_table::{ColumnConstraint, Width};
 use herringbone::settings::{ALL, Environment, Found, Setting};
 use serde_json::{Value, json};
 use std::io::Write;
 
 /// The widest column's width, so that a line fits a wide terminal.
-const MEANING_WIDTH: u16 = 60;
+const MEANING_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::Fixed(60));
 
 /// Show every setting: its value here and where it comes from, its default and what it means
 ///
@@ -29,14 +29,13 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
             writeln!(out, "{}", row.object())?;
         }
     } else {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING.header_separator(LineStyle::new('─', '─', '─', '─')));
-        table
-            .set_header(["name", "value", "from", "default", "meaning"])
-            .add_rows(rows.iter().map(Row::cells));
-        if let Some(meaning) = table.column_mut(4) {
-            meaning.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(MEANING_WIDTH)));
+        let mut table = table::new(&["name", "value", "from", "meaning"]);
+        table.add_rows(rows.iter().map(Row::cells));
+        let widths = [(0, ColumnConstraint::ContentWidth), (3, MEANING_WIDTH)];
+        for (column, width) in widths {
+            table.column_mut(column).map(|column| column.set_constraint(width));
         }
+        table::fit(&mut table);
         writeln!(out, "{table}")?;
     }
     out.flush()?;
@@ -61,14 +60,14 @@ impl Row {
         }
     }
 
-    fn cells(&self) -> [&str; 5] {
+    fn cells(&self) -> [String; 4] {
         let Setting { name, default, meaning, .. } = *self.setting;
         let from = match &self.found {
-            Some(found) if found.variable == name => "environment",
-            Some(found) => &found.variable,
-            None => "default",
+            Some(found) if found.variable == name => format!("environment (else {default})"),
+            Some(found) => format!("{} (else {default})", found.variable),
+            None => "default".to_owned(),
         };
-        [name, self.value(), from, default, meaning]
+        [name.to_owned(), self.value().to_owned(), from, meaning.to_owned()]
     }
 
     fn object(&self) -> Value {

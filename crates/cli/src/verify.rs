@@ -1,8 +1,8 @@
 //! `herringbone verify`: proves the schedules of algorithms and prints what they cost.
 
 use crate::numbers::Set;
-use crate::{Failure, Outcome};
-use comfy_table::{CellAlignment, LineStyle, Table, presets};
+use crate::{Failure, Outcome, table};
+use comfy_table::CellAlignment;
 use herringbone::core::algorithm::{Layout, Unsupported, cost::Cost};
 use herringbone::core::{group::Group, verify::Verified, verify::verify};
 use herringbone::{Algorithm, Collective, UnknownName, parse_algorithm};
@@ -199,9 +199,8 @@ fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Fai
         }
         return Ok(());
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING.header_separator(LineStyle::new('─', '─', '─', '─')));
-    table.set_header(COLUMNS).add_rows(rows.iter().map(Row::cells));
+    let mut table = table::new(&COLUMNS);
+    table.add_rows(rows.iter().map(Row::cells));
     for (index, name) in COLUMNS.iter().enumerate() {
         if matches!(*name, "ranks" | "reducers" | "rounds" | "messages" | "bytes/worker" | "peers")
             && let Some(column) = table.column_mut(index)

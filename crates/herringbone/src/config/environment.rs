@@ -228,7 +228,7 @@ pub fn token_from_env() -> Result<Option<String>> {
 /// If the file cannot be read or is empty.
 pub fn token_from_file(path: &str) -> Result<String> {
     let problem = |problem: &dyn fmt::Display| {
-        Error::config(settings::TOKEN_FILE.name, format_args!("{path}: {problem}"))
+        Error::config("the file with the token", format_args!("{path}: {problem}"))
     };
     let text = fs::read_to_string(path).map_err(|error| problem(&error))?;
     match text.trim() {
