@@ -143,7 +143,7 @@ class Communicator:
         """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""
 
     def describe(self) -> str:
-        """The members, transports and choices in words."""
+        """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
 
     def close(self) -> None:
         """Leave the group; the world's end is the job's end for this process, which says goodbye to the others."""

@@ -192,7 +192,7 @@ impl Communicator {
         py.detach(|| self.inner.explain(collective, dtype, count)).map_err(|error| errors::to_python(&error))
     }
 
-    /// The members, transports and choices in words.
+    /// How this process takes part, in a line: ranks, reducers, what is forced, the timeout.
     fn describe(&self, py: Python<'_>) -> String {
         py.detach(|| self.inner.describe())
     }

@@ -433,7 +433,7 @@ impl Communicator {
         self.fabric.to_string()
     }
 
-    /// Which algorithm an all-reduce of `count` elements uses, and why.
+    /// Which algorithm a collective of `count` elements takes, and why, as `algorithm: reason`.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if there is none.

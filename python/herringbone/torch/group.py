@@ -41,7 +41,7 @@ class Named(Collectives):
         return self.member.communicator.stats()
 
     def describe(self) -> str:
-        """The members, transports and choices in words."""
+        """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
         return self.member.communicator.describe()
 
     def shutdown(self) -> None:

@@ -302,7 +302,17 @@ def subgroups() -> None:
             pair.broadcast(array, 1)
             assert array.tolist() == [group.size - 1] * 3
         error_of(herringbone.ClosedError, pair.barrier)
+    error_of(herringbone.ConfigError, lambda: group.subgroup([-1, 0]), "-1 is no rank")
     group.barrier()
+
+
+@case
+def what_is_chosen_is_explained() -> None:
+    algorithm, why = group.explain(16).split(": ", 1)
+    assert algorithm and why
+    assert group.explain(16, "float16", "broadcast").startswith("tree: ")
+    error_of(ValueError, lambda: group.explain(16, collective="allreduce"), "allreduce")
+    error_of(NotImplementedError, lambda: group.explain(16, "int16"), "int32")
 
 
 @case
