@@ -120,7 +120,7 @@ impl Environment {
                 Err(Error::config(settings::TOKEN.name, "HERRINGBONE_TOKEN_FILE is set too: set one of them"))
             }
             (Some(token), None) => Ok(Some(token.text)),
-            (None, Some(path)) => token_from_file(&path.text).map(Some),
+            (None, Some(path)) => token_in(&path.text, settings::TOKEN_FILE.name).map(Some),
             (None, None) => Ok(None),
         }
     }
@@ -227,9 +227,12 @@ pub fn token_from_env() -> Result<Option<String>> {
 /// # Errors
 /// If the file cannot be read or is empty.
 pub fn token_from_file(path: &str) -> Result<String> {
-    let problem = |problem: &dyn fmt::Display| {
-        Error::config("the file with the token", format_args!("{path}: {problem}"))
-    };
+    token_in(path, "the token's file")
+}
+
+/// The token that a file holds, which is called `name` in errors.
+fn token_in(path: &str, name: &str) -> Result<String> {
+    let problem = |problem: &dyn fmt::Display| Error::config(name, format_args!("{path}: {problem}"));
     let text = fs::read_to_string(path).map_err(|error| problem(&error))?;
     match text.trim() {
         "" => Err(problem(&"the file is empty")),
