@@ -60,8 +60,9 @@ impl Writer {
         }
     }
 
-    /// A text for people: what is over the bound is left out.
+    /// A text for people: what is over the bound is left out, and control characters are spaces.
     pub(super) fn cut_text(&mut self, value: &str) {
+        let value: String = value.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
         let mut end = value.len().min(TEXT_BYTES);
         while !value.is_char_boundary(end) {
             end -= 1;

@@ -170,6 +170,18 @@ fn decoded(bytes: &[u8]) -> Result<Option<Message>, ControlError> {
     decoder.next_message()
 }
 
+/// What a reducer's loss looks like comes from the system, and is for people.
+#[test]
+fn a_reason_is_cut_and_has_no_control_characters() {
+    let reason = format!("one\ntwo\u{1b}{}", "ä".repeat(200));
+    let lost = |reason| Cause::ReducerLost { address: "here:1".to_owned(), rank: 3, reason, sequence: 9 };
+    let dispute = |reason| {
+        Message::Dispute(Dispute { group: 1, generation: 2, members: vec![0, 3], cause: lost(reason) })
+    };
+    let expected = format!("one two {}", "ä".repeat(124));
+    assert_eq!(decoded(&encoded(&dispute(reason))), Ok(Some(dispute(expected))));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
