@@ -12,7 +12,7 @@ use crate::{
         prepare::{Call, Prepared},
         staging::Part,
     },
-    sys::region::Region,
+    sys::{heap::Heap, region::Region},
     transport::Broken,
     work::Completion,
 };
@@ -79,6 +79,13 @@ impl Queued {
             timeout: issue.timeout.unwrap_or(timeout),
             given_up: false,
         }
+    }
+
+    /// Where in my segment the user's buffer lies, if it does and is input and output in one: then host-mates may put
+    /// results into it.
+    pub(crate) fn mapped(&self, heap: Option<&Heap>) -> Option<usize> {
+        let (input, output) = self.buffers.as_ref()?;
+        heap.filter(|_| input.same_start(output))?.locate(output)
     }
 }
 
@@ -163,7 +170,7 @@ impl Engine {
         };
         let memory = self
             .staging
-            .take(prepared.staging_bytes(), Part::Either)
+            .take(prepared.staging_bytes(prepared.depth()), Part::Either)
             .ok_or(Broken::Protocol("more than its share of memory"))?;
         let queued = Queued {
             id: Identity { group, generation, hash, fingerprint: told },
@@ -235,7 +242,10 @@ impl Engine {
         if with_reducers && self.with_reducers(self.queue[at].id.group, urgent) >= REDUCER_OPERATIONS {
             return Start::Later;
         }
-        let (bytes, most) = (prepared.staging_bytes(), self.staging.most());
+        let most = self.staging.most();
+        let is_mapped = self.queue[at].mapped(self.heap.as_deref()).is_some();
+        let wanted = prepared.staging_bytes(prepared.ahead(is_mapped));
+        let bytes = if wanted > most { prepared.staging_bytes(prepared.lead) } else { wanted };
         match self.staging.take(bytes, part) {
             Some(memory) => Start::Now(memory, prepared),
             None if bytes > most => Start::Never(Error::config(
@@ -319,8 +329,8 @@ impl Engine {
 
     fn start(&mut self, queued: Queued, memory: Range<usize>, prepared: Arc<Prepared>) -> OpKey {
         let (key, room) = self.ops.reserve();
-        let mut operation = Operation::new(key, queued, prepared, memory, room);
-        operation.locate(self.heap.as_deref());
+        let mapped = queued.mapped(self.heap.as_deref());
+        let mut operation = Operation::new(key, queued, mapped, prepared, memory, room);
         let number = operation.id.group;
         let Some(group) = self.groups.get_mut(&number) else { return key };
         group.running.push_back((operation.id.fingerprint.sequence, key));

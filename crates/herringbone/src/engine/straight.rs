@@ -44,7 +44,8 @@ impl Engine {
             return Ok(Begun::No(issue));
         };
         let part = if issue.priority > 0 { Part::Either } else { Part::Common };
-        let Some(memory) = self.staging.take(script.prepared.staging_bytes(), part) else {
+        let bytes = script.prepared.staging_bytes(script.prepared.depth());
+        let Some(memory) = self.staging.take(bytes, part) else {
             return Ok(Begun::No(issue));
         };
         let agreed = match self.agree(&issue) {

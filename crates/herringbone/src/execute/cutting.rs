@@ -22,7 +22,7 @@ pub(crate) const EAGER_BYTES_HERE: usize = 16 << 10;
 
 /// Where all ranks share memory.
 const MEMORY: Cutting =
-    Cutting { segment: Size::Of(512 << 10), message: 8 << 10..256 << 10, in_flight: 2 << 20, depth: 4 };
+    Cutting { segment: Size::Of(512 << 10), message: 8 << 10..256 << 10, in_flight: 4 << 20, depth: 8 };
 /// How many bytes of an operation a rank that copies them has in flight in memory: its slots, and what it reads of
 /// others' while they do the same, fit a core's cache.
 const COPIED: usize = 1 << 20;

@@ -14,7 +14,7 @@ use crate::{
     },
     engine::{begin::Queued, endpoint::Endpoint, stats::Stats},
     execute::staging::Staging,
-    sys::{heap::Heap, region::Region},
+    sys::region::Region,
     transport::Broken,
     work::Completion,
 };
@@ -26,6 +26,9 @@ use std::{
 
 /// How many grants are given for as many segments as are in flight at the least.
 const GRANTS_PER_WINDOW: u32 = 4;
+/// Where messages are read where they lie, segments begin in lots of this part of what is in flight: a rank that shares
+/// its core then has more to do in its turn.
+const LOTS_PER_WINDOW: u32 = 4;
 /// More than a core's share of the last cache of today's processors: results beyond it go past the caches.
 const CACHE_BYTES: usize = 20 << 20;
 
@@ -115,14 +118,16 @@ pub(crate) struct Operation {
     /// The user's buffers; the input is `None` when it is the output. Reducers have neither.
     pub(super) input: Option<Region>,
     pub(super) output: Option<Region>,
-    /// Where in my segment the user's buffer lies, if it does and is input and output in one.
+    /// Where in my segment the user's buffer lies.
     pub(super) mapped: Option<usize>,
     is_worker: bool,
     with_reducers: bool,
     /// Whether the results of the ranks of this host are more than a cache holds when the last comes.
     pub(super) outgrows_cache: bool,
-    /// How many segments I have in flight at most.
+    /// How many segments I have in flight at most: as many as there is memory for.
     ahead: u32,
+    /// How many of them begin at once.
+    lot: u32,
     /// Segments that have begun, and those that are done, counted from the first.
     pub(super) begun: u32,
     pub(super) finished: u32,
@@ -143,10 +148,11 @@ pub(crate) enum Progress {
 }
 
 impl Operation {
-    /// `memory` is its staging memory.
+    /// `mapped` is where host-mates find the user's buffer, if they do, `memory` its staging memory.
     pub(crate) fn new(
         key: OpKey,
         queued: Queued,
+        mapped: Option<usize>,
         prepared: Arc<Prepared>,
         memory: Range<usize>,
         room: Room,
@@ -167,22 +173,16 @@ impl Operation {
             memory,
             input,
             output,
-            mapped: None,
+            mapped,
             is_worker,
             with_reducers,
             outgrows_cache: false,
             ahead: 0,
+            lot: 1,
             begun: 0,
             finished: 0,
             told: 0,
             room,
-        }
-    }
-
-    /// Finds out whether host-mates can reach the user's buffer.
-    pub(crate) fn locate(&mut self, heap: Option<&Heap>) {
-        if let (Some(heap), None, Some(buffer)) = (heap, &self.input, &self.output) {
-            self.mapped = heap.locate(buffer);
         }
     }
 
@@ -218,8 +218,11 @@ impl Operation {
     pub(super) fn furnish(&mut self, roster: &[u32]) {
         let prepared = &self.prepared;
         let stages = prepared.depth() as usize;
-        let copies = self.mapped.is_none() && prepared.peers.iter().all(|peer| peer.shared);
-        self.ahead = if copies { prepared.lead } else { prepared.depth() };
+        self.ahead = match prepared.stage_bytes {
+            0 => prepared.depth(),
+            bytes => (self.memory.len() / bytes) as u32,
+        };
+        self.lot = if prepared.is_in_memory() { (self.ahead / LOTS_PER_WINDOW).max(1) } else { 1 };
         let here = 1 + prepared.peers.iter().filter(|peer| peer.shared).count();
         self.outgrows_cache = here * self.output.as_ref().map_or(0, Region::len) > CACHE_BYTES;
         self.room.waits.resize(stages * prepared.instrs.len(), 0);
@@ -287,6 +290,10 @@ impl Operation {
 
     /// Begins segments for which there is a free stage, here and with everyone that I send to.
     pub(super) fn begin_segments(&mut self, io: &Io<'_>) {
+        let lot = self.prepared.segments.min(self.begun + self.lot);
+        if lot > self.finished + self.ahead {
+            return;
+        }
         while self.begun < self.prepared.segments && self.begun < self.finished + self.ahead {
             let room = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
                 peer.sends == 0

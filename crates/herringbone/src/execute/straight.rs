@@ -175,7 +175,7 @@ impl Straight {
         }
         let mut queued = Queued::new(id, &issue, completion, timeout);
         queued.issued = issued;
-        let mut operation = Operation::new(key, queued, script.prepared.clone(), memory, room);
+        let mut operation = Operation::new(key, queued, None, script.prepared.clone(), memory, room);
         operation.furnish(roster);
         operation.go_on(done, &notes, io);
         operation

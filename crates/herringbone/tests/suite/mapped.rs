@@ -3,8 +3,8 @@
 use crate::world::{Transport, World};
 use herringbone::{Communicator, ReduceOp};
 
-/// Sizes of one message, of several, of several segments, and odd ones.
-const COUNTS: [usize; 6] = [1, 21, 1000, 16_384, 131_071, 700_001];
+/// Sizes of one message, of several, of several segments, of more than are in flight, and odd ones.
+const COUNTS: [usize; 7] = [1, 21, 1000, 16_384, 131_071, 700_001, 1_500_013];
 
 fn inputs(rank: u32, count: usize) -> impl Iterator<Item = f32> {
     (0..count).map(move |at| (at as f32 * 0.37 + rank as f32 * 1.7).sin() * 1e3)
@@ -63,6 +63,20 @@ fn mapped_and_private_buffers_meet() {
 fn every_algorithm_takes_mapped_buffers() {
     for algorithm in ["radix", "radix(2,2)", "ring", "tree", "doubling", "one_shot", "star"] {
         compare(Transport::Shm, Some(algorithm), |rank| rank != 1);
+    }
+}
+
+/// A rank whose buffer is mapped has more segments in flight, but not where memory is short.
+#[test]
+fn little_staging_memory_is_enough_for_mapped_buffers() {
+    for segment_bytes in [0, 1 << 20] {
+        World::new(4, Transport::Shm).staging_bytes(4 << 20).segment_bytes(segment_bytes).run(|comm| {
+            let count = 3_000_017;
+            let mut values = comm.allocate::<f32>(count).unwrap();
+            values.iter_mut().zip(inputs(comm.rank(), count)).for_each(|(to, from)| *to = from);
+            comm.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+            assert_eq!(bits(&values), private(comm, count));
+        });
     }
 }
 

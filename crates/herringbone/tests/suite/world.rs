@@ -35,11 +35,13 @@ pub(crate) struct World {
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) reducers: Vec<String>,
     pub(crate) segment_bytes: usize,
+    pub(crate) staging_bytes: usize,
 }
 
 impl World {
     pub(crate) fn new(size: u32, transport: Transport) -> Self {
-        Self { size, transport, algorithm: None, reducers: Vec::new(), segment_bytes: 0 }
+        let staging_bytes = 64 << 20;
+        Self { size, transport, algorithm: None, reducers: Vec::new(), segment_bytes: 0, staging_bytes }
     }
 
     pub(crate) fn forced(mut self, algorithm: &str) -> Self {
@@ -54,6 +56,11 @@ impl World {
 
     pub(crate) fn segment_bytes(mut self, bytes: usize) -> Self {
         self.segment_bytes = bytes;
+        self
+    }
+
+    pub(crate) fn staging_bytes(mut self, bytes: usize) -> Self {
+        self.staging_bytes = bytes;
         self
     }
 
@@ -102,6 +109,7 @@ impl World {
             .timeout(LIMIT)
             .token(TOKEN)
             .segment_bytes(self.segment_bytes)
+            .staging_bytes(self.staging_bytes)
             .reducers(self.reducers.clone());
         let config = match self.transport {
             Transport::Local => config,
