@@ -9,7 +9,8 @@
 //! Why waiting for a window cannot deadlock: a segment is an instance of a whole proved schedule. Segment k begins
 //! on a rank when segment k - depth is over on it and on all to whom it sends. So if all ranks finish segments up to
 //! k - 1, all begin k; and an instance that all ranks have begun ends, because its schedule was proved with no buffer
-//! at all. A rank may make less of its window, but for a segment: that only makes its depth smaller.
+//! at all. A rank may make less of its window, but for a segment, or begin several at once when it can: that only makes
+//! its depth smaller.
 
 /// What a receiver has granted to a sender, for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
