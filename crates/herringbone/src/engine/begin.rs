@@ -10,7 +10,7 @@ use crate::{
     execute::{
         operation::{Identity, Io, OpKey, Operation},
         prepare::{Call, Prepared},
-        staging::Part,
+        staging::{Claim, Part},
     },
     sys::{heap::Heap, region::Region},
     transport::Broken,
@@ -92,8 +92,17 @@ impl Queued {
 /// Whether a queued operation can start.
 enum Start {
     Now(Range<usize>, Arc<Prepared>),
-    Later,
+    /// Not yet; how much memory it needs at the least, if that is known.
+    Later(Option<usize>),
     Never(Error),
+}
+
+/// The queued operations that cannot start yet and are first in their group and class, oldest first: which, and what they
+/// will take.
+#[derive(Default)]
+struct Stuck {
+    classes: Vec<(u32, bool)>,
+    claims: Vec<Claim>,
 }
 
 impl Engine {
@@ -185,25 +194,30 @@ impl Engine {
     }
 
     /// Starts what can start: in order within each group, ordinary and urgent operations by themselves.
+    ///
+    /// Memory that an older operation of any group waits for goes to no younger one: on another rank, where it was free at
+    /// another time, the older one may have it, and the younger one wait for that.
     pub(crate) fn start_queued(&mut self) {
-        let mut stuck: Vec<(u32, bool)> = Vec::new();
+        let mut stuck = Stuck::default();
         let mut at = 0;
         while at < self.queue.len() {
             let id = self.queue[at].id;
             let class = (id.group, id.is_urgent());
-            if stuck.contains(&class) {
+            if stuck.classes.contains(&class) {
                 at += 1;
                 continue;
             }
-            let part = match (id.is_urgent(), stuck.iter().any(|(_, urgent)| !urgent)) {
+            let part = match (id.is_urgent(), stuck.classes.iter().any(|(_, urgent)| !urgent)) {
                 (false, _) => Part::Common,
                 (true, false) => Part::Either,
                 // What an older operation waits for must not go to one that other ranks may issue only after that has ended.
                 (true, true) => Part::Urgent,
             };
-            match self.can_start(at, part) {
-                Start::Later => {
-                    stuck.push(class);
+            match self.can_start(at, part, &stuck.claims) {
+                Start::Later(bytes) => {
+                    let part = if id.is_urgent() { Part::Either } else { Part::Common };
+                    stuck.classes.push(class);
+                    stuck.claims.push(Claim { bytes, part });
                     at += 1;
                 }
                 Start::Now(memory, prepared) => {
@@ -221,7 +235,7 @@ impl Engine {
         }
     }
 
-    fn can_start(&mut self, at: usize, part: Part) -> Start {
+    fn can_start(&mut self, at: usize, part: Part, claims: &[Claim]) -> Start {
         let Queued { id, call, .. } = &self.queue[at];
         let (call, urgent) = (*call, id.is_urgent());
         let Some(group) = self.groups.get_mut(&id.group) else {
@@ -239,24 +253,24 @@ impl Engine {
                 Err(not_now) => return not_now,
             },
         };
-        if with_reducers && self.with_reducers(self.queue[at].id.group, urgent) >= REDUCER_OPERATIONS {
-            return Start::Later;
-        }
-        let most = self.staging.most();
-        let is_mapped = self.queue[at].mapped(self.heap.as_deref()).is_some();
-        let wanted = prepared.staging_bytes(prepared.ahead(is_mapped));
-        let bytes = if wanted > most { prepared.staging_bytes(prepared.lead) } else { wanted };
-        match self.staging.take(bytes, part) {
-            Some(memory) => Start::Now(memory, prepared),
-            None if bytes > most => Start::Never(Error::config(
+        let (least, most) = (prepared.staging_bytes(prepared.lead), self.staging.most());
+        if least > most {
+            return Start::Never(Error::config(
                 "HERRINGBONE_STAGING_BYTES",
                 format_args!(
-                    "this operation needs {bytes} bytes, and one operation gets at most {most}, 7/8 of it; raise it \
+                    "this operation needs {least} bytes, and one operation gets at most {most}, 7/8 of it; raise it \
                      on every rank"
                 ),
-            )),
-            None => Start::Later,
+            ));
         }
+        if with_reducers && self.with_reducers(self.queue[at].id.group, urgent) >= REDUCER_OPERATIONS {
+            return Start::Later(Some(least));
+        }
+        let is_mapped = self.queue[at].mapped(self.heap.as_deref()).is_some();
+        let wanted = prepared.staging_bytes(prepared.ahead(is_mapped));
+        let memory =
+            [wanted, least].into_iter().find_map(|bytes| self.staging.take_beside(bytes, part, claims));
+        memory.map_or(Start::Later(Some(least)), |memory| Start::Now(memory, prepared))
     }
 
     /// How many operations of a group and class that use reducers are running.
@@ -276,7 +290,7 @@ impl Engine {
         let roster = group.settings.roster.clone();
         let partners = group.plan(call, &mut self.stats).map_err(never)?.partners.clone();
         if !self.are_linked(at, &partners) {
-            return Err(Start::Later);
+            return Err(Start::Later(None));
         }
         let Self { groups, endpoints, stats, links, .. } = self;
         let planned = groups.get_mut(&self.queue[at].id.group).map(|group| group.plan(call, stats));

@@ -20,6 +20,14 @@ pub(crate) enum Part {
     Either,
 }
 
+/// What an older operation that cannot start yet will take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    /// How much; unknown as long as its links are not up.
+    pub(crate) bytes: Option<usize>,
+    pub(crate) part: Part,
+}
+
 /// A pool of slots in one segment. First fit at the lowest address: what was used last is used again, while it is in
 /// cache. A part of it is kept for urgent operations, so that they never wait for others' memory.
 #[derive(Debug)]
@@ -57,6 +65,25 @@ impl Staging {
             Part::Urgent => self.urgent.take(bytes),
             Part::Either => self.urgent.take(bytes).or_else(|| self.common.take(bytes)),
         }
+    }
+
+    /// Takes `bytes` as [`take`](Self::take) does, if what older operations claim fits beside them.
+    pub(crate) fn take_beside(&mut self, bytes: usize, part: Part, claims: &[Claim]) -> Option<Range<usize>> {
+        let memory = self.take(bytes, part)?;
+        // What is left in the common part is nothing to who takes of the urgent part only, and the reverse.
+        let meets = |claim: &&Claim| bytes > 0 && (claim.part == Part::Either || claim.part == part);
+        let mut taken = Vec::new();
+        let fits = claims.iter().filter(meets).all(|claim| {
+            let claimed = claim.bytes.and_then(|bytes| self.take(bytes, claim.part));
+            taken.extend(claimed.clone());
+            claimed.is_some()
+        });
+        taken.into_iter().for_each(|range| self.give_back(range));
+        if !fits {
+            self.give_back(memory);
+            return None;
+        }
+        Some(memory)
     }
 
     /// Gives back what `take` gave.
@@ -102,6 +129,25 @@ mod tests {
         staging.give_back(urgent.clone());
         staging.give_back(common);
         assert_eq!(staging.take(64, Part::Either), Some(urgent));
+    }
+
+    #[test]
+    fn what_older_operations_claim_stays_free() {
+        let mut staging = staging();
+        let most = staging.most();
+        let claim = |bytes, part| [Claim { bytes, part }];
+        let ordinary = claim(Some(most - 64), Part::Common);
+        assert_eq!(staging.take_beside(128, Part::Common, &ordinary), None);
+        assert!(staging.take_beside(128, Part::Urgent, &ordinary).is_some(), "another part");
+        assert_eq!(staging.take_beside(0, Part::Common, &ordinary), Some(0..0));
+        assert_eq!(
+            staging.take_beside(64, Part::Common, &claim(None, Part::Common)),
+            None,
+            "who knows how much"
+        );
+        assert_eq!(staging.take_beside(128, Part::Common, &claim(Some(most - 64), Part::Either)), None);
+        assert!(staging.take_beside(64, Part::Common, &ordinary).is_some());
+        assert!(staging.take(most - 64, Part::Common).is_some(), "nothing else was kept");
     }
 
     #[test]

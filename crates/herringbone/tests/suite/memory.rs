@@ -1,0 +1,68 @@
+//! Operations that wait for staging memory: none waits for a younger one.
+
+use crate::world::{Transport, World};
+use herringbone::{Collective, Communicator, DType, Pending, ReduceOp, Region, Request};
+use std::{thread::sleep, time::Duration};
+
+const MEBI: usize = 1 << 20;
+
+fn sum(comm: &Communicator, buffer: &Region, priority: i32) -> Pending {
+    let request = Request {
+        collective: Collective::AllReduce,
+        dtype: DType::I32,
+        op: ReduceOp::Sum,
+        count: buffer.len() / 4,
+        priority,
+        input: buffer.clone(),
+        output: buffer.clone(),
+        timeout: Some(Duration::from_secs(20)),
+    };
+    comm.submit(request).unwrap()
+}
+
+/// Three sums, of which two at a time find memory: rank 0 waits for the first before it calls the others, rank 1 calls all
+/// at once, so that memory is free for the third there when the second, of the group `other`, waits for more.
+fn in_turn(comm: &Communicator, other: &Communicator, buffers: &[Region; 3], priority: i32) {
+    comm.barrier().unwrap();
+    other.barrier().unwrap();
+    let is_late = comm.rank() == 0;
+    if is_late {
+        sleep(Duration::from_millis(200));
+    }
+    let first = sum(comm, &buffers[0], 0);
+    if is_late {
+        first.wait().unwrap();
+    }
+    let second = sum(other, &buffers[1], priority);
+    if is_late {
+        sleep(Duration::from_millis(100));
+    }
+    let third = sum(comm, &buffers[2], 0);
+    [first, second, third].iter().for_each(|pending| pending.wait().unwrap());
+    for buffer in buffers {
+        let bytes = buffer.access().unwrap().span().to_vec();
+        assert!(bytes.chunks(4).all(|bytes| bytes == 2i32.to_ne_bytes()));
+    }
+}
+
+fn private(bytes: usize) -> Region {
+    Region::own(vec![1i32; bytes / 4]).region().clone()
+}
+
+/// Operations of two segments of up to 1 MiB, all of them in flight, in 3.5 MiB for all.
+fn world() -> World {
+    World::new(2, Transport::Shm).staging_bytes(4 * MEBI).segment_bytes(MEBI).forced("radix")
+}
+
+#[test]
+fn an_ordinary_operation_takes_no_memory_that_an_urgent_one_waits_for() {
+    world().run(|comm| in_turn(comm, comm, &[7, 8, 7].map(|quarters| private(quarters * MEBI / 4)), 1));
+}
+
+#[test]
+fn an_operation_takes_no_memory_that_one_of_another_group_waits_for() {
+    world().run(|comm| {
+        let other = comm.subgroup("other", &[0, 1]).unwrap();
+        in_turn(comm, &other, &[7, 8, 7].map(|quarters| private(quarters * MEBI / 4)), 0);
+    });
+}
