@@ -118,7 +118,7 @@ def table(result):
         ratios = result["ratios"]
         yield f"herringbone / gloo: {result['ratio']:.2f} ({min(ratios):.2f}..{max(ratios):.2f} over the rounds)"
     for name, share in result.get("hidden", {}).items():
-        yield f"{name}: {share:.0%} of the communication is hidden under the backward pass"
+        yield f"{name}: {share:.0%} of the communication is hidden under the backward pass (median step)"
     for name, same in result["same_on_all_ranks"].items():
         yield f"{name}: {'the same bits' if same else 'DIFFERENT BITS'} on all ranks"
     if len(result["same_on_all_ranks"]) > 1:

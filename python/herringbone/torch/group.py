@@ -18,6 +18,7 @@ from ..options import Options
 from .collectives import Collectives
 from .member import Member
 from .memory import tensor_in
+from .tensors import fold_type
 from .work import torch_error
 
 __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
@@ -43,6 +44,21 @@ class Named(Collectives):
     def describe(self) -> str:
         """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
         return self.member.communicator.describe()
+
+    def explain(self, count: int, dtype: torch.dtype = torch.float32, collective: str = "all_reduce") -> str:
+        """The algorithm that a collective takes, and why.
+
+        Args:
+            count: elements per rank, of the smaller buffer where they differ.
+            dtype: their type, one that can be folded.
+            collective: its name, as :class:`herringbone.Communicator` has it.
+
+        Raises:
+            ValueError: no collective is called that.
+            UnsupportedError: elements of the type cannot be folded.
+        """
+        kind = fold_type(torch.empty(0, dtype=dtype), "sum")
+        return self.member.communicator.explain(collective, kind, count)
 
     def shutdown(self) -> None:
         """Leave the group once the others hold what they need from this rank."""

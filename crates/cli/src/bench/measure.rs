@@ -167,7 +167,7 @@ impl<'a, T: Sample> Case<'a, T> {
     }
 
     /// Says how it is done, and checks and times each placement that the collective has.
-    pub(super) fn row(&self, budget: Duration) -> Result<Row, Failure> {
+    pub(super) fn row(&self, mapped: bool, budget: Duration) -> Result<Row, Failure> {
         let apart = !matches!(self.collective, Collective::Broadcast { .. });
         let within = has_place(self.collective);
         let choice = self.communicator.explain(self.collective, T::DTYPE, self.count)?;
@@ -177,7 +177,7 @@ impl<'a, T: Sample> Case<'a, T> {
             count: self.count,
             choice: (algorithm.to_owned(), why.to_owned()),
             out_of_place: apart.then(|| self.agree(&self.out_of_place(budget)?)).transpose()?,
-            in_place: within.then(|| self.agree(&self.one(false, budget)?)).transpose()?,
+            in_place: within.then(|| self.agree(&self.one(mapped, budget)?)).transpose()?,
         })
     }
 

@@ -61,8 +61,8 @@ pub(crate) struct Options {
     /// the folder BENCH_OUT, or in this one. In place where the collective can be
     #[arg(long, conflicts_with_all = ["sizes", "seconds", "json"])]
     rig: bool,
-    /// With --rig: buffers in memory that all ranks of a host map, as from Communicator::allocate
-    #[arg(long, requires = "rig", conflicts_with_all = ["local", "processes"])]
+    /// In place: buffers in memory that all ranks of a host map, as from Communicator::allocate
+    #[arg(long)]
     mapped: bool,
     /// Started by --processes: ends with its parent
     #[arg(long, hide = true)]
@@ -148,6 +148,7 @@ fn has_use(options: &Options) -> Result<(), Failure> {
         ("--root", options.root.is_some() && options.collective.root().is_none()),
         ("--op", options.op.is_some() && !options.collective.folds()),
         ("--reducers", options.reducers.is_some() && options.collective != Collective::AllReduce),
+        ("--mapped", options.mapped && !measure::has_place(options.collective)),
     ];
     match useless.iter().find(|(_, useless)| *useless) {
         Some((name, _)) => Err(Failure::Usage {
@@ -189,7 +190,7 @@ fn rows_of<T: Sample>(
     let mut wrong = 0;
     for bytes in &options.sizes.0 {
         let case = measure::Case::<T>::new(communicator, options.collective, options.op(), *bytes);
-        let row = case.row(budget)?;
+        let row = case.row(options.mapped, budget)?;
         wrong += row.wrong();
         if let Some(printer) = &mut printer {
             printer.row(&row)?;
@@ -243,20 +244,16 @@ mod tests {
     /// An argument is not needed where what excludes it is there, so both have to be said.
     #[test]
     fn arguments_that_would_do_nothing_are_refused() {
-        for args in [
-            &["--local", "2", "--reducers", "1"][..],
-            &["--rig", "--reducers", "1"],
-            &["--reducers", "1"],
-            &["--mapped"],
-            &["--local", "2", "--mapped"],
-            &["--processes", "2", "--mapped"],
-        ] {
+        for args in
+            [&["--local", "2", "--reducers", "1"][..], &["--rig", "--reducers", "1"], &["--reducers", "1"]]
+        {
             let command = Command::try_parse_from(["herringbone", "bench"].iter().chain(args));
             assert!(command.is_err(), "{args:?}");
         }
         for (args, name) in [
             (&["--root", "1"][..], "--root changes nothing about all_reduce"),
             (&["--collective", "broadcast", "--op", "max"], "--op changes nothing about broadcast"),
+            (&["--collective", "all_gather", "--mapped"], "--mapped changes nothing about all_gather"),
             (
                 &["--collective", "reduce", "--processes", "2", "--reducers", "1"],
                 "--reducers changes nothing",
@@ -316,7 +313,7 @@ mod tests {
         assert_eq!(rows.len(), 2, "{text}");
         assert!(rows.iter().all(|row| row.len() == 13), "{text}");
         assert_eq!(rows[0][..5], ["1024", "256", "f32", "sum", "-1"]);
-        assert!(text.contains("# Algorithm            : one_shot from 1024 B"), "{text}");
+        assert!(text.contains("# Algorithm            : one_shot (1024 to 2048 B)"), "{text}");
         assert!(text.contains("# Out of bounds values : 0 OK"), "{text}");
         assert!(text.contains("# Avg bus bandwidth    : "), "{text}");
     }

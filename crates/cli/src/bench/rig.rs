@@ -5,7 +5,7 @@
 //! options name instead, checked in full, then the timed loop on zeroes. Out: `BENCH_OUT/r<rank>.jsonl`, one object per
 //! size.
 
-use super::measure::{Case, Run, has_place};
+use super::measure::{Case, Run};
 use super::{Options, sample::Sample};
 use crate::{Failure, Outcome, numbers::Sizes};
 use herringbone::{Communicator, Config};
@@ -16,15 +16,6 @@ const REDUCER_PORT: u16 = 7070;
 
 /// Runs the loop on this rank, with elements of type `T`.
 pub(super) fn run<T: Sample>(options: &Options) -> Result<Outcome, Failure> {
-    if options.mapped && !has_place(options.collective) {
-        return Err(Failure::Usage {
-            problem: format!(
-                "--mapped is for collectives in place, and {} is not",
-                options.collective.name()
-            ),
-            hint: "leave --mapped out, or run all_reduce or broadcast",
-        });
-    }
     let budget = Duration::from_secs_f64(setting("BENCH_BUDGET_S", super::positive)?.unwrap_or(0.5));
     let sizes = |text: &str| text.parse::<Sizes>().map_err(|error| error.to_string());
     let sizes = setting("BENCH_SIZES", sizes)?.unwrap_or(Sizes(vec![4, 1 << 10, 64 << 10, 1 << 20]));

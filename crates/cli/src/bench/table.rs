@@ -14,8 +14,8 @@ pub(super) struct Printer<'a> {
     out: &'a mut dyn Write,
     bus: Vec<f64>,
     wrong: u64,
-    /// Each algorithm, and from how many bytes up.
-    algorithms: Vec<(String, usize)>,
+    /// Each algorithm, and the first and the last size that took it.
+    algorithms: Vec<(String, usize, usize)>,
 }
 
 impl<'a> Printer<'a> {
@@ -63,8 +63,9 @@ impl<'a> Printer<'a> {
             self.bus.push(self.rates(row, column).1);
         }
         let algorithm = &row.choice.0;
-        if self.algorithms.last().is_none_or(|(last, _)| last != algorithm) {
-            self.algorithms.push((algorithm.clone(), row.bytes));
+        match self.algorithms.last_mut() {
+            Some((last, _, to)) if last == algorithm => *to = row.bytes,
+            _ => self.algorithms.push((algorithm.clone(), row.bytes, row.bytes)),
         }
         let line = if self.options.json { self.object(row).to_string() } else { self.line(row) };
         writeln!(self.out, "{line}")?;
@@ -76,8 +77,11 @@ impl<'a> Printer<'a> {
         if !self.options.json {
             let verdict = if self.wrong == 0 { "OK" } else { "FAILED" };
             let mean = self.bus.iter().sum::<f64>() / self.bus.len().max(1) as f64;
-            let from = |(algorithm, bytes): &(String, usize)| format!("{algorithm} from {bytes} B");
-            let algorithms: Vec<String> = self.algorithms.iter().map(from).collect();
+            let sizes = |(algorithm, from, to): &(String, usize, usize)| match from == to {
+                true => format!("{algorithm} ({from} B)"),
+                false => format!("{algorithm} ({from} to {to} B)"),
+            };
+            let algorithms: Vec<String> = self.algorithms.iter().map(sizes).collect();
             writeln!(self.out, "# Algorithm            : {}", algorithms.join(", "))?;
             writeln!(self.out, "# Out of bounds values : {} {verdict}", self.wrong)?;
             writeln!(self.out, "# Avg bus bandwidth    : {mean:.4}")?;

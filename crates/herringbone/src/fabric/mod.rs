@@ -183,6 +183,9 @@ impl fmt::Display for Fabric {
         let (here, reducers) = (job.mates().len(), job.reducers.len());
         let s = if reducers == 1 { "" } else { "s" };
         write!(f, "rank {} of {}, {here} on this host, {reducers} reducer{s}", job.rank, job.world)?;
+        if reducers > 0 && here == job.world as usize && settings.forced.is_none() {
+            f.write_str(" that one host does not need")?;
+        }
         if let Some(algorithm) = &settings.forced {
             write!(f, ", {algorithm} forced")?;
         }
