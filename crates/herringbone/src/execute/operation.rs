@@ -290,8 +290,8 @@ impl Operation {
 
     /// Begins segments for which there is a free stage, here and with everyone that I send to.
     pub(super) fn begin_segments(&mut self, io: &Io<'_>) {
-        let lot = self.prepared.segments.min(self.begun + self.lot);
-        if lot > self.finished + self.ahead {
+        let after_a_lot = self.prepared.segments.min(self.begun + self.lot);
+        if after_a_lot > self.finished + self.ahead {
             return;
         }
         while self.begun < self.prepared.segments && self.begun < self.finished + self.ahead {

@@ -71,7 +71,8 @@ impl Staging {
     pub(crate) fn take_beside(&mut self, bytes: usize, part: Part, claims: &[Claim]) -> Option<Range<usize>> {
         let memory = self.take(bytes, part)?;
         // What is left in the common part is nothing to who takes of the urgent part only, and the reverse.
-        let meets = |claim: &&Claim| bytes > 0 && (claim.part == Part::Either || claim.part == part);
+        let either = |claim: &Claim| claim.part == Part::Either || part == Part::Either;
+        let meets = |claim: &&Claim| bytes > 0 && (claim.part == part || either(claim));
         let mut taken = Vec::new();
         let fits = claims.iter().filter(meets).all(|claim| {
             let claimed = claim.bytes.and_then(|bytes| self.take(bytes, claim.part));
