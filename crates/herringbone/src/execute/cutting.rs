@@ -18,7 +18,7 @@ use std::ops::Range;
 /// Messages of at most this many bytes may go to a rank that has not issued the operation yet.
 pub(crate) const EAGER_BYTES: usize = 4 << 10;
 /// The same where all ranks share memory: they go with their frames.
-pub(crate) const EAGER_BYTES_HERE: usize = 16 << 10;
+pub(crate) const EAGER_BYTES_HERE: usize = 32 << 10;
 
 /// Where all ranks share memory.
 const MEMORY: Cutting =

@@ -20,8 +20,13 @@ use std::{ops::Range, sync::Arc};
 pub(super) const CELLS: usize = 16;
 const WORD: usize = size_of::<u64>();
 const RING_BYTES: usize = ring::cells_words(CELLS) * WORD;
-/// For payloads, which come and go in turn; few enough to stay in cache.
+/// For payloads, which come and go in turn.
 pub(super) const PAYLOAD_BYTES: usize = 64 << 10;
+/// How much of their payload rings all ranks of a host write to if two messages in each are less: what a core's cache
+/// holds.
+const LAPS_BYTES: usize = 1 << 20;
+/// How many messages a lap has at least, so that one is read while the next is written.
+const LAP_MESSAGES: u64 = 2;
 /// Where a payload may begin: processors fetch lines in pairs.
 const PAYLOAD_GRAIN: u64 = 128;
 /// A whole lane.
@@ -36,23 +41,39 @@ pub(super) struct Outlet {
     at: usize,
 }
 
-/// The payload ring: one after the other, each in one piece, and from the beginning again. Places are counted on without end.
-#[derive(Debug, Default)]
+/// The payload ring: one after the other, each in one piece, and from the beginning again, after a lap if what was there
+/// is taken. Places are counted on without end.
+#[derive(Debug)]
 struct Payloads {
     /// Where the last one ends.
     end: u64,
     /// Per cell: where the payloads up to that of its message end.
     ends: [u64; CELLS],
+    /// How long a lap is.
+    lap: u64,
 }
 
 impl Payloads {
+    /// On a host of so many ranks.
+    fn new(mates: usize) -> Self {
+        Self { end: 0, ends: [0; CELLS], lap: (LAPS_BYTES / (mates * mates)) as u64 }
+    }
+
+    /// Whether the next payload goes to the beginning, if that is free.
+    fn ends_lap(&self, bytes: usize) -> bool {
+        bytes > 0 && self.end % PAYLOAD_BYTES as u64 >= self.lap.max(LAP_MESSAGES * bytes as u64)
+    }
+
     /// The place for the next payload, if there is room for it once so many messages are taken; the next cell is free.
     fn place(&self, bytes: usize, taken: u64) -> Option<u64> {
+        let ends_lap = self.ends_lap(bytes);
         let (bytes, whole) = (bytes as u64, PAYLOAD_BYTES as u64);
+        let beginning = self.end.next_multiple_of(whole);
         let fits = self.end % whole + bytes <= whole;
-        let place = if fits { self.end } else { self.end.next_multiple_of(whole) };
+        let in_turn = if fits { self.end } else { beginning };
         let free = taken.checked_sub(1).map_or(0, |last| self.ends[last as usize % CELLS]);
-        (place + bytes <= free + whole).then_some(place)
+        let is_free = |place: &u64| place + bytes <= free + whole;
+        ends_lap.then_some(beginning).filter(is_free).or(Some(in_turn).filter(is_free))
     }
 
     /// The message of a cell has a payload of so many bytes at this place.
@@ -74,10 +95,15 @@ fn ring_of(at: usize) -> Range<usize> {
 }
 
 impl Outlet {
-    /// Of the lane at `at` of my segment, read by those who have these tails.
-    pub(super) fn new(segment: &Arc<Segment>, at: usize, tails: impl IntoIterator<Item = Words>) -> Self {
+    /// Of the lane at `at` of my segment, read by those who have these tails, of a host's `mates`.
+    pub(super) fn new(
+        segment: &Arc<Segment>,
+        at: usize,
+        tails: impl IntoIterator<Item = Words>,
+        mates: usize,
+    ) -> Self {
         let ring = ring::Producer::new(segment.words(ring_of(at)), tails);
-        Self { ring, payloads: Payloads::default(), segment: segment.clone(), at }
+        Self { ring, payloads: Payloads::new(mates), segment: segment.clone(), at }
     }
 
     /// How many read it.
@@ -102,12 +128,15 @@ impl Outlet {
         }
     }
 
-    /// The place of the next frame's payload, if there is room for both. Looks at the tails only if there is none as far
-    /// as known.
+    /// The place of the next frame's payload, if there is room for both. Looks at the tails only at the end of a lap, or
+    /// if there is none as far as known.
     fn place(&mut self, bytes: usize) -> Option<u64> {
         let Self { ring, payloads, .. } = self;
-        let known = ring.has_room().then(|| payloads.place(bytes, ring.taken()))?;
-        known.or_else(|| payloads.place(bytes, ring.look()))
+        if !ring.has_room() {
+            return None;
+        }
+        let taken = if payloads.ends_lap(bytes) { ring.look() } else { ring.taken() };
+        payloads.place(bytes, taken).or_else(|| payloads.place(bytes, ring.look()))
     }
 }
 
@@ -141,5 +170,47 @@ impl Inlet {
     /// Where a payload in the next frame's cell lies in the sender's segment.
     fn here(&self) -> usize {
         self.at + (ring::message_at(self.ring.position()) + PAYLOAD_WORD) * WORD
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where payloads of so many bytes go in the ring of a host of so many ranks, if all but the last few are taken.
+    fn places(mates: usize, bytes: usize, behind: u64) -> Vec<u64> {
+        let mut payloads = Payloads::new(mates);
+        let place = |message: u64| {
+            let place = payloads.place(bytes, message.saturating_sub(behind)).expect("room");
+            payloads.placed(message as usize % CELLS, place, bytes);
+            place % PAYLOAD_BYTES as u64
+        };
+        (0..1000).map(place).collect()
+    }
+
+    fn most(places: &[u64]) -> u64 {
+        *places.iter().max().unwrap()
+    }
+
+    #[test]
+    fn what_many_ranks_write_to_is_little_if_it_is_taken_in_time() {
+        assert_eq!(places(8, 8 << 10, 0)[..4], [0, 8 << 10, 0, 8 << 10]);
+        assert_eq!(most(&places(8, 1000, 0)), 15 << 10, "a lap of 16 KiB");
+        assert_eq!(most(&places(64, 4096, 0)), 4096, "two messages at least");
+        assert_eq!(most(&places(2, 8 << 10, 0)), 56 << 10, "few ranks take the whole ring");
+    }
+
+    #[test]
+    fn what_is_not_taken_is_not_written_over() {
+        for (mates, bytes, behind) in [(8, 8 << 10, 3), (8, 1000, 9), (64, 4096, 7), (2, EAGER_BYTES_HERE, 1)]
+        {
+            let places = places(mates, bytes, behind);
+            for window in places.windows(behind as usize + 1) {
+                for (at, place) in window.iter().enumerate() {
+                    let apart = |other: &u64| place.abs_diff(*other) >= bytes as u64;
+                    assert!(window[..at].iter().all(apart), "{mates} {bytes} {behind}: {window:?}");
+                }
+            }
+        }
     }
 }

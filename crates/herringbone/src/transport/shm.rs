@@ -150,7 +150,7 @@ impl Board {
         let ShmLink { layout, my_mate, mine, theirs, .. } = link;
         self.tails.push(theirs.words(layout.board_tail(*my_mate)));
         if self.tails.len() == layout.mates - 1 && link.board.is_some() && !self.closed {
-            self.out = Some(Outlet::new(mine, layout.lane_at(*my_mate), self.tails.drain(..)));
+            self.out = Some(Outlet::new(mine, layout.lane_at(*my_mate), self.tails.drain(..), layout.mates));
         }
     }
 
@@ -197,7 +197,7 @@ impl ShmLink {
         let tail = |range| [theirs.words(range)];
         let board = || Inlet::new(&theirs, layout.lane_at(mate), mine.words(layout.board_tail(mate)));
         Self {
-            out: Outlet::new(mine, layout.lane_at(mate), tail(layout.tail(my_mate))),
+            out: Outlet::new(mine, layout.lane_at(mate), tail(layout.tail(my_mate)), layout.mates),
             inn: Inlet::new(&theirs, layout.lane_at(my_mate), mine.words(layout.tail(mate))),
             board: (layout.mates > 2).then(board),
             layout,
