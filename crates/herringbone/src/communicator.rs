@@ -27,7 +27,10 @@ use crate::{
 };
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -63,7 +66,8 @@ struct GroupHandle {
     number: u32,
     rank: u32,
     members: Vec<u32>,
-    timeout: Mutex<Duration>,
+    /// In nanoseconds.
+    timeout: AtomicU64,
     fabric: std::sync::Weak<Fabric>,
 }
 
@@ -155,8 +159,10 @@ impl Communicator {
         let member = Member::new(number, job.rank, members.clone());
         fabric.node.with(|engine| engine.add_group(Group::new(settings, member)));
         let weak = Arc::downgrade(&fabric);
-        let group = GroupHandle { number, rank, members, timeout: Mutex::new(timeout), fabric: weak };
-        Self { fabric, group: Arc::new(group) }
+        let group = GroupHandle { number, rank, members, timeout: AtomicU64::default(), fabric: weak };
+        let group = Self { fabric, group: Arc::new(group) };
+        group.set_timeout(timeout);
+        group
     }
 
     /// A communicator of some of this one's ranks, in ascending order. Only they call this, each with the same name and
@@ -183,8 +189,7 @@ impl Communicator {
                 "there is such a group with this name already: give every group a name of its own",
             ));
         }
-        let timeout = *self.group.timeout.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Self::group(self.fabric.clone(), number, rank as u32, members, timeout))
+        Ok(Self::group(self.fabric.clone(), number, rank as u32, members, self.timeout()))
     }
 
     /// This process's rank in the group.
@@ -199,7 +204,12 @@ impl Communicator {
 
     /// How long an operation may take from now on, where the call itself does not say.
     pub fn set_timeout(&self, timeout: Duration) {
-        *self.group.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+        let nanoseconds = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.group.timeout.store(nanoseconds, Ordering::Relaxed);
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.group.timeout.load(Ordering::Relaxed))
     }
 
     /// Folds `buffer` over all ranks; every rank ends with the result in it.
@@ -366,8 +376,7 @@ impl Communicator {
         self.check_usable()?;
         self.check_request(&request).map_err(|error| error.at(self.rank()))?;
         let Request { collective, dtype, op, count, priority, input, output, timeout } = request;
-        let timeout =
-            timeout.unwrap_or_else(|| *self.group.timeout.lock().unwrap_or_else(PoisonError::into_inner));
+        let timeout = timeout.unwrap_or_else(|| self.timeout());
         let call = Call { collective, dtype, op, count };
         Ok(Issue { group: self.group.number, call, priority, input, output, timeout: Some(timeout) })
     }

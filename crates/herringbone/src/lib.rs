@@ -22,6 +22,7 @@
 pub use herringbone_core as core;
 
 mod assembly;
+mod clock;
 mod communicator;
 mod config;
 mod engine;

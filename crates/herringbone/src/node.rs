@@ -7,6 +7,7 @@
 
 use crate::{
     Result,
+    clock::Moment,
     engine::{
         Engine, Event,
         begin::{Issue, Refused},
@@ -249,7 +250,7 @@ impl Node {
                 Pace::Done => break None,
                 Pace::Waiting if yielded < yields(Haste::Memory) => {
                     let Some(completion) = engine.follow_straight() else { continue };
-                    waits.get_or_insert_with(Instant::now);
+                    waits.get_or_insert_with(Moment::now);
                     let elsewhere = engine.about_to_wait();
                     drop(engine);
                     elsewhere.into_iter().for_each(Elsewhere::go);
@@ -338,11 +339,12 @@ impl Node {
         if completion.is_done() {
             return;
         }
-        let began = Instant::now();
+        let (waits, limited) = (Moment::now(), limit.map(|limit| (Instant::now(), limit)));
+        let is_late = || limited.is_some_and(|(began, limit)| began.elapsed() >= limit);
         self.users.fetch_add(1, Ordering::SeqCst);
-        self.drive(|| completion.is_done() || limit.is_some_and(|limit| began.elapsed() >= limit), limit);
+        self.drive(|| completion.is_done() || is_late(), limit);
         self.users.fetch_sub(1, Ordering::SeqCst);
-        self.waited.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.waited.fetch_add(waits.elapsed().as_nanos() as u64, Ordering::Relaxed);
         if !self.idle.load(Ordering::SeqCst) {
             self.leave_to_background();
         }

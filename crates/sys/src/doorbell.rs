@@ -14,7 +14,7 @@
 //! a look. Tried in every order by `tests/loom.rs`.
 
 use crate::fork::Guarded;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, full_fence};
 use rustix::event::EventfdFlags;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -92,7 +92,7 @@ pub fn awake(flag: &AtomicU64) {
 /// What this caller has published comes before every later [`must_ring`] of it: one call for any number of owners.
 #[inline]
 pub fn published() {
-    fence(Ordering::SeqCst);
+    full_fence();
 }
 
 /// Whether the owner of `flag` sleeps and this caller, after [`published`], is the one to ring.

@@ -3,6 +3,7 @@
 use super::{Engine, Event, endpoint::Link, failure};
 use crate::{
     Error, ErrorKind, Result,
+    clock::Moment,
     core::{
         session::{Cause, fence::NotIssued},
         wire::Fingerprint,
@@ -16,11 +17,7 @@ use crate::{
     transport::Broken,
     work::Completion,
 };
-use std::{
-    ops::Range,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// How many operations of a group may use reducers at once, ordinary and urgent ones each: what bounds a reducer's memory.
 pub(crate) const REDUCER_OPERATIONS: usize = 4;
@@ -57,7 +54,7 @@ pub(crate) struct Queued {
     pub(crate) call: Call,
     pub(crate) buffers: Option<(Region, Region)>,
     pub(crate) completion: Option<Arc<Completion>>,
-    pub(crate) issued: Instant,
+    pub(crate) issued: Moment,
     pub(crate) timeout: Duration,
     /// Whether a fence was called for because it cannot start.
     given_up: bool,
@@ -75,7 +72,7 @@ impl Queued {
             call: issue.call,
             buffers: Some((issue.input.clone(), issue.output.clone())),
             completion,
-            issued: Instant::now(),
+            issued: Moment::now(),
             timeout: issue.timeout.unwrap_or(timeout),
             given_up: false,
         }
@@ -186,7 +183,7 @@ impl Engine {
             call,
             buffers: None,
             completion: None,
-            issued: Instant::now(),
+            issued: Moment::now(),
             timeout: Duration::MAX,
             given_up: false,
         };

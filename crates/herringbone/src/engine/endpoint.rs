@@ -248,10 +248,10 @@ impl Endpoint {
         }
     }
 
-    /// Wakes a host-mate if it sleeps; after [`doorbell::published`](crate::sys::doorbell::published).
-    pub(crate) fn wake(&self) {
-        if let Link::Shm(link) = &self.link {
-            link.wake();
+    /// A host-mate was sent something on the board: it is to be [announced](Self::announce).
+    pub(crate) fn was_posted(&mut self) {
+        if let Link::Shm(link) = &mut self.link {
+            link.was_posted();
         }
     }
 

@@ -323,7 +323,7 @@ impl Engine {
             if operation.completion.is_none() {
                 continue;
             }
-            let waited = now.saturating_duration_since(operation.issued);
+            let waited = operation.issued.elapsed();
             if let Some(round) = operation.tells_hub(waited) {
                 let (group, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
                 let message = self.groups.get(&group).and_then(|group| group.member.waiting(sequence, round));
@@ -336,7 +336,7 @@ impl Engine {
                 self.overdue(&id, timeout, waited, missing, |engine, error| engine.fail(key, error, true));
             }
         }
-        self.tick_queue(now);
+        self.tick_queue();
         self.tick_departures(now);
         self.tick_doom(now);
         self.listen_for_silence(now);
@@ -348,15 +348,13 @@ impl Engine {
             .for_each(|number| self.report_if_due(number));
     }
 
-    fn tick_queue(&mut self, now: Instant) {
-        let late =
-            |queued: &super::begin::Queued| now.saturating_duration_since(queued.issued) >= queued.timeout;
+    fn tick_queue(&mut self) {
+        let late = |queued: &super::begin::Queued| queued.issued.elapsed() >= queued.timeout;
         let overdue: Vec<_> =
             self.queue.iter().filter(|queued| late(queued)).map(|queued| queued.id).collect();
         for id in overdue {
             let Some(at) = self.queue.iter().position(|queued| queued.id.is(&id)) else { continue };
-            let (timeout, waited) =
-                (self.queue[at].timeout, now.saturating_duration_since(self.queue[at].issued));
+            let (timeout, waited) = (self.queue[at].timeout, self.queue[at].issued.elapsed());
             let missing = self.unlinked(&id);
             self.overdue(&id, timeout, waited, missing, |engine, error| {
                 if let Some(queued) = engine.queue.remove(at) {

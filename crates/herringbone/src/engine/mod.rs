@@ -19,6 +19,7 @@ pub(crate) mod table;
 
 use crate::{
     Error, ErrorKind, Result,
+    clock::Moment,
     core::session::{
         Cause,
         control::{Introduction, Message},
@@ -209,7 +210,7 @@ impl Engine {
         call: &Call,
         completion: Option<Arc<Completion>>,
         result: Result<()>,
-        issued: Instant,
+        issued: Moment,
     ) {
         let Some(group) = self.groups.get_mut(&id.group) else { return };
         match &result {

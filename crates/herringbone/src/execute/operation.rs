@@ -5,6 +5,7 @@ use super::{
     room::{Delivery, Flow, Room},
 };
 use crate::{
+    clock::Moment,
     core::{
         session::{
             fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
@@ -18,11 +19,7 @@ use crate::{
     transport::Broken,
     work::Completion,
 };
-use std::{
-    ops::Range,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// How many grants are given for as many segments as are in flight at the least.
 const GRANTS_PER_WINDOW: u32 = 4;
@@ -113,7 +110,7 @@ pub(crate) struct Operation {
     pub(crate) timeout: Duration,
     /// How often the hub was told that this rank waits.
     told_hub: u32,
-    pub(crate) issued: Instant,
+    pub(crate) issued: Moment,
     pub(crate) memory: Range<usize>,
     /// The user's buffers; the input is `None` when it is the output. Reducers have neither.
     pub(super) input: Option<Region>,

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::core::schedule::Form;
 use crate::{
+    clock::Moment,
     core::wire::{Header, Kind as FrameKind},
     engine::begin::{Issue, Queued},
     sys::{doorbell, kernel, span::Span},
@@ -24,11 +25,7 @@ use crate::{
     },
     work::Completion,
 };
-use std::{
-    ops::Range,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// What an instruction that has run waits for: more than ever comes.
 const NEVER: u16 = u16::MAX;
@@ -40,7 +37,7 @@ pub(crate) struct Straight {
     pub(crate) issue: Issue,
     pub(crate) id: Identity,
     timeout: Duration,
-    pub(crate) issued: Instant,
+    pub(crate) issued: Moment,
     pub(crate) memory: Range<usize>,
     pub(crate) completion: Option<Arc<Completion>>,
     /// What the frames of all its messages have in common.
@@ -57,6 +54,8 @@ pub(crate) struct Notes {
     arrived: Vec<Arrival>,
     /// The lanes of the send under way whose receivers have no slot free.
     blocked: Vec<usize>,
+    /// The lanes among which are those whose receivers may sleep through what they were sent.
+    sent: Range<usize>,
     /// Whether something else than its messages was given to a link, or a link has not taken all.
     pub(crate) flush: bool,
 }
@@ -119,7 +118,7 @@ impl Straight {
             issue,
             id,
             timeout,
-            issued: Instant::now(),
+            issued: Moment::now(),
             memory,
             completion: None,
             done: 0,
@@ -128,7 +127,25 @@ impl Straight {
     }
 
     /// Runs as far as it can, looking up to `tries` times for messages that are not there.
-    pub(crate) fn run(&mut self, mut tries: u32, io: &mut Io<'_>, board: &mut Board) -> Pace {
+    pub(crate) fn run(&mut self, tries: u32, io: &mut Io<'_>, board: &mut Board) -> Pace {
+        let pace = self.advance(tries, io, board);
+        self.announce(io);
+        pace
+    }
+
+    /// Wakes those that sleep and were sent something: one fence for all of them.
+    fn announce(&mut self, io: &mut Io<'_>) {
+        let sent = std::mem::take(&mut self.notes.sent);
+        if sent.is_empty() {
+            return;
+        }
+        doorbell::published();
+        for Lane { endpoint, .. } in &self.script.lanes[sent] {
+            self.notes.flush |= !io.endpoints[*endpoint as usize].announce();
+        }
+    }
+
+    fn advance(&mut self, mut tries: u32, io: &mut Io<'_>, board: &mut Board) -> Pace {
         let (input, output) = (self.issue.input.access(), self.issue.output.access());
         let (Some(input), Some(output)) = (&input, &output) else { return Pace::Stuck };
         let staged = io.staging.segment().span(self.memory.clone());
@@ -223,6 +240,10 @@ impl Run<'_> {
         }
         let complete = match &line.act {
             Act::Send { from, lanes, all } => {
+                notes.sent = match notes.sent.is_empty() {
+                    true => lanes.clone(),
+                    false => notes.sent.start.min(lanes.start)..notes.sent.end.max(lanes.end),
+                };
                 let posted = all.is_some_and(|index| self.post(from, lanes.clone(), index, io, board));
                 posted || self.send(from, lanes.clone(), notes, io)
             }
@@ -267,7 +288,7 @@ impl Run<'_> {
     fn send(&self, from: &Spot, lanes: Range<usize>, notes: &mut Notes, io: &mut Io<'_>) -> bool {
         let payload = self.memory.at(from);
         let mut frame = Frame::carrying(self.common, payload);
-        for (at, lane) in lanes.clone().zip(&self.script.lanes[lanes.clone()]) {
+        for (at, lane) in lanes.clone().zip(&self.script.lanes[lanes]) {
             let endpoint = &mut io.endpoints[lane.endpoint as usize];
             let room = endpoint.take_eager() || endpoint.take_credits() && endpoint.take_eager();
             if !room || !endpoint.is_shared() {
@@ -276,10 +297,6 @@ impl Run<'_> {
             }
             endpoint.send_shared(&mut frame, lane.index, true);
             io.stats.sent(endpoint, payload.len());
-        }
-        doorbell::published();
-        for Lane { endpoint, .. } in &self.script.lanes[lanes] {
-            notes.flush |= !io.endpoints[*endpoint as usize].announce();
         }
         notes.blocked.is_empty()
     }
@@ -295,10 +312,9 @@ impl Run<'_> {
         if !board.post(&frame) {
             return false;
         }
-        doorbell::published();
         for lane in &self.script.lanes[lanes] {
-            let endpoint = &io.endpoints[lane.endpoint as usize];
-            endpoint.wake();
+            let endpoint = &mut io.endpoints[lane.endpoint as usize];
+            endpoint.was_posted();
             io.stats.sent(endpoint, payload.len());
         }
         true

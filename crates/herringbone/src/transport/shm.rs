@@ -251,14 +251,14 @@ impl ShmLink {
     /// Wakes the other if it sleeps through what was pushed; after [`doorbell::published`].
     pub(crate) fn announce(&mut self) {
         if std::mem::take(&mut self.unannounced) {
-            self.wake();
+            // A bell that cannot be rung costs its owner a nap at most.
+            let _rung = doorbell::wake_published(&self.asleep[0], &self.bell);
         }
     }
 
-    /// Wakes the other if it sleeps; after [`doorbell::published`].
-    pub(crate) fn wake(&self) {
-        // A bell that cannot be rung costs its owner a nap at most.
-        let _rung = doorbell::wake_published(&self.asleep[0], &self.bell);
+    /// Something is on the board that the other may sleep through.
+    pub(crate) fn was_posted(&mut self) {
+        self.unannounced = true;
     }
 
     /// Whether everything is in the ring.

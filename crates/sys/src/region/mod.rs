@@ -43,8 +43,8 @@ struct Memory {
     len: usize,
     writable: bool,
     turn: Turn,
-    /// What frees the memory; gone once it was revoked.
-    keep: Mutex<Option<Box<dyn Any + Send>>>,
+    /// What frees the memory, if anything does; gone once it was revoked.
+    keep: Option<Mutex<Option<Box<dyn Any + Send>>>>,
 }
 
 // SAFETY: `start` is the only field that is not both; its bytes are touched by the one thread that is inside `turn`.
@@ -116,7 +116,8 @@ impl Region {
         writable: bool,
         keep: Option<Box<dyn Any + Send>>,
     ) -> Region {
-        Region(Arc::new(Memory { start, len, writable, turn: Turn::new(), keep: Mutex::new(keep) }))
+        let keep = keep.map(|keep| Mutex::new(Some(keep)));
+        Region(Arc::new(Memory { start, len, writable, turn: Turn::new(), keep }))
     }
 
     /// Permission to touch the memory, or `None` once it was revoked.
@@ -147,7 +148,7 @@ impl Region {
             std::process::abort();
         }
         self.0.turn.close();
-        self.0.keep.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.keep.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// How many bytes it has.
