@@ -91,12 +91,14 @@ struct Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
+    #[inline]
     fn at(&self, place: &Spot) -> Span<'a> {
-        match place {
-            Spot::Input(range) => self.input.slice(range.clone()),
-            Spot::Output(range) => self.output.slice(range.clone()),
-            Spot::Staged(range) => self.staged.slice(range.clone()),
-        }
+        let (span, range) = match place {
+            Spot::Input(range) => (self.input, range),
+            Spot::Output(range) => (self.output, range),
+            Spot::Staged(range) => (self.staged, range),
+        };
+        span.slice(range.clone())
     }
 }
 

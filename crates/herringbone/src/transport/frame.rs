@@ -116,7 +116,9 @@ impl Wanted {
         }
         let (eager, credits) = variable_of(found[0]);
         found[0] &= !VARIABLE;
-        match found == *words {
+        // Not `==`, for which compilers call the C library.
+        let differ = found.iter().zip(words).fold(0, |differ, (found, wanted)| differ | (found ^ wanted));
+        match differ == 0 {
             true if *bytes <= CELL_BYTES => Next::Wanted { at: here, eager, credits },
             true => {
                 let at = cell[PAYLOAD_WORD].load(Ordering::Relaxed) as usize;

@@ -4,7 +4,7 @@ use super::Source;
 
 /// The deepest stack that a canonical tree over 32-bit fold keys needs. With a limit, a pass can give each partial
 /// result a fair share of a small scratch memory.
-const MAX_DEPTH: usize = 33;
+pub(super) const MAX_DEPTH: usize = 33;
 
 /// One, two or four sources of one form that fold into one partial result without leaving the registers.
 pub(super) struct Group<'s, 'a> {
