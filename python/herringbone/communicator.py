@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
+from .arguments import check_explained, whole
 from .arrays import OPS, SYNONYMS, fold_type, mapped_array, move_type, new_array, readable, same_size, writable
 from .errors import ClosedError, OperationTimeoutError
 from .options import Options
@@ -236,9 +237,11 @@ class Communicator:
         Raises:
             ValueError: no collective is called that.
             NotImplementedError: elements of the type cannot be folded.
+            TypeError: something else, like an array, stands where the number or a name belongs.
         """
         import numpy as np
 
+        count = check_explained(count, collective)
         kind = fold_type("explain", np.empty(0, dtype), "sum")
         return self._native.explain(collective, kind, count)
 
@@ -286,6 +289,8 @@ class Communicator:
             meant = SYNONYMS.get(name_of) or next(iter(get_close_matches(name_of, OPS, 1)), None)
             hint = f"; did you mean {meant!r}?" if meant else ""
             raise ValueError(f"{name} on rank {self.rank}: op {op!r} is none of {', '.join(OPS)}{hint}")
+        if type(priority) is not int:
+            priority = whole(name, "priority", priority, "a whole number; above 0 is urgent")
         target = writable(name, out)
         source = target if array is out else readable(name, array)
         call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority)

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from .. import errors
 from .._herringbone import Communicator
+from ..arguments import check_explained
 from ..options import Options
 from .collectives import Collectives
 from .member import Member
@@ -56,7 +57,11 @@ class Named(Collectives):
         Raises:
             ValueError: no collective is called that.
             UnsupportedError: elements of the type cannot be folded.
+            TypeError: something else, like a tensor, stands where the number, the type or the name belongs.
         """
+        count = check_explained(count, collective)
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"explain: dtype is a {type(dtype).__name__}, not one of torch's, like torch.float32")
         kind = fold_type(torch.empty(0, dtype=dtype), "sum")
         return self.member.communicator.explain(collective, kind, count)
 

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from ..arguments import whole
+
 __all__ = ["current_priority", "priority"]
 
 _level: ContextVar[int] = ContextVar("herringbone.priority", default=0)
@@ -25,7 +27,7 @@ def priority(level: int) -> Iterator[None]:
             with herringbone.torch.priority(1 if bucket.is_last() else 0):
                 return allreduce_hook(state, bucket)
     """
-    token = _level.set(level)
+    token = _level.set(whole("priority", "level", level, "a whole number; above 0 is urgent"))
     try:
         yield
     finally:

@@ -265,7 +265,10 @@ def every_collective_takes_a_priority() -> None:
         assert group.all_gather(ones, priority=level).size == ones.size * group.size
         assert (group.broadcast(ones.copy(), priority=level) == 1).all()
         group.reduce(ones.copy(), priority=level)
+    group.all_reduce(ones.copy(), priority=np.int64(1))
     error_of(OverflowError, lambda: group.all_reduce(ones, priority=1 << 40))
+    wrong = lambda: group.broadcast(ones, priority="high")
+    error_of(TypeError, wrong, "broadcast: priority is a str, not a whole number; above 0 is urgent")
 
 
 @case
@@ -313,6 +316,10 @@ def what_is_chosen_is_explained() -> None:
     assert group.explain(16, "float16", "broadcast").startswith("tree: ")
     error_of(ValueError, lambda: group.explain(16, collective="allreduce"), "allreduce")
     error_of(NotImplementedError, lambda: group.explain(16, "int16"), "int32")
+    ones = np.ones(3, np.float32)
+    assert group.explain(np.int64(16)) == group.explain(16)
+    error_of(TypeError, lambda: group.explain(ones), "explain: count is a ndarray, not a number of elements")
+    error_of(TypeError, lambda: group.explain(16, collective=0), "explain: collective is a int, not a name")
 
 
 @case

@@ -34,6 +34,8 @@ def the_backend_is_known_without_an_import() -> None:
     assert group.explain(16).startswith("one_shot: ")
     assert group.explain(16, torch.float16, "broadcast").startswith("tree: ")
     error_of(NotImplementedError, lambda: group.explain(16, torch.int16), "int16")
+    error_of(TypeError, lambda: group.explain(torch.ones(3)), "explain: count is a Tensor, not a number of elements")
+    error_of(TypeError, lambda: group.explain(16, "float32"), "explain: dtype is a str, not one of torch's")
 
 
 @case
@@ -226,6 +228,8 @@ def priorities_nest_and_end() -> None:
             raise ValueError
         assert current_priority() == 1
     assert current_priority() == 0
+    wrong = herringbone.torch.priority("high")
+    error_of(TypeError, wrong.__enter__, "priority: level is a str, not a whole number; above 0 is urgent")
 
 
 @case
