@@ -23,7 +23,19 @@ NAME = re.compile(r"\d{4}-\d{2}-\d{2}-rigs\.md")
 EXPLANATION = """\
 Medians of the rounds of one interleaved run; judge two programs only within one table. "best peer" is the fastest
 program that is not ours, right and alive in every round. "spread" is least..most of herringbone's rounds;
-"torch adds" is what herringbone-torch takes longer than herringbone."""
+"torch adds" is what herringbone-torch takes longer than herringbone. In the command, $RIGS is the folder that
+`bench/run.py` was given as --rigs."""
+BOUND_MEANINGS = {
+    "floor": """\
+"floor" is the least that was measured for reading the buffers of all ranks once and writing the sums to each of them,
+by processes that map all of them: nothing is copied or sent.""",
+    "ring bound": """\
+"ring bound" is how long a link takes, at its raw rate, for the 2 (N-1)/N of the buffer that each worker sends and
+receives without reducers.""",
+    "server bound": """\
+"server bound" is that with reducers: the whole buffer through each worker's link, or N times a reducer's part of it
+through that one's, whichever takes longer.""",
+}
 
 
 def markdown(record, picture):
@@ -32,7 +44,7 @@ def markdown(record, picture):
         f"# The rigs, {record['date']}",
         "\n".join(f"* {name}: {value}" for name, value in record["machine"].items())
         + f"\n* peers: {', '.join(f'{name} {release}' for name, release in record['releases'].items()) or 'none'}",
-        EXPLANATION,
+        "\n".join([EXPLANATION, *meanings(record)]),
         f"![time and bandwidth of an all-reduce against its size]({picture})",
     ]
     notes = record["notes"] + complaints(record)
@@ -41,6 +53,17 @@ def markdown(record, picture):
     for panel in record["panels"]:
         parts += panel_markdown(panel, record["floor"])
     return "\n\n".join(parts) + "\n"
+
+
+def meanings(record):
+    """A sentence about each limit that a table of the record compares with."""
+    known = {
+        name
+        for panel in record["panels"]
+        for size in panel["sizes"]
+        for name in limits(panel, size, record["floor"])
+    }
+    return [meaning for name, meaning in BOUND_MEANINGS.items() if name in known]
 
 
 def panel_markdown(panel, floor):

@@ -108,8 +108,20 @@ def test_the_record_says_how_it_was_made(record):
     for part in ("a processor, AVX2", "0123456789ab", "torch 2.15.0", "](plot.svg)", *record["notes"]):
         assert part in text
     assert "WRONG RESULT" in text
+    assert "$RIGS is the folder that" in text
     assert "$RIGS/bench.py cluster --n 4 --rate 500 --extra 2" in text
     assert " \\\n    --add 'herringbone: env HERRINGBONE_TOKEN=rig" in text
+
+
+def test_limits_are_explained_where_they_are_compared_with(record, local, cluster):
+    def explained(panels, floor):
+        text = report.markdown(record | {"panels": panels, "floor": floor}, "plot.svg")
+        return [name for name in ("floor", "ring bound", "server bound") if f'"{name}" is ' in text]
+
+    assert explained([local, cluster], record["floor"]) == ["floor", "ring bound", "server bound"]
+    assert explained([local], record["floor"]) == ["floor"]
+    assert explained([local], {}) == []
+    assert explained([cluster | {"reducers": 0}], {}) == ["ring bound"]
 
 
 @pytest.mark.parametrize(
