@@ -1,6 +1,9 @@
 //! What can go wrong, with the numbers a program needs and the next thing a person should do.
 
-use crate::core::{group::Rank, session::Ranks};
+use crate::core::{
+    group::Rank,
+    session::{Ranks, Refusal, handshake::HandshakeError},
+};
 use std::{fmt, io, sync::Arc, time::Duration};
 
 /// An error of a communicator, an operation or a server. Cheap to clone; the same error is given to everyone whom it concerns.
@@ -29,9 +32,7 @@ pub enum ErrorKind {
         reason: String,
     },
     /// A reducer died or broke its connection. Operations that need no reducer go on.
-    #[error(
-        "the reducer at {address} is lost: {reason}; restart it and the job, or leave it out of HERRINGBONE_REDUCERS"
-    )]
+    #[error("the reducer at {address} is lost: {reason}; {}", do_without(.reason))]
     ReducerLost {
         /// Where it listened.
         address: String,
@@ -131,6 +132,16 @@ pub enum ErrorKind {
 
 fn ranks_are(ranks: &[Rank]) -> String {
     format!("{} {}", Ranks(ranks), if ranks.len() == 1 { "is" } else { "are" })
+}
+
+/// What to do about a lost reducer. What a reason reads like is all that other ranks have of it.
+fn do_without(reason: &str) -> &'static str {
+    let token = [Refusal::Token.to_string(), HandshakeError::Unproven.to_string()];
+    if token.iter().any(|token| reason.contains(token)) {
+        "then restart the job, or leave the reducer out of HERRINGBONE_REDUCERS"
+    } else {
+        "restart it and the job, or leave it out of HERRINGBONE_REDUCERS"
+    }
 }
 
 fn said(calls: &[(Vec<Rank>, String)]) -> String {

@@ -223,8 +223,8 @@ fn a_world_forms_at_the_interface_that_is_asked_for() {
     assert!(form(&configs).iter().all(Option::is_none));
 }
 
-/// A world whose reducer cannot serve it: what needs it fails with its address, the rest works.
-fn without_reducer(address: &str) {
+/// A world whose reducer cannot serve it: what needs it fails with its address and what to do, the rest works.
+fn without_reducer(address: &str, remedy: &str) {
     let _watchdog = Watchdog::over("a world without its reducer");
     let meet = meeting_place();
     each(2, |rank| {
@@ -238,7 +238,7 @@ fn without_reducer(address: &str) {
             matches!(error.kind(), ErrorKind::ReducerLost { address: at, .. } if at == address),
             "{error}"
         );
-        assert!(error.to_string().contains(address), "{error}");
+        assert!(error.to_string().contains(address) && error.to_string().ends_with(remedy), "{error}");
         comm.barrier().unwrap();
     });
 }
@@ -246,7 +246,7 @@ fn without_reducer(address: &str) {
 #[test]
 fn a_reducer_that_is_not_there_is_named() {
     let address = meeting_place();
-    without_reducer(&address);
+    without_reducer(&address, "; restart it and the job, or leave it out of HERRINGBONE_REDUCERS");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_stranger_at_the_reducers_address_is_named() {
             let _written = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         }
     });
-    without_reducer(&address);
+    without_reducer(&address, "; restart it and the job, or leave it out of HERRINGBONE_REDUCERS");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_reducer_with_another_token_is_named() {
     let (address, stop) = (server.address().to_string(), server.stop());
     std::thread::scope(|scope| {
         scope.spawn(|| server.run());
-        without_reducer(&address);
+        without_reducer(&address, "; then restart the job, or leave the reducer out of HERRINGBONE_REDUCERS");
         stop.stop();
     });
 }
