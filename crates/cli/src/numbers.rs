@@ -1,6 +1,6 @@
 //! Numbers on the command line: sets like `2..8,16` (both ends included), sizes like `64K`, and bytes for people.
 
-use herringbone::settings::Bytes;
+use herringbone::settings::{Bytes, ParseBytesError};
 use std::{collections::BTreeSet, str::FromStr};
 
 /// A set of whole numbers: `8`, `2..64` with both ends, or a list of those.
@@ -30,6 +30,17 @@ pub(crate) enum NumberError {
     /// For [`Sizes`].
     #[error("`{0}` is no size and no range of sizes: write 4, 64K, 25M, 1G or 1K..16M (doubling)")]
     Size(String),
+    /// For [`Sizes`]: a size whose unit is not as it has to be.
+    #[error("{0}")]
+    Unit(ParseBytesError),
+    /// For [`Sizes`]: a range from its larger end.
+    #[error("`{last}..{first}` holds nothing: write {first}..{last}")]
+    Backwards {
+        /// The smaller end.
+        first: Bytes,
+        /// The larger one.
+        last: Bytes,
+    },
 }
 
 impl FromStr for Set {
@@ -63,9 +74,12 @@ impl FromStr for Sizes {
             match part.split_once("..") {
                 None => sizes.push(size(part)?),
                 Some((first, last)) => {
-                    let (first, last) = (size(first)?.max(1), size(last)?);
+                    let (first, last) = (size(first)?, size(last)?);
+                    if last < first {
+                        return Err(NumberError::Backwards { first: Bytes(last), last: Bytes(first) });
+                    }
                     sizes.extend(
-                        std::iter::successors(Some(first), |size| size.checked_mul(2))
+                        std::iter::successors(Some(first.max(1)), |size| size.checked_mul(2))
                             .take_while(|s| *s <= last),
                     );
                 }
@@ -76,7 +90,10 @@ impl FromStr for Sizes {
 }
 
 fn size(text: &str) -> Result<usize, NumberError> {
-    text.parse().map(|Bytes(bytes)| bytes).map_err(|_| NumberError::Size(text.to_owned()))
+    text.parse().map(|Bytes(bytes)| bytes).map_err(|error: ParseBytesError| match error.meant() {
+        Some(_) => NumberError::Unit(error),
+        None => NumberError::Size(text.to_owned()),
+    })
 }
 
 #[cfg(test)]
@@ -105,5 +122,13 @@ mod tests {
         for text in ["", "K", "1T", "1.5K", "8..4", "99999999999G"] {
             assert_eq!(sizes(text), None, "{text}");
         }
+    }
+    #[test]
+    fn sizes_that_are_nearly_right_are_answered_with_what_is() {
+        let said = |text: &str| text.parse::<Sizes>().unwrap_err().to_string();
+        assert_eq!(said("4,16M..1K"), "`16M..1K` holds nothing: write 1K..16M");
+        assert_eq!(said("4,1MB"), "\"1MB\" is no number of bytes: write 1M");
+        assert_eq!(said("1K..64KiB"), "\"64KiB\" is no number of bytes: write 64K");
+        assert!(said("1K..").contains("1K..16M (doubling)"));
     }
 }

@@ -15,9 +15,17 @@ pub struct Bytes(pub usize);
 
 /// A text that is no number of [`Bytes`], or one that this machine has no number for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no number of bytes: write 4096, 64K, 25M or 1G")]
+#[error("{text:?} is no number of bytes: write {}", .meant.map_or("4096, 64K, 25M or 1G".to_owned(), |bytes| bytes.to_string()))]
 pub struct ParseBytesError {
     text: String,
+    meant: Option<Bytes>,
+}
+
+impl ParseBytesError {
+    /// What was meant, if only the unit is not as it has to be: 1M by `1MB`, `1MiB` and `1 M`.
+    pub fn meant(&self) -> Option<Bytes> {
+        self.meant
+    }
 }
 
 const UNITS: [(char, u32); 3] = [('G', 30), ('M', 20), ('K', 10)];
@@ -27,13 +35,23 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let trimmed = text.trim();
-        let unit = UNITS.iter().find(|(unit, _)| trimmed.ends_with([*unit, unit.to_ascii_lowercase()]));
-        let (digits, shift) = unit.map_or((trimmed, 0), |(_, shift)| (&trimmed[..trimmed.len() - 1], *shift));
-        // A number of the standard library may have a sign.
-        let count = digits.parse::<usize>().ok().filter(|_| !digits.starts_with('+'));
-        let bytes = count.and_then(|count| count.checked_mul(1 << shift));
-        bytes.map(Self).ok_or_else(|| ParseBytesError { text: text.to_owned() })
+        read(trimmed).ok_or_else(|| ParseBytesError { text: text.to_owned(), meant: read(&bare(trimmed)) })
     }
+}
+
+fn read(text: &str) -> Option<Bytes> {
+    let unit = UNITS.iter().find(|(unit, _)| text.ends_with([*unit, unit.to_ascii_lowercase()]));
+    let (digits, shift) = unit.map_or((text, 0), |(_, shift)| (&text[..text.len() - 1], *shift));
+    // A number of the standard library may have a sign.
+    let count = digits.parse::<usize>().ok().filter(|_| !digits.starts_with('+'));
+    count.and_then(|count| count.checked_mul(1 << shift)).map(Bytes)
+}
+
+/// `text` without the `B` or `iB` of its unit and without spaces.
+fn bare(text: &str) -> String {
+    let unit =
+        text.strip_suffix(['B', 'b']).map_or(text, |unit| unit.strip_suffix(['i', 'I']).unwrap_or(unit));
+    unit.split_whitespace().collect()
 }
 
 impl fmt::Display for Bytes {
@@ -56,9 +74,29 @@ mod tests {
         for (text, bytes) in cases {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text:?}");
         }
-        for text in ["", "K", "-1", "+1", "1.5K", "1T", "64KB", "64 K", "99999999999G", "1é"] {
+        for text in ["", "K", "-1", "+1", "1.5K", "1T", "99999999999G", "1é"] {
             let error = text.parse::<Bytes>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")) && error.contains("64K"), "{error}");
+        }
+    }
+
+    #[test]
+    fn units_of_others_are_answered_with_ours() {
+        let cases = [
+            ("1MB", "1M"),
+            ("1MiB", "1M"),
+            ("64kb", "64K"),
+            ("64 K", "64K"),
+            ("2 GiB ", "2G"),
+            ("512B", "512"),
+        ];
+        for (text, meant) in cases {
+            let error = text.parse::<Bytes>().unwrap_err();
+            assert_eq!(error.to_string(), format!("{text:?} is no number of bytes: write {meant}"));
+            assert_eq!(error.meant(), meant.parse().ok());
+        }
+        for text in ["", "B", "iB", "KB", "1TB", "1.5MB", "-1KB", "99999999999GB"] {
+            assert_eq!(text.parse::<Bytes>().unwrap_err().meant(), None, "{text:?}");
         }
     }
 

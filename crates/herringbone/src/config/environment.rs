@@ -72,6 +72,16 @@ impl Environment {
         found.text.trim().parse().map(Some).map_err(|_| setting.refuse(&found))
     }
 
+    /// A number of bytes that a setting holds.
+    fn bytes(&self, setting: &Setting) -> Result<Option<usize>> {
+        let Some(found) = setting.find(self)? else { return Ok(None) };
+        match found.text.parse::<Bytes>() {
+            Ok(Bytes(bytes)) => Ok(Some(bytes)),
+            Err(error) if error.meant().is_some() => Err(Error::config(&found.variable, error)),
+            Err(_) => Err(setting.refuse(&found)),
+        }
+    }
+
     /// Rank and number of ranks: both of ours, or else both of the launcher's.
     fn place(&self) -> Result<Option<(u32, u32)>> {
         let ours = [&settings::RANK, &settings::WORLD_SIZE];
@@ -184,10 +194,10 @@ impl Config {
         if let Some(Seconds(timeout)) = environment.parsed(&settings::TIMEOUT_S)? {
             self.timeout = timeout;
         }
-        if let Some(Bytes(bytes)) = environment.parsed(&settings::STAGING_BYTES)? {
+        if let Some(bytes) = environment.bytes(&settings::STAGING_BYTES)? {
             self.staging_bytes = bytes;
         }
-        if let Some(Bytes(bytes)) = environment.parsed(&settings::SLICE_BYTES)? {
+        if let Some(bytes) = environment.bytes(&settings::SLICE_BYTES)? {
             self.segment_bytes = bytes;
         }
         if let Some(found) = settings::SPREAD.find(environment)? {
@@ -296,7 +306,7 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_with_what_would_be_right() {
-        let cases: [(&str, &str, &[&str]); 11] = [
+        let cases: [(&str, &str, &[&str]); 12] = [
             ("HERRINGBONE_ALGORITHM", "rign", &["\"rign\"", "reduction_server", "did you mean ring?"]),
             ("HERRINGBONE_TRANSPORT", "tpc", &["\"tpc\" is not one of shm, tcp", "did you mean tcp?"]),
             ("HERRINGBONE_TIMEOUT_S", "0", &["\"0\"", "seconds above 0"]),
@@ -304,6 +314,7 @@ mod tests {
             ("HERRINGBONE_TIMEOUT_S", "soon", &["\"soon\"", "seconds above 0"]),
             ("HERRINGBONE_SPREAD", "yes", &["\"yes\"", "on or off"]),
             ("HERRINGBONE_STAGING_BYTES", "lots", &["\"lots\"", "4M to 64G"]),
+            ("HERRINGBONE_STAGING_BYTES", "64MB", &["\"64MB\" is no number of bytes: write 64M"]),
             ("HERRINGBONE_SLICE_BYTES", "-1", &["\"-1\"", "4K to 8M"]),
             ("HERRINGBONE_TOKEN_FILE", "no/such/file", &["no/such/file"]),
             ("RANK", "first", &["\"first\"", "0 to the world's size - 1"]),

@@ -293,15 +293,15 @@ impl Config {
 
 /// Whether staging memory and segments have sizes that work, alone and together; 0 leaves a segment's to the engine.
 pub(crate) fn check_sizes(staging: usize, segment: usize) -> Result<()> {
-    let within = |setting: &settings::Setting, bytes: usize, (least, most): (usize, usize)| {
-        let problem = || format!("{} is not between {} and {}", Bytes(bytes), Bytes(least), Bytes(most));
+    let within = |setting: &settings::Setting, bytes: usize, (least, most): (usize, usize), or: &str| {
+        let problem = || format!("{} is not between {} and {}{or}", Bytes(bytes), Bytes(least), Bytes(most));
         if (least..=most).contains(&bytes) { Ok(()) } else { Err(Error::config(setting.name, problem())) }
     };
-    within(&settings::STAGING_BYTES, staging, STAGING_LIMITS)?;
+    within(&settings::STAGING_BYTES, staging, STAGING_LIMITS, "")?;
     if segment == 0 {
         return Ok(());
     }
-    within(&settings::SLICE_BYTES, segment, SEGMENT_LIMITS)?;
+    within(&settings::SLICE_BYTES, segment, SEGMENT_LIMITS, ", nor 0, which leaves it to the transport")?;
     if segment > staging / SEGMENTS {
         let problem = format!(
             "{SEGMENTS} segments of {} do not fit into the staging memory of {}: set it to {} or less, or \
@@ -406,7 +406,7 @@ mod tests {
             (4 << 20, 4 << 10, None),
             (1, 0, Some(&["HERRINGBONE_STAGING_BYTES: 1 is not between 4M and 64G"])),
             (65 << 30, 0, Some(&["65G is not between"])),
-            (64 << 20, 1, Some(&["HERRINGBONE_SLICE_BYTES: 1 is not between 4K and 8M"])),
+            (64 << 20, 1, Some(&["HERRINGBONE_SLICE_BYTES: 1 is not between 4K and 8M, nor 0, which"])),
             (64 << 20, 16 << 20, Some(&["16M is not between"])),
             (
                 4 << 20,
