@@ -278,14 +278,17 @@ fn a_misspelt_algorithm_is_named_with_what_was_meant() {
     }
 }
 
-/// Each process says it once, whatever it is.
+/// Of a job's ranks one says it; so does a reducer.
 #[test]
-fn a_misspelt_setting_is_warned_about_once_per_process() {
+fn a_misspelt_setting_is_warned_about_once() {
     let misspelt = ["HERRINGBONE", "REDUCER"].join("_");
     let args = ["bench", "--processes", "2", "--sizes", "4", "--seconds", "0.01"];
     let outcome = herringbone(&args).env(&misspelt, "x").output().unwrap();
     let stderr = String::from_utf8(outcome.stderr).unwrap();
     assert!(outcome.status.success(), "{stderr}");
+    assert_eq!(stderr.matches("did you mean HERRINGBONE_REDUCERS?").count(), 1, "{stderr}");
+    let outcome = herringbone(&args).env(&misspelt, "x").env("HERRINGBONE_LOG", "info").output().unwrap();
+    let stderr = String::from_utf8(outcome.stderr).unwrap();
     assert_eq!(stderr.matches("did you mean HERRINGBONE_REDUCERS?").count(), 2, "{stderr}");
     let outcome = herringbone(&["serve", "--listen", "192.0.2.1:0"]).env(&misspelt, "x").output().unwrap();
     let stderr = String::from_utf8(outcome.stderr).unwrap();

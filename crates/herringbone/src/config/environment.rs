@@ -151,7 +151,9 @@ impl Config {
     /// to meet.
     pub fn from_env() -> Result<Self> {
         let environment = Environment::of_process();
-        settings::check(&environment)?;
+        // A place that cannot be read is an error below, to which a misspelt name may be the clue.
+        let place = environment.place().ok().flatten();
+        settings::check_on(place.map_or(0, |(rank, _)| rank), &environment)?;
         Self::from_environment(&environment)
     }
 
@@ -161,7 +163,7 @@ impl Config {
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a value that makes no sense.
     pub fn with_env(self) -> Result<Self> {
         let environment = Environment::of_process();
-        settings::check(&environment)?;
+        settings::check_on(self.rank, &environment)?;
         self.with_environment(&environment)
     }
 

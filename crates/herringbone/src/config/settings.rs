@@ -230,11 +230,25 @@ pub struct UnknownSetting {
     nearest: Option<&'static str>,
 }
 
+const PREFIX: &str = "HERRINGBONE_";
+/// How many letters may be wrong in a name whose beginning is wrong, too.
+const WRONG: usize = 2;
+
+/// Whether a name could be within [`WRONG`] letters of a setting's: each of them takes at most one letter from the
+/// prefix and moves the others on by at most one place. Comparing whole names costs some hundred times as much, and few
+/// of an environment's names come so far.
+fn begins_nearly(name: &str) -> bool {
+    let mut missing = PREFIX.as_bytes().to_vec();
+    for letter in name.bytes().take(PREFIX.len() + WRONG) {
+        if let Some(at) = missing.iter().position(|wanted| *wanted == letter) {
+            missing.swap_remove(at);
+        }
+    }
+    missing.len() <= WRONG
+}
+
 /// The names that begin like a setting's, or nearly so, and are none, in the order of the alphabet.
 pub(crate) fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
-    const PREFIX: &str = "HERRINGBONE_";
-    /// How many letters may be wrong in a name whose beginning is wrong, too.
-    const WRONG: usize = 2;
     let is_known = |name: &str| ALL.iter().any(|setting| setting.name == name);
     let judge = |name: &str| match name.strip_prefix(PREFIX) {
         Some(rest) => {
@@ -248,7 +262,7 @@ pub(crate) fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
             ALL.iter().find(close).map(|setting| Some(setting.name))
         }
     };
-    let others = environment.names().filter(|name| !is_known(name));
+    let others = environment.names().filter(|name| begins_nearly(name) && !is_known(name));
     others
         .filter_map(|name| judge(name).map(|nearest| UnknownSetting { name: name.to_owned(), nearest }))
         .collect()
@@ -257,12 +271,17 @@ pub(crate) fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
 /// Checks what concerns every kind of process: the value of `HERRINGBONE_LOG`, and the names in the environment. A name
 /// that is no setting's is worth a warning, once per process.
 ///
-/// [`Config::from_env`](crate::Config::from_env) and [`with_env`](crate::Config::with_env) do this; a program that only
-/// runs a reducer calls it.
+/// [`Config::from_env`](crate::Config::from_env) and [`with_env`](crate::Config::with_env) do this, where only rank 0 warns; a
+/// program that only runs a reducer calls it.
 ///
 /// # Errors
 /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a wrong value.
 pub fn check(environment: &Environment) -> Result<()> {
+    check_on(0, environment)
+}
+
+/// [`check`] on a worker. Ranks mostly have the same environment, so one of them warns; to the others it is information.
+pub(crate) fn check_on(rank: u32, environment: &Environment) -> Result<()> {
     static WARNED: Once = Once::new();
     if let Some(found) = LOG.find(environment)?
         && crate::log::Level::named(&found.text).is_none()
@@ -271,7 +290,10 @@ pub fn check(environment: &Environment) -> Result<()> {
     }
     WARNED.call_once(|| {
         for name in unknown(environment) {
-            crate::log::warn("settings", name);
+            match rank {
+                0 => crate::log::warn("settings", name),
+                _ => crate::log::info("settings", name),
+            }
         }
     });
     Ok(())
@@ -323,6 +345,32 @@ mod tests {
         );
         let usual = ["PATH", "RANK", "TOKEN", "HERRING_BONES", "GLOO_SOCKET_IFNAME"].map(|name| (name, "x"));
         assert_eq!(unknown(&Environment::of(usual)), []);
+    }
+
+    /// Every name that is two slips from a setting's is compared with it, and names that look like none are not.
+    #[test]
+    fn names_that_begin_otherwise_are_not_compared() {
+        let slips = |name: &str| -> Vec<String> {
+            let one = |at: usize| {
+                let (before, letters) = (&name[..at], &name.as_bytes()[at..]);
+                let [first, second] = [letters[0] as char, letters[1] as char];
+                let (less, rest) = (&name[at + 1..], &name[at + 2..]);
+                [
+                    format!("{before}{less}"),
+                    format!("{before}X{less}"),
+                    format!("{before}X{first}{less}"),
+                    format!("{before}{second}{first}{rest}"),
+                ]
+            };
+            (0..name.len() - 1).flat_map(one).collect()
+        };
+        for name in slips(RANK.name).iter().flat_map(|once| slips(once)) {
+            assert!(begins_nearly(&name) || strsim::osa_distance(&name, RANK.name) > WRONG, "{name}");
+        }
+        for name in ["", "PATH", "KUBERNETES_SERVICE_PORT_HTTPS", "NCCL_SOCKET_IFNAME", "TORCHELASTIC_RUN_ID"]
+        {
+            assert!(!begins_nearly(name), "{name}");
+        }
     }
 
     #[test]
