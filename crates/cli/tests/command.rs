@@ -294,3 +294,13 @@ fn a_misspelt_setting_is_warned_about_once() {
     let stderr = String::from_utf8(outcome.stderr).unwrap();
     assert_eq!(stderr.matches("did you mean HERRINGBONE_REDUCERS?").count(), 1, "{stderr}");
 }
+
+#[test]
+fn an_algorithm_that_is_forced_and_not_taken_is_said_below_the_table() {
+    let args = ["bench", "--local", "2", "--sizes", "4,64", "--seconds", "0.001"];
+    let outcome = herringbone(&args).env("HERRINGBONE_ALGORITHM", "hierarchical").output().unwrap();
+    let stdout = String::from_utf8(outcome.stdout).unwrap();
+    let said =
+        "# Algorithm            : one_shot (4 to 64 B); not the forced hierarchical(radix,radix), because";
+    assert!(stdout.contains(said), "{stdout}");
+}

@@ -16,11 +16,13 @@ pub(super) struct Printer<'a> {
     wrong: u64,
     /// Each algorithm, and the first and the last size that took it.
     algorithms: Vec<(String, usize, usize)>,
+    /// That one was forced and not taken, and why.
+    not_forced: Option<String>,
 }
 
 impl<'a> Printer<'a> {
     pub(super) fn new(options: &'a Options, ranks: u32, out: &'a mut dyn Write) -> Self {
-        Self { options, ranks, out, bus: Vec::new(), wrong: 0, algorithms: Vec::new() }
+        Self { options, ranks, out, bus: Vec::new(), wrong: 0, algorithms: Vec::new(), not_forced: None }
     }
 
     /// The lines above the first row.
@@ -62,7 +64,10 @@ impl<'a> Printer<'a> {
         for column in columns.iter().flatten() {
             self.bus.push(self.rates(row, column).1);
         }
-        let algorithm = &row.choice.0;
+        let (algorithm, why) = &row.choice;
+        if let Some(at) = why.find("; not the forced ") {
+            self.not_forced = Some(why[at..].to_owned());
+        }
         match self.algorithms.last_mut() {
             Some((last, _, to)) if last == algorithm => *to = row.bytes,
             _ => self.algorithms.push((algorithm.clone(), row.bytes, row.bytes)),
@@ -82,7 +87,8 @@ impl<'a> Printer<'a> {
                 false => format!("{algorithm} ({from} to {to} B)"),
             };
             let algorithms: Vec<String> = self.algorithms.iter().map(sizes).collect();
-            writeln!(self.out, "# Algorithm            : {}", algorithms.join(", "))?;
+            let not_forced = self.not_forced.as_deref().unwrap_or_default();
+            writeln!(self.out, "# Algorithm            : {}{not_forced}", algorithms.join(", "))?;
             writeln!(self.out, "# Out of bounds values : {} {verdict}", self.wrong)?;
             writeln!(self.out, "# Avg bus bandwidth    : {mean:.4}")?;
         }
