@@ -123,6 +123,7 @@ mod tests {
             assert_eq!(sizes(text), None, "{text}");
         }
     }
+
     #[test]
     fn sizes_that_are_nearly_right_are_answered_with_what_is() {
         let said = |text: &str| text.parse::<Sizes>().unwrap_err().to_string();
