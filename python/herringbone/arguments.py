@@ -20,4 +20,7 @@ def check_explained(count: Any, collective: Any) -> int:
     """What ``explain`` is asked about: the number of elements as an int."""
     if not isinstance(collective, str):
         raise TypeError(f"explain: collective is a {type(collective).__name__}, not a name like 'all_reduce'")
-    return whole("explain", "count", count, "a number of elements: say how many, and dtype= of which type")
+    count = whole("explain", "count", count, "a number of elements: say how many, and dtype= of which type")
+    if count < 0:
+        raise ValueError(f"explain: count is {count}, not a number of elements")
+    return count

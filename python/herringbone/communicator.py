@@ -130,7 +130,7 @@ class Communicator:
             out = array
         else:
             same_size("reduce", array, out, array.size)
-        return self._run("reduce", dtype, op, array.size, self._root(root), array, out, async_op, timeout, priority)
+        return self._run("reduce", dtype, op, array.size, self._root("reduce", root), array, out, async_op, timeout, priority)
 
     def broadcast(
         self,
@@ -144,7 +144,7 @@ class Communicator:
         """Replace ``array`` on every rank by ``root``'s; any type."""
         dtype, scale = move_type("broadcast", array)
         count = array.size * scale
-        return self._run("broadcast", dtype, "sum", count, self._root(root), array, array, async_op, timeout, priority)
+        return self._run("broadcast", dtype, "sum", count, self._root("broadcast", root), array, array, async_op, timeout, priority)
 
     def reduce_scatter(
         self,
@@ -250,7 +250,10 @@ class Communicator:
         return self._native.describe()
 
     def close(self) -> None:
-        """Leave the group once the others hold what they need from this rank; later calls fail."""
+        """Leave the group once the others hold what they need from this rank; later calls fail.
+
+        Rank 0 waits until the others have left, for at most 10 seconds: they learn from it who is lost.
+        """
         self._native.close()
 
     def __enter__(self) -> Communicator:
@@ -264,9 +267,10 @@ class Communicator:
     def __repr__(self) -> str:
         return f"<herringbone.Communicator rank {self.rank} of {self.size}>"
 
-    def _root(self, root: int) -> int:
+    def _root(self, name: str, root: int) -> int:
+        root = whole(name, "root", root, "a rank")
         if not 0 <= root < self.size:
-            raise ValueError(f"on rank {self.rank}: root {root} is not a rank of this group of {self.size}")
+            raise ValueError(f"{name} on rank {self.rank}: root {root} is not a rank of this group of {self.size}")
         return root
 
     def _run(

@@ -261,7 +261,11 @@ fn parse_collective(name: &str, root: u32) -> PyResult<Collective> {
         "reduce_scatter" => Collective::ReduceScatter,
         "all_gather" => Collective::AllGather,
         "barrier" => Collective::Barrier,
-        _ => return Err(PyValueError::new_err(format!("no collective is called {name}"))),
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "no collective is called {name}: use all_reduce, reduce, broadcast, reduce_scatter, all_gather or barrier"
+            )));
+        }
     })
 }
 

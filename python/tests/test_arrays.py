@@ -32,3 +32,19 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize("case", cases_of("arrays.py"))
 def test_arrays(run: Run, case: str) -> None:
     run.check(case)
+
+
+LATE = """
+import os, time, herringbone
+with herringbone.init() as group:
+    time.sleep(5 if group.rank == 1 else 0)
+"""
+
+
+def test_rank_0_says_for_whom_it_waits(group: Group) -> None:
+    store = f"127.0.0.1:{free_port()}"
+    for rank in "01":
+        group.start("-c", LATE, RANK=rank, WORLD_SIZE="2", HERRINGBONE_STORE=store)
+    (first, said), (second, _) = group.finish()
+    assert (first, second) == (0, 0)
+    assert "waiting for rank 1 to leave, for at most 10 s" in said

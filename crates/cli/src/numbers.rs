@@ -1,7 +1,7 @@
 //! Numbers on the command line: sets like `2..8,16` (both ends included), sizes like `64K`, and bytes for people.
 
 use herringbone::settings::{Bytes, ParseBytesError};
-use std::{collections::BTreeSet, str::FromStr};
+use std::{collections::BTreeSet, fmt::Display, str::FromStr};
 
 /// A set of whole numbers: `8`, `2..64` with both ends, or a list of those.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,13 +33,13 @@ pub(crate) enum NumberError {
     /// For [`Sizes`]: a size whose unit is not as it has to be.
     #[error("{0}")]
     Unit(ParseBytesError),
-    /// For [`Sizes`]: a range from its larger end.
+    /// A range from its larger end.
     #[error("`{last}..{first}` holds nothing: write {first}..{last}")]
     Backwards {
         /// The smaller end.
-        first: Bytes,
+        first: String,
         /// The larger one.
-        last: Bytes,
+        last: String,
     },
 }
 
@@ -55,7 +55,9 @@ impl FromStr for Set {
         let mut set = BTreeSet::new();
         for part in text.split(',') {
             let (first, last) = part.split_once("..").unwrap_or((part, part));
-            set.extend(number(first)?..=number(last.strip_prefix('=').unwrap_or(last))?);
+            let (first, last) = (number(first)?, number(last.strip_prefix('=').unwrap_or(last))?);
+            in_order(first, last)?;
+            set.extend(first..=last);
         }
         if set.is_empty() { Err(NumberError::Set(text.to_owned())) } else { Ok(Self(set)) }
     }
@@ -75,9 +77,7 @@ impl FromStr for Sizes {
                 None => sizes.push(size(part)?),
                 Some((first, last)) => {
                     let (first, last) = (size(first)?, size(last)?);
-                    if last < first {
-                        return Err(NumberError::Backwards { first: Bytes(last), last: Bytes(first) });
-                    }
+                    in_order(Bytes(first), Bytes(last))?;
                     sizes.extend(
                         std::iter::successors(Some(first.max(1)), |size| size.checked_mul(2))
                             .take_while(|s| *s <= last),
@@ -86,6 +86,14 @@ impl FromStr for Sizes {
             }
         }
         if sizes.is_empty() { Err(NumberError::Size(text.to_owned())) } else { Ok(Self(sizes)) }
+    }
+}
+
+/// Refuses a range of nothing.
+fn in_order<T: PartialOrd + Display>(first: T, last: T) -> Result<(), NumberError> {
+    match last < first {
+        true => Err(NumberError::Backwards { first: last.to_string(), last: first.to_string() }),
+        false => Ok(()),
     }
 }
 
@@ -131,5 +139,6 @@ mod tests {
         assert_eq!(said("4,1MB"), "\"1MB\" is no number of bytes: write 1M");
         assert_eq!(said("1K..64KiB"), "\"64KiB\" is no number of bytes: write 64K");
         assert!(said("1K..").contains("1K..16M (doubling)"));
+        assert_eq!("4,8..2".parse::<Set>().unwrap_err().to_string(), "`8..2` holds nothing: write 2..8");
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, RUN};
 use crate::{Outcome, end_with_parent};
+use herringbone::ErrorKind;
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
 use herringbone::settings::{Environment, check};
 use serde_json::json;
@@ -44,8 +45,8 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     }
     check(&Environment::of_process())?;
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;
-    let server =
-        Server::bind(ServerOptions { token: token(options)?, ..ServerOptions::new(options.listen) })?;
+    let server = Server::bind(ServerOptions { token: token(options)?, ..ServerOptions::new(options.listen) })
+        .map_err(unusable)?;
     stop_on_signals(signals, server.stop())?;
     if options.json {
         writeln!(out, "{}", json!({ "listening": server.address().to_string() }))?;
@@ -65,6 +66,14 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         )?;
     }
     Ok(Outcome::Passed)
+}
+
+/// A reducer that has no token to serve others with lacks a setting.
+fn unusable(error: herringbone::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::Auth { .. } => Failure::Settings(vec![error]),
+        _ => error.into(),
+    }
 }
 
 fn token(options: &Options) -> Result<Option<String>, Failure> {

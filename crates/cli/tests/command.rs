@@ -73,6 +73,13 @@ fn an_address_in_use_is_a_failure_that_names_it() {
 }
 
 #[test]
+fn without_a_token_others_are_not_served() {
+    let (code, _, stderr) = output(&["serve", "--listen", "0.0.0.0:0"]);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("HERRINGBONE_TOKEN"), "{stderr}");
+}
+
+#[test]
 fn a_token_file_must_be_there() {
     let (code, _, stderr) = output(&["serve", "--token-file", "no/such/file"]);
     assert_eq!(code, 2, "{stderr}");

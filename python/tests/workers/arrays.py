@@ -269,6 +269,7 @@ def every_collective_takes_a_priority() -> None:
     error_of(OverflowError, lambda: group.all_reduce(ones, priority=1 << 40))
     wrong = lambda: group.broadcast(ones, priority="high")
     error_of(TypeError, wrong, "broadcast: priority is a str, not a whole number; above 0 is urgent")
+    error_of(TypeError, lambda: group.broadcast(ones, root="0"), "broadcast: root is a str, not a rank")
 
 
 @case
@@ -318,6 +319,8 @@ def what_is_chosen_is_explained() -> None:
     error_of(NotImplementedError, lambda: group.explain(16, "int16"), "int32")
     ones = np.ones(3, np.float32)
     assert group.explain(np.int64(16)) == group.explain(16)
+    error_of(ValueError, lambda: group.explain(-1), "explain: count is -1, not a number of elements")
+    error_of(ValueError, lambda: group.explain(1, collective="allreduce"), "allreduce: use all_reduce, reduce")
     error_of(TypeError, lambda: group.explain(ones), "explain: count is a ndarray, not a number of elements")
     error_of(TypeError, lambda: group.explain(16, collective=0), "explain: collective is a int, not a name")
 

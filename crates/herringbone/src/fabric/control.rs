@@ -5,7 +5,7 @@ use crate::{
     core::{
         group::Rank,
         session::{
-            Cause,
+            Cause, Ranks,
             control::{Death, Decoder, Message},
             fence::{Directed, Hub},
         },
@@ -97,6 +97,8 @@ pub(crate) struct Control {
     ticked: Instant,
     closing: Option<Instant>,
     linger: Duration,
+    /// Whether it was said that rank 0 waits for others to leave.
+    lingers: bool,
 }
 
 impl Control {
@@ -138,6 +140,7 @@ impl Control {
             ticked: Instant::now(),
             closing: None,
             linger,
+            lingers: false,
         })
     }
 
@@ -447,6 +450,15 @@ impl Control {
             None => self.connections.values_mut().any(|connection| connection.flush() && connection.full),
         };
         if waits && since.elapsed() < self.linger {
+            if self.hub.is_some() && since.elapsed() >= SUSPECT && !std::mem::replace(&mut self.lingers, true)
+            {
+                let others: Vec<Rank> = self.connections.keys().copied().collect();
+                let (others, most) = (Ranks(&others), self.linger.as_secs());
+                let problem = format_args!(
+                    "waiting for {others} to leave, for at most {most} s: they learn from rank 0 who is lost"
+                );
+                crate::log::warn("rank 0", problem);
+            }
             return false;
         }
         if self.hub.is_some() {
