@@ -47,7 +47,7 @@ const REST: Duration = Duration::from_secs(1);
 /// How often a call looks whether a fence is over.
 const UNFREEZE: Duration = Duration::from_millis(1);
 /// How long what is left to send may take when a process leaves.
-const FLUSH: Duration = Duration::from_secs(10);
+pub(crate) const FLUSH: Duration = Duration::from_secs(10);
 /// How long others may take to close their ends.
 const HANG_UP: Duration = Duration::from_secs(1);
 const BELL: u64 = u64::MAX;
@@ -293,13 +293,15 @@ impl Node {
         }
     }
 
-    /// Hands what is in line to the kernel, as far as that goes in a moment.
-    pub(crate) fn flush_out(&self) {
+    /// Hands what is in line to the kernel and to host-mates, as far as that goes in a while. Returns whether that is all.
+    #[must_use]
+    pub(crate) fn flush_out(&self) -> bool {
         let began = Instant::now();
         while began.elapsed() < FLUSH && !self.with(|engine| engine.is_flushed()) {
             self.turn();
             std::thread::yield_now();
         }
+        self.with(|engine| engine.is_flushed())
     }
 
     /// Says on all sockets that nothing more will come, and reads on until the others have said so too: a socket that

@@ -17,7 +17,7 @@ use crate::{
         handshake::{Hello, Identity, Policy, Purpose, Versions},
     },
     engine::Event,
-    node::{Node, Surroundings},
+    node::{FLUSH, Node, Surroundings},
     sys::doorbell::Bell,
 };
 use control::Command;
@@ -159,7 +159,13 @@ impl Fabric {
         if threads.is_empty() {
             return;
         }
-        self.node.flush_out();
+        if !self.node.flush_out() {
+            let seconds = FLUSH.as_secs();
+            crate::log::warn(
+                &format!("rank {}", self.job.rank),
+                format_args!("leaving though others have not taken all that was sent to them in {seconds} s"),
+            );
+        }
         self.commands.send(Command::Close);
         self.node.hang_up();
         self.node.close();

@@ -22,7 +22,10 @@ use std::{
     collections::VecDeque,
     fmt,
     ops::Range,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 const _: () = assert!(SHARED_SLOTS as usize <= CELLS / 2);
@@ -65,7 +68,7 @@ impl Layout {
 
     /// Where the lane of this process to a host-mate begins. The one to itself is its board.
     fn lane_at(self, mate: usize) -> usize {
-        (PAGE + 2 * self.mates * TAIL_BYTES).next_multiple_of(PAGE) + mate * LANE_BYTES
+        (PAGE + 3 * self.mates * TAIL_BYTES).next_multiple_of(PAGE) + mate * LANE_BYTES
     }
 
     /// The words in which this process tells a host-mate how far it has read its lane.
@@ -83,6 +86,11 @@ impl Layout {
     fn board_tail(self, mate: usize) -> Range<usize> {
         self.tail(self.mates + mate)
     }
+
+    /// The words in which it tells a host-mate that its lane to it has no room.
+    fn full(self, mate: usize) -> Range<usize> {
+        self.tail(2 * self.mates + mate)
+    }
 }
 
 /// The word that tells others that this process sleeps and wants its bell rung.
@@ -98,7 +106,7 @@ pub(crate) fn seat(segment: &Arc<Segment>) -> Words {
 /// Stamps a new segment, so that whoever maps it can tell that it is the one it was promised.
 pub(crate) fn stamp(segment: &Segment, layout: Layout, job: u64, rank: u32, incarnation: u64) {
     for (word, value) in segment.atomics(STAMP).iter().zip([job, layout.stamp(rank), incarnation]) {
-        word.store(value, std::sync::atomic::Ordering::Release);
+        word.store(value, Ordering::Release);
     }
 }
 
@@ -109,7 +117,7 @@ pub(crate) fn is_stamped(segment: &Segment, layout: Layout, job: u64, rank: u32,
             .atomics(STAMP)
             .iter()
             .zip([job, layout.stamp(rank), incarnation])
-            .all(|(word, value)| word.load(std::sync::atomic::Ordering::Acquire) == value)
+            .all(|(word, value)| word.load(Ordering::Acquire) == value)
 }
 
 /// One end of a link between two ranks that map each other's segments.
@@ -125,6 +133,9 @@ pub(crate) struct ShmLink {
     asleep: Words,
     bell: Arc<Bell>,
     waiting: VecDeque<Waiting>,
+    /// Whether something waits for room: for the other to know, who makes room.
+    full: Words,
+    their_full: Words,
     unannounced: bool,
 }
 
@@ -204,9 +215,11 @@ impl ShmLink {
             mine: mine.clone(),
             my_mate,
             asleep: theirs.words(SLEEPING),
-            theirs,
             bell,
             waiting: VecDeque::new(),
+            full: mine.words(layout.full(mate)),
+            their_full: theirs.words(layout.full(my_mate)),
+            theirs,
             unannounced: false,
         }
     }
@@ -227,6 +240,7 @@ impl ShmLink {
         if !self.waiting.is_empty() || !self.out.send(frame.words(), frame.carried) {
             let carried = frame.carried.map(Span::to_vec);
             self.waiting.push_back(Waiting { words: frame.words().to_vec(), carried });
+            self.full[0].store(1, Ordering::Relaxed);
         }
         self.unannounced = true;
     }
@@ -240,6 +254,9 @@ impl ShmLink {
             self.waiting.pop_front();
             (moved, self.unannounced) = (true, true);
         }
+        if moved && self.waiting.is_empty() {
+            self.full[0].store(0, Ordering::Relaxed);
+        }
         moved
     }
 
@@ -251,9 +268,14 @@ impl ShmLink {
     /// Wakes the other if it sleeps through what was pushed; after [`doorbell::published`].
     pub(crate) fn announce(&mut self) {
         if std::mem::take(&mut self.unannounced) {
-            // A bell that cannot be rung costs its owner a nap at most.
-            let _rung = doorbell::wake_published(&self.asleep[0], &self.bell);
+            self.wake();
         }
+    }
+
+    /// Wakes the other if it sleeps; after [`doorbell::published`].
+    fn wake(&self) {
+        // A bell that cannot be rung costs its owner a nap at most.
+        let _rung = doorbell::wake_published(&self.asleep[0], &self.bell);
     }
 
     /// Something is on the board that the other may sleep through.
@@ -291,10 +313,17 @@ impl ShmLink {
         }
     }
 
-    /// Is done with the next frame from a source and what it carries.
+    /// Is done with the next frame from a source and what it carries. Wakes the other if it sleeps while something waits for
+    /// that room: before it went to sleep it said so, and then looked whether there is room.
     pub(crate) fn take(&mut self, source: Source) {
         match (source, &mut self.board) {
-            (Source::Lane, _) => self.inn.take(),
+            (Source::Lane, _) => {
+                self.inn.take();
+                doorbell::published();
+                if self.their_full[0].load(Ordering::Relaxed) != 0 {
+                    self.wake();
+                }
+            }
             (Source::Board, Some(board)) => board.take(),
             (Source::Board, None) => {}
         }
@@ -370,6 +399,38 @@ mod tests {
             assert!(post(posted));
             board.close();
             assert!(!board.is_read_by(2));
+        }
+    }
+
+    /// However few messages a ring holds, whoever waits for room hears of it.
+    #[test]
+    fn who_sleeps_for_want_of_room_is_woken_when_there_is_some() {
+        for bytes in [81, 4096, EAGER_BYTES_HERE] {
+            let segments = segments();
+            let bell = Arc::new(Bell::new().unwrap());
+            let mut sender = link(&segments, 0, 1);
+            let theirs = segments[0].clone();
+            let mut receiver = ShmLink::new(&segments[1], theirs, LAYOUT, 1, 0, bell.clone());
+            let mut send = |sequence| {
+                let mut payload = vec![0; bytes];
+                sender.send(&Frame::carrying(&message(sequence), Span::of(&mut payload)));
+                sender.is_flushed()
+            };
+            assert!(send(0));
+            doorbell::announce_sleep(sleeping(&segments[0]));
+            receiver.take(Source::Lane);
+            assert!(!bell.drain().unwrap(), "nothing waits");
+            assert!((1..=CELLS as u64 + 1).any(|sequence| !send(sequence)), "a ring without end");
+            receiver.take(Source::Lane);
+            assert!(bell.drain().unwrap(), "{bytes}: nobody said that there is room");
+            while !sender.is_flushed() {
+                sender.flush();
+                receiver.take(Source::Lane);
+            }
+            doorbell::announce_sleep(sleeping(&segments[0]));
+            let _rung = bell.drain();
+            receiver.take(Source::Lane);
+            assert!(!bell.drain().unwrap(), "nothing waits any more");
         }
     }
 
