@@ -21,9 +21,10 @@ pub struct Stats {
     pub connections: u64,
     /// The largest number of operations that were under way at once.
     pub most_in_flight: u64,
-    /// Time that callers spent waiting for operations, summed over threads.
+    /// Time that callers spent waiting for operations, summed over threads. Each wait is taken by the kernel's last tick,
+    /// up to 10 ms off; many are right on average.
     pub waiting: Duration,
-    /// Time that operations were under way, summed over operations.
+    /// Time that operations were under way, summed over operations; by the kernel's last tick, too.
     pub in_flight: Duration,
 }
 

@@ -20,7 +20,7 @@ use std::{ops::Range, sync::Arc};
 pub(super) const CELLS: usize = 16;
 const WORD: usize = size_of::<u64>();
 const RING_BYTES: usize = ring::cells_words(CELLS) * WORD;
-/// For payloads, which come and go in turn.
+/// For payloads, which come and go in turn. Eager messages can fill it, unlike the cells: whoever waits for room is woken.
 pub(super) const PAYLOAD_BYTES: usize = 64 << 10;
 /// How much of their payload rings all ranks of a host write to if two messages in each are less: what a core's cache
 /// holds.
