@@ -130,7 +130,8 @@ class Communicator:
             out = array
         else:
             same_size("reduce", array, out, array.size)
-        return self._run("reduce", dtype, op, array.size, self._root("reduce", root), array, out, async_op, timeout, priority)
+        root = self._root("reduce", root)
+        return self._run("reduce", dtype, op, array.size, root, array, out, async_op, timeout, priority)
 
     def broadcast(
         self,
@@ -143,8 +144,8 @@ class Communicator:
     ) -> Any:
         """Replace ``array`` on every rank by ``root``'s; any type."""
         dtype, scale = move_type("broadcast", array)
-        count = array.size * scale
-        return self._run("broadcast", dtype, "sum", count, self._root("broadcast", root), array, array, async_op, timeout, priority)
+        count, root = array.size * scale, self._root("broadcast", root)
+        return self._run("broadcast", dtype, "sum", count, root, array, array, async_op, timeout, priority)
 
     def reduce_scatter(
         self,
