@@ -8,7 +8,7 @@ pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
 pub use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// A sequentially consistent fence. On x86 compilers make one of `mfence`, which takes several times as long as any locked
-/// instruction; these are full barriers too (Intel's manual, volume 3, section 10.2; AMD's, volume 2, section 7.4).
+/// instruction; these are full barriers too, by the chapters on memory ordering of Intel's and AMD's manuals.
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 #[inline]
 pub fn full_fence() {
