@@ -323,7 +323,7 @@ impl Engine {
             if operation.completion.is_none() {
                 continue;
             }
-            let waited = operation.issued.elapsed();
+            let waited = operation.issued.elapsed_at_least();
             if let Some(round) = operation.tells_hub(waited) {
                 let (group, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
                 let message = self.groups.get(&group).and_then(|group| group.member.waiting(sequence, round));
@@ -349,12 +349,12 @@ impl Engine {
     }
 
     fn tick_queue(&mut self) {
-        let late = |queued: &super::begin::Queued| queued.issued.elapsed() >= queued.timeout;
+        let late = |queued: &super::begin::Queued| queued.issued.elapsed_at_least() >= queued.timeout;
         let overdue: Vec<_> =
             self.queue.iter().filter(|queued| late(queued)).map(|queued| queued.id).collect();
         for id in overdue {
             let Some(at) = self.queue.iter().position(|queued| queued.id.is(&id)) else { continue };
-            let (timeout, waited) = (self.queue[at].timeout, self.queue[at].issued.elapsed());
+            let (timeout, waited) = (self.queue[at].timeout, self.queue[at].issued.elapsed_at_least());
             let missing = self.unlinked(&id);
             self.overdue(&id, timeout, waited, missing, |engine, error| {
                 if let Some(queued) = engine.queue.remove(at) {
