@@ -98,17 +98,22 @@ impl Engine {
             let _gone = epoll::modify(&*self.poller, link.fd(), data, wanted);
         }
         let sent: Vec<Token> = self.tokens.drain(..).collect();
-        for token in sent {
-            if let Some(operation) = self.ops.get_mut(token.op) {
-                operation.handed_over(token.segment, token.instr);
-                self.run(token.op);
-            }
-        }
+        self.handed_over(sent);
         match result {
             Ok(moved) => moved,
             Err(reason) => {
                 self.broken(index, reason);
                 true
+            }
+        }
+    }
+
+    /// Messages whose memory no link needs any more: their operations go on.
+    fn handed_over(&mut self, messages: Vec<Token>) {
+        for Token { op, segment, instr } in messages {
+            if let Some(operation) = self.ops.get_mut(op) {
+                operation.handed_over(segment, instr);
+                self.run(op);
             }
         }
     }
@@ -175,13 +180,15 @@ impl Engine {
         self.flush();
     }
 
-    /// A link is of no use any more.
+    /// A link is of no use any more. What is left to be sent on it nobody waits for, as for what is to be sent later.
     pub(crate) fn broken(&mut self, index: u32, reason: Broken) {
         let endpoint = &mut self.endpoints[index as usize];
         if endpoint.is_lost() {
             return;
         }
-        if let Link::Tcp(link) = &endpoint.link {
+        let mut unsent = Vec::new();
+        if let Link::Tcp(link) = &mut endpoint.link {
+            unsent = link.give_up();
             // The descriptor closes right after this.
             let _gone = epoll::delete(&*self.poller, link.fd());
             self.sockets -= 1;
@@ -194,6 +201,7 @@ impl Engine {
         self.linked.retain(|at| *at != index);
         self.links += 1;
         self.events.push(Event::Broken { endpoint: index, reason });
+        self.handed_over(unsent);
         if self.endpoints[index as usize].left.is_some() {
             self.departed();
         }
@@ -238,3 +246,6 @@ impl Memory for Buffers<'_> {
         checksum
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -115,6 +115,13 @@ impl TcpLink {
         self.queue.retain(|frame| !frame.done.as_ref().is_some_and(&over));
     }
 
+    /// Forgets everything that was not written in full; the sends that it was part of.
+    pub(crate) fn give_up(&mut self) -> Vec<Token> {
+        let under_way = self.sending.take().into_iter().flat_map(|sending| sending.done);
+        let in_line = self.urgent.drain(..).chain(self.queue.drain(..)).filter_map(|frame| frame.done);
+        under_way.chain(in_line).collect()
+    }
+
     /// A payload that is arriving in `staged` is read to nowhere from now on.
     pub(crate) fn divert(&mut self, staged: &std::ops::Range<usize>) {
         if let Some(receiving) = &mut self.receiving

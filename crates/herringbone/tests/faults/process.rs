@@ -148,10 +148,10 @@ fn takes_its_part() {
         "loop" => sum_until_an_error(),
         "siege" => crate::strangers::siege(),
         "once" => sum_and_leave(),
-        "leave" => broadcast_and_leave_after_an_error(),
-        other => match other.strip_prefix("send ").and_then(|bytes| bytes.parse().ok()) {
-            Some(bytes) => send_to_a_sleeper(bytes),
-            None => panic!("no such part: {other}"),
+        other => match other.split_once(' ').map(|(what, bytes)| (what, bytes.parse().unwrap())) {
+            Some(("send", bytes)) => send_to_a_sleeper(bytes),
+            Some(("leave", bytes)) => broadcast_and_leave_after_an_error(bytes),
+            _ => panic!("no such part: {other}"),
         },
     }
     // The test harness would print its summary after the last word.
@@ -218,9 +218,12 @@ fn send_to_a_sleeper(bytes: usize) {
 }
 
 /// Who hears of a death first leaves while others wait for it.
-fn broadcast_and_leave_after_an_error() {
-    let comm = form();
-    let mut buffer = [1u8; 8192];
+fn broadcast_and_leave_after_an_error(bytes: usize) {
+    // In one segment: all of it is on its way at once.
+    let config = Config::from_env().unwrap().segment_bytes(8 << 20);
+    let comm = Communicator::connect(config).unwrap();
+    say("formed");
+    let mut buffer = vec![1u8; bytes];
     say((0..).find_map(|round| comm.broadcast(&mut buffer, round % comm.size()).err()).unwrap());
 }
 
