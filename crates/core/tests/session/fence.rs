@@ -372,6 +372,20 @@ fn the_hub_does_not_wait_for_the_dead() {
     assert!(known.receive(1, dispute(&[2], corrupt())).is_empty(), "nobody is left to tell");
 }
 
+#[test]
+fn the_hub_does_not_blame_those_who_left_because_another_died() {
+    let mut hub = Hub::new();
+    hub.receive(1, dispute(&[1, 2, 3], corrupt()));
+    assert!(hub.leave(2).is_empty());
+    assert!(hub.receive(1, report(4, vec![])).is_empty(), "rank 3 has not reported");
+    assert_eq!(decided(&hub.lose(3)).1.cause, lost(3));
+
+    let mut nobody_died = Hub::new();
+    nobody_died.receive(1, dispute(&[1, 2], corrupt()));
+    assert!(nobody_died.receive(1, report(4, vec![])).is_empty());
+    assert_eq!(decided(&nobody_died.leave(2)).1.cause, lost(2));
+}
+
 fn waiting(rank: u32, sequence: u64, hash: u64, round: u32) -> Message {
     let fingerprint = Fingerprint { sequence, ..call() };
     Message::Waiting(Waiting { rank, group: GROUP, generation: 0, round, hash, fingerprint })

@@ -209,10 +209,9 @@ impl Engine {
             if group.rank_of(index).is_none() || group.is_lost() {
                 continue;
             }
-            let ranks = match group.doom.take() {
-                Some(doom) => doom.ranks.into_iter().chain([index]).collect(),
-                None => vec![index],
-            };
+            let mut ranks = group.doom.take().map_or(Vec::new(), |doom| doom.ranks);
+            ranks.push(index);
+            ranks.sort_unstable();
             let kind = ErrorKind::PeerLost { ranks: ranks.clone(), reason: reason.to_owned() };
             let deadline = hub_is_gone.then(|| Instant::now() + GRACE);
             group.doom = Some(Doom { ranks, error: Error::new(kind), deadline });

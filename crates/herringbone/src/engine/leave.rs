@@ -7,9 +7,12 @@ use super::{Engine, endpoint::Link, failure};
 use crate::{
     core::session::Cause,
     execute::operation::{OpKey, Operation},
-    transport::Broken,
+    transport::{Broken, shm},
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 /// How long a link may be on its way from a rank that has left: it made it before, for what it had to send.
 const UNDER_WAY: Duration = Duration::from_secs(1);
@@ -28,6 +31,21 @@ impl Engine {
         }
         self.read_to_the_end(index);
         self.start_queued();
+    }
+
+    /// Leaves word in shared memory that this rank leaves in order.
+    pub(crate) fn say_goodbye(&self) {
+        shm::goodbye(self.staging.segment()).store(1, Ordering::Release);
+    }
+
+    /// Whether a host-mate has left such word: its process may have ended before its goodbye has come by way of the hub.
+    pub(crate) fn has_said_goodbye(&self, index: u32) -> bool {
+        let segment = match &self.endpoints[index as usize].link {
+            Link::Shm(link) => link.segment(),
+            Link::Lost { left: Some(segment), .. } => segment,
+            _ => return false,
+        };
+        shm::goodbye(segment).load(Ordering::Acquire) != 0
     }
 
     pub(super) fn read_to_the_end(&mut self, index: u32) {

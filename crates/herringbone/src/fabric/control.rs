@@ -285,7 +285,7 @@ impl Control {
         self.spread(rank, &Message::Leave { rank });
         self.node.with(|engine| engine.leave(rank));
         if let Some(hub) = &mut self.hub {
-            let directed = hub.lose(rank);
+            let directed = hub.leave(rank);
             self.direct(directed);
         }
     }
@@ -304,7 +304,10 @@ impl Control {
         if ended && self.lives.remove(&rank).is_some() {
             // What it said last may say that it left in order.
             self.hear(rank);
-            self.died(rank, Death::Exited);
+            match self.node.with(|engine| engine.has_said_goodbye(rank)) {
+                true => self.left(rank),
+                false => self.died(rank, Death::Exited),
+            }
         }
     }
 
@@ -435,6 +438,7 @@ impl Control {
 
     fn close(&mut self) {
         self.closing = Some(Instant::now());
+        self.node.with(|engine| engine.say_goodbye());
         // Rank 0 leaves as a rank now and as the hub last.
         let goodbye = if self.hub.is_some() { Message::Leave { rank: self.job.rank } } else { Message::Bye };
         self.connections.values_mut().for_each(|connection| {

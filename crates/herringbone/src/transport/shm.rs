@@ -47,6 +47,7 @@ const WORD: usize = 8;
 const TAIL_BYTES: usize = ring::TAIL_WORDS * WORD;
 /// Control words of a segment, by their number.
 const STAMP: Range<usize> = 0..3;
+const GOODBYE: Range<usize> = 3..4;
 const SLEEPING: Range<usize> = 16..17;
 const SEAT: Range<usize> = 32..33;
 
@@ -101,6 +102,11 @@ pub(crate) fn sleeping(segment: &Segment) -> &AtomicU64 {
 /// The word in which a process says on which core it runs.
 pub(crate) fn seat(segment: &Arc<Segment>) -> Words {
     segment.words(SEAT)
+}
+
+/// The word in which a process says that it leaves in order: 0 until then.
+pub(crate) fn goodbye(segment: &Segment) -> &AtomicU64 {
+    &segment.atomics(GOODBYE)[0]
 }
 
 /// Stamps a new segment, so that whoever maps it can tell that it is the one it was promised.

@@ -18,7 +18,28 @@ const WAITS: usize = 16;
 #[derive(Debug, Default)]
 pub struct Hub {
     groups: BTreeMap<u32, Group>,
+    gone: Gone,
+}
+
+/// Ranks that take no part any more.
+#[derive(Debug, Default)]
+struct Gone {
     dead: BTreeSet<Rank>,
+    left: BTreeSet<Rank>,
+}
+
+impl Gone {
+    fn has(&self, rank: Rank) -> bool {
+        self.dead.contains(&rank) || self.left.contains(&rank)
+    }
+
+    /// Which of a group's members are the reason that it cannot go on: who left may have done so because another died.
+    fn blamed(&self, members: &[Rank]) -> Vec<Rank> {
+        let of =
+            |ranks: &BTreeSet<Rank>| members.iter().copied().filter(|rank| ranks.contains(rank)).collect();
+        let dead: Vec<Rank> = of(&self.dead);
+        if dead.is_empty() { of(&self.left) } else { dead }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -81,12 +102,22 @@ impl Hub {
 
     /// A rank is dead: fences no longer wait for it, and end in [`Cause::PeerLost`] where it was a member.
     pub fn lose(&mut self, rank: Rank) -> Vec<Directed> {
-        self.dead.insert(rank);
+        self.gone.dead.insert(rank);
+        self.go_on_without(rank)
+    }
+
+    /// A rank has left in order: as if it were [dead](Self::lose), but it is named as lost only where nobody died.
+    pub fn leave(&mut self, rank: Rank) -> Vec<Directed> {
+        self.gone.left.insert(rank);
+        self.go_on_without(rank)
+    }
+
+    fn go_on_without(&mut self, rank: Rank) -> Vec<Directed> {
         let mut sent = Vec::new();
         for (number, group) in &mut self.groups {
             if let Some(fence) = &mut group.fence {
                 fence.awaited.remove(&rank);
-                sent.extend(group.decide_if_complete(*number, &self.dead));
+                sent.extend(group.decide_if_complete(*number, &self.gone));
             }
         }
         sent
@@ -99,8 +130,8 @@ impl Hub {
             return Vec::new();
         }
         group.members = members;
-        let mut sent = group.begin(number, cause, &self.dead);
-        sent.extend(group.decide_if_complete(number, &self.dead));
+        let mut sent = group.begin(number, cause, &self.gone);
+        sent.extend(group.decide_if_complete(number, &self.gone));
         sent
     }
 
@@ -112,7 +143,7 @@ impl Hub {
             return Vec::new();
         }
         fence.reports.insert(from, report);
-        group.decide_if_complete(number, &self.dead)
+        group.decide_if_complete(number, &self.gone)
     }
 
     fn waiting(&mut self, waiting: Waiting) -> Vec<Directed> {
@@ -126,7 +157,7 @@ impl Hub {
             Some(other) if other.round >= waiting.round => Vec::new(),
             Some(_) => {
                 group.waiting.insert(sequence, waiting);
-                let asked = group.members.iter().filter(|rank| !self.dead.contains(rank));
+                let asked = group.members.iter().filter(|rank| !self.gone.has(**rank));
                 asked.filter(|rank| **rank != waiting.rank).map(|rank| show(*rank, &waiting)).collect()
             }
             None => group.wait_first(waiting),
@@ -147,27 +178,27 @@ impl Group {
         behind.into_iter().chain(ahead).collect()
     }
 
-    fn begin(&mut self, number: u32, cause: Cause, dead: &BTreeSet<Rank>) -> Vec<Directed> {
-        let awaited: BTreeSet<Rank> =
-            self.members.iter().copied().filter(|rank| !dead.contains(rank)).collect();
+    fn begin(&mut self, number: u32, cause: Cause, gone: &Gone) -> Vec<Directed> {
+        let awaited: BTreeSet<Rank> = self.members.iter().copied().filter(|rank| !gone.has(*rank)).collect();
         let fence = Message::Fence { group: number, generation: self.generation, cause: cause.clone() };
         let to_all = awaited.iter().map(|&to| Directed { to, message: fence.clone() }).collect();
         self.fence = Some(Fence { cause, awaited, reports: BTreeMap::new() });
         to_all
     }
 
-    fn decide_if_complete(&mut self, number: u32, dead: &BTreeSet<Rank>) -> Vec<Directed> {
+    fn decide_if_complete(&mut self, number: u32, gone: &Gone) -> Vec<Directed> {
         let Some(Fence { cause, reports, .. }) = self.fence.take_if(|fence| fence.awaited.is_empty()) else {
             return Vec::new();
         };
-        let (lost, live): (Vec<Rank>, Vec<Rank>) = self.members.iter().partition(|rank| dead.contains(rank));
+        let lost = gone.blamed(&self.members);
+        let live = self.members.iter().copied().filter(|rank| !gone.has(*rank));
         let cause = if lost.is_empty() { explain(cause, &reports) } else { Cause::PeerLost { ranks: lost } };
         let next = reports.values().map(|report| report.next.max(report.below)).max().unwrap_or_default();
         let decision = Decision { group: number, generation: self.generation, next, cause };
         self.generation += 1;
         self.waiting.clear();
         let message = Message::Decide(decision);
-        live.into_iter().map(|to| Directed { to, message: message.clone() }).collect()
+        live.map(|to| Directed { to, message: message.clone() }).collect()
     }
 }
 
