@@ -25,6 +25,23 @@ pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
     }
 }
 
+/// Copies `len` bytes to where another core has read: the lines of the target are asked for ahead, many at a time, since
+/// stores would wait for that core to give them up one after the other.
+///
+/// # Safety
+/// As for [`copy`].
+pub(crate) unsafe fn push(from: *const u8, into: *mut u8, len: usize) {
+    let apart = from.addr().abs_diff(into.addr()) >= len;
+    // SAFETY: as the caller says; what does not allow any overlap is called where there is none.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if apart && len >= avx2::LINES && is_x86_feature_detected!("avx2") {
+            return avx2::push(from, into, len);
+        }
+        copy(from, into, len);
+    }
+}
+
 /// Copies `len` bytes with stores that leave no line of the target in this core's cache; they are done, as far as later
 /// stores can tell, when it returns. Without such stores, like [`copy`].
 ///
@@ -61,7 +78,10 @@ mod avx2 {
 
     const REGISTER: usize = size_of::<__m256i>();
     /// Bytes that are loaded before they are stored: two cache lines.
-    const LINES: usize = 4 * REGISTER;
+    pub(super) const LINES: usize = 4 * REGISTER;
+    const LINE: usize = LINES / 2;
+    /// How far ahead of the stores lines are asked for: about as many as a core can have on their way to it.
+    const AHEAD: usize = 8 * LINES;
 
     /// Copies `len` bytes, with stores that do not cross cache lines.
     ///
@@ -70,7 +90,39 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
         // SAFETY: as the caller says; `by_lines` gives aligned targets.
-        unsafe { by_lines(from, into, len, |into, value| _mm256_store_si256(into, value)) }
+        unsafe { by_lines(from, into, len, |_| (), |into, value| _mm256_store_si256(into, value)) }
+    }
+
+    /// The same, with lines of the target asked for ahead.
+    ///
+    /// # Safety
+    /// As for [`copy`].
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn push(from: *const u8, into: *mut u8, len: usize) {
+        (0..len.min(AHEAD)).step_by(LINES).for_each(|at| ask_for::<0>(into.wrapping_add(at)));
+        let last = len.saturating_sub(AHEAD);
+        // SAFETY: as the caller says, for both parts; `by_lines` gives aligned targets.
+        unsafe {
+            by_lines(from, into, last, ask_for::<AHEAD>, |into, value| _mm256_store_si256(into, value));
+            copy(from.add(last), into.add(last), len - last);
+        }
+    }
+
+    /// Has two cache lines, so far behind `lines`, brought to this core to be written; CPUs that cannot do nothing. Any address
+    /// will do.
+    #[inline]
+    fn ask_for<const BEHIND: usize>(lines: *mut u8) {
+        // SAFETY: a hint, which reads and writes nothing, faults nowhere and changes no flags.
+        unsafe {
+            std::arch::asm!(
+                "prefetchw [{lines} + {first}]",
+                "prefetchw [{lines} + {second}]",
+                lines = in(reg) lines,
+                first = const BEHIND,
+                second = const BEHIND + LINE,
+                options(nostack, preserves_flags, readonly)
+            );
+        }
     }
 
     /// The same past the caches; what is stored later, others see later.
@@ -80,16 +132,22 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn stream(from: *const u8, into: *mut u8, len: usize) {
         // SAFETY: as the caller says; `by_lines` gives aligned targets.
-        unsafe { by_lines(from, into, len, |into, value| _mm256_stream_si256(into, value)) }
+        unsafe { by_lines(from, into, len, |_| (), |into, value| _mm256_stream_si256(into, value)) }
         // Such stores are not in order with others before this.
         _mm_sfence();
     }
 
     /// # Safety
-    /// As for [`copy`]; `store` may write a register to an aligned address.
+    /// As for [`copy`]; `store` may write a register to an aligned address. `ask` is told of the two lines that are next.
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn by_lines(from: *const u8, into: *mut u8, len: usize, store: impl Fn(*mut __m256i, __m256i)) {
+    unsafe fn by_lines(
+        from: *const u8,
+        into: *mut u8,
+        len: usize,
+        ask: impl Fn(*mut u8),
+        store: impl Fn(*mut __m256i, __m256i),
+    ) {
         let head = into.align_offset(2 * REGISTER).min(len);
         let rest = head + (len - head) / LINES * LINES;
         // SAFETY: the head, whole lines and the rest make up the `len` bytes, which the caller vouches for; after the
@@ -97,6 +155,7 @@ mod avx2 {
         unsafe {
             ptr::copy_nonoverlapping(from, into, head);
             for at in (head..rest).step_by(LINES) {
+                ask(into.add(at));
                 // Registers by name: of an array the compiler makes a detour through the stack.
                 let (from, into) = (from.add(at).cast::<__m256i>(), into.add(at).cast::<__m256i>());
                 let (a, b) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
@@ -117,7 +176,7 @@ mod tests {
 
     /// The ways to copy so many bytes over such a distance.
     fn ways(distance: usize, len: usize) -> Vec<(&'static str, Copy)> {
-        let mut ways: Vec<(&str, Copy)> = vec![("copy", copy), ("stream", stream)];
+        let mut ways: Vec<(&str, Copy)> = vec![("copy", copy), ("push", push), ("stream", stream)];
         #[cfg(target_arch = "x86_64")]
         if distance >= len && is_x86_feature_detected!("avx2") {
             ways.push(("vectors", avx2::copy));

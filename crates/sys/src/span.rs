@@ -109,6 +109,18 @@ impl<'a> Span<'a> {
         unsafe { copy::copy(source.as_ptr(), self.as_mut_ptr(), self.len) }
     }
 
+    /// Copies all bytes of `source` here, faster than [`copy_from`](Self::copy_from) where another core has read what was
+    /// here.
+    ///
+    /// # Panics
+    /// As [`copy_from`](Self::copy_from).
+    #[track_caller]
+    pub fn push_from(self, source: Span<'_>) {
+        assert_eq!(self.len, source.len, "a copy needs a source of the same length");
+        // SAFETY: both are valid for this many bytes, this one for writing.
+        unsafe { copy::push(source.as_ptr(), self.as_mut_ptr(), self.len) }
+    }
+
     /// Copies all bytes of `source` here past this core's caches, where the CPU can: for memory that only other cores
     /// read next. What this thread stores afterwards is seen after these bytes.
     ///

@@ -179,8 +179,8 @@ impl Endpoint {
         }
     }
 
-    /// Wakes a host-mate if it sleeps through what it was sent; after [`doorbell::published`](crate::sys::doorbell::published).
-    /// Returns whether the link has taken everything.
+    /// Wakes a host-mate if it sleeps through what it was sent, or while it waits for room that was made; after
+    /// [`doorbell::published`](crate::sys::doorbell::published). Returns whether the link has taken everything.
     pub(crate) fn announce(&mut self) -> bool {
         let Link::Shm(link) = &mut self.link else { return true };
         link.announce();

@@ -9,7 +9,7 @@
 use super::{
     operation::{Arrived, Identity, Io, OpKey, Operation},
     room::{Delivery, Room},
-    script::{Act, Given, Lane, Line, Message, Part, Script, Spot},
+    script::{Act, Given, Line, Message, Part, Script, Spot},
     sources::gather,
     staging::Staging,
 };
@@ -54,8 +54,10 @@ pub(crate) struct Notes {
     arrived: Vec<Arrival>,
     /// The lanes of the send under way whose receivers have no slot free.
     blocked: Vec<usize>,
-    /// The lanes among which are those whose receivers may sleep through what they were sent.
+    /// The lanes, and the messages, among which are those whose other ends may sleep through what they were sent, or through
+    /// the room that was made for them.
     sent: Range<usize>,
+    taken: Range<usize>,
     /// Whether something else than its messages was given to a link, or a link has not taken all.
     pub(crate) flush: bool,
 }
@@ -135,15 +137,17 @@ impl Straight {
         pace
     }
 
-    /// Wakes those that sleep and were sent something: one fence for all of them.
+    /// Wakes those that sleep and were sent something, or wait for room: one fence for all of them.
     fn announce(&mut self, io: &mut Io<'_>) {
-        let sent = std::mem::take(&mut self.notes.sent);
-        if sent.is_empty() {
+        let (sent, taken) = (std::mem::take(&mut self.notes.sent), std::mem::take(&mut self.notes.taken));
+        if sent.is_empty() && taken.is_empty() {
             return;
         }
         doorbell::published();
-        for Lane { endpoint, .. } in &self.script.lanes[sent] {
-            self.notes.flush |= !io.endpoints[*endpoint as usize].announce();
+        let receivers = self.script.lanes[sent].iter().map(|lane| lane.endpoint);
+        let senders = self.script.messages[taken].iter().map(|message| message.endpoint);
+        for endpoint in receivers.chain(senders) {
+            self.notes.flush |= !io.endpoints[endpoint as usize].announce();
         }
     }
 
@@ -259,6 +263,10 @@ impl Run<'_> {
             let arrived = std::mem::replace(&mut notes.arrived[at], Arrival::Over);
             if let Arrival::Next(source, _) = arrived {
                 io.endpoints[self.script.messages[at].endpoint as usize].take(source);
+                if source == Source::Lane {
+                    let first = if notes.taken.is_empty() { at } else { notes.taken.start };
+                    notes.taken = first..at + 1;
+                }
             }
         }
         Pace::Done

@@ -142,7 +142,9 @@ pub(crate) struct ShmLink {
     /// Whether something waits for room: for the other to know, who makes room.
     full: Words,
     their_full: Words,
+    /// Whether something was pushed, or room made, since the other was last [told](Self::announce).
     unannounced: bool,
+    made_room: bool,
 }
 
 /// From where an incoming frame is read.
@@ -227,6 +229,7 @@ impl ShmLink {
             their_full: theirs.words(layout.full(my_mate)),
             theirs,
             unannounced: false,
+            made_room: false,
         }
     }
 
@@ -266,22 +269,20 @@ impl ShmLink {
         moved
     }
 
-    /// Whether something was pushed that the other may sleep through.
+    /// Whether something was pushed, or room made, that the other may sleep through.
     pub(crate) fn is_unannounced(&self) -> bool {
-        self.unannounced
+        self.unannounced || self.made_room
     }
 
-    /// Wakes the other if it sleeps through what was pushed; after [`doorbell::published`].
+    /// Wakes the other if it sleeps through what was pushed, or while something waits for the room that was made: before it
+    /// went to sleep it said so, and then looked whether there is room. After [`doorbell::published`].
     pub(crate) fn announce(&mut self) {
-        if std::mem::take(&mut self.unannounced) {
-            self.wake();
+        let pushed = std::mem::take(&mut self.unannounced);
+        let has_room = std::mem::take(&mut self.made_room);
+        if pushed || has_room && self.their_full[0].load(Ordering::Relaxed) != 0 {
+            // A bell that cannot be rung costs its owner a nap at most.
+            let _rung = doorbell::wake_published(&self.asleep[0], &self.bell);
         }
-    }
-
-    /// Wakes the other if it sleeps; after [`doorbell::published`].
-    fn wake(&self) {
-        // A bell that cannot be rung costs its owner a nap at most.
-        let _rung = doorbell::wake_published(&self.asleep[0], &self.bell);
     }
 
     /// Something is on the board that the other may sleep through.
@@ -319,16 +320,12 @@ impl ShmLink {
         }
     }
 
-    /// Is done with the next frame from a source and what it carries. Wakes the other if it sleeps while something waits for
-    /// that room: before it went to sleep it said so, and then looked whether there is room.
+    /// Is done with the next frame from a source and what it carries, of which the other is to be [told](Self::announce).
     pub(crate) fn take(&mut self, source: Source) {
         match (source, &mut self.board) {
             (Source::Lane, _) => {
                 self.inn.take();
-                doorbell::published();
-                if self.their_full[0].load(Ordering::Relaxed) != 0 {
-                    self.wake();
-                }
+                self.made_room = true;
             }
             (Source::Board, Some(board)) => board.take(),
             (Source::Board, None) => {}
@@ -417,6 +414,11 @@ mod tests {
             let mut sender = link(&segments, 0, 1);
             let theirs = segments[0].clone();
             let mut receiver = ShmLink::new(&segments[1], theirs, LAYOUT, 1, 0, bell.clone());
+            let mut take = || {
+                receiver.take(Source::Lane);
+                doorbell::published();
+                receiver.announce();
+            };
             let mut send = |sequence| {
                 let mut payload = vec![0; bytes];
                 sender.send(&Frame::carrying(&message(sequence), Span::of(&mut payload)));
@@ -424,18 +426,18 @@ mod tests {
             };
             assert!(send(0));
             doorbell::announce_sleep(sleeping(&segments[0]));
-            receiver.take(Source::Lane);
+            take();
             assert!(!bell.drain().unwrap(), "nothing waits");
             assert!((1..=CELLS as u64 + 1).any(|sequence| !send(sequence)), "a ring without end");
-            receiver.take(Source::Lane);
+            take();
             assert!(bell.drain().unwrap(), "{bytes}: nobody said that there is room");
             while !sender.is_flushed() {
                 sender.flush();
-                receiver.take(Source::Lane);
+                take();
             }
             doorbell::announce_sleep(sleeping(&segments[0]));
             let _rung = bell.drain();
-            receiver.take(Source::Lane);
+            take();
             assert!(!bell.drain().unwrap(), "nothing waits any more");
         }
     }

@@ -40,15 +40,15 @@ thread_local! { static STORES: Cell<Stores> = const { Cell::new(Stores::new()) }
 /// Copies what another core will read.
 pub(crate) fn copy_for_others(from: Span<'_>, into: Span<'_>) {
     if from.len() < LEAST_BYTES {
-        return into.copy_from(from);
+        return into.push_from(from);
     }
     let mut stores = STORES.get();
     match stores.way() {
-        Way::Cached => into.copy_from(from),
+        Way::Cached => into.push_from(from),
         Way::Streamed => into.stream_from(from),
         Way::Timed => {
             let start = Instant::now();
-            into.copy_from(from);
+            into.push_from(from);
             stores.took(from.len(), start.elapsed());
         }
     }
