@@ -2,6 +2,7 @@
 //! through if it is small.
 
 mod arrival;
+mod cache;
 mod compile;
 pub(crate) mod cutting;
 mod direct;

@@ -1,6 +1,7 @@
 //! A running operation: its segments in flight, and the one step function that runs its instructions.
 
 use super::{
+    cache,
     prepare::{Peer, Prepared},
     room::{Delivery, Flow, Room},
 };
@@ -26,8 +27,6 @@ const GRANTS_PER_WINDOW: u32 = 4;
 /// Where messages are read where they lie, segments begin in lots of this part of what is in flight: a rank that shares
 /// its core then has more to do in its turn.
 const LOTS_PER_WINDOW: u32 = 4;
-/// More than a core's share of the last cache of today's processors: results beyond it go past the caches.
-const CACHE_BYTES: usize = 20 << 20;
 
 /// An operation's place in the engine's table. A key is not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -221,7 +220,8 @@ impl Operation {
         };
         self.lot = if prepared.is_in_memory() { (self.ahead / LOTS_PER_WINDOW).max(1) } else { 1 };
         let here = 1 + prepared.peers.iter().filter(|peer| peer.shared).count();
-        self.outgrows_cache = here * self.output.as_ref().map_or(0, Region::len) > CACHE_BYTES;
+        let results = here * self.output.as_ref().map_or(0, Region::len);
+        self.outgrows_cache = results > cache::results_that_stay();
         self.room.waits.resize(stages * prepared.instrs.len(), 0);
         self.room.deliveries.resize(stages * prepared.instrs.len(), Delivery::default());
         self.room.heads.resize(stages * prepared.heads.len(), Arrived::No);

@@ -338,6 +338,6 @@ fn fold_into(
         }
         let result = into.slice(range(form));
         kernel::fold(prepared.call.dtype, prepared.call.op, result, form, &parts, finish);
-        places.iter().for_each(|place| place.slice(range(form)).copy_from(result));
+        places.iter().for_each(|place| place.slice(range(form)).push_from(result));
     }
 }
