@@ -46,7 +46,7 @@ const NAP: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(1);
 /// How often a call looks whether a fence is over.
 const UNFREEZE: Duration = Duration::from_millis(1);
-/// How long what is left to send may take when a process leaves.
+/// How long others may take nothing of what is left to send when a process leaves.
 pub(crate) const FLUSH: Duration = Duration::from_secs(10);
 /// How long others may take to close their ends.
 const HANG_UP: Duration = Duration::from_secs(1);
@@ -293,13 +293,16 @@ impl Node {
         }
     }
 
-    /// Hands what is in line to the kernel and to host-mates, as far as that goes in a while. Returns whether that is all.
+    /// Hands what is in line to the kernel and to host-mates, as long as they go on taking it. Returns whether that is all.
     #[must_use]
     pub(crate) fn flush_out(&self) -> bool {
-        let began = Instant::now();
-        while began.elapsed() < FLUSH && !self.with(|engine| engine.is_flushed()) {
-            self.turn();
-            std::thread::yield_now();
+        let mut moved = Instant::now();
+        while moved.elapsed() < FLUSH && !self.with(|engine| engine.is_flushed()) {
+            if self.turn() {
+                moved = Instant::now();
+            } else {
+                std::thread::sleep(UNFREEZE);
+            }
         }
         self.with(|engine| engine.is_flushed())
     }

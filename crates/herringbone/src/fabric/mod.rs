@@ -163,7 +163,9 @@ impl Fabric {
             let seconds = FLUSH.as_secs();
             crate::log::warn(
                 &format!("rank {}", self.job.rank),
-                format_args!("leaving though others have not taken all that was sent to them in {seconds} s"),
+                format_args!(
+                    "leaving though others have not taken all that was sent to them, and nothing of it for {seconds} s"
+                ),
             );
         }
         self.commands.send(Command::Close);
