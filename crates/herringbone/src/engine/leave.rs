@@ -97,13 +97,17 @@ impl Engine {
         }
         let needs = |operation: &&Operation| operation.completion.is_some() && self.needs(key, index);
         let Some(operation) = self.ops.get(key).filter(needs) else { return };
-        let (group, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
-        let cause = Cause::PeerLost { ranks: vec![index] };
-        if let Some(group) = self.groups.get_mut(&group) {
-            group.member.fail(sequence);
-        }
-        self.fail(key, &failure::error(&cause), true);
-        self.call_for_fence(group, cause);
+        let (number, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
+        let Some(group) = self.groups.get_mut(&number) else { return };
+        group.member.fail(sequence);
+        // Where a member died, that is why this one left.
+        let lost = group.doom.as_ref().map(|doom| (doom.ranks.clone(), doom.error.clone()));
+        let (ranks, error) = lost.unwrap_or_else(|| {
+            let ranks = vec![index];
+            (ranks.clone(), failure::error(&Cause::PeerLost { ranks }))
+        });
+        self.fail(key, &error, true);
+        self.call_for_fence(number, Cause::PeerLost { ranks });
     }
 
     /// Says on all sockets that nothing more will come.

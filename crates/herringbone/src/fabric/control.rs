@@ -259,21 +259,27 @@ impl Control {
         }
     }
 
-    /// A rank has died, as far as anybody knows: everybody is told, once.
+    /// A rank has died, as far as anybody knows: everybody is told, once. By rank 0 also while it leaves: it stays to tell.
     fn died(&mut self, rank: Rank, death: Death) {
-        if self.gone.contains_key(&rank) || rank == self.job.rank || self.closing.is_some() {
+        let leaves = self.closing.is_some() && self.hub.is_none();
+        if self.gone.contains_key(&rank) || rank == self.job.rank || leaves {
             return;
         }
         self.gone.insert(rank, true);
         self.connections.remove(&rank);
         crate::log::info(&format!("rank {}", self.job.rank), format_args!("rank {rank} is lost: {death}"));
         self.spread(rank, &Message::Dead { rank, death });
-        let hub_is_gone = rank == 0;
+        let hub_is_gone = rank == 0 || self.is_alone();
         self.node.with(|engine| engine.lose(rank, &death.to_string(), hub_is_gone));
         if let Some(hub) = &mut self.hub {
             let directed = hub.lose(rank);
             self.direct(directed);
         }
+    }
+
+    /// Whether rank 0 is gone: nobody can say any more who lives.
+    fn is_alone(&self) -> bool {
+        self.hub.is_none() && self.connections.is_empty()
     }
 
     /// A rank has left in order.
@@ -388,7 +394,14 @@ impl Control {
         self.node.tick(now);
         let late = self.broken.extract_if(.., |(_, since)| now.duration_since(*since) >= BROKEN_FOR);
         let late: Vec<u32> = late.map(|(endpoint, _)| endpoint).collect();
-        for endpoint in late.into_iter().filter(|endpoint| !self.gone.contains_key(endpoint)) {
+        for endpoint in late {
+            if self.gone.contains_key(&endpoint) {
+                continue;
+            }
+            if self.is_alone() {
+                self.died(endpoint, Death::Unreachable);
+                continue;
+            }
             let cause = Cause::Corrupt { from: endpoint, to: self.job.rank };
             self.node.with(|engine| engine.dispute_all_with(endpoint, &cause));
         }

@@ -96,6 +96,19 @@ fn a_killed_rank_is_named_though_others_leave_because_of_it() {
 }
 
 #[test]
+fn a_killed_rank_is_named_though_rank_0_leaves() {
+    for over in [Over::Shm, Over::Tcp] {
+        let mut ranks = processes("pair", 3, over, &meeting_place(), &[]);
+        std::thread::sleep(A_WHILE);
+        let killed = Instant::now();
+        ranks.pop().unwrap().signal(Signal::KILL);
+        let (heard, text) = ranks[1].hear(Duration::from_secs(20));
+        assert!(text.contains("rank 2 is lost"), "over {over:?}: {text}");
+        assert!(heard.duration_since(killed) < AT_ONCE, "over {over:?}");
+    }
+}
+
+#[test]
 fn a_killed_rank_is_named_though_its_connections_stay_open() {
     eprintln!("rank 3 killed over Shm, its descriptors held: {:?}", kill(3, Over::Shm, true));
 }

@@ -148,6 +148,7 @@ fn takes_its_part() {
         "loop" => sum_until_an_error(),
         "siege" => crate::strangers::siege(),
         "once" => sum_and_leave(),
+        "pair" => sum_in_a_pair(),
         other => match other.split_once(' ').map(|(what, bytes)| (what, bytes.parse().unwrap())) {
             Some(("send", bytes)) => send_to_a_sleeper(bytes),
             Some(("leave", bytes)) => broadcast_and_leave_after_an_error(bytes),
@@ -225,6 +226,15 @@ fn broadcast_and_leave_after_an_error(bytes: usize) {
     say("formed");
     let mut buffer = vec![1u8; bytes];
     say((0..).find_map(|round| comm.broadcast(&mut buffer, round % comm.size()).err()).unwrap());
+}
+
+/// Rank 0 leaves; the others go on without it, until an error.
+fn sum_in_a_pair() {
+    let comm = form();
+    if comm.rank() > 0 {
+        let pair = comm.subgroup("pair", &[1, 2]).unwrap();
+        say((0..).find_map(|_| sum(&pair, 1000).err()).unwrap());
+    }
 }
 
 fn sum_and_leave() {
