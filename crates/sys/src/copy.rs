@@ -59,6 +59,19 @@ pub(crate) unsafe fn stream(from: *const u8, into: *mut u8, len: usize) {
     }
 }
 
+/// Asks for the lines of `len` bytes, to be read.
+#[inline]
+pub(crate) fn fetch(from: *const u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..len).step_by(avx2::LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which faults nowhere; every x86-64 CPU has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _nothing_to_do = (from, len);
+}
+
 /// Copies bytes of two stretches that can be read and written, and do not overlap.
 type Copy = unsafe fn(from: *const u8, into: *mut u8, len: usize);
 
@@ -79,7 +92,7 @@ mod avx2 {
     const REGISTER: usize = size_of::<__m256i>();
     /// Bytes that are loaded before they are stored: two cache lines.
     pub(super) const LINES: usize = 4 * REGISTER;
-    const LINE: usize = LINES / 2;
+    pub(super) const LINE: usize = LINES / 2;
     /// How far ahead of the stores lines are asked for: about as many as a core can have on their way to it.
     const AHEAD: usize = 8 * LINES;
 

@@ -133,6 +133,13 @@ impl<'a> Span<'a> {
         unsafe { copy::stream(source.as_ptr(), self.as_mut_ptr(), self.len) }
     }
 
+    /// Has the first `most` bytes, or all, brought to this core's caches while it does something else: what is read next, and
+    /// another core has written. CPUs that cannot do nothing.
+    #[inline]
+    pub fn fetch(self, most: usize) {
+        copy::fetch(self.as_ptr(), self.len.min(most));
+    }
+
     /// Copies `bytes` here.
     ///
     /// # Panics

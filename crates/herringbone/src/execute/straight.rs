@@ -20,12 +20,16 @@ use crate::{
     engine::begin::{Issue, Queued},
     sys::{doorbell, kernel, span::Span},
     transport::{
-        frame::{Common, Frame, Wanted},
+        frame::{CELL_BYTES, Common, Frame, Wanted},
         shm::{Board, Source},
     },
     work::Completion,
 };
 use std::{ops::Range, sync::Arc, time::Duration};
+
+/// How much of a message is asked for as soon as it is found, while others are looked for: of longer ones the CPU asks for the
+/// rest by itself.
+const FETCHED_BYTES: usize = 2 << 10;
 
 /// What an instruction that has run waits for: more than ever comes.
 const NEVER: u16 = u16::MAX;
@@ -285,6 +289,11 @@ impl Run<'_> {
             match endpoint.find(&wanted, &mut notes.flush) {
                 None => return Ok(None),
                 Some(Ok(found)) => {
+                    if message.bytes > CELL_BYTES
+                        && let Some(payload) = endpoint.payload(found.1, message.bytes)
+                    {
+                        payload.fetch(FETCHED_BYTES);
+                    }
                     io.stats.received(endpoint, message.bytes);
                     return Ok(Some(found));
                 }

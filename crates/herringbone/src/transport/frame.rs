@@ -12,7 +12,7 @@ const WORD: usize = size_of::<u64>();
 const FRAME_WORDS: usize = 5;
 pub(super) const CELL_WORDS: usize = ring::MESSAGE_WORDS;
 /// The largest payload that a cell holds beside the frame; up to [`EAGER_BYTES_HERE`] it goes into the lane's payload ring.
-const CELL_BYTES: usize = (CELL_WORDS - FRAME_WORDS) * WORD;
+pub(crate) const CELL_BYTES: usize = (CELL_WORDS - FRAME_WORDS) * WORD;
 /// Where in a cell's words the payload begins, or stands where it lies.
 pub(super) const PAYLOAD_WORD: usize = FRAME_WORDS;
 
