@@ -43,6 +43,7 @@ fn rank_0() -> (Engine, UnixStream) {
     engine.add_group(Group::new(settings, Member::new(0, 0, vec![0, 1])));
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&ours, 16 * MESSAGE_BYTES).unwrap();
     engine.connect(1, Link::Tcp(TcpLink::new(Guarded::new(ours.into()).unwrap())));
     (engine, theirs)
 }
