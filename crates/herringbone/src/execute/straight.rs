@@ -62,7 +62,7 @@ pub(crate) struct Notes {
     /// the room that was made for them.
     sent: Range<usize>,
     taken: Range<usize>,
-    /// Whether something else than its messages was given to a link, or a link has not taken all.
+    /// Whether something else than its messages was given to a link or taken from one, or a link has not taken all.
     pub(crate) flush: bool,
 }
 
@@ -298,7 +298,8 @@ impl Run<'_> {
                     return Ok(Some(found));
                 }
                 Some(Err(())) if !endpoint.take_credits() => return Err(()),
-                Some(Err(())) => {}
+                // Room was made, and perhaps for somebody whose messages this run does not take from its lane.
+                Some(Err(())) => notes.flush = true,
             }
         }
     }
