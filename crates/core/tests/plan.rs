@@ -5,13 +5,13 @@ use herringbone_core::collective::Collective;
 use herringbone_core::group::Group;
 use herringbone_core::plan::{
     Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
-    REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, STAR_BYTES, choose,
+    PAIR_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, STAR_BYTES, choose,
 };
 
 const ALL_REDUCE: Collective = Collective::AllReduce;
 
 fn request(group: &Group, collective: Collective, bytes: u64, reducers: u32) -> Request<'_> {
-    Request { collective, bytes, group, reducers, hosts: &[], forced: None }
+    Request { collective, bytes, widening: 1, group, reducers, hosts: &[], forced: None }
 }
 
 fn chosen(size: u32, collective: Collective, bytes: u64, reducers: u32) -> String {
@@ -32,20 +32,26 @@ fn all_reduce_goes_by_size() {
         (ONE_SHOT_RANKS + 1, 4, 2, "doubling"),
         (2, ONE_SHOT_BYTES / 2, 0, "one_shot"),
         (4, DOUBLING_BYTES, 0, "doubling"),
-        (4, DOUBLING_BYTES + 1, 0, "radix"),
-        (4, REDUCTION_SERVER_BYTES - 1, 1, "radix"),
-        (4, REDUCTION_SERVER_BYTES, 0, "radix"),
+        (4, DOUBLING_BYTES + 1, 0, "radix(2,2)"),
+        (3, DOUBLING_BYTES + 1, 0, "radix"),
+        (8, 8 * PAIR_BYTES, 0, "radix(2,2,2)"),
+        (8, 8 * PAIR_BYTES - 1, 0, "radix"),
+        (6, 6 * PAIR_BYTES, 0, "radix(2,4)"),
+        (7, 1 << 30, 0, "radix"),
+        (4, REDUCTION_SERVER_BYTES - 1, 1, "radix(2,2)"),
+        (4, REDUCTION_SERVER_BYTES, 0, "radix(2,2)"),
         (4, REDUCTION_SERVER_BYTES, 4, "reduction_server"),
         (4, REDUCTION_SERVER_BYTES, 3, "reduction_server"),
-        (4, REDUCTION_SERVER_BYTES, 2, "radix"),
+        (4, REDUCTION_SERVER_BYTES, 2, "radix(2,2)"),
         (2, 1 << 30, 2, "radix"),
-        (8, 1 << 30, 4, "radix"),
+        (8, 1 << 30, 4, "radix(2,2,2)"),
         (8, 1 << 30, 5, "reduction_server"),
         (1000, u64::MAX, 600, "reduction_server"),
-        (SHARDED_RANKS, 1 << 30, 0, "radix"),
+        (SHARDED_RANKS, 64 * PAIR_BYTES - 1, 0, "radix"),
         (SHARDED_RANKS + 1, 1 << 30, 0, "radix(8,8,8)"),
-        (512, 1 << 30, 0, "radix(8,8,8)"),
-        (4096, 1 << 30, 0, "radix(8,8,8,8)"),
+        (512, 512 * PAIR_BYTES - 1, 0, "radix(8,8,8)"),
+        (512, 512 * PAIR_BYTES, 0, "radix(2,2,2,2,2,2,2,2,2)"),
+        (4096, 1 << 20, 0, "radix(8,8,8,8)"),
     ] {
         assert_eq!(
             chosen(size, ALL_REDUCE, bytes, reducers),
@@ -81,13 +87,54 @@ fn small_ones_inside_a_host_go_by_all_that_is_folded() {
     assert_eq!(of(more, &hosts, Collective::Barrier, 0), Algorithm::Doubling);
 }
 
+/// Two hosts of four workers and a megabyte.
+fn on_two_hosts(collective: Collective, widening: u32, reducers: u32) -> (String, String) {
+    let (group, hosts) = (Group::of_size(8), [0, 0, 0, 0, 1, 1, 1, 1]);
+    let request = request(&group, collective, 1 << 20, reducers);
+    let Choice { algorithm, why } = choose(&Request { hosts: &hosts, widening, ..request }).unwrap();
+    (algorithm.to_string(), why)
+}
+
+#[test]
+fn hosts_add_up_what_they_have_before_it_leaves_them() {
+    for collective in [ALL_REDUCE, Collective::ReduceScatter, Collective::AllGather] {
+        for widening in [1, 2] {
+            let (name, why) = on_two_hosts(collective, widening, 0);
+            assert_eq!(name, "radix(4,2)", "{collective}, {widening} times as wide");
+            assert!(why.contains("each of which adds up"), "{why}");
+        }
+    }
+    let (name, why) = on_two_hosts(ALL_REDUCE, 1, 8);
+    assert_eq!(name, "radix(4,2)", "four workers send four times the buffer to reducers");
+    assert!(
+        why.starts_with("the busiest link carries 4.00 of the buffer each way with 8 reducers, 1.00 without")
+    );
+}
+
+#[test]
+fn partial_sums_are_not_sent_on_where_inputs_are_narrower() {
+    let group = Group::of_size(8);
+    let of = |collective, widening| {
+        choose(&Request { widening, ..request(&group, collective, 1 << 20, 0) })
+            .unwrap()
+            .algorithm
+            .to_string()
+    };
+    assert_eq!(of(ALL_REDUCE, 2), "radix");
+    assert_eq!(of(Collective::ReduceScatter, 2), "radix");
+    assert_eq!(of(Collective::AllGather, 2), "radix(2,2,2)");
+    assert_eq!(on_two_hosts(Collective::ReduceScatter, 8, 0).0, "radix", "averages of bytes");
+}
+
 #[test]
 fn other_collectives_have_their_own() {
     for (collective, size, name) in [
         (Collective::Reduce { root: 3 }, 5, "tree"),
         (Collective::Broadcast { root: 0 }, 500, "tree"),
-        (Collective::ReduceScatter, 64, "radix"),
+        (Collective::ReduceScatter, 63, "radix"),
+        (Collective::ReduceScatter, 64, "radix(2,2,2,2,2,2)"),
         (Collective::AllGather, 65, "radix(8,8,8)"),
+        (Collective::AllGather, 12, "radix(2,2,4)"),
         (Collective::Barrier, ONE_SHOT_RANKS, "one_shot"),
         (Collective::Barrier, ONE_SHOT_RANKS + 1, "doubling"),
     ] {
@@ -121,9 +168,11 @@ fn hosts_that_allow_no_hierarchy_give_way_and_say_so() {
         choose(&Request { hosts, forced: Some(&forced), ..request(&group, ALL_REDUCE, 1 << 20, 0) }).unwrap()
     };
     assert_eq!(on(&[0, 0, 1, 1]).algorithm, forced);
-    for hosts in [&[][..], &[0; 4], &[0, 1, 2, 3], &[0, 0, 0, 1]] {
+    for (hosts, factors) in
+        [(&[][..], &[2, 2][..]), (&[0; 4], &[]), (&[0, 1, 2, 3], &[2, 2]), (&[0, 0, 0, 1], &[])]
+    {
         let Choice { algorithm, why } = on(hosts);
-        assert_eq!(algorithm, Algorithm::Radix(vec![]));
+        assert_eq!(algorithm, Algorithm::Radix(factors.to_vec()));
         assert!(why.contains("not the forced hierarchical(radix,radix), because"), "{why}");
     }
     let composed: Algorithm = "hierarchical(tree,ring)".parse().unwrap();

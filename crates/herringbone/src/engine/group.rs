@@ -249,6 +249,7 @@ impl Group {
         let choice = plan::choose(&plan::Request {
             collective: call.collective,
             bytes: call.count as u64 * width * parts,
+            widening: (call.dtype.accumulator(call.op).bytes() / call.dtype.bytes()) as u32,
             group: &self.fold,
             reducers,
             hosts: &self.settings.hosts,

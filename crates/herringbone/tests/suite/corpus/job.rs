@@ -39,6 +39,7 @@ impl Job {
         let choice = plan::choose(&plan::Request {
             collective,
             bytes: (elements * dtype.bytes()) as u64,
+            widening: (dtype.accumulator(op).bytes() / dtype.bytes()) as u32,
             group: &group,
             reducers: layout.reducers,
             hosts: &hosts,

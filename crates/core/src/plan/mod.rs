@@ -11,20 +11,26 @@
 //! | more workers, all of them on one host, and N K at most [`STAR_BYTES`] | `star` |
 //! | K at most [`DOUBLING_BYTES`], but for [`ONE_SHOT_RANKS`] or fewer on one host | `doubling` |
 //! | K is at least [`REDUCTION_SERVER_BYTES`] and the busiest link carries less with reducers than without | `reduction_server` |
+//! | several workers on a host, each host's a whole node of the canonical tree, if that leaves no more to the busiest link | `radix`, a host's workers in one stage, then hosts two by two |
+//! | each worker on a host of its own, N even, K at least N times [`PAIR_BYTES`], likewise | `radix`, two by two as long as N can be halved, then the rest |
 //! | N at most [`SHARDED_RANKS`] | `radix`, a single stage |
 //! | else | `radix` with factors of [`FACTOR`] |
 //!
-//! What the busiest link carries each way, with m workers behind a host's link and k reducers behind one each: 2 m (N-m)/N K
-//! without reducers, as in `radix`; with them m K at a worker's host and N/k K at a reducer's. So with one worker on a host, N
-//! reducers nearly halve it, and fewer than N/2 + 1 or so are not worth it. Workers that all share a host need no link.
+//! What the busiest link carries each way, with m workers behind a host's link and k reducers behind one each: without reducers
+//! 2 m (N-m)/N K in a single stage of `radix`, and 2 (H-1)/H K among H hosts that add up first, where partial sums are as
+//! wide as elements; with reducers m K at a worker's host and N/k K at a reducer's. So with one worker on a host, N reducers
+//! nearly halve it, and fewer than N/2 + 1 or so are not worth it. Workers that all share a host need no link.
 //!
-//! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in one stage or several as above; a barrier
+//! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; a barrier
 //! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
+
+mod stages;
 
 use crate::algorithm::{Algorithm, Layout, Unsupported};
 use crate::collective::Collective;
 use crate::group::Group;
-use alloc::{format, string::String, vec, vec::Vec};
+use alloc::{format, string::String, vec};
+use stages::Stages;
 
 /// The most ranks that all send to all in one shot.
 pub const ONE_SHOT_RANKS: u32 = 8;
@@ -47,6 +53,9 @@ pub const DOUBLING_BYTES: u64 = 32 << 10;
 /// The smallest buffer, in bytes, that is worth the way to the reducers and back.
 pub const REDUCTION_SERVER_BYTES: u64 = 256 << 10;
 
+/// The least bytes of the buffer for each worker that are worth a round more for each halving of their number.
+pub const PAIR_BYTES: u64 = 8 << 10;
+
 /// The most ranks that scatter and gather in a single stage, each with every other.
 pub const SHARDED_RANKS: u32 = 64;
 
@@ -60,6 +69,8 @@ pub struct Request<'a> {
     pub collective: Collective,
     /// The size of the whole buffer in bytes: the larger of a worker's input and output.
     pub bytes: u64,
+    /// How many times as wide as an element a partial sum is: 1, but for 16-bit floats and averages of integers.
+    pub widening: u32,
     /// The workers.
     pub group: &'a Group,
     /// How many reducers the roster has.
@@ -111,7 +122,7 @@ fn by_size(request: &Request<'_>) -> Choice {
             algorithm: Algorithm::Tree,
             why: String::from("each rank is reached over as few others as its place in the tree allows"),
         },
-        Collective::ReduceScatter | Collective::AllGather => scattered(request.group),
+        Collective::ReduceScatter | Collective::AllGather => scattered(request),
         Collective::Barrier if workers <= ONE_SHOT_RANKS => Choice {
             algorithm: Algorithm::OneShot,
             why: format!("one round, and {workers} ranks are at most {ONE_SHOT_RANKS}"),
@@ -147,7 +158,7 @@ fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
     } else if reducers > 0 && bytes >= REDUCTION_SERVER_BYTES {
         served(workers, request)
     } else {
-        scattered(request.group)
+        scattered(request)
     }
 }
 
@@ -159,11 +170,11 @@ fn is_one_host(request: &Request<'_>) -> bool {
 
 /// With reducers or without: whichever leaves less to the busiest link.
 fn served(workers: u32, request: &Request<'_>) -> Choice {
-    let Request { bytes, reducers, hosts, .. } = *request;
-    let busiest = |host: &u32| hosts.iter().filter(|other| *other == host).count() as u64;
-    let (m, n, k) = (hosts.iter().map(busiest).max().unwrap_or(1), u64::from(workers), u64::from(reducers));
+    let Request { bytes, reducers, .. } = *request;
+    let (m, n, k) = (stages::most_on_a_host(request), u64::from(workers), u64::from(reducers));
+    let stages = stages::choose(request);
     // In units of K / (N k).
-    let (with, without) = ((m * n * k).max(n * n), 2 * m * (n - m) * k);
+    let (with, without) = ((m * n * k).max(n * n), stages.busiest * k);
     let of_buffer = |units: u64| units as f64 / (n * k) as f64;
     let compared = format!(
         "the busiest link carries {:.2} of the buffer each way with {reducers} reducers, {:.2} without",
@@ -174,19 +185,10 @@ fn served(workers: u32, request: &Request<'_>) -> Choice {
         let why = format!("{compared}, and {bytes} B are at least {REDUCTION_SERVER_BYTES}");
         return Choice { algorithm: Algorithm::ReductionServer, why };
     }
-    let Choice { algorithm, why } = scattered(request.group);
-    Choice { algorithm, why: format!("{compared}; {why}") }
+    Choice { algorithm: Algorithm::Radix(stages.factors), why: format!("{compared}; {}", stages.why) }
 }
 
-fn scattered(group: &Group) -> Choice {
-    let workers = group.size();
-    if workers <= SHARDED_RANKS {
-        let why = format!("fewest bytes in fewest rounds, and {workers} ranks are at most {SHARDED_RANKS}");
-        return Choice { algorithm: Algorithm::Radix(vec![]), why };
-    }
-    let factors: Vec<u32> = vec![FACTOR; group.key_bits().div_ceil(FACTOR.ilog2()) as usize];
-    let why = format!(
-        "fewest bytes, in stages of {FACTOR} because {workers} ranks are too many for each to talk to every other"
-    );
+fn scattered(request: &Request<'_>) -> Choice {
+    let Stages { factors, why, .. } = stages::choose(request);
     Choice { algorithm: Algorithm::Radix(factors), why }
 }

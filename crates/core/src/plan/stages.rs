@@ -1,0 +1,180 @@
+//! In which stages of `radix` a buffer is scattered and gathered: what links carry decides.
+//!
+//! A single stage has every rank talk to every other. Its messages are inputs, as narrow as they can be, but from a host
+//! with m workers m (N-m)/N K go out, as nobody adds up first, and N-1 flows meet at each link. Stages that follow hosts
+//! send one partial sum of each host, and stages of two have each link serve one partner at a time.
+
+use super::{FACTOR, PAIR_BYTES, Request, SHARDED_RANKS, is_one_host};
+use crate::collective::Collective;
+use alloc::{format, string::String, vec, vec::Vec};
+
+/// How a buffer is scattered and gathered.
+#[derive(Debug)]
+pub(super) struct Stages {
+    /// The factors of [`Radix`](crate::algorithm::Algorithm::Radix).
+    pub(super) factors: Vec<u32>,
+    /// What the busiest link carries each way, in parts of which the buffer has one for each worker.
+    pub(super) busiest: u64,
+    /// The reason, as a sentence without a full stop.
+    pub(super) why: String,
+}
+
+/// The stages that leave the least to the busiest link.
+pub(super) fn choose(request: &Request<'_>) -> Stages {
+    let workers = request.group.size();
+    let single = single(request);
+    let followed = (!is_one_host(request)).then(|| follow_hosts(request)).flatten();
+    match followed {
+        Some(stages) if stages.busiest <= single.busiest => stages,
+        _ if workers <= SHARDED_RANKS => single,
+        _ => {
+            let factors = vec![FACTOR; request.group.key_bits().div_ceil(FACTOR.ilog2()) as usize];
+            let why = format!(
+                "fewest bytes, in stages of {FACTOR} because {workers} ranks are too many for each to talk to every other"
+            );
+            Stages { factors, why, ..single }
+        }
+    }
+}
+
+fn single(request: &Request<'_>) -> Stages {
+    let workers = request.group.size();
+    let (n, m) = (u64::from(workers), most_on_a_host(request));
+    let why = format!("fewest bytes in fewest rounds, and {workers} ranks are at most {SHARDED_RANKS}");
+    Stages { factors: vec![], busiest: halves(request.collective, m * (n - m), m * (n - m)), why }
+}
+
+/// The workers of a host in one stage, then hosts two by two as far as there is another for each, then the rest.
+fn follow_hosts(request: &Request<'_>) -> Option<Stages> {
+    let Request { collective, bytes, group, .. } = *request;
+    let n = u64::from(group.size());
+    let inside = host_bits(group.keys(), request.hosts)?;
+    let factors = factors(group.keys(), inside);
+    if factors.len() < 2 || inside == 0 && bytes < PAIR_BYTES * n {
+        return None;
+    }
+    let widening = u64::from(request.widening);
+    let (scattered, gathered, why) = if inside == 0 {
+        // Inputs in the first stage, which halves them, then partial sums.
+        let first = n / 2;
+        let why =
+            format!("fewest bytes, two by two, and {bytes} B for {n} ranks are at least {PAIR_BYTES} B each");
+        (first + widening * (n - 1 - first), n - 1, why)
+    } else {
+        let m = most_on_a_host(request);
+        let hosts = n.div_ceil(m);
+        let others = n - n / hosts;
+        let why =
+            format!("fewest bytes between hosts, each of which adds up what its {m} workers have first");
+        (widening * others, others, why)
+    };
+    Some(Stages { factors, busiest: halves(collective, scattered, gathered), why })
+}
+
+/// What a collective moves of the two halves of an all-reduce.
+fn halves(collective: Collective, scattered: u64, gathered: u64) -> u64 {
+    match collective {
+        Collective::ReduceScatter => scattered,
+        Collective::AllGather => gathered,
+        _ => scattered + gathered,
+    }
+}
+
+/// The most workers that share a host.
+pub(super) fn most_on_a_host(request: &Request<'_>) -> u64 {
+    let hosts = request.hosts;
+    let here = |host: &u32| hosts.iter().filter(|other| *other == host).count() as u64;
+    hosts.iter().map(here).max().unwrap_or(1)
+}
+
+/// How many bits of the keys tell a host's workers apart, if those above tell the hosts apart.
+fn host_bits(keys: &[u32], hosts: &[u32]) -> Option<u32> {
+    if hosts.len() != keys.len() {
+        return Some(0);
+    }
+    let mut at = 0;
+    let mut bits = 0;
+    let mut known = Vec::new();
+    for run in hosts.chunk_by(|a, b| a == b) {
+        let (first, last) = (keys[at], keys[at + run.len() - 1]);
+        bits = bits.max(u32::BITS - (first ^ last).leading_zeros());
+        at += run.len();
+        known.push(run[0]);
+    }
+    let runs = known.len();
+    known.sort_unstable();
+    known.dedup();
+    (known.len() == runs && nodes(keys, bits).len() == runs).then_some(bits)
+}
+
+/// The nodes of the canonical tree at a level.
+fn nodes(keys: &[u32], bits: u32) -> Vec<u32> {
+    let mut nodes: Vec<u32> = keys.iter().map(|key| key.checked_shr(bits).unwrap_or(0)).collect();
+    nodes.dedup();
+    nodes
+}
+
+/// The factors of stages over `keys`, the first of which takes so many bits.
+fn factors(keys: &[u32], inside: u32) -> Vec<u32> {
+    let mut factors = Vec::new();
+    if inside > 0 {
+        factors.push(power(inside));
+    }
+    let mut left = nodes(keys, inside);
+    while left.len() > 1 && left.chunk_by(|a, b| a >> 1 == b >> 1).all(|pair| pair.len() == 2) {
+        factors.push(2);
+        left = nodes(&left, 1);
+    }
+    if let [first, .., last] = left[..] {
+        factors.push(power(u32::BITS - (first ^ last).leading_zeros()));
+    }
+    factors
+}
+
+/// A factor that takes so many bits; the last one takes what is left in any case.
+fn power(bits: u32) -> u32 {
+    1 << bits.min(u32::BITS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(hosts: &[u32]) -> Option<Vec<u32>> {
+        let keys: Vec<u32> = (0..hosts.len() as u32).collect();
+        host_bits(&keys, hosts).map(|inside| factors(&keys, inside))
+    }
+
+    #[test]
+    fn pairs_are_made_as_far_as_there_is_another_for_each() {
+        for (workers, expected) in [
+            (2, &[2][..]),
+            (3, &[4]),
+            (4, &[2, 2]),
+            (5, &[8]),
+            (6, &[2, 4]),
+            (7, &[8]),
+            (12, &[2, 2, 4]),
+            (16, &[2, 2, 2, 2]),
+            (40, &[2, 2, 2, 8]),
+        ] {
+            let keys: Vec<u32> = (0..workers).collect();
+            assert_eq!(factors(&keys, 0), expected, "{workers}");
+        }
+        assert_eq!(factors(&[0, 1, 6, 7], 0), [2, 4]);
+        assert_eq!(factors(&[1, 2], 0), [4]);
+        assert_eq!(factors(&[0, u32::MAX], 0), [1 << 31]);
+    }
+
+    #[test]
+    fn hosts_are_followed_where_they_are_nodes() {
+        assert_eq!(on(&[0, 0, 1, 1]), Some(vec![2, 2]));
+        assert_eq!(on(&[0, 0, 0, 0, 1, 1, 1, 1]), Some(vec![4, 2]));
+        assert_eq!(on(&[5, 5, 4, 4, 3, 3]), Some(vec![2, 4]));
+        assert_eq!(on(&[0, 0, 0, 0, 1, 1]), Some(vec![4, 2]));
+        assert_eq!(on(&[0, 0, 0, 0, 1, 1, 2, 2]), None, "two hosts in one node of four");
+        assert_eq!(on(&[0, 0, 0, 1, 1, 1]), None, "three are no node");
+        assert_eq!(on(&[0, 1, 0, 1]), None, "hosts in turn");
+        assert_eq!(on(&[0, 1, 2, 3]), Some(vec![2, 2]));
+    }
+}
