@@ -31,7 +31,7 @@ const LEAST_LEAD: usize = 2;
 /// Between workers over links: all links are busy from the first message to the last, so messages can be large. What is
 /// in flight is what 8 MiB of staging memory leave to one operation.
 const LINKS: Cutting =
-    Cutting { segment: Size::Part(16), message: 16 << 10..512 << 10, in_flight: 7 << 20, depth: 8 };
+    Cutting { segment: Size::Part(16), message: 16 << 10..512 << 10, in_flight: 7 << 20, depth: 16 };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
     Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 1536 << 10, depth: 10 };
