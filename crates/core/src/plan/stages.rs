@@ -139,6 +139,10 @@ fn power(bits: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::{Algorithm, Layout};
+    use crate::group::Group;
+    use crate::schedule::{Form, Step};
+    use alloc::collections::BTreeMap;
 
     fn on(hosts: &[u32]) -> Option<Vec<u32>> {
         let keys: Vec<u32> = (0..hosts.len() as u32).collect();
@@ -164,6 +168,77 @@ mod tests {
         assert_eq!(factors(&[0, 1, 6, 7], 0), [2, 4]);
         assert_eq!(factors(&[1, 2], 0), [4]);
         assert_eq!(factors(&[0, u32::MAX], 0), [1 << 31]);
+    }
+
+    /// What the busiest host sends to others, or receives from them, by the programs themselves.
+    fn counted(request: &Request<'_>, factors: &[u32]) -> u64 {
+        let layout = Layout { reducers: 0, hosts: request.hosts };
+        let algorithm = Algorithm::Radix(factors.to_vec());
+        let schedule = algorithm.schedule(request.collective, request.group, &layout).unwrap();
+        let (mut sent, mut received) = (BTreeMap::new(), BTreeMap::new());
+        for rank in 0..request.group.size() {
+            let program = schedule.program(rank);
+            for step in program.steps() {
+                let Step::Send { from, to } = *step else { continue };
+                let wide = program.form(from) == Some(Form::Acc);
+                let units = if wide { u64::from(request.widening) } else { 1 };
+                let hosts = |rank: u32| request.hosts[rank as usize];
+                for lane in program.lanes(to).iter().filter(|lane| hosts(**lane) != hosts(rank)) {
+                    *sent.entry(hosts(rank)).or_insert(0) += units;
+                    *received.entry(hosts(*lane)).or_insert(0) += units;
+                }
+            }
+        }
+        sent.into_values().chain(received.into_values()).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn the_busiest_link_carries_what_the_programs_say() {
+        let even = |hosts: u32, each: u32| (0..hosts * each).map(|rank| rank / each).collect::<Vec<_>>();
+        let layouts = (1..=33).map(|n| even(n, 1)).chain(
+            [(2, 2), (3, 2), (2, 4), (5, 4), (6, 4), (7, 8), (8, 8), (3, 3)].map(|(h, each)| even(h, each)),
+        );
+        for hosts in layouts {
+            let group = Group::of_size(hosts.len() as u32);
+            for collective in [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather] {
+                for widening in [1, 2, 8] {
+                    let request = Request {
+                        collective,
+                        bytes: 1 << 40,
+                        widening,
+                        group: &group,
+                        reducers: 0,
+                        hosts: &hosts,
+                        forced: None,
+                    };
+                    for stages in [Some(single(&request)), follow_hosts(&request)].into_iter().flatten() {
+                        let counted = counted(&request, &stages.factors);
+                        assert_eq!(
+                            stages.busiest, counted,
+                            "{collective}, {widening}, {hosts:?}, {stages:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn hosts_that_differ_in_size_carry_no_more_than_is_reckoned() {
+        for hosts in [&[0, 0, 0, 0, 1, 1][..], &[0, 0, 1, 1, 2], &[0, 0, 0, 0, 1, 1, 1, 1, 2, 2]] {
+            let group = Group::of_size(hosts.len() as u32);
+            let request = Request {
+                collective: Collective::AllReduce,
+                bytes: 4,
+                widening: 1,
+                group: &group,
+                reducers: 0,
+                hosts,
+                forced: None,
+            };
+            let (single, stages) = (single(&request), choose(&request));
+            assert!(stages.busiest < single.busiest && counted(&request, &stages.factors) <= stages.busiest);
+        }
     }
 
     #[test]
