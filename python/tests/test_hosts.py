@@ -61,3 +61,12 @@ def test_hosts_add_up_first(hosts: int, each: int, dtype: str, algorithm: str, c
         assert all(row[way] is None or row[way]["wrong"] == 0 for way in ("in_place", "out_of_place")), row
     expected = "radix(2,2)" if (collective, each) == ("all_gather", 1) and hosts == 4 else algorithm
     assert {row["algorithm"] for row in rows} == {expected}, output
+
+
+@pytest.mark.parametrize(("hosts", "each"), [(2, 2), (3, 2), (4, 1)])
+def test_the_least_staging_memory_is_enough(hosts: int, each: int) -> None:
+    """Ranks with more partners need more of it than others: the cut has to suit them all."""
+    words = ["--sizes", "2400000,25M", "--seconds", "0.01", "--json"]
+    output = on_hosts(hosts, each, "-m", "herringbone", "bench", *words, HERRINGBONE_STAGING_BYTES="4M")
+    rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert [row["in_place"]["wrong"] for row in rows] == [0, 0], output

@@ -140,6 +140,7 @@ impl Communicator {
         let sizing = Sizing {
             shared: one_host && fabric.settings.transport != Some(Transport::Tcp),
             segment_bytes: fabric.settings.segment_bytes,
+            most_staged: fabric.node.with(|engine| engine.staging.most()),
         };
         let reducers = (0..job.reducers.len() as u32).map(|reducer| job.world + reducer);
         let settings = Settings {

@@ -12,7 +12,8 @@ pub struct Cost {
     pub chunks: u32,
     /// The longest chain of messages of which each needs the one before.
     pub rounds: u32,
-    /// The busiest worker's load: the most that one sends, the most that one receives, the most partners.
+    /// The busiest worker's load: the most that one sends, that one receives, that one keeps; the most
+    /// partners.
     pub worker: Load,
     /// The busiest reducer's load, likewise; nothing where there are no reducers.
     pub reducer: Load,
@@ -27,6 +28,8 @@ pub struct Load {
     pub received: Messages,
     /// With how many ranks it exchanges messages.
     pub partners: u32,
+    /// How many chunks it keeps at most beside its buffers: messages that it receives or has ready, and partial sums.
+    pub kept: u32,
 }
 
 /// Messages of one chunk each.
@@ -97,23 +100,26 @@ impl Count {
 
 impl Load {
     fn of(program: &Program, partners: &mut Partners) -> Self {
-        let mut load = Self::default();
+        let mut load = Self { kept: program.slots().len() as u32, ..Self::default() };
         let form = |place| program.form(place).expect("a slot of the program");
         for step in program.steps() {
             match *step {
                 Step::Send { from, to } => {
+                    load.kept += 1;
                     for lane in program.lanes(to) {
                         load.sent += form(from);
                         partners.meet(*lane);
                     }
                 }
                 Step::Recv { lane, into, .. } => {
+                    load.kept += 1;
                     load.received += form(into);
                     partners.meet(lane);
                 }
                 Step::Fold { from, .. } => {
                     for source in program.sources(from) {
                         if let Origin::Head { lane, form } = source.from {
+                            load.kept += 1;
                             load.received += form;
                             partners.meet(lane);
                         }
@@ -131,6 +137,7 @@ impl Load {
             sent: self.sent.busier(other.sent),
             received: self.received.busier(other.received),
             partners: self.partners.max(other.partners),
+            kept: self.kept.max(other.kept),
         }
     }
 }

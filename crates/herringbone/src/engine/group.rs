@@ -329,8 +329,8 @@ impl Planned {
         links: u64,
         shared: impl Fn(u32) -> bool,
     ) -> Arc<Prepared> {
-        let schedule = self.verified.schedule();
-        let prepared = Arc::new(prepare::prepare(schedule, &self.program, me, self.call, sizing, shared));
+        let prepared =
+            Arc::new(prepare::prepare(&self.verified, &self.program, me, self.call, sizing, shared));
         self.script = Script::of(&prepared, &self.partners).filter(|_| self.verified.serial()).map(Arc::new);
         self.prepared = Some((links, prepared.clone()));
         prepared
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_reducer_remembers_what_runs() {
-        let sizing = Sizing { shared: false, segment_bytes: 0 };
+        let sizing = Sizing { shared: false, segment_bytes: 0, most_staged: usize::MAX };
         let (hosts, timeout) = (vec![0], Duration::from_secs(1));
         let (id, roster, workers, me, forced) = (7, vec![0, 1], 1, 1, None);
         let settings = Settings { id, roster, workers, me, hosts, sizing, forced, timeout };

@@ -275,7 +275,7 @@ impl Engine {
             workers,
             me: workers + told.reducer,
             hosts: Vec::new(),
-            sizing: Sizing { shared: false, segment_bytes: told.segment as usize },
+            sizing: Sizing { shared: false, segment_bytes: told.segment as usize, most_staged: usize::MAX },
             forced: None,
             timeout: Duration::MAX,
         };

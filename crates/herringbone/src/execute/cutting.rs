@@ -28,8 +28,8 @@ const MEMORY: Cutting =
 const COPIED: usize = 1 << 20;
 /// The least segments of them: one is read while the next is written.
 const LEAST_LEAD: usize = 2;
-/// Between workers over links: all links are busy from the first message to the last, so messages can be large. What is
-/// in flight is what 8 MiB of staging memory leave to one operation.
+/// Between workers over links: all links are busy from the first message to the last, so messages can be large. With the
+/// default staging memory four such operations fit; with less, each has less in flight.
 const LINKS: Cutting =
     Cutting { segment: Size::Part(16), message: 16 << 10..512 << 10, in_flight: 7 << 20, depth: 16 };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
@@ -87,6 +87,26 @@ pub(super) struct Segmentation {
     pub(super) lead: u32,
 }
 
+/// What an operation has to do with the staging memory that it gets at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// How many chunks of a segment a rank keeps there, at most.
+    pub(super) chunks: usize,
+    pub(super) bytes: usize,
+}
+
+impl Room {
+    /// How many bytes a chunk's segment may have, with so many segments in flight.
+    fn message(self, segments: usize) -> usize {
+        self.bytes / segments / self.chunks.max(1) / GRAIN * GRAIN
+    }
+
+    /// How many segments there may be in flight, of messages of so many bytes.
+    fn segments(self, message: usize) -> usize {
+        self.bytes / (message.next_multiple_of(GRAIN) * self.chunks).max(1)
+    }
+}
+
 /// Names all constants that ranks and reducers have to agree on, for the fingerprint: builds that differ in one of them
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
@@ -99,8 +119,9 @@ pub(super) fn eager_bytes(medium: Medium) -> usize {
     if medium == Medium::Memory { EAGER_BYTES_HERE } else { EAGER_BYTES }
 }
 
-/// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none.
-pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium) -> Segmentation {
+/// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none. Over links it gives way to
+/// the staging memory that there is. Inside a host a rank makes do with less by itself, and reducers know only of the wish.
+pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, room: Room) -> Segmentation {
     let cutting = match medium {
         Medium::Memory => MEMORY,
         Medium::Links => LINKS,
@@ -121,13 +142,21 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium) -
         0 => part.min(largest).max(cutting.message.start),
         bytes => (bytes / chunks).clamp(LEAST_MESSAGE, MOST_MESSAGE),
     };
+    let message = match medium {
+        Medium::Links => message.min(room.message(LEAST_DEPTH as usize)),
+        Medium::Memory | Medium::Reducers | Medium::FewReducers => message,
+    };
     let grain = (GRAIN / width).max(1);
     let most = (message / width / grain).max(1) * grain;
     let segments = longest.div_ceil(most).max(1);
     let even = longest.div_ceil(segments).div_ceil(grain) * grain;
     let elements = even.min(longest);
     let bytes = (elements * width * chunks).max(1);
-    let depth = ((cutting.in_flight / bytes).min(cutting.depth as usize) as u32).max(LEAST_DEPTH);
+    let mut depth = (cutting.in_flight / bytes).min(cutting.depth as usize);
+    if medium == Medium::Links {
+        depth = depth.min(room.segments(elements * width));
+    }
+    let depth = (depth as u32).max(LEAST_DEPTH);
     let lead = match medium {
         Medium::Memory => (COPIED / bytes).clamp(LEAST_LEAD, depth as usize) as u32,
         Medium::Links | Medium::Reducers | Medium::FewReducers => depth,
@@ -156,7 +185,7 @@ mod tests {
     /// How an all-reduce of so many f32 over so many ranks is cut.
     fn cut(chunks: u32, count: usize, wish: usize, medium: Medium) -> Segmentation {
         let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
-        segmentation(Cut::Even { chunks }, &call, wish, medium)
+        segmentation(Cut::Even { chunks }, &call, wish, medium, Room { chunks: 1, bytes: usize::MAX })
     }
 
     #[test]

@@ -3,13 +3,14 @@
 
 use super::{
     compile::Compiler,
-    cutting::{self, Medium, Segmentation, segmentation},
+    cutting::{self, Medium, Room, Segmentation, segmentation},
     direct,
 };
 use crate::core::{
     collective::Collective,
     element::{DType, ReduceOp},
-    schedule::{Chunk, Form, Origin, Program, Schedule, Step},
+    schedule::{Chunk, Form, Origin, Program, Step},
+    verify::Verified,
 };
 use std::ops::Range;
 
@@ -38,6 +39,8 @@ pub(crate) struct Sizing {
     pub(crate) shared: bool,
     /// The user's wish for a segment's bytes over the whole buffer, 0 for the default.
     pub(crate) segment_bytes: usize,
+    /// The most staging memory that an operation gets on any rank.
+    pub(crate) most_staged: usize,
 }
 
 /// Where a chunk's segment lies.
@@ -232,13 +235,14 @@ pub(crate) fn partners(program: &Program) -> Vec<u32> {
 
 /// Compiles rank `me`'s program of a schedule; `shared` tells which ranks share memory with it.
 pub(crate) fn prepare(
-    schedule: &Schedule,
+    verified: &Verified,
     program: &Program,
     me: u32,
     call: Call,
     sizing: Sizing,
     shared: impl Fn(u32) -> bool,
 ) -> Prepared {
+    let schedule = verified.schedule();
     let cut = schedule.cut();
     let medium = match (schedule.reducers() > 0, sizing.shared) {
         (true, _) if schedule.reducers() < schedule.workers() => Medium::FewReducers,
@@ -246,8 +250,9 @@ pub(crate) fn prepare(
         (false, true) => Medium::Memory,
         (false, false) => Medium::Links,
     };
+    let room = Room { chunks: verified.cost().worker.kept as usize, bytes: sizing.most_staged };
     let Segmentation { elements: per_segment, segments, depth, lead } =
-        segmentation(cut, &call, sizing.segment_bytes, medium);
+        segmentation(cut, &call, sizing.segment_bytes, medium, room);
     let message_bytes = per_segment * call.width(Form::Acc).max(call.width(Form::Plain));
     let peer = |rank| Peer { rank, heads: Vec::new(), sends: 0, shared: shared(rank) };
     let peers = partners(program).into_iter().map(peer).collect();
@@ -273,4 +278,54 @@ pub(crate) fn prepare(
     };
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
     Compiler::new(prepared, program, cut.chunks(), direct).compile(program, me)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{
+        algorithm::{Algorithm, Layout},
+        group::Group,
+        verify::verify,
+    };
+
+    /// What every rank needs for an all-reduce over links, of which some are to ranks of its own host.
+    fn needed(algorithm: &str, hosts: &[u32], call: Call, wish: usize, most_staged: usize) -> Vec<usize> {
+        let (algorithm, group): (Algorithm, _) =
+            (algorithm.parse().unwrap(), Group::of_size(hosts.len() as u32));
+        let schedule = algorithm.schedule(call.collective, &group, &Layout { reducers: 0, hosts }).unwrap();
+        let verified = verify(schedule, call.collective, &group).unwrap();
+        let sizing = Sizing { shared: false, segment_bytes: wish, most_staged };
+        let needed = |me: u32| {
+            let program = verified.schedule().program(me);
+            let here = |rank: u32| hosts[rank as usize] == hosts[me as usize];
+            let prepared = prepare(&verified, &program, me, call, sizing, here);
+            prepared.staging_bytes(prepared.depth())
+        };
+        (0..group.size()).map(needed).collect()
+    }
+
+    #[test]
+    fn what_goes_over_links_fits_the_memory_of_every_rank() {
+        let kinds =
+            [(DType::F32, ReduceOp::Sum), (DType::Bf16, ReduceOp::Sum), (DType::I8, ReduceOp::Average)];
+        let names = ["radix", "radix(2,2,2)", "radix(4,2)", "doubling", "one_shot", "star", "tree", "ring"];
+        let layouts =
+            [&[0, 1][..], &[0, 0, 1], &[0, 0, 0, 0, 1, 1], &[0, 1, 2, 3, 4, 5, 6], &[0, 0, 1, 1, 2, 2, 3, 3]];
+        for (hosts, name) in layouts.into_iter().flat_map(|hosts| names.map(|name| (hosts, name))) {
+            for ((dtype, op), count) in
+                kinds.into_iter().flat_map(|kind| [100_003, 12 << 20].map(|count| (kind, count)))
+            {
+                let call = Call { collective: Collective::AllReduce, dtype, op, count };
+                for (wish, most) in
+                    [(0, 3_670_016), (0, 7_340_032), (1 << 20, 3_670_016), (8 << 20, 58_720_256)]
+                {
+                    let needed = needed(name, hosts, call, wish, most);
+                    let label = format!("{name} on {hosts:?}, {count} {dtype}, {wish} wished, {most} there");
+                    assert!(needed.iter().all(|bytes| *bytes <= most), "{label}: {needed:?}");
+                    assert!(needed.iter().any(|bytes| *bytes > 0), "{label}: nothing is staged");
+                }
+            }
+        }
+    }
 }
