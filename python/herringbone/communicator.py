@@ -230,6 +230,8 @@ class Communicator:
     def explain(self, count: int, dtype: npt.DTypeLike = "float32", collective: str = "all_reduce") -> str:
         """The algorithm that a collective takes, and why.
 
+        What folds, for a sum: averages of integers, whose partial sums are wider, may take another.
+
         Args:
             count: elements per rank, of the smaller buffer where they differ.
             dtype: their type, one that can be folded.

@@ -443,7 +443,8 @@ impl Communicator {
         self.fabric.to_string()
     }
 
-    /// Which algorithm a collective of `count` elements takes, and why, as `algorithm: reason`.
+    /// Which algorithm a collective of `count` elements takes, and why, as `algorithm: reason`; what folds, for a sum:
+    /// averages of integers, whose partial sums are wider, may take another.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if there is none.

@@ -82,9 +82,9 @@ fn halves(collective: Collective, scattered: u64, gathered: u64) -> u64 {
 
 /// The most workers that share a host.
 pub(super) fn most_on_a_host(request: &Request<'_>) -> u64 {
-    let hosts = request.hosts;
-    let here = |host: &u32| hosts.iter().filter(|other| *other == host).count() as u64;
-    hosts.iter().map(here).max().unwrap_or(1)
+    let mut hosts = request.hosts.to_vec();
+    hosts.sort_unstable();
+    hosts.chunk_by(|a, b| a == b).map(|host| host.len() as u64).max().unwrap_or(1)
 }
 
 /// How many bits of the keys tell a host's workers apart, if those above tell the hosts apart.
