@@ -35,7 +35,7 @@ def refuse(reason: str) -> None:
 
 def connect(hosts: int) -> None:
     """Make the hosts, each with a link to this namespace, which passes packets on."""
-    ip("mount", "-t", "tmpfs", "none", "/run", tool=False)
+    do("mount", "-t", "tmpfs", "none", "/run")
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     for host in range(hosts):
         name, link = f"host{host}", f"link{host}"
@@ -53,8 +53,12 @@ def address(host: int) -> str:
     return f"10.78.{host}.2"
 
 
-def ip(*words: str, tool: bool = True) -> None:
-    done = subprocess.run(["ip", *words] if tool else words, capture_output=True, text=True)
+def ip(*words: str) -> None:
+    do("ip", *words)
+
+
+def do(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
         refuse(f"{' '.join(words)}: {done.stderr.strip()}")
 

@@ -12,8 +12,7 @@ pub struct Cost {
     pub chunks: u32,
     /// The longest chain of messages of which each needs the one before.
     pub rounds: u32,
-    /// The busiest worker's load: the most that one sends, that one receives, that one keeps; the most
-    /// partners.
+    /// The busiest worker's load: the most that one sends, receives and keeps, the most partners.
     pub worker: Load,
     /// The busiest reducer's load, likewise; nothing where there are no reducers.
     pub reducer: Load,

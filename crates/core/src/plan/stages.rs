@@ -170,6 +170,12 @@ mod tests {
         assert_eq!(factors(&[0, u32::MAX], 0), [1 << 31]);
     }
 
+    /// An all-reduce of so much that only links count.
+    fn large<'a>(group: &'a Group, hosts: &'a [u32]) -> Request<'a> {
+        let (collective, bytes) = (Collective::AllReduce, 1 << 40);
+        Request { collective, bytes, widening: 1, group, reducers: 0, hosts, forced: None }
+    }
+
     /// What the busiest host sends to others, or receives from them, by the programs themselves.
     fn counted(request: &Request<'_>, factors: &[u32]) -> u64 {
         let layout = Layout { reducers: 0, hosts: request.hosts };
@@ -202,15 +208,7 @@ mod tests {
             let group = Group::of_size(hosts.len() as u32);
             for collective in [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather] {
                 for widening in [1, 2, 8] {
-                    let request = Request {
-                        collective,
-                        bytes: 1 << 40,
-                        widening,
-                        group: &group,
-                        reducers: 0,
-                        hosts: &hosts,
-                        forced: None,
-                    };
+                    let request = Request { collective, widening, ..large(&group, &hosts) };
                     for stages in [Some(single(&request)), follow_hosts(&request)].into_iter().flatten() {
                         let counted = counted(&request, &stages.factors);
                         assert_eq!(
@@ -227,15 +225,7 @@ mod tests {
     fn hosts_that_differ_in_size_carry_no_more_than_is_reckoned() {
         for hosts in [&[0, 0, 0, 0, 1, 1][..], &[0, 0, 1, 1, 2], &[0, 0, 0, 0, 1, 1, 1, 1, 2, 2]] {
             let group = Group::of_size(hosts.len() as u32);
-            let request = Request {
-                collective: Collective::AllReduce,
-                bytes: 4,
-                widening: 1,
-                group: &group,
-                reducers: 0,
-                hosts,
-                forced: None,
-            };
+            let request = large(&group, hosts);
             let (single, stages) = (single(&request), choose(&request));
             assert!(stages.busiest < single.busiest && counted(&request, &stages.factors) <= stages.busiest);
         }
