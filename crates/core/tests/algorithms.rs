@@ -62,13 +62,14 @@ fn all_groups() -> impl Iterator<Item = Group> {
 #[test]
 fn every_algorithm_is_proved_and_canonical_for_any_group() {
     let radices = ["radix", "radix(2)", "radix(2,2,2,2,2,2)", "radix(4,4,4)", "radix(8,8)", "radix(2,16)"];
+    let halves = ["radix(64;2,2,2,2,2,2)", "radix(2,4;8)", "radix(4,2;2,8)"];
     for group in all_groups() {
         let canonical = |algorithm: &str, collective| {
             let verified = proved(algorithm, collective, &group, &without_hosts(0));
             assert_eq!(verified.order(), Order::Fixed, "{algorithm}, {collective}, keys {:?}", group.keys());
         };
         for collective in [ALL_REDUCE, Collective::ReduceScatter, Collective::AllGather] {
-            radices.iter().for_each(|radix| canonical(radix, collective));
+            radices.iter().chain(&halves).for_each(|radix| canonical(radix, collective));
         }
         for collective in [ALL_REDUCE, Collective::Barrier] {
             canonical("doubling", collective);

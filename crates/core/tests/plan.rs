@@ -70,13 +70,13 @@ fn small_ones_inside_a_host_go_by_all_that_is_folded() {
     };
     for (size, bytes, name) in [
         (ranks, ONE_SHOT_BYTES_HERE / u64::from(ranks), Algorithm::OneShot),
-        (ranks, ONE_SHOT_BYTES_HERE / u64::from(ranks) + 1, Algorithm::Radix(vec![])),
+        (ranks, ONE_SHOT_BYTES_HERE / u64::from(ranks) + 1, Algorithm::radix(vec![])),
         (2, ONE_SHOT_MESSAGE, Algorithm::OneShot),
-        (2, ONE_SHOT_MESSAGE + 1, Algorithm::Radix(vec![])),
+        (2, ONE_SHOT_MESSAGE + 1, Algorithm::radix(vec![])),
         (more, 4, Algorithm::Star),
         (64, STAR_BYTES / 64, Algorithm::Star),
         (64, STAR_BYTES / 64 + 1, Algorithm::Doubling),
-        (64, DOUBLING_BYTES + 1, Algorithm::Radix(vec![])),
+        (64, DOUBLING_BYTES + 1, Algorithm::radix(vec![])),
     ] {
         assert_eq!(of(size, &vec![7; size as usize], ALL_REDUCE, bytes), name, "{size} ranks, {bytes} B");
     }
@@ -120,7 +120,7 @@ fn partial_sums_are_not_sent_on_where_inputs_are_narrower() {
             .algorithm
             .to_string()
     };
-    assert_eq!(of(ALL_REDUCE, 2), "radix");
+    assert_eq!(of(ALL_REDUCE, 2), "radix(8;2,2,2)");
     assert_eq!(of(Collective::ReduceScatter, 2), "radix");
     assert_eq!(of(Collective::AllGather, 2), "radix(2,2,2)");
     assert_eq!(on_two_hosts(Collective::ReduceScatter, 8, 0).0, "radix", "averages of bytes");
@@ -172,7 +172,7 @@ fn hosts_that_allow_no_hierarchy_give_way_and_say_so() {
         [(&[][..], &[2, 2][..]), (&[0; 4], &[]), (&[0, 1, 2, 3], &[2, 2]), (&[0, 0, 0, 1], &[])]
     {
         let Choice { algorithm, why } = on(hosts);
-        assert_eq!(algorithm, Algorithm::Radix(factors.to_vec()));
+        assert_eq!(algorithm, Algorithm::radix(factors.to_vec()));
         assert!(why.contains("not the forced hierarchical(radix,radix), because"), "{why}");
     }
     let composed: Algorithm = "hierarchical(tree,ring)".parse().unwrap();

@@ -43,13 +43,23 @@ enum Outer<'a> {
 }
 
 fn composed<'a>(inner: &'a Algorithm, outer: &'a Algorithm) -> Result<(&'a [u32], Outer<'a>), Unsupported> {
-    use Algorithm::{Doubling, OneShot, Radix};
-    Ok(match (inner, outer) {
-        (Radix(inside), Radix(across)) => (checked(inside)?, Outer::Radix(checked(across)?)),
-        (Radix(inside), Doubling) => (checked(inside)?, Outer::Exchange(doubling::exchange)),
-        (Radix(inside), OneShot) => (checked(inside)?, Outer::Exchange(one_shot::exchange)),
-        _ => return Err(Unsupported::Composition { inner: inner.to_string(), outer: outer.to_string() }),
-    })
+    use Algorithm::{Doubling, OneShot};
+    let refused = || Unsupported::Composition { inner: inner.to_string(), outer: outer.to_string() };
+    let inside = checked(both_halves(inner).ok_or_else(refused)?)?;
+    let across = match outer {
+        Doubling => Outer::Exchange(doubling::exchange),
+        OneShot => Outer::Exchange(one_shot::exchange),
+        _ => Outer::Radix(checked(both_halves(outer).ok_or_else(refused)?)?),
+    };
+    Ok((inside, across))
+}
+
+/// The factors of a radix that scatters and gathers with the same ones.
+fn both_halves(algorithm: &Algorithm) -> Option<&[u32]> {
+    match algorithm {
+        Algorithm::Radix { scatter, gather } if scatter == gather => Some(scatter),
+        _ => None,
+    }
 }
 
 /// What happens above the hosts: more stages of the same scatter, or an all-reduce of each chunk on its own.
@@ -70,7 +80,7 @@ fn program(keys: &[u32], chunks: u32, inside: &[u32], across: &Across, rank: Ran
     let (mut stages, _) = stages(&inner_levels, host.clone(), rank);
     stages.extend(above);
 
-    let halves = Halves { keys, rank, chunks, stages: &stages };
+    let halves = Halves { keys, rank, chunks, stages };
     let mut program = ProgramBuilder::new();
     let held = halves.reduce_scatter(&mut program);
     if let Across::Exchange(hosts, exchange) = across {

@@ -14,7 +14,7 @@
 //! | `hierarchical(inner,outer)` | all_reduce | one partial sum per host on the slow links | of its parts | yes |
 //! | `ring` | all_reduce | 2(N-1)/N K | 2(N-1) | for N = 2 |
 //!
-//! `sharded` is `radix` with a single stage. Canonical: the bits are those of the group's
+//! `sharded` is `radix` with a single stage, `radix(4;2,2)` scatters in one of four and gathers in two of two. Canonical: the bits are those of the group's
 //! [canonical tree](crate::group), for any group, any message size and whichever of them is taken.
 //! [`Cost`](cost::Cost) counts a schedule; tests hold the table against it.
 //!
@@ -56,10 +56,15 @@ use alloc::{boxed::Box, string::String, string::ToString, vec, vec::Vec};
 pub enum Algorithm {
     /// Chunks travel round a ring of all ranks (Patarasuk and Yuan, 2009): reduce-scatter, then all-gather.
     Ring,
-    /// Reduce-scatter, then all-gather, over the levels of the canonical tree, with these factors: powers of two, the
+    /// Reduce-scatter, then all-gather, over the levels of the canonical tree, each with factors: powers of two, the
     /// lowest level first. None: a single stage, in which each rank folds its own chunk (`sharded`). The last stage
     /// covers what the factors leave over; factors beyond the tree's top are ignored.
-    Radix(Vec<u32>),
+    Radix {
+        /// The factors of the reduce-scatter.
+        scatter: Vec<u32>,
+        /// The factors of the all-gather, which runs its stages from the top down.
+        gather: Vec<u32>,
+    },
     /// Recursive doubling along the canonical tree: in each round the halves of a node swap their partial sums.
     Doubling,
     /// Every rank sends its whole input to every other, and folds them all.
@@ -72,9 +77,9 @@ pub enum Algorithm {
     ReductionServer,
     /// Inside hosts, across hosts, inside hosts, for hosts whose ranks are whole nodes of the canonical tree.
     Hierarchical {
-        /// Reduces and gathers inside a host: [`Radix`](Self::Radix).
+        /// Reduces and gathers inside a host: [`Radix`](Self::Radix), the same factors for both.
         inner: Box<Algorithm>,
-        /// All-reduces across hosts: [`Radix`](Self::Radix), [`Doubling`](Self::Doubling) or
+        /// All-reduces across hosts: [`Radix`](Self::Radix), the same factors for both halves, [`Doubling`](Self::Doubling) or
         /// [`OneShot`](Self::OneShot).
         outer: Box<Algorithm>,
     },
@@ -122,8 +127,8 @@ pub enum Unsupported {
     NoReducers,
     /// The algorithms do not compose.
     #[error(
-        "hierarchical takes radix inside hosts, and radix, doubling or one_shot across them, \
-         but not hierarchical({inner},{outer})"
+        "hierarchical takes radix inside hosts, and radix, doubling or one_shot across them, each radix with the same \
+         factors for both halves, but not hierarchical({inner},{outer})"
     )]
     Composition {
         /// What was asked for inside hosts.
@@ -179,7 +184,7 @@ impl Algorithm {
     /// One of each, with its default parameters, in the order of the [table](self).
     pub fn all() -> [Self; 8] {
         [
-            Self::Radix(vec![]),
+            Self::radix(vec![]),
             Self::Doubling,
             Self::OneShot,
             Self::Star,
@@ -190,9 +195,14 @@ impl Algorithm {
         ]
     }
 
+    /// [`Radix`](Self::Radix) that scatters and gathers with the same factors.
+    pub fn radix(factors: Vec<u32>) -> Self {
+        Self::Radix { scatter: factors.clone(), gather: factors }
+    }
+
     /// Sharded inside hosts and across them.
     pub fn hierarchical() -> Self {
-        Self::Hierarchical { inner: Box::new(Self::Radix(vec![])), outer: Box::new(Self::Radix(vec![])) }
+        Self::Hierarchical { inner: Box::new(Self::radix(vec![])), outer: Box::new(Self::radix(vec![])) }
     }
 
     /// The schedule for a collective, the same on every rank; programs are made when they are asked for.
@@ -222,9 +232,13 @@ impl Algorithm {
         use Collective::{AllGather, AllReduce, Barrier, Broadcast, Reduce, ReduceScatter};
         Ok(match (self, collective) {
             (Self::Ring, AllReduce) => ring::all_reduce(group.size()),
-            (Self::Radix(factors), AllReduce) => radix::all_reduce(group, radix::checked(factors)?),
-            (Self::Radix(factors), ReduceScatter) => radix::reduce_scatter(group, radix::checked(factors)?),
-            (Self::Radix(factors), AllGather) => radix::all_gather(group, radix::checked(factors)?),
+            (Self::Radix { scatter, gather }, AllReduce) => {
+                radix::all_reduce(group, radix::checked(scatter)?, radix::checked(gather)?)
+            }
+            (Self::Radix { scatter, .. }, ReduceScatter) => {
+                radix::reduce_scatter(group, radix::checked(scatter)?)
+            }
+            (Self::Radix { gather, .. }, AllGather) => radix::all_gather(group, radix::checked(gather)?),
             (Self::Doubling, AllReduce | Barrier) => doubling::all_reduce(group),
             (Self::OneShot, AllReduce | Barrier) => one_shot::all_reduce(group),
             (Self::OneShot, AllGather) => radix::all_gather(group, &[]),

@@ -9,7 +9,7 @@ impl Algorithm {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ring => "ring",
-            Self::Radix(_) => "radix",
+            Self::Radix { .. } => "radix",
             Self::Doubling => "doubling",
             Self::OneShot => "one_shot",
             Self::Star => "star",
@@ -24,20 +24,25 @@ impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         match self {
-            Self::Radix(factors) if !factors.is_empty() => {
-                let factors: Vec<String> = factors.iter().map(u32::to_string).collect();
-                write!(f, "({})", factors.join(","))
+            Self::Radix { scatter, gather } if scatter != gather => {
+                write!(f, "({};{})", listed(scatter), listed(gather))
             }
+            Self::Radix { scatter, .. } if !scatter.is_empty() => write!(f, "({})", listed(scatter)),
             Self::Hierarchical { inner, outer } => write!(f, "({inner},{outer})"),
             _ => Ok(()),
         }
     }
 }
 
+fn listed(factors: &[u32]) -> String {
+    let factors: Vec<String> = factors.iter().map(u32::to_string).collect();
+    factors.join(",")
+}
+
 /// A text that names no algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no algorithm is called {text:?}: use radix, radix(8,8), sharded, doubling, one_shot, star, tree, reduction_server, \
+    "no algorithm is called {text:?}: use radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, reduction_server, \
      hierarchical, hierarchical(radix,doubling) or ring"
 )]
 pub struct ParseAlgorithmError {
@@ -68,10 +73,8 @@ fn parse(text: &str) -> Option<Algorithm> {
 /// Everything but hierarchies, which do not nest.
 fn parse_flat((name, parameters): (&str, Vec<&str>)) -> Option<Algorithm> {
     Some(match (name, &parameters[..]) {
-        ("radix", factors) => {
-            Algorithm::Radix(factors.iter().map(|factor| factor.trim().parse().ok()).collect::<Option<_>>()?)
-        }
-        ("sharded", []) => Algorithm::Radix(vec![]),
+        ("radix", []) | ("sharded", []) => Algorithm::radix(vec![]),
+        ("radix", parameters) => radix(parameters)?,
         ("doubling", []) => Algorithm::Doubling,
         ("one_shot", []) => Algorithm::OneShot,
         ("star", []) => Algorithm::Star,
@@ -80,6 +83,17 @@ fn parse_flat((name, parameters): (&str, Vec<&str>)) -> Option<Algorithm> {
         ("ring", []) => Algorithm::Ring,
         _ => return None,
     })
+}
+
+/// Factors for both halves, or for each: `8,8`, `4;2,2`; a half without any has a single stage.
+fn radix(parameters: &[&str]) -> Option<Algorithm> {
+    let text = parameters.join(",");
+    let factors = |text: &str| text.split(',').map(|factor| factor.trim().parse().ok()).collect();
+    let half = |text: &str| if text.trim().is_empty() { Some(vec![]) } else { factors(text) };
+    match text.split_once(';') {
+        None => Some(Algorithm::radix(factors(&text)?)),
+        Some((scatter, gather)) => Some(Algorithm::Radix { scatter: half(scatter)?, gather: half(gather)? }),
+    }
 }
 
 /// Splits `name(a,b(c,d))` into `name` and `[a, b(c,d)]`.
@@ -104,15 +118,25 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        let more =
-            ["radix(2)", "radix(8,64)", "hierarchical(radix(2,2),one_shot)", "hierarchical(radix,radix(4))"];
+        let more = [
+            "radix(2)",
+            "radix(8,64)",
+            "radix(4;2,2)",
+            "radix(;2)",
+            "radix(8,8;)",
+            "hierarchical(radix(2,2),one_shot)",
+            "hierarchical(radix,radix(4))",
+        ];
         let all = Algorithm::all().map(|algorithm| algorithm.to_string());
         for text in more.iter().copied().chain(all.iter().map(String::as_str)) {
             let algorithm: Algorithm = text.parse().unwrap();
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm), "{text}");
         }
-        assert_eq!("sharded".parse(), Ok(Algorithm::Radix(vec![])));
-        assert_eq!(" radix ( 8 , 8 ) ".parse(), Ok(Algorithm::Radix(vec![8, 8])));
+        assert_eq!("sharded".parse(), Ok(Algorithm::radix(vec![])));
+        assert_eq!(" radix ( 8 , 8 ) ".parse(), Ok(Algorithm::radix(vec![8, 8])));
+        let halves = Algorithm::Radix { scatter: vec![4], gather: vec![2, 2] };
+        assert_eq!(" radix ( 4 ; 2 , 2 ) ".parse(), Ok(halves));
+        assert_eq!("radix(2;2)".parse(), "radix(2)".parse::<Algorithm>());
         assert_eq!("hierarchical".parse(), "hierarchical(radix,radix)".parse::<Algorithm>());
     }
 
@@ -129,6 +153,8 @@ mod tests {
             "radix(8,)",
             "radix(-2)",
             "radix(8",
+            "radix(8;2;2)",
+            "radix(8;2,)",
             "radix)",
             "radix(8))",
             "sharded(2)",

@@ -1,8 +1,9 @@
 //! Reduce-scatter, then all-gather, stage by stage over levels of the canonical tree: any number of ranks, any keys.
 //!
 //! In a stage the parts of a node become one: the owners of a chunk in the parts send their partial sums to its owner
-//! in the node, who folds them all at once. The all-gather runs the stages backwards. A single stage is the sharded
-//! all-reduce (Herring, Fairring), factors of two are halving and doubling in the order that keeps the shape.
+//! in the node, who folds them all at once. The all-gather runs the stages backwards, or others that end in the same
+//! owners. A single stage is the sharded all-reduce (Herring, Fairring), factors of two are halving and doubling in the
+//! order that keeps the shape.
 
 use super::Unsupported;
 use super::owners::{Level, Node, Stage, levels, stages};
@@ -20,37 +21,35 @@ pub(super) fn checked(factors: &[u32]) -> Result<&[u32], Unsupported> {
     }
 }
 
-pub(super) fn all_reduce(group: &Group, factors: &[u32]) -> Schedule {
-    schedule(group, factors, Cut::Even { chunks: group.size() }, |halves, program| {
-        halves.reduce_scatter(program);
-        halves.all_gather(program);
-    })
+pub(super) fn all_reduce(group: &Group, scatter: &[u32], gather: &[u32]) -> Schedule {
+    schedule(group, Cut::Even { chunks: group.size() }, Some(scatter), Some(gather))
 }
 
 pub(super) fn reduce_scatter(group: &Group, factors: &[u32]) -> Schedule {
-    schedule(group, factors, Cut::Given { parts: group.size() }, |halves, program| {
-        halves.reduce_scatter(program);
-    })
+    schedule(group, Cut::Given { parts: group.size() }, Some(factors), None)
 }
 
 pub(super) fn all_gather(group: &Group, factors: &[u32]) -> Schedule {
-    schedule(group, factors, Cut::Given { parts: group.size() }, |halves, program| {
-        halves.all_gather(program);
-    })
+    schedule(group, Cut::Given { parts: group.size() }, None, Some(factors))
 }
 
-fn schedule(
-    group: &Group,
-    factors: &[u32],
-    cut: Cut,
-    write: fn(&Halves<'_>, &mut ProgramBuilder),
-) -> Schedule {
+/// One half or both, each with its factors.
+fn schedule(group: &Group, cut: Cut, scatter: Option<&[u32]>, gather: Option<&[u32]>) -> Schedule {
     let (workers, keys) = (group.size(), group.keys().to_vec());
-    let levels = levels(&keys, lone_ranks(0..workers), factors);
+    let levels = |factors| levels(&keys, lone_ranks(0..workers), factors);
+    let (scatter, gather) = (scatter.map(levels), gather.map(levels));
     Schedule::generated(workers, 0, cut, move |rank| {
-        let (stages, _) = stages(&levels, Node::in_turn(0..workers, workers), rank);
+        let half = |levels| {
+            let (stages, _) = stages(levels, Node::in_turn(0..workers, workers), rank);
+            Halves { keys: &keys, rank, chunks: workers, stages }
+        };
         let mut program = ProgramBuilder::new();
-        write(&Halves { keys: &keys, rank, chunks: workers, stages: &stages }, &mut program);
+        if let Some(levels) = &scatter {
+            half(levels).reduce_scatter(&mut program);
+        }
+        if let Some(levels) = &gather {
+            half(levels).all_gather(&mut program);
+        }
         program.build()
     })
 }
@@ -65,7 +64,7 @@ pub(super) struct Halves<'a> {
     pub(super) keys: &'a [u32],
     pub(super) rank: Rank,
     pub(super) chunks: u32,
-    pub(super) stages: &'a [Stage],
+    pub(super) stages: Vec<Stage>,
 }
 
 impl Halves<'_> {
@@ -73,7 +72,7 @@ impl Halves<'_> {
     /// all ranks, if the stages go that far, is the result.
     pub(super) fn reduce_scatter(&self, program: &mut ProgramBuilder) -> Vec<Place> {
         let mut held: Vec<Place> = (0..self.chunks).map(Place::User).collect();
-        for stage in self.stages {
+        for stage in &self.stages {
             let mut sends: Vec<(Rank, Chunk)> =
                 self.owned(stage.part()).map(|chunk| (stage.whole.owner(chunk), chunk)).collect();
             sends.retain(|(to, _)| *to != self.rank);

@@ -21,6 +21,9 @@
 //! wide as elements; with reducers m K at a worker's host and N/k K at a reducer's. So with one worker on a host, N reducers
 //! nearly halve it, and fewer than N/2 + 1 or so are not worth it. Workers that all share a host need no link.
 //!
+//! Scatter and gather are chosen each by itself: lone workers whose partial sums are wider than their inputs scatter in a
+//! single stage and gather two by two.
+//!
 //! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; a barrier
 //! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
@@ -145,7 +148,7 @@ fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
     let most_in_one_shot = if here { ONE_SHOT_BYTES_HERE } else { ONE_SHOT_BYTES };
     if workers == 1 {
         let why = String::from("a single rank has nobody to talk to");
-        Choice { algorithm: Algorithm::Radix(vec![]), why }
+        Choice { algorithm: Algorithm::radix(vec![]), why }
     } else if few && in_all <= most_in_one_shot && bytes <= ONE_SHOT_MESSAGE {
         let why = format!("one round, and {in_all} B in all are at most {most_in_one_shot}");
         Choice { algorithm: Algorithm::OneShot, why }
@@ -185,10 +188,10 @@ fn served(workers: u32, request: &Request<'_>) -> Choice {
         let why = format!("{compared}, and {bytes} B are at least {REDUCTION_SERVER_BYTES}");
         return Choice { algorithm: Algorithm::ReductionServer, why };
     }
-    Choice { algorithm: Algorithm::Radix(stages.factors), why: format!("{compared}; {}", stages.why) }
+    Choice { algorithm: stages.algorithm, why: format!("{compared}; {}", stages.why) }
 }
 
 fn scattered(request: &Request<'_>) -> Choice {
-    let Stages { factors, why, .. } = stages::choose(request);
-    Choice { algorithm: Algorithm::Radix(factors), why }
+    let Stages { algorithm, why, .. } = stages::choose(request);
+    Choice { algorithm, why }
 }

@@ -2,51 +2,95 @@
 //!
 //! A single stage has every rank talk to every other. Its messages are inputs, as narrow as they can be, but from a host
 //! with m workers m (N-m)/N K go out, as nobody adds up first, and N-1 flows meet at each link. Stages that follow hosts
-//! send one partial sum of each host, and stages of two have each link serve one partner at a time.
+//! send one partial sum of each host, and stages of two have each link serve one partner at a time. Only what is scattered
+//! is partial sums, and those may be wider than inputs, so the two halves need not go the same way.
 
 use super::{FACTOR, PAIR_BYTES, Request, SHARDED_RANKS, is_one_host};
+use crate::algorithm::Algorithm;
 use crate::collective::Collective;
 use alloc::{format, string::String, vec, vec::Vec};
 
 /// How a buffer is scattered and gathered.
 #[derive(Debug)]
 pub(super) struct Stages {
-    /// The factors of [`Radix`](crate::algorithm::Algorithm::Radix).
-    pub(super) factors: Vec<u32>,
+    /// [`Radix`](Algorithm::Radix).
+    pub(super) algorithm: Algorithm,
     /// What the busiest link carries each way, in parts of which the buffer has one for each worker.
     pub(super) busiest: u64,
     /// The reason, as a sentence without a full stop.
     pub(super) why: String,
 }
 
-/// The stages that leave the least to the busiest link.
+/// A way to scatter, and backwards to gather.
+#[derive(Debug)]
+struct Way {
+    factors: Vec<u32>,
+    /// What the busiest link carries each way while the buffer is scattered, in the same parts.
+    scattered: u64,
+    /// The same while it is gathered.
+    gathered: u64,
+    why: String,
+}
+
+/// The stages that leave the least to the busiest link, for each half by itself.
 pub(super) fn choose(request: &Request<'_>) -> Stages {
-    let workers = request.group.size();
-    let single = single(request);
+    let regardless =
+        if request.group.size() <= SHARDED_RANKS { single(request) } else { many_stages(request) };
     let followed = (!is_one_host(request)).then(|| follow_hosts(request)).flatten();
-    match followed {
-        Some(stages) if stages.busiest <= single.busiest => stages,
-        _ if workers <= SHARDED_RANKS => single,
-        _ => {
-            let factors = vec![FACTOR; request.group.key_bits().div_ceil(FACTOR.ilog2()) as usize];
-            let why = format!(
-                "fewest bytes, in stages of {FACTOR} because {workers} ranks are too many for each to talk to every other"
-            );
-            Stages { factors, why, ..single }
-        }
+    let least = |busiest: fn(&Way) -> u64| {
+        followed.as_ref().filter(|way| busiest(way) <= busiest(&regardless)).unwrap_or(&regardless)
+    };
+    let (scatter, gather) = (least(|way| way.scattered), least(|way| way.gathered));
+    match request.collective {
+        Collective::ReduceScatter => alike(scatter, scatter.scattered),
+        Collective::AllGather => alike(gather, gather.gathered),
+        _ if scatter.factors == gather.factors => alike(scatter, scatter.scattered + gather.gathered),
+        _ => apart(request, scatter, gather),
     }
 }
 
-fn single(request: &Request<'_>) -> Stages {
+/// Both halves go one way, or there is only one.
+fn alike(way: &Way, busiest: u64) -> Stages {
+    Stages { algorithm: Algorithm::radix(way.factors.clone()), busiest, why: way.why.clone() }
+}
+
+/// Partial sums that are wider than inputs can make one way the best to scatter and another to gather.
+fn apart(request: &Request<'_>, scatter: &Way, gather: &Way) -> Stages {
+    let spelled = |way: &Way| match way.factors[..] {
+        [] => vec![power(request.group.key_bits())],
+        _ => way.factors.clone(),
+    };
+    let why = format!(
+        "{} to gather; inputs go to where they are added up, as partial sums are {} times as wide",
+        gather.why, request.widening
+    );
+    Stages {
+        algorithm: Algorithm::Radix { scatter: spelled(scatter), gather: spelled(gather) },
+        busiest: scatter.scattered + gather.gathered,
+        why,
+    }
+}
+
+fn single(request: &Request<'_>) -> Way {
     let workers = request.group.size();
     let (n, m) = (u64::from(workers), most_on_a_host(request));
     let why = format!("fewest bytes in fewest rounds, and {workers} ranks are at most {SHARDED_RANKS}");
-    Stages { factors: vec![], busiest: halves(request.collective, m * (n - m), m * (n - m)), why }
+    Way { factors: vec![], scattered: m * (n - m), gathered: m * (n - m), why }
+}
+
+/// For many workers; links carry what they do in a single stage, or somewhat more where partial sums are wider.
+fn many_stages(request: &Request<'_>) -> Way {
+    let workers = request.group.size();
+    let factors = vec![FACTOR; request.group.key_bits().div_ceil(FACTOR.ilog2()) as usize];
+    let why = format!(
+        "fewest bytes, in stages of {FACTOR} because {workers} ranks are too many for each to talk to every other"
+    );
+    Way { factors, why, ..single(request) }
 }
 
 /// The workers of a host in one stage, then hosts two by two as far as there is another for each, then the rest.
-fn follow_hosts(request: &Request<'_>) -> Option<Stages> {
-    let Request { collective, bytes, group, .. } = *request;
+fn follow_hosts(request: &Request<'_>) -> Option<Way> {
+    let Request { bytes, group, .. } = *request;
     let n = u64::from(group.size());
     let inside = host_bits(group.keys(), request.hosts)?;
     let factors = factors(group.keys(), inside);
@@ -54,30 +98,19 @@ fn follow_hosts(request: &Request<'_>) -> Option<Stages> {
         return None;
     }
     let widening = u64::from(request.widening);
-    let (scattered, gathered, why) = if inside == 0 {
+    Some(if inside == 0 {
         // Inputs in the first stage, which halves them, then partial sums.
         let first = n / 2;
         let why =
             format!("fewest bytes, two by two, and {bytes} B for {n} ranks are at least {PAIR_BYTES} B each");
-        (first + widening * (n - 1 - first), n - 1, why)
+        Way { factors, scattered: first + widening * (n - 1 - first), gathered: n - 1, why }
     } else {
         let m = most_on_a_host(request);
-        let hosts = n.div_ceil(m);
-        let others = n - n / hosts;
+        let others = n - n / n.div_ceil(m);
         let why =
             format!("fewest bytes between hosts, each of which adds up what its {m} workers have first");
-        (widening * others, others, why)
-    };
-    Some(Stages { factors, busiest: halves(collective, scattered, gathered), why })
-}
-
-/// What a collective moves of the two halves of an all-reduce.
-fn halves(collective: Collective, scattered: u64, gathered: u64) -> u64 {
-    match collective {
-        Collective::ReduceScatter => scattered,
-        Collective::AllGather => gathered,
-        _ => scattered + gathered,
-    }
+        Way { factors, scattered: widening * others, gathered: others, why }
+    })
 }
 
 /// The most workers that share a host.
@@ -177,9 +210,8 @@ mod tests {
     }
 
     /// What the busiest host sends to others, or receives from them, by the programs themselves.
-    fn counted(request: &Request<'_>, factors: &[u32]) -> u64 {
+    fn counted(request: &Request<'_>, algorithm: &Algorithm) -> u64 {
         let layout = Layout { reducers: 0, hosts: request.hosts };
-        let algorithm = Algorithm::Radix(factors.to_vec());
         let schedule = algorithm.schedule(request.collective, request.group, &layout).unwrap();
         let (mut sent, mut received) = (BTreeMap::new(), BTreeMap::new());
         for rank in 0..request.group.size() {
@@ -209,8 +241,14 @@ mod tests {
             for collective in [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather] {
                 for widening in [1, 2, 8] {
                     let request = Request { collective, widening, ..large(&group, &hosts) };
-                    for stages in [Some(single(&request)), follow_hosts(&request)].into_iter().flatten() {
-                        let counted = counted(&request, &stages.factors);
+                    let ways = [Some(single(&request)), follow_hosts(&request)];
+                    let ways = ways.iter().flatten().map(|way| match collective {
+                        Collective::ReduceScatter => alike(way, way.scattered),
+                        Collective::AllGather => alike(way, way.gathered),
+                        _ => alike(way, way.scattered + way.gathered),
+                    });
+                    for stages in ways.chain([choose(&request)]) {
+                        let counted = counted(&request, &stages.algorithm);
                         assert_eq!(
                             stages.busiest, counted,
                             "{collective}, {widening}, {hosts:?}, {stages:?}"
@@ -227,7 +265,8 @@ mod tests {
             let group = Group::of_size(hosts.len() as u32);
             let request = large(&group, hosts);
             let (single, stages) = (single(&request), choose(&request));
-            assert!(stages.busiest < single.busiest && counted(&request, &stages.factors) <= stages.busiest);
+            assert!(stages.busiest < single.scattered + single.gathered);
+            assert!(counted(&request, &stages.algorithm) <= stages.busiest);
         }
     }
 

@@ -284,7 +284,7 @@ mod tests {
         assert!(matches!(&config.rendezvous, Rendezvous::Tcp(address) if address == "host:7"));
         assert_eq!(config.token.as_deref(), Some("secret"));
         assert_eq!(config.reducers, ["a:1", "b:2"]);
-        assert_eq!(config.algorithm, Some(Algorithm::Radix(vec![8, 8])));
+        assert_eq!(config.algorithm, Some(Algorithm::radix(vec![8, 8])));
         assert_eq!(config.transport, Some(Transport::Tcp));
         assert_eq!(config.interfaces, Some(Interfaces::new("HERRINGBONE_IFNAME", "eth0")));
         assert_eq!(config.timeout, Duration::from_millis(1500));
