@@ -11,12 +11,15 @@ from on_hosts import REFUSED
 
 pytest.importorskip("ml_dtypes")
 
+COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather"]
 
-def on_hosts(hosts: int, each: int, *command: str, **environment: str) -> str:
+
+def on_hosts(hosts: int, each: int, *command: str, reducers: int = 0, **environment: str) -> str:
     """What the ranks of a job on so many hosts print."""
     group = Group()
     try:
-        group.start(str(WORKERS / "on_hosts.py"), str(hosts), str(each), sys.executable, *command, **environment)
+        numbers = [str(number) for number in (hosts, each, reducers)]
+        group.start(str(WORKERS / "on_hosts.py"), *numbers, sys.executable, *command, **environment)
         [(status, output)] = group.finish()
     finally:
         group.kill()
@@ -38,20 +41,48 @@ def test_arrays_between_hosts(run: Run, case: str) -> None:
     run.check(case)
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("served")
+    forced = {"HERRINGBONE_ALGORITHM": "hierarchical(radix,reduction_server)", "RESULTS": str(folder)}
+    output = on_hosts(2, 2, str(WORKERS / "arrays.py"), reducers=3, **forced)
+    return collect(4, folder, output)
+
+
+@pytest.mark.parametrize("case", cases_of("arrays.py"))
+def test_arrays_through_reducers(served: Run, case: str) -> None:
+    served.check(case)
+
+
 @pytest.mark.parametrize(
-    ("hosts", "each", "dtype", "folding", "gathering"),
+    ("hosts", "each", "reducers", "dtype"), [(4, 2, 3, "f32"), (4, 2, 4, "bf16"), (3, 4, 3, "f32")]
+)
+def test_hosts_add_up_before_reducers_do(hosts: int, each: int, reducers: int, dtype: str) -> None:
+    """Also where there are fewer reducers than hosts, and where a rank's memory is small."""
+    words = ["--dtype", dtype, "--sizes", "1600004,12M", "--seconds", "0.01", "--json"]
+    for memory in ("64M", "4M"):
+        output = on_hosts(
+            hosts, each, "-m", "herringbone", "bench", *words, reducers=reducers, HERRINGBONE_STAGING_BYTES=memory
+        )
+        rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        assert [row["in_place"]["wrong"] for row in rows] == [0, 0], output
+        assert {row["algorithm"] for row in rows} == {"hierarchical(radix,reduction_server)"}, output
+
+
+@pytest.mark.parametrize(
+    ("hosts", "each", "dtype", "expected"),
     [
-        (2, 4, "f32", "radix(4,2)", "radix(4,2)"),
-        (2, 4, "bf16", "radix(4,2)", "radix(4,2)"),
-        (3, 2, "f32", "radix(2,4)", "radix(2,4)"),
-        (4, 1, "f32", "radix(2,2)", "radix(2,2)"),
-        (4, 1, "bf16", "radix", "radix(2,2)"),
-        (3, 1, "f32", "radix", "radix"),
+        (2, 4, "f32", ["radix(4,2)", "radix(4,2)", "radix(4,2)"]),
+        (2, 4, "bf16", ["radix(4,2)", "radix(4,2)", "radix(4,2)"]),
+        (3, 2, "f32", ["radix(2,4)", "radix(2,4)", "radix(2,4)"]),
+        (4, 1, "f32", ["radix(2,2)", "radix(2,2)", "radix(2,2)"]),
+        (4, 1, "bf16", ["radix(4;2,2)", "radix", "radix(2,2)"]),
+        (3, 1, "f32", ["radix", "radix", "radix"]),
     ],
 )
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
 def test_hosts_add_up_first(
-    hosts: int, each: int, dtype: str, folding: str, gathering: str, collective: str
+    hosts: int, each: int, dtype: str, expected: list[str], collective: str
 ) -> None:
     """Every result is checked by bench itself; which algorithm, is what a user would see in its table."""
     words = ["--collective", collective, "--dtype", dtype, "--sizes", "100004,3M", "--seconds", "0.01", "--json"]
@@ -60,8 +91,7 @@ def test_hosts_add_up_first(
     assert [row["bytes"] for row in rows][1:] == [3 << 20], output
     for row in rows:
         assert all(row[way] is None or row[way]["wrong"] == 0 for way in ("in_place", "out_of_place")), row
-    expected = gathering if collective == "all_gather" else folding
-    assert {row["algorithm"] for row in rows} == {expected}, output
+    assert {row["algorithm"] for row in rows} == {expected[COLLECTIVES.index(collective)]}, output
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(2, 2), (3, 2), (4, 1)])

@@ -114,7 +114,7 @@ fn cases(options: &Options) -> Vec<Case> {
     let none = Set::one(1);
     let mut cases = Vec::new();
     for algorithm in &algorithms {
-        let helped = *algorithm == Algorithm::ReductionServer;
+        let helped = algorithm.needs_reducers();
         for collective in &collectives {
             for ranks in options.ranks.iter() {
                 for reducers in if helped { &options.reducers } else { &none }.iter() {

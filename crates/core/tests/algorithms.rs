@@ -121,6 +121,8 @@ const COMPOSITIONS: [&str; 6] = [
     "hierarchical(radix,radix(2,2,2))",
 ];
 
+const SERVED: &str = "hierarchical(radix,reduction_server)";
+
 #[test]
 fn hierarchies_are_proved_and_canonical_where_hosts_are_whole_nodes() {
     let by_rank: [&[u32]; 8] =
@@ -134,6 +136,36 @@ fn hierarchies_are_proved_and_canonical_where_hosts_are_whole_nodes() {
             let verified = proved(algorithm, ALL_REDUCE, &group, &Layout { reducers: 0, hosts: &hosts });
             assert_eq!(verified.order(), Order::Fixed, "{algorithm}, hosts of {sizes:?}");
         }
+        for reducers in [1, 2, 3, 5] {
+            let verified = proved(SERVED, ALL_REDUCE, &group, &Layout { reducers, hosts: &hosts });
+            assert_eq!(
+                (verified.order(), verified.restartable()),
+                (Order::Fixed, true),
+                "hosts of {sizes:?}"
+            );
+            reducers_hear_from_all_and_hosts_send_once(&verified, &hosts);
+        }
+    }
+}
+
+/// Each reducer serves every worker, so that it knows when all hold their results; each host sends one partial sum of each
+/// chunk to them and gets each result once.
+fn reducers_hear_from_all_and_hosts_send_once(verified: &Verified, hosts: &[u32]) {
+    let workers = verified.workers();
+    let last = hosts.iter().max().unwrap();
+    let mut to_reducers = vec![0; *last as usize + 1];
+    for rank in 0..workers {
+        let program = verified.program(rank);
+        let served = sends(&program).flat_map(|(_, to)| to.to_vec()).filter(|to| *to >= workers);
+        let served: Vec<Rank> = served.collect();
+        assert!((workers..verified.ranks()).all(|reducer| served.contains(&reducer)), "{rank}: {served:?}");
+        to_reducers[hosts[rank as usize] as usize] += served.len() as u32;
+    }
+    let chunks = verified.cut().chunks();
+    assert!(to_reducers.iter().all(|sent| *sent == chunks), "{to_reducers:?} of {chunks}");
+    for reducer in workers..verified.ranks() {
+        let results: usize = sends(&verified.program(reducer)).map(|(_, to)| to.len()).sum();
+        assert_eq!(results as u32, (last + 1) * chunks / verified.reducers());
     }
 }
 
@@ -377,6 +409,12 @@ fn what_is_impossible_says_why() {
     let composed =
         ask("hierarchical(tree,ring)", ALL_REDUCE, 4, &Layout { reducers: 0, hosts: &[0, 0, 1, 1] });
     assert!(matches!(composed, Err(Unsupported::Composition { .. })), "{composed:?}");
+    let served = ask(SERVED, ALL_REDUCE, 4, &Layout { reducers: 0, hosts: &[0, 0, 1, 1] });
+    assert_eq!(served, Err(Unsupported::NoReducers));
+    for halves in ["hierarchical(radix(4;2,2),radix)", "hierarchical(radix,radix(2;4))"] {
+        let composed = ask(halves, ALL_REDUCE, 4, &Layout { reducers: 0, hosts: &[0, 0, 1, 1] });
+        assert!(matches!(composed, Err(Unsupported::Composition { .. })), "{composed:?}");
+    }
 }
 
 #[test]
@@ -398,6 +436,11 @@ fn golden_schedules() {
         ("tree-broadcast-2-4", by_rank("tree", Collective::Broadcast { root: 2 }, 4)),
         ("reduction_server-3x2", ("reduction_server", ALL_REDUCE, 3, without_hosts(2))),
         ("hierarchical-2x2", ("hierarchical", ALL_REDUCE, 4, two_hosts)),
+        ("radix-4-gather-2-2-4", by_rank("radix(4;2,2)", ALL_REDUCE, 4)),
+        (
+            "hierarchical-radix-reduction_server-2x2x1",
+            (SERVED, ALL_REDUCE, 4, Layout { reducers: 1, ..two_hosts }),
+        ),
         ("hierarchical-radix-doubling-2x2", ("hierarchical(radix,doubling)", ALL_REDUCE, 4, two_hosts)),
     ];
     let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/schedules"));

@@ -4,8 +4,8 @@ use herringbone_core::algorithm::{Algorithm, Layout, Unsupported};
 use herringbone_core::collective::Collective;
 use herringbone_core::group::Group;
 use herringbone_core::plan::{
-    Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
-    PAIR_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, STAR_BYTES, choose,
+    Choice, DOUBLING_BYTES, HOST_CHUNK_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE,
+    ONE_SHOT_RANKS, PAIR_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, STAR_BYTES, choose,
 };
 
 const ALL_REDUCE: Collective = Collective::AllReduce;
@@ -109,6 +109,43 @@ fn hosts_add_up_what_they_have_before_it_leaves_them() {
     assert!(
         why.starts_with("the busiest link carries 4.00 of the buffer each way with 8 reducers, 1.00 without")
     );
+}
+
+#[test]
+fn hosts_add_up_what_they_have_before_reducers_do() {
+    let large = HOST_CHUNK_BYTES * 32;
+    let of = |each: u32, hosts: u32, reducers: u32, widening: u32, bytes: u64| {
+        let (group, hosts) =
+            (Group::of_size(hosts * each), (0..hosts * each).map(|rank| rank / each).collect::<Vec<_>>());
+        let request = request(&group, ALL_REDUCE, bytes, reducers);
+        let Choice { algorithm, why } = choose(&Request { hosts: &hosts, widening, ..request }).unwrap();
+        (algorithm.to_string(), why)
+    };
+    let served = "hierarchical(radix,reduction_server)";
+    let (name, why) = of(4, 4, 4, 1, large);
+    assert_eq!(name, served);
+    assert!(
+        why.starts_with("the busiest link carries 1.00 of the buffer each way with 4 reducers, 1.50 without"),
+        "{why}"
+    );
+    for (each, hosts, reducers, widening, name) in [
+        (4, 2, 8, 1, "radix(4,2)"),
+        (8, 4, 3, 1, served),
+        (8, 4, 2, 1, "radix(8,2,2)"),
+        (2, 8, 5, 1, served),
+        (2, 8, 4, 1, "radix(2,2,2,2)"),
+        (2, 4, 4, 2, "hierarchical(radix,reduction_server)"),
+        (2, 4, 3, 2, "radix(2,2,2)"),
+        (3, 4, 12, 1, "reduction_server"),
+        (1, 4, 4, 1, "reduction_server"),
+        (1, 4, 4, 2, "reduction_server"),
+        (8, 1, 4, 1, "radix"),
+    ] {
+        let (chosen, why) = of(each, hosts, reducers, widening, large);
+        assert_eq!(chosen, name, "{hosts} hosts of {each}, {reducers} reducers: {why}");
+    }
+    assert_eq!(of(2, 4, 4, 1, HOST_CHUNK_BYTES * 8).0, served);
+    assert_eq!(of(2, 4, 4, 1, HOST_CHUNK_BYTES * 8 - 1).0, "radix(2,2,2)", "too few pieces");
 }
 
 #[test]

@@ -49,7 +49,8 @@ fn prove_all(name: &str, reducers: u32, hosts_of: u32) -> usize {
             let Some(schedule) = prove(name, collective, &group, &layout) else { continue };
             let fixed = name != "ring" || workers <= 2;
             assert_eq!(schedule.order() == Order::Fixed, fixed, "{name} {collective} {workers}");
-            assert!(name != "reduction_server" || schedule.restartable(), "{workers} {reducers}");
+            let served = name.contains("reduction_server");
+            assert!(!served || schedule.restartable(), "{name} {workers} {reducers}");
             proved += 1;
         }
     }
@@ -66,6 +67,7 @@ fn radix_is_canonical() {
         "radix(2,16)",
         "radix(16,4)",
         "radix(32)",
+        "radix(64;2,2,2,2,2,2)",
     ] {
         assert_eq!(prove_all(name, 0, 1), 3 * 64, "{name}");
     }
@@ -104,6 +106,14 @@ fn hierarchies_are_canonical() {
             let proved = prove_all(name, 0, hosts_of);
             assert!(proved >= 64 / hosts_of as usize - 1, "{name} {hosts_of}: {proved}");
         }
+    }
+}
+
+#[test]
+fn hosts_that_add_up_before_reducers_do_are_canonical_and_restartable() {
+    for (reducers, hosts_of) in [(1, 2), (3, 2), (4, 4), (7, 4), (2, 8), (8, 8)] {
+        let proved = prove_all("hierarchical(radix,reduction_server)", reducers, hosts_of);
+        assert!(proved >= 64 / hosts_of as usize - 1, "{reducers} {hosts_of}: {proved}");
     }
 }
 

@@ -115,7 +115,8 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
             format!("shm: rank {elsewhere} does not share this host's memory; leave it out, or use tcp");
         return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
     }
-    if shared.forced == Some(Algorithm::ReductionServer) && job.reducers.is_empty() && job.world > 1 {
+    let needs_reducers = shared.forced.as_ref().is_some_and(Algorithm::needs_reducers);
+    if needs_reducers && job.reducers.is_empty() && job.world > 1 {
         let problem = "reduction_server needs reducers: set HERRINGBONE_REDUCERS=host:port,... on rank 0";
         return Err(Error::config("HERRINGBONE_ALGORITHM", problem));
     }

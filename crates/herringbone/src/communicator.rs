@@ -136,9 +136,10 @@ impl Communicator {
         let job = &fabric.job;
         let hosts = job.hosts();
         let hosts: Vec<u32> = members.iter().map(|member| hosts[*member as usize]).collect();
-        let one_host = hosts.iter().all(|host| *host == hosts[0]);
+        let distinct = Sizing::distinct(&hosts);
         let sizing = Sizing {
-            shared: one_host && fabric.settings.transport != Some(Transport::Tcp),
+            hosts: distinct,
+            shared: distinct == 1 && fabric.settings.transport != Some(Transport::Tcp),
             segment_bytes: fabric.settings.segment_bytes,
             most_staged: fabric.node.with(|engine| engine.staging.most()),
         };

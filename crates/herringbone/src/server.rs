@@ -54,7 +54,8 @@ pub struct ServerOptions {
     pub token: Option<String>,
     /// How many jobs are served at once.
     pub jobs: usize,
-    /// Bytes of staging memory per job. An operation of N workers takes N + 1 messages of up to 256 KiB, four deep.
+    /// Bytes of staging memory per job. An operation of N workers takes N + 1 messages of up to 48 KiB, ten deep, unless
+    /// the job sets `HERRINGBONE_SLICE_BYTES`.
     pub staging_bytes: usize,
 }
 

@@ -1,7 +1,8 @@
 """Runs a command once per rank on hosts of their own: network namespaces with a router between them.
 
-Usage: on_hosts.py HOSTS RANKS_PER_HOST COMMAND... Exits with 77 where the system does not allow namespaces, and says
-why; else with the worst exit status of the ranks. All is gone with this process: nothing of the system is changed.
+Usage: on_hosts.py HOSTS RANKS_PER_HOST REDUCERS COMMAND... Reducers have hosts of their own. Exits with 77 where the
+system does not allow namespaces, and says why; else with the worst exit status of the ranks. All is gone with this
+process: nothing of the system is changed.
 """
 
 from __future__ import annotations
@@ -64,22 +65,37 @@ def do(*words: str) -> None:
 
 
 def main() -> int:
-    hosts, each, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-    connect(hosts)
+    hosts, each, reducers = map(int, sys.argv[1:4])
+    command = sys.argv[4:]
+    connect(hosts + reducers)
+    served = [f"{address(hosts + reducer)}:7070" for reducer in range(reducers)]
     common = {
         "WORLD_SIZE": str(hosts * each),
         "LOCAL_WORLD_SIZE": str(each),
         "MASTER_ADDR": address(0),
         "MASTER_PORT": "29500",
         "HERRINGBONE_STORE": f"{address(0)}:29501",
+        "HERRINGBONE_REDUCERS": ",".join(served),
         "HERRINGBONE_TOKEN": "hosts",
     }
+    servers = [
+        on(hosts + reducer, {**os.environ, **common}, sys.executable, "-m", "herringbone", "serve", "--listen", at)
+        for reducer, at in enumerate(served)
+    ]
     ranks = []
     for rank in range(hosts * each):
         host, local = divmod(rank, each)
         environment = {**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(local)}
-        ranks.append(subprocess.Popen(["ip", "netns", "exec", f"host{host}", *command], env=environment))
-    return max(abs(rank.wait()) for rank in ranks)
+        ranks.append(on(host, environment, *command))
+    worst = max(abs(rank.wait()) for rank in ranks)
+    for server in servers:
+        server.terminate()
+        server.wait()
+    return worst
+
+
+def on(host: int, environment: dict[str, str], *command: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["ip", "netns", "exec", f"host{host}", *command], env=environment)
 
 
 if __name__ == "__main__":

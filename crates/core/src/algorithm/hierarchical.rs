@@ -1,13 +1,14 @@
 //! Two algorithms, one inside hosts and one across them: the slow links carry one partial sum of each host.
 //!
 //! Inside a host [`radix`](super::radix) scatters: each rank comes to hold the host's partial sum of its chunks. Across
-//! hosts the holders of a chunk all-reduce it: by more stages of radix, by doubling or in one shot. Then each host
-//! gathers. The shape stays canonical because a host's ranks are a whole node of the canonical tree.
+//! hosts the holders of a chunk all-reduce it: by more stages of radix, by doubling, in one shot or through a reducer.
+//! Then each host gathers. The shape stays canonical because a host's ranks are a whole node of the canonical tree.
 
 use super::owners::{Level, Node, levels, stages};
 use super::partial::Partial;
 use super::radix::{Halves, checked, lone_ranks};
-use super::{Algorithm, Unsupported, doubling, one_shot};
+use super::reduction_server::Served;
+use super::{Algorithm, Layout, Unsupported, doubling, one_shot};
 use crate::group::{Group, Rank};
 use crate::schedule::{Chunk, Cut, Place, Program, ProgramBuilder, Schedule};
 use alloc::{collections::BTreeSet, string::ToString, vec::Vec};
@@ -15,23 +16,28 @@ use core::ops::Range;
 
 pub(super) fn all_reduce(
     group: &Group,
-    hosts: &[u32],
+    layout: &Layout<'_>,
     inner: &Algorithm,
     outer: &Algorithm,
 ) -> Result<Schedule, Unsupported> {
     let (inside, outer) = composed(inner, outer)?;
     let (inside, keys) = (inside.to_vec(), group.keys().to_vec());
-    let hosts = whole_hosts(&keys, hosts)?;
+    let hosts = whole_hosts(&keys, layout.hosts)?;
+    let workers = group.size();
     let largest = hosts.iter().map(|host| host.len() as u32).max().expect("a host");
-    let (chunks, across) = match outer {
-        Outer::Radix(factors) => (group.size(), Across::Stages(levels(&keys, hosts, factors))),
-        Outer::Exchange(exchange) => {
-            let nodes = hosts.into_iter().map(|host| Node::in_turn(host, largest)).collect();
-            (largest, Across::Exchange(nodes, exchange))
+    let in_turn = |chunks| hosts.iter().map(|host| Node::in_turn(host.clone(), chunks)).collect();
+    let (chunks, reducers, across) = match outer {
+        Outer::Radix(factors) => (workers, 0, Across::Stages(levels(&keys, hosts, factors))),
+        Outer::Exchange(exchange) => (largest, 0, Across::Exchange(in_turn(largest), exchange)),
+        Outer::Served => {
+            let reducers = layout.at_least_one()?;
+            let (each, nodes) = (largest, in_turn(largest * reducers));
+            (largest * reducers, reducers, Across::Served(Served { workers, reducers, each, nodes }))
         }
     };
-    Ok(Schedule::generated(group.size(), 0, Cut::Even { chunks }, move |rank| {
-        program(&keys, chunks, &inside, &across, rank)
+    Ok(Schedule::generated(workers, reducers, Cut::Even { chunks }, move |rank| match &across {
+        Across::Served(served) if rank >= workers => served.reducer(&keys, rank - workers),
+        across => program(&keys, chunks, &inside, across, rank),
     }))
 }
 
@@ -40,15 +46,17 @@ type Exchange = fn(&mut ProgramBuilder, Rank, &[Partial], Chunk, Place);
 enum Outer<'a> {
     Radix(&'a [u32]),
     Exchange(Exchange),
+    Served,
 }
 
 fn composed<'a>(inner: &'a Algorithm, outer: &'a Algorithm) -> Result<(&'a [u32], Outer<'a>), Unsupported> {
-    use Algorithm::{Doubling, OneShot};
+    use Algorithm::{Doubling, OneShot, ReductionServer};
     let refused = || Unsupported::Composition { inner: inner.to_string(), outer: outer.to_string() };
     let inside = checked(both_halves(inner).ok_or_else(refused)?)?;
     let across = match outer {
         Doubling => Outer::Exchange(doubling::exchange),
         OneShot => Outer::Exchange(one_shot::exchange),
+        ReductionServer => Outer::Served,
         _ => Outer::Radix(checked(both_halves(outer).ok_or_else(refused)?)?),
     };
     Ok((inside, across))
@@ -66,12 +74,13 @@ fn both_halves(algorithm: &Algorithm) -> Option<&[u32]> {
 enum Across {
     Stages(Vec<Level>),
     Exchange(Vec<Node>, Exchange),
+    Served(Served),
 }
 
 fn program(keys: &[u32], chunks: u32, inside: &[u32], across: &Across, rank: Rank) -> Program {
     let (above, host) = match across {
         Across::Stages(levels) => stages(levels, Node::in_turn(0..keys.len() as Rank, chunks), rank),
-        Across::Exchange(hosts, _) => {
+        Across::Exchange(hosts, _) | Across::Served(Served { nodes: hosts, .. }) => {
             let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("hosts cover all ranks");
             (Vec::new(), host.clone())
         }
@@ -83,11 +92,16 @@ fn program(keys: &[u32], chunks: u32, inside: &[u32], across: &Across, rank: Ran
     let halves = Halves { keys, rank, chunks, stages };
     let mut program = ProgramBuilder::new();
     let held = halves.reduce_scatter(&mut program);
-    if let Across::Exchange(hosts, exchange) = across {
-        for chunk in halves.owned(&host) {
-            let partials: Vec<Partial> = hosts.iter().map(|host| halves.partial(host, chunk)).collect();
-            exchange(&mut program, rank, &partials, chunk, held[chunk as usize]);
+    match across {
+        Across::Stages(_) => {}
+        Across::Exchange(hosts, exchange) => {
+            for chunk in halves.owned(&host) {
+                let partials: Vec<Partial> =
+                    hosts.iter().map(|host| Partial::of(host, chunk, keys)).collect();
+                exchange(&mut program, rank, &partials, chunk, held[chunk as usize]);
+            }
         }
+        Across::Served(served) => served.exchange(&mut program, rank, halves.owned(&host), &held),
     }
     halves.all_gather(&mut program);
     program.build()

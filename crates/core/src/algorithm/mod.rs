@@ -11,7 +11,7 @@
 //! | `star` | all_reduce, barrier | K up and K down each edge, N-1 edges at rank 0 | 2 | yes |
 //! | `tree` | all_reduce, reduce, broadcast | K up and K down each edge | floor(log2(N)) up, as many down | yes |
 //! | `reduction_server` | all_reduce | K; a reducer N K / reducers | 2 | yes |
-//! | `hierarchical(inner,outer)` | all_reduce | one partial sum per host on the slow links | of its parts | yes |
+//! | `hierarchical(inner,outer)` | all_reduce | one partial sum per host on the slow links; with `reduction_server` K each way of a host's, a reducer hosts K / reducers | of its parts | yes |
 //! | `ring` | all_reduce | 2(N-1)/N K | 2(N-1) | for N = 2 |
 //!
 //! `sharded` is `radix` with a single stage, `radix(4;2,2)` scatters in one of four and gathers in two of two. Canonical: the bits are those of the group's
@@ -79,8 +79,8 @@ pub enum Algorithm {
     Hierarchical {
         /// Reduces and gathers inside a host: [`Radix`](Self::Radix), the same factors for both.
         inner: Box<Algorithm>,
-        /// All-reduces across hosts: [`Radix`](Self::Radix), the same factors for both halves, [`Doubling`](Self::Doubling) or
-        /// [`OneShot`](Self::OneShot).
+        /// All-reduces across hosts: [`Radix`](Self::Radix), the same factors for both halves,
+        /// [`Doubling`](Self::Doubling), [`OneShot`](Self::OneShot) or [`ReductionServer`](Self::ReductionServer).
         outer: Box<Algorithm>,
     },
 }
@@ -92,6 +92,16 @@ pub struct Layout<'a> {
     pub reducers: u32,
     /// The host of each worker, as any number that is equal for workers of one host; empty where it is not known.
     pub hosts: &'a [u32],
+}
+
+impl Layout<'_> {
+    /// How many reducers there are, for who cannot do without.
+    fn at_least_one(&self) -> Result<u32, Unsupported> {
+        match self.reducers {
+            0 => Err(Unsupported::NoReducers),
+            reducers => Ok(reducers),
+        }
+    }
 }
 
 /// Why an algorithm cannot serve, and what can.
@@ -127,8 +137,8 @@ pub enum Unsupported {
     NoReducers,
     /// The algorithms do not compose.
     #[error(
-        "hierarchical takes radix inside hosts, and radix, doubling or one_shot across them, each radix with the same \
-         factors for both halves, but not hierarchical({inner},{outer})"
+        "hierarchical takes radix inside hosts, and radix, doubling, one_shot or reduction_server across them, each radix \
+         with the same factors for both halves, but not hierarchical({inner},{outer})"
     )]
     Composition {
         /// What was asked for inside hosts.
@@ -205,6 +215,20 @@ impl Algorithm {
         Self::Hierarchical { inner: Box::new(Self::radix(vec![])), outer: Box::new(Self::radix(vec![])) }
     }
 
+    /// Sharded inside hosts, through reducers across them.
+    pub fn hosts_and_reducers() -> Self {
+        Self::Hierarchical { inner: Box::new(Self::radix(vec![])), outer: Box::new(Self::ReductionServer) }
+    }
+
+    /// Whether it has no schedule without reducers.
+    pub fn needs_reducers(&self) -> bool {
+        match self {
+            Self::ReductionServer => true,
+            Self::Hierarchical { outer, .. } => outer.needs_reducers(),
+            _ => false,
+        }
+    }
+
     /// The schedule for a collective, the same on every rank; programs are made when they are asked for.
     ///
     /// # Errors
@@ -246,12 +270,9 @@ impl Algorithm {
             (Self::Tree, AllReduce) => tree::all_reduce(group),
             (Self::Tree, Reduce { root }) => tree::reduce(group, root),
             (Self::Tree, Broadcast { root }) => tree::broadcast(group, root),
-            (Self::ReductionServer, AllReduce) => match layout.reducers {
-                0 => return Err(Unsupported::NoReducers),
-                reducers => reduction_server::all_reduce(group, reducers),
-            },
+            (Self::ReductionServer, AllReduce) => reduction_server::all_reduce(group, layout.at_least_one()?),
             (Self::Hierarchical { inner, outer }, AllReduce) => {
-                hierarchical::all_reduce(group, layout.hosts, inner, outer)?
+                hierarchical::all_reduce(group, layout, inner, outer)?
             }
             (algorithm, collective) => {
                 return Err(Unsupported::Collective {

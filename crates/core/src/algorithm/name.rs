@@ -43,7 +43,7 @@ fn listed(factors: &[u32]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no algorithm is called {text:?}: use radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, reduction_server, \
-     hierarchical, hierarchical(radix,doubling) or ring"
+     hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server) or ring"
 )]
 pub struct ParseAlgorithmError {
     text: String,
@@ -126,6 +126,7 @@ mod tests {
             "radix(8,8;)",
             "hierarchical(radix(2,2),one_shot)",
             "hierarchical(radix,radix(4))",
+            "hierarchical(radix,reduction_server)",
         ];
         let all = Algorithm::all().map(|algorithm| algorithm.to_string());
         for text in more.iter().copied().chain(all.iter().map(String::as_str)) {

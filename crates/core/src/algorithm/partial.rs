@@ -1,5 +1,6 @@
 //! Partial sums and their holders: what the algorithms that follow the canonical tree have in common.
 
+use super::owners::Node;
 use crate::group::Rank;
 use crate::schedule::{Chunk, Form, Origin, Place, ProgramBuilder};
 use alloc::vec::Vec;
@@ -17,6 +18,11 @@ pub(super) struct Partial {
 }
 
 impl Partial {
+    /// A node's partial sum of a chunk, held by the chunk's owner.
+    pub(super) fn of(node: &Node, chunk: Chunk, keys: &[u32]) -> Self {
+        Self { key: keys[node.ranks.start as usize], holder: node.owner(chunk), form: node.form() }
+    }
+
     /// The inputs of a group, each held by its own rank.
     pub(super) fn inputs(keys: &[u32]) -> Vec<Self> {
         let input = |(rank, key): (usize, &u32)| Self { key: *key, holder: rank as Rank, form: Form::Plain };

@@ -84,7 +84,7 @@ impl Halves<'_> {
             let finish = stage.whole.ranks.len() == self.keys.len();
             for chunk in self.owned(&stage.whole) {
                 let held = &mut held[chunk as usize];
-                let partials = stage.parts.iter().map(|part| self.partial(part, chunk));
+                let partials = stage.parts.iter().map(|part| Partial::of(part, chunk, self.keys));
                 let sources: Vec<_> = partials.map(|partial| partial.origin(self.rank, *held)).collect();
                 if finish {
                     *held = Place::User(chunk);
@@ -120,12 +120,6 @@ impl Halves<'_> {
     /// The chunks that this rank owns in a node, ascending: on both ends of a lane in the same order.
     pub(super) fn owned(&self, node: &Node) -> impl Iterator<Item = Chunk> {
         (0..self.chunks).filter(|chunk| node.owner(*chunk) == self.rank)
-    }
-
-    /// The partial sum of a chunk in a node.
-    pub(super) fn partial(&self, node: &Node, chunk: Chunk) -> Partial {
-        let key = self.keys[node.ranks.start as usize];
-        Partial { key, holder: node.owner(chunk), form: node.form() }
     }
 
     /// When a rank's turn is: each rank starts with its successor, so that no two start with the same one.

@@ -1,43 +1,84 @@
-//! Reducers, which have no data, fold: worker r sends chunk c to reducer c, and reducer c sends the result to all.
+//! Reducers, which have no data, fold: who holds a chunk sends it to the chunk's reducer, which sends the result back.
 //!
 //! A worker moves the buffer once each way, where algorithms among workers move it almost twice (Herring, SC 2020; BytePS,
-//! OSDI 2020).
+//! OSDI 2020). The holders are the workers, or one worker of each host that has added up what its host has.
 
+use super::owners::Node;
 use super::partial::Partial;
-use crate::group::Group;
-use crate::schedule::{Cut, Form, Place, Program, ProgramBuilder, Rank, Schedule};
+use crate::group::{Group, Rank};
+use crate::schedule::{Chunk, Cut, Form, Place, Program, ProgramBuilder, Schedule};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 pub(super) fn all_reduce(group: &Group, reducers: u32) -> Schedule {
-    let keys = group.keys().to_vec();
-    let workers = group.size();
-    Schedule::generated(workers, reducers, Cut::Even { chunks: reducers }, move |rank| {
-        match rank.checked_sub(workers) {
-            None => worker(workers, reducers, rank),
-            Some(chunk) => reducer(&keys, rank, chunk),
+    let (workers, keys) = (group.size(), group.keys().to_vec());
+    let nodes = (0..workers).map(|rank| Node::in_turn(rank..rank + 1, reducers)).collect();
+    let served = Served { workers, reducers, each: 1, nodes };
+    Schedule::generated(workers, reducers, Cut::Even { chunks: served.chunks() }, move |rank| {
+        if let Some(reducer) = rank.checked_sub(workers) {
+            return served.reducer(&keys, reducer);
         }
+        let held: Vec<Place> = (0..served.chunks()).map(Place::User).collect();
+        let mut program = ProgramBuilder::new();
+        served.exchange(&mut program, rank, 0..served.chunks(), &held);
+        program.build()
     })
 }
 
-/// Workers start with different reducers, so that no reducer has all of them at once.
-fn worker(workers: u32, reducers: u32, rank: Rank) -> Program {
-    let mut program = ProgramBuilder::new();
-    let chunks = (0..reducers).map(|turn| (rank + turn) % reducers);
-    for chunk in chunks.clone() {
-        program.send(Place::User(chunk), [workers + chunk]);
-    }
-    for chunk in chunks {
-        program.recv(workers + chunk, chunk, Place::User(chunk));
-    }
-    program.build()
+/// Who folds what for whom.
+pub(super) struct Served {
+    pub(super) workers: u32,
+    pub(super) reducers: u32,
+    /// How many chunks each reducer folds: enough for every worker to hold one of them, so that each reducer hears when
+    /// all workers have their results.
+    pub(super) each: u32,
+    /// Nodes of the canonical tree, in rank order; the owner of a chunk holds the node's partial sum.
+    pub(super) nodes: Vec<Node>,
 }
 
-fn reducer(keys: &[u32], rank: Rank, chunk: u32) -> Program {
-    let workers = keys.len() as u32;
-    let mut program = ProgramBuilder::new();
-    let result = program.slot(Form::Plain);
-    let inputs: Vec<_> = Partial::inputs(keys).iter().map(|input| input.origin(rank, result)).collect();
-    program.fold(chunk, &inputs, result, true);
-    program.send(result, (0..workers).map(|turn| (chunk + turn) % workers));
-    program.build()
+impl Served {
+    pub(super) fn chunks(&self) -> u32 {
+        self.reducers * self.each
+    }
+
+    /// Sends the chunks that a worker holds to their reducers, and receives their results. Workers start with different
+    /// reducers, so that no reducer has all of them at once.
+    pub(super) fn exchange(
+        &self,
+        program: &mut ProgramBuilder,
+        rank: Rank,
+        chunks: impl Iterator<Item = Chunk>,
+        held: &[Place],
+    ) {
+        let turn = |chunk: &Chunk| {
+            let reducer = chunk / self.each;
+            ((reducer + self.reducers - rank % self.reducers) % self.reducers, *chunk)
+        };
+        let mut chunks: Vec<Chunk> = chunks.collect();
+        chunks.sort_by_key(turn);
+        let reducer = |chunk: Chunk| self.workers + chunk / self.each;
+        for chunk in &chunks {
+            program.send(held[*chunk as usize], [reducer(*chunk)]);
+        }
+        for chunk in chunks {
+            program.recv(reducer(chunk), chunk, Place::User(chunk));
+        }
+    }
+
+    /// The program of a reducer, by its place among them.
+    pub(super) fn reducer(&self, keys: &[u32], reducer: u32) -> Program {
+        let mut program = ProgramBuilder::new();
+        let chunks: Range<Chunk> = reducer * self.each..(reducer + 1) * self.each;
+        for chunk in chunks {
+            let result = program.slot(Form::Plain);
+            let partials = self.nodes.iter().map(|node| Partial::of(node, chunk, keys));
+            let sources: Vec<_> =
+                partials.map(|partial| partial.origin(self.workers + reducer, result)).collect();
+            program.fold(chunk, &sources, result, true);
+            let first = chunk as usize % self.nodes.len();
+            let (after, before) = (&self.nodes[first..], &self.nodes[..first]);
+            program.send(result, after.iter().chain(before).map(|node| node.owner(chunk)));
+        }
+        program.build()
+    }
 }

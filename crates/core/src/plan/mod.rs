@@ -10,7 +10,7 @@
 //! | N at most [`ONE_SHOT_RANKS`] and N K at most [`ONE_SHOT_BYTES`]; or on one host N K at most [`ONE_SHOT_BYTES_HERE`] and K at most [`ONE_SHOT_MESSAGE`] | `one_shot` |
 //! | more workers, all of them on one host, and N K at most [`STAR_BYTES`] | `star` |
 //! | K at most [`DOUBLING_BYTES`], but for [`ONE_SHOT_RANKS`] or fewer on one host | `doubling` |
-//! | K is at least [`REDUCTION_SERVER_BYTES`] and the busiest link carries less with reducers than without | `reduction_server` |
+//! | K is at least [`REDUCTION_SERVER_BYTES`] and the busiest link carries less with reducers than without | `reduction_server`, or `hierarchical(radix,reduction_server)` if that leaves no more and each of its chunks has at least [`HOST_CHUNK_BYTES`] |
 //! | several workers on a host, each host's a whole node of the canonical tree, if that leaves no more to the busiest link | `radix`, a host's workers in one stage, then hosts two by two |
 //! | each worker on a host of its own, N even, K at least N times [`PAIR_BYTES`], likewise | `radix`, two by two as long as N can be halved, then the rest |
 //! | N at most [`SHARDED_RANKS`] | `radix`, a single stage |
@@ -18,8 +18,9 @@
 //!
 //! What the busiest link carries each way, with m workers behind a host's link and k reducers behind one each: without reducers
 //! 2 m (N-m)/N K in a single stage of `radix`, and 2 (H-1)/H K among H hosts that add up first, where partial sums are as
-//! wide as elements; with reducers m K at a worker's host and N/k K at a reducer's. So with one worker on a host, N reducers
-//! nearly halve it, and fewer than N/2 + 1 or so are not worth it. Workers that all share a host need no link.
+//! wide as elements; with reducers m K at a worker's host and N/k K at a reducer's, or, if hosts add up first, K and H/k K.
+//! So as many reducers as hosts nearly halve it, and fewer than half as many, plus 1 or so, are not worth it. Workers that
+//! all share a host need no link.
 //!
 //! Scatter and gather are chosen each by itself: lone workers whose partial sums are wider than their inputs scatter in a
 //! single stage and gather two by two.
@@ -27,6 +28,9 @@
 //! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; a barrier
 //! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
+#[cfg(test)]
+mod counted;
+mod served;
 mod stages;
 
 use crate::algorithm::{Algorithm, Layout, Unsupported};
@@ -55,6 +59,10 @@ pub const DOUBLING_BYTES: u64 = 32 << 10;
 
 /// The smallest buffer, in bytes, that is worth the way to the reducers and back.
 pub const REDUCTION_SERVER_BYTES: u64 = 256 << 10;
+
+/// The least bytes of each chunk, of which a buffer has as many as there are workers on a host times reducers, that are
+/// worth it for hosts to add up before reducers do: with fewer, its pieces are too few to overlap the ways up and down.
+pub const HOST_CHUNK_BYTES: u64 = 128 << 10;
 
 /// The least bytes of the buffer for each worker that are worth a round more for each halving of their number.
 pub const PAIR_BYTES: u64 = 8 << 10;
@@ -159,7 +167,7 @@ fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
         let why = format!("few rounds, and {bytes} B are at most {DOUBLING_BYTES}");
         Choice { algorithm: Algorithm::Doubling, why }
     } else if reducers > 0 && bytes >= REDUCTION_SERVER_BYTES {
-        served(workers, request)
+        served::choose(request)
     } else {
         scattered(request)
     }
@@ -169,26 +177,6 @@ fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
 fn is_one_host(request: &Request<'_>) -> bool {
     let Request { group, hosts, .. } = request;
     hosts.len() == group.size() as usize && hosts.windows(2).all(|pair| pair[0] == pair[1])
-}
-
-/// With reducers or without: whichever leaves less to the busiest link.
-fn served(workers: u32, request: &Request<'_>) -> Choice {
-    let Request { bytes, reducers, .. } = *request;
-    let (m, n, k) = (stages::most_on_a_host(request), u64::from(workers), u64::from(reducers));
-    let stages = stages::choose(request);
-    // In units of K / (N k).
-    let (with, without) = ((m * n * k).max(n * n), stages.busiest * k);
-    let of_buffer = |units: u64| units as f64 / (n * k) as f64;
-    let compared = format!(
-        "the busiest link carries {:.2} of the buffer each way with {reducers} reducers, {:.2} without",
-        of_buffer(with),
-        of_buffer(without)
-    );
-    if with < without {
-        let why = format!("{compared}, and {bytes} B are at least {REDUCTION_SERVER_BYTES}");
-        return Choice { algorithm: Algorithm::ReductionServer, why };
-    }
-    Choice { algorithm: stages.algorithm, why: format!("{compared}; {}", stages.why) }
 }
 
 fn scattered(request: &Request<'_>) -> Choice {

@@ -171,11 +171,9 @@ fn power(bits: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::counted::{busiest, large};
     use super::*;
-    use crate::algorithm::{Algorithm, Layout};
     use crate::group::Group;
-    use crate::schedule::{Form, Step};
-    use alloc::collections::BTreeMap;
 
     fn on(hosts: &[u32]) -> Option<Vec<u32>> {
         let keys: Vec<u32> = (0..hosts.len() as u32).collect();
@@ -203,33 +201,6 @@ mod tests {
         assert_eq!(factors(&[0, u32::MAX], 0), [1 << 31]);
     }
 
-    /// An all-reduce of so much that only links count.
-    fn large<'a>(group: &'a Group, hosts: &'a [u32]) -> Request<'a> {
-        let (collective, bytes) = (Collective::AllReduce, 1 << 40);
-        Request { collective, bytes, widening: 1, group, reducers: 0, hosts, forced: None }
-    }
-
-    /// What the busiest host sends to others, or receives from them, by the programs themselves.
-    fn counted(request: &Request<'_>, algorithm: &Algorithm) -> u64 {
-        let layout = Layout { reducers: 0, hosts: request.hosts };
-        let schedule = algorithm.schedule(request.collective, request.group, &layout).unwrap();
-        let (mut sent, mut received) = (BTreeMap::new(), BTreeMap::new());
-        for rank in 0..request.group.size() {
-            let program = schedule.program(rank);
-            for step in program.steps() {
-                let Step::Send { from, to } = *step else { continue };
-                let wide = program.form(from) == Some(Form::Acc);
-                let units = if wide { u64::from(request.widening) } else { 1 };
-                let hosts = |rank: u32| request.hosts[rank as usize];
-                for lane in program.lanes(to).iter().filter(|lane| hosts(**lane) != hosts(rank)) {
-                    *sent.entry(hosts(rank)).or_insert(0) += units;
-                    *received.entry(hosts(*lane)).or_insert(0) += units;
-                }
-            }
-        }
-        sent.into_values().chain(received.into_values()).max().unwrap_or(0)
-    }
-
     #[test]
     fn the_busiest_link_carries_what_the_programs_say() {
         let even = |hosts: u32, each: u32| (0..hosts * each).map(|rank| rank / each).collect::<Vec<_>>();
@@ -248,7 +219,7 @@ mod tests {
                         _ => alike(way, way.scattered + way.gathered),
                     });
                     for stages in ways.chain([choose(&request)]) {
-                        let counted = counted(&request, &stages.algorithm);
+                        let (counted, _) = busiest(&request, &stages.algorithm);
                         assert_eq!(
                             stages.busiest, counted,
                             "{collective}, {widening}, {hosts:?}, {stages:?}"
@@ -266,7 +237,7 @@ mod tests {
             let request = large(&group, hosts);
             let (single, stages) = (single(&request), choose(&request));
             assert!(stages.busiest < single.scattered + single.gathered);
-            assert!(counted(&request, &stages.algorithm) <= stages.busiest);
+            assert!(busiest(&request, &stages.algorithm).0 <= stages.busiest);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::{
     group::Rank,
     wire::{Checksum, Fingerprint},
 };
-use alloc::vec::Vec;
+use alloc::{string::String, vec::Vec};
 use core::fmt;
 
 /// The longest message, without its prefix.
@@ -123,8 +123,14 @@ pub struct Introduction {
     pub reducer: u32,
     /// How many reducers the roster has.
     pub reducers: u32,
+    /// The host of each member, equal for members of one host.
+    pub hosts: Vec<u32>,
+    /// The algorithm that the job forces, by its name.
+    pub forced: Option<String>,
     /// The job's wish for a segment's bytes; 0 leaves it to the engine.
     pub segment: u64,
+    /// The most staging memory that an operation gets on any worker, in bytes.
+    pub most_staged: u64,
 }
 
 /// What a rank is waiting for.
@@ -315,16 +321,21 @@ impl Introduction {
         to.ranks(&self.members);
         to.u32(self.reducer);
         to.u32(self.reducers);
+        to.ranks(&self.hosts);
+        to.option(self.forced.as_ref(), |to, name| to.text("an algorithm", name));
         to.u64(self.segment);
+        to.u64(self.most_staged);
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (group, generation, members) = (from.u32()?, from.u32()?, from.ranks()?);
-        let (reducer, reducers, segment) = (from.u32()?, from.u32()?, from.u64()?);
-        if members.is_empty() || !members.is_sorted_by(|a, b| a < b) || reducer >= reducers {
+        let (reducer, reducers, hosts) = (from.u32()?, from.u32()?, from.ranks()?);
+        let (forced, segment, most_staged) = (from.option(Reader::text)?, from.u64()?, from.u64()?);
+        let ascending = members.is_sorted_by(|a, b| a < b);
+        if members.is_empty() || !ascending || hosts.len() != members.len() || reducer >= reducers {
             return Err(Malformed("a group that cannot be"));
         }
-        Ok(Self { group, generation, members, reducer, reducers, segment })
+        Ok(Self { group, generation, members, reducer, reducers, hosts, forced, segment, most_staged })
     }
 }
 

@@ -138,16 +138,25 @@ fn any_message() -> impl Strategy<Value = Message> {
             generation,
             members
         }),
-        (place(), vec(any::<u32>(), 1..20), any::<(u32, u32, u64)>()).prop_map(
-            |((group, generation), mut members, (reducer, more, segment))| {
+        (place(), vec(any::<u32>(), 1..20), any::<(u32, u32, u64, u64)>(), option::of("[a-z(),;0-9]{0,40}"))
+            .prop_map(|((group, generation), mut members, (reducer, more, segment, most_staged), forced)| {
                 members.sort_unstable();
                 members.dedup();
                 let reducers = reducer.saturating_add(more).max(1);
                 let reducer = reducer.min(reducers - 1);
-                let introduction = Introduction { group, generation, members, reducer, reducers, segment };
-                Message::Introduce(introduction)
-            }
-        ),
+                let hosts = members.iter().map(|member| member / 4).collect();
+                Message::Introduce(Introduction {
+                    group,
+                    generation,
+                    members,
+                    reducer,
+                    reducers,
+                    hosts,
+                    forced,
+                    segment,
+                    most_staged,
+                })
+            }),
         Just(Message::Bye),
     ]
 }

@@ -265,15 +265,25 @@ impl Group {
         match self.known(&call) {
             Some(at) => self.recent = at,
             None => {
-                let planned = self.planned(call, &Algorithm::ReductionServer, String::new())?;
+                let algorithm = self.told_algorithm(&call, told)?;
+                let planned = self.planned(call, &algorithm, String::new())?;
                 self.keep(planned, stats);
             }
         }
         let planned = &mut self.plans[self.recent];
         if planned.fingerprint.plan != told.plan {
-            return Err(Error::unsupported("an operation that does not concern reducers"));
+            return Err(Error::unsupported("another plan than it had before"));
         }
         Ok(planned)
+    }
+
+    /// Which of the algorithms that reducers take part in a worker means.
+    fn told_algorithm(&self, call: &Call, told: &Fingerprint) -> Result<Algorithm> {
+        let chosen = [Algorithm::ReductionServer, Algorithm::hosts_and_reducers()];
+        let plan =
+            |algorithm: &Algorithm| fingerprint(call, &algorithm.to_string(), self.settings.sizing).plan;
+        let meant = chosen.into_iter().chain(self.settings.forced.clone()).find(|one| plan(one) == told.plan);
+        meant.ok_or_else(|| Error::unsupported("an operation that does not concern reducers"))
     }
 
     fn planned(&mut self, call: Call, algorithm: &Algorithm, why: String) -> Result<Planned> {
@@ -372,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_reducer_remembers_what_runs() {
-        let sizing = Sizing { shared: false, segment_bytes: 0, most_staged: usize::MAX };
+        let sizing = Sizing { hosts: 1, shared: false, segment_bytes: 0, most_staged: usize::MAX };
         let (hosts, timeout) = (vec![0], Duration::from_secs(1));
         let (id, roster, workers, me, forced) = (7, vec![0, 1], 1, 1, None);
         let settings = Settings { id, roster, workers, me, hosts, sizing, forced, timeout };

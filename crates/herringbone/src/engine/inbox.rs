@@ -20,7 +20,7 @@ use crate::{
 use std::time::Duration;
 
 /// The largest control message on a data link.
-const CONTROL_BYTES: usize = 64 << 10;
+const CONTROL_BYTES: usize = 128 << 10;
 /// More frames than this cannot be waiting for operations that this rank has not issued.
 const PARKED_MOST: usize = u16::MAX as usize;
 
@@ -316,7 +316,10 @@ impl Engine {
                 members: workers.to_vec(),
                 reducer: position as u32,
                 reducers: reducers.len() as u32,
+                hosts: state.settings.hosts.clone(),
+                forced: state.settings.forced.as_ref().map(ToString::to_string),
                 segment: state.settings.sizing.segment_bytes as u64,
+                most_staged: state.settings.sizing.most_staged as u64,
             });
             send_control(endpoint, &message);
         }

@@ -2,7 +2,10 @@
 
 use super::{Engine, Event, endpoint::Link, table::Table};
 use crate::{
-    execute::{operation::Token, staging::Staging},
+    execute::{
+        operation::{Operation, Token},
+        staging::Staging,
+    },
     sys::{doorbell, span::Span},
     transport::{Broken, Outgoing, Payload, shm, tcp::Memory},
 };
@@ -72,9 +75,11 @@ impl Engine {
         })
     }
 
-    /// How an answer can be expected to come, at the soonest.
+    /// How an answer can be expected to come, at the soonest. Where large messages go between hosts, host-mates wait for
+    /// links, too.
     pub(crate) fn haste(&self) -> Haste {
-        if self.linked.len() > self.sockets {
+        let streams = |operation: &Operation| !operation.prepared.eager && !operation.prepared.is_in_memory();
+        if self.linked.len() > self.sockets && !self.ops.iter().any(streams) {
             Haste::Memory
         } else if self.ops.iter().any(|operation| operation.prepared.eager) {
             Haste::Message

@@ -266,6 +266,8 @@ impl Engine {
         if self.groups.len() >= REDUCER_GROUPS || told.members.iter().any(|member| *member >= self.me) {
             return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
         }
+        let forced = told.forced.as_deref().map(str::parse).transpose();
+        let forced = forced.map_err(|_| Broken::Protocol("an algorithm that is not known here"))?;
         let workers = told.members.len() as u32;
         let mut roster = told.members.clone();
         roster.resize((workers + told.reducers) as usize, self.me);
@@ -274,9 +276,14 @@ impl Engine {
             roster,
             workers,
             me: workers + told.reducer,
-            hosts: Vec::new(),
-            sizing: Sizing { shared: false, segment_bytes: told.segment as usize, most_staged: usize::MAX },
-            forced: None,
+            hosts: told.hosts.clone(),
+            sizing: Sizing {
+                hosts: Sizing::distinct(&told.hosts),
+                shared: false,
+                segment_bytes: told.segment as usize,
+                most_staged: told.most_staged as usize,
+            },
+            forced,
             timeout: Duration::MAX,
         };
         let mut group = Group::new(settings, Member::new(told.group, self.me, told.members.clone()));

@@ -34,8 +34,8 @@ const LINKS: Cutting =
     Cutting { segment: Size::Part(16), message: 16 << 10..512 << 10, in_flight: 7 << 20, depth: 16 };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
-    Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 1536 << 10, depth: 10 };
-/// Through fewer reducers than there are workers: what is in flight stands in line before the reducers' links, and a
+    Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 3 << 20, depth: 10 };
+/// Through fewer reducers than there are hosts with workers: what is in flight stands in line before the reducers' links, and a
 /// switch port that overflows loses it.
 const CROWDED: Cutting = Cutting { in_flight: 960 << 10, ..SERVED };
 
@@ -70,7 +70,7 @@ enum Size {
 pub(crate) enum Medium {
     Memory,
     Links,
-    /// At least as many reducers as workers.
+    /// At least as many reducers as hosts with workers.
     Reducers,
     FewReducers,
 }
@@ -120,7 +120,7 @@ pub(super) fn eager_bytes(medium: Medium) -> usize {
 }
 
 /// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none. Over links it gives way to
-/// the staging memory that there is. Inside a host a rank makes do with less by itself, and reducers know only of the wish.
+/// the staging memory that workers have. Inside a host a rank makes do with less by itself.
 pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, room: Room) -> Segmentation {
     let cutting = match medium {
         Medium::Memory => MEMORY,
@@ -143,8 +143,10 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
         bytes => (bytes / chunks).clamp(LEAST_MESSAGE, MOST_MESSAGE),
     };
     let message = match medium {
-        Medium::Links => message.min(room.message(LEAST_DEPTH as usize)),
-        Medium::Memory | Medium::Reducers | Medium::FewReducers => message,
+        Medium::Links | Medium::Reducers | Medium::FewReducers => {
+            message.min(room.message(LEAST_DEPTH as usize))
+        }
+        Medium::Memory => message,
     };
     let grain = (GRAIN / width).max(1);
     let most = (message / width / grain).max(1) * grain;
@@ -153,7 +155,7 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
     let elements = even.min(longest);
     let bytes = (elements * width * chunks).max(1);
     let mut depth = (cutting.in_flight / bytes).min(cutting.depth as usize);
-    if medium == Medium::Links {
+    if medium != Medium::Memory {
         depth = depth.min(room.segments(elements * width));
     }
     let depth = (depth as u32).max(LEAST_DEPTH);

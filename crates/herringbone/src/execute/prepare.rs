@@ -12,7 +12,7 @@ use crate::core::{
     schedule::{Chunk, Form, Origin, Program, Step},
     verify::Verified,
 };
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 /// What is asked for, as far as the program depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,12 +35,21 @@ impl Call {
 /// How a group's operations are cut into segments; the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizing {
+    /// How many hosts the members have: what they send leaves by as many links.
+    pub(crate) hosts: u32,
     /// Whether all members share one host's memory; of no matter where reducers take part.
     pub(crate) shared: bool,
     /// The user's wish for a segment's bytes over the whole buffer, 0 for the default.
     pub(crate) segment_bytes: usize,
     /// The most staging memory that an operation gets on any rank.
     pub(crate) most_staged: usize,
+}
+
+impl Sizing {
+    /// How many hosts there are, where each member's is given.
+    pub(crate) fn distinct(hosts: &[u32]) -> u32 {
+        hosts.iter().collect::<BTreeSet<_>>().len() as u32
+    }
 }
 
 /// Where a chunk's segment lies.
@@ -245,7 +254,7 @@ pub(crate) fn prepare(
     let schedule = verified.schedule();
     let cut = schedule.cut();
     let medium = match (schedule.reducers() > 0, sizing.shared) {
-        (true, _) if schedule.reducers() < schedule.workers() => Medium::FewReducers,
+        (true, _) if schedule.reducers() < sizing.hosts => Medium::FewReducers,
         (true, _) => Medium::Reducers,
         (false, true) => Medium::Memory,
         (false, false) => Medium::Links,
@@ -295,7 +304,7 @@ mod tests {
             (algorithm.parse().unwrap(), Group::of_size(hosts.len() as u32));
         let schedule = algorithm.schedule(call.collective, &group, &Layout { reducers: 0, hosts }).unwrap();
         let verified = verify(schedule, call.collective, &group).unwrap();
-        let sizing = Sizing { shared: false, segment_bytes: wish, most_staged };
+        let sizing = Sizing { hosts: hosts.len() as u32, shared: false, segment_bytes: wish, most_staged };
         let needed = |me: u32| {
             let program = verified.schedule().program(me);
             let here = |rank: u32| hosts[rank as usize] == hosts[me as usize];

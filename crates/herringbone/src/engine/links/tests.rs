@@ -36,7 +36,7 @@ fn rank_0() -> (Engine, UnixStream) {
         workers: 2,
         me: 0,
         hosts: vec![0, 1],
-        sizing: Sizing { shared: false, segment_bytes: 0, most_staged: usize::MAX },
+        sizing: Sizing { hosts: 2, shared: false, segment_bytes: 0, most_staged: usize::MAX },
         forced: None,
         timeout: Duration::from_secs(60),
     };

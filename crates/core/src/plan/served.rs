@@ -1,0 +1,94 @@
+//! With reducers or without: what links carry decides.
+
+use super::{Choice, HOST_CHUNK_BYTES, REDUCTION_SERVER_BYTES, Request, stages};
+use crate::algorithm::{Algorithm, Layout};
+use crate::collective::Collective;
+use alloc::format;
+
+/// A way through reducers.
+#[derive(Debug)]
+struct Way {
+    algorithm: Algorithm,
+    /// What the busiest link carries each way, if the buffer is N k: N workers, k reducers.
+    busiest: u64,
+}
+
+/// Whichever leaves less to the busiest link.
+pub(super) fn choose(request: &Request<'_>) -> Choice {
+    let Request { bytes, reducers, group, .. } = *request;
+    let (n, k) = (u64::from(group.size()), u64::from(reducers));
+    let (way, stages) = (best(request), stages::choose(request));
+    let (with, without) = (way.busiest, stages.busiest * k);
+    let of_buffer = |units: u64| units as f64 / (n * k) as f64;
+    let compared = format!(
+        "the busiest link carries {:.2} of the buffer each way with {reducers} reducers, {:.2} without",
+        of_buffer(with),
+        of_buffer(without)
+    );
+    if with < without {
+        let why = format!("{compared}, and {bytes} B are at least {REDUCTION_SERVER_BYTES}");
+        return Choice { algorithm: way.algorithm, why };
+    }
+    Choice { algorithm: stages.algorithm, why: format!("{compared}; {}", stages.why) }
+}
+
+/// Hosts that add up first send less, and at most half as much comes back as where each worker has its own.
+fn best(request: &Request<'_>) -> Way {
+    let inputs = inputs(request);
+    sums(request).filter(|sums| sums.busiest <= inputs.busiest).unwrap_or(inputs)
+}
+
+/// Each worker sends its whole buffer.
+fn inputs(request: &Request<'_>) -> Way {
+    let (m, n, k) = counts(request);
+    Way { algorithm: Algorithm::ReductionServer, busiest: (m * n * k).max(n * n) }
+}
+
+/// Each host sends one partial sum of it, if its workers are a whole node of the canonical tree.
+fn sums(request: &Request<'_>) -> Option<Way> {
+    let Request { bytes, group, reducers, hosts, widening, .. } = *request;
+    let algorithm = Algorithm::hosts_and_reducers();
+    let schedule = algorithm.schedule(Collective::AllReduce, group, &Layout { reducers, hosts }).ok()?;
+    if bytes < HOST_CHUNK_BYTES * u64::from(schedule.cut().chunks()) {
+        return None;
+    }
+    let (_, n, k) = counts(request);
+    let hosts = hosts.chunk_by(|a, b| a == b);
+    let lone = hosts.clone().filter(|host| host.len() == 1).count() as u64;
+    let wide = u64::from(widening);
+    let received = lone + wide * (hosts.count() as u64 - lone);
+    Some(Way { algorithm, busiest: (wide * n * k).max(received * n) })
+}
+
+/// The most workers of a host, workers, reducers.
+fn counts(request: &Request<'_>) -> (u64, u64, u64) {
+    (stages::most_on_a_host(request), u64::from(request.group.size()), u64::from(request.reducers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::counted::{busiest, large};
+    use super::*;
+    use crate::group::Group;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn the_busiest_link_carries_what_the_programs_say() {
+        let layouts =
+            [&[1, 1][..], &[1; 5], &[2, 2], &[2, 1], &[2, 2, 2], &[4, 4], &[4, 4, 3], &[8; 4], &[2, 2, 1, 1]];
+        for sizes in layouts {
+            let hosts: Vec<u32> =
+                (0..).zip(sizes).flat_map(|(host, size)| (0..*size).map(move |_| host)).collect();
+            let group = Group::of_size(hosts.len() as u32);
+            for (reducers, widening) in [(1, 1), (2, 2), (3, 1), (4, 8), (8, 1)] {
+                let request = Request { widening, reducers, ..large(&group, &hosts) };
+                for way in [Some(inputs(&request)), sums(&request)].into_iter().flatten() {
+                    // Of chunks, as many as the schedule has.
+                    let (counted, chunks) = busiest(&request, &way.algorithm);
+                    let whole = u64::from(group.size()) * u64::from(reducers);
+                    assert_eq!(way.busiest * chunks, counted * whole, "{sizes:?}, {request:?}, {way:?}");
+                }
+            }
+        }
+    }
+}
