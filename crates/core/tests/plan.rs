@@ -125,7 +125,8 @@ fn hosts_add_up_what_they_have_before_reducers_do() {
     let (name, why) = of(4, 4, 4, 1, large);
     assert_eq!(name, served);
     assert!(
-        why.starts_with("the busiest link carries 1.00 of the buffer each way with 4 reducers, 1.50 without"),
+        why.starts_with("the busiest link carries 1.00 of the buffer each way with 4 reducers, 1.50 without")
+            && why.ends_with("each host adds up what its workers have first"),
         "{why}"
     );
     for (each, hosts, reducers, widening, name) in [

@@ -11,6 +11,8 @@ struct Way {
     algorithm: Algorithm,
     /// What the busiest link carries each way, if the buffer is N k: N workers, k reducers.
     busiest: u64,
+    /// What else is to be said of it.
+    also: &'static str,
 }
 
 /// Whichever leaves less to the busiest link.
@@ -26,8 +28,9 @@ pub(super) fn choose(request: &Request<'_>) -> Choice {
         of_buffer(without)
     );
     if with < without {
-        let why = format!("{compared}, and {bytes} B are at least {REDUCTION_SERVER_BYTES}");
-        return Choice { algorithm: way.algorithm, why };
+        let Way { algorithm, also, .. } = way;
+        let why = format!("{compared}, and {bytes} B are at least {REDUCTION_SERVER_BYTES}{also}");
+        return Choice { algorithm, why };
     }
     Choice { algorithm: stages.algorithm, why: format!("{compared}; {}", stages.why) }
 }
@@ -41,7 +44,7 @@ fn best(request: &Request<'_>) -> Way {
 /// Each worker sends its whole buffer.
 fn inputs(request: &Request<'_>) -> Way {
     let (m, n, k) = counts(request);
-    Way { algorithm: Algorithm::ReductionServer, busiest: (m * n * k).max(n * n) }
+    Way { algorithm: Algorithm::ReductionServer, busiest: (m * n * k).max(n * n), also: "" }
 }
 
 /// Each host sends one partial sum of it, if its workers are a whole node of the canonical tree.
@@ -57,7 +60,8 @@ fn sums(request: &Request<'_>) -> Option<Way> {
     let lone = hosts.clone().filter(|host| host.len() == 1).count() as u64;
     let wide = u64::from(widening);
     let received = lone + wide * (hosts.count() as u64 - lone);
-    Some(Way { algorithm, busiest: (wide * n * k).max(received * n) })
+    let also = "; each host adds up what its workers have first";
+    Some(Way { algorithm, busiest: (wide * n * k).max(received * n), also })
 }
 
 /// The most workers of a host, workers, reducers.
