@@ -16,7 +16,8 @@ use std::{io::Write, str::FromStr};
 /// and start again after a lost reducer, and the busiest worker's share: messages and buffers sent, partners.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// all, or names: radix, radix(8,8), sharded, doubling, one_shot, star, tree, reduction_server, hierarchical, ring
+    /// all, or names: radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, reduction_server,
+    /// hierarchical, hierarchical(radix,reduction_server), ring
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms)]
     algorithm: Choice<Algorithm>,
     /// all, or names: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, barrier
@@ -25,7 +26,7 @@ pub(crate) struct Options {
     /// Numbers of workers: 8, 2..64 (both included), 2..8,16
     #[arg(long, default_value = "2..16", value_name = "SET")]
     ranks: Set,
-    /// Numbers of reducers, for reduction_server
+    /// Numbers of reducers, for reduction_server, alone or in a hierarchy
     #[arg(long, default_value = "1..2", value_name = "SET")]
     reducers: Set,
     /// Workers on each host, for hierarchical; else the power of two next below the square root of the workers

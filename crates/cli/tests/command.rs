@@ -256,8 +256,9 @@ fn wrong_settings_are_named_with_what_was_meant() {
     assert_eq!(code, 0);
     let expected = format!("{misspelt} is not a setting; did you mean HERRINGBONE_ALGORITHM?");
     assert_eq!(stderr.matches(&expected).count(), 1, "{stderr}");
-    let wrong: [(&[(&str, &str)], &str); 5] = [
+    let wrong: [(&[(&str, &str)], &str); 6] = [
         (&[("HERRINGBONE_ALGORITHM", "radix(3)")], "power of two"),
+        (&[("HERRINGBONE_ALGORITHM", "hierarchical(reduction_server,radix)")], "radix inside hosts"),
         (&[("HERRINGBONE_ALGORITHM", "rign")], "did you mean ring?"),
         (&[("HERRINGBONE_LOG", "loud")], "it may be off, warn or info"),
         (&[("HERRINGBONE_IFNAME", "=l0")], "did you mean lo?"),
@@ -269,6 +270,10 @@ fn wrong_settings_are_named_with_what_was_meant() {
         assert!(stderr.contains(set[0].0) && stderr.contains(part), "{stderr}");
         assert!(stdout.contains(set[0].1), "the table is there all the same: {stdout}");
     }
+    let (code, _, stderr) =
+        settings(&[], &[("HERRINGBONE_ALGORITHM", &format!("radix({}2)", "2,".repeat(130)))]);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("HERRINGBONE_ALGORITHM: a name of more than 256 characters"), "{stderr}");
     let several =
         [("HERRINGBONE_TRANSPORT", "tpc"), ("HERRINGBONE_SPREAD", "of"), ("HERRINGBONE_TIMEOUT_S", "-1")];
     let (code, _, stderr) = settings(&[], &several);

@@ -4,7 +4,6 @@ use crate::{
     Communicator, Error, Result,
     communicator::{Shared, WORLD_GROUP},
     config::{Config, Transport, check_sizes},
-    core::algorithm::Algorithm,
     engine::{Engine, endpoint::Endpoint},
     execute::staging::Staging,
     fabric::{
@@ -115,9 +114,9 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
             format!("shm: rank {elsewhere} does not share this host's memory; leave it out, or use tcp");
         return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
     }
-    let needs_reducers = shared.forced.as_ref().is_some_and(Algorithm::needs_reducers);
-    if needs_reducers && job.reducers.is_empty() && job.world > 1 {
-        let problem = "reduction_server needs reducers: set HERRINGBONE_REDUCERS=host:port,... on rank 0";
+    let forced = shared.forced.as_ref().filter(|forced| forced.needs_reducers());
+    if let Some(forced) = forced.filter(|_| job.reducers.is_empty() && job.world > 1) {
+        let problem = format!("{forced} needs reducers: set HERRINGBONE_REDUCERS=host:port,... on rank 0");
         return Err(Error::config("HERRINGBONE_ALGORITHM", problem));
     }
     Ok(())

@@ -23,8 +23,9 @@ pub(super) fn choose(request: &Request<'_>) -> Choice {
     let (with, without) = (way.busiest, stages.busiest * k);
     let of_buffer = |units: u64| units as f64 / (n * k) as f64;
     let compared = format!(
-        "the busiest link carries {:.2} of the buffer each way with {reducers} reducers, {:.2} without",
+        "the busiest link carries {:.2} of the buffer each way with {reducers} reducer{}, {:.2} without",
         of_buffer(with),
+        if reducers == 1 { "" } else { "s" },
         of_buffer(without)
     );
     if with < without {

@@ -12,7 +12,7 @@ pub use nearest::{UnknownName, parse_algorithm};
 use crate::{
     Error, ErrorKind, Result,
     core::{
-        algorithm::{Algorithm, Layout, Unsupported},
+        algorithm::{Algorithm, Layout},
         collective::Collective,
         group::Group,
     },
@@ -28,6 +28,9 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+
+/// The longest name of an algorithm that rank 0 tells the others.
+const ALGORITHM_CHARACTERS: usize = 256;
 
 /// How messages travel between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -248,14 +251,19 @@ impl Config {
         self.local_address(Ipv4Addr::LOCALHOST.into()).map(drop)
     }
 
-    /// Whether the forced algorithm is one whatever the group.
+    /// Whether there is a group that can do it by the forced algorithm, and whether its name can be told.
     fn check_algorithm(&self) -> Result<()> {
         let Some(algorithm) = &self.algorithm else { return Ok(()) };
-        let (group, layout) = (Group::of_size(1), Layout { reducers: 1, hosts: &[0] });
-        match algorithm.schedule(Collective::AllReduce, &group, &layout) {
-            Err(reason @ Unsupported::Factor { .. }) => Err(Error::config(settings::ALGORITHM.name, reason)),
-            _ => Ok(()),
+        let refuse = |problem: &dyn fmt::Display| Err(Error::config(settings::ALGORITHM.name, problem));
+        if algorithm.to_string().len() > ALGORITHM_CHARACTERS {
+            return refuse(&format_args!(
+                "a name of more than {ALGORITHM_CHARACTERS} characters: give fewer factors"
+            ));
         }
+        let (group, layout) = (Group::of_size(4), Layout { reducers: 1, hosts: &[0, 0, 1, 1] });
+        algorithm
+            .schedule(Collective::AllReduce, &group, &layout)
+            .map_or_else(|reason| refuse(&reason), |_| Ok(()))
     }
 
     fn check_reducers(&self) -> Result<()> {
