@@ -156,7 +156,7 @@ pub(crate) const STAGING_BYTES: Setting = setting(
 );
 pub(crate) const SLICE_BYTES: Setting = setting(
     "HERRINGBONE_SLICE_BYTES",
-    "bytes of the buffer that one segment of the pipeline takes, with two to ten of them in flight; the smallest of all \
+    "bytes of the buffer that one segment of the pipeline takes, with two to sixteen of them in flight; the smallest of all \
      ranks counts",
     "bytes, 4K to 8M, and at most a quarter of the staging memory; 0: by transport",
     "by transport",
