@@ -14,7 +14,8 @@
 //! | `hierarchical(inner,outer)` | all_reduce | one partial sum per host on the slow links; with `reduction_server` K each way of a host's, a reducer hosts K / reducers | of its parts | yes |
 //! | `ring` | all_reduce | 2(N-1)/N K | 2(N-1) | for N = 2 |
 //!
-//! `sharded` is `radix` with a single stage, `radix(4;2,2)` scatters in one of four and gathers in two of two. Canonical: the bits are those of the group's
+//! `sharded` is `radix` with a single stage; `radix(4;2,2)` scatters in one of four and gathers in two of two.
+//! Canonical: the bits are those of the group's
 //! [canonical tree](crate::group), for any group, any message size and whichever of them is taken.
 //! [`Cost`](cost::Cost) counts a schedule; tests hold the table against it.
 //!

@@ -42,8 +42,8 @@ fn listed(factors: &[u32]) -> String {
 /// A text that names no algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no algorithm is called {text:?}: use radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, reduction_server, \
-     hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server) or ring"
+    "no algorithm is called {text:?}: use radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, \
+     reduction_server, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server) or ring"
 )]
 pub struct ParseAlgorithmError {
     text: String,

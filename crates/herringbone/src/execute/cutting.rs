@@ -35,8 +35,8 @@ const LINKS: Cutting =
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
     Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 3 << 20, depth: 10 };
-/// Through fewer reducers than there are hosts with workers: what is in flight stands in line before the reducers' links, and a
-/// switch port that overflows loses it.
+/// Through fewer reducers than there are hosts with workers: what is in flight stands in line before the reducers' links,
+/// and a switch port that overflows loses it.
 const CROWDED: Cutting = Cutting { in_flight: 960 << 10, ..SERVED };
 
 /// The smallest and the largest messages that a user's wish for a segment can lead to.
