@@ -394,7 +394,14 @@ fn the_librarys_sends_may_go_to_all_at_once() {
         Collective::Barrier,
     ];
     let algorithms = Algorithm::all().map(|algorithm| algorithm.to_string());
-    let others = ["radix(2,2,2)", "radix(4,2)", "hierarchical(radix,doubling)"].map(String::from);
+    let others = [
+        "radix(2,2,2)",
+        "radix(4,2)",
+        "radix(16;2,2,2)",
+        "hierarchical(radix,doubling)",
+        "hierarchical(radix,reduction_server)",
+    ];
+    let others = others.map(String::from);
     let mut tried = 0;
     for workers in 2..=12 {
         let hosts: Vec<u32> = (0..workers).map(|rank| rank / 2).collect();
