@@ -17,7 +17,7 @@ use std::{io::Write, str::FromStr};
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// all, or names: radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, reduction_server,
-    /// hierarchical, hierarchical(radix,reduction_server), ring
+    /// hierarchical, hierarchical(radix,reduction_server), ring; in a shell, quoted
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms)]
     algorithm: Choice<Algorithm>,
     /// all, or names: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, barrier

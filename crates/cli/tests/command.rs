@@ -316,3 +316,14 @@ fn an_algorithm_that_is_forced_and_not_taken_is_said_below_the_table() {
         "# Algorithm            : one_shot (4 to 64 B); not the forced hierarchical(radix,radix), because";
     assert!(stdout.contains(said), "{stdout}");
 }
+
+#[test]
+fn rank_0_warns_of_a_forced_algorithm_that_hosts_stand_against() {
+    let args = ["bench", "--processes", "2", "--sizes", "64K", "--seconds", "0.001"];
+    for (forced, warnings) in [("hierarchical", 1), ("radix", 0)] {
+        let outcome = herringbone(&args).env("HERRINGBONE_ALGORITHM", forced).output().unwrap();
+        let stderr = String::from_utf8(outcome.stderr).unwrap();
+        assert!(outcome.status.success(), "{stderr}");
+        assert_eq!(stderr.matches("cannot be taken and sizes decide").count(), warnings, "{stderr}");
+    }
+}

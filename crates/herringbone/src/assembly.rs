@@ -4,6 +4,11 @@ use crate::{
     Communicator, Error, Result,
     communicator::{Shared, WORLD_GROUP},
     config::{Config, Transport, check_sizes},
+    core::{
+        algorithm::{self, Algorithm, Unsupported},
+        collective::Collective,
+        group::Group,
+    },
     engine::{Engine, endpoint::Endpoint},
     execute::staging::Staging,
     fabric::{
@@ -119,7 +124,20 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
         let problem = format!("{forced} needs reducers: set HERRINGBONE_REDUCERS=host:port,... on rank 0");
         return Err(Error::config("HERRINGBONE_ALGORITHM", problem));
     }
+    if let Some((forced, reason)) = given_way(job, shared) {
+        let what = format_args!("the forced {forced} cannot be taken and sizes decide, because {reason}");
+        crate::log::warn("rank 0", what);
+    }
     Ok(())
+}
+
+/// The forced algorithm that hosts stand against, and how; for the rank that says so.
+fn given_way<'a>(job: &Job, shared: &'a Shared) -> Option<(&'a Algorithm, Unsupported)> {
+    let forced = shared.forced.as_ref().filter(|_| job.rank == 0 && job.world > 1)?;
+    let (group, hosts) = (Group::of_size(job.world), job.hosts());
+    let layout = algorithm::Layout { reducers: job.reducers.len() as u32, hosts: &hosts };
+    let reason = forced.schedule(Collective::AllReduce, &group, &layout).err()?;
+    reason.is_layout().then_some((forced, reason))
 }
 
 /// A process's memory and engine, before it has threads.

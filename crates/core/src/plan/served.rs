@@ -3,7 +3,7 @@
 use super::{Choice, HOST_CHUNK_BYTES, REDUCTION_SERVER_BYTES, Request, stages};
 use crate::algorithm::{Algorithm, Layout};
 use crate::collective::Collective;
-use alloc::format;
+use alloc::{format, string::String};
 
 /// A way through reducers.
 #[derive(Debug)]
@@ -11,6 +11,8 @@ struct Way {
     algorithm: Algorithm,
     /// What the busiest link carries each way, if the buffer is N k: N workers, k reducers.
     busiest: u64,
+    /// The smallest buffer, in bytes, that is worth it.
+    least: u64,
     /// What else is to be said of it.
     also: &'static str,
 }
@@ -19,7 +21,13 @@ struct Way {
 pub(super) fn choose(request: &Request<'_>) -> Choice {
     let Request { bytes, reducers, group, .. } = *request;
     let (n, k) = (u64::from(group.size()), u64::from(reducers));
-    let (way, stages) = (best(request), stages::choose(request));
+    let (inputs, sums, stages) = (inputs(request), sums(request), stages::choose(request));
+    // Of hosts that add up first at most half as much comes back.
+    let better = sums.filter(|sums| sums.busiest <= inputs.busiest);
+    let (way, later) = match better {
+        Some(sums) if bytes >= sums.least => (sums, None),
+        later => (inputs, later),
+    };
     let (with, without) = (way.busiest, stages.busiest * k);
     let of_buffer = |units: u64| units as f64 / (n * k) as f64;
     let compared = format!(
@@ -28,41 +36,42 @@ pub(super) fn choose(request: &Request<'_>) -> Choice {
         if reducers == 1 { "" } else { "s" },
         of_buffer(without)
     );
+    let later = later.filter(|sums| sums.busiest < without).map_or(String::new(), |sums| {
+        format!("; from {} B up, hosts that add up first make it {:.2}", sums.least, of_buffer(sums.busiest))
+    });
     if with < without {
-        let Way { algorithm, also, .. } = way;
-        let why = format!("{compared}, and {bytes} B are at least {REDUCTION_SERVER_BYTES}{also}");
-        return Choice { algorithm, why };
+        let Way { algorithm, least, also, .. } = way;
+        return Choice {
+            algorithm,
+            why: format!("{compared}, and {bytes} B are at least {least}{also}{later}"),
+        };
     }
-    Choice { algorithm: stages.algorithm, why: format!("{compared}; {}", stages.why) }
-}
-
-/// Hosts that add up first send less, and at most half as much comes back as where each worker has its own.
-fn best(request: &Request<'_>) -> Way {
-    let inputs = inputs(request);
-    sums(request).filter(|sums| sums.busiest <= inputs.busiest).unwrap_or(inputs)
+    Choice { algorithm: stages.algorithm, why: format!("{compared}{later}; {}", stages.why) }
 }
 
 /// Each worker sends its whole buffer.
 fn inputs(request: &Request<'_>) -> Way {
     let (m, n, k) = counts(request);
-    Way { algorithm: Algorithm::ReductionServer, busiest: (m * n * k).max(n * n), also: "" }
+    let (algorithm, busiest) = (Algorithm::ReductionServer, (m * n * k).max(n * n));
+    Way { algorithm, busiest, least: REDUCTION_SERVER_BYTES, also: "" }
 }
 
 /// Each host sends one partial sum of it, if its workers are a whole node of the canonical tree.
 fn sums(request: &Request<'_>) -> Option<Way> {
-    let Request { bytes, group, reducers, hosts, widening, .. } = *request;
+    let Request { group, reducers, hosts, widening, .. } = *request;
     let algorithm = Algorithm::hosts_and_reducers();
     let schedule = algorithm.schedule(Collective::AllReduce, group, &Layout { reducers, hosts }).ok()?;
-    if bytes < HOST_CHUNK_BYTES * u64::from(schedule.cut().chunks()) {
-        return None;
-    }
     let (_, n, k) = counts(request);
     let hosts = hosts.chunk_by(|a, b| a == b);
     let lone = hosts.clone().filter(|host| host.len() == 1).count() as u64;
     let wide = u64::from(widening);
     let received = lone + wide * (hosts.count() as u64 - lone);
-    let also = "; each host adds up what its workers have first";
-    Some(Way { algorithm, busiest: (wide * n * k).max(received * n), also })
+    Some(Way {
+        algorithm,
+        busiest: (wide * n * k).max(received * n),
+        least: REDUCTION_SERVER_BYTES.max(HOST_CHUNK_BYTES * u64::from(schedule.cut().chunks())),
+        also: "; each host adds up what its workers have first",
+    })
 }
 
 /// The most workers of a host, workers, reducers.

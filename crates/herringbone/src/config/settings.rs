@@ -110,7 +110,7 @@ pub(crate) const TOKEN_FILE: Setting = setting(
 );
 pub(crate) const REDUCERS: Setting = setting(
     "HERRINGBONE_REDUCERS",
-    "where the reducers listen; rank 0's list counts",
+    "where the reducers listen: rank 0's list, which others may leave out",
     "host:port,...",
     "none",
     WORKERS,
