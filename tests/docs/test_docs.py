@@ -124,8 +124,9 @@ def test_the_readmes_table_is_what_the_schedules_say():
     rows = {}
     for line in shown.stdout.splitlines():
         row = json.loads(line)
-        name = row["algorithm"].split("(")[0]
-        peers = "reducers" if row["reducers"] else str(row["peers"])
+        name = row["algorithm"] if row["reducers"] else row["algorithm"].split("(")[0]
+        mates = row["peers"] - row["reducers"]
+        peers = ", ".join(([str(mates)] if mates else []) + (["reducers"] if row["reducers"] else []))
         same_bits = "yes" if row["order"] == "fixed" else "no"
         rows[name] = [same_bits, str(row["rounds"]), f"{row['buffers_sent']:.3f} K", peers]
     text = (ROOT / "README.md").read_text().split("`herringbone verify --ranks 8`")[1]

@@ -105,7 +105,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
 
 fn cases(options: &Options) -> Vec<Case> {
     let algorithms = match &options.algorithm {
-        Choice::All => Algorithm::all().to_vec(),
+        Choice::All => Algorithm::all().into_iter().chain([Algorithm::hosts_and_reducers()]).collect(),
         Choice::Named(named) => named.clone(),
     };
     let collectives = match &options.collective {
@@ -289,11 +289,9 @@ mod tests {
         let (outcome, text) =
             verified(&["--collective", "all", "--ranks", "1..9", "--reducers", "1,3"]).unwrap();
         assert_eq!(outcome, Outcome::Passed, "{text}");
-        for algorithm in Algorithm::all() {
-            assert!(
-                text.lines().any(|line| line.trim_start().starts_with(algorithm.name())),
-                "{algorithm}\n{text}"
-            );
+        let names = Algorithm::all().map(|algorithm| algorithm.name());
+        for name in names.into_iter().chain(["hierarchical(radix,reduction_server)"]) {
+            assert!(text.lines().any(|line| line.trim_start().starts_with(name)), "{name}\n{text}");
         }
         assert!(!text.contains("WRONG"));
     }
