@@ -22,7 +22,10 @@ fn proved(algorithm: &str, collective: Collective, group: &Group, layout: &Layou
     let context = || format!("{algorithm}, {collective}, keys {:?}, {layout:?}", group.keys());
     let schedule = named(algorithm).schedule(collective, group, layout);
     let schedule = schedule.unwrap_or_else(|error| panic!("{}: {error}", context()));
-    verify(schedule, collective, group).unwrap_or_else(|error| panic!("{}: {error}", context()))
+    let verified =
+        verify(schedule, collective, group).unwrap_or_else(|error| panic!("{}: {error}", context()));
+    assert!(verified.sends_in_order(), "{}", context());
+    verified
 }
 
 fn all_reduce(algorithm: &str, size: u32) -> Verified {

@@ -3,7 +3,7 @@
 //! Bytes and messages go in, bytes, messages and decisions come out; sockets, clocks and random numbers belong to the
 //! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
 //! [`formation`] gathers the ranks, [`control`] is the language of control connections, [`lane`] carries the messages
-//! of schedules, and [`fence`] brings a group back into step after a disagreement.
+//! of schedules, [`turns`] says in which order, and [`fence`] brings a group back into step after a disagreement.
 
 mod cause;
 mod codec;
@@ -13,6 +13,7 @@ pub mod formation;
 pub mod handshake;
 pub mod lane;
 mod refusal;
+pub mod turns;
 
 pub use cause::{Cause, Mismatch, Variant};
 pub use codec::TooLong;

@@ -100,9 +100,13 @@ impl Graph {
         self.ops[node as usize].get(&self.landings, |user| self.user_chunk(user))
     }
 
+    pub(super) fn is_send(&self, node: Node) -> bool {
+        self.ops[node as usize].is_send()
+    }
+
     /// The place that a step sends.
     pub(super) fn sent(&self, sender: Node) -> At {
-        debug_assert!(matches!(self.op(sender), Op::Send { .. }));
+        debug_assert!(self.is_send(sender));
         self.ops[sender as usize].at()
     }
 

@@ -31,6 +31,7 @@ pub use error::{ResultFault, StepFault, Stuck, VerifyError};
 use crate::{algorithm::cost::Cost, collective::Collective, group::Group, schedule::Schedule};
 use core::{fmt, ops::Deref};
 use graph::Graph;
+use run::Rules;
 use symbols::{Results, Symbols};
 
 /// What fixes the shape of a schedule's sums.
@@ -67,6 +68,7 @@ pub struct Verified {
     group: Group,
     order: Order,
     serial: bool,
+    sends_in_order: bool,
     restartable: bool,
     cost: Cost,
 }
@@ -98,6 +100,12 @@ impl Verified {
     /// The proof of the joined graph does not imply this, nor the other way round.
     pub fn serial(&self) -> bool {
         self.serial
+    }
+
+    /// Whether it also completes if each rank's sends start strictly in the order of its program, and everything else as
+    /// soon as it can, where there is room for what has not been taken: what [`turns`](crate::session::turns) need.
+    pub fn sends_in_order(&self) -> bool {
+        self.sends_in_order
     }
 
     /// Whether it can start again from what the workers hold at any time, after a reducer is lost: an input is
@@ -154,11 +162,40 @@ impl Deref for Verified {
 pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Result<Verified, VerifyError> {
     check_fit(&schedule, collective, group)?;
     let (graph, count) = Graph::new(&schedule, collective)?;
-    let mut symbols = Symbols::new(&graph, collective, group);
-    run::joined(&graph, &mut symbols)?;
-    let Results { order, rounds } = symbols.results()?;
+    // There are no choices, so a run that keeps to an order proves as much as any, if it comes to its end.
+    let (proved, sends_in_order) = match run_on_symbols(&graph, collective, group, true) {
+        Err(VerifyError::Deadlock { .. }) => {
+            let proved = run_on_symbols(&graph, collective, group, false)?;
+            let rules = Rules { in_order: true, with_room: true };
+            (proved, run::joined(&graph, rules, |_| Ok(())).is_ok())
+        }
+        result => (result?, true),
+    };
+    let Results { order, rounds } = proved;
     let (serial, restartable, cost) = (run::serial(&graph), graph.restartable, count.cost(rounds));
-    Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable, cost })
+    Ok(Verified {
+        schedule,
+        collective,
+        group: group.clone(),
+        order,
+        serial,
+        sends_in_order,
+        restartable,
+        cost,
+    })
+}
+
+/// Runs all steps on symbols, over lanes that hold nothing.
+fn run_on_symbols(
+    graph: &Graph,
+    collective: Collective,
+    group: &Group,
+    in_order: bool,
+) -> Result<Results, VerifyError> {
+    let mut symbols = Symbols::new(graph, collective, group);
+    let step = |node| symbols.step(node).map_err(|fault| graph.fault(node, fault));
+    run::joined(graph, Rules { in_order, with_room: false }, step)?;
+    symbols.results()
 }
 
 fn check_fit(schedule: &Schedule, collective: Collective, group: &Group) -> Result<(), VerifyError> {

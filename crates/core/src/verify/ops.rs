@@ -103,6 +103,10 @@ impl PackedOp {
         self.at & Self::KIND
     }
 
+    pub(super) fn is_send(&self) -> bool {
+        self.kind() == Self::SEND
+    }
+
     /// The place that it sends, copies or writes.
     pub(super) fn at(&self) -> At {
         At(self.at & !Self::KIND)

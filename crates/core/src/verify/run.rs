@@ -7,22 +7,54 @@ use super::{
     graph::{Graph, Node},
     lists::List,
     ops::Op,
-    symbols::Symbols,
 };
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Runs all steps on symbols, each send joined with its receives: lanes hold nothing, and a send ends, for the steps
-/// that conflict with it, when its last receiver has taken the message.
-pub(super) fn joined(graph: &Graph, symbols: &mut Symbols<'_>) -> Result<(), VerifyError> {
+/// What a run keeps to beyond conflicts and messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// Whether each of a rank's sends starts after the one before it in its program.
+    pub(super) in_order: bool,
+    /// Whether a lane holds any number of messages, not none.
+    pub(super) with_room: bool,
+}
+
+/// Runs all steps, each told to `step`. A send ends, for the steps that conflict with it, when its last receiver has taken
+/// the message; without room on its lanes it is joined with its receives.
+pub(super) fn joined(
+    graph: &Graph,
+    rules: Rules,
+    mut step: impl FnMut(Node) -> Result<(), VerifyError>,
+) -> Result<(), VerifyError> {
     let mut run = Run::new(graph);
-    for op in &graph.ops {
-        graph.lists.of(op.followers).for_each(|follower| run.wait(follower));
+    run.with_room = rules.with_room;
+    for rank in 0..graph.ranks() {
+        let nodes = graph.nodes_of(rank);
+        for node in nodes.clone() {
+            run.followers(node).for_each(|follower| run.wait(follower));
+        }
+        if rules.in_order {
+            nodes.filter(|node| graph.is_send(*node)).skip(1).for_each(|node| run.wait(node));
+        }
     }
+    let mut nodes = 0..0;
     while let Some(node) = run.next() {
-        symbols.step(node).map_err(|fault| graph.fault(node, fault))?;
+        step(node)?;
         match graph.op(node) {
-            Op::Send { to, .. } => run.start_send(node, to),
+            Op::Send { to, .. } => {
+                run.start_send(node, to);
+                if rules.in_order {
+                    // The rank mostly is that of the send before; to find it takes time.
+                    if !nodes.contains(&node) {
+                        nodes = graph.nodes_of(graph.rank(node));
+                    }
+                    (node + 1..nodes.end)
+                        .find(|later| graph.is_send(*later))
+                        .into_iter()
+                        .for_each(|next| run.release(next));
+                }
+            }
             _ => run.end(node),
         }
     }
@@ -67,6 +99,8 @@ struct Run<'a> {
     ready: Vec<Node>,
     /// Nodes from this one on may have waited for nothing from the start.
     unseen: Node,
+    /// Whether a message need not wait for the one before it on its lane.
+    with_room: bool,
 }
 
 /// In place of what an ended node waits for.
@@ -75,7 +109,7 @@ const ENDED: u32 = u32::MAX;
 impl<'a> Run<'a> {
     /// Each node waits for the messages that it takes.
     fn new(graph: &'a Graph) -> Self {
-        let mut run = Self { graph, ready: Vec::new(), unseen: 0 };
+        let mut run = Self { graph, ready: Vec::new(), unseen: 0, with_room: false };
         for node in 0..graph.nodes() {
             run.set_waits(node, graph.senders_of(node).count() as u32);
         }
@@ -141,9 +175,18 @@ impl<'a> Run<'a> {
         self.release_followers(node);
     }
 
+    /// What waits for a node's end.
+    fn followers(&self, node: Node) -> impl Iterator<Item = Node> + use<'a> {
+        let graph = self.graph;
+        let own = if self.with_room { graph.nodes_of(graph.rank(node)) } else { 0..graph.nodes() };
+        graph.lists.of(graph.ops[node as usize].followers).filter(move |follower| own.contains(follower))
+    }
+
     fn release_followers(&mut self, ended: Node) {
         self.set_waits(ended, ENDED);
-        self.release_all(self.graph.ops[ended as usize].followers);
+        for node in self.followers(ended) {
+            self.release(node);
+        }
     }
 
     /// Ends a node of a rank that runs its steps, `nodes`, in order.

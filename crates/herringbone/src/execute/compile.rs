@@ -106,7 +106,8 @@ impl Compiler {
             let peer = self.peer(*rank);
             let answers = self.answered(from, peer);
             let state = &mut self.out.peers[peer as usize];
-            self.out.lanes.push(Outbound { peer, index: state.sends, answers });
+            let turn = self.out.turns.as_mut().filter(|_| !state.shared).map(|turns| turns.add(*rank));
+            self.out.lanes.push(Outbound { peer, index: state.sends, answers, turn });
             state.sends += 1;
         }
         let lanes = start..self.out.lanes.len() as u32;

@@ -111,7 +111,9 @@ impl Room {
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
-    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots}")
+    format!(
+        "{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} in turns"
+    )
 }
 
 /// The largest eager message.

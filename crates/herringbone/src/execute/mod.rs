@@ -6,6 +6,7 @@ mod cache;
 mod compile;
 pub(crate) mod cutting;
 mod direct;
+mod in_turn;
 mod needs;
 pub(crate) mod operation;
 pub(crate) mod prepare;

@@ -11,6 +11,7 @@ use crate::{
         session::{
             fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
             lane::Window,
+            turns::Line,
         },
         wire::{Fingerprint, Header, Kind as FrameKind},
     },
@@ -226,6 +227,9 @@ impl Operation {
         self.room.deliveries.resize(stages * prepared.instrs.len(), Delivery::default());
         self.room.heads.resize(stages * prepared.heads.len(), Arrived::No);
         self.room.left.resize(stages, 0);
+        if let Some(turns) = &prepared.turns {
+            self.room.line = Line::new(turns, prepared.segments, prepared.depth());
+        }
         for peer in &prepared.peers {
             let endpoint = roster[peer.rank as usize];
             let reducer = peer.rank >= prepared.workers;
@@ -330,7 +334,8 @@ impl Operation {
                     self.complete(segment, instr);
                 }
             }
-            if !self.advance(io) {
+            let released = self.release(&prepared, io);
+            if !self.advance(io) && !released {
                 break;
             }
         }
@@ -369,9 +374,8 @@ impl Operation {
             }
         }
         let lot = (self.prepared.lead / GRANTS_PER_WINDOW).max(1);
-        if self.finished - self.told >= lot
-            || self.finished > self.told && self.finished == self.prepared.segments
-        {
+        let ends_lap = self.finished == self.prepared.segments || self.stage(self.finished) == 0;
+        if self.finished - self.told >= lot || self.finished > self.told && ends_lap {
             self.tell(io);
         }
         self.begin_segments(io);
@@ -431,9 +435,7 @@ impl Operation {
         }
         let prepared = self.prepared.clone();
         for (segment, instr, lane) in std::mem::take(&mut self.room.blocked) {
-            if self.send_lanes(&prepared, segment, instr, lane..lane + 1, io) == 1 {
-                self.handed_over(segment, instr);
-            }
+            self.send_later(&prepared, segment, instr, lane, io);
         }
     }
 
@@ -454,8 +456,8 @@ impl Operation {
         self.room.left[stage] -= 1;
     }
 
-    /// A message was handed to the kernel, or copied to where its receivers find it.
-    pub(crate) fn handed_over(&mut self, segment: u32, instr: u32) {
+    /// One of a send's messages needs its source no more.
+    pub(super) fn delivered(&mut self, segment: u32, instr: u32) {
         let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
         self.room.deliveries[at].left -= 1;
         if self.room.deliveries[at].left == 0 {

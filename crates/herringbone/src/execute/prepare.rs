@@ -10,6 +10,7 @@ use crate::core::{
     collective::Collective,
     element::{DType, ReduceOp},
     schedule::{Chunk, Form, Origin, Program, Step},
+    session::turns::Turns,
     verify::Verified,
 };
 use std::{collections::BTreeSet, ops::Range};
@@ -71,6 +72,8 @@ pub(crate) struct Outbound {
     pub(crate) index: u16,
     /// The head whose fold's result this message carries back to who sent it.
     pub(crate) answers: Option<u32>,
+    /// The number of its turn, if it has to wait for one.
+    pub(crate) turn: Option<u32>,
 }
 
 /// One source of a fold.
@@ -165,6 +168,8 @@ pub(crate) struct Prepared {
     pub(crate) stage_bytes: usize,
     /// Whether messages are [eager](cutting::EAGER_BYTES).
     pub(crate) eager: bool,
+    /// The order in which messages leave over links, if there is one.
+    pub(crate) turns: Option<Turns>,
     /// Per chunk: its elements in the input and in the output, empty where the buffer does not have it.
     pub(super) input: Vec<Range<usize>>,
     pub(super) output: Vec<Range<usize>>,
@@ -242,6 +247,12 @@ pub(crate) fn partners(program: &Program) -> Vec<u32> {
     ranks
 }
 
+/// Whether every rank sends as much as every other. Where one has more to send than others, as the root of a broadcast, they
+/// would wait for their turns.
+fn all_send_alike(collective: Collective) -> bool {
+    matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather)
+}
+
 /// Compiles rank `me`'s program of a schedule; `shared` tells which ranks share memory with it.
 pub(crate) fn prepare(
     verified: &Verified,
@@ -266,6 +277,9 @@ pub(crate) fn prepare(
     let peer = |rank| Peer { rank, heads: Vec::new(), sends: 0, shared: shared(rank) };
     let peers = partners(program).into_iter().map(peer).collect();
     let (input, output) = cutting::buffers(cut, &call, me);
+    let eager = segments == 1 && message_bytes <= cutting::eager_bytes(medium);
+    let in_turns =
+        medium == Medium::Links && !eager && all_send_alike(call.collective) && verified.sends_in_order();
     let prepared = Prepared {
         call,
         workers: schedule.workers(),
@@ -280,7 +294,8 @@ pub(crate) fn prepare(
         depth,
         lead,
         stage_bytes: 0,
-        eager: segments == 1 && message_bytes <= cutting::eager_bytes(medium),
+        eager,
+        turns: in_turns.then(Turns::default),
         input,
         output,
         per_segment,
@@ -312,6 +327,32 @@ mod tests {
             prepared.staging_bytes(prepared.depth())
         };
         (0..group.size()).map(needed).collect()
+    }
+
+    /// The turns of rank 0's messages, where all ranks have hosts of their own or one.
+    fn turns(algorithm: &str, collective: Collective, count: usize, shared: bool) -> Vec<Option<u32>> {
+        let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(4));
+        let layout = Layout { reducers: 2, hosts: &[] };
+        let schedule = algorithm.schedule(collective, &group, &layout).unwrap();
+        let verified = verify(schedule, collective, &group).unwrap();
+        let call = Call { collective, dtype: DType::F32, op: ReduceOp::Sum, count };
+        let sizing = Sizing { hosts: 4, shared, segment_bytes: 0, most_staged: usize::MAX };
+        let program = verified.schedule().program(0);
+        prepare(&verified, &program, 0, call, sizing, |_| shared).lanes.iter().map(|lane| lane.turn).collect()
+    }
+
+    #[test]
+    fn messages_take_turns_where_all_send_alike_over_links() {
+        let all_reduce = |algorithm, count, shared| turns(algorithm, Collective::AllReduce, count, shared);
+        // Two chunks to one partner, one to the other; then back.
+        let halves = [0, 0, 1, 1, 2, 2].map(Some);
+        assert_eq!(all_reduce("radix(2,2)", 1 << 20, false), halves);
+        assert_eq!(all_reduce("radix", 1 << 20, false), [0, 1, 2, 3, 4, 5].map(Some));
+        assert_eq!(all_reduce("radix(2,2)", 1 << 20, true), [None; 6]);
+        assert_eq!(all_reduce("radix(2,2)", 64, false), [None; 6]);
+        assert!(all_reduce("reduction_server", 1 << 20, false).iter().all(Option::is_none));
+        let broadcast = turns("tree", Collective::Broadcast { root: 0 }, 1 << 20, false);
+        assert!(broadcast.len() > 1 && broadcast.iter().all(Option::is_none), "{broadcast:?}");
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! What a running operation counts, in memory that goes from one operation to the next.
 
 use super::operation::Arrived;
-use crate::core::session::lane::Window;
-use std::collections::VecDeque;
+use crate::core::session::{
+    lane::Window,
+    turns::{Line, Turn},
+};
+use std::collections::{BTreeSet, VecDeque};
 
 /// What one other rank has told of an operation.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +26,15 @@ pub(super) struct Delivery {
     pub(super) checksum: Option<u32>,
 }
 
+/// A message that waits for its turn. Those of one turn go by their segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Held {
+    pub(super) turn: Turn,
+    pub(super) segment: u32,
+    pub(super) instr: u32,
+    pub(super) lane: u32,
+}
+
 /// What an operation counts, in memory that goes from one operation to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
@@ -37,6 +49,9 @@ pub(crate) struct Room {
     pub(super) left: Vec<u32>,
     pub(super) ready: VecDeque<(u32, u32)>,
     pub(super) blocked: Vec<(u32, u32, u32)>,
+    /// Whose turn it is, and what waits for later ones.
+    pub(super) line: Line,
+    pub(super) held: BTreeSet<Held>,
 }
 
 impl Room {
@@ -49,6 +64,7 @@ impl Room {
         self.left.clear();
         self.ready.clear();
         self.blocked.clear();
+        self.held.clear();
         self
     }
 }

@@ -3,11 +3,11 @@
 use super::{
     operation::{Arrived, Io, Operation, Token},
     prepare::{Call, Kind, Loc, Operand, Prepared},
-    room::Delivery,
+    room::{Delivery, Held},
     sources::gather,
 };
 use crate::{
-    core::{schedule::Form, wire::Kind as FrameKind},
+    core::{schedule::Form, session::turns::Turn, wire::Kind as FrameKind},
     sys::{
         kernel,
         region::{Access, Region},
@@ -161,11 +161,21 @@ impl Operation {
             return true;
         };
         let lane_to = prepared.lanes[lane as usize];
+        if let Some(number) = lane_to.turn {
+            let turn = Turn { lap: segment / prepared.depth(), number };
+            if turn != self.room.line.turn() {
+                self.room.held.insert(Held { turn, segment, instr, lane });
+                return false;
+            }
+        }
         let flow = self.room.flows[lane_to.peer as usize];
         let endpoint = &mut io.endpoints[flow.endpoint as usize];
         let mut header = self.header(FrameKind::Data, segment);
         (header.index, header.length) = (lane_to.index, self.length(*from, *form, segment) as u32);
         if endpoint.is_away() {
+            if lane_to.turn.is_some() {
+                self.has_left();
+            }
             return true;
         }
         if !flow.window.is_open() {

@@ -24,6 +24,22 @@ fn ranks_connect_only_to_those_whom_a_schedule_names() {
     assert_eq!(connections, [14; RANKS as usize]);
 }
 
+/// What is in flight is a lap: 4 to 14 segments, told of in lots that a lap may not be a multiple of.
+#[test]
+fn laps_of_any_number_of_segments_end() {
+    const COUNT: usize = 6 << 20;
+    for segment_bytes in [512 << 10, 576 << 10, 640 << 10, 768 << 10, 1 << 20, 1536 << 10] {
+        for algorithm in ["radix", "radix(2,2)"] {
+            World::new(4, Transport::Tcp).segment_bytes(segment_bytes).forced(algorithm).run(|comm| {
+                let mut values: Vec<i32> = (0..COUNT as i32).collect();
+                comm.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+                let right = |(at, value): (i32, &i32)| *value == at.wrapping_mul(4);
+                assert!((0..).zip(&values).all(right), "{algorithm}, segments of {segment_bytes}");
+            });
+        }
+    }
+}
+
 /// The memory that ranks map together: bytes that were touched, of each segment that this process holds.
 fn segments() -> Vec<u64> {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of operations when a link breaks.
+//! In which order messages leave, and what becomes of operations when a link breaks.
 
 use super::*;
 use crate::{
@@ -6,6 +6,7 @@ use crate::{
         collective::Collective,
         element::{DType, ReduceOp},
         session::fence::Member,
+        wire::HEADER_BYTES,
     },
     engine::{
         begin::Issue,
@@ -17,54 +18,60 @@ use crate::{
     transport::tcp::TcpLink,
     work::Completion,
 };
-use std::{os::unix::net::UnixStream, sync::Arc, time::Duration};
+use std::{
+    io::{ErrorKind, Read, Write},
+    os::unix::net::UnixStream,
+    sync::Arc,
+    time::Duration,
+};
 
 /// More of these can be under way to a rank than a socket takes.
 const MESSAGE_BYTES: usize = 4096;
 
-/// Rank 0 of two, and rank 1's end of their socket.
-fn rank_0() -> (Engine, UnixStream) {
+/// Rank 0 of some ranks, and the others' ends of their sockets.
+fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
     let layout = shm::Layout { mates: 1, pool: 4 << 20, heap: 0 };
     let segment = Arc::new(Segment::create("links-test", layout.bytes()).unwrap());
     let staging = Staging::new(segment, layout.pool_at()..layout.pool_at() + layout.pool);
     let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
-    let endpoints = (0..2).map(|rank| Endpoint::new(format!("rank {rank}"), false)).collect();
+    let endpoints = (0..ranks).map(|rank| Endpoint::new(format!("rank {rank}"), false)).collect();
     let mut engine = Engine::new(0, endpoints, staging, poller, false);
     let settings = Settings {
         id: 0,
-        roster: vec![0, 1],
-        workers: 2,
+        roster: (0..ranks).collect(),
+        workers: ranks,
         me: 0,
-        hosts: vec![0, 1],
-        sizing: Sizing { hosts: 2, shared: false, segment_bytes: 0, most_staged: usize::MAX },
-        forced: None,
+        hosts: (0..ranks).collect(),
+        sizing: Sizing { hosts: ranks, shared: false, segment_bytes: 0, most_staged: 3 << 20 },
+        forced: forced.map(|name| name.parse().unwrap()),
         timeout: Duration::from_secs(60),
     };
-    engine.add_group(Group::new(settings, Member::new(0, 0, vec![0, 1])));
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
-    rustix::net::sockopt::set_socket_send_buffer_size(&ours, 16 * MESSAGE_BYTES).unwrap();
-    engine.connect(1, Link::Tcp(TcpLink::new(Guarded::new(ours.into()).unwrap())));
-    (engine, theirs)
+    engine.add_group(Group::new(settings, Member::new(0, 0, (0..ranks).collect())));
+    let ends = (1..ranks).map(|rank| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&ours, 16 * MESSAGE_BYTES).unwrap();
+        engine.connect(rank, Link::Tcp(TcpLink::new(Guarded::new(ours.into()).unwrap())));
+        theirs
+    });
+    let ends = ends.collect();
+    (engine, ends)
 }
 
-/// Begins a broadcast of rank 0.
-fn broadcast(engine: &mut Engine) -> Arc<Completion> {
-    let call = Call {
-        collective: Collective::Broadcast { root: 0 },
-        dtype: DType::U8,
-        op: ReduceOp::Sum,
-        count: MESSAGE_BYTES,
-    };
-    let buffer = Region::zeroed(MESSAGE_BYTES);
+/// Begins an operation.
+fn begin(engine: &mut Engine, collective: Collective, count: usize) -> Arc<Completion> {
+    let call = Call { collective, dtype: DType::U8, op: ReduceOp::Sum, count };
+    let buffer = Region::zeroed(count);
     let issue = Issue { group: 0, call, priority: 0, input: buffer.clone(), output: buffer, timeout: None };
     engine.issue(&issue).unwrap()
 }
 
 #[test]
 fn what_a_broken_link_had_in_line_holds_no_operation_up() {
-    let (mut engine, theirs) = rank_0();
-    let operations: Vec<Arc<Completion>> = (0..60).map(|_| broadcast(&mut engine)).collect();
+    let (mut engine, theirs) = rank_0(2, None);
+    let operations: Vec<Arc<Completion>> =
+        (0..60).map(|_| begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES)).collect();
     while engine.turn() {}
     assert!(operations[0].is_done() && !operations[59].is_done(), "the socket takes some, not all");
     drop(theirs);
@@ -72,4 +79,40 @@ fn what_a_broken_link_had_in_line_holds_no_operation_up() {
     let ends: Vec<_> = operations.iter().map(|operation| operation.result().map(|end| end.is_ok())).collect();
     assert_eq!(ends, [Some(true); 60]);
     assert_eq!(engine.ops.len(), 0);
+}
+
+/// Takes what has come, and lets rank 0 go on, until no more comes.
+fn drain(engine: &mut Engine, mut stream: &UnixStream) -> Vec<u8> {
+    let mut taken = Vec::new();
+    let mut room = [0; 1 << 16];
+    loop {
+        while engine.turn() {}
+        match stream.read(&mut room) {
+            Ok(bytes) => taken.extend_from_slice(&room[..bytes]),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                return taken;
+            }
+        }
+    }
+}
+
+/// Rank 3 has nothing for as long as rank 1 has not taken all that is in flight, then rank 2.
+#[test]
+fn messages_leave_to_one_rank_after_the_other() {
+    const PART: usize = 1 << 18;
+    let (mut engine, theirs) = rank_0(4, Some("radix"));
+    begin(&mut engine, Collective::AllReduce, 4 * PART);
+    // The grant that each gets is what it would give.
+    for mut stream in &theirs {
+        let grant = drain(&mut engine, stream);
+        assert_eq!(grant.len(), HEADER_BYTES);
+        stream.write_all(&grant).unwrap();
+    }
+    while engine.turn() {}
+    for (stream, parts) in theirs.iter().zip([1, 2, 3]) {
+        assert_eq!(engine.stats.workers_tcp.sent as usize, parts * PART);
+        let taken = drain(&mut engine, stream).len();
+        assert!((PART..PART + PART / 8).contains(&taken), "{taken} of turn {parts}");
+    }
 }
