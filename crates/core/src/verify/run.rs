@@ -45,14 +45,7 @@ pub(super) fn joined(
             Op::Send { to, .. } => {
                 run.start_send(node, to);
                 if rules.in_order {
-                    // The rank mostly is that of the send before; to find it takes time.
-                    if !nodes.contains(&node) {
-                        nodes = graph.nodes_of(graph.rank(node));
-                    }
-                    (node + 1..nodes.end)
-                        .find(|later| graph.is_send(*later))
-                        .into_iter()
-                        .for_each(|next| run.release(next));
+                    run.release_next_send(node, &mut nodes);
                 }
             }
             _ => run.end(node),
@@ -163,6 +156,18 @@ impl<'a> Run<'a> {
     fn start_send(&mut self, node: Node, to: List) {
         self.set_waits(node, self.graph.lists.len(to));
         self.release_all(to);
+    }
+
+    /// Lets the send of the same rank start that comes after one. `nodes` are those of the rank that was asked for last,
+    /// which mostly is the same: to find them takes time.
+    fn release_next_send(&mut self, node: Node, nodes: &mut Range<Node>) {
+        let graph = self.graph;
+        if !nodes.contains(&node) {
+            *nodes = graph.nodes_of(graph.rank(node));
+        }
+        if let Some(next) = (node + 1..nodes.end).find(|later| graph.is_send(*later)) {
+            self.release(next);
+        }
     }
 
     /// Ends a node, and the sends of which it took the last message.
