@@ -53,8 +53,11 @@ pub enum Kind {
     Stable = 4,
     /// The payload is a [control message](crate::session::control).
     Control = 5,
-    /// The operation begins on this lane: its fingerprint, ahead of any message.
-    Open = 6,
+    /// Nobody else sends to the receiver now: the sender's [turns](crate::session::turns) may go on, to one in this lap
+    /// ([`Header::segment`]) of this number ([`Header::index`]).
+    Clear = 6,
+    /// All of the sender's messages are there, to those of such a turn.
+    Taken = 7,
 }
 
 /// How a payload is coded.
@@ -240,8 +243,8 @@ impl Header {
 
 impl Kind {
     fn from_code(code: u8) -> Option<Self> {
-        let all = [Kind::Data, Kind::Grant, Kind::Credit, Kind::Stable, Kind::Control, Kind::Open];
-        all.into_iter().find(|kind| *kind as u8 == code)
+        use Kind::{Clear, Control, Credit, Data, Grant, Stable, Taken};
+        [Data, Grant, Credit, Stable, Control, Clear, Taken].into_iter().find(|kind| *kind as u8 == code)
     }
 }
 

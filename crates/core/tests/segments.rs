@@ -9,8 +9,8 @@ use herringbone_core::{
     collective::Collective,
     group::Group,
     schedule::{Cut, Form, Origin, Place, Program, ProgramBuilder, Rank, Schedule, Source, Step},
-    session::turns::{Line, Turns},
-    verify::{VerifyError, verify},
+    session::turns::{Line, Turns, arrivals, numbered},
+    verify::{Verified, VerifyError, verify},
 };
 use std::collections::BTreeMap;
 
@@ -26,14 +26,23 @@ struct Execution {
     at_once: bool,
     /// Whether a rank's messages go in turns.
     in_turns: bool,
+    /// Whether turns have to be cleared.
+    cleared: bool,
 }
 
 impl Execution {
-    const CUT: Execution =
-        Execution { segments: 5, credit: 1, in_order: false, at_once: false, in_turns: false };
+    const CUT: Execution = Execution {
+        segments: 5,
+        credit: 1,
+        in_order: false,
+        at_once: false,
+        in_turns: false,
+        cleared: false,
+    };
     const SERIAL: Execution = Execution { segments: 1, in_order: true, at_once: true, ..Self::CUT };
     /// A lap: there is room for all of its segments.
     const TURNS: Execution = Execution { credit: usize::MAX, in_turns: true, ..Self::CUT };
+    const CLEARED: Execution = Execution { cleared: true, ..Self::TURNS };
 }
 
 /// One direction between two ranks: the steps that send on it and those that receive, and how many segments they have
@@ -86,13 +95,15 @@ impl Simulation {
     fn add(&mut self, rank: Rank, program: &Program) {
         let mut nodes: Vec<Node> = Vec::new();
         let mut turns = Turns::default();
+        let mut numbers = numbered(program).into_iter();
         for (at, step) in program.steps().iter().enumerate() {
             let mut node = node(program, step);
             node.conflicts = (0..at).filter(|earlier| nodes[*earlier].conflicts_with(&node)).collect();
             for to in &node.sends {
                 self.lanes.entry((rank, *to)).or_default().sends.push(at);
             }
-            node.turns = node.sends.iter().map(|to| turns.add(*to)).collect();
+            node.turns = numbers.by_ref().take(node.sends.len()).map(|(_, number)| number).collect();
+            node.sends.iter().zip(&node.turns).for_each(|(to, number)| turns.add(*to, *number));
             for from in &node.receives {
                 self.lanes.entry((*from, rank)).or_default().receives.push(at);
             }
@@ -158,7 +169,8 @@ impl Simulation {
         let Node { sends: to, turns, .. } = &self.ranks[rank][step];
         let whose = self.turns[rank].1.turn().number;
         let has_turn = |number: &u32| !self.execution.in_turns || *number == whose;
-        let may = to.iter().zip(turns).filter(|(to, number)| room(to) && has_turn(number));
+        let is_clear = |to: &Rank| !self.execution.cleared || self.clears(*to, rank as Rank, whose);
+        let may = to.iter().zip(turns).filter(|(to, number)| room(to) && has_turn(number) && is_clear(to));
         let ready: Vec<Rank> = may.map(|(to, _)| *to).collect();
         if ready.is_empty() || (self.execution.at_once && ready.len() < to.len()) {
             return false;
@@ -166,9 +178,21 @@ impl Simulation {
         for to in ready {
             self.lanes.get_mut(&(rank as Rank, to)).unwrap().sent += 1;
             let (turns, line) = &mut self.turns[rank];
-            line.left(turns, segments as u32, segments as u32);
+            line.pass(turns);
         }
         true
+    }
+
+    /// Whether a rank has all that others than `sender` send to it in earlier turns. What was sent is there.
+    fn clears(&self, rank: Rank, sender: Rank, number: u32) -> bool {
+        let others = (0..self.ranks.len()).filter(|other| *other != sender as usize);
+        others.into_iter().all(|other| {
+            let (_, line) = &self.turns[other];
+            let mut lanes = self.ranks[other].iter().flat_map(|node| node.sends.iter().zip(&node.turns));
+            lanes.all(|(to, turn)| {
+                *to != rank || *turn >= number || *turn < line.turn().number || line.is_over()
+            })
+        })
     }
 
     fn run(&mut self, rank: usize, step: usize) -> bool {
@@ -325,11 +349,17 @@ fn write(program: &mut ProgramBuilder, items: &[Item], slots: &[Place], random: 
     }
 }
 
+/// Whether a schedule's turns may be cleared.
+fn are_cleared(schedule: &Verified) -> bool {
+    arrivals(schedule, 0, usize::MAX).is_some()
+}
+
 #[test]
 fn what_is_proved_never_deadlocks() {
     let (mut proved, mut proved_serial, mut refused) = (0, 0, 0);
     let mut serial_only = [0, 0];
     let (mut lost_at_once, mut lost_in_turns, mut proved_in_order) = (0, 0, 0);
+    let (mut proved_cleared, mut lost_cleared) = (0, 0);
     for seed in 0..8000 {
         let schedule = noise(seed);
         let serial = [1, 2].map(|credit| Execution { credit, ..Execution::SERIAL });
@@ -339,12 +369,17 @@ fn what_is_proved_never_deadlocks() {
         let at_once = Execution { at_once: true, ..Execution::CUT };
         let at_once = Simulation::completes(&schedule, at_once);
         let in_turns = Simulation::completes(&schedule, Execution::TURNS);
+        let cleared = Simulation::completes(&schedule, Execution::CLEARED);
         match verify(schedule, Collective::AllReduce, &Group::of_size(1)) {
             Ok(schedule) => {
                 assert_eq!(cut, [true; 2], "seed {seed} deadlocks\n{}", schedule.schedule());
                 assert_eq!(schedule.serial(), serial[0], "seed {seed}\n{}", schedule.schedule());
                 assert!(in_turns || !schedule.sends_in_order(), "seed {seed}\n{}", schedule.schedule());
                 proved_in_order += usize::from(schedule.sends_in_order());
+                let clears = schedule.sends_in_order() && are_cleared(&schedule);
+                assert!(cleared || !clears, "seed {seed}\n{}", schedule.schedule());
+                proved_cleared += usize::from(clears);
+                lost_cleared += usize::from(in_turns && !cleared);
                 proved += 1;
                 lost_in_turns += usize::from(!in_turns);
                 proved_serial += usize::from(serial[0]);
@@ -366,6 +401,8 @@ fn what_is_proved_never_deadlocks() {
     );
     assert!(proved_serial > 2000 && proved > proved_serial + 1000 && refused > 2000);
     println!("proved to send in order: {proved_in_order}; not to complete in turns: {lost_in_turns}");
+    println!("turns may be cleared: {proved_cleared}; deadlocked by it: {lost_cleared}");
+    assert!(proved_cleared > 100 && lost_cleared > 0);
     assert!(serial_only.iter().all(|schedules| *schedules > 500) && lost_at_once > 0 && lost_in_turns > 0);
 }
 
@@ -426,7 +463,7 @@ fn the_librarys_sends_may_go_to_all_at_once_or_in_turns() {
         "hierarchical(radix,reduction_server)",
     ];
     let others = others.map(String::from);
-    let mut tried = 0;
+    let (mut tried, mut cleared) = (0, 0);
     for workers in 2..=12 {
         let hosts: Vec<u32> = (0..workers).map(|rank| rank / 2).collect();
         let layout = Layout { reducers: 2, hosts: &hosts };
@@ -436,13 +473,16 @@ fn the_librarys_sends_may_go_to_all_at_once_or_in_turns() {
                 let schedule = algorithm.schedule(collective, &Group::of_size(workers), &layout);
                 let Ok(schedule) = schedule else { continue };
                 let at_once = [1, 2].map(|credit| Execution { credit, at_once: true, ..Execution::CUT });
-                for execution in at_once.into_iter().chain([Execution::TURNS]) {
-                    let completes = Simulation::completes(&schedule, execution);
+                let verified = verify(schedule, collective, &Group::of_size(workers)).unwrap();
+                let clears = are_cleared(&verified).then_some(Execution::CLEARED);
+                for execution in at_once.into_iter().chain([Execution::TURNS]).chain(clears) {
+                    let completes = Simulation::completes(verified.schedule(), execution);
                     assert!(completes, "{name} {collective} {workers} {execution:?}");
                 }
-                tried += 1;
+                (tried, cleared) = (tried + 1, cleared + usize::from(clears.is_some()));
             }
         }
     }
-    assert!(tried > 200, "{tried}");
+    println!("{tried} schedules, {cleared} of them with turns that are cleared");
+    assert!(tried > 200 && cleared > 50, "{tried}, {cleared}");
 }

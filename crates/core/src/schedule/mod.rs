@@ -185,6 +185,20 @@ impl Program {
         &self.sources[run.start as usize..(run.start + run.len) as usize]
     }
 
+    /// The lanes that a step takes a message from.
+    pub fn received(&self, step: &Step) -> impl Iterator<Item = Rank> + use<'_> {
+        let (lane, sources) = match *step {
+            Step::Recv { lane, .. } => (Some(lane), &[][..]),
+            Step::Fold { from, .. } => (None, self.sources(from)),
+            Step::Send { .. } | Step::Copy { .. } => (None, &[][..]),
+        };
+        let folded = sources.iter().filter_map(|source| match source.from {
+            Origin::Head { lane, .. } => Some(lane),
+            Origin::At(_) => None,
+        });
+        lane.into_iter().chain(folded)
+    }
+
     /// The form of a place of this program; `None` for a slot that it does not have.
     pub fn form(&self, place: Place) -> Option<Form> {
         match place {

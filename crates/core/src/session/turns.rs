@@ -1,25 +1,38 @@
-//! The order in which a rank's messages leave over links: to one receiver after the other.
+//! The order in which a rank's messages leave over links: to one receiver after the other, from one sender after the other.
 //!
 //! Where every rank sends to several at once, several send to each: their packets meet before its link and stand in line
 //! there, and what one of them has lost to another its partners wait for. So a rank's sends are put into **turns**, runs
 //! of messages to one receiver, in the order of its program. A turn covers a **lap**, as many segments as are in flight:
-//! a message waits until all those of earlier turns and laps have left. In algorithms in which all ranks do the same at the
-//! same time, as of halving and doubling, each link then has one sender at a time, and ranks fall into step by what they
-//! wait for.
+//! a message waits until all those of earlier turns and laps have left.
+//!
+//! Ranks that are a little early would still meet those that are a little late, and a line before a link, once there, stays
+//! as long as the link is busy. So where in each turn every rank has one sender at most ([`arrivals`]), a turn begins when
+//! its receiver has **cleared** it, as all of earlier turns is there, and when all of its sender's turn before is **taken**:
+//! two messages never share a link.
 //!
 //! Why that cannot deadlock: turns keep the order of the program's sends, and of every schedule that runs in turns it is
-//! proved that it completes in that order ([`Verified::sends_in_order`](crate::verify::Verified::sends_in_order)). So its steps
-//! can be numbered such that each waits for lower ones only, and so do a lap's segments of each step. And no message of a
-//! lap waits for a later one: a segment begins when the one a lap before is over, of which every rank tells the others at a
-//! lap's end at the latest.
+//! proved that it completes in that order ([`Verified::sends_in_order`]). So its steps can be numbered such that each waits
+//! for lower ones only, and so do a lap's segments of each step. And no message of a lap waits for a later one: a segment
+//! begins when the one a lap before is over, of which every rank tells the others at a lap's end at the latest. As to what
+//! waiting to be cleared: of all ranks that have not ended, look at those in the earliest turn. What they wait to be taken or
+//! to be there was sent in turns before, by all ranks in full, and is received whatever else waits. So they wait for data
+//! only, and none for what is sent in a later turn: they are among themselves, and would wait for each other without any
+//! clearing, too, against what was proved.
 
-use crate::group::Rank;
-use alloc::vec::Vec;
+use crate::{
+    group::Rank,
+    schedule::{Program, Step},
+    verify::Verified,
+};
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    vec::Vec,
+};
 
-/// The turns of one rank's program.
+/// The turns in which one rank sends, or in which it receives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
-    /// Per turn: to whom, and how many messages a segment has in it.
+    /// Per number: with whom, and how many messages a segment has in it.
     runs: Vec<(Rank, u32)>,
 }
 
@@ -36,73 +49,261 @@ pub struct Turn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Line {
     turn: Turn,
+    /// How many of its messages are left; none when all laps are over.
     left: u32,
+    segments: u32,
+    lap: u32,
+}
+
+/// To whom the messages of a program go and in which turn, in the order of the program. A turn ends where the receiver
+/// changes, or where something is received before the next message.
+pub fn numbered(program: &Program) -> Vec<(Rank, u32)> {
+    let mut messages: Vec<(Rank, u32)> = Vec::new();
+    let mut received = false;
+    for step in program.steps() {
+        received |= program.received(step).next().is_some();
+        let Step::Send { to, .. } = *step else { continue };
+        for &rank in program.lanes(to) {
+            let number = messages.last().map_or(0, |&(last, number)| {
+                let goes_on = last == rank && !received;
+                number + u32::from(!goes_on)
+            });
+            received = false;
+            messages.push((rank, number));
+        }
+    }
+    messages
+}
+
+/// The messages of all lanes by their turns: from whom to whom, the receiver first.
+type Lanes = BTreeMap<(Rank, Rank), VecDeque<u32>>;
+
+/// The turns in which rank `me` receives, if all ranks can clear them: in each turn every rank receives from one other at
+/// most, and a rank that has received what was sent in one sends nothing of an earlier one. And if that is worth it: there
+/// are ranks that change to another one, but none does so more often in a lap than `most_changes`.
+pub fn arrivals(verified: &Verified, me: Rank, most_changes: usize) -> Option<Turns> {
+    let schedule = verified.schedule();
+    let (mut lanes, mut changes) = (Lanes::new(), 0);
+    for rank in 0..schedule.ranks() {
+        let mut turns = Turns::default();
+        for (to, number) in numbered(&schedule.program(rank)) {
+            lanes.entry((to, rank)).or_default().push_back(number);
+            turns.add(to, number);
+        }
+        changes = changes.max(turns.changes());
+        if changes > most_changes {
+            return None;
+        }
+    }
+    let mut mine = Turns::default();
+    for ((_, from), numbers) in lanes.range((me, 0)..=(me, Rank::MAX)) {
+        numbers.iter().for_each(|number| mine.add(*from, *number));
+    }
+    let mut ranks = 0..schedule.ranks();
+    let clears = changes > 0 && has_one_sender_each(&lanes);
+    (clears && ranks.all(|rank| keeps_order(rank, &schedule.program(rank), &mut lanes))).then_some(mine)
+}
+
+/// Whether every rank receives from one other at most in each turn.
+fn has_one_sender_each(lanes: &Lanes) -> bool {
+    let mut senders = BTreeMap::new();
+    lanes.iter().all(|((to, from), numbers)| {
+        numbers.iter().all(|number| *senders.entry((*to, *number)).or_insert(*from) == *from)
+    })
+}
+
+/// Whether a rank that has received what was sent in a turn sends nothing of an earlier one. Takes what it receives off
+/// `lanes`.
+fn keeps_order(rank: Rank, program: &Program, lanes: &mut Lanes) -> bool {
+    let mut sent = numbered(program).into_iter();
+    let mut latest = None;
+    for step in program.steps() {
+        for from in program.received(step) {
+            latest = latest.max(lanes.get_mut(&(rank, from)).and_then(VecDeque::pop_front));
+        }
+        if let Step::Send { to, .. } = *step
+            && sent.by_ref().take(program.lanes(to).len()).any(|(_, number)| latest > Some(number))
+        {
+            return false;
+        }
+    }
+    true
 }
 
 impl Turns {
-    /// The program's next message goes to `to`. Returns the number of its turn.
-    pub fn add(&mut self, to: Rank) -> u32 {
-        match self.runs.last_mut() {
-            Some((last, messages)) if *last == to => *messages += 1,
-            _ => self.runs.push((to, 1)),
+    /// One more message per segment, with `rank`, in turn `number`.
+    pub fn add(&mut self, rank: Rank, number: u32) {
+        let number = number as usize;
+        if self.runs.len() <= number {
+            self.runs.resize(number + 1, (rank, 0));
         }
-        self.runs.len() as u32 - 1
+        let run = &mut self.runs[number];
+        *run = (rank, run.1 + 1);
+    }
+
+    /// Without the messages exchanged with ranks that `which` holds for.
+    pub fn without(mut self, which: impl Fn(Rank) -> bool) -> Self {
+        self.runs.iter_mut().filter(|run| which(run.0)).for_each(|run| run.1 = 0);
+        self
+    }
+
+    /// How often the other one changes in a lap, and from its end to the next one's beginning.
+    pub fn changes(&self) -> usize {
+        let ranks: Vec<Rank> = self.runs.iter().filter(|run| run.1 > 0).map(|run| run.0).collect();
+        let next = ranks.iter().cycle().skip(1);
+        ranks.iter().zip(next).filter(|(rank, next)| rank != next).count()
     }
 }
 
 impl Line {
     /// The first turn of an operation of so many segments, of which `lap` are in flight.
     pub fn new(turns: &Turns, segments: u32, lap: u32) -> Self {
-        let mut line = Self::default();
-        line.left = line.messages(turns, segments, lap);
+        let mut line = Self { turn: Turn::default(), left: 0, segments, lap };
+        line.left = line.messages(turns);
+        line.skip_empty(turns);
         line
     }
 
-    /// Whose turn it is.
+    /// Which turn it is.
     pub fn turn(self) -> Turn {
         self.turn
     }
 
-    /// One of this turn's messages has left: after the last it is the next one's turn.
-    pub fn left(&mut self, turns: &Turns, segments: u32, lap: u32) {
-        self.left = self.left.saturating_sub(1);
-        if self.left > 0 {
-            return;
-        }
-        self.turn.number += 1;
-        if self.turn.number as usize >= turns.runs.len() {
-            self.turn = Turn { lap: self.turn.lap + 1, number: 0 };
-        }
-        self.left = self.messages(turns, segments, lap);
+    /// Whether all laps are over.
+    pub fn is_over(self) -> bool {
+        self.left == 0
     }
 
-    /// How many messages the turn has in all; none after the last lap.
-    fn messages(self, turns: &Turns, segments: u32, lap: u32) -> u32 {
-        let begun = self.turn.lap.saturating_mul(lap);
-        let in_lap = segments.saturating_sub(begun).min(lap);
-        turns.runs.get(self.turn.number as usize).map_or(0, |(_, messages)| messages * in_lap)
+    /// With whom it is; nobody when all laps are over.
+    pub fn with(self, turns: &Turns) -> Option<Rank> {
+        turns.runs.get(self.turn.number as usize).filter(|_| self.left > 0).map(|run| run.0)
+    }
+
+    /// The last turn with the same rank before any with another.
+    pub fn last_with_same(mut self, turns: &Turns) -> Turn {
+        let (with, mut last) = (self.with(turns), self.turn);
+        while self.left > 0 && self.with(turns) == with {
+            last = self.turn;
+            self.next(turns);
+        }
+        last
+    }
+
+    /// One of this turn's messages is dealt with: after the last it is the next one's turn. Returns the turn that has ended.
+    pub fn pass(&mut self, turns: &Turns) -> Option<Turn> {
+        let turn = self.turn;
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 {
+            return None;
+        }
+        self.next(turns);
+        Some(turn)
+    }
+
+    fn next(&mut self, turns: &Turns) {
+        self.turn.number += 1;
+        self.left = self.messages(turns);
+        self.skip_empty(turns);
+    }
+
+    fn skip_empty(&mut self, turns: &Turns) {
+        while self.left == 0 && self.in_lap() > 0 && !turns.runs.is_empty() {
+            if self.turn.number as usize >= turns.runs.len() {
+                self.turn = Turn { lap: self.turn.lap + 1, number: 0 };
+            } else {
+                self.turn.number += 1;
+            }
+            self.left = self.messages(turns);
+        }
+    }
+
+    /// How many segments the lap has; none after the last.
+    fn in_lap(self) -> u32 {
+        self.segments.saturating_sub(self.turn.lap.saturating_mul(self.lap)).min(self.lap)
+    }
+
+    /// How many messages the turn has in all.
+    fn messages(self, turns: &Turns) -> u32 {
+        turns.runs.get(self.turn.number as usize).map_or(0, |(_, messages)| messages * self.in_lap())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        algorithm::{Algorithm, Layout},
+        collective::Collective,
+        group::Group,
+        verify::verify,
+    };
+
+    fn turns(of: &[(Rank, u32)]) -> Turns {
+        let mut turns = Turns::default();
+        of.iter().for_each(|(rank, number)| turns.add(*rank, *number));
+        turns
+    }
 
     #[test]
     fn turns_follow_each_other_lap_by_lap() {
-        let mut turns = Turns::default();
-        let numbers = [7, 7, 3, 7].map(|to| turns.add(to));
-        assert_eq!(numbers, [0, 0, 1, 2]);
+        // None has the number 1.
+        let turns = turns(&[(7, 0), (7, 0), (3, 2), (7, 3)]);
         // Five segments, of which three are in flight: a whole lap, and two segments more.
         let mut line = Line::new(&turns, 5, 3);
         for (lap, segments) in [(0, 3), (1, 2)] {
-            for (number, messages) in [(0, 2), (1, 1), (2, 1)] {
-                for _ in 0..messages * segments {
-                    assert_eq!(line.turn(), Turn { lap, number });
-                    line.left(&turns, 5, 3);
+            for (number, with, messages) in [(0, 7, 2), (2, 3, 1), (3, 7, 1)] {
+                let turn = Turn { lap, number };
+                for left in (0..messages * segments).rev() {
+                    assert_eq!((line.turn(), line.with(&turns)), (turn, Some(with)));
+                    assert_eq!(line.pass(&turns), (left == 0).then_some(turn));
                 }
             }
         }
-        assert_eq!(line.turn(), Turn { lap: 2, number: 0 });
+        assert_eq!(line.with(&turns), None);
+        assert_eq!(Line::new(&Turns::default(), 5, 3).with(&turns), None);
+    }
+
+    #[test]
+    fn a_rank_that_comes_again_is_cleared_for_all_of_its_turns_in_a_row() {
+        let turns = turns(&[(7, 0), (3, 1), (3, 2), (7, 4)]);
+        let mut line = Line::new(&turns, 4, 2);
+        let turn = |lap, number| Turn { lap, number };
+        let mut cleared = Vec::new();
+        while line.with(&turns).is_some() {
+            cleared.push((line.turn(), line.last_with_same(&turns)));
+            line.pass(&turns);
+            line.pass(&turns);
+        }
+        let ends = [(0, 0), (1, 2), (2, 2), (4, 0)];
+        let expected = (0..2).flat_map(|lap| ends.map(|(from, to)| (turn(lap, from), turn(lap, to))));
+        let mut expected: Vec<_> = expected.collect();
+        // From a lap's end it goes on into the next.
+        expected[3].1 = turn(1, 0);
+        expected[7].1 = turn(1, 4);
+        assert_eq!(cleared, expected);
+        assert_eq!(turns.changes(), 2);
+    }
+
+    /// The turns in which rank 0 receives.
+    fn arriving(algorithm: &str, workers: u32, most_changes: usize) -> Option<Turns> {
+        let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(workers));
+        let layout = Layout { reducers: 0, hosts: &[] };
+        let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
+        arrivals(&verify(schedule, Collective::AllReduce, &group).unwrap(), 0, most_changes)
+    }
+
+    #[test]
+    fn halving_and_doubling_changes_partners_once_for_each_of_its_levels() {
+        // Two chunks of one partner, one of the next and its half of the result, then back.
+        let halves = turns(&[(1, 0), (1, 0), (2, 1), (2, 2), (1, 3), (1, 3)]);
+        assert_eq!(arriving("radix(2,2)", 4, 2), Some(halves));
+        assert_eq!(arriving("radix(2,2)", 4, 1), None);
+        assert!(arriving("radix(2,2,2)", 8, 4).is_some());
+        assert_eq!(arriving("radix", 3, 4), Some(turns(&[(2, 0), (1, 1), (2, 2), (1, 3)])));
+    }
+
+    #[test]
+    fn turns_in_which_a_rank_has_two_senders_are_not_cleared() {
+        assert_eq!(arriving("star", 4, 100), None);
     }
 }

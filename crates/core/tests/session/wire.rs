@@ -4,7 +4,8 @@ use herringbone_core::wire::{
 };
 use proptest::{prelude::*, sample::select};
 
-const KINDS: [Kind; 6] = [Kind::Data, Kind::Grant, Kind::Credit, Kind::Stable, Kind::Control, Kind::Open];
+const KINDS: [Kind; 7] =
+    [Kind::Data, Kind::Grant, Kind::Credit, Kind::Stable, Kind::Control, Kind::Clear, Kind::Taken];
 
 fn any_header() -> impl Strategy<Value = Header> {
     let small = (select(&KINDS[..]), any::<(bool, bool, u8, u16, u16)>());
@@ -51,7 +52,7 @@ fn a_header_has_these_bytes() {
         length: 0x2423_2221,
         hash: 0x302f_2e2d_2c2b_2a29,
         payload_crc: 0x3433_3231,
-        ..Header::new(Kind::Open, 0x0c0b_0a09, 0x100f_0e0d, 0x1817_1615_1413_1211)
+        ..Header::new(Kind::Clear, 0x0c0b_0a09, 0x100f_0e0d, 0x1817_1615_1413_1211)
     };
     let expected = "4872620106030007090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20\
                     2122232400000000292a2b2c2d2e2f30313233340000000000000000";
@@ -123,7 +124,7 @@ fn what_this_version_does_not_know_is_refused() {
     assert_eq!(with(0, b'h'), Err(WireError::Magic { found: *b"hrb" }));
     assert_eq!(with(3, 2), Err(WireError::Version { found: 2 }));
     assert_eq!(with(4, 0), Err(WireError::Kind { found: 0 }));
-    assert_eq!(with(4, 7), Err(WireError::Kind { found: 7 }));
+    assert_eq!(with(4, 8), Err(WireError::Kind { found: 8 }));
     assert_eq!(with(5, 8), Err(WireError::Features { flags: 8, codec: 0 }));
     assert_eq!(with(5, 4), Err(WireError::Features { flags: 4, codec: 0 }), "coded, with no codec");
     assert_eq!(with(6, 1), Err(WireError::Features { flags: 0, codec: 1 }));

@@ -128,8 +128,7 @@ impl Engine {
                 }
                 return Ok(());
             }
-            Kind::Data | Kind::Grant | Kind::Stable => {}
-            Kind::Open => return Err(Broken::Protocol("a frame that is not used")),
+            Kind::Data | Kind::Grant | Kind::Stable | Kind::Clear | Kind::Taken => {}
         }
         match self.judge(header) {
             Verdict::Deliver(key) => self.deliver(index, key, header, content),
@@ -221,10 +220,13 @@ impl Engine {
                 }
             })?;
             self.stats.received(&self.endpoints[index as usize], length);
-        } else {
-            let mut io =
-                Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
-            operation.told(index, header, &mut io)?;
+        }
+        let is_shared = self.endpoints[index as usize].is_shared();
+        let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
+        match header.kind {
+            Kind::Data if is_shared => {}
+            Kind::Data => operation.has_come(&mut io),
+            _ => operation.told(index, header, &mut io)?,
         }
         self.endpoints[index as usize].emptied(header.eager);
         self.run(key);

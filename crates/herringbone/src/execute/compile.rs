@@ -7,6 +7,7 @@ use super::{
 use crate::core::{
     collective::Collective,
     schedule::{Chunk, Form, GRAIN, Origin, Place, Program, Step},
+    session::turns::numbered,
 };
 
 /// What of earlier steps a later step on the same place must wait for.
@@ -29,6 +30,8 @@ pub(super) struct Compiler {
     edges: Vec<(u32, u32)>,
     /// The sends that may be read in the user's buffer.
     direct: Vec<u32>,
+    /// The turns of the messages that are yet to be compiled.
+    numbers: std::vec::IntoIter<(u32, u32)>,
 }
 
 impl Compiler {
@@ -46,6 +49,7 @@ impl Compiler {
             rewritten: direct::rewritten_after_send(program),
             edges: Vec::new(),
             direct,
+            numbers: numbered(program).into_iter(),
         }
     }
 
@@ -106,7 +110,11 @@ impl Compiler {
             let peer = self.peer(*rank);
             let answers = self.answered(from, peer);
             let state = &mut self.out.peers[peer as usize];
-            let turn = self.out.turns.as_mut().filter(|_| !state.shared).map(|turns| turns.add(*rank));
+            let number = self.numbers.next().map(|(_, number)| number);
+            let turn = number.filter(|_| self.out.turns.is_some() && !state.shared);
+            if let (Some(turns), Some(number)) = (&mut self.out.turns, turn) {
+                turns.add(*rank, number);
+            }
             self.out.lanes.push(Outbound { peer, index: state.sends, answers, turn });
             state.sends += 1;
         }
@@ -161,7 +169,7 @@ impl Compiler {
     }
 
     fn peer(&self, rank: u32) -> u32 {
-        self.out.peers.binary_search_by_key(&rank, |peer| peer.rank).expect("a partner") as u32
+        self.out.peer(rank).expect("a partner") as u32
     }
 
     fn state(&mut self, place: Place) -> &mut PlaceState {

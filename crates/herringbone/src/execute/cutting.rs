@@ -39,6 +39,13 @@ const SERVED: Cutting =
 /// and a switch port that overflows loses it.
 const CROWDED: Cutting = Cutting { in_flight: 960 << 10, ..SERVED };
 
+/// How often ranks may change to another one in a lap for turns to be cleared: each change takes a message's way from host to
+/// host, through what stands in line to leave the host.
+pub(super) const MOST_CHANGES: usize = 4;
+
+/// How many bytes a lap has at the least for that: fewer are handed to the kernel at once.
+pub(super) const LEAST_CLEARED: usize = 512 << 10;
+
 /// The smallest and the largest messages that a user's wish for a segment can lead to.
 const LEAST_MESSAGE: usize = 4 << 10;
 const MOST_MESSAGE: usize = 1 << 20;
@@ -112,7 +119,7 @@ impl Room {
 pub(crate) fn constants() -> String {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
     format!(
-        "{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} in turns"
+        "{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} {MOST_CHANGES} {LEAST_CLEARED}"
     )
 }
 

@@ -4,13 +4,18 @@ use super::{
     operation::{Io, Operation},
     prepare::Prepared,
 };
+use crate::core::{
+    session::turns::Turn,
+    wire::{Header, Kind},
+};
 
 impl Operation {
     /// Sends what has come to its turn. Returns whether anything has.
     pub(super) fn release(&mut self, prepared: &Prepared, io: &mut Io<'_>) -> bool {
         let mut any = false;
-        while let Some(held) =
-            self.room.held.first().copied().filter(|held| held.turn == self.room.line.turn())
+        while !self.awaits_word(io)
+            && let Some(held) =
+                self.room.held.first().copied().filter(|held| held.turn == self.room.line.turn())
         {
             self.room.held.pop_first();
             self.send_later(prepared, held.segment, held.instr, held.lane, io);
@@ -41,8 +46,53 @@ impl Operation {
 
     /// A message of this turn has left, or need not.
     pub(super) fn has_left(&mut self) {
-        if let Some(turns) = &self.prepared.turns {
-            self.room.line.left(turns, self.prepared.segments, self.prepared.depth());
+        let Some(turns) = &self.prepared.turns else { return };
+        let to = self.room.line.with(turns);
+        if let Some(ended) = self.room.line.pass(turns) {
+            let peer = to.and_then(|rank| self.prepared.peer(rank));
+            self.room.before = peer.map(|peer| (peer, ended));
         }
+    }
+
+    /// Whether this rank waits for word of another one before it sends on.
+    pub(super) fn awaits_word(&self, io: &Io<'_>) -> bool {
+        let is_away = |peer: usize| io.endpoints[self.room.flows[peer].endpoint as usize].is_away();
+        self.awaited().is_some_and(|peer| !is_away(peer))
+    }
+
+    /// The peer whose word this rank waits for: that it has taken the turn before, or that it clears this one.
+    pub(super) fn awaited(&self) -> Option<usize> {
+        self.prepared.arrivals.as_ref()?;
+        let to = self.prepared.peer(self.room.line.with(self.prepared.turns.as_ref()?)?)?;
+        let flow = |peer: usize| &self.room.flows[peer];
+        let not_taken =
+            self.room.before.filter(|(peer, ended)| *peer != to && flow(*peer).taken < Some(*ended));
+        let not_cleared = flow(to).cleared < Some(self.room.line.turn());
+        not_taken.map(|(peer, _)| peer).or(not_cleared.then_some(to))
+    }
+
+    /// Lets the rank send from which messages are to come next.
+    pub(super) fn clear(&self, io: &mut Io<'_>) {
+        let Some(arrivals) = &self.prepared.arrivals else { return };
+        if let Some(from) = self.room.arrivals.with(arrivals) {
+            self.tell_of(Kind::Clear, from, self.room.arrivals.last_with_same(arrivals), io);
+        }
+    }
+
+    /// A message has come over a link: if it was the last before another rank's, tells both ranks.
+    pub(crate) fn has_come(&mut self, io: &mut Io<'_>) {
+        let Some(arrivals) = &self.prepared.arrivals else { return };
+        let from = self.room.arrivals.with(arrivals);
+        let (Some(ended), Some(rank)) = (self.room.arrivals.pass(arrivals), from) else { return };
+        if self.room.arrivals.with(arrivals) != from {
+            self.clear(io);
+            self.tell_of(Kind::Taken, rank, ended, io);
+        }
+    }
+
+    fn tell_of(&self, kind: Kind, rank: u32, turn: Turn, io: &mut Io<'_>) {
+        let Some(peer) = self.prepared.peer(rank) else { return };
+        let header = Header { index: turn.number as u16, ..self.header(kind, turn.lap) };
+        io.endpoints[self.room.flows[peer].endpoint as usize].notice(header);
     }
 }

@@ -8,6 +8,7 @@ use super::{
 impl Operation {
     /// The endpoints that have not sent, granted or confirmed what this operation needs of them.
     pub(crate) fn missing(&self) -> Vec<u32> {
+        let awaited = self.awaited();
         let waiting = |at: usize, flow: &Flow| {
             let unheard = (self.finished..self.begun.max(self.finished + 1).min(self.prepared.segments)).any(
                 |segment| {
@@ -25,7 +26,7 @@ impl Operation {
                 .blocked
                 .iter()
                 .any(|(_, _, lane)| self.prepared.lanes[*lane as usize].peer as usize == at);
-            unheard || unsent || !flow.stable
+            unheard || unsent || awaited == Some(at) || !flow.stable
         };
         let flows = self.room.flows.iter().enumerate();
         flows.filter(|(at, flow)| waiting(*at, flow)).map(|(_, flow)| flow.endpoint).collect()

@@ -207,6 +207,7 @@ impl Operation {
     pub(crate) fn start(&mut self, roster: &[u32], io: &mut Io<'_>) {
         self.furnish(roster);
         self.invite(io);
+        self.clear(io);
         (0..self.prepared.depth()).for_each(|segment| self.arm(segment));
         self.begin_segments(io);
     }
@@ -230,12 +231,16 @@ impl Operation {
         if let Some(turns) = &prepared.turns {
             self.room.line = Line::new(turns, prepared.segments, prepared.depth());
         }
+        if let Some(arrivals) = &prepared.arrivals {
+            self.room.arrivals = Line::new(arrivals, prepared.segments, prepared.depth());
+        }
         for peer in &prepared.peers {
             let endpoint = roster[peer.rank as usize];
             let reducer = peer.rank >= prepared.workers;
             let open = reducer || !self.is_worker || (peer.shared && !prepared.eager);
             let window = Window::new(self.ahead, open);
-            self.room.flows.push(Flow { endpoint, window, stable: !(reducer && self.is_worker) });
+            let stable = !(reducer && self.is_worker);
+            self.room.flows.push(Flow { endpoint, window, cleared: None, taken: None, stable });
         }
     }
 
@@ -407,6 +412,7 @@ impl Operation {
                 granted.map_err(|_| Broken::Protocol("a grant for what was not sent"))?;
             }
             FrameKind::Stable if !flow.stable => flow.stable = true,
+            FrameKind::Clear | FrameKind::Taken if self.prepared.arrivals.is_some() => flow.hear(header),
             _ => return Err(Broken::Protocol("word of an operation that makes no sense")),
         }
         self.tell_stable(io);

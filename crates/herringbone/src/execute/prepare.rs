@@ -9,8 +9,8 @@ use super::{
 use crate::core::{
     collective::Collective,
     element::{DType, ReduceOp},
-    schedule::{Chunk, Form, Origin, Program, Step},
-    session::turns::Turns,
+    schedule::{Chunk, Form, Program, Step},
+    session::turns::{self, Turns},
     verify::Verified,
 };
 use std::{collections::BTreeSet, ops::Range};
@@ -170,6 +170,8 @@ pub(crate) struct Prepared {
     pub(crate) eager: bool,
     /// The order in which messages leave over links, if there is one.
     pub(crate) turns: Option<Turns>,
+    /// The order in which messages arrive over links, where ranks clear each other's turns.
+    pub(crate) arrivals: Option<Turns>,
     /// Per chunk: its elements in the input and in the output, empty where the buffer does not have it.
     pub(super) input: Vec<Range<usize>>,
     pub(super) output: Vec<Range<usize>>,
@@ -187,6 +189,11 @@ impl Prepared {
     /// read has fewer than one whose buffer they can reach.
     pub(crate) fn ahead(&self, is_mapped: bool) -> u32 {
         if self.is_in_memory() && !is_mapped { self.lead } else { self.depth() }
+    }
+
+    /// The position of a rank among [`Self::peers`], if it is one.
+    pub(super) fn peer(&self, rank: u32) -> Option<usize> {
+        self.peers.binary_search_by_key(&rank, |peer| peer.rank).ok()
     }
 
     /// Whether all messages are read where they lie.
@@ -230,16 +237,9 @@ impl Prepared {
 pub(crate) fn partners(program: &Program) -> Vec<u32> {
     let mut ranks = Vec::new();
     for step in program.steps() {
-        match *step {
-            Step::Send { to, .. } => ranks.extend(program.lanes(to)),
-            Step::Recv { lane, .. } => ranks.push(lane),
-            Step::Fold { from, .. } => {
-                ranks.extend(program.sources(from).iter().filter_map(|source| match source.from {
-                    Origin::Head { lane, .. } => Some(lane),
-                    Origin::At(_) => None,
-                }))
-            }
-            Step::Copy { .. } => {}
+        ranks.extend(program.received(step));
+        if let Step::Send { to, .. } = *step {
+            ranks.extend(program.lanes(to));
         }
     }
     ranks.sort_unstable();
@@ -280,6 +280,9 @@ pub(crate) fn prepare(
     let eager = segments == 1 && message_bytes <= cutting::eager_bytes(medium);
     let in_turns =
         medium == Medium::Links && !eager && all_send_alike(call.collective) && verified.sends_in_order();
+    let lap_bytes = message_bytes * cut.chunks() as usize * depth.min(segments) as usize;
+    let cleared = in_turns && lap_bytes >= cutting::LEAST_CLEARED;
+    let arrivals = cleared.then(|| turns::arrivals(verified, me, cutting::MOST_CHANGES)).flatten();
     let prepared = Prepared {
         call,
         workers: schedule.workers(),
@@ -296,6 +299,7 @@ pub(crate) fn prepare(
         stage_bytes: 0,
         eager,
         turns: in_turns.then(Turns::default),
+        arrivals: arrivals.map(|turns| turns.without(&shared)),
         input,
         output,
         per_segment,
@@ -344,8 +348,8 @@ mod tests {
     #[test]
     fn messages_take_turns_where_all_send_alike_over_links() {
         let all_reduce = |algorithm, count, shared| turns(algorithm, Collective::AllReduce, count, shared);
-        // Two chunks to one partner, one to the other; then back.
-        let halves = [0, 0, 1, 1, 2, 2].map(Some);
+        // Two chunks to one partner, one to the other; then their results back.
+        let halves = [0, 0, 1, 2, 3, 3].map(Some);
         assert_eq!(all_reduce("radix(2,2)", 1 << 20, false), halves);
         assert_eq!(all_reduce("radix", 1 << 20, false), [0, 1, 2, 3, 4, 5].map(Some));
         assert_eq!(all_reduce("radix(2,2)", 1 << 20, true), [None; 6]);

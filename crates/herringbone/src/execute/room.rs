@@ -1,9 +1,12 @@
 //! What a running operation counts, in memory that goes from one operation to the next.
 
 use super::operation::Arrived;
-use crate::core::session::{
-    lane::Window,
-    turns::{Line, Turn},
+use crate::core::{
+    session::{
+        lane::Window,
+        turns::{Line, Turn},
+    },
+    wire::{Header, Kind},
 };
 use std::collections::{BTreeSet, VecDeque};
 
@@ -13,8 +16,19 @@ pub(super) struct Flow {
     pub(super) endpoint: u32,
     /// What it has granted.
     pub(super) window: Window,
+    /// Up to which turn I may send to it, and up to which of mine all is there.
+    pub(super) cleared: Option<Turn>,
+    pub(super) taken: Option<Turn>,
     /// Whether it, a reducer, has said that all workers hold the result; true of others.
     pub(super) stable: bool,
+}
+
+impl Flow {
+    /// Word of a turn.
+    pub(super) fn hear(&mut self, header: &Header) {
+        let turn = Some(Turn { lap: header.segment, number: header.index.into() });
+        if header.kind == Kind::Clear { self.cleared = turn } else { self.taken = turn }
+    }
 }
 
 /// A send under way.
@@ -49,8 +63,11 @@ pub(crate) struct Room {
     pub(super) left: Vec<u32>,
     pub(super) ready: VecDeque<(u32, u32)>,
     pub(super) blocked: Vec<(u32, u32, u32)>,
-    /// Whose turn it is, and what waits for later ones.
+    /// The turn in which I send, the last one that I sent in and to which peer, the turn in which I receive, and what
+    /// waits for later turns.
     pub(super) line: Line,
+    pub(super) before: Option<(usize, Turn)>,
+    pub(super) arrivals: Line,
     pub(super) held: BTreeSet<Held>,
 }
 
@@ -64,6 +81,7 @@ impl Room {
         self.left.clear();
         self.ready.clear();
         self.blocked.clear();
+        self.before = None;
         self.held.clear();
         self
     }
