@@ -20,6 +20,9 @@ impl Operation {
             Kind::Recv { into: Loc::Output(chunk), .. } if only_for_this => {
                 Destination::User { op: self.key, range: self.prepared.output(chunk, header.segment) }
             }
+            _ if head.placed => {
+                return Err(Broken::Protocol("a result before all of what it is made of was sent"));
+            }
             _ => Destination::Staged(self.stage_at(header.segment) + head.offset),
         })
     }

@@ -28,14 +28,21 @@ pub(super) struct Compiler {
     /// Whether a slot is written after it was sent: then its bytes are not what a late reader must see.
     rewritten: Vec<bool>,
     edges: Vec<(u32, u32)>,
-    /// The sends that may be read in the user's buffer.
+    /// The sends that may be read in the user's buffer, and the results that are received there.
     direct: Vec<u32>,
+    results: Vec<u32>,
     /// The turns of the messages that are yet to be compiled.
     numbers: std::vec::IntoIter<(u32, u32)>,
 }
 
 impl Compiler {
-    pub(super) fn new(mut out: Prepared, program: &Program, chunks: u32, direct: Vec<u32>) -> Self {
+    pub(super) fn new(
+        mut out: Prepared,
+        program: &Program,
+        chunks: u32,
+        direct: Vec<u32>,
+        results: Vec<u32>,
+    ) -> Self {
         let mut slot_offsets = Vec::new();
         for form in program.slots() {
             let bytes = out.per_segment * out.width(*form);
@@ -49,6 +56,7 @@ impl Compiler {
             rewritten: direct::rewritten_after_send(program),
             edges: Vec::new(),
             direct,
+            results,
             numbers: numbered(program).into_iter(),
         }
     }
@@ -158,12 +166,13 @@ impl Compiler {
 
     fn head(&mut self, instr: u32, lane: u32, chunk: Chunk, form: Form) -> u32 {
         let peer = self.peer(lane) as usize;
-        let staged = !self.out.peers[peer].shared || self.out.eager;
+        let placed = self.results.contains(&instr) && !self.out.eager && !self.out.peers[peer].shared;
+        let staged = !placed && (!self.out.peers[peer].shared || self.out.eager);
         let bytes = if staged { self.out.per_segment * self.out.width(form) } else { 0 };
         let offset = reserve(&mut self.out, bytes);
         let head = self.out.heads.len() as u32;
         let index = self.out.peers[peer].heads.len() as u16;
-        self.out.heads.push(Head { instr, peer: peer as u32, index, chunk, form, offset });
+        self.out.heads.push(Head { instr, peer: peer as u32, index, chunk, form, offset, placed });
         self.out.peers[peer].heads.push(head);
         head
     }

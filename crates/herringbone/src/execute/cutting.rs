@@ -31,7 +31,7 @@ const LEAST_LEAD: usize = 2;
 /// Between workers over links: all links are busy from the first message to the last, so messages can be large. With the
 /// default staging memory four such operations fit; with less, each has less in flight.
 const LINKS: Cutting =
-    Cutting { segment: Size::Part(16), message: 16 << 10..512 << 10, in_flight: 7 << 20, depth: 16 };
+    Cutting { segment: Size::Part(16), message: 16 << 10..512 << 10, in_flight: 11 << 20, depth: 16 };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
     Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 3 << 20, depth: 10 };
@@ -143,7 +143,7 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
     let longest = longest.unwrap_or(0);
     let part = match cutting.segment {
         Size::Of(bytes) => bytes / chunks,
-        Size::Part(of) => longest * width / of,
+        Size::Part(of) => (longest * width).div_ceil(of).next_multiple_of(GRAIN),
     };
     // As large as the least depth lets them be within what may be in flight.
     let largest = (cutting.in_flight / LEAST_DEPTH as usize / chunks).min(cutting.message.end);

@@ -1,10 +1,18 @@
-//! Which messages may be read in their user's buffer, without a copy.
+//! Which messages need no memory of their own: those that are read in their sender's buffer, and those that are received
+//! into their receiver's.
 //!
+//! # Read in the sender's buffer
 //! Between processes that share memory a message lies in a slot of its sender: the user's buffer may be written again by
 //! a later step, or by the user when the operation is over, while a slow receiver still reads. There is one case in
 //! which neither can happen: what overwrites the chunk is the receiver's own answer, made from this very message. Then
 //! the answer comes after the last read; and the sender's operation is not over before the answer is there. So such a
 //! message need not be copied, and its answer can be put straight into the chunk.
+//!
+//! # Received into the receiver's buffer
+//! Over links a result is put where it belongs as it arrives, if the steps are done that read the input there. There is a
+//! case in which they are whenever it comes: it is the last that is written there, and only one step takes what was there
+//! before, a fold, a copy or a send to one rank. For the result has all inputs in it, so mine has gone that way, and who
+//! made it of mine had all of it.
 
 use crate::core::schedule::{Origin, Place, Program, Schedule, Step};
 
@@ -22,6 +30,24 @@ pub(super) fn sends(schedule: &Schedule, program: &Program, me: u32) -> Vec<u32>
             && answers(&schedule.program(to), me, chunk)
     };
     (0..steps.len() as u32).filter(is_direct).collect()
+}
+
+/// The steps of an all-reduce's program that receive a result whose place in the user's buffer is free by then.
+pub(super) fn results(program: &Program) -> Vec<u32> {
+    let steps = program.steps();
+    let is_free = |at: &u32| {
+        let Step::Recv { into: place @ Place::User(_), .. } = steps[*at as usize] else { return false };
+        let mut touching = (0..).zip(steps).filter(|(_, step)| touches(program, step, place));
+        let takes = |step: &Step| match *step {
+            Step::Send { to, .. } => program.lanes(to).len() == 1,
+            Step::Fold { into, .. } | Step::Copy { into, .. } => into != place,
+            Step::Recv { .. } => false,
+        };
+        touching.next().is_some_and(|(_, step)| takes(step))
+            && touching.next().is_some_and(|(next, _)| next == *at)
+            && touching.all(|(_, step)| matches!(step, Step::Send { .. }))
+    };
+    (0..steps.len() as u32).filter(is_free).collect()
 }
 
 /// Whether a step reads or writes a place.
@@ -122,5 +148,40 @@ mod tests {
         }
         assert_eq!(direct("radix", Collective::ReduceScatter, 4).iter().sum::<usize>(), 0);
         assert_eq!(direct("radix", Collective::AllGather, 4).iter().sum::<usize>(), 0);
+    }
+
+    /// How many results each rank receives into its buffer.
+    fn received(algorithm: &str, ranks: u32) -> Vec<usize> {
+        let algorithm: Algorithm = algorithm.parse().unwrap();
+        let layout = Layout { reducers: 0, hosts: &[] };
+        let schedule = algorithm.schedule(Collective::AllReduce, &Group::of_size(ranks), &layout).unwrap();
+        (0..ranks).map(|me| results(&schedule.program(me)).len()).collect()
+    }
+
+    #[test]
+    fn results_are_received_in_place_where_one_message_or_sum_took_what_was_there() {
+        assert_eq!(received("radix(2,2,2)", 8), [7; 8]);
+        assert_eq!(received("radix", 7), [6; 7]);
+        assert_eq!(received("tree", 4), [0, 1, 1, 1]);
+        // There an input goes to several ranks, and any of them may be late.
+        assert_eq!(received("one_shot", 4), [0; 4]);
+    }
+
+    #[test]
+    fn a_place_that_is_read_twice_or_written_again_is_not_free() {
+        let program = |steps: &str| {
+            let text =
+                format!("schedule workers=2 reducers=0 cut=even:2\nrank 0\n{steps}\nrank 1\n slots plain");
+            results(&Schedule::parse(&text).unwrap().program(0))
+        };
+        let send = "send u0 -> 1";
+        let recv = "recv c0 u0 <- 1";
+        assert_eq!(program(&format!("slots plain\n{send}\n{recv}")), [1]);
+        assert_eq!(program(&format!("slots plain\n{send}\n{recv}\n{send}")), [1]);
+        assert_eq!(program(&format!("slots plain\n{recv}")), [] as [u32; 0]);
+        assert_eq!(program(&format!("slots plain\n{send}\n{send}\n{recv}")), [] as [u32; 0]);
+        assert_eq!(program(&format!("slots plain\n{send}\n{recv}\n{recv}")), [] as [u32; 0]);
+        assert_eq!(program("slots plain\nfold c0 u0 = u0\nrecv c0 u0 <- 1"), [] as [u32; 0]);
+        assert_eq!(program("slots plain\nfold c0 s0 = u0\nrecv c0 u0 <- 1"), [1]);
     }
 }

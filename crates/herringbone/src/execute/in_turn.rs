@@ -79,15 +79,18 @@ impl Operation {
         }
     }
 
-    /// A message has come over a link: if it was the last before another rank's, tells both ranks.
-    pub(crate) fn has_come(&mut self, io: &mut Io<'_>) {
-        let Some(arrivals) = &self.prepared.arrivals else { return };
+    /// A message has come over a link: if it was the last before another rank's, tells both ranks. Returns whether it was:
+    /// they wait for that word.
+    pub(crate) fn has_come(&mut self, io: &mut Io<'_>) -> bool {
+        let Some(arrivals) = &self.prepared.arrivals else { return false };
         let from = self.room.arrivals.with(arrivals);
-        let (Some(ended), Some(rank)) = (self.room.arrivals.pass(arrivals), from) else { return };
-        if self.room.arrivals.with(arrivals) != from {
+        let (Some(ended), Some(rank)) = (self.room.arrivals.pass(arrivals), from) else { return false };
+        let changes = self.room.arrivals.with(arrivals) != from;
+        if changes {
             self.clear(io);
             self.tell_of(Kind::Taken, rank, ended, io);
         }
+        changes
     }
 
     fn tell_of(&self, kind: Kind, rank: u32, turn: Turn, io: &mut Io<'_>) {

@@ -95,6 +95,8 @@ pub(crate) struct Head {
     pub(crate) form: Form,
     /// Where it is kept in the stage's staging memory, when it does not stay with its sender.
     pub(crate) offset: usize,
+    /// Whether it has no place there, as its place in the user's buffer is free whenever it comes.
+    pub(crate) placed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -305,7 +307,9 @@ pub(crate) fn prepare(
         per_segment,
     };
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
-    Compiler::new(prepared, program, cut.chunks(), direct).compile(program, me)
+    let result = medium == Medium::Links && call.collective == Collective::AllReduce;
+    let results = if result { direct::results(program) } else { Vec::new() };
+    Compiler::new(prepared, program, cut.chunks(), direct, results).compile(program, me)
 }
 
 #[cfg(test)]
