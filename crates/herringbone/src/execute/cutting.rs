@@ -28,10 +28,10 @@ const MEMORY: Cutting =
 const COPIED: usize = 1 << 20;
 /// The least segments of them: one is read while the next is written.
 const LEAST_LEAD: usize = 2;
-/// Between workers over links: all links are busy from the first message to the last, so messages can be large. With the
-/// default staging memory four such operations fit; with less, each has less in flight.
+/// Between workers over links: all links are busy from the first message to the last, so messages can be large. In the
+/// default staging memory there is room for four such operations and more; with less, each has less in flight.
 const LINKS: Cutting =
-    Cutting { segment: Size::Part(16), message: 16 << 10..512 << 10, in_flight: 11 << 20, depth: 16 };
+    Cutting { segment: Size::Part(16), message: 16 << 10..512 << 10, in_flight: 7 << 20, depth: 16 };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
     Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 3 << 20, depth: 10 };
