@@ -55,6 +55,33 @@ pub struct Line {
     lap: u32,
 }
 
+/// How far a rank has sent in its turns, and who has to say what before it goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sending {
+    /// The turn in which it sends.
+    pub line: Line,
+    /// The last one before that, and to whom.
+    before: Option<(Rank, Turn)>,
+}
+
+/// Word of a rank that receives in turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    /// Who may send now, and up to which of its turns.
+    pub clear: Option<(Rank, Turn)>,
+    /// Whose messages are all there, up to which turn.
+    pub taken: Option<(Rank, Turn)>,
+}
+
+/// What a rank has heard of another one: up to which turn it may send to it, and up to which all is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Up to which turn it may send.
+    pub clear: Option<Turn>,
+    /// Up to which turn all that it sent is there.
+    pub taken: Option<Turn>,
+}
+
 /// To whom the messages of a program go and in which turn, in the order of the program. A turn ends where the receiver
 /// changes, or where something is received before the next message.
 pub fn numbered(program: &Program) -> Vec<(Rank, u32)> {
@@ -155,7 +182,47 @@ impl Turns {
     }
 }
 
+impl Sending {
+    /// Before the first message.
+    pub fn new(line: Line) -> Self {
+        Self { line, before: None }
+    }
+
+    /// One of this turn's messages has left.
+    pub fn left(&mut self, turns: &Turns) {
+        let to = self.line.with(turns);
+        if let Some(ended) = self.line.pass(turns) {
+            self.before = to.map(|rank| (rank, ended));
+        }
+    }
+
+    /// Whose word this turn waits for, where turns are cleared: that all of the turn before is there, or that it may begin.
+    pub fn awaited(self, turns: &Turns, heard: impl Fn(Rank) -> Heard) -> Option<Rank> {
+        let to = self.line.with(turns)?;
+        let not_taken = self.before.filter(|&(rank, ended)| rank != to && heard(rank).taken < Some(ended));
+        let not_clear = heard(to).clear < Some(self.line.turn());
+        not_taken.map(|(rank, _)| rank).or(not_clear.then_some(to))
+    }
+}
+
 impl Line {
+    /// What to say before anything has come.
+    pub fn welcome(self, turns: &Turns) -> Words {
+        let clear = self.with(turns).map(|rank| (rank, self.last_with_same(turns)));
+        Words { clear, taken: None }
+    }
+
+    /// A message of the rank whose turn it is has come: what to say. A sender that goes on with its next turn, to this rank, does not ask.
+    pub fn came(&mut self, turns: &Turns) -> Words {
+        let from = self.with(turns);
+        let (Some(ended), Some(rank)) = (self.pass(turns), from) else { return Words::default() };
+        if self.with(turns) != from {
+            return Words { taken: Some((rank, ended)), ..self.welcome(turns) };
+        }
+        let goes_on = self.turn == Turn { number: ended.number + 1, ..ended };
+        Words { clear: None, taken: (!goes_on).then_some((rank, ended)) }
+    }
+
     /// The first turn of an operation of so many segments, of which `lap` are in flight.
     pub fn new(turns: &Turns, segments: u32, lap: u32) -> Self {
         let mut line = Self { turn: Turn::default(), left: 0, segments, lap };
@@ -169,18 +236,13 @@ impl Line {
         self.turn
     }
 
-    /// Whether all laps are over.
-    pub fn is_over(self) -> bool {
-        self.left == 0
-    }
-
     /// With whom it is; nobody when all laps are over.
     pub fn with(self, turns: &Turns) -> Option<Rank> {
         turns.runs.get(self.turn.number as usize).filter(|_| self.left > 0).map(|run| run.0)
     }
 
     /// The last turn with the same rank before any with another.
-    pub fn last_with_same(mut self, turns: &Turns) -> Turn {
+    fn last_with_same(mut self, turns: &Turns) -> Turn {
         let (with, mut last) = (self.with(turns), self.turn);
         while self.left > 0 && self.with(turns) == with {
             last = self.turn;

@@ -225,7 +225,7 @@ impl Engine {
         let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
         match header.kind {
             Kind::Data if is_shared => {}
-            Kind::Data if operation.has_come(&mut io) => drop(self.flush()),
+            Kind::Data if operation.has_come(index, &mut io)? => drop(self.flush()),
             Kind::Data => {}
             _ => operation.told(index, header, &mut io)?,
         }

@@ -4,9 +4,12 @@ use super::{
     operation::{Io, Operation},
     prepare::Prepared,
 };
-use crate::core::{
-    session::turns::Turn,
-    wire::{Header, Kind},
+use crate::{
+    core::{
+        session::turns::{Heard, Words},
+        wire::{Header, Kind},
+    },
+    transport::Broken,
 };
 
 impl Operation {
@@ -15,7 +18,7 @@ impl Operation {
         let mut any = false;
         while !self.awaits_word(io)
             && let Some(held) =
-                self.room.held.first().copied().filter(|held| held.turn == self.room.line.turn())
+                self.room.held.first().copied().filter(|held| held.turn == self.room.sending.line.turn())
         {
             self.room.held.pop_first();
             self.send_later(prepared, held.segment, held.instr, held.lane, io);
@@ -46,11 +49,8 @@ impl Operation {
 
     /// A message of this turn has left, or need not.
     pub(super) fn has_left(&mut self) {
-        let Some(turns) = &self.prepared.turns else { return };
-        let to = self.room.line.with(turns);
-        if let Some(ended) = self.room.line.pass(turns) {
-            let peer = to.and_then(|rank| self.prepared.peer(rank));
-            self.room.before = peer.map(|peer| (peer, ended));
+        if let Some(turns) = &self.prepared.turns {
+            self.room.sending.left(turns);
         }
     }
 
@@ -60,42 +60,40 @@ impl Operation {
         self.awaited().is_some_and(|peer| !is_away(peer))
     }
 
-    /// The peer whose word this rank waits for: that it has taken the turn before, or that it clears this one.
+    /// The peer whose word this rank waits for.
     pub(super) fn awaited(&self) -> Option<usize> {
         self.prepared.arrivals.as_ref()?;
-        let to = self.prepared.peer(self.room.line.with(self.prepared.turns.as_ref()?)?)?;
-        let flow = |peer: usize| &self.room.flows[peer];
-        let not_taken =
-            self.room.before.filter(|(peer, ended)| *peer != to && flow(*peer).taken < Some(*ended));
-        let not_cleared = flow(to).cleared < Some(self.room.line.turn());
-        not_taken.map(|(peer, _)| peer).or(not_cleared.then_some(to))
+        let turns = self.prepared.turns.as_ref()?;
+        let heard =
+            |rank| self.prepared.peer(rank).map_or(Heard::default(), |peer| self.room.flows[peer].heard);
+        self.room.sending.awaited(turns, heard).and_then(|rank| self.prepared.peer(rank))
     }
 
-    /// Lets the rank send from which messages are to come next.
-    pub(super) fn clear(&self, io: &mut Io<'_>) {
-        let Some(arrivals) = &self.prepared.arrivals else { return };
-        if let Some(from) = self.room.arrivals.with(arrivals) {
-            self.tell_of(Kind::Clear, from, self.room.arrivals.last_with_same(arrivals), io);
+    /// Lets the rank send from which messages are to come first.
+    pub(super) fn welcome(&self, io: &mut Io<'_>) {
+        if let Some(arrivals) = &self.prepared.arrivals {
+            self.say(self.room.arrivals.welcome(arrivals), io);
         }
     }
 
-    /// A message has come over a link: if it was the last before another rank's, tells both ranks. Returns whether it was:
-    /// they wait for that word.
-    pub(crate) fn has_come(&mut self, io: &mut Io<'_>) -> bool {
-        let Some(arrivals) = &self.prepared.arrivals else { return false };
-        let from = self.room.arrivals.with(arrivals);
-        let (Some(ended), Some(rank)) = (self.room.arrivals.pass(arrivals), from) else { return false };
-        let changes = self.room.arrivals.with(arrivals) != from;
-        if changes {
-            self.clear(io);
-            self.tell_of(Kind::Taken, rank, ended, io);
+    /// A message has come over a link. Returns whether others wait for word of that.
+    pub(crate) fn has_come(&mut self, endpoint: u32, io: &mut Io<'_>) -> Result<bool, Broken> {
+        let Some(arrivals) = &self.prepared.arrivals else { return Ok(false) };
+        let whose = self.room.arrivals.with(arrivals).and_then(|rank| self.prepared.peer(rank));
+        if whose.is_none_or(|peer| self.room.flows[peer].endpoint != endpoint) {
+            return Err(Broken::Protocol("a message whose turn was not cleared"));
         }
-        changes
+        let words = self.room.arrivals.came(arrivals);
+        self.say(words, io);
+        Ok(words != Words::default())
     }
 
-    fn tell_of(&self, kind: Kind, rank: u32, turn: Turn, io: &mut Io<'_>) {
-        let Some(peer) = self.prepared.peer(rank) else { return };
-        let header = Header { index: turn.number as u16, ..self.header(kind, turn.lap) };
-        io.endpoints[self.room.flows[peer].endpoint as usize].notice(header);
+    fn say(&self, words: Words, io: &mut Io<'_>) {
+        for (kind, word) in [(Kind::Clear, words.clear), (Kind::Taken, words.taken)] {
+            let Some((rank, turn)) = word else { continue };
+            let Some(peer) = self.prepared.peer(rank) else { continue };
+            let header = Header { index: turn.number as u16, ..self.header(kind, turn.lap) };
+            io.endpoints[self.room.flows[peer].endpoint as usize].notice(header);
+        }
     }
 }

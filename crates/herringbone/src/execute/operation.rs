@@ -11,7 +11,7 @@ use crate::{
         session::{
             fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
             lane::Window,
-            turns::Line,
+            turns::{Heard, Line, Sending},
         },
         wire::{Fingerprint, Header, Kind as FrameKind},
     },
@@ -207,7 +207,7 @@ impl Operation {
     pub(crate) fn start(&mut self, roster: &[u32], io: &mut Io<'_>) {
         self.furnish(roster);
         self.invite(io);
-        self.clear(io);
+        self.welcome(io);
         (0..self.prepared.depth()).for_each(|segment| self.arm(segment));
         self.begin_segments(io);
     }
@@ -229,7 +229,7 @@ impl Operation {
         self.room.heads.resize(stages * prepared.heads.len(), Arrived::No);
         self.room.left.resize(stages, 0);
         if let Some(turns) = &prepared.turns {
-            self.room.line = Line::new(turns, prepared.segments, prepared.depth());
+            self.room.sending = Sending::new(Line::new(turns, prepared.segments, prepared.depth()));
         }
         if let Some(arrivals) = &prepared.arrivals {
             self.room.arrivals = Line::new(arrivals, prepared.segments, prepared.depth());
@@ -240,7 +240,7 @@ impl Operation {
             let open = reducer || !self.is_worker || (peer.shared && !prepared.eager);
             let window = Window::new(self.ahead, open);
             let stable = !(reducer && self.is_worker);
-            self.room.flows.push(Flow { endpoint, window, cleared: None, taken: None, stable });
+            self.room.flows.push(Flow { endpoint, window, heard: Heard::default(), stable });
         }
     }
 

@@ -4,7 +4,7 @@ use super::operation::Arrived;
 use crate::core::{
     session::{
         lane::Window,
-        turns::{Line, Turn},
+        turns::{Heard, Line, Sending, Turn},
     },
     wire::{Header, Kind},
 };
@@ -16,9 +16,8 @@ pub(super) struct Flow {
     pub(super) endpoint: u32,
     /// What it has granted.
     pub(super) window: Window,
-    /// Up to which turn I may send to it, and up to which of mine all is there.
-    pub(super) cleared: Option<Turn>,
-    pub(super) taken: Option<Turn>,
+    /// What it has said of my turns.
+    pub(super) heard: Heard,
     /// Whether it, a reducer, has said that all workers hold the result; true of others.
     pub(super) stable: bool,
 }
@@ -27,7 +26,7 @@ impl Flow {
     /// Word of a turn.
     pub(super) fn hear(&mut self, header: &Header) {
         let turn = Some(Turn { lap: header.segment, number: header.index.into() });
-        if header.kind == Kind::Clear { self.cleared = turn } else { self.taken = turn }
+        if header.kind == Kind::Clear { self.heard.clear = turn } else { self.heard.taken = turn }
     }
 }
 
@@ -63,10 +62,8 @@ pub(crate) struct Room {
     pub(super) left: Vec<u32>,
     pub(super) ready: VecDeque<(u32, u32)>,
     pub(super) blocked: Vec<(u32, u32, u32)>,
-    /// The turn in which I send, the last one that I sent in and to which peer, the turn in which I receive, and what
-    /// waits for later turns.
-    pub(super) line: Line,
-    pub(super) before: Option<(usize, Turn)>,
+    /// The turn in which I send, the one in which I receive, and what waits for later ones.
+    pub(super) sending: Sending,
     pub(super) arrivals: Line,
     pub(super) held: BTreeSet<Held>,
 }
@@ -81,7 +78,6 @@ impl Room {
         self.left.clear();
         self.ready.clear();
         self.blocked.clear();
-        self.before = None;
         self.held.clear();
         self
     }

@@ -163,7 +163,7 @@ impl Operation {
         let lane_to = prepared.lanes[lane as usize];
         if let Some(number) = lane_to.turn {
             let turn = Turn { lap: segment / prepared.depth(), number };
-            if turn != self.room.line.turn() || self.awaits_word(io) {
+            if turn != self.room.sending.line.turn() || self.awaits_word(io) {
                 self.room.held.insert(Held { turn, segment, instr, lane });
                 return false;
             }
