@@ -266,7 +266,7 @@ impl Simulation {
     fn has_turn(&self, rank: usize, number: u32, segment: usize) -> bool {
         let (turns, sending) = &self.sending[rank];
         let turn = sending.line.turn();
-        let heard = |of: Rank| self.heard.get(&(rank as Rank, of)).copied().unwrap_or_default();
+        let heard = |of: Rank| Some(self.heard.get(&(rank as Rank, of)).copied().unwrap_or_default());
         (turn.lap as usize, turn.number) == (segment / self.execution.lap, number)
             && (self.receiving.is_empty() || sending.awaited(turns, heard).is_none())
     }

@@ -197,11 +197,13 @@ impl Sending {
     }
 
     /// Whose word this turn waits for, where turns are cleared: that all of the turn before is there, or that it may begin.
-    pub fn awaited(self, turns: &Turns, heard: impl Fn(Rank) -> Heard) -> Option<Rank> {
+    /// `heard` is what a rank has said, nothing of one that says no more.
+    pub fn awaited(self, turns: &Turns, heard: impl Fn(Rank) -> Option<Heard>) -> Option<Rank> {
         let to = self.line.with(turns)?;
-        let not_taken = self.before.filter(|&(rank, ended)| rank != to && heard(rank).taken < Some(ended));
-        let not_clear = heard(to).clear < Some(self.line.turn());
-        not_taken.map(|(rank, _)| rank).or(not_clear.then_some(to))
+        let (last, ended) = self.before.filter(|(last, _)| *last != to).unzip();
+        let not_taken = last.filter(|last| heard(*last).is_some_and(|heard| heard.taken < ended));
+        let not_clear = heard(to).is_some_and(|heard| heard.clear < Some(self.line.turn()));
+        not_taken.or(not_clear.then_some(to))
     }
 }
 

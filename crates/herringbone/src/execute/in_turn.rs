@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     core::{
-        session::turns::{Heard, Words},
+        session::turns::Words,
         wire::{Header, Kind},
     },
     transport::Broken,
@@ -56,16 +56,17 @@ impl Operation {
 
     /// Whether this rank waits for word of another one before it sends on.
     pub(super) fn awaits_word(&self, io: &Io<'_>) -> bool {
-        let is_away = |peer: usize| io.endpoints[self.room.flows[peer].endpoint as usize].is_away();
-        self.awaited().is_some_and(|peer| !is_away(peer))
+        self.awaited(|endpoint| io.endpoints[endpoint as usize].is_away()).is_some()
     }
 
-    /// The peer whose word this rank waits for.
-    pub(super) fn awaited(&self) -> Option<usize> {
+    /// The peer whose word this rank waits for, if not of one that is away.
+    pub(super) fn awaited(&self, is_away: impl Fn(u32) -> bool) -> Option<usize> {
         self.prepared.arrivals.as_ref()?;
         let turns = self.prepared.turns.as_ref()?;
-        let heard =
-            |rank| self.prepared.peer(rank).map_or(Heard::default(), |peer| self.room.flows[peer].heard);
+        let heard = |rank| {
+            let flow = &self.room.flows[self.prepared.peer(rank)?];
+            (!is_away(flow.endpoint)).then_some(flow.heard)
+        };
         self.room.sending.awaited(turns, heard).and_then(|rank| self.prepared.peer(rank))
     }
 

@@ -8,7 +8,7 @@ use super::{
 impl Operation {
     /// The endpoints that have not sent, granted or confirmed what this operation needs of them.
     pub(crate) fn missing(&self) -> Vec<u32> {
-        let awaited = self.awaited();
+        let awaited = self.awaited(|_| false);
         let waiting = |at: usize, flow: &Flow| {
             let unheard = (self.finished..self.begun.max(self.finished + 1).min(self.prepared.segments)).any(
                 |segment| {
