@@ -3,7 +3,7 @@
 use super::{Engine, Event, endpoint::Link, table::Table};
 use crate::{
     execute::{
-        operation::{Operation, Token},
+        operation::{OpKey, Operation, Token},
         staging::Staging,
     },
     sys::{doorbell, span::Span},
@@ -123,6 +123,13 @@ impl Engine {
         }
     }
 
+    /// Lets operations go on that waited for a rank's word: it says no more.
+    fn run_with(&mut self, index: u32) {
+        let has_part = |operation: &&Operation| operation.endpoints().any(|endpoint| endpoint == index);
+        let keys: Vec<OpKey> = self.ops.iter().filter(has_part).map(|operation| operation.key).collect();
+        keys.into_iter().for_each(|key| self.run(key));
+    }
+
     pub(super) fn look_at_sockets(&mut self) -> bool {
         if self.sockets == 0 {
             return false;
@@ -207,6 +214,7 @@ impl Engine {
         self.links += 1;
         self.events.push(Event::Broken { endpoint: index, reason });
         self.handed_over(unsent);
+        self.run_with(index);
         if self.endpoints[index as usize].left.is_some() {
             self.departed();
         }

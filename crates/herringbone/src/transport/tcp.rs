@@ -56,7 +56,8 @@ struct Sending {
     head: Vec<u8>,
     payload: Payload,
     written: usize,
-    done: Vec<Token>,
+    /// Whose messages are in it, and where each of them ends: an answer may come before what follows it has left.
+    done: VecDeque<(usize, Token)>,
 }
 
 #[derive(Debug)]
@@ -118,6 +119,7 @@ impl TcpLink {
     /// Forgets everything that was not written in full; the sends that it was part of.
     pub(crate) fn give_up(&mut self) -> Vec<Token> {
         let under_way = self.sending.take().into_iter().flat_map(|sending| sending.done);
+        let under_way = under_way.map(|(_, token)| token);
         let in_line = self.urgent.drain(..).chain(self.queue.drain(..)).filter_map(|frame| frame.done);
         under_way.chain(in_line).collect()
     }
@@ -166,9 +168,14 @@ impl TcpLink {
                 Ok(bytes) => {
                     moved += bytes;
                     sending.written += bytes;
+                    while let Some(&(end, token)) = sending.done.front()
+                        && end <= sending.written
+                    {
+                        sending.done.pop_front();
+                        done(token);
+                    }
                     if sending.written == sending.head.len() + sending.payload.len() {
                         let Some(mut sent) = self.sending.take() else { break };
-                        sent.done.drain(..).for_each(&mut done);
                         sent.head.clear();
                         self.spare = sent.head;
                     }
@@ -190,7 +197,7 @@ impl TcpLink {
             head: std::mem::take(&mut self.spare),
             payload: Payload::None,
             written: 0,
-            done: Vec::new(),
+            done: VecDeque::new(),
         };
         while sending.head.len() < GATHERED_BYTES {
             let Some(mut frame) = self.urgent.pop_front().or_else(|| self.queue.pop_front()) else { break };
@@ -199,7 +206,8 @@ impl TcpLink {
             if let Some(fingerprint) = &frame.fingerprint {
                 sending.head.extend_from_slice(&fingerprint.encode(crc32c::crc32c));
             }
-            sending.done.extend(frame.done);
+            let end = sending.head.len() + frame.payload.len();
+            sending.done.extend(frame.done.map(|token| (end, token)));
             if frame.payload.len() > GATHER_BYTES {
                 sending.payload = frame.payload;
                 break;

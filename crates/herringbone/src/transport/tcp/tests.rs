@@ -101,3 +101,35 @@ fn a_buffer_that_is_taken_back_is_left_alone_and_the_link_goes_on() {
     assert!(link.receive(&mut desk).unwrap());
     assert_eq!(desk.output.access().unwrap().span().to_vec(), *b"\0more\0\0\0");
 }
+
+/// Payloads of zeroes, and of no checksum.
+struct Zeroes;
+
+impl Memory for Zeroes {
+    fn with<R>(&self, payload: &Payload, f: impl FnOnce(Option<Span<'_>>) -> R) -> R {
+        f(Some(Span::of(&mut vec![0; payload.len()])))
+    }
+
+    fn checksum(&mut self, _: &Outgoing) -> u32 {
+        0
+    }
+}
+
+/// A small message is written with the large one after it; who has it may answer while most of that is still here.
+#[test]
+fn a_message_is_handed_over_when_its_own_bytes_are() {
+    let (mut link, _other, _) = desk();
+    for (segment, bytes) in [(0, 100), (1, 8 << 20)] {
+        let mut header = Header::new(Kind::Data, 0, 0, 0);
+        (header.segment, header.length) = (segment, bytes);
+        let token = Token { op: OpKey { index: 0, version: 0 }, segment, instr: 0 };
+        let payload = Payload::Staged(0..bytes as usize);
+        link.send(Outgoing { header, fingerprint: None, payload, priority: 0, done: Some(token) }, false);
+    }
+    let mut done = Vec::new();
+    while link.has_room {
+        link.flush(&mut Zeroes, |token| done.push(token.segment)).unwrap();
+    }
+    assert_eq!(done, [0]);
+    assert_eq!(link.give_up().iter().map(|token| token.segment).collect::<Vec<_>>(), [1]);
+}
