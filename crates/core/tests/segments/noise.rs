@@ -31,7 +31,7 @@ enum Item {
 }
 
 /// A random schedule of one worker and some reducers.
-pub fn noise(seed: u64) -> Schedule {
+pub(crate) fn noise(seed: u64) -> Schedule {
     let mut random = Random(seed);
     let ranks = 2 + random.below(3);
     let slots = 1 + random.below(4);

@@ -9,27 +9,28 @@ use std::collections::BTreeMap;
 
 /// How a schedule is executed.
 #[derive(Clone, Copy, Debug)]
-pub struct Execution {
-    pub segments: usize,
+pub(crate) struct Execution {
+    pub(crate) segments: usize,
     /// How many messages a lane holds.
-    pub credit: usize,
+    pub(crate) credit: usize,
     /// Whether a rank's steps run strictly in program order, rather than as soon as conflicts allow.
-    pub in_order: bool,
+    pub(crate) in_order: bool,
     /// Whether a send puts a segment on all its lanes at once, rather than on each as soon as it has room.
-    pub at_once: bool,
+    pub(crate) at_once: bool,
     /// Whether a rank's messages go in turns.
-    pub in_turns: bool,
+    pub(crate) in_turns: bool,
     /// How many segments are in flight.
-    pub lap: usize,
+    pub(crate) lap: usize,
 }
 
 impl Execution {
-    pub const CUT: Execution =
+    pub(crate) const CUT: Execution =
         Execution { segments: 5, credit: 1, in_order: false, at_once: false, in_turns: false, lap: 5 };
-    pub const SERIAL: Execution = Execution { segments: 1, in_order: true, at_once: true, ..Self::CUT };
+    pub(crate) const SERIAL: Execution =
+        Execution { segments: 1, in_order: true, at_once: true, ..Self::CUT };
     /// A lap: there is room for all of its segments.
-    pub const TURNS: Execution = Execution { credit: usize::MAX, in_turns: true, ..Self::CUT };
-    pub const LAPS: Execution = Execution { lap: 2, ..Self::TURNS };
+    pub(crate) const TURNS: Execution = Execution { credit: usize::MAX, in_turns: true, ..Self::CUT };
+    pub(crate) const LAPS: Execution = Execution { lap: 2, ..Self::TURNS };
 
     /// The message of that number on a lane: which of so many sends, and which segment. Those of a lap go send by send.
     fn message(self, number: usize, sends: usize) -> (usize, usize) {
@@ -71,7 +72,7 @@ struct Node {
     done: usize,
 }
 
-pub struct Simulation {
+pub(crate) struct Simulation {
     execution: Execution,
     ranks: Vec<Vec<Node>>,
     /// Per rank: the turns in which it sends, and how far it is.
@@ -86,12 +87,16 @@ pub struct Simulation {
 
 impl Simulation {
     /// Whether a schedule completes.
-    pub fn completes(schedule: &Schedule, execution: Execution) -> bool {
+    pub(crate) fn completes(schedule: &Schedule, execution: Execution) -> bool {
         Self::new(schedule, execution, (0..schedule.ranks()).collect()).run_to_the_end()
     }
 
     /// Whether a schedule completes whose turns are cleared; nothing if they cannot be.
-    pub fn completes_cleared(schedule: &Verified, execution: Execution, hosts: &[u32]) -> Option<bool> {
+    pub(crate) fn completes_cleared(
+        schedule: &Verified,
+        execution: Execution,
+        hosts: &[u32],
+    ) -> Option<bool> {
         let mut simulation = Self::new(schedule.schedule(), execution, hosts.to_vec());
         for rank in 0..schedule.ranks() {
             let turns = arrivals(schedule, rank, usize::MAX)?;
