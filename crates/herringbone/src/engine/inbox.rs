@@ -221,10 +221,8 @@ impl Engine {
             })?;
             self.stats.received(&self.endpoints[index as usize], length);
         }
-        let is_shared = self.endpoints[index as usize].is_shared();
         let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
         match header.kind {
-            Kind::Data if is_shared => {}
             Kind::Data if operation.has_come(index, &mut io)? => drop(self.flush()),
             Kind::Data => {}
             _ => operation.told(index, header, &mut io)?,

@@ -77,11 +77,15 @@ impl Operation {
         }
     }
 
-    /// A message has come over a link. Returns whether others wait for word of that.
+    /// A message has come. Returns whether others wait for word of that.
     pub(crate) fn has_come(&mut self, endpoint: u32, io: &mut Io<'_>) -> Result<bool, Broken> {
         let Some(arrivals) = &self.prepared.arrivals else { return Ok(false) };
+        let from = self.room.flows.iter().position(|flow| flow.endpoint == endpoint);
+        if from.is_some_and(|peer| self.prepared.peers[peer].shared) {
+            return Ok(false);
+        }
         let whose = self.room.arrivals.with(arrivals).and_then(|rank| self.prepared.peer(rank));
-        if whose.is_none_or(|peer| self.room.flows[peer].endpoint != endpoint) {
+        if whose != from {
             return Err(Broken::Protocol("a message whose turn was not cleared"));
         }
         let words = self.room.arrivals.came(arrivals);
