@@ -13,7 +13,7 @@
 //! Why that cannot deadlock: turns keep the order of the program's sends, and of every schedule that runs in turns it is
 //! proved that it completes in that order ([`Verified::sends_in_order`]). So its steps can be numbered such that each waits
 //! for lower ones only, and so do a lap's segments of each step. And no message of a lap waits for a later one: a segment
-//! begins when the one a lap before is over, of which every rank tells the others at a lap's end at the latest. As to what
+//! begins when the one a lap before is over, of which every rank tells the others at a lap's end at the latest. As to
 //! waiting to be cleared: of all ranks that have not ended, look at those in the earliest turn. What they wait to be taken or
 //! to be there was sent in turns before, by all ranks in full, and is received whatever else waits. So they wait for data
 //! only, and none for what is sent in a later turn: they are among themselves, and would wait for each other without any
