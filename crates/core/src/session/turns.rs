@@ -208,13 +208,22 @@ impl Sending {
 }
 
 impl Line {
+    /// The first turn of an operation of so many segments, of which `lap` are in flight.
+    pub fn new(turns: &Turns, segments: u32, lap: u32) -> Self {
+        let mut line = Self { turn: Turn::default(), left: 0, segments, lap };
+        line.left = line.messages(turns);
+        line.skip_empty(turns);
+        line
+    }
+
     /// What to say before anything has come.
     pub fn welcome(self, turns: &Turns) -> Words {
         let clear = self.with(turns).map(|rank| (rank, self.last_with_same(turns)));
         Words { clear, taken: None }
     }
 
-    /// A message of the rank whose turn it is has come: what to say. A sender that goes on with its next turn, to this rank, does not ask.
+    /// A message of the rank whose turn it is has come: what to say. A sender whose next turn is to this rank, too, need not
+    /// know that all of the last one is there.
     pub fn came(&mut self, turns: &Turns) -> Words {
         let from = self.with(turns);
         let (Some(ended), Some(rank)) = (self.pass(turns), from) else { return Words::default() };
@@ -223,14 +232,6 @@ impl Line {
         }
         let goes_on = self.turn == Turn { number: ended.number + 1, ..ended };
         Words { clear: None, taken: (!goes_on).then_some((rank, ended)) }
-    }
-
-    /// The first turn of an operation of so many segments, of which `lap` are in flight.
-    pub fn new(turns: &Turns, segments: u32, lap: u32) -> Self {
-        let mut line = Self { turn: Turn::default(), left: 0, segments, lap };
-        line.left = line.messages(turns);
-        line.skip_empty(turns);
-        line
     }
 
     /// Which turn it is.

@@ -31,7 +31,7 @@ pub(super) struct Compiler {
     /// The sends that may be read in the user's buffer, and the results that are received there.
     direct: Vec<u32>,
     results: Vec<u32>,
-    /// The turns of the messages that are yet to be compiled.
+    /// The turns of the messages that are yet to be compiled, if they have any.
     numbers: std::vec::IntoIter<(u32, u32)>,
 }
 
@@ -43,6 +43,7 @@ impl Compiler {
         direct: Vec<u32>,
         results: Vec<u32>,
     ) -> Self {
+        let numbers = if out.turns.is_some() { numbered(program) } else { Vec::new() };
         let mut slot_offsets = Vec::new();
         for form in program.slots() {
             let bytes = out.per_segment * out.width(*form);
@@ -57,7 +58,7 @@ impl Compiler {
             edges: Vec::new(),
             direct,
             results,
-            numbers: numbered(program).into_iter(),
+            numbers: numbers.into_iter(),
         }
     }
 
@@ -118,8 +119,7 @@ impl Compiler {
             let peer = self.peer(*rank);
             let answers = self.answered(from, peer);
             let state = &mut self.out.peers[peer as usize];
-            let number = self.numbers.next().map(|(_, number)| number);
-            let turn = number.filter(|_| self.out.turns.is_some() && !state.shared);
+            let turn = self.numbers.next().map(|(_, number)| number).filter(|_| !state.shared);
             if let (Some(turns), Some(number)) = (&mut self.out.turns, turn) {
                 turns.add(*rank, number);
             }
@@ -166,9 +166,9 @@ impl Compiler {
 
     fn head(&mut self, instr: u32, lane: u32, chunk: Chunk, form: Form) -> u32 {
         let peer = self.peer(lane) as usize;
-        let placed = self.results.contains(&instr) && !self.out.eager && !self.out.peers[peer].shared;
-        let staged = !placed && (!self.out.peers[peer].shared || self.out.eager);
-        let bytes = if staged { self.out.per_segment * self.out.width(form) } else { 0 };
+        let comes_here = !self.out.peers[peer].shared || self.out.eager;
+        let placed = comes_here && !self.out.eager && self.results.contains(&instr);
+        let bytes = if comes_here && !placed { self.out.per_segment * self.out.width(form) } else { 0 };
         let offset = reserve(&mut self.out, bytes);
         let head = self.out.heads.len() as u32;
         let index = self.out.peers[peer].heads.len() as u16;

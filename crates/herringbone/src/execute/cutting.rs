@@ -118,9 +118,8 @@ impl Room {
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
-    format!(
-        "{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} {MOST_CHANGES} {LEAST_CLEARED}"
-    )
+    let turns = format!("{MOST_CHANGES} {LEAST_CLEARED}");
+    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} {turns}")
 }
 
 /// The largest eager message.
