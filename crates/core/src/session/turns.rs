@@ -107,8 +107,8 @@ type Lanes = BTreeMap<(Rank, Rank), VecDeque<u32>>;
 
 /// The turns in which rank `me` receives, if all ranks can clear them: in each turn every rank receives from one other at
 /// most, and a rank that has received what was sent in one sends nothing of an earlier one. And if that is worth it: there
-/// are ranks that change to another one, but none does so more often in a lap than `most_changes`.
-pub fn arrivals(verified: &Verified, me: Rank, most_changes: usize) -> Option<Turns> {
+/// are ranks that change to another one, but none does so more often in a lap than `most_changes`. With how often that is.
+pub fn arrivals(verified: &Verified, me: Rank, most_changes: usize) -> Option<(Turns, usize)> {
     let schedule = verified.schedule();
     let (mut lanes, mut changes) = (Lanes::new(), 0);
     for rank in 0..schedule.ranks() {
@@ -128,7 +128,8 @@ pub fn arrivals(verified: &Verified, me: Rank, most_changes: usize) -> Option<Tu
     }
     let mut ranks = 0..schedule.ranks();
     let clears = changes > 0 && has_one_sender_each(&lanes);
-    (clears && ranks.all(|rank| keeps_order(rank, &schedule.program(rank), &mut lanes))).then_some(mine)
+    (clears && ranks.all(|rank| keeps_order(rank, &schedule.program(rank), &mut lanes)))
+        .then_some((mine, changes))
 }
 
 /// Whether every rank receives from one other at most in each turn.
@@ -350,7 +351,7 @@ mod tests {
     }
 
     /// The turns in which rank 0 receives.
-    fn arriving(algorithm: &str, workers: u32, most_changes: usize) -> Option<Turns> {
+    fn arriving(algorithm: &str, workers: u32, most_changes: usize) -> Option<(Turns, usize)> {
         let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(workers));
         let layout = Layout { reducers: 0, hosts: &[] };
         let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
@@ -361,10 +362,10 @@ mod tests {
     fn halving_and_doubling_changes_partners_once_for_each_of_its_levels() {
         // Two chunks of one partner, one of the next and its half of the result, then back.
         let halves = turns(&[(1, 0), (1, 0), (2, 1), (2, 2), (1, 3), (1, 3)]);
-        assert_eq!(arriving("radix(2,2)", 4, 2), Some(halves));
+        assert_eq!(arriving("radix(2,2)", 4, 2), Some((halves, 2)));
         assert_eq!(arriving("radix(2,2)", 4, 1), None);
-        assert!(arriving("radix(2,2,2)", 8, 4).is_some());
-        assert_eq!(arriving("radix", 3, 4), Some(turns(&[(2, 0), (1, 1), (2, 2), (1, 3)])));
+        assert_eq!(arriving("radix(2,2,2)", 8, 100).map(|(_, changes)| changes), Some(4));
+        assert_eq!(arriving("radix", 3, 4), Some((turns(&[(2, 0), (1, 1), (2, 2), (1, 3)]), 4)));
     }
 
     #[test]

@@ -32,6 +32,9 @@ const LEAST_LEAD: usize = 2;
 /// default staging memory there is room for four such operations and more; with less, each has less in flight.
 const LINKS: Cutting =
     Cutting { segment: Size::Part(16), message: 16 << 10..512 << 10, in_flight: 7 << 20, depth: 16 };
+/// The same where turns are cleared and each rank changes to another one often: longer turns, as each change costs as much.
+/// There is room for four such operations, too.
+const LONG_TURNS: Cutting = Cutting { in_flight: 14 << 20, ..LINKS };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
     Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 3 << 20, depth: 10 };
@@ -41,10 +44,18 @@ const CROWDED: Cutting = Cutting { in_flight: 960 << 10, ..SERVED };
 
 /// How often ranks may change to another one in a lap for turns to be cleared: each change takes a message's way from host to
 /// host, through what stands in line to leave the host.
-pub(super) const MOST_CHANGES: usize = 4;
-
+pub(super) const MOST_CHANGES: usize = 12;
+/// So many cost little, of halving and doubling: of two ranks each waits for the other alone.
+pub(super) const FEW_CHANGES: usize = 4;
 /// How many bytes a lap has at the least for that: fewer are handed to the kernel at once.
-pub(super) const LEAST_CLEARED: usize = 512 << 10;
+const LEAST_CLEARED: usize = 512 << 10;
+/// How many it has for each change where there are more. Whole segments may fill four fifths of what may be in flight.
+const LEAST_PER_CHANGE: usize = 896 << 10;
+
+/// How many bytes a lap with so many changes has at the least for its turns to be cleared.
+pub(super) fn least_cleared(changes: usize) -> usize {
+    if changes <= FEW_CHANGES { LEAST_CLEARED } else { changes * LEAST_PER_CHANGE }
+}
 
 /// The smallest and the largest messages that a user's wish for a segment can lead to.
 const LEAST_MESSAGE: usize = 4 << 10;
@@ -77,6 +88,8 @@ enum Size {
 pub(crate) enum Medium {
     Memory,
     Links,
+    /// The same, in turns that are cleared, with many changes in a lap.
+    LongTurns,
     /// At least as many reducers as hosts with workers.
     Reducers,
     FewReducers,
@@ -118,8 +131,10 @@ impl Room {
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
-    let turns = format!("{MOST_CHANGES} {LEAST_CLEARED}");
-    format!("{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} {turns}")
+    let turns = format!("{MOST_CHANGES} {FEW_CHANGES} {LEAST_CLEARED} {LEAST_PER_CHANGE}");
+    format!(
+        "{MEMORY:?} {LINKS:?} {LONG_TURNS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} {turns}"
+    )
 }
 
 /// The largest eager message.
@@ -133,6 +148,7 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
     let cutting = match medium {
         Medium::Memory => MEMORY,
         Medium::Links => LINKS,
+        Medium::LongTurns => LONG_TURNS,
         Medium::Reducers => SERVED,
         Medium::FewReducers => CROWDED,
     };
@@ -151,10 +167,8 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
         bytes => (bytes / chunks).clamp(LEAST_MESSAGE, MOST_MESSAGE),
     };
     let message = match medium {
-        Medium::Links | Medium::Reducers | Medium::FewReducers => {
-            message.min(room.message(LEAST_DEPTH as usize))
-        }
         Medium::Memory => message,
+        _ => message.min(room.message(LEAST_DEPTH as usize)),
     };
     let grain = (GRAIN / width).max(1);
     let most = (message / width / grain).max(1) * grain;
@@ -169,7 +183,7 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
     let depth = (depth as u32).max(LEAST_DEPTH);
     let lead = match medium {
         Medium::Memory => (COPIED / bytes).clamp(LEAST_LEAD, depth as usize) as u32,
-        Medium::Links | Medium::Reducers | Medium::FewReducers => depth,
+        _ => depth,
     };
     let segments = segments as u32;
     Segmentation { elements, segments, depth, lead: lead.min(segments) }
@@ -219,7 +233,7 @@ mod tests {
 
     #[test]
     fn over_links_every_rank_uses_its_window() {
-        for medium in [Medium::Links, Medium::Reducers, Medium::FewReducers] {
+        for medium in [Medium::Links, Medium::LongTurns, Medium::Reducers, Medium::FewReducers] {
             let cut = cut(4, 5 << 20, 0, medium);
             assert_eq!(cut.lead, cut.depth);
         }
@@ -230,6 +244,7 @@ mod tests {
         for (medium, cutting) in [
             (Medium::Memory, MEMORY),
             (Medium::Links, LINKS),
+            (Medium::LongTurns, LONG_TURNS),
             (Medium::Reducers, SERVED),
             (Medium::FewReducers, CROWDED),
         ] {

@@ -255,6 +255,20 @@ fn all_send_alike(collective: Collective) -> bool {
     matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather)
 }
 
+/// The turns in which rank `me` receives, and how often ranks change to another one in a lap, if the call is large enough for
+/// turns to be cleared. Where partial sums are wider than results both halves differ, and wait for each other in many turns.
+fn cleared(verified: &Verified, me: u32, call: Call) -> Option<(Turns, usize)> {
+    let cut = verified.schedule().cut();
+    let ends = (0..cut.chunks()).map(|chunk| cut.range(chunk, call.count, call.dtype.bytes()).end);
+    let bytes = ends.max().unwrap_or(0) * call.width(Form::Plain);
+    let alike = call.width(Form::Plain) == call.width(Form::Acc);
+    let most = if alike { cutting::MOST_CHANGES } else { cutting::FEW_CHANGES };
+    if bytes < cutting::least_cleared(0) {
+        return None;
+    }
+    turns::arrivals(verified, me, most).filter(|(_, changes)| bytes >= cutting::least_cleared(*changes))
+}
+
 /// Compiles rank `me`'s program of a schedule; `shared` tells which ranks share memory with it.
 pub(crate) fn prepare(
     verified: &Verified,
@@ -272,6 +286,13 @@ pub(crate) fn prepare(
         (false, true) => Medium::Memory,
         (false, false) => Medium::Links,
     };
+    let over_links = medium == Medium::Links;
+    let in_turns = over_links && all_send_alike(call.collective) && verified.sends_in_order();
+    let arrivals = in_turns.then(|| cleared(verified, me, call)).flatten();
+    let medium = match &arrivals {
+        Some((_, changes)) if *changes > cutting::FEW_CHANGES => Medium::LongTurns,
+        _ => medium,
+    };
     let room = Room { chunks: verified.cost().worker.kept as usize, bytes: sizing.most_staged };
     let Segmentation { elements: per_segment, segments, depth, lead } =
         segmentation(cut, &call, sizing.segment_bytes, medium, room);
@@ -280,11 +301,8 @@ pub(crate) fn prepare(
     let peers = partners(program).into_iter().map(peer).collect();
     let (input, output) = cutting::buffers(cut, &call, me);
     let eager = segments == 1 && message_bytes <= cutting::eager_bytes(medium);
-    let in_turns =
-        medium == Medium::Links && !eager && all_send_alike(call.collective) && verified.sends_in_order();
     let lap_bytes = message_bytes * cut.chunks() as usize * depth.min(segments) as usize;
-    let cleared = in_turns && lap_bytes >= cutting::LEAST_CLEARED;
-    let arrivals = cleared.then(|| turns::arrivals(verified, me, cutting::MOST_CHANGES)).flatten();
+    let arrivals = arrivals.filter(|(_, changes)| lap_bytes >= cutting::least_cleared(*changes));
     let prepared = Prepared {
         call,
         workers: schedule.workers(),
@@ -300,14 +318,14 @@ pub(crate) fn prepare(
         lead,
         stage_bytes: 0,
         eager,
-        turns: in_turns.then(Turns::default),
-        arrivals: arrivals.map(|turns| turns.without(&shared)),
+        turns: (in_turns && !eager).then(Turns::default),
+        arrivals: arrivals.map(|(turns, _)| turns.without(&shared)),
         input,
         output,
         per_segment,
     };
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
-    let result = medium == Medium::Links && call.collective == Collective::AllReduce;
+    let result = over_links && call.collective == Collective::AllReduce;
     let results = if result { direct::results(program) } else { Vec::new() };
     Compiler::new(prepared, program, cut.chunks(), direct, results).compile(program, me)
 }
@@ -361,6 +379,44 @@ mod tests {
         assert!(all_reduce("reduction_server", 1 << 20, false).iter().all(Option::is_none));
         let broadcast = turns("tree", Collective::Broadcast { root: 0 }, 1 << 20, false);
         assert!(broadcast.len() > 1 && broadcast.iter().all(Option::is_none), "{broadcast:?}");
+    }
+
+    #[test]
+    fn who_changes_partners_often_takes_long_turns_where_they_can_be_long() {
+        let lap = |hosts: u32, dtype, count| {
+            let (algorithm, group): (Algorithm, _) = ("radix".parse().unwrap(), Group::of_size(hosts));
+            let layout = Layout { reducers: 0, hosts: &[] };
+            let call = Call { collective: Collective::AllReduce, dtype, op: ReduceOp::Sum, count };
+            let schedule = algorithm.schedule(call.collective, &group, &layout).unwrap();
+            let verified = verify(schedule, call.collective, &group).unwrap();
+            let sizing = Sizing { hosts, shared: false, segment_bytes: 0, most_staged: usize::MAX };
+            let of = |me| {
+                let program = verified.schedule().program(me);
+                let prepared = prepare(&verified, &program, me, call, sizing, |_| false);
+                let bytes = prepared.per_segment * 4 * hosts as usize * prepared.depth() as usize;
+                let staged = prepared.staging_bytes(prepared.depth());
+                assert!(staged <= 16 << 20, "four at once, but {staged} bytes each");
+                prepared.arrivals.map(|_| bytes >> 20)
+            };
+            let laps: Vec<Option<usize>> = (0..hosts).map(of).collect();
+            assert!(laps.iter().all(|lap| *lap == laps[0]), "{laps:?}");
+            laps[0]
+        };
+        let large = 25 << 18;
+        assert!(lap(3, DType::F32, large).is_some_and(|mebibytes| mebibytes < 7));
+        for count in [15, 20, 25, 33, 45, 49, 60, 100, 1000].map(|mebibytes: usize| mebibytes << 18) {
+            for hosts in [5, 6, 7] {
+                let lap = lap(hosts, DType::F32, count);
+                assert!(
+                    lap.is_some_and(|mebibytes| (10..15).contains(&mebibytes)),
+                    "{hosts}, {count}: {lap:?}"
+                );
+            }
+        }
+        // Too short, too many changes, and partial sums that are wider than results.
+        assert_eq!(lap(7, DType::F32, 3 << 18), None);
+        assert_eq!(lap(9, DType::F32, large), None);
+        assert_eq!(lap(7, DType::Bf16, large), None);
     }
 
     #[test]
