@@ -54,13 +54,15 @@ const BELL: u64 = u64::MAX;
 /// How many events one sleep may end with.
 const EVENTS: usize = 64;
 
-/// How often to yield before sleeping.
-fn yields(haste: Haste) -> u32 {
-    match haste {
-        Haste::Memory => 400,
-        Haste::Message => 20,
-        Haste::Stream => 0,
-    }
+/// How often to yield before sleeping, where ranks of this host are waited for and each has a core.
+const YIELDS: u32 = 400;
+/// Where ranks share cores: for all ranks of a core together. Those of other sessions than the one that yields may be passed
+/// over (the kernel shares a core out among sessions first), and get it only when that one sleeps.
+const YIELDS_OF_A_CORE: usize = 160;
+
+/// How often a rank yields before it sleeps, where it waits for ranks of its host.
+fn yields_here(ranks_here: usize, cores: usize) -> u32 {
+    if ranks_here > cores { (YIELDS_OF_A_CORE * cores / ranks_here).max(1) as u32 } else { YIELDS }
 }
 
 /// Where the engine's wishes go.
@@ -77,6 +79,7 @@ pub(crate) struct Node {
     segment: Arc<Segment>,
     spins: u32,
     tries: u32,
+    yields_here: u32,
     role: Mutex<Role>,
     /// Told when an operation ended, or the poller is free.
     changed: Condvar,
@@ -120,6 +123,7 @@ impl Node {
             bell,
             spins: SPINS[usize::from(ranks_here > cores)],
             tries: TRIES[usize::from(ranks_here > cores)],
+            yields_here: yields_here(ranks_here, cores),
             role: Mutex::default(),
             changed: Condvar::new(),
             work: Condvar::new(),
@@ -132,6 +136,15 @@ impl Node {
             born: fork::generation(),
             surroundings,
         }))
+    }
+
+    /// How often to yield before sleeping.
+    fn yields(&self, haste: Haste) -> u32 {
+        match haste {
+            Haste::Memory => self.yields_here,
+            Haste::Message => 20,
+            Haste::Stream => 0,
+        }
     }
 
     /// Whether this is a child of the process that made it.
@@ -248,7 +261,7 @@ impl Node {
         let completion = loop {
             match engine.run_straight(self.tries) {
                 Pace::Done => break None,
-                Pace::Waiting if yielded < yields(Haste::Memory) => {
+                Pace::Waiting if yielded < self.yields(Haste::Memory) => {
                     let Some(completion) = engine.follow_straight() else { continue };
                     waits.get_or_insert_with(Moment::now);
                     let elsewhere = engine.about_to_wait();
@@ -372,7 +385,7 @@ impl Node {
                 (turns, yielded) = (0, 0);
             } else if turns < self.spins && haste != Some(Haste::Stream) {
                 std::hint::spin_loop();
-            } else if haste.is_none_or(|haste| yielded < yields(haste)) {
+            } else if haste.is_none_or(|haste| yielded < self.yields(haste)) {
                 yielded += 1;
                 std::thread::yield_now();
             } else {
