@@ -44,17 +44,17 @@ const CROWDED: Cutting = Cutting { in_flight: 960 << 10, ..SERVED };
 
 /// How often ranks may change to another one in a lap for turns to be cleared: each change takes a message's way from host to
 /// host, through what stands in line to leave the host.
-pub(super) const MOST_CHANGES: usize = 12;
+const MOST_CHANGES: usize = 12;
 /// So many cost little, of halving and doubling: of two ranks each waits for the other alone.
 pub(super) const FEW_CHANGES: usize = 4;
-/// How many bytes a lap has at the least for that: fewer are handed to the kernel at once.
+/// How many bytes a lap has at the least for turns to be cleared: fewer are handed to the kernel at once.
 const LEAST_CLEARED: usize = 512 << 10;
-/// How many it has for each change where there are more. Whole segments may fill four fifths of what may be in flight.
+/// How many it has for each of more changes. Whole segments may fill only four fifths of what may be in flight.
 const LEAST_PER_CHANGE: usize = 896 << 10;
 
-/// How many bytes a lap with so many changes has at the least for its turns to be cleared.
-pub(super) fn least_cleared(changes: usize) -> usize {
-    if changes <= FEW_CHANGES { LEAST_CLEARED } else { changes * LEAST_PER_CHANGE }
+/// How often ranks may change to another one in a lap of so many bytes for its turns to be cleared.
+pub(super) fn most_changes(bytes: usize) -> usize {
+    if bytes < LEAST_CLEARED { 0 } else { (bytes / LEAST_PER_CHANGE).clamp(FEW_CHANGES, MOST_CHANGES) }
 }
 
 /// The smallest and the largest messages that a user's wish for a segment can lead to.

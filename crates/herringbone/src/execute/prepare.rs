@@ -262,11 +262,8 @@ fn cleared(verified: &Verified, me: u32, call: Call) -> Option<(Turns, usize)> {
     let ends = (0..cut.chunks()).map(|chunk| cut.range(chunk, call.count, call.dtype.bytes()).end);
     let bytes = ends.max().unwrap_or(0) * call.width(Form::Plain);
     let alike = call.width(Form::Plain) == call.width(Form::Acc);
-    let most = if alike { cutting::MOST_CHANGES } else { cutting::FEW_CHANGES };
-    if bytes < cutting::least_cleared(0) {
-        return None;
-    }
-    turns::arrivals(verified, me, most).filter(|(_, changes)| bytes >= cutting::least_cleared(*changes))
+    let most = cutting::most_changes(bytes).min(if alike { usize::MAX } else { cutting::FEW_CHANGES });
+    if most > 0 { turns::arrivals(verified, me, most) } else { None }
 }
 
 /// Compiles rank `me`'s program of a schedule; `shared` tells which ranks share memory with it.
@@ -302,7 +299,8 @@ pub(crate) fn prepare(
     let (input, output) = cutting::buffers(cut, &call, me);
     let eager = segments == 1 && message_bytes <= cutting::eager_bytes(medium);
     let lap_bytes = message_bytes * cut.chunks() as usize * depth.min(segments) as usize;
-    let arrivals = arrivals.filter(|(_, changes)| lap_bytes >= cutting::least_cleared(*changes));
+    // A user's wish for segments, or little memory, can make a lap shorter than the call allows.
+    let arrivals = arrivals.filter(|(_, changes)| *changes <= cutting::most_changes(lap_bytes));
     let prepared = Prepared {
         call,
         workers: schedule.workers(),
