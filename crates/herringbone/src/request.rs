@@ -24,9 +24,11 @@ pub struct Request {
     /// Above 0 an operation is *urgent*: it has slots of its own, so it begins even if ordinary operations that were
     /// issued before it have taken all memory, and overtakes them at their next segment.
     pub priority: i32,
-    /// The input. May be the output.
+    /// The input. May be the output, or, for all_gather, this rank's part of it; if it has other bytes in common with it, the
+    /// engine works on a copy.
     pub input: Region,
-    /// The output.
+    /// The output. For reduce_scatter it may be this rank's part of the input. Operations of which one writes what another
+    /// reads or writes run one after the other, in the order in which they were issued.
     pub output: Region,
     /// How long it may take; the communicator's timeout if absent.
     pub timeout: Option<Duration>,

@@ -380,6 +380,39 @@ def ctrl_c_ends_a_call_that_waits() -> None:
 
 
 @case
+def an_output_may_be_part_of_the_input_or_overlap_it() -> None:
+    for count in (3, 3000, 100_000):
+        values = [value.astype(np.float32) for value in inputs((group.size * count,), np.float32, count)]
+        whole, own = values[group.rank].copy(), slice(group.rank * count, (group.rank + 1) * count)
+        group.reduce_scatter(whole, out=whole[own])
+        np.testing.assert_array_equal(whole[own], sum(values)[own])
+        group.all_gather(whole[own], out=whole)
+        np.testing.assert_array_equal(whole, sum(values))
+        for shift in (1, count // 2):
+            moved = values[group.rank].copy()
+            group.reduce_scatter(moved, out=moved[shift : shift + count])
+            np.testing.assert_array_equal(moved[shift : shift + count], sum(values)[own])
+            moved = values[group.rank].copy()
+            group.all_reduce(moved[:-shift], out=moved[shift:])
+            np.testing.assert_array_equal(moved[shift:], sum(values)[:-shift])
+            np.testing.assert_array_equal(moved[:shift], values[group.rank][:shift])
+
+
+@case
+def operations_on_overlapping_arrays_run_in_order() -> None:
+    for count in (6, 300_000):
+        array = np.ones(count, np.int32)
+        works = [
+            group.all_reduce(array, out=array, async_op=True),
+            group.all_reduce(array[: count // 2], out=array[: count // 2], async_op=True),
+            group.all_reduce(array, out=array, async_op=True),
+        ]
+        for work in works:
+            work.wait()
+        np.testing.assert_array_equal(array, group.size ** np.repeat([3, 2], count // 2))
+
+
+@case
 def a_forked_child_is_told_so() -> None:
     child = os.fork()
     if child == 0:

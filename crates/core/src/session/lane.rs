@@ -99,10 +99,11 @@ impl Credits {
         self.free = self.free.saturating_add(credits).min(self.slots);
     }
 
-    /// A slot here was emptied. Returns whether the other end should be told now, not with the next frame.
+    /// A slot here was emptied. Returns whether the other end should be told by a frame of its own: once, however long that
+    /// takes to leave.
     pub fn owe(&mut self) -> bool {
         self.owed = self.owed.saturating_add(1);
-        self.owed >= self.slots / 2
+        self.owed == self.slots / 2
     }
 
     /// What to tell the other end in the frame that is about to be sent.

@@ -82,7 +82,7 @@ impl Queued {
     /// results into it.
     pub(crate) fn mapped(&self, heap: Option<&Heap>) -> Option<usize> {
         let (input, output) = self.buffers.as_ref()?;
-        heap.filter(|_| input.same_start(output))?.locate(output)
+        heap.filter(|_| input.is_same(output))?.locate(output)
     }
 }
 
@@ -260,7 +260,9 @@ impl Engine {
                 ),
             ));
         }
-        if with_reducers && self.with_reducers(self.queue[at].id.group, urgent) >= REDUCER_OPERATIONS {
+        if self.waits_for_buffers(at)
+            || with_reducers && self.with_reducers(self.queue[at].id.group, urgent) >= REDUCER_OPERATIONS
+        {
             return Start::Later(Some(least));
         }
         let is_mapped = self.queue[at].mapped(self.heap.as_deref()).is_some();
@@ -311,7 +313,7 @@ impl Engine {
                     up = false;
                 }
                 Link::Wanted => up = false,
-                Link::Shm(_) | Link::Tcp(_) | Link::Busy => {}
+                Link::Shm(_) | Link::Tcp(_) => {}
             }
         }
         if let Some(reducer) = lost {
@@ -338,8 +340,11 @@ impl Engine {
         self.conclude(&queued.id, &queued.call, queued.completion, Err(error.clone()), queued.issued);
     }
 
-    fn start(&mut self, queued: Queued, memory: Range<usize>, prepared: Arc<Prepared>) -> OpKey {
+    fn start(&mut self, mut queued: Queued, memory: Range<usize>, prepared: Arc<Prepared>) -> OpKey {
         let (key, room) = self.ops.reserve();
+        if let Some(group) = self.groups.get(&queued.id.group) {
+            queued.separate(group.settings.me);
+        }
         let mapped = queued.mapped(self.heap.as_deref());
         let mut operation = Operation::new(key, queued, mapped, prepared, memory, room);
         let number = operation.id.group;

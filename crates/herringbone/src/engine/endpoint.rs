@@ -5,17 +5,19 @@ use crate::{
         session::lane::Credits,
         wire::{Header, Kind},
     },
-    execute::operation::OpKey,
+    execute::operation::{OpKey, Token},
     sys::{segment::Segment, span::Span},
     transport::{
         Broken, Outgoing, Payload,
         frame::{Frame, Incoming, Next, Wanted},
         shm::{ShmLink, Source},
-        tcp::TcpLink,
+        tcp::{Memory, TcpLink},
     },
 };
 use std::{
+    cmp::Reverse,
     collections::BTreeSet,
+    ops::Range,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -34,8 +36,6 @@ pub(crate) enum Link {
     Wanted,
     Shm(ShmLink),
     Tcp(TcpLink),
-    /// A socket link that is being read from, in the meantime.
-    Busy,
     /// It is broken, or its process is gone; what that process left in shared memory can still be read.
     Lost {
         reason: String,
@@ -53,8 +53,8 @@ pub(crate) struct Endpoint {
     /// Groups that a reducer has been told of, with their generation.
     pub(crate) introduced: BTreeSet<(u32, u32)>,
     credits: Credits,
-    /// Operations that wait for eager slots there, by their number.
-    in_line: BTreeSet<(u64, OpKey)>,
+    /// Operations that wait for eager slots there: urgent ones first, then in the order in which they began.
+    in_line: BTreeSet<(Reverse<i32>, OpKey)>,
     /// Eager messages that lie here because their operation has not begun.
     pub(crate) parked: u16,
     /// Whether its process is gone for good.
@@ -82,7 +82,7 @@ impl Endpoint {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.link, Link::Shm(_) | Link::Tcp(_) | Link::Busy)
+        matches!(self.link, Link::Shm(_) | Link::Tcp(_))
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -122,8 +122,8 @@ impl Endpoint {
     }
 
     /// An operation has found no eager slot.
-    pub(crate) fn wait_for_slot(&mut self, sequence: u64, operation: OpKey) {
-        self.in_line.insert((sequence, operation));
+    pub(crate) fn wait_for_slot(&mut self, priority: i32, operation: OpKey) {
+        self.in_line.insert((Reverse(priority), operation));
     }
 
     /// The first operation in line, if there is an eager slot for it.
@@ -154,15 +154,13 @@ impl Endpoint {
         self.credits.is_crowded(self.parked)
     }
 
-    fn stamp(&mut self, header: &mut Header) {
-        header.credits = self.credits.settle();
-    }
-
     /// Sends a frame without payload, ahead of data.
     pub(crate) fn notice(&mut self, mut header: Header) {
-        self.stamp(&mut header);
         match &mut self.link {
-            Link::Shm(link) => link.send(&Frame::new(&header, None)),
+            Link::Shm(link) => {
+                header.credits = self.credits.settle();
+                link.send(&Frame::new(&header, None));
+            }
             Link::Tcp(link) => {
                 let (fingerprint, payload) = (None, Payload::None);
                 link.send(Outgoing { header, fingerprint, payload, priority: 0, done: None }, true);
@@ -188,10 +186,33 @@ impl Endpoint {
     }
 
     /// Puts a message in line for the socket.
-    pub(crate) fn send_stream(&mut self, mut frame: Outgoing) {
-        self.stamp(&mut frame.header);
+    pub(crate) fn send_stream(&mut self, frame: Outgoing) {
         if let Link::Tcp(link) = &mut self.link {
             link.send(frame, false);
+        }
+    }
+
+    /// Writes to the socket what it takes; see [`TcpLink::flush`]. A frame says which slots are empty when it leaves, so that
+    /// no word of them is lost with a frame that never does.
+    pub(crate) fn flush_stream(
+        &mut self,
+        memory: &mut impl Memory,
+        done: impl FnMut(Token),
+    ) -> Result<bool, Broken> {
+        let Self { link, credits, .. } = self;
+        match link {
+            Link::Tcp(link) => link.flush(memory, || credits.settle(), done),
+            _ => Ok(false),
+        }
+    }
+
+    /// An operation has failed, whose staging memory is about to be given back: what has not been sent of it never will be, and
+    /// takes up no slot there, and what is arriving goes nowhere.
+    pub(crate) fn cancel(&mut self, operation: OpKey, staged: &Range<usize>, memory: &impl Memory) {
+        if let Link::Tcp(link) = &mut self.link {
+            let unsent = link.cancel(|token| token.op == operation, memory);
+            self.credits.returned(unsent);
+            link.divert(staged);
         }
     }
 

@@ -186,6 +186,7 @@ impl Engine {
     }
 
     pub(super) fn fail(&mut self, key: OpKey, error: &Error, keep_memory: bool) {
+        self.cancel(key);
         let Some(operation) = self.ops.get_mut(key) else { return };
         if let Some(completion) = operation.completion.take() {
             operation.release_buffers();

@@ -390,7 +390,7 @@ mod tests {
         let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1 };
         let told = fingerprint(&call, "reduction_server", sizing);
         let header = |sequence| Header::new(Kind::Data, id, 0, sequence);
-        group.running.push_back((3, OpKey { index: 0, version: 0 }));
+        group.running.push_back((3, OpKey { number: 0, place: 0 }));
         let many = 2 * REMEMBERED as u64;
         (0..many).for_each(|sequence| group.note_told(&header(sequence), told));
         let known: Vec<u64> =

@@ -84,15 +84,14 @@ impl Engine {
 
     /// Reads a socket. Returns whether there was anything.
     pub(super) fn receive_socket(&mut self, index: u32) -> bool {
-        let endpoint = &mut self.endpoints[index as usize];
-        if !matches!(endpoint.link, Link::Tcp(_)) {
-            return false;
-        }
-        let Link::Tcp(mut link) = std::mem::replace(&mut endpoint.link, Link::Busy) else { return false };
+        let Link::Tcp(link) = &mut self.endpoints[index as usize].link else { return false };
+        let Some(mut incoming) = link.take_incoming() else { return false };
         let mut reading = Reading { engine: self, endpoint: index, arrived: Vec::new() };
-        let result = link.receive(&mut reading);
+        let result = incoming.receive(&mut reading);
         let arrived = reading.arrived;
-        self.endpoints[index as usize].link = Link::Tcp(link);
+        if let Link::Tcp(link) = &mut self.endpoints[index as usize].link {
+            link.put_back(incoming);
+        }
         let result = arrived
             .into_iter()
             .try_for_each(|(header, content)| self.frame(index, &header, content))

@@ -122,6 +122,6 @@ impl Engine {
 
     /// Whether all sockets have been closed from the other end too.
     pub(crate) fn is_hung_up(&self) -> bool {
-        self.endpoints.iter().all(|endpoint| !matches!(endpoint.link, Link::Tcp(_) | Link::Busy))
+        self.endpoints.iter().all(|endpoint| !matches!(endpoint.link, Link::Tcp(_)))
     }
 }

@@ -89,12 +89,12 @@ impl Engine {
     }
 
     fn flush_socket(&mut self, index: u32) -> bool {
-        let Link::Tcp(link) = &mut self.endpoints[index as usize].link else { return false };
         let mut memory = Buffers { ops: &mut self.ops, staging: &self.staging };
-        let had_watch = link.watched;
-        let tokens = &mut self.tokens;
-        let result = link.flush(&mut memory, |token| tokens.push(token));
-        link.watched = !link.has_room;
+        let mut sent = Vec::new();
+        let endpoint = &mut self.endpoints[index as usize];
+        let result = endpoint.flush_stream(&mut memory, |token| sent.push(token));
+        let Link::Tcp(link) = &mut endpoint.link else { return false };
+        let had_watch = std::mem::replace(&mut link.watched, !link.has_room);
         if link.watched != had_watch {
             let mut wanted = epoll::EventFlags::IN;
             wanted.set(epoll::EventFlags::OUT, link.watched);
@@ -102,7 +102,6 @@ impl Engine {
             // A socket that the poller does not know any more is about to be reported as broken.
             let _gone = epoll::modify(&*self.poller, link.fd(), data, wanted);
         }
-        let sent: Vec<Token> = self.tokens.drain(..).collect();
         self.handed_over(sent);
         match result {
             Ok(moved) => moved,
@@ -110,6 +109,16 @@ impl Engine {
                 self.broken(index, reason);
                 true
             }
+        }
+    }
+
+    /// An operation has failed: links forget it, before its memory is given back.
+    pub(super) fn cancel(&mut self, key: OpKey) {
+        let Some(operation) = self.ops.get(key) else { return };
+        let (partners, memory): (Vec<u32>, _) = (operation.endpoints().collect(), operation.memory.clone());
+        let buffers = Buffers { ops: &mut self.ops, staging: &self.staging };
+        for index in partners {
+            self.endpoints[index as usize].cancel(key, &memory, &buffers);
         }
     }
 
@@ -163,18 +172,17 @@ impl Engine {
         moved
     }
 
-    /// Puts a new link in place of none.
+    /// Puts a new link in place. If there was one, it is of no use to the other end any more.
     pub(crate) fn connect(&mut self, index: u32, link: Link) {
+        if self.endpoints[index as usize].is_up() {
+            self.broken(index, Broken::Closed);
+        }
+        let mut unwatched = None;
         if let Link::Tcp(link) = &link {
             let data = epoll::EventData::new_u64(u64::from(index));
-            if epoll::add(&*self.poller, link.fd(), data, epoll::EventFlags::IN).is_ok() {
-                self.sockets += 1;
-            }
+            unwatched = epoll::add(&*self.poller, link.fd(), data, epoll::EventFlags::IN).err();
+            self.sockets += 1;
             self.stats.connections += 1;
-        }
-        if self.endpoints[index as usize].is_shared() {
-            // Its new link does not know how far the board has come.
-            self.board.close();
         }
         if let Link::Shm(link) = &link {
             self.board.read_by(link);
@@ -184,6 +192,9 @@ impl Engine {
         self.links += 1;
         if let Err(at) = self.linked.binary_search(&index) {
             self.linked.insert(at, index);
+        }
+        if let Some(error) = unwatched {
+            self.broken(index, Broken::Io(format!("its socket cannot be watched: {error}")));
         }
         if self.endpoints[index as usize].left.is_some() {
             self.read_to_the_end(index);

@@ -4,6 +4,7 @@
 //! [`node`](crate::node) around it decides which thread does that, and when to sleep.
 
 pub(crate) mod begin;
+mod buffers;
 mod early;
 pub(crate) mod endpoint;
 pub(crate) mod failure;
@@ -26,7 +27,7 @@ use crate::{
         fence::Member,
     },
     execute::{
-        operation::{Identity, Io, OpKey, Progress, Token},
+        operation::{Identity, Io, OpKey, Progress},
         prepare::{Call, Sizing},
         staging::Staging,
         straight::{Notes, Straight},
@@ -40,7 +41,7 @@ use crate::{
 };
 use begin::Queued;
 use early::Early;
-use endpoint::{Endpoint, Link};
+use endpoint::Endpoint;
 use group::Group;
 use spread::{Elsewhere, Spread};
 use stats::Stats;
@@ -98,7 +99,6 @@ pub(crate) struct Engine {
     linked: Vec<u32>,
     poller: Arc<OwnedFd>,
     sockets: usize,
-    tokens: Vec<Token>,
     finished: bool,
     /// When time was last looked at.
     ticked: Instant,
@@ -133,7 +133,6 @@ impl Engine {
             linked: Vec::new(),
             poller,
             sockets: 0,
-            tokens: Vec::new(),
             finished: false,
             ticked: Instant::now(),
         }
@@ -185,12 +184,6 @@ impl Engine {
         if let Some(group) = self.groups.get_mut(&operation.id.group) {
             let at = group.running.iter().position(|(_, running)| *running == key);
             at.and_then(|at| group.running.remove(at));
-        }
-        for endpoint in operation.endpoints() {
-            if let Link::Tcp(link) = &mut self.endpoints[endpoint as usize].link {
-                link.cancel(|token| token.op == key);
-                link.divert(&operation.memory);
-            }
         }
         self.staging.give_back(operation.memory.clone());
         self.ops.recycle(operation.into_room());

@@ -6,6 +6,7 @@
 use super::{
     Engine,
     begin::{Issue, Refused},
+    buffers::are_usable,
     early::Parked,
 };
 use crate::{
@@ -39,7 +40,10 @@ impl Engine {
         if self.reduces || self.ops.len() > 0 || !self.queue.is_empty() {
             return Ok(Begun::No(issue));
         }
-        let script = self.groups.get(&issue.group).and_then(|group| group.script(&issue.call, self.links));
+        let group = self.groups.get(&issue.group);
+        let group =
+            group.filter(|group| are_usable(&issue.call, group.settings.me, &issue.input, &issue.output));
+        let script = group.and_then(|group| group.script(&issue.call, self.links));
         let Some(script) = script.filter(|script| !self.is_crowded(script)).cloned() else {
             return Ok(Begun::No(issue));
         };

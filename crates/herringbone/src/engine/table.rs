@@ -8,9 +8,11 @@ use crate::execute::{
 /// A table whose keys are never used twice, so that a late report about an operation that is over finds nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    places: Vec<(u32, Option<Box<Operation>>)>,
+    places: Vec<Option<Box<Operation>>>,
     free: Vec<u32>,
     len: usize,
+    /// How many keys were given out.
+    begun: u64,
     /// Room that operations which are over have left for the next ones.
     spare: Vec<Room>,
 }
@@ -21,17 +23,18 @@ const SPARE: usize = 16;
 impl Table {
     /// A key for the next operation to be inserted, and room for what it counts.
     pub(crate) fn reserve(&mut self) -> (OpKey, Room) {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push((0, None));
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
             self.places.len() as u32 - 1
         });
-        let key = OpKey { index, version: self.places[index as usize].0 };
+        let key = OpKey { number: self.begun, place };
+        self.begun += 1;
         (key, self.spare.pop().unwrap_or_default())
     }
 
     pub(crate) fn insert(&mut self, operation: Operation) {
         let key = operation.key;
-        self.places[key.index as usize].1 = Some(Box::new(operation));
+        self.places[key.place as usize] = Some(Box::new(operation));
         self.len += 1;
     }
 
@@ -43,23 +46,16 @@ impl Table {
     }
 
     pub(crate) fn get(&self, key: OpKey) -> Option<&Operation> {
-        let (version, operation) = self.places.get(key.index as usize)?;
-        (*version == key.version).then_some(operation.as_deref()).flatten()
+        self.places.get(key.place as usize)?.as_deref().filter(|operation| operation.key == key)
     }
 
     pub(crate) fn get_mut(&mut self, key: OpKey) -> Option<&mut Operation> {
-        let (version, operation) = self.places.get_mut(key.index as usize)?;
-        (*version == key.version).then_some(operation.as_deref_mut()).flatten()
+        self.places.get_mut(key.place as usize)?.as_deref_mut().filter(|operation| operation.key == key)
     }
 
     pub(crate) fn remove(&mut self, key: OpKey) -> Option<Box<Operation>> {
-        let (version, operation) = self.places.get_mut(key.index as usize)?;
-        if *version != key.version {
-            return None;
-        }
-        let operation = operation.take()?;
-        *version = version.wrapping_add(1);
-        self.free.push(key.index);
+        let operation = self.places.get_mut(key.place as usize)?.take_if(|operation| operation.key == key)?;
+        self.free.push(key.place);
         self.len -= 1;
         Some(operation)
     }
@@ -74,6 +70,6 @@ impl Table {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Operation> {
-        self.places.iter().filter_map(|(_, operation)| operation.as_deref())
+        self.places.iter().filter_map(Option::as_deref)
     }
 }

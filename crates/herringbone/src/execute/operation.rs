@@ -29,11 +29,13 @@ const GRANTS_PER_WINDOW: u32 = 4;
 /// its core then has more to do in its turn.
 const LOTS_PER_WINDOW: u32 = 4;
 
-/// An operation's place in the engine's table. A key is not used twice.
+/// What an engine knows an operation by. Keys are in the order in which operations began, and none is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OpKey {
-    pub(crate) index: u32,
-    pub(crate) version: u32,
+    /// How many began before it.
+    pub(crate) number: u64,
+    /// Its place in the engine's table.
+    pub(crate) place: u32,
 }
 
 /// An instruction of a segment of an operation: what a transport reports back on.
@@ -155,7 +157,7 @@ impl Operation {
         room: Room,
     ) -> Self {
         let (input, output, is_worker) = match queued.buffers {
-            Some((input, output)) => ((!input.same_start(&output)).then_some(input), Some(output), true),
+            Some((input, output)) => ((!input.is_same(&output)).then_some(input), Some(output), true),
             None => (None, None, false),
         };
         let with_reducers = !is_worker || prepared.peers.iter().any(|peer| peer.rank >= prepared.workers);
@@ -477,6 +479,12 @@ impl Operation {
         let tells = waited >= Duration::from_millis(due);
         self.told_hub += u32::from(tells);
         tells.then(|| self.told_hub - 1)
+    }
+
+    /// The user's buffers, until they are given back: input and output.
+    pub(crate) fn buffers(&self) -> Option<(&Region, &Region)> {
+        let output = self.output.as_ref()?;
+        Some((self.input.as_ref().unwrap_or(output), output))
     }
 
     /// Gives the user's buffers back.

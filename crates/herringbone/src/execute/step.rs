@@ -135,7 +135,7 @@ impl Operation {
                 }
                 let eager = !flow.window.is_open();
                 if eager && !endpoint.take_eager() {
-                    endpoint.wait_for_slot(self.id.fingerprint.sequence, self.key);
+                    endpoint.wait_for_slot(self.id.fingerprint.priority, self.key);
                     blocked.push((0, instr, lane));
                     continue;
                 }
@@ -181,7 +181,7 @@ impl Operation {
         if !flow.window.is_open() {
             if !prepared.eager || !endpoint.take_eager() {
                 if prepared.eager {
-                    endpoint.wait_for_slot(self.id.fingerprint.sequence, self.key);
+                    endpoint.wait_for_slot(self.id.fingerprint.priority, self.key);
                 }
                 self.room.blocked.push((segment, instr, lane));
                 return false;

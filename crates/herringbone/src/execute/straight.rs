@@ -395,7 +395,7 @@ impl Operation {
         self.room.left[0] = (prepared.instrs.len() - done) as u32;
         for lane in &notes.blocked {
             let flow = &self.room.flows[prepared.lanes[*lane].peer as usize];
-            io.endpoints[flow.endpoint as usize].wait_for_slot(self.id.fingerprint.sequence, self.key);
+            io.endpoints[flow.endpoint as usize].wait_for_slot(self.id.fingerprint.priority, self.key);
             self.room.blocked.push((0, done as u32, *lane as u32));
         }
         let ran = done + usize::from(!notes.blocked.is_empty());

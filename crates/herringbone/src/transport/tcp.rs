@@ -1,8 +1,9 @@
 //! A link over a stream socket: 64-byte headers with their own checksum, payloads with theirs.
 
-use super::{Broken, Destination, Inbox, Outgoing, Payload};
+mod incoming;
+
+use super::{Broken, Outgoing, Payload};
 use crate::{
-    core::wire::{FINGERPRINT_BYTES, Fingerprint, HEADER_BYTES, Header},
     execute::operation::Token,
     sys::{
         fork::Guarded,
@@ -10,45 +11,36 @@ use crate::{
         span::Span,
     },
 };
+pub(crate) use incoming::Incoming;
 use std::{
     collections::VecDeque,
     io,
+    ops::Range,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
 };
 
 /// Frames with payloads up to this size are gathered into one write.
 const GATHER_BYTES: usize = 4096;
 /// How much of them is gathered before it is written.
 const GATHERED_BYTES: usize = 8192;
-/// How much is read at once while no long message arrives: more than the first packet of one.
-const READ_BYTES: usize = 16 << 10;
-/// How much is read of what follows a payload: its header, with a fingerprint.
-const NEXT: usize = HEADER_BYTES + FINGERPRINT_BYTES;
-/// How much has to be missing of a message for its bytes to be waited for, and for how many at a time: mostly all of
-/// them, for nothing can be done with a part.
-const WORTH_WAITING: usize = 16 << 10;
-const ENOUGH_BYTES: usize = 256 << 10;
-/// How much one turn moves at most in each direction, so that links take turns.
-const TURN_IN: usize = 2 << 20;
-const TURN_OUT: usize = 16 << 10;
+/// After so much no further write begins in a turn, so that links take turns.
+const TURN_BYTES: usize = 16 << 10;
 
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
-    socket: Guarded<OwnedFd>,
+    socket: Arc<Guarded<OwnedFd>>,
     urgent: VecDeque<Outgoing>,
     queue: VecDeque<Outgoing>,
     sending: Option<Sending>,
     spare: Vec<u8>,
-    buffer: Box<[u8]>,
-    filled: std::ops::Range<usize>,
-    receiving: Option<Receiving>,
+    /// `None` while it is being read.
+    incoming: Option<Box<Incoming>>,
     /// Whether the socket may take something: no longer once it took less than it was given, until the poller says so.
     pub(crate) has_room: bool,
     /// Whether the poller watches for room.
     pub(crate) watched: bool,
-    /// How many bytes have to be there before the poller finds the socket readable.
-    wanted: usize,
 }
 
 #[derive(Debug)]
@@ -60,16 +52,9 @@ struct Sending {
     done: VecDeque<(usize, Token)>,
 }
 
-#[derive(Debug)]
-struct Receiving {
-    header: Header,
-    destination: Destination,
-    received: usize,
-}
-
 /// How outgoing payloads are found when their turn comes.
 pub(crate) trait Memory {
-    /// Calls `f` with the payload's bytes, or with `None` if their operation is over.
+    /// Calls `f` with the payload's bytes, or with `None` if they were taken back.
     fn with<R>(&self, payload: &Payload, f: impl FnOnce(Option<Span<'_>>) -> R) -> R;
     /// The checksum of a frame's payload.
     fn checksum(&mut self, frame: &Outgoing) -> u32;
@@ -77,18 +62,16 @@ pub(crate) trait Memory {
 
 impl TcpLink {
     pub(crate) fn new(socket: Guarded<OwnedFd>) -> Self {
+        let socket = Arc::new(socket);
         Self {
+            incoming: Some(Box::new(Incoming::new(socket.clone()))),
             socket,
             urgent: VecDeque::new(),
             queue: VecDeque::new(),
             sending: None,
             spare: Vec::new(),
-            buffer: vec![0; READ_BYTES].into(),
-            filled: 0..0,
-            receiving: None,
             has_room: true,
             watched: false,
-            wanted: 1,
         }
     }
 
@@ -111,9 +94,24 @@ impl TcpLink {
         self.sending.is_none() && self.urgent.is_empty() && self.queue.is_empty()
     }
 
-    /// Forgets what has not been sent yet of operations that are over.
-    pub(crate) fn cancel(&mut self, over: impl Fn(&Token) -> bool) {
-        self.queue.retain(|frame| !frame.done.as_ref().is_some_and(&over));
+    /// Forgets what has not been sent yet of operations that are over. Returns how many eager messages that were. Of a
+    /// message of which a part has left the rest has to follow, or its receiver would find it damaged: that is copied, as
+    /// its memory is about to be used for something else.
+    pub(crate) fn cancel(&mut self, over: impl Fn(&Token) -> bool, memory: &impl Memory) -> u16 {
+        if let Some(Sending { payload, done, .. }) = &mut self.sending
+            && matches!(payload, Payload::Staged(_) | Payload::User { .. })
+            && done.back().is_some_and(|(_, token)| over(token))
+            && let Some(bytes) = memory.with(payload, |span| span.map(Span::to_vec))
+        {
+            *payload = Payload::Owned(bytes);
+        }
+        let mut eager = 0;
+        self.queue.retain(|frame| {
+            let is_over = frame.done.as_ref().is_some_and(&over);
+            eager += u16::from(is_over && frame.header.eager);
+            !is_over
+        });
+        eager
     }
 
     /// Forgets everything that was not written in full; the sends that it was part of.
@@ -125,24 +123,33 @@ impl TcpLink {
     }
 
     /// A payload that is arriving in `staged` is read to nowhere from now on.
-    pub(crate) fn divert(&mut self, staged: &std::ops::Range<usize>) {
-        if let Some(receiving) = &mut self.receiving
-            && matches!(receiving.destination, Destination::Staged(at) if staged.contains(&at))
-        {
-            receiving.destination = Destination::Skip;
+    pub(crate) fn divert(&mut self, staged: &Range<usize>) {
+        if let Some(incoming) = &mut self.incoming {
+            incoming.divert(staged);
         }
     }
 
-    /// Writes what the socket takes; tells `done` what was written in full. Returns whether anything moved.
+    /// Its reading half, unless somebody has it already: to be [put back](Self::put_back). Writing goes on meanwhile.
+    pub(crate) fn take_incoming(&mut self) -> Option<Box<Incoming>> {
+        self.incoming.take()
+    }
+
+    pub(crate) fn put_back(&mut self, incoming: Box<Incoming>) {
+        self.incoming = Some(incoming);
+    }
+
+    /// Writes what the socket takes; tells `done` what was written in full. Each frame says how many eager slots are
+    /// empty again, as `credits` says when it leaves. Returns whether anything moved.
     pub(crate) fn flush(
         &mut self,
         memory: &mut impl Memory,
+        mut credits: impl FnMut() -> u16,
         mut done: impl FnMut(Token),
     ) -> Result<bool, Broken> {
         let mut moved = 0;
-        while moved < TURN_OUT {
+        while moved < TURN_BYTES {
             if self.sending.is_none() {
-                self.sending = self.gather(memory);
+                self.sending = self.gather(memory, &mut credits);
             }
             let Some(sending) = &mut self.sending else { break };
             let more = !self.urgent.is_empty() || !self.queue.is_empty();
@@ -192,7 +199,7 @@ impl TcpLink {
     }
 
     /// The next write: any number of small frames, and one large one at the end.
-    fn gather(&mut self, memory: &mut impl Memory) -> Option<Sending> {
+    fn gather(&mut self, memory: &mut impl Memory, credits: &mut impl FnMut() -> u16) -> Option<Sending> {
         let mut sending = Sending {
             head: std::mem::take(&mut self.spare),
             payload: Payload::None,
@@ -201,7 +208,7 @@ impl TcpLink {
         };
         while sending.head.len() < GATHERED_BYTES {
             let Some(mut frame) = self.urgent.pop_front().or_else(|| self.queue.pop_front()) else { break };
-            frame.header.payload_crc = memory.checksum(&frame);
+            (frame.header.payload_crc, frame.header.credits) = (memory.checksum(&frame), credits());
             sending.head.extend_from_slice(&frame.header.encode(crc32c::crc32c));
             if let Some(fingerprint) = &frame.fingerprint {
                 sending.head.extend_from_slice(&fingerprint.encode(crc32c::crc32c));
@@ -215,93 +222,6 @@ impl TcpLink {
             append(&mut sending.head, &frame.payload, memory);
         }
         (!sending.head.is_empty()).then_some(sending)
-    }
-
-    /// Reads what there is, up to a turn. Returns whether anything moved.
-    pub(crate) fn receive(&mut self, inbox: &mut impl Inbox) -> Result<bool, Broken> {
-        let mut moved = 0;
-        while moved < TURN_IN {
-            self.parse(inbox)?;
-            let (result, space) = match &mut self.receiving {
-                Some(receiving) => {
-                    // All that was in the buffer is in the message; what follows it there is the next header.
-                    let (result, space) =
-                        receiving.read(self.socket.as_fd(), inbox, &mut self.buffer[..NEXT]);
-                    let result = result.map(|(bytes, next)| {
-                        self.filled = 0..next;
-                        bytes
-                    });
-                    (result, space)
-                }
-                None => {
-                    self.buffer.copy_within(self.filled.clone(), 0);
-                    self.filled = 0..self.filled.len();
-                    let space = Span::of(&mut self.buffer[self.filled.end..]);
-                    let result = socket::recv(self.socket.as_fd(), space);
-                    (result.inspect(|bytes| self.filled.end += bytes), space.len())
-                }
-            };
-            match result {
-                Ok(0) => return Err(Broken::Closed),
-                Ok(bytes) => {
-                    moved += bytes;
-                    if bytes < space {
-                        break;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(broken(&error)),
-            }
-        }
-        self.parse(inbox)?;
-        self.wait_for_more();
-        Ok(moved > 0)
-    }
-
-    /// While a long message arrives, has the poller speak up once for many packets.
-    fn wait_for_more(&mut self) {
-        let missing = self.receiving.as_ref().map_or(0, Receiving::missing);
-        let wanted = if missing < WORTH_WAITING { 1 } else { missing.min(ENOUGH_BYTES) };
-        // A socket that does not take the hint is read more often.
-        if wanted != self.wanted && socket::set_wanted(self.socket.as_fd(), wanted).is_ok() {
-            self.wanted = wanted;
-        }
-    }
-
-    /// Works through the buffer: headers, small payloads, the beginnings of large ones.
-    fn parse(&mut self, inbox: &mut impl Inbox) -> Result<(), Broken> {
-        loop {
-            if let Some(receiving) = &mut self.receiving {
-                let bytes = receiving.missing().min(self.filled.len());
-                receiving.take(&self.buffer[self.filled.start..self.filled.start + bytes], inbox);
-                self.filled.start += bytes;
-                if receiving.missing() > 0 {
-                    return Ok(());
-                }
-                let Some(complete) = self.receiving.take() else { return Ok(()) };
-                complete.deliver(inbox)?;
-            }
-            let Some((header, fingerprint, used)) = self.header()? else { return Ok(()) };
-            self.filled.start += used;
-            let destination = inbox.admit(&header, fingerprint.as_ref())?;
-            self.receiving = Some(Receiving { header, destination, received: 0 });
-        }
-    }
-
-    fn header(&self) -> Result<Option<(Header, Option<Fingerprint>, usize)>, Broken> {
-        let bytes = &self.buffer[self.filled.clone()];
-        let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-        let header = Header::decode(head, crc32c::crc32c).map_err(|error| match error {
-            crate::core::wire::WireError::HeaderChecksum { .. } => Broken::Corrupt,
-            _ => Broken::Protocol("a frame that this version does not know"),
-        })?;
-        if !header.fingerprint {
-            return Ok(Some((header, None, HEADER_BYTES)));
-        }
-        let Some(bytes) = bytes[HEADER_BYTES..].first_chunk::<FINGERPRINT_BYTES>() else { return Ok(None) };
-        let fingerprint = Fingerprint::decode(bytes, crc32c::crc32c).map_err(|_| Broken::Corrupt)?;
-        Ok(Some((header, Some(fingerprint), HEADER_BYTES + FINGERPRINT_BYTES)))
     }
 }
 
@@ -323,60 +243,6 @@ fn broken(error: &io::Error) -> Broken {
             Broken::Closed
         }
         _ => Broken::Io(error.to_string()),
-    }
-}
-
-impl Receiving {
-    fn missing(&self) -> usize {
-        self.header.length as usize - self.received
-    }
-
-    fn take(&mut self, bytes: &[u8], inbox: &impl Inbox) {
-        let at = self.received;
-        inbox.with(&mut self.destination, self.header.length as usize, |span| {
-            if let Some(span) = span {
-                span.slice(at..at + bytes.len()).write(bytes);
-            }
-        });
-        self.received += bytes.len();
-    }
-
-    /// Reads what there is of the rest, and into `next` of what follows: how many bytes in all and there, and how many
-    /// there could have been.
-    fn read(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        inbox: &impl Inbox,
-        next: &mut [u8],
-    ) -> (io::Result<(usize, usize)>, usize) {
-        let (at, missing) = (self.received, self.missing());
-        let space = missing + next.len();
-        let length = self.header.length as usize;
-        let result = inbox.with(&mut self.destination, length, |span| match span {
-            Some(span) => socket::recv_two(socket, span.slice(at..span.len()), Span::of(next)),
-            None => {
-                let mut nowhere = [0; 8192];
-                let most = missing.min(nowhere.len());
-                socket::recv(socket, Span::of(&mut nowhere[..most]))
-            }
-        });
-        let result = result.map(|bytes| {
-            let own = bytes.min(missing);
-            self.received += own;
-            (bytes, bytes - own)
-        });
-        (result, space)
-    }
-
-    fn deliver(mut self, inbox: &mut impl Inbox) -> Result<(), Broken> {
-        let length = self.header.length as usize;
-        let crc = inbox.with(&mut self.destination, length, |span| {
-            span.filter(|span| !span.is_empty()).map(|span| span.crc32c())
-        });
-        if crc.is_some_and(|crc| crc != self.header.payload_crc) && inbox.matters(&self.header) {
-            return Err(Broken::Corrupt);
-        }
-        inbox.arrived(&self.header, self.destination)
     }
 }
 

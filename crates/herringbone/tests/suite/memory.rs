@@ -1,4 +1,4 @@
-//! Operations that wait for staging memory: none waits for a younger one.
+//! Operations that wait for memory: for staging memory, and never for a younger one; for a buffer that an older one has.
 
 use crate::world::{Transport, World};
 use herringbone::{Collective, Communicator, DType, Pending, ReduceOp, Region, Request};
@@ -65,4 +65,30 @@ fn an_operation_takes_no_memory_that_one_of_another_group_waits_for() {
         let other = comm.subgroup("other", &[0, 1]).unwrap();
         in_turn(comm, &other, &[7, 8, 7].map(|quarters| private(quarters * MEBI / 4)), 0);
     });
+}
+
+/// Each all-reduce of a buffer takes what the last one left there, on every rank, though rank 0 has a buffer for each.
+#[test]
+fn operations_on_one_buffer_run_in_order() {
+    for (transport, ranks) in [(Transport::Shm, 2), (Transport::Shm, 3), (Transport::Tcp, 3)] {
+        for count in [5, 300_000] {
+            World::new(ranks, transport).run(|comm| {
+                let shared = private(4 * count);
+                let buffers: Vec<Region> = match comm.rank() {
+                    0 => [1, 3, 9].map(|each| Region::own(vec![each; count]).region().clone()).into(),
+                    _ => vec![shared; 3],
+                };
+                let pending: Vec<Pending> = buffers.iter().map(|buffer| sum(comm, buffer, 0)).collect();
+                pending.iter().for_each(|pending| pending.wait().unwrap());
+                let size = comm.size() as i32;
+                let (mut others, mut expected) = (1, 0);
+                for own in [1, 3, 9] {
+                    expected = own + (size - 1) * others;
+                    others = expected;
+                }
+                let bytes = buffers[2].access().unwrap().span().to_vec();
+                assert!(bytes.chunks(4).all(|bytes| bytes == expected.to_ne_bytes()));
+            });
+        }
+    }
 }

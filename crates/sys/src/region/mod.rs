@@ -173,10 +173,23 @@ impl Region {
         self.0.start.addr().get()
     }
 
-    /// Whether both begin at the same address, as when an output is its input.
+    /// Whether both are the same bytes, as when an output is its input.
     #[inline]
-    pub fn same_start(&self, other: &Region) -> bool {
-        self.0.start == other.0.start
+    pub fn is_same(&self, other: &Region) -> bool {
+        (self.0.start, self.0.len) == (other.0.start, other.0.len)
+    }
+
+    /// At which byte of `whole` this begins, if it lies in it with all its bytes.
+    pub fn offset_in(&self, whole: &Region) -> Option<usize> {
+        let offset = self.address().checked_sub(whole.address())?;
+        (self.len() <= whole.len() && offset <= whole.len() - self.len()).then_some(offset)
+    }
+
+    /// A region of its own with the same bytes, or `None` once this was revoked.
+    pub fn duplicate(&self) -> Option<Region> {
+        let copy = Region::zeroed(self.len());
+        copy.access()?.span().copy_from(self.access()?.span());
+        Some(copy)
     }
 
     /// Whether some byte belongs to both.
@@ -418,7 +431,27 @@ mod tests {
     #[test]
     fn overlap_is_seen() {
         let (one, two) = (Region::zeroed(16), Region::zeroed(16));
-        assert!(one.overlaps(&one.clone()) && one.same_start(&one.clone()));
-        assert!(!one.overlaps(&two) && !one.same_start(&two));
+        assert!(one.overlaps(&one.clone()) && one.is_same(&one.clone()));
+        assert!(!one.overlaps(&two) && !one.is_same(&two));
+        // SAFETY: `one` keeps the bytes, and nobody has an access.
+        let part =
+            unsafe { Region::from_raw(one.0.start.as_ptr().wrapping_add(4), 8, true, Box::new(one.clone())) };
+        assert!(part.overlaps(&one) && !part.is_same(&one));
+        assert_eq!(
+            (part.offset_in(&one), one.offset_in(&part), part.offset_in(&part)),
+            (Some(4), None, Some(0))
+        );
+        assert_eq!(part.offset_in(&two), None);
+    }
+
+    #[test]
+    fn a_duplicate_has_the_bytes_and_no_more() {
+        let owned = Region::own(vec![1u8, 2, 3]);
+        let copy = owned.region().duplicate().unwrap();
+        assert!(!copy.overlaps(owned.region()));
+        let region = owned.region().clone();
+        owned.take();
+        assert_eq!(copy.access().unwrap().span().to_vec(), [1, 2, 3]);
+        assert!(region.duplicate().is_none());
     }
 }

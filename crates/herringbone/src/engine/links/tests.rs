@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    Error,
     core::{
         collective::Collective,
         element::{DType, ReduceOp},
@@ -10,7 +11,7 @@ use crate::{
     },
     engine::{
         begin::Issue,
-        endpoint::Endpoint,
+        endpoint::{EAGER_SLOTS, Endpoint},
         group::{Group, Settings},
     },
     execute::prepare::{Call, Sizing},
@@ -79,6 +80,80 @@ fn what_a_broken_link_had_in_line_holds_no_operation_up() {
     let ends: Vec<_> = operations.iter().map(|operation| operation.result().map(|end| end.is_ok())).collect();
     assert_eq!(ends, [Some(true); 60]);
     assert_eq!(engine.ops.len(), 0);
+}
+
+#[test]
+fn a_socket_that_cannot_be_watched_is_a_broken_link() {
+    let (mut engine, _theirs) = rank_0(3, None);
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    engine.connect(1, Link::Tcp(TcpLink::new(Guarded::new(file.into()).unwrap())));
+    let Link::Lost { reason, .. } = &engine.endpoints[1].link else { panic!("it is in use") };
+    assert!(reason.contains("cannot be watched"), "{reason}");
+    assert_eq!((engine.sockets, &engine.linked[..]), (1, &[2][..]));
+}
+
+/// The frames that are in some bytes, with their payloads, of which the checksums are right.
+fn frames(mut bytes: &[u8]) -> Vec<(Header, &[u8])> {
+    let mut frames = Vec::new();
+    while let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
+        let header = Header::decode(head, crc32c::crc32c).unwrap();
+        let (payload, rest) = rest.split_at(header.length as usize);
+        assert!(payload.is_empty() || crc32c::crc32c(payload) == header.payload_crc, "{header:?} is damaged");
+        frames.push((header, payload));
+        bytes = rest;
+    }
+    frames
+}
+
+/// Fails all operations that have not ended.
+fn fail_all(engine: &mut Engine) {
+    let error = Error::new(crate::ErrorKind::Closed);
+    engine.ops.keys().into_iter().for_each(|key| engine.fail(key, &error, false));
+}
+
+/// Else its receiver would take the connection for damaged, and all groups would lose it.
+#[test]
+fn a_message_that_has_left_in_part_leaves_in_full_though_its_operation_fails() {
+    let (mut engine, theirs) = rank_0(2, Some("radix"));
+    let mut bytes: Vec<u8> = (0..1 << 20).map(|at| (at % 251) as u8).collect();
+    Region::lend(&mut bytes, |buffer| {
+        let call =
+            Call { collective: Collective::AllReduce, dtype: DType::U8, op: ReduceOp::Sum, count: 1 << 20 };
+        let (input, output) = (buffer.clone(), buffer.clone());
+        engine.issue(&Issue { group: 0, call, priority: 0, input, output, timeout: None }).unwrap();
+        // The grant that the other gets is what it would give.
+        let grant = drain(&mut engine, &theirs[0]);
+        (&theirs[0]).write_all(&grant).unwrap();
+        while engine.turn() {}
+        let Link::Tcp(link) = &engine.endpoints[1].link else { panic!("no link") };
+        assert!(!link.is_flushed(), "the socket takes some, not all");
+        fail_all(&mut engine);
+    });
+    let next = begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES);
+    let taken = drain(&mut engine, &theirs[0]);
+    let mut lengths: Vec<usize> = frames(&taken).iter().map(|(_, payload)| payload.len()).collect();
+    assert_eq!((next.is_done(), lengths.pop()), (true, Some(MESSAGE_BYTES)));
+    assert!((1..=8).contains(&lengths.len()), "{lengths:?} of sixteen");
+}
+
+/// Slots and word of slots: nothing is lost with frames that never leave.
+#[test]
+fn what_is_cancelled_takes_no_slots_with_it() {
+    let (mut engine, theirs) = rank_0(2, None);
+    let returned = 5;
+    (0..60).for_each(|_| drop(begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES)));
+    (0..returned).for_each(|_| assert!(!engine.endpoints[1].emptied(true)));
+    (0..3).for_each(|_| drop(begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES)));
+    fail_all(&mut engine);
+    begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES);
+    let taken = drain(&mut engine, &theirs[0]);
+    let sent = frames(&taken);
+    let told: u16 = sent.iter().map(|(header, _)| header.credits).sum();
+    assert_eq!(told, returned);
+    let eager = sent.iter().filter(|(header, _)| header.eager).count();
+    assert!((2..60).contains(&eager), "{eager} of 64");
+    let free = (0..EAGER_SLOTS).filter(|_| engine.endpoints[1].take_eager()).count();
+    assert_eq!(eager + free, usize::from(EAGER_SLOTS));
 }
 
 /// Takes what has come, and lets rank 0 go on, until no more comes.

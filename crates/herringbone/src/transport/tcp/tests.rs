@@ -1,7 +1,12 @@
 //! Payloads that a link reads: into a user's buffer while that is there, checked, and never out of step.
 
 use super::*;
-use crate::{core::wire::Kind, execute::operation::OpKey, sys::region::Region};
+use crate::{
+    core::wire::{Fingerprint, HEADER_BYTES, Header, Kind},
+    execute::operation::OpKey,
+    sys::region::Region,
+    transport::{Destination, Inbox},
+};
 use std::{io::Write, os::unix::net::UnixStream};
 
 /// An engine with one operation that receives results.
@@ -13,7 +18,7 @@ struct Desk {
 impl Inbox for Desk {
     fn admit(&mut self, header: &Header, _: Option<&Fingerprint>) -> Result<Destination, Broken> {
         let at = header.index as usize;
-        let op = OpKey { index: 0, version: 0 };
+        let op = OpKey { number: 0, place: 0 };
         Ok(Destination::User { op, range: at..at + header.length as usize })
     }
 
@@ -41,6 +46,13 @@ fn desk() -> (TcpLink, UnixStream, Desk) {
     (link, theirs, Desk { output: Region::zeroed(60_000), arrived: Vec::new() })
 }
 
+fn receive(link: &mut TcpLink, desk: &mut Desk) -> Result<bool, Broken> {
+    let mut incoming = link.take_incoming().unwrap();
+    let result = incoming.receive(desk);
+    link.put_back(incoming);
+    result
+}
+
 fn payload() -> Vec<u8> {
     (0..40_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
@@ -60,7 +72,7 @@ fn a_result_arrives_in_pieces_in_the_users_buffer() {
     let bytes = [frame(7, &payload), frame(50_001, b"next")].concat();
     for piece in bytes.chunks(7_001) {
         other.write_all(piece).unwrap();
-        assert!(link.receive(&mut desk).unwrap());
+        assert!(receive(&mut link, &mut desk).unwrap());
     }
     assert_eq!(desk.arrived.len(), 2);
     let output = desk.output.access().unwrap().span().to_vec();
@@ -76,7 +88,7 @@ fn a_damaged_result_breaks_the_link() {
         let mut bytes = frame(0, &payload());
         bytes[damaged] ^= 1;
         other.write_all(&bytes).unwrap();
-        assert_eq!(link.receive(&mut desk), Err(Broken::Corrupt), "byte {damaged}");
+        assert_eq!(receive(&mut link, &mut desk), Err(Broken::Corrupt), "byte {damaged}");
         assert!(desk.arrived.is_empty());
     }
 }
@@ -88,17 +100,17 @@ fn a_buffer_that_is_taken_back_is_left_alone_and_the_link_goes_on() {
     desk.output = owned.region().clone();
     let bytes = frame(0, &payload());
     other.write_all(&bytes[..20_000]).unwrap();
-    assert!(link.receive(&mut desk).unwrap());
+    assert!(receive(&mut link, &mut desk).unwrap());
     let taken = owned.take();
     assert_eq!(taken[..20_000 - HEADER_BYTES], bytes[HEADER_BYTES..20_000]);
     other.write_all(&bytes[20_000..]).unwrap();
     while desk.arrived.is_empty() {
-        assert!(link.receive(&mut desk).unwrap());
+        assert!(receive(&mut link, &mut desk).unwrap());
     }
     assert!(taken[20_000 - HEADER_BYTES..].iter().all(|byte| *byte == 0));
     desk.output = Region::zeroed(8);
     other.write_all(&frame(1, b"more")).unwrap();
-    assert!(link.receive(&mut desk).unwrap());
+    assert!(receive(&mut link, &mut desk).unwrap());
     assert_eq!(desk.output.access().unwrap().span().to_vec(), *b"\0more\0\0\0");
 }
 
@@ -122,13 +134,13 @@ fn a_message_is_handed_over_when_its_own_bytes_are() {
     for (segment, bytes) in [(0, 100), (1, 8 << 20)] {
         let mut header = Header::new(Kind::Data, 0, 0, 0);
         (header.segment, header.length) = (segment, bytes);
-        let token = Token { op: OpKey { index: 0, version: 0 }, segment, instr: 0 };
+        let token = Token { op: OpKey { number: 0, place: 0 }, segment, instr: 0 };
         let payload = Payload::Staged(0..bytes as usize);
         link.send(Outgoing { header, fingerprint: None, payload, priority: 0, done: Some(token) }, false);
     }
     let mut done = Vec::new();
     while link.has_room {
-        link.flush(&mut Zeroes, |token| done.push(token.segment)).unwrap();
+        link.flush(&mut Zeroes, || 0, |token| done.push(token.segment)).unwrap();
     }
     assert_eq!(done, [0]);
     assert_eq!(link.give_up().iter().map(|token| token.segment).collect::<Vec<_>>(), [1]);

@@ -1,0 +1,54 @@
+//! Users' buffers that have bytes in common: those of one operation, and those of several that are under way at once.
+
+use super::{Engine, begin::Queued};
+use crate::{core::collective::Collective, execute::prepare::Call, sys::region::Region};
+
+/// Whether rank `me` can run a call on these buffers as they are: they are apart, or one buffer, or the part that this rank
+/// gives or gets is its own part of the whole, as in MPI's and NCCL's calls in place.
+#[inline]
+pub(super) fn are_usable(call: &Call, me: u32, input: &Region, output: &Region) -> bool {
+    if input.is_same(output) || !input.overlaps(output) {
+        return true;
+    }
+    let is_own = |part: &Region, whole: &Region| part.offset_in(whole) == Some(me as usize * part.len());
+    match call.collective {
+        Collective::AllGather => is_own(input, output),
+        Collective::ReduceScatter => is_own(output, input),
+        _ => false,
+    }
+}
+
+/// Whether the operation of one of these pairs of input and output writes what that of the other reads or writes.
+fn interfere(one: (&Region, &Region), other: (&Region, &Region)) -> bool {
+    let writes = |one: (&Region, &Region), other: (&Region, &Region)| {
+        one.1.overlaps(other.1) || one.1.overlaps(other.0)
+    };
+    writes(one, other) || writes(other, one)
+}
+
+impl Queued {
+    /// Takes a copy of the input if the output overlaps it in a way that operations are not made for.
+    pub(super) fn separate(&mut self, me: u32) {
+        if let Some((input, output)) = &mut self.buffers
+            && !are_usable(&self.call, me, input, output)
+            && let Some(copy) = input.duplicate()
+        {
+            *input = copy;
+        }
+    }
+
+    fn pair(&self) -> Option<(&Region, &Region)> {
+        self.buffers.as_ref().map(|(input, output)| (input, output))
+    }
+}
+
+impl Engine {
+    /// Whether a queued operation has to wait for older ones, of which one writes what it uses or uses what it writes: on the
+    /// same memory, operations run in the order in which they were issued.
+    pub(super) fn waits_for_buffers(&self, at: usize) -> bool {
+        let Some(own) = self.queue[at].pair() else { return false };
+        let queued = self.queue.iter().take(at).filter_map(Queued::pair);
+        let running = self.ops.iter().filter_map(|operation| operation.buffers());
+        running.chain(queued).any(|other| interfere(own, other))
+    }
+}
