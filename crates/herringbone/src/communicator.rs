@@ -494,3 +494,6 @@ fn group_number(name: &str, members: &[u32]) -> u32 {
     let hash = digest(&bytes);
     ((hash ^ hash >> 32) as u32).max(WORLD_GROUP + 1)
 }
+
+#[cfg(test)]
+mod tests;

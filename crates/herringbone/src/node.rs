@@ -5,6 +5,8 @@
 //! or the poller is free. When nobody waits and there is work, a background thread drives; it is told of work when it
 //! is submitted and nobody drives, or left by whoever drove, and never otherwise.
 
+mod patience;
+
 use crate::{
     Result,
     clock::Moment,
@@ -21,23 +23,20 @@ use crate::{
     transport::shm,
     work::{Completion, Pending},
 };
+use patience::Patience;
 use rustix::event::epoll;
 use std::{
     fmt,
     mem::MaybeUninit,
     os::fd::OwnedFd,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-/// Turns before yielding, when there is a core for every rank of the host, and when there is not.
-const SPINS: [u32; 2] = [50, 2];
-/// Looks for the next message of a straight run before yielding, likewise.
-const TRIES: [u32; 2] = [1000, 4];
 /// Turns that are taken without letting go of the engine.
 const AT_ONCE: u32 = 10;
 /// The longest sleep: a bound on what a lost wake-up could cost.
@@ -54,17 +53,6 @@ const BELL: u64 = u64::MAX;
 /// How many events one sleep may end with.
 const EVENTS: usize = 64;
 
-/// How often to yield before sleeping, where ranks of this host are waited for and each has a core.
-const YIELDS: u32 = 400;
-/// Where ranks share cores: for all ranks of a core together. Those of other sessions than the one that yields may be passed
-/// over (the kernel shares a core out among sessions first), and get it only when that one sleeps.
-const YIELDS_OF_A_CORE: usize = 160;
-
-/// How often a rank yields before it sleeps, where it waits for ranks of its host.
-fn yields_here(ranks_here: usize, cores: usize) -> u32 {
-    if ranks_here > cores { (YIELDS_OF_A_CORE * cores / ranks_here).max(1) as u32 } else { YIELDS }
-}
-
 /// Where the engine's wishes go.
 pub(crate) trait Surroundings: Send + Sync {
     /// Called without the engine's lock.
@@ -77,10 +65,9 @@ pub(crate) struct Node {
     poller: Arc<OwnedFd>,
     bell: Arc<Bell>,
     segment: Arc<Segment>,
-    spins: u32,
-    tries: u32,
-    yields_here: u32,
-    role: Mutex<Role>,
+    patience: Patience,
+    /// Whether some thread sleeps, or is about to sleep, on the poller.
+    poller_taken: Mutex<bool>,
     /// Told when an operation ended, or the poller is free.
     changed: Condvar,
     /// Told when there is something for the background thread to do.
@@ -99,12 +86,6 @@ pub(crate) struct Node {
     surroundings: Box<dyn Surroundings>,
 }
 
-#[derive(Default)]
-struct Role {
-    /// Whether some thread sleeps, or is about to sleep, on the poller.
-    taken: bool,
-}
-
 impl Node {
     /// `ranks_here`: how many ranks share this machine's cores, as far as is known.
     pub(crate) fn new(
@@ -121,10 +102,8 @@ impl Node {
             engine: Mutex::new(engine),
             poller,
             bell,
-            spins: SPINS[usize::from(ranks_here > cores)],
-            tries: TRIES[usize::from(ranks_here > cores)],
-            yields_here: yields_here(ranks_here, cores),
-            role: Mutex::default(),
+            patience: Patience::of(ranks_here, cores),
+            poller_taken: Mutex::default(),
             changed: Condvar::new(),
             work: Condvar::new(),
             users: AtomicU32::new(0),
@@ -136,15 +115,6 @@ impl Node {
             born: fork::generation(),
             surroundings,
         }))
-    }
-
-    /// How often to yield before sleeping.
-    fn yields(&self, haste: Haste) -> u32 {
-        match haste {
-            Haste::Memory => self.yields_here,
-            Haste::Message => 20,
-            Haste::Stream => 0,
-        }
     }
 
     /// Whether this is a child of the process that made it.
@@ -173,12 +143,25 @@ impl Node {
 
     /// The engine, unless another thread has it.
     fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
-        self.engine.try_lock().ok().map(|engine| self.interrupted(engine))
+        let engine = match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(TryLockError::Poisoned(poisoned)) => self.after_panic(poisoned),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(self.interrupted(engine))
     }
 
     /// The engine, with a straight run that may be going on in it.
     fn lock_as_is(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+        self.engine.lock().unwrap_or_else(|poisoned| self.after_panic(poisoned))
+    }
+
+    /// A thread has panicked while it had the engine: nobody waits for what that was to do.
+    fn after_panic<'a>(&'a self, poisoned: PoisonError<MutexGuard<'a, Engine>>) -> MutexGuard<'a, Engine> {
+        self.engine.clear_poison();
+        let mut engine = poisoned.into_inner();
+        engine.break_down();
+        engine
     }
 
     /// The engine, without a straight run: that goes on as an ordinary operation.
@@ -197,7 +180,7 @@ impl Node {
         let events = std::mem::take(&mut engine.events);
         drop(engine);
         if finished && self.sleepers.load(Ordering::SeqCst) > 0 {
-            let _role = self.role();
+            let _taken = self.poller_taken();
             self.changed.notify_all();
         }
         if finished && self.napping.load(Ordering::SeqCst) {
@@ -208,8 +191,8 @@ impl Node {
         }
     }
 
-    fn role(&self) -> MutexGuard<'_, Role> {
-        self.role.lock().unwrap_or_else(PoisonError::into_inner)
+    fn poller_taken(&self) -> MutexGuard<'_, bool> {
+        self.poller_taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Issues an operation. Unless the caller is about to wait for it, the background thread is told.
@@ -259,9 +242,9 @@ impl Node {
     fn run_straight<'a>(&'a self, mut engine: MutexGuard<'a, Engine>) -> Option<Arc<Completion>> {
         let (mut yielded, mut waits) = (0, None);
         let completion = loop {
-            match engine.run_straight(self.tries) {
+            match engine.run_straight(self.patience.tries) {
                 Pace::Done => break None,
-                Pace::Waiting if yielded < self.yields(Haste::Memory) => {
+                Pace::Waiting if yielded < self.patience.yields(Haste::Memory) => {
                     let Some(completion) = engine.follow_straight() else { continue };
                     waits.get_or_insert_with(Moment::now);
                     let elsewhere = engine.about_to_wait();
@@ -287,7 +270,7 @@ impl Node {
     /// Has the background thread drive, unless somebody does, who will look again before leaving.
     fn leave_to_background(&self) {
         if self.users.load(Ordering::SeqCst) == 0 {
-            let _role = self.role();
+            let _taken = self.poller_taken();
             self.work.notify_one();
         }
     }
@@ -378,39 +361,39 @@ impl Node {
         let nap = limit.map_or(NAP, |limit| limit.min(NAP));
         let (mut turns, mut yielded) = (0, 0);
         while !done() {
-            let most = AT_ONCE.min(self.spins.saturating_sub(turns)).max(1);
+            let most = AT_ONCE.min(self.patience.spins.saturating_sub(turns)).max(1);
             let (moved, haste) = self.turns(most);
             turns += most;
             if moved {
                 (turns, yielded) = (0, 0);
-            } else if turns < self.spins && haste != Some(Haste::Stream) {
+            } else if turns < self.patience.spins && haste != Some(Haste::Stream) {
                 std::hint::spin_loop();
-            } else if haste.is_none_or(|haste| yielded < self.yields(haste)) {
+            } else if haste.is_none_or(|haste| yielded < self.patience.yields(haste)) {
                 yielded += 1;
                 std::thread::yield_now();
             } else {
                 // What sockets bring in the end of a long wait is followed by another one.
                 while self.sleep(&done, nap) == Some(Haste::Stream) && !done() {}
-                (turns, yielded) = (self.spins, 0);
+                (turns, yielded) = (self.patience.spins, 0);
             }
         }
     }
 
     /// Sleeps until something may have changed, and sees to it. Returns what can be expected next, if this thread knows.
     fn sleep(&self, done: &impl Fn() -> bool, nap: Duration) -> Option<Haste> {
-        let mut role = self.role();
-        if role.taken {
+        let mut taken = self.poller_taken();
+        if *taken {
             self.sleepers.fetch_add(1, Ordering::SeqCst);
             if !done() {
-                let (role, _timed_out) =
-                    self.changed.wait_timeout(role, nap).unwrap_or_else(PoisonError::into_inner);
-                drop(role);
+                let (taken, _timed_out) =
+                    self.changed.wait_timeout(taken, nap).unwrap_or_else(PoisonError::into_inner);
+                drop(taken);
             }
             self.sleepers.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
-        role.taken = true;
-        drop(role);
+        *taken = true;
+        drop(taken);
         self.napping.store(true, Ordering::SeqCst);
         doorbell::announce_sleep(shm::sleeping(&self.segment));
         let moved = self.with(Engine::turn_without_look);
@@ -418,8 +401,8 @@ impl Node {
         let next = if done() { None } else { self.poll(nap) };
         doorbell::awake(shm::sleeping(&self.segment));
         self.napping.store(false, Ordering::SeqCst);
-        self.role().taken = false;
-        // Whoever found the poller taken has said so under the role's lock.
+        *self.poller_taken() = false;
+        // Whoever found the poller taken has said so under its lock.
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.changed.notify_all();
         }
@@ -458,11 +441,11 @@ impl Node {
 
     fn background(&self) {
         while !self.closing.load(Ordering::SeqCst) {
-            let mut role = self.role();
+            let mut taken = self.poller_taken();
             while !self.closing.load(Ordering::SeqCst) && self.stands_back() {
-                role = self.work.wait_timeout(role, REST).unwrap_or_else(PoisonError::into_inner).0;
+                taken = self.work.wait_timeout(taken, REST).unwrap_or_else(PoisonError::into_inner).0;
             }
-            drop(role);
+            drop(taken);
             self.drive(|| self.closing.load(Ordering::SeqCst) || self.stands_back(), None);
         }
     }
@@ -476,7 +459,7 @@ impl Node {
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.wake();
-        let _role = self.role();
+        let _taken = self.poller_taken();
         self.changed.notify_all();
         self.work.notify_all();
     }

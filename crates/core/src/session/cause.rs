@@ -57,22 +57,18 @@ pub enum Cause {
         /// Who, ascending.
         ranks: Vec<Rank>,
     },
-    /// A member sent what no schedule lets it send: a defect of this software, or a mix of builds.
-    #[error(
-        "rank {rank} broke the protocol (code {code}): check that all run the same build, then report it"
-    )]
-    Protocol {
-        /// The sender.
+    /// A member's engine panicked: a defect of this software. What it holds is not to be trusted, so the group ends with it.
+    #[error("the engine of rank {rank} panicked: see that rank's output, and report it")]
+    Panicked {
+        /// Whose.
         rank: Rank,
-        /// Which rule it broke, by the number that the receiver gives it.
-        code: u16,
     },
 }
 
 impl Cause {
     /// Whether the group ends with it; after any other cause its next generation works.
     pub fn is_final(&self) -> bool {
-        matches!(self, Cause::PeerLost { .. })
+        matches!(self, Cause::PeerLost { .. } | Cause::Panicked { .. })
     }
 
     /// The operation over which it came to light, where there is one.
@@ -114,10 +110,9 @@ impl Cause {
                 to.u8(5);
                 to.ranks(ranks);
             }
-            Cause::Protocol { rank, code } => {
+            Cause::Panicked { rank } => {
                 to.u8(6);
                 to.u32(*rank);
-                to.u16(*code);
             }
         }
     }
@@ -139,7 +134,7 @@ impl Cause {
             },
             4 => Cause::Corrupt { from: from.u32()?, to: from.u32()? },
             5 => Cause::PeerLost { ranks: from.ranks()? },
-            6 => Cause::Protocol { rank: from.u32()?, code: from.u16()? },
+            6 => Cause::Panicked { rank: from.u32()? },
             _ => return Err(Malformed("its cause is unknown")),
         })
     }

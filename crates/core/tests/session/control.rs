@@ -90,7 +90,7 @@ fn any_cause() -> impl Strategy<Value = Cause> {
         ),
         any::<(u32, u32)>().prop_map(|(from, to)| Cause::Corrupt { from, to }),
         any_ranks().prop_map(|ranks| Cause::PeerLost { ranks }),
-        any::<(u32, u16)>().prop_map(|(rank, code)| Cause::Protocol { rank, code }),
+        any::<u32>().prop_map(|rank| Cause::Panicked { rank }),
     ]
 }
 

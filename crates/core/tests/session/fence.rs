@@ -211,16 +211,16 @@ fn news_come_in_their_order() {
 fn a_silent_member_stays_small_and_in_step() {
     let mut member = member(1);
     for next in 1..=1000 {
-        settle(&mut member, next, Cause::Protocol { rank: 0, code: next as u16 });
+        settle(&mut member, next, Cause::Corrupt { from: 0, to: next as u32 });
     }
-    let codes: Vec<u16> = (0..1000)
+    let receivers: Vec<u32> = (0..1000)
         .map(|sequence| match failure(&mut member) {
-            (Some(number), Cause::Protocol { code, .. }) if number == sequence => code,
+            (Some(number), Cause::Corrupt { to, .. }) if number == sequence => to,
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(codes[..63], (1..=63).collect::<Vec<u16>>());
-    assert!(codes[63..].iter().all(|code| *code == 1000));
+    assert_eq!(receivers[..63], (1..=63).collect::<Vec<u32>>());
+    assert!(receivers[63..].iter().all(|to| *to == 1000));
     assert_eq!(issue(&mut member, 1).fingerprint.sequence, 1000);
 }
 

@@ -59,9 +59,10 @@ pub(crate) fn error(cause: &Cause) -> Error {
         Cause::PeerLost { ranks } => {
             ErrorKind::PeerLost { ranks: ranks.clone(), reason: "ended, or left".to_owned() }
         }
-        Cause::Protocol { rank, code } => {
-            ErrorKind::Protocol { from: format!("rank {rank}"), problem: format!("rule {code}") }
-        }
+        Cause::Panicked { rank } => ErrorKind::Protocol {
+            from: format!("rank {rank}"),
+            problem: "its engine panicked, see its output".to_owned(),
+        },
     })
 }
 
@@ -197,6 +198,16 @@ impl Engine {
             operation.memory = 0..0;
         }
         self.end(key);
+    }
+
+    /// A thread has panicked in here, so nothing here is to be relied on: all groups end, everywhere.
+    pub(crate) fn break_down(&mut self) {
+        let cause = Cause::Panicked { rank: self.me };
+        for number in self.groups.keys().copied().collect::<Vec<_>>() {
+            self.call_for_fence(number, cause.clone());
+            self.close_group(number, &error(&cause));
+        }
+        self.finished = true;
     }
 
     /// A rank has died. What it sent before is still used.

@@ -1,0 +1,40 @@
+//! How long a rank looks for what it waits for before it gives its core away, and before it sleeps.
+
+use crate::engine::links::Haste;
+
+/// Where ranks of a host share cores: how often those of a core yield before they sleep, all together. Those of other
+/// sessions than the one that yields may be passed over (the kernel shares a core out among sessions first), and get it only
+/// when that one sleeps.
+const YIELDS_OF_A_CORE: usize = 160;
+/// How often to yield where a small message is to come by a socket: it takes a round trip.
+const YIELDS_FOR_A_MESSAGE: u32 = 20;
+
+/// What a rank tries before it sleeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// Turns before yielding.
+    pub(super) spins: u32,
+    /// Looks for the next message of a straight run before yielding.
+    pub(super) tries: u32,
+    /// Yields where it waits for ranks of its host.
+    yields: u32,
+}
+
+impl Patience {
+    /// With so many ranks on a host of so many cores.
+    pub(super) fn of(ranks: usize, cores: usize) -> Self {
+        if ranks <= cores {
+            return Self { spins: 50, tries: 1000, yields: 400 };
+        }
+        Self { spins: 2, tries: 4, yields: (YIELDS_OF_A_CORE * cores / ranks).max(1) as u32 }
+    }
+
+    /// How often to yield before sleeping.
+    pub(super) fn yields(self, haste: Haste) -> u32 {
+        match haste {
+            Haste::Memory => self.yields,
+            Haste::Message => YIELDS_FOR_A_MESSAGE,
+            Haste::Stream => 0,
+        }
+    }
+}
