@@ -45,11 +45,11 @@ const CODED: u8 = 1 << 2;
 pub enum Kind {
     /// The next message of a lane.
     Data = 1,
-    /// The receiver's permission to send a message of a lane: its slot is ready.
+    /// The receiver's permission to send: it is done with so many segments of the operation ([`Header::segment`]).
     Grant = 2,
     /// Eager slots of the lane's connection are free again; see [`Header::credits`].
     Credit = 3,
-    /// A segment is stable: every worker holds it.
+    /// The operation is stable: every worker holds the whole result.
     Stable = 4,
     /// The payload is a [control message](crate::session::control).
     Control = 5,
@@ -76,7 +76,7 @@ pub struct Header {
     pub kind: Kind,
     /// Whether the payload takes one of the connection's eager slots, not a granted one.
     pub eager: bool,
-    /// Whether a [`Fingerprint`] follows the header. Always so for the first frame of an operation on a lane.
+    /// Whether a [`Fingerprint`] follows the header: to a reducer, with every message of an operation's first segment.
     pub fingerprint: bool,
     /// How the payload is coded.
     pub codec: Codec,

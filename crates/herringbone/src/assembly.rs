@@ -2,14 +2,14 @@
 
 use crate::{
     Communicator, Error, Result,
-    communicator::{Shared, WORLD_GROUP},
+    communicator::Shared,
     config::{Config, Transport, check_sizes},
     core::{
         algorithm::{self, Algorithm, Unsupported},
         collective::Collective,
         group::Group,
     },
-    engine::{Engine, endpoint::Endpoint},
+    engine::{Engine, endpoint::Endpoint, group::WORLD_GROUP},
     execute::staging::Staging,
     fabric::{
         Commands, Fabric, Job, ToControl,

@@ -8,11 +8,10 @@ use crate::{
         collective::Collective,
         element::{DType, Element, ReduceOp},
         session::{control::Message, fence::Member},
-        wire::digest,
     },
     engine::{
         begin::Issue,
-        group::{Group, Settings},
+        group::{self, Group, Settings, WORLD_GROUP},
         stats::Stats,
     },
     execute::prepare::{Call, Sizing},
@@ -33,9 +32,6 @@ use std::{
     },
     time::Duration,
 };
-
-/// The number of the group of all ranks.
-pub(crate) const WORLD_GROUP: u32 = 0;
 
 /// What all groups of a fabric have in common.
 #[derive(Clone, Debug)]
@@ -136,10 +132,13 @@ impl Communicator {
         let job = &fabric.job;
         let hosts = job.hosts();
         let hosts: Vec<u32> = members.iter().map(|member| hosts[*member as usize]).collect();
-        let distinct = Sizing::distinct(&hosts);
+        let memories = match fabric.settings.transport {
+            Some(Transport::Tcp) => (0..hosts.len() as u32).collect(),
+            _ => hosts.clone(),
+        };
         let sizing = Sizing {
-            hosts: distinct,
-            shared: distinct == 1 && fabric.settings.transport != Some(Transport::Tcp),
+            hosts: Sizing::distinct(&hosts),
+            shared: Sizing::distinct(&memories) == 1,
             segment_bytes: fabric.settings.segment_bytes,
             most_staged: fabric.node.with(|engine| engine.staging.most()),
         };
@@ -150,6 +149,7 @@ impl Communicator {
             workers: members.len() as u32,
             me: rank,
             hosts,
+            memories,
             sizing,
             forced: fabric.settings.forced.clone(),
             timeout,
@@ -185,7 +185,7 @@ impl Communicator {
             return Err(wrong("this rank is not one of them: only members form a group"));
         };
         let members: Vec<u32> = ranks.iter().map(|rank| self.group.members[*rank as usize]).collect();
-        let number = group_number(name, &members);
+        let number = group::number_of(name, &members);
         if self.fabric.node.with(|engine| engine.groups.contains_key(&number)) {
             return Err(wrong(
                 "there is such a group with this name already: give every group a name of its own",
@@ -485,14 +485,6 @@ impl fmt::Debug for Communicator {
             .field("size", &self.size())
             .finish_non_exhaustive()
     }
-}
-
-/// A group's number within its job. Two groups that meet have at least one rank in common, which notices if they collide.
-fn group_number(name: &str, members: &[u32]) -> u32 {
-    let mut bytes = name.as_bytes().to_vec();
-    members.iter().for_each(|member| bytes.extend_from_slice(&member.to_le_bytes()));
-    let hash = digest(&bytes);
-    ((hash ^ hash >> 32) as u32).max(WORLD_GROUP + 1)
 }
 
 #[cfg(test)]

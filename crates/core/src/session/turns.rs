@@ -105,15 +105,22 @@ pub fn numbered(program: &Program) -> Vec<(Rank, u32)> {
 /// The messages of all lanes by their turns: from whom to whom, the receiver first.
 type Lanes = BTreeMap<(Rank, Rank), VecDeque<u32>>;
 
-/// The turns in which rank `me` receives, if all ranks can clear them: in each turn every rank receives from one other at
-/// most, and a rank that has received what was sent in one sends nothing of an earlier one. And if that is worth it: there
-/// are ranks that change to another one, but none does so more often in a lap than `most_changes`. With how often that is.
-pub fn arrivals(verified: &Verified, me: Rank, most_changes: usize) -> Option<(Turns, usize)> {
+/// The turns in which rank `me` receives over links, if all ranks can clear them: in each turn every rank receives from one
+/// other at most, and a rank that has received what was sent in one sends nothing of an earlier one. And if that is worth it:
+/// there are ranks that change to another one, but none does so more often in a lap than `most_changes`. With how often that
+/// is. What goes between `mates`, who share memory, is in no turn.
+pub fn arrivals(
+    verified: &Verified,
+    me: Rank,
+    mates: impl Fn(Rank, Rank) -> bool,
+    most_changes: usize,
+) -> Option<(Turns, usize)> {
     let schedule = verified.schedule();
     let (mut lanes, mut changes) = (Lanes::new(), 0);
     for rank in 0..schedule.ranks() {
         let mut turns = Turns::default();
-        for (to, number) in numbered(&schedule.program(rank)) {
+        for (to, number) in numbered(&schedule.program(rank)).into_iter().filter(|(to, _)| !mates(rank, *to))
+        {
             lanes.entry((to, rank)).or_default().push_back(number);
             turns.add(to, number);
         }
@@ -128,8 +135,8 @@ pub fn arrivals(verified: &Verified, me: Rank, most_changes: usize) -> Option<(T
     }
     let mut ranks = 0..schedule.ranks();
     let clears = changes > 0 && has_one_sender_each(&lanes);
-    (clears && ranks.all(|rank| keeps_order(rank, &schedule.program(rank), &mut lanes)))
-        .then_some((mine, changes))
+    let keeps_order = |rank| keeps_order(rank, &schedule.program(rank), &mates, &mut lanes);
+    (clears && ranks.all(keeps_order)).then_some((mine, changes))
 }
 
 /// Whether every rank receives from one other at most in each turn.
@@ -142,17 +149,18 @@ fn has_one_sender_each(lanes: &Lanes) -> bool {
 
 /// Whether a rank that has received what was sent in a turn sends nothing of an earlier one. Takes what it receives off
 /// `lanes`.
-fn keeps_order(rank: Rank, program: &Program, lanes: &mut Lanes) -> bool {
+fn keeps_order(rank: Rank, program: &Program, mates: impl Fn(Rank, Rank) -> bool, lanes: &mut Lanes) -> bool {
     let mut sent = numbered(program).into_iter();
     let mut latest = None;
     for step in program.steps() {
         for from in program.received(step) {
             latest = latest.max(lanes.get_mut(&(rank, from)).and_then(VecDeque::pop_front));
         }
-        if let Step::Send { to, .. } = *step
-            && sent.by_ref().take(program.lanes(to).len()).any(|(_, number)| latest > Some(number))
-        {
-            return false;
+        if let Step::Send { to, .. } = *step {
+            let is_earlier = |(to, number)| latest > Some(number) && !mates(rank, to);
+            if sent.by_ref().take(program.lanes(to).len()).any(is_earlier) {
+                return false;
+            }
         }
     }
     true
@@ -167,12 +175,6 @@ impl Turns {
         }
         let run = &mut self.runs[number];
         *run = (rank, run.1 + 1);
-    }
-
-    /// Without the messages exchanged with ranks that `which` holds for.
-    pub fn without(mut self, which: impl Fn(Rank) -> bool) -> Self {
-        self.runs.iter_mut().filter(|run| which(run.0)).for_each(|run| run.1 = 0);
-        self
     }
 
     /// How often the other one changes in a lap, and from its end to the next one's beginning.
@@ -352,10 +354,17 @@ mod tests {
 
     /// The turns in which rank 0 receives.
     fn arriving(algorithm: &str, workers: u32, most_changes: usize) -> Option<(Turns, usize)> {
-        let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(workers));
-        let layout = Layout { reducers: 0, hosts: &[] };
+        on_hosts(algorithm, &(0..workers).collect::<Vec<_>>(), most_changes)
+    }
+
+    fn on_hosts(algorithm: &str, hosts: &[u32], most_changes: usize) -> Option<(Turns, usize)> {
+        let (algorithm, group): (Algorithm, _) =
+            (algorithm.parse().unwrap(), Group::of_size(hosts.len() as u32));
+        let layout = Layout { reducers: 0, hosts };
         let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
-        arrivals(&verify(schedule, Collective::AllReduce, &group).unwrap(), 0, most_changes)
+        let verified = verify(schedule, Collective::AllReduce, &group).unwrap();
+        let mates = |one: Rank, other: Rank| hosts[one as usize] == hosts[other as usize];
+        arrivals(&verified, 0, mates, most_changes)
     }
 
     #[test]
@@ -366,6 +375,20 @@ mod tests {
         assert_eq!(arriving("radix(2,2)", 4, 1), None);
         assert_eq!(arriving("radix(2,2,2)", 8, 100).map(|(_, changes)| changes), Some(4));
         assert_eq!(arriving("radix", 3, 4), Some((turns(&[(2, 0), (1, 1), (2, 2), (1, 3)]), 4)));
+    }
+
+    #[test]
+    fn only_what_goes_over_links_changes_partners() {
+        let changes = |algorithm, hosts: &[u32]| on_hosts(algorithm, hosts, 100).map(|(_, changes)| changes);
+        // One partner on the other host, or two in turn, to and fro.
+        assert_eq!(changes("radix(4,2)", &[0, 0, 0, 0, 1, 1, 1, 1]), None);
+        assert_eq!(
+            changes("radix(4,4)", &[0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]),
+            changes("radix", &[0, 1, 2, 3])
+        );
+        assert_eq!(changes("radix(2,2,2)", &[0, 0, 1, 1, 2, 2, 3, 3]), changes("radix(2,2)", &[0, 1, 2, 3]));
+        let (turns, _) = on_hosts("radix(2,2,2)", &[0, 0, 1, 1, 2, 2, 3, 3], 100).unwrap();
+        assert!(turns.runs.iter().all(|(rank, messages)| *messages == 0 || *rank != 1));
     }
 
     #[test]

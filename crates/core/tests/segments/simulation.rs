@@ -99,8 +99,8 @@ impl Simulation {
     ) -> Option<bool> {
         let mut simulation = Self::new(schedule.schedule(), execution, hosts.to_vec());
         for rank in 0..schedule.ranks() {
-            let turns = arrivals(schedule, rank, usize::MAX)?.0;
-            let turns = turns.without(|from| simulation.are_mates(rank, from));
+            let mates = |one, other| simulation.are_mates(one, other);
+            let turns = arrivals(schedule, rank, mates, usize::MAX)?.0;
             let line = Line::new(&turns, execution.segments as u32, execution.lap as u32);
             simulation.receiving.push((turns, line));
         }

@@ -1,6 +1,6 @@
 //! From a call to a running operation: issued in order, begun when its links, its memory and its turn are there.
 
-use super::{Engine, Event, endpoint::Link, failure};
+use super::{Engine, Event, endpoint::Link, failure, group::Settings};
 use crate::{
     Error, ErrorKind, Result,
     clock::Moment,
@@ -167,13 +167,8 @@ impl Engine {
         if group_state.running.len() >= 4 * REDUCER_OPERATIONS {
             return Err(Broken::Protocol("more operations at once than were agreed"));
         }
-        let (me, sizing) = (group_state.settings.me, group_state.settings.sizing);
-        let planned = group_state.plan_as_told(&told, &mut self.stats).map_err(nonsense)?;
-        let call = planned.call;
-        let prepared = match planned.is_prepared(self.links) {
-            Some(prepared) => prepared.clone(),
-            None => planned.prepare(me, sizing, self.links, |_| false),
-        };
+        let call = group_state.plan_as_told(&told, &mut self.stats).map_err(nonsense)?.call;
+        let prepared = self.prepared(group, call).map_err(nonsense)?;
         let memory = self
             .staging
             .take(prepared.staging_bytes(prepared.depth()), Part::Either)
@@ -242,13 +237,16 @@ impl Engine {
             Ok(planned) => planned,
             Err(error) => return Start::Never(error),
         };
-        let with_reducers = planned.with_reducers;
-        let prepared = match planned.is_prepared(self.links) {
-            Some(prepared) => prepared.clone(),
-            None => match self.prepare(at, call) {
-                Ok(prepared) => prepared,
-                Err(not_now) => return not_now,
-            },
+        let (id, with_reducers) = (*id, planned.with_reducers);
+        if planned.is_prepared(self.links).is_none() {
+            let partners = planned.partners.clone();
+            if !self.are_linked(at, &partners) {
+                return Start::Later(None);
+            }
+        }
+        let prepared = match self.prepared(id.group, call) {
+            Ok(prepared) => prepared,
+            Err(error) => return Start::Never(error),
         };
         let (least, most) = (prepared.staging_bytes(prepared.lead), self.staging.most());
         if least > most {
@@ -261,7 +259,7 @@ impl Engine {
             ));
         }
         if self.waits_for_buffers(at)
-            || with_reducers && self.with_reducers(self.queue[at].id.group, urgent) >= REDUCER_OPERATIONS
+            || with_reducers && self.with_reducers(id.group, urgent) >= REDUCER_OPERATIONS
         {
             return Start::Later(Some(least));
         }
@@ -279,23 +277,16 @@ impl Engine {
         group.running.iter().filter_map(|(_, key)| self.ops.get(*key)).filter(counts).count()
     }
 
-    /// Compiles a queued operation's program, once all its links are up.
-    fn prepare(&mut self, at: usize, call: Call) -> Result<Arc<Prepared>, Start> {
-        let never = |error| Start::Never(error);
-        let Some(group) = self.groups.get_mut(&self.queue[at].id.group) else {
-            return Err(never(Error::new(ErrorKind::Closed)));
-        };
-        let (me, sizing) = (group.settings.me, group.settings.sizing);
-        let roster = group.settings.roster.clone();
-        let partners = group.plan(call, &mut self.stats).map_err(never)?.partners.clone();
-        if !self.are_linked(at, &partners) {
-            return Err(Start::Later(None));
-        }
+    /// The program of a call, compiled for the links there are.
+    fn prepared(&mut self, number: u32, call: Call) -> Result<Arc<Prepared>, Error> {
         let Self { groups, endpoints, stats, links, .. } = self;
-        let planned = groups.get_mut(&self.queue[at].id.group).map(|group| group.plan(call, stats));
-        let planned = planned.unwrap_or_else(|| Err(Error::new(ErrorKind::Closed))).map_err(never)?;
+        let group = groups.get_mut(&number).ok_or_else(|| Error::new(ErrorKind::Closed))?;
+        if let Some(prepared) = group.plan(call, stats)?.is_prepared(*links) {
+            return Ok(prepared.clone());
+        }
+        let Settings { me, sizing, memories, roster, .. } = group.settings.clone();
         let shared = |rank: u32| endpoints[roster[rank as usize] as usize].is_shared();
-        Ok(planned.prepare(me, sizing, *links, shared))
+        Ok(group.plan(call, stats)?.prepare(me, (sizing, &memories), *links, shared))
     }
 
     /// Whether all links that a queued operation needs are up. Asks for those that are not.

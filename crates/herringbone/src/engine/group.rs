@@ -30,6 +30,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// The number of the group of all ranks.
+pub(crate) const WORLD_GROUP: u32 = 0;
 /// Plans that are kept; a program that uses more kinds of calls makes them anew.
 const PLANS_KEPT: usize = 4096;
 
@@ -44,6 +46,8 @@ pub(crate) struct Settings {
     pub(crate) me: Rank,
     /// The host of each worker.
     pub(crate) hosts: Vec<u32>,
+    /// The same number for workers between whom messages go through memory.
+    pub(crate) memories: Vec<u32>,
     pub(crate) sizing: Sizing,
     pub(crate) forced: Option<Algorithm>,
     pub(crate) timeout: Duration,
@@ -331,20 +335,28 @@ impl Planned {
         self.prepared.as_ref().filter(|(made_for, _)| *made_for == links).map(|(_, prepared)| prepared)
     }
 
-    /// Compiles rank `me`'s program; `shared` tells which ranks share memory with it.
+    /// Compiles rank `me`'s program, as [`prepare`](prepare::prepare) says.
     pub(crate) fn prepare(
         &mut self,
         me: Rank,
-        sizing: Sizing,
+        sizing: (Sizing, &[u32]),
         links: u64,
         shared: impl Fn(u32) -> bool,
     ) -> Arc<Prepared> {
-        let prepared =
-            Arc::new(prepare::prepare(&self.verified, &self.program, me, self.call, sizing, shared));
+        let Self { verified, program, call, .. } = self;
+        let prepared = Arc::new(prepare::prepare(verified, program, me, *call, sizing, shared));
         self.script = Script::of(&prepared, &self.partners).filter(|_| self.verified.serial()).map(Arc::new);
         self.prepared = Some((links, prepared.clone()));
         prepared
     }
+}
+
+/// A group's number within its job. Two groups that meet have at least one rank in common, which notices if they collide.
+pub(crate) fn number_of(name: &str, members: &[u32]) -> u32 {
+    let mut bytes = name.as_bytes().to_vec();
+    members.iter().for_each(|member| bytes.extend_from_slice(&member.to_le_bytes()));
+    let hash = digest(&bytes);
+    ((hash ^ hash >> 32) as u32).max(WORLD_GROUP + 1)
 }
 
 fn fingerprint(call: &Call, algorithm: &str, sizing: Sizing) -> Fingerprint {
@@ -383,9 +395,9 @@ mod tests {
     #[test]
     fn a_reducer_remembers_what_runs() {
         let sizing = Sizing { hosts: 1, shared: false, segment_bytes: 0, most_staged: usize::MAX };
-        let (hosts, timeout) = (vec![0], Duration::from_secs(1));
+        let (hosts, memories, timeout) = (vec![0], vec![0], Duration::from_secs(1));
         let (id, roster, workers, me, forced) = (7, vec![0, 1], 1, 1, None);
-        let settings = Settings { id, roster, workers, me, hosts, sizing, forced, timeout };
+        let settings = Settings { id, roster, workers, me, hosts, memories, sizing, forced, timeout };
         let mut group = Group::new(settings, Member::new(id, 1, vec![1]));
         let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1 };
         let told = fingerprint(&call, "reduction_server", sizing);

@@ -252,8 +252,8 @@ impl Memory for Buffers<'_> {
             Payload::None => f(Some(Span::of(&mut []))),
             Payload::Owned(bytes) => f(Some(Span::of_shared(bytes))),
             Payload::Staged(range) => f(Some(self.staging.segment().span(range.clone()))),
-            Payload::User { token, output, range } => {
-                let access = self.ops.get(token.op).and_then(|operation| operation.user(*output));
+            Payload::User { op, output, range } => {
+                let access = self.ops.get(*op).and_then(|operation| operation.user(*output));
                 f(access.as_ref().map(|access| access.span().slice(range.clone())))
             }
         }

@@ -270,6 +270,7 @@ impl Engine {
             workers,
             me: workers + told.reducer,
             hosts: told.hosts.clone(),
+            memories: told.hosts.clone(),
             sizing: Sizing {
                 hosts: Sizing::distinct(&told.hosts),
                 shared: false,

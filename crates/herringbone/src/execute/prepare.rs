@@ -257,22 +257,24 @@ fn all_send_alike(collective: Collective) -> bool {
 
 /// The turns in which rank `me` receives, and how often ranks change to another one in a lap, if the call is large enough for
 /// turns to be cleared. Where partial sums are wider than results both halves differ, and wait for each other in many turns.
-fn cleared(verified: &Verified, me: u32, call: Call) -> Option<(Turns, usize)> {
+fn cleared(verified: &Verified, me: u32, call: Call, memories: &[u32]) -> Option<(Turns, usize)> {
     let cut = verified.schedule().cut();
     let ends = (0..cut.chunks()).map(|chunk| cut.range(chunk, call.count, call.dtype.bytes()).end);
     let bytes = ends.max().unwrap_or(0) * call.width(Form::Plain);
     let alike = call.width(Form::Plain) == call.width(Form::Acc);
     let most = cutting::most_changes(bytes).min(if alike { usize::MAX } else { cutting::FEW_CHANGES });
-    if most > 0 { turns::arrivals(verified, me, most) } else { None }
+    let mates = |one: u32, other: u32| memories[one as usize] == memories[other as usize];
+    if most > 0 { turns::arrivals(verified, me, mates, most) } else { None }
 }
 
-/// Compiles rank `me`'s program of a schedule; `shared` tells which ranks share memory with it.
+/// Compiles rank `me`'s program of a schedule. `memories` tells which workers share one; `shared` says with which ranks there
+/// is a link through it now.
 pub(crate) fn prepare(
     verified: &Verified,
     program: &Program,
     me: u32,
     call: Call,
-    sizing: Sizing,
+    (sizing, memories): (Sizing, &[u32]),
     shared: impl Fn(u32) -> bool,
 ) -> Prepared {
     let schedule = verified.schedule();
@@ -285,7 +287,7 @@ pub(crate) fn prepare(
     };
     let over_links = medium == Medium::Links;
     let in_turns = over_links && all_send_alike(call.collective) && verified.sends_in_order();
-    let arrivals = in_turns.then(|| cleared(verified, me, call)).flatten();
+    let arrivals = in_turns.then(|| cleared(verified, me, call, memories)).flatten();
     let medium = match &arrivals {
         Some((_, changes)) if *changes > cutting::FEW_CHANGES => Medium::LongTurns,
         _ => medium,
@@ -317,7 +319,7 @@ pub(crate) fn prepare(
         stage_bytes: 0,
         eager,
         turns: (in_turns && !eager).then(Turns::default),
-        arrivals: arrivals.map(|(turns, _)| turns.without(&shared)),
+        arrivals: arrivals.map(|(turns, _)| turns),
         input,
         output,
         per_segment,
@@ -347,7 +349,7 @@ mod tests {
         let needed = |me: u32| {
             let program = verified.schedule().program(me);
             let here = |rank: u32| hosts[rank as usize] == hosts[me as usize];
-            let prepared = prepare(&verified, &program, me, call, sizing, here);
+            let prepared = prepare(&verified, &program, me, call, (sizing, hosts), here);
             prepared.staging_bytes(prepared.depth())
         };
         (0..group.size()).map(needed).collect()
@@ -362,7 +364,9 @@ mod tests {
         let call = Call { collective, dtype: DType::F32, op: ReduceOp::Sum, count };
         let sizing = Sizing { hosts: 4, shared, segment_bytes: 0, most_staged: usize::MAX };
         let program = verified.schedule().program(0);
-        prepare(&verified, &program, 0, call, sizing, |_| shared).lanes.iter().map(|lane| lane.turn).collect()
+        let memories = if shared { [0; 4] } else { [0, 1, 2, 3] };
+        let prepared = prepare(&verified, &program, 0, call, (sizing, &memories), |_| shared);
+        prepared.lanes.iter().map(|lane| lane.turn).collect()
     }
 
     #[test]
@@ -388,9 +392,10 @@ mod tests {
             let schedule = algorithm.schedule(call.collective, &group, &layout).unwrap();
             let verified = verify(schedule, call.collective, &group).unwrap();
             let sizing = Sizing { hosts, shared: false, segment_bytes: 0, most_staged: usize::MAX };
+            let memories: Vec<u32> = (0..hosts).collect();
             let of = |me| {
                 let program = verified.schedule().program(me);
-                let prepared = prepare(&verified, &program, me, call, sizing, |_| false);
+                let prepared = prepare(&verified, &program, me, call, (sizing, &memories), |_| false);
                 let bytes = prepared.per_segment * 4 * hosts as usize * prepared.depth() as usize;
                 let staged = prepared.staging_bytes(prepared.depth());
                 assert!(staged <= 16 << 20, "four at once, but {staged} bytes each");

@@ -203,8 +203,8 @@ impl Operation {
         let token = Token { op: self.key, segment, instr };
         let payload = match from {
             Loc::Staged { .. } => Payload::Staged(range),
-            Loc::Input(_) => Payload::User { token, output: self.input.is_none(), range },
-            Loc::Output(_) => Payload::User { token, output: true, range },
+            Loc::Input(_) => Payload::User { op: self.key, output: self.input.is_none(), range },
+            Loc::Output(_) => Payload::User { op: self.key, output: true, range },
         };
         let reducer = prepared.peers[lane_to.peer as usize].rank >= prepared.workers;
         let fingerprint = (reducer && segment == 0).then_some(self.id.fingerprint);

@@ -28,8 +28,8 @@ pub(crate) enum Payload {
     Staged(Range<usize>),
     /// A stretch of a user's buffer of a running operation.
     User {
-        /// Whose buffer, and what to tell when it is written.
-        token: Token,
+        /// Whose buffer.
+        op: OpKey,
         /// Whether the output buffer rather than the input is meant.
         output: bool,
         /// The bytes within the buffer.

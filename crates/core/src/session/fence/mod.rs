@@ -2,7 +2,7 @@
 //!
 //! Members number their operations for themselves: a rank's n-th call in a group is operation n. When they disagree
 //! about one, or one fails somewhere, the group's **generation** ends, by a protocol between each [`Member`] and the
-//! [`Hub`], the lowest live rank of the job:
+//! [`Hub`], which is rank 0 of the job (without it the job ends):
 //!
 //! ```text
 //! member    Dispute      something went wrong: a frame's hash differs, a timeout, a lost reducer

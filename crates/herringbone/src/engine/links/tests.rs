@@ -43,6 +43,7 @@ fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
         workers: ranks,
         me: 0,
         hosts: (0..ranks).collect(),
+        memories: (0..ranks).collect(),
         sizing: Sizing { hosts: ranks, shared: false, segment_bytes: 0, most_staged: 3 << 20 },
         forced: forced.map(|name| name.parse().unwrap()),
         timeout: Duration::from_secs(60),
