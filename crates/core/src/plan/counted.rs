@@ -1,37 +1,57 @@
-//! For tests: what a schedule's programs send from host to host.
+//! What a schedule's programs send from host to host, counted.
 
-use super::Request;
-use crate::algorithm::{Algorithm, Layout};
-use crate::collective::Collective;
-use crate::group::Group;
-use crate::schedule::{Form, Step};
+use crate::schedule::{Form, Schedule, Step};
 use alloc::collections::BTreeMap;
 
-/// An all-reduce of so much that only links count.
-pub(super) fn large<'a>(group: &'a Group, hosts: &'a [u32]) -> Request<'a> {
-    let (collective, bytes) = (Collective::AllReduce, 1 << 40);
-    Request { collective, bytes, widening: 1, group, reducers: 0, hosts, forced: None }
-}
-
-/// How many chunks the busiest host sends to others, or receives from them, and how many the buffer has. A reducer has a
-/// host of its own; partial sums count as often as they are wide.
-pub(super) fn busiest(request: &Request<'_>, algorithm: &Algorithm) -> (u64, u64) {
-    let layout = Layout { reducers: request.reducers, hosts: request.hosts };
-    let schedule = algorithm.schedule(request.collective, request.group, &layout).unwrap();
-    let host = |rank: u32| request.hosts.get(rank as usize).map_or((1, rank), |host| (0, *host));
+/// How many chunks go through the busiest host's link, one way: the most that a host sends to others, or receives from
+/// them. `hosts` is as in [`Layout::hosts`](crate::algorithm::Layout::hosts); a worker without one, and each reducer, has a
+/// host of its own. Partial sums count as often as they are wide.
+pub fn busiest_link(schedule: &Schedule, hosts: &[u32], widening: u32) -> u64 {
+    let host = |rank: u32| hosts.get(rank as usize).map_or((1, rank), |host| (0, *host));
     let (mut sent, mut received) = (BTreeMap::new(), BTreeMap::new());
     for rank in 0..schedule.ranks() {
         let program = schedule.program(rank);
         for step in program.steps() {
             let Step::Send { from, to } = *step else { continue };
             let wide = program.form(from) == Some(Form::Acc);
-            let units = if wide { u64::from(request.widening) } else { 1 };
+            let units = if wide { u64::from(widening) } else { 1 };
             for lane in program.lanes(to).iter().filter(|lane| host(**lane) != host(rank)) {
                 *sent.entry(host(rank)).or_insert(0) += units;
                 *received.entry(host(*lane)).or_insert(0) += units;
             }
         }
     }
-    let busiest = sent.into_values().chain(received.into_values()).max().unwrap_or(0);
-    (busiest, u64::from(schedule.cut().chunks()))
+    sent.into_values().chain(received.into_values()).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::Request;
+    use super::*;
+    use crate::algorithm::{Algorithm, Layout};
+    use crate::collective::Collective;
+    use crate::group::Group;
+
+    /// An all-reduce of so much that only links count.
+    pub(crate) fn large<'a>(group: &'a Group, hosts: &'a [u32]) -> Request<'a> {
+        let (collective, bytes) = (Collective::AllReduce, 1 << 40);
+        Request { collective, bytes, widening: 1, group, reducers: 0, hosts, forced: None }
+    }
+
+    /// How many chunks the busiest link carries, and how many the buffer has.
+    pub(crate) fn busiest(request: &Request<'_>, algorithm: &Algorithm) -> (u64, u64) {
+        let layout = Layout { reducers: request.reducers, hosts: request.hosts };
+        let schedule = algorithm.schedule(request.collective, request.group, &layout).unwrap();
+        let chunks = u64::from(schedule.cut().chunks());
+        (busiest_link(&schedule, request.hosts, request.widening), chunks)
+    }
+
+    #[test]
+    fn what_stays_inside_a_host_goes_through_no_link() {
+        let group = Group::of_size(4);
+        let carried = |hosts: &[u32]| busiest(&large(&group, hosts), &Algorithm::OneShot).0;
+        assert_eq!(carried(&[0; 4]), 0);
+        assert_eq!(carried(&[0, 0, 0, 1]), 3);
+        assert_eq!(carried(&[]), 3, "each has a host of its own");
+    }
 }

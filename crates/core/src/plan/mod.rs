@@ -28,13 +28,15 @@
 //! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; a barrier
 //! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
-#[cfg(test)]
 mod counted;
 mod served;
 mod stages;
 
+pub use counted::busiest_link;
+
 use crate::algorithm::{Algorithm, Layout, Unsupported};
 use crate::collective::Collective;
+use crate::element::{DType, ReduceOp};
 use crate::group::Group;
 use alloc::{format, string::String, vec};
 use stages::Stages;
@@ -90,6 +92,32 @@ pub struct Request<'a> {
     pub hosts: &'a [u32],
     /// The user's choice; it counts for all_reduce.
     pub forced: Option<&'a Algorithm>,
+}
+
+impl<'a> Request<'a> {
+    /// A call with `count` elements, as [`Collective::input_elements`] counts them, among workers of whom no more is known:
+    /// no reducers, no hosts, nothing forced.
+    pub fn of_elements(
+        collective: Collective,
+        dtype: DType,
+        op: ReduceOp,
+        count: usize,
+        group: &'a Group,
+    ) -> Self {
+        let parts = match collective {
+            Collective::AllGather | Collective::ReduceScatter => u64::from(group.size()),
+            _ => 1,
+        };
+        Self {
+            collective,
+            bytes: count as u64 * dtype.bytes() as u64 * parts,
+            widening: (dtype.accumulator(op).bytes() / dtype.bytes()) as u32,
+            group,
+            reducers: 0,
+            hosts: &[],
+            forced: None,
+        }
+    }
 }
 
 /// An algorithm, and why this one.

@@ -81,7 +81,7 @@ fn counts(request: &Request<'_>) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::counted::{busiest, large};
+    use super::super::counted::tests::{busiest, large};
     use super::*;
     use crate::group::Group;
     use alloc::vec::Vec;

@@ -171,7 +171,7 @@ fn power(bits: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::counted::{busiest, large};
+    use super::super::counted::tests::{busiest, large};
     use super::*;
     use crate::group::Group;
 

@@ -7,7 +7,7 @@ use super::{
     nearest::parse_algorithm,
     settings::{self, Setting},
 };
-use crate::{Error, Result};
+use crate::{Algorithm, Error, Result};
 use std::{collections::BTreeMap, env, ffi::OsString, fmt, fs, str::FromStr, time::Duration};
 
 /// Variables and their values, as they were at one moment.
@@ -51,6 +51,16 @@ impl Environment {
             return together.err().into_iter().collect();
         }
         problems
+    }
+
+    /// The algorithm that `HERRINGBONE_ALGORITHM` forces.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a name that is none.
+    pub fn algorithm(&self) -> Result<Option<Algorithm>> {
+        let Some(found) = settings::ALGORITHM.find(self)? else { return Ok(None) };
+        let wrong = |error| Error::config(&found.variable, error);
+        parse_algorithm(&found.text).map(Some).map_err(wrong)
     }
 
     /// The names, in the order of the alphabet.
@@ -182,10 +192,7 @@ impl Config {
             let items = list.text.split(',').map(str::trim).filter(|item| !item.is_empty());
             self.reducers = items.map(str::to_owned).collect();
         }
-        if let Some(name) = settings::ALGORITHM.find(environment)? {
-            let wrong = |error| Error::config(&name.variable, error);
-            self.algorithm = Some(parse_algorithm(&name.text).map_err(wrong)?);
-        }
+        self.algorithm = environment.algorithm()?.or(self.algorithm);
         if let Some(name) = settings::TRANSPORT.find(environment)? {
             let wrong = |error| Error::config(&name.variable, error);
             self.transport = Some(name.text.parse::<Transport>().map_err(wrong)?);
@@ -255,7 +262,7 @@ fn token_in(path: &str, name: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, ErrorKind};
+    use crate::ErrorKind;
     use std::os::unix::ffi::OsStringExt;
 
     fn config(set: &[(&str, &str)]) -> Result<Config> {

@@ -245,19 +245,12 @@ impl Group {
 
     fn chosen(&mut self, call: Call) -> Result<Planned> {
         let reducers = self.settings.roster.len() as u32 - self.settings.workers;
-        let width = call.dtype.bytes() as u64;
-        let parts = match call.collective {
-            Collective::AllGather | Collective::ReduceScatter => u64::from(self.settings.workers),
-            _ => 1,
-        };
+        let Call { collective, dtype, op, count } = call;
         let choice = plan::choose(&plan::Request {
-            collective: call.collective,
-            bytes: call.count as u64 * width * parts,
-            widening: (call.dtype.accumulator(call.op).bytes() / call.dtype.bytes()) as u32,
-            group: &self.fold,
             reducers,
             hosts: &self.settings.hosts,
             forced: self.settings.forced.as_ref(),
+            ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
         })
         .map_err(Error::unsupported)?;
         self.planned(call, &choice.algorithm, choice.why)
