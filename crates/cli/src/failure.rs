@@ -40,6 +40,17 @@ impl Failure {
         move |source| Self::System { action, source }
     }
 
+    /// Refuses the first option that is `true`: it would change nothing about a collective.
+    pub(crate) fn if_useless(options: &[(&str, bool)], collective: &str) -> Result<(), Self> {
+        match options.iter().find(|(_, useless)| *useless) {
+            Some((name, _)) => Err(Self::Usage {
+                problem: format!("{name} changes nothing about {collective}"),
+                hint: "leave it out, or say with --collective what it is meant for",
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// The exit code that tells it apart for scripts.
     pub(crate) fn code(&self) -> i32 {
         match self {

@@ -5,7 +5,9 @@
 
 mod bench;
 mod completions;
+mod explain;
 mod failure;
+mod layout;
 mod numbers;
 mod serve;
 mod settings;
@@ -13,10 +15,12 @@ mod table;
 mod verify;
 
 use clap::Parser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use failure::Failure;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
+use std::str::FromStr;
 
 /// Gradient all-reduce that is proven, repeatable bit for bit, and helped by CPU machines.
 #[derive(Debug, Parser)]
@@ -29,6 +33,7 @@ struct Command {
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
     Verify(verify::Options),
+    Explain(explain::Options),
     Bench(bench::Options),
     Serve(serve::Options),
     Settings(settings::Options),
@@ -94,12 +99,21 @@ impl Verb {
     fn run(&self, args: &[OsString], out: &mut (dyn Write + Send)) -> Result<Outcome, Failure> {
         match self {
             Verb::Verify(options) => verify::run(options, out),
+            Verb::Explain(options) => explain::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),
             Verb::Serve(options) => serve::run(options, out),
             Verb::Settings(options) => settings::run(options, out),
             Verb::Completions(options) => completions::run(options, out),
         }
     }
+}
+
+/// Takes one of these names; of any other clap says what is nearest.
+fn one_of<T>(names: &[&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: std::error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(names.to_vec()).try_map(|name| name.parse())
 }
 
 /// Makes this process end when the one that started it does, however that ends.

@@ -1,5 +1,6 @@
 //! Numbers on the command line: sets like `2..8,16` (both ends included), sizes like `64K`, and bytes for people.
 
+use herringbone::Collective;
 use herringbone::settings::{Bytes, ParseBytesError};
 use std::{collections::BTreeSet, fmt::Display, str::FromStr};
 
@@ -102,6 +103,13 @@ fn size(text: &str) -> Result<usize, NumberError> {
         Some(_) => NumberError::Unit(error),
         None => NumberError::Size(text.to_owned()),
     })
+}
+
+/// How many elements of `width` bytes each rank gives or gets, whichever is fewer, if the larger of the two buffers has at
+/// least so many bytes.
+pub(crate) fn elements(collective: Collective, ranks: u32, bytes: usize, width: usize) -> usize {
+    let parts = collective.input_elements(ranks, 1).max(collective.output_elements(ranks, 1));
+    bytes.div_ceil(width).div_ceil(parts)
 }
 
 #[cfg(test)]

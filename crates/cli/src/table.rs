@@ -1,6 +1,6 @@
 //! Tables for people: columns that line up, a line under the head.
 
-use comfy_table::{ContentArrangement, LineStyle, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 use rustix::termios::tcgetwinsize;
 use std::io::stdout;
 
@@ -13,6 +13,15 @@ pub(crate) fn new(columns: &[&str]) -> Table {
         column.set_padding((0, 1));
     });
     table
+}
+
+/// Aligns those of the table's `columns` that are named.
+pub(crate) fn align(table: &mut Table, columns: &[&str], named: &[&str], alignment: CellAlignment) {
+    for (index, _) in columns.iter().enumerate().filter(|(_, name)| named.contains(*name)) {
+        if let Some(column) = table.column_mut(index) {
+            column.set_cell_alignment(alignment);
+        }
+    }
 }
 
 /// Where standard output is a terminal, has cells take several lines rather than the table more than its width.

@@ -1,7 +1,7 @@
 //! `herringbone verify`: proves the schedules of algorithms and prints what they cost.
 
 use crate::numbers::Set;
-use crate::{Failure, Outcome, table};
+use crate::{Failure, Outcome, layout, table};
 use comfy_table::CellAlignment;
 use herringbone::core::algorithm::{Layout, Unsupported, cost::Cost};
 use herringbone::core::{group::Group, verify::Verified, verify::verify};
@@ -124,19 +124,16 @@ fn cases(options: &Options) -> Vec<Case> {
                         collective: *collective,
                         ranks,
                         reducers: if helped { reducers } else { 0 },
-                        hosts: hosts(ranks, options.per_host),
+                        hosts: layout::hosts(
+                            ranks,
+                            options.per_host.unwrap_or_else(|| layout::usual_per_host(ranks)),
+                        ),
                     });
                 }
             }
         }
     }
     cases
-}
-
-/// The host of each rank: `per_host` ranks on each, in order.
-fn hosts(ranks: u32, per_host: Option<u32>) -> Vec<u32> {
-    let per_host = per_host.unwrap_or_else(|| (1 << (ranks.ilog2() / 2)).max(2));
-    (0..ranks).map(|rank| rank / per_host).collect()
 }
 
 /// A schedule with its cost, or what is wrong with it.
@@ -202,13 +199,8 @@ fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Fai
     }
     let mut table = table::new(&COLUMNS);
     table.add_rows(rows.iter().map(Row::cells));
-    for (index, name) in COLUMNS.iter().enumerate() {
-        if matches!(*name, "ranks" | "reducers" | "rounds" | "messages" | "bytes/worker" | "peers")
-            && let Some(column) = table.column_mut(index)
-        {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    let figures = ["ranks", "reducers", "rounds", "messages", "bytes/worker", "peers"];
+    table::align(&mut table, &COLUMNS, &figures, CellAlignment::Right);
     writeln!(out, "{table}")?;
     let proven = rows.iter().filter(|row| row.proof.is_ok()).count();
     writeln!(out, "{proven} of {} schedules proven; K: the bytes of the whole buffer", rows.len())?;

@@ -189,15 +189,35 @@ fn a_reader_that_leaves_early_is_no_error() {
 }
 
 #[test]
+fn explain_follows_the_algorithm_that_is_forced() {
+    let explain = |algorithm: &str, args: &[&str]| {
+        let mut command = herringbone(&[&["explain", "--ranks", "4", "--sizes", "64K"], args].concat());
+        let Output { status, stdout, stderr } =
+            command.env("HERRINGBONE_ALGORITHM", algorithm).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code().unwrap(), text(stdout), text(stderr))
+    };
+    let (code, stdout, _) = explain("ring", &["--json"]);
+    let row: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &row["algorithm"], &row["why"]), (0, &"ring".into(), &"forced".into()));
+    let (code, stdout, _) = explain("hierarchical", &[]);
+    assert!(code == 0 && stdout.contains("; not the forced hierarchical(radix,radix), because"), "{stdout}");
+    for (algorithm, said) in [("rign", "did you mean ring?"), ("reduction_server", "name reducers")] {
+        let (code, _, stderr) = explain(algorithm, &[]);
+        assert!(code == 2 && stderr.contains(said), "{stderr}");
+    }
+}
+
+#[test]
 fn help_documents_the_exit_codes() {
     let (code, stdout, _) = output(&["--help"]);
     assert_eq!(code, 0);
-    for verb in ["verify", "bench", "serve", "settings", "completions", "Exit codes:"] {
+    for verb in ["verify", "explain", "bench", "serve", "settings", "completions", "Exit codes:"] {
         assert!(stdout.contains(verb), "{stdout}");
     }
     let (code, stdout, _) = output(&["completions", "bash"]);
     assert_eq!(code, 0);
-    assert!(stdout.contains("_herringbone()"));
+    assert!(stdout.contains("_herringbone()") && stdout.contains("--per-host"));
 }
 
 /// Runs `settings` with only these variables of ours, and of the libraries that we read.

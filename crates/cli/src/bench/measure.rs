@@ -1,7 +1,7 @@
 //! One size: checked once in each placement, then timed back to back.
 
 use super::sample::{Pattern, Sample};
-use crate::Failure;
+use crate::{Failure, numbers::elements};
 use herringbone::{Collective, Communicator, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
@@ -153,11 +153,7 @@ impl<'a, T: Sample> Case<'a, T> {
         bytes: usize,
     ) -> Self {
         let ranks = communicator.size();
-        let parts = match collective {
-            Collective::ReduceScatter | Collective::AllGather => ranks as usize,
-            _ => 1,
-        };
-        let count = bytes.div_ceil(size_of::<T>()).div_ceil(parts);
+        let count = elements(collective, ranks, bytes, size_of::<T>());
         let (input, output) =
             (collective.input_elements(ranks, count), collective.output_elements(ranks, count));
         // What only moves shows best what came from where.

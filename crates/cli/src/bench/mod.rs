@@ -7,12 +7,11 @@ mod sample;
 mod table;
 
 use crate::numbers::Sizes;
-use crate::{Failure, Outcome};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use crate::{Failure, Outcome, one_of};
 use half::{bf16, f16};
 use herringbone::{Collective, Communicator, Config, DType, ReduceOp};
 use sample::Sample;
-use std::{error::Error, ffi::OsString, io::Write, str::FromStr, time::Duration};
+use std::{ffi::OsString, io::Write, time::Duration};
 
 /// Time collectives and check every result, in the columns of nccl-tests
 ///
@@ -94,14 +93,6 @@ macro_rules! with_type {
 /// The collectives that can be timed.
 const COLLECTIVES: [&str; 5] = ["all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather"];
 
-/// Takes one of these names; of any other clap says what is nearest.
-fn one_of<T>(names: &[&'static str]) -> impl TypedValueParser<Value = T>
-where
-    T: FromStr<Err: Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
-{
-    PossibleValuesParser::new(names.to_vec()).try_map(|name| name.parse())
-}
-
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if seconds > 0.0 && Duration::try_from_secs_f64(seconds).is_ok() => Ok(seconds),
@@ -150,13 +141,7 @@ fn has_use(options: &Options) -> Result<(), Failure> {
         ("--reducers", options.reducers.is_some() && options.collective != Collective::AllReduce),
         ("--mapped", options.mapped && !measure::has_place(options.collective)),
     ];
-    match useless.iter().find(|(_, useless)| *useless) {
-        Some((name, _)) => Err(Failure::Usage {
-            problem: format!("{name} changes nothing about {}", options.collective.name()),
-            hint: "leave it out, or say with --collective what it is meant for",
-        }),
-        None => Ok(()),
-    }
+    Failure::if_useless(&useless, options.collective.name())
 }
 
 /// What to run, from or to the root.

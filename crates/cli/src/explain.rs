@@ -1,0 +1,276 @@
+//! `herringbone explain`: which algorithm a job would choose, and why.
+
+use crate::numbers::{Sizes, elements};
+use crate::{Failure, Outcome, layout, table};
+use comfy_table::CellAlignment;
+use herringbone::core::{
+    algorithm::{Layout, cost::Cost},
+    group::Group,
+    plan::{self, Choice, Request},
+    verify::verify,
+};
+use herringbone::settings::{Environment, check};
+use herringbone::{Algorithm, Collective, DType, ReduceOp};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, io::Write};
+
+/// Sizes that meet most of the choices.
+const SIZES: [usize; 5] = [4, 1 << 10, 64 << 10, 1 << 20, 25 << 20];
+
+/// Say which algorithm a job would choose, and why, without starting one
+///
+/// The choice is made as a running group makes it, whose Communicator::explain says the same: by the number of bytes, of
+/// ranks, of their hosts and of reducers, unless HERRINGBONE_ALGORITHM forces one. What is folded is a sum.
+///
+/// One row per size. messages: what the busiest worker sends; bytes/link: what the busiest host's link carries each way,
+/// and a reducer has a host of its own.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Workers
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: u32,
+    /// Workers on each host, which are consecutive ranks; all on one host unless said
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    per_host: Option<u32>,
+    /// Reducers
+    #[arg(long, default_value_t = 0, value_name = "M", value_parser = clap::value_parser!(u32).range(0..=4096))]
+    reducers: u32,
+    /// Bytes per rank (of the whole buffer, for reduce_scatter and all_gather): 4,64K,25M, or 1K..16M doubling; rounded
+    /// up to whole elements; 4,1K,64K,1M,25M unless said
+    #[arg(long, value_name = "LIST")]
+    sizes: Option<Sizes>,
+    /// What is asked for: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, barrier
+    #[arg(long, default_value = "all_reduce", value_name = "NAME")]
+    collective: Collective,
+    /// The elements' type
+    #[arg(long, default_value = "f32", value_parser = crate::one_of::<DType>(&DType::ALL.map(DType::name)))]
+    dtype: DType,
+    /// One JSON object per size instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+impl Options {
+    fn per_host(&self) -> u32 {
+        self.per_host.unwrap_or(self.ranks)
+    }
+}
+
+pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    has_use(options)?;
+    let environment = Environment::of_process();
+    check(&environment)?;
+    let rows = rows(options, environment.algorithm()?.as_ref())?;
+    if options.json {
+        for row in &rows {
+            writeln!(out, "{}", row.object(options))?;
+        }
+    } else {
+        print(options, &rows, out)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Refuses what would change nothing.
+fn has_use(options: &Options) -> Result<(), Failure> {
+    if options.per_host() > options.ranks {
+        return Err(Failure::Usage {
+            problem: format!(
+                "--per-host {} is more than there are ranks, {}",
+                options.per_host(),
+                options.ranks
+            ),
+            hint: "leave it out if all of them share a host",
+        });
+    }
+    let barrier = options.collective == Collective::Barrier && options.sizes.is_some();
+    let reducers = options.collective != Collective::AllReduce && options.reducers > 0;
+    let about = options.collective.name();
+    Failure::if_useless(&[("--sizes", barrier), ("--reducers", reducers)], about)
+}
+
+/// One size.
+struct Row {
+    bytes: u64,
+    count: usize,
+    choice: Choice,
+    cost: Cost,
+    link: u64,
+}
+
+fn rows(options: &Options, forced: Option<&Algorithm>) -> Result<Vec<Row>, Failure> {
+    let Options { collective, dtype, ranks, reducers, .. } = *options;
+    let (group, hosts) = (Group::of_size(ranks), layout::hosts(ranks, options.per_host()));
+    let sizes = match (&options.sizes, collective) {
+        (Some(Sizes(sizes)), _) => &sizes[..],
+        (None, Collective::Barrier) => &[0],
+        (None, _) => &SIZES,
+    };
+    let mut known = BTreeMap::new();
+    let mut rows = Vec::new();
+    for bytes in sizes {
+        let count = elements(collective, ranks, *bytes, dtype.bytes());
+        let request = Request {
+            reducers,
+            hosts: &hosts,
+            forced,
+            ..Request::of_elements(collective, dtype, ReduceOp::Sum, count, &group)
+        };
+        let choice = plan::choose(&request).map_err(unusable)?;
+        let name = choice.algorithm.to_string();
+        if !known.contains_key(&name) {
+            known.insert(name.clone(), load(&request, &choice.algorithm)?);
+        }
+        let (cost, units) = known[&name];
+        let link = (u128::from(units) * u128::from(request.bytes)).div_ceil(u128::from(cost.chunks)) as u64;
+        rows.push(Row { bytes: request.bytes, count, choice, cost, link });
+    }
+    Ok(rows)
+}
+
+/// What a schedule costs, and how many of its chunks the busiest link carries.
+fn load(request: &Request<'_>, algorithm: &Algorithm) -> Result<(Cost, u64), Failure> {
+    let Request { collective, group, reducers, hosts, widening, .. } = *request;
+    let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts }).map_err(unusable)?;
+    let units = plan::busiest_link(&schedule, hosts, widening);
+    let verified = verify(schedule, collective, group).map_err(unusable)?;
+    Ok((verified.cost(), units))
+}
+
+fn unusable(why: impl ToString) -> Failure {
+    Failure::Usage { problem: why.to_string(), hint: "see herringbone explain --help" }
+}
+
+const COLUMNS: [&str; 6] = ["bytes", "algorithm", "rounds", "messages", "bytes/link", "reason"];
+
+fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Failure> {
+    let Options { collective, dtype, ranks, reducers, .. } = options;
+    let per_host = options.per_host();
+    writeln!(out, "# {collective} of {dtype}, ranks {ranks}, per host {per_host}, reducers {reducers}")?;
+    let mut table = table::new(&COLUMNS);
+    table.add_rows(rows.iter().map(Row::cells));
+    table::align(&mut table, &COLUMNS, &["bytes", "rounds", "messages", "bytes/link"], CellAlignment::Right);
+    table::fit(&mut table);
+    Ok(writeln!(out, "{table}")?)
+}
+
+impl Row {
+    fn cells(&self) -> [String; 6] {
+        let Self { bytes, choice, cost, link, .. } = self;
+        let messages = cost.worker.sent.count();
+        let figures = [u64::from(cost.rounds), u64::from(messages), *link].map(|figure| figure.to_string());
+        let [rounds, messages, link] = figures;
+        [bytes.to_string(), choice.algorithm.to_string(), rounds, messages, link, choice.why.clone()]
+    }
+
+    fn object(&self, options: &Options) -> Value {
+        let Self { bytes, count, choice, cost, link } = self;
+        json!({
+            "collective": options.collective.to_string(),
+            "ranks": options.ranks,
+            "per_host": options.per_host(),
+            "reducers": options.reducers,
+            "bytes": bytes,
+            "count": count,
+            "dtype": options.dtype.name(),
+            "algorithm": choice.algorithm.to_string(),
+            "why": choice.why,
+            "rounds": cost.rounds,
+            "messages": cost.worker.sent.count(),
+            "link_bytes": link,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Verb};
+    use clap::Parser;
+
+    fn options(args: &[&str]) -> Options {
+        let command = Command::parse_from(["herringbone", "explain"].iter().chain(args));
+        let Verb::Explain(options) = command.verb else { panic!("explain is a verb") };
+        options
+    }
+
+    fn explained(args: &[&str]) -> Vec<Row> {
+        rows(&options(args), None).unwrap()
+    }
+
+    /// Not a copy of the rules: a group of threads says the same of every collective, type and size.
+    #[test]
+    fn a_running_group_says_the_same() {
+        let ranks = herringbone::local(4).unwrap();
+        for collective in ["all_reduce", "reduce(2)", "broadcast", "reduce_scatter", "all_gather", "barrier"]
+        {
+            for dtype in ["f32", "bf16", "i8"] {
+                let mut args = vec!["--ranks", "4", "--collective", collective, "--dtype", dtype];
+                if collective != "barrier" {
+                    args.extend(["--sizes", "0,4,5,4K..1M,25M"]);
+                }
+                let options = options(&args);
+                for row in rows(&options, None).unwrap() {
+                    let said = ranks[0].explain(options.collective, options.dtype, row.count).unwrap();
+                    let Choice { algorithm, why } = &row.choice;
+                    assert_eq!(format!("{algorithm}: {why}"), said, "{collective} of {} B", row.bytes);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn links_carry_what_the_reason_says() {
+        let job = ["--ranks", "8", "--per-host", "2", "--sizes", "25M"];
+        for (reducers, algorithm, buffers, part) in [
+            ("4", "hierarchical(radix,reduction_server)", 1.0, "carries 1.00 of the buffer each way with 4"),
+            ("1", "radix(2,2,2)", 1.5, "carries 4.00 of the buffer each way with 1 reducer, 1.50 without"),
+            ("0", "radix(2,2,2)", 1.5, "each of which adds up what its 2 workers have first"),
+        ] {
+            let row = &explained(&[&job[..], &["--reducers", reducers]].concat())[0];
+            assert_eq!(row.choice.algorithm.to_string(), algorithm, "{}", row.choice.why);
+            assert_eq!(row.link, (buffers * f64::from(25 << 20)) as u64, "{}", row.choice.why);
+            assert!(row.choice.why.contains(part), "{}", row.choice.why);
+        }
+        assert!(explained(&["--ranks", "8"]).iter().all(|row| row.link == 0), "one host needs no link");
+    }
+
+    #[test]
+    fn a_row_has_the_schedules_figures_and_all_columns_line_up() {
+        let options =
+            options(&["--ranks", "24", "--per-host", "8", "--reducers", "2", "--sizes", "4,64K,25M"]);
+        let rows = rows(&options, None).unwrap();
+        let figures: Vec<(u64, usize, u32)> =
+            rows.iter().map(|row| (row.bytes, row.count, row.cost.rounds)).collect();
+        assert_eq!(figures, [(4, 1, 5), (65_536, 16_384, 4), (25 << 20, 25 << 18, 4)]);
+        let mut text = Vec::new();
+        print(&options, &rows, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "# all_reduce of f32, ranks 24, per host 8, reducers 2");
+        let at = lines[1].find("reason").unwrap();
+        for (line, row) in lines[3..].iter().zip(&rows) {
+            assert!(line[at..].starts_with(&row.choice.why), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_would_change_nothing_is_refused() {
+        for (args, said) in [
+            (&["--ranks", "4", "--per-host", "8"][..], "--per-host 8 is more than there are ranks, 4"),
+            (
+                &["--ranks", "4", "--collective", "reduce", "--reducers", "1"],
+                "--reducers changes nothing about reduce",
+            ),
+            (
+                &["--ranks", "4", "--collective", "barrier", "--sizes", "4"],
+                "--sizes changes nothing about barrier",
+            ),
+            (&["--ranks", "4", "--collective", "reduce(4)"], "root 4 is not in a group of 4"),
+        ] {
+            let failure = run(&options(args), &mut Vec::new()).unwrap_err();
+            assert!(failure.to_string().contains(said), "{failure}");
+            assert_eq!(failure.code(), 2);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Jobs that are only thought of: how many ranks are on which hosts.
+
+/// The host of each rank: `per_host` ranks on each, in order.
+pub(crate) fn hosts(ranks: u32, per_host: u32) -> Vec<u32> {
+    (0..ranks).map(|rank| rank / per_host).collect()
+}
+
+/// Ranks on each host where nobody says how many: the power of two next below the square root, and 2 at the least.
+pub(crate) fn usual_per_host(ranks: u32) -> u32 {
+    (1 << (ranks.ilog2() / 2)).max(2)
+}
