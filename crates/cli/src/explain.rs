@@ -1,5 +1,6 @@
 //! `herringbone explain`: which algorithm a job would choose, and why.
 
+use crate::failure::ABOUT_COLLECTIVE;
 use crate::numbers::{Sizes, elements};
 use crate::{Failure, Outcome, layout, table};
 use comfy_table::CellAlignment;
@@ -85,8 +86,8 @@ fn has_use(options: &Options) -> Result<(), Failure> {
     }
     let barrier = options.collective == Collective::Barrier && options.sizes.is_some();
     let reducers = options.collective != Collective::AllReduce && options.reducers > 0;
-    let about = options.collective.name();
-    Failure::if_useless(&[("--sizes", barrier), ("--reducers", reducers)], about)
+    let useless = [("--sizes", barrier), ("--reducers", reducers)];
+    Failure::if_useless(&useless, options.collective.name(), ABOUT_COLLECTIVE)
 }
 
 /// One size.

@@ -1,7 +1,7 @@
 //! Why a verb could not run to its end, in words that say what to do next.
 
 use herringbone::ErrorKind;
-use std::{io, process::ExitStatus};
+use std::{fmt::Display, io, process::ExitStatus};
 
 /// Exit code: a check failed.
 pub(crate) const CHECK: i32 = 1;
@@ -9,6 +9,11 @@ pub(crate) const CHECK: i32 = 1;
 pub(crate) const USAGE: i32 = 2;
 /// Exit code: a failure while running.
 pub(crate) const RUN: i32 = 3;
+
+/// Where an option does nothing for the collective.
+pub(crate) const ABOUT_COLLECTIVE: &str = "leave it out, or say with --collective what it is meant for";
+/// Where an option does nothing for the algorithm.
+pub(crate) const ABOUT_ALGORITHM: &str = "leave it out, or say with --algorithm what it is meant for";
 
 /// A verb's failure; [`code`](Self::code) is the exit code.
 #[derive(Debug, thiserror::Error)]
@@ -40,13 +45,16 @@ impl Failure {
         move |source| Self::System { action, source }
     }
 
-    /// Refuses the first option that is `true`: it would change nothing about a collective.
-    pub(crate) fn if_useless(options: &[(&str, bool)], collective: &str) -> Result<(), Self> {
+    /// Refuses the first option that is `true`: it would change nothing about what was asked for.
+    pub(crate) fn if_useless(
+        options: &[(&str, bool)],
+        asked: impl Display,
+        hint: &'static str,
+    ) -> Result<(), Self> {
         match options.iter().find(|(_, useless)| *useless) {
-            Some((name, _)) => Err(Self::Usage {
-                problem: format!("{name} changes nothing about {collective}"),
-                hint: "leave it out, or say with --collective what it is meant for",
-            }),
+            Some((name, _)) => {
+                Err(Self::Usage { problem: format!("{name} changes nothing about {asked}"), hint })
+            }
             None => Ok(()),
         }
     }

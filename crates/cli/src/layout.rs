@@ -1,5 +1,7 @@
 //! Jobs that are only thought of: how many ranks are on which hosts.
 
+use herringbone::Algorithm;
+
 /// The host of each rank: `per_host` ranks on each, in order.
 pub(crate) fn hosts(ranks: u32, per_host: u32) -> Vec<u32> {
     (0..ranks).map(|rank| rank / per_host).collect()
@@ -8,4 +10,9 @@ pub(crate) fn hosts(ranks: u32, per_host: u32) -> Vec<u32> {
 /// Ranks on each host where nobody says how many: the power of two next below the square root, and 2 at the least.
 pub(crate) fn usual_per_host(ranks: u32) -> u32 {
     (1 << (ranks.ilog2() / 2)).max(2)
+}
+
+/// Whether its schedules depend on which ranks share a host.
+pub(crate) fn follows_hosts(algorithm: &Algorithm) -> bool {
+    matches!(algorithm, Algorithm::Hierarchical { .. })
 }

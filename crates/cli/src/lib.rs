@@ -11,6 +11,7 @@ mod layout;
 mod numbers;
 mod serve;
 mod settings;
+mod show;
 mod table;
 mod verify;
 
@@ -34,6 +35,7 @@ struct Command {
 enum Verb {
     Verify(verify::Options),
     Explain(explain::Options),
+    Show(show::Options),
     Bench(bench::Options),
     Serve(serve::Options),
     Settings(settings::Options),
@@ -100,6 +102,7 @@ impl Verb {
         match self {
             Verb::Verify(options) => verify::run(options, out),
             Verb::Explain(options) => explain::run(options, out),
+            Verb::Show(options) => show::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),
             Verb::Serve(options) => serve::run(options, out),
             Verb::Settings(options) => settings::run(options, out),

@@ -212,7 +212,7 @@ fn explain_follows_the_algorithm_that_is_forced() {
 fn help_documents_the_exit_codes() {
     let (code, stdout, _) = output(&["--help"]);
     assert_eq!(code, 0);
-    for verb in ["verify", "explain", "bench", "serve", "settings", "completions", "Exit codes:"] {
+    for verb in ["verify", "explain", "show", "bench", "serve", "settings", "completions", "Exit codes:"] {
         assert!(stdout.contains(verb), "{stdout}");
     }
     let (code, stdout, _) = output(&["completions", "bash"]);

@@ -6,6 +6,7 @@ mod rig;
 mod sample;
 mod table;
 
+use crate::failure::ABOUT_COLLECTIVE;
 use crate::numbers::Sizes;
 use crate::{Failure, Outcome, one_of};
 use half::{bf16, f16};
@@ -141,7 +142,7 @@ fn has_use(options: &Options) -> Result<(), Failure> {
         ("--reducers", options.reducers.is_some() && options.collective != Collective::AllReduce),
         ("--mapped", options.mapped && !measure::has_place(options.collective)),
     ];
-    Failure::if_useless(&useless, options.collective.name())
+    Failure::if_useless(&useless, options.collective.name(), ABOUT_COLLECTIVE)
 }
 
 /// What to run, from or to the root.

@@ -79,36 +79,38 @@ impl Display for Schedule {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "schedule workers={} reducers={} cut={}", self.workers, self.reducers, self.cut)?;
         for rank in 0..self.ranks() {
-            writeln!(f, "rank {rank}")?;
-            write_program(f, &self.program(rank))?;
+            write!(f, "rank {rank}\n{}", self.program(rank))?;
         }
         Ok(())
     }
 }
 
-fn write_program(f: &mut Formatter<'_>, program: &Program) -> fmt::Result {
-    if !program.slots().is_empty() {
-        write!(f, "  slots")?;
-        program.slots().iter().try_for_each(|form| write!(f, " {form}"))?;
-        writeln!(f)?;
-    }
-    for step in program.steps() {
-        match *step {
-            Step::Send { from, to } => {
-                write!(f, "  send {from} ->")?;
-                program.lanes(to).iter().try_for_each(|lane| write!(f, " {lane}"))?;
-            }
-            Step::Recv { lane, chunk, into } => write!(f, "  recv c{chunk} {into} <- {lane}")?,
-            Step::Fold { chunk, from, into, finish } => {
-                let verb = if finish { "finish" } else { "fold" };
-                write!(f, "  {verb} c{chunk} {into} =")?;
-                program.sources(from).iter().try_for_each(|source| write_source(f, source))?;
-            }
-            Step::Copy { from, into } => write!(f, "  copy {into} = {from}")?,
+impl Display for Program {
+    /// Its part of a schedule's text, without its rank.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if !self.slots().is_empty() {
+            write!(f, "  slots")?;
+            self.slots().iter().try_for_each(|form| write!(f, " {form}"))?;
+            writeln!(f)?;
         }
-        writeln!(f)?;
+        for step in self.steps() {
+            match *step {
+                Step::Send { from, to } => {
+                    write!(f, "  send {from} ->")?;
+                    self.lanes(to).iter().try_for_each(|lane| write!(f, " {lane}"))?;
+                }
+                Step::Recv { lane, chunk, into } => write!(f, "  recv c{chunk} {into} <- {lane}")?,
+                Step::Fold { chunk, from, into, finish } => {
+                    let verb = if finish { "finish" } else { "fold" };
+                    write!(f, "  {verb} c{chunk} {into} =")?;
+                    self.sources(from).iter().try_for_each(|source| write_source(f, source))?;
+                }
+                Step::Copy { from, into } => write!(f, "  copy {into} = {from}")?,
+            }
+            writeln!(f)?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn write_source(f: &mut Formatter<'_>, source: &Source) -> fmt::Result {

@@ -1,0 +1,120 @@
+//! `herringbone show`: a schedule, as text.
+
+use crate::failure::ABOUT_ALGORITHM;
+use crate::{Failure, Outcome, layout};
+use herringbone::core::{algorithm::Layout, group::Group};
+use herringbone::{Algorithm, Collective, parse_algorithm};
+use std::io::Write;
+
+/// Print a schedule: what each rank sends, receives, folds and copies, step by step
+///
+/// u0 is a rank's buffer at chunk 0, s0 a slot of its own, c0 the chunk that a step is about, @1:acc the next message from
+/// rank 1, of partial sums (:plain, of elements). Of a fold's sources each + merges the two newest; finish makes the
+/// result of them.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// A name as verify takes it: radix, radix(8,8), tree, ...; in a shell, quoted
+    #[arg(long, value_name = "NAME", value_parser = parse_algorithm)]
+    algorithm: Algorithm,
+    /// Workers
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: u32,
+    /// Workers on each host, for hierarchical; else the power of two next below the square root of the workers
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    per_host: Option<u32>,
+    /// Reducers, for reduction_server, alone or in a hierarchy: 1 unless said
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    reducers: Option<u32>,
+    /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather or barrier
+    #[arg(long, default_value = "all_reduce", value_name = "NAME")]
+    collective: Collective,
+    /// Only this rank's program: workers count from 0, reducers follow
+    #[arg(long, value_name = "RANK")]
+    rank: Option<u32>,
+}
+
+pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let Options { algorithm, ranks, per_host, reducers, collective, rank } = options;
+    let useless = [
+        ("--per-host", per_host.is_some() && !layout::follows_hosts(algorithm)),
+        ("--reducers", reducers.is_some() && !algorithm.needs_reducers()),
+    ];
+    Failure::if_useless(&useless, algorithm, ABOUT_ALGORITHM)?;
+    let reducers = if algorithm.needs_reducers() { reducers.unwrap_or(1) } else { 0 };
+    let hosts = layout::hosts(*ranks, per_host.unwrap_or_else(|| layout::usual_per_host(*ranks)));
+    let layout = Layout { reducers, hosts: &hosts };
+    let schedule = algorithm
+        .schedule(*collective, &Group::of_size(*ranks), &layout)
+        .map_err(|why| Failure::Usage { problem: why.to_string(), hint: "see herringbone show --help" })?;
+    match *rank {
+        None => write!(out, "{schedule}")?,
+        Some(rank) if rank < schedule.ranks() => write!(out, "rank {rank}\n{}", schedule.program(rank))?,
+        Some(rank) => {
+            return Err(Failure::Usage {
+                problem: format!("--rank {rank} is none of {} ranks", schedule.ranks()),
+                hint: "ranks count from 0: workers first, then reducers",
+            });
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Verb};
+    use clap::Parser;
+
+    fn shown(args: &str) -> Result<String, Failure> {
+        let command = Command::parse_from(["herringbone", "show"].into_iter().chain(args.split(' ')));
+        let Verb::Show(options) = command.verb else { panic!("show is a verb") };
+        let mut out = Vec::new();
+        run(&options, &mut out).map(|_| String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn schedules_look_as_they_are_kept() {
+        for (args, kept) in [
+            ("--algorithm radix(2,2) --ranks 4", "radix-2-2-4"),
+            ("--algorithm ring --ranks 4", "ring-4"),
+            ("--algorithm tree --ranks 4 --collective reduce(2)", "tree-reduce-2-4"),
+            ("--algorithm reduction_server --ranks 3 --reducers 2", "reduction_server-3x2"),
+            ("--algorithm hierarchical --ranks 4 --per-host 2", "hierarchical-2x2"),
+            (
+                "--algorithm hierarchical(radix,reduction_server) --ranks 4",
+                "hierarchical-radix-reduction_server-2x2x1",
+            ),
+        ] {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/schedules");
+            assert_eq!(
+                shown(args).unwrap(),
+                std::fs::read_to_string(format!("{folder}/{kept}.txt")).unwrap()
+            );
+        }
+    }
+
+    #[test]
+    fn one_rank_is_its_part_of_all() {
+        let args = "--algorithm reduction_server --ranks 3 --reducers 2";
+        let all = shown(args).unwrap();
+        let parts: Vec<String> =
+            (0..5).map(|rank| shown(&format!("{args} --rank {rank}")).unwrap()).collect();
+        let (_head, programs) = all.split_once('\n').unwrap();
+        assert_eq!(parts.concat(), programs);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        for (args, said) in [
+            ("--algorithm radix --ranks 4 --per-host 2", "--per-host changes nothing about radix"),
+            ("--algorithm ring --ranks 4 --reducers 2", "--reducers changes nothing about ring"),
+            ("--algorithm ring --ranks 4 --rank 4", "--rank 4 is none of 4 ranks"),
+            ("--algorithm ring --ranks 4 --collective broadcast", "ring has no broadcast: use tree"),
+            ("--algorithm hierarchical --ranks 8 --per-host 3", "a whole node of the canonical tree"),
+        ] {
+            let failure = shown(args).unwrap_err();
+            assert!(failure.to_string().contains(said), "{failure}");
+            assert_eq!(failure.code(), 2);
+        }
+    }
+}
