@@ -2,7 +2,11 @@
 
 use herringbone::Collective;
 use herringbone::settings::{Bytes, ParseBytesError};
-use std::{collections::BTreeSet, fmt::Display, str::FromStr};
+use std::{
+    collections::BTreeSet,
+    fmt::{self, Display},
+    str::FromStr,
+};
 
 /// A set of whole numbers: `8`, `2..64` with both ends, or a list of those.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,8 +18,23 @@ impl Set {
         self.0.iter().copied()
     }
 
-    pub(crate) fn one(number: u32) -> Self {
-        Self([number].into())
+    pub(crate) fn of(numbers: impl IntoIterator<Item = u32>) -> Self {
+        Self(numbers.into_iter().collect())
+    }
+}
+
+impl Display for Set {
+    /// As it is read: `2..8,16`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<u32> = self.iter().collect();
+        for (at, run) in numbers.chunk_by(|a, b| a + 1 == *b).enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            match run {
+                [first, .., last] => write!(f, "{comma}{first}..{last}")?,
+                lone => lone.iter().try_for_each(|number| write!(f, "{comma}{number}"))?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -125,6 +144,9 @@ mod tests {
         assert_eq!(set("2..5"), Some(vec![2, 3, 4, 5]));
         assert_eq!(set("2..=3,8"), Some(vec![2, 3, 8]));
         assert_eq!(set("4, 2, 4"), Some(vec![2, 4]));
+        for text in ["8", "2..8,16", "1,3..4"] {
+            assert_eq!(text.parse::<Set>().unwrap().to_string(), text);
+        }
         for text in ["", "0", "a", "5..2", "1..", "-1", "2..70000"] {
             assert_eq!(set(text), None, "{text}");
         }

@@ -1,23 +1,32 @@
 //! `herringbone verify`: proves the schedules of algorithms and prints what they cost.
 
+mod left_out;
+
+use crate::failure::ABOUT_ALGORITHM;
 use crate::numbers::Set;
 use crate::{Failure, Outcome, layout, table};
 use comfy_table::CellAlignment;
 use herringbone::core::algorithm::{Layout, Unsupported, cost::Cost};
-use herringbone::core::{group::Group, verify::Verified, verify::verify};
+use herringbone::core::group::Group;
+use herringbone::core::verify::{Verified, VerifyError, verify};
 use herringbone::{Algorithm, Collective, UnknownName, parse_algorithm};
 use indicatif::{ProgressBar, ProgressStyle};
+use left_out::LeftOut;
 use serde_json::json;
 use std::{io::Write, str::FromStr};
 
 /// Prove schedules for every message size, without running them, and show what they cost
 ///
 /// One row per schedule: its fold order (fixed: the same bits as every other fixed one), whether it may run serially
-/// and start again after a lost reducer, and the busiest worker's share: messages and buffers sent, partners.
+/// and start again after a lost reducer, and the busiest worker's share: messages and buffers sent, partners. Below them
+/// stands what was left out, as there is no such schedule, and why.
+///
+/// A schedule whose ranks have more than 2^28 places, steps or messages together, like radix for 16384 of them, is too large
+/// to prove, which is not a fault of it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// all, or names: radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, reduction_server,
-    /// hierarchical, hierarchical(radix,reduction_server), ring; in a shell, quoted
+    /// hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring; in a shell, quoted
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms)]
     algorithm: Choice<Algorithm>,
     /// all, or names: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, barrier
@@ -26,13 +35,13 @@ pub(crate) struct Options {
     /// Numbers of workers: 8, 2..64 (both included), 2..8,16
     #[arg(long, default_value = "2..16", value_name = "SET")]
     ranks: Set,
-    /// Numbers of reducers, for reduction_server, alone or in a hierarchy
-    #[arg(long, default_value = "1..2", value_name = "SET")]
-    reducers: Set,
+    /// Numbers of reducers, for reduction_server, alone or in a hierarchy: 1..2 unless said
+    #[arg(long, value_name = "SET")]
+    reducers: Option<Set>,
     /// Workers on each host, for hierarchical; else the power of two next below the square root of the workers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     per_host: Option<u32>,
-    /// One JSON object per schedule instead of the table
+    /// One JSON object per schedule, and per one that is left out, instead of the table
     #[arg(long)]
     json: bool,
 }
@@ -52,8 +61,8 @@ fn collectives(text: &str) -> Result<Choice<Collective>, <Collective as FromStr>
     Choice::read(text, str::parse)
 }
 
-impl<T> Choice<T> {
-    /// Names are separated by commas outside parentheses.
+impl<T: PartialEq> Choice<T> {
+    /// Names are separated by commas outside parentheses; what is named twice counts once.
     fn read<E>(text: &str, one: impl Fn(&str) -> Result<T, E>) -> Result<Self, E> {
         if text.trim() == "all" {
             return Ok(Self::All);
@@ -67,7 +76,14 @@ impl<T> Choice<T> {
             };
             character == ',' && depth == 0
         });
-        names.map(|name| one(name.trim())).collect::<Result<_, _>>().map(Self::Named)
+        let mut named = Vec::new();
+        for name in names {
+            let item = one(name.trim())?;
+            if !named.contains(&item) {
+                named.push(item);
+            }
+        }
+        Ok(Self::Named(named))
     }
 }
 
@@ -82,7 +98,8 @@ struct Case {
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let cases = cases(options);
+    let algorithms = chosen(options)?;
+    let cases = cases(options, &algorithms);
     let bar = ProgressBar::new(cases.len() as u64);
     bar.set_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").unwrap_or(ProgressStyle::default_bar()),
@@ -93,32 +110,45 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         bar.set_message(format!("{} with {} ranks", case.algorithm, case.ranks));
         match case.prove() {
             Ok(proof) => rows.push(Row { case, proof }),
-            Err(why) => refused.push((case.algorithm, why)),
+            Err(why) => refused.push(LeftOut { case, why }),
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    every_named_one_is_there(&options.algorithm, &rows, refused)?;
-    print(options, &rows, out)?;
+    every_named_one_is_there(&options.algorithm, &rows, &refused)?;
+    refused.retain(|left_out| left_out.is_news(options));
+    print(options, &rows, &refused, out)?;
     Ok(Outcome::passed_if(rows.iter().all(|row| row.proof.is_ok())))
 }
 
-fn cases(options: &Options) -> Vec<Case> {
-    let algorithms = match &options.algorithm {
+/// The algorithms, if no option changes nothing about all of them.
+fn chosen(options: &Options) -> Result<Vec<Algorithm>, Failure> {
+    let algorithms: Vec<Algorithm> = match &options.algorithm {
         Choice::All => Algorithm::all().into_iter().chain([Algorithm::hosts_and_reducers()]).collect(),
         Choice::Named(named) => named.clone(),
     };
+    let useless = [
+        ("--per-host", options.per_host.is_some() && !algorithms.iter().any(layout::follows_hosts)),
+        ("--reducers", options.reducers.is_some() && !algorithms.iter().any(Algorithm::needs_reducers)),
+    ];
+    let names: Vec<String> = algorithms.iter().map(Algorithm::to_string).collect();
+    Failure::if_useless(&useless, names.join(", "), ABOUT_ALGORITHM)?;
+    Ok(algorithms)
+}
+
+fn cases(options: &Options, algorithms: &[Algorithm]) -> Vec<Case> {
     let collectives = match &options.collective {
         Choice::All => (1..).map_while(|code| Collective::from_code(code, 0)).collect(),
         Choice::Named(named) => named.clone(),
     };
-    let none = Set::one(1);
+    let (none, usual) = (Set::of([1]), Set::of([1, 2]));
+    let helpers = options.reducers.as_ref().unwrap_or(&usual);
     let mut cases = Vec::new();
-    for algorithm in &algorithms {
+    for algorithm in algorithms {
         let helped = algorithm.needs_reducers();
         for collective in &collectives {
             for ranks in options.ranks.iter() {
-                for reducers in if helped { &options.reducers } else { &none }.iter() {
+                for reducers in if helped { helpers } else { &none }.iter() {
                     cases.push(Case {
                         algorithm: algorithm.clone(),
                         collective: *collective,
@@ -136,8 +166,8 @@ fn cases(options: &Options) -> Vec<Case> {
     cases
 }
 
-/// A schedule with its cost, or what is wrong with it.
-type Proof = Result<(Verified, Cost), String>;
+/// A schedule with its cost, or why it is not proven.
+type Proof = Result<(Verified, Cost), VerifyError>;
 
 impl Case {
     /// # Errors
@@ -146,11 +176,21 @@ impl Case {
         let group = Group::of_size(self.ranks);
         let layout = Layout { reducers: self.reducers, hosts: &self.hosts };
         let schedule = self.algorithm.schedule(self.collective, &group, &layout)?;
-        let proof = verify(schedule, self.collective, &group).map_err(|error| error.to_string());
-        Ok(proof.map(|verified| {
+        Ok(verify(schedule, self.collective, &group).map(|verified| {
             let cost = verified.cost();
             (verified, cost)
         }))
+    }
+
+    /// What tells it apart.
+    fn object(&self) -> serde_json::Value {
+        let Self { algorithm, collective, ranks, reducers, .. } = self;
+        json!({
+            "algorithm": algorithm.to_string(),
+            "collective": collective.to_string(),
+            "ranks": ranks,
+            "reducers": reducers,
+        })
     }
 }
 
@@ -163,12 +203,11 @@ struct Row {
 fn every_named_one_is_there(
     choice: &Choice<Algorithm>,
     rows: &[Row],
-    refused: Vec<(Algorithm, Unsupported)>,
+    refused: &[LeftOut],
 ) -> Result<(), Failure> {
-    let missing = |algorithm: &Algorithm| rows.iter().all(|row| row.case.algorithm != *algorithm);
-    let refused = refused.into_iter().find(|(algorithm, _)| missing(algorithm));
-    match refused {
-        Some((_, why)) if matches!(choice, Choice::Named(_)) || rows.is_empty() => {
+    let missing = |left_out: &&LeftOut| rows.iter().all(|row| row.case.algorithm != left_out.case.algorithm);
+    match refused.iter().find(missing) {
+        Some(LeftOut { why, .. }) if matches!(choice, Choice::Named(_)) || rows.is_empty() => {
             Err(Failure::Usage { problem: why.to_string(), hint: "see herringbone verify --help" })
         }
         _ => Ok(()),
@@ -190,10 +229,10 @@ const COLUMNS: [&str; 12] = [
     "result",
 ];
 
-fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Failure> {
+fn print(options: &Options, rows: &[Row], left_out: &[LeftOut], out: &mut dyn Write) -> Result<(), Failure> {
     if options.json {
-        for row in rows {
-            writeln!(out, "{}", row.object())?;
+        for object in rows.iter().map(Row::object).chain(left_out.iter().map(LeftOut::object)) {
+            writeln!(out, "{object}")?;
         }
         return Ok(());
     }
@@ -204,6 +243,9 @@ fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Fai
     writeln!(out, "{table}")?;
     let proven = rows.iter().filter(|row| row.proof.is_ok()).count();
     writeln!(out, "{proven} of {} schedules proven; K: the bytes of the whole buffer", rows.len())?;
+    for line in left_out::lines(left_out) {
+        writeln!(out, "{line}")?;
+    }
     Ok(())
 }
 
@@ -224,23 +266,20 @@ impl Row {
                 cost.worker.partners.to_string(),
                 "proven".to_owned(),
             ]),
-            Err(fault) => {
+            Err(error) => {
                 cells.extend(std::iter::repeat_n(String::new(), 7));
-                cells.push(format!("WRONG: {fault}"));
+                cells.push(match error {
+                    VerifyError::TooLarge { what } => format!("not proven: too large (too many {what})"),
+                    fault => format!("WRONG: {fault}"),
+                });
             }
         }
         cells
     }
 
     fn object(&self) -> serde_json::Value {
-        let Case { algorithm, collective, ranks, reducers, .. } = &self.case;
-        let mut object = json!({
-            "algorithm": algorithm.to_string(),
-            "collective": collective.to_string(),
-            "ranks": ranks,
-            "reducers": reducers,
-            "proven": self.proof.is_ok(),
-        });
+        let mut object = self.case.object();
+        object["proven"] = json!(self.proof.is_ok());
         match &self.proof {
             Ok((verified, cost)) => {
                 object["order"] = json!(verified.order().name());
@@ -251,7 +290,8 @@ impl Row {
                 object["buffers_sent"] = json!(buffers(cost));
                 object["peers"] = json!(cost.worker.partners);
             }
-            Err(fault) => object["fault"] = json!(fault),
+            Err(VerifyError::TooLarge { what }) => object["too_large"] = json!(format!("too many {what}")),
+            Err(fault) => object["fault"] = json!(fault.to_string()),
         }
         object
     }
@@ -266,7 +306,8 @@ fn buffers(cost: &Cost) -> f64 {
 mod tests {
     use super::*;
     use crate::{Command, Verb};
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
+    use herringbone::core::verify::StepFault;
 
     fn verified(args: &[&str]) -> Result<(Outcome, String), Failure> {
         let command = Command::parse_from(["herringbone", "verify"].iter().chain(args));
@@ -318,9 +359,87 @@ mod tests {
             reducers: 0,
             hosts: vec![],
         };
-        let row = Row { case, proof: Err("rank 1 step 0: sends to itself".to_owned()) };
+        let fault = VerifyError::Step { rank: 1, step: 0, fault: StepFault::OwnLane };
+        let row = Row { case, proof: Err(fault) };
         assert_eq!(row.cells().len(), COLUMNS.len());
         assert!(row.cells()[11].starts_with("WRONG: rank 1"));
         assert_eq!(row.object()["proven"], json!(false));
+        assert!(row.object()["fault"].as_str().unwrap().starts_with("rank 1 step 0"));
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_called_wrong() {
+        let args = ["--algorithm", "radix", "--ranks", "2,20000"];
+        let (outcome, text) = verified(&args).unwrap();
+        assert_eq!(outcome, Outcome::Failed);
+        assert!(
+            text.contains("not proven: too large (too many places)") && !text.contains("WRONG"),
+            "{text}"
+        );
+        let (_, text) = verified(&[&args[..], &["--json"]].concat()).unwrap();
+        let row: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!((&row["proven"], &row["too_large"]), (&json!(false), &json!("too many places")));
+        assert!(row.get("fault").is_none());
+    }
+
+    #[test]
+    fn options_that_change_nothing_are_refused() {
+        for (args, said) in [
+            (
+                ["--algorithm", "radix,ring", "--per-host", "2"],
+                "--per-host changes nothing about radix, ring",
+            ),
+            (["--algorithm", "ring", "--reducers", "4"], "--reducers changes nothing about ring"),
+        ] {
+            let failure = verified(&args).unwrap_err();
+            assert!(failure.to_string().contains(said), "{failure}");
+            assert_eq!(failure.code(), 2);
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_said_with_the_reason() {
+        let args = ["--ranks", "2..4,8", "--per-host", "3", "--reducers", "1"];
+        let (outcome, text) = verified(&args).unwrap();
+        assert_eq!(outcome, Outcome::Passed);
+        for name in ["hierarchical(radix,radix)", "hierarchical(radix,reduction_server)"] {
+            for (ranks, why) in
+                [("2..3", "all 2 workers are on one"), ("4,8", "a whole node of the canonical tree")]
+            {
+                let start = format!("left out: {name} all_reduce for {ranks} ranks: ");
+                let line =
+                    text.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("{text}"));
+                assert!(line.contains(why), "{text}");
+            }
+        }
+        let (_, text) = verified(&[&args[..], &["--json"]].concat()).unwrap();
+        let rows: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let left_out: Vec<_> = rows.iter().filter(|row| row["proven"].is_null()).collect();
+        assert_eq!(left_out.len(), 8);
+        assert!(left_out.iter().all(|row| row["left_out"].as_str().unwrap().contains("use radix")));
+    }
+
+    /// Of all algorithms those count that have the collective; of named ones each is asked for.
+    #[test]
+    fn what_an_algorithm_does_not_do_is_left_out_where_it_was_named() {
+        let both = "broadcast,all_reduce";
+        let (_, text) = verified(&["--collective", both, "--ranks", "4"]).unwrap();
+        assert!(!text.contains("left out"), "{text}");
+        let (_, text) =
+            verified(&["--collective", both, "--ranks", "4", "--algorithm", "ring,tree"]).unwrap();
+        let line = "left out: ring broadcast(0) for 4 ranks: ring has no broadcast: use tree";
+        assert_eq!(text.lines().filter(|said| said.starts_with("left out")).collect::<Vec<_>>(), [line]);
+    }
+
+    #[test]
+    fn names_count_once_and_help_has_all_of_them() {
+        let (_, text) = verified(&["--algorithm", "radix,sharded, radix", "--ranks", "2", "--json"]).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let said = "none".parse::<Algorithm>().unwrap_err().to_string();
+        let (_, names) = said.split_once(": use ").unwrap();
+        let help = Command::command().find_subcommand_mut("verify").unwrap().render_long_help().to_string();
+        let help: String = help.split_whitespace().collect();
+        assert!(help.contains(&names.replace(" or ", ", ").replace(' ', "")), "{names}\n{help}");
     }
 }

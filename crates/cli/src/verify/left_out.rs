@@ -1,0 +1,52 @@
+//! What has no schedule though it was asked for, and why.
+
+use super::{Case, Choice, Options};
+use crate::numbers::Set;
+use herringbone::core::algorithm::Unsupported;
+use serde_json::{Value, json};
+use std::mem::discriminant;
+
+/// A case without a schedule.
+#[derive(Debug)]
+pub(super) struct LeftOut {
+    pub(super) case: Case,
+    pub(super) why: Unsupported,
+}
+
+impl LeftOut {
+    /// Whether somebody may have expected it: "all" does not mean collectives that an algorithm does not have.
+    pub(super) fn is_news(&self, options: &Options) -> bool {
+        let all = options.algorithm == Choice::All || options.collective == Choice::All;
+        !(all && matches!(self.why, Unsupported::Collective { .. }))
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        let kind =
+            |Self { case, why }: &Self| (case.algorithm.to_string(), case.collective, discriminant(why));
+        kind(self) == kind(other)
+    }
+
+    pub(super) fn object(&self) -> Value {
+        let mut object = self.case.object();
+        object["proven"] = Value::Null;
+        object["left_out"] = json!(self.why.to_string());
+        object
+    }
+}
+
+/// One line for all numbers of ranks that are left out alike, with the reason of the first.
+pub(super) fn lines(left_out: &[LeftOut]) -> Vec<String> {
+    let mut kinds: Vec<Vec<&LeftOut>> = Vec::new();
+    for one in left_out {
+        match kinds.iter_mut().find(|kind| kind[0].is_like(one)) {
+            Some(kind) => kind.push(one),
+            None => kinds.push(vec![one]),
+        }
+    }
+    let line = |kind: Vec<&LeftOut>| {
+        let LeftOut { case: Case { algorithm, collective, .. }, why } = kind[0];
+        let ranks = Set::of(kind.iter().map(|one| one.case.ranks));
+        format!("left out: {algorithm} {collective} for {ranks} ranks: {why}")
+    };
+    kinds.into_iter().map(line).collect()
+}
