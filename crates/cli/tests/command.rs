@@ -328,10 +328,20 @@ fn a_misspelt_setting_is_warned_about_once() {
 }
 
 #[test]
-fn an_algorithm_that_is_forced_and_not_taken_is_said_below_the_table() {
-    let args = ["bench", "--local", "2", "--sizes", "4,64", "--seconds", "0.001"];
-    let outcome = herringbone(&args).env("HERRINGBONE_ALGORITHM", "hierarchical").output().unwrap();
-    let stdout = String::from_utf8(outcome.stdout).unwrap();
+fn bench_says_whether_the_algorithm_that_is_forced_is_taken() {
+    let bench = |forced: &str| {
+        let args = ["bench", "--local", "2", "--sizes", "4,64", "--seconds", "0.001"];
+        let outcome = herringbone(&args).env("HERRINGBONE_ALGORITHM", forced).output().unwrap();
+        String::from_utf8(outcome.stdout).unwrap()
+    };
+    let stdout = bench("ring");
+    assert!(stdout.contains(", ring forced for all_reduce, "), "{stdout}");
+    assert!(stdout.contains("# Algorithm            : ring (4 to 64 B)\n"), "{stdout}");
+    let stdout = bench("hierarchical");
+    assert!(
+        stdout.contains(", all_reduce by size and not by the forced hierarchical(radix,radix), "),
+        "{stdout}"
+    );
     let said =
         "# Algorithm            : one_shot (4 to 64 B); not the forced hierarchical(radix,radix), because";
     assert!(stdout.contains(said), "{stdout}");

@@ -4,11 +4,7 @@ use crate::{
     Communicator, Error, Result,
     communicator::Shared,
     config::{Config, Transport, check_sizes},
-    core::{
-        algorithm::{self, Algorithm, Unsupported},
-        collective::Collective,
-        group::Group,
-    },
+    core::algorithm::{Algorithm, Unsupported},
     engine::{Engine, endpoint::Endpoint, group::WORLD_GROUP},
     execute::staging::Staging,
     fabric::{
@@ -134,10 +130,7 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
 /// The forced algorithm that hosts stand against, and how; for the rank that says so.
 fn given_way<'a>(job: &Job, shared: &'a Shared) -> Option<(&'a Algorithm, Unsupported)> {
     let forced = shared.forced.as_ref().filter(|_| job.rank == 0 && job.world > 1)?;
-    let (group, hosts) = (Group::of_size(job.world), job.hosts());
-    let layout = algorithm::Layout { reducers: job.reducers.len() as u32, hosts: &hosts };
-    let reason = forced.schedule(Collective::AllReduce, &group, &layout).err()?;
-    reason.is_layout().then_some((forced, reason))
+    job.stands_against(forced).map(|reason| (forced, reason))
 }
 
 /// A process's memory and engine, before it has threads.

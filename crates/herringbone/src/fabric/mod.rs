@@ -12,9 +12,14 @@ pub(crate) mod links;
 pub(crate) mod wire_up;
 
 use crate::{
-    core::session::{
-        Role,
-        handshake::{Hello, Identity, Policy, Purpose, Versions},
+    core::{
+        algorithm::{Algorithm, Layout, Unsupported},
+        collective::Collective,
+        group::Group,
+        session::{
+            Role,
+            handshake::{Hello, Identity, Policy, Purpose, Versions},
+        },
     },
     engine::Event,
     node::{FLUSH, Node, Surroundings},
@@ -86,6 +91,14 @@ impl Job {
             }) as u32
         };
         self.members.iter().map(|member| number(member.host, &mut seen)).collect()
+    }
+
+    /// How hosts stand against a forced algorithm, if they do: then sizes decide.
+    pub(crate) fn stands_against(&self, forced: &Algorithm) -> Option<Unsupported> {
+        let (group, hosts) = (Group::of_size(self.world), self.hosts());
+        let layout = Layout { reducers: self.reducers.len() as u32, hosts: &hosts };
+        let reason = forced.schedule(Collective::AllReduce, &group, &layout).err()?;
+        reason.is_layout().then_some(reason)
     }
 
     /// The name of the socket at which a rank hands out its segment, scoped by the network namespace.
@@ -191,11 +204,14 @@ impl fmt::Display for Fabric {
         let (here, reducers) = (job.mates().len(), job.reducers.len());
         let s = if reducers == 1 { "" } else { "s" };
         write!(f, "rank {} of {}, {here} on this host, {reducers} reducer{s}", job.rank, job.world)?;
-        if reducers > 0 && here == job.world as usize && settings.forced.is_none() {
+        let taken = settings.forced.as_ref().filter(|forced| job.stands_against(forced).is_none());
+        if reducers > 0 && here == job.world as usize && taken.is_none() {
             f.write_str(" that one host does not need")?;
         }
-        if let Some(algorithm) = &settings.forced {
-            write!(f, ", {algorithm} forced")?;
+        match (&settings.forced, taken) {
+            (_, Some(algorithm)) => write!(f, ", {algorithm} forced for all_reduce")?,
+            (Some(algorithm), None) => write!(f, ", all_reduce by size and not by the forced {algorithm}")?,
+            (None, None) => {}
         }
         if let Some(transport) = settings.transport {
             write!(f, ", {} forced", transport.name())?;
