@@ -151,8 +151,7 @@ fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Fai
     let mut table = table::new(&COLUMNS);
     table.add_rows(rows.iter().map(Row::cells));
     table::align(&mut table, &COLUMNS, &["bytes", "rounds", "messages", "bytes/link"], CellAlignment::Right);
-    table::fit(&mut table);
-    Ok(writeln!(out, "{table}")?)
+    Ok(writeln!(out, "{}", table::fitted(table))?)
 }
 
 impl Row {

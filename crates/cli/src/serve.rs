@@ -9,7 +9,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::thread;
 
 /// Serve as a reducer: fold what workers send and return the sums
@@ -34,6 +34,14 @@ pub(crate) struct Options {
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
+    let host = text.strip_suffix(':').unwrap_or(text);
+    match text.parse::<Ipv6Addr>().or_else(|_| host.parse()) {
+        Ok(address) => return Err(format!("the port is missing: write [{address}]:7070")),
+        Err(_) if !host.contains(':') || host.ends_with(']') => {
+            return Err(format!("the port is missing: write {host}:7070"));
+        }
+        Err(_) => {}
+    }
     let mut found =
         text.to_socket_addrs().map_err(|error| format!("{error}; write ADDR:PORT, like 0.0.0.0:7070"))?;
     found.next().ok_or_else(|| "the name has no address".to_owned())
@@ -96,4 +104,26 @@ fn stop_on_signals(mut signals: Signals, stop: Stop) -> Result<(), Failure> {
     };
     let thread = thread::Builder::new().name("hb-signals".to_owned()).spawn(wait);
     thread.map(drop).map_err(Failure::system("cannot start a thread"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_port_is_answered_with_one() {
+        for (text, meant) in [
+            ("localhost", "localhost:7070"),
+            ("localhost:", "localhost:7070"),
+            ("10.0.0.5", "10.0.0.5:7070"),
+            ("::1", "[::1]:7070"),
+            ("::", "[::]:7070"),
+            ("[::1]", "[::1]:7070"),
+        ] {
+            assert_eq!(address(text), Err(format!("the port is missing: write {meant}")));
+        }
+        assert_eq!(address("127.0.0.1:7"), Ok(SocketAddr::from(([127, 0, 0, 1], 7))));
+        assert_eq!(address("[::1]:7"), Ok("[::1]:7".parse().unwrap()));
+        assert!(address("127.0.0.1:x").unwrap_err().contains("write ADDR:PORT"));
+    }
 }

@@ -3,6 +3,7 @@
 use crate::{Failure, Outcome, table};
 use comfy_table::{ColumnConstraint, Width};
 use herringbone::settings::{ALL, Environment, Found, Setting};
+use herringbone::{Error, ErrorKind};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -11,8 +12,8 @@ const MEANING_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::F
 
 /// Show every setting: its value here and where it comes from, its default and what it means
 ///
-/// Settings are variables of the environment. What is wrong with them is said below the table, and makes the exit code
-/// 2; a name that is nearly a setting's is warned about. Secrets are not shown.
+/// Settings are variables of the environment. What is wrong with them is said below the table (in JSON also by the setting,
+/// under "wrong"), and makes the exit code 2; a name that is nearly a setting's is warned about. Secrets are not shown.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// One JSON object per setting instead of the table
@@ -22,11 +23,12 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let environment = Environment::of_process();
+    let problems = environment.problems();
     let rows = ALL.map(|setting| Ok(Row { setting, found: setting.find(&environment)? }));
     let rows = rows.into_iter().collect::<Result<Vec<Row>, Failure>>()?;
     if options.json {
         for row in &rows {
-            writeln!(out, "{}", row.object())?;
+            writeln!(out, "{}", row.object(&problems))?;
         }
     } else {
         let mut table = table::new(&["name", "value", "from", "meaning"]);
@@ -35,14 +37,10 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         for (column, width) in widths {
             table.column_mut(column).map(|column| column.set_constraint(width));
         }
-        table::fit(&mut table);
-        writeln!(out, "{table}")?;
+        writeln!(out, "{}", table::fitted(table))?;
     }
     out.flush()?;
-    match environment.problems() {
-        problems if problems.is_empty() => Ok(Outcome::Passed),
-        problems => Err(Failure::Settings(problems)),
-    }
+    if problems.is_empty() { Ok(Outcome::Passed) } else { Err(Failure::Settings(problems)) }
 }
 
 struct Row {
@@ -70,12 +68,21 @@ impl Row {
         [name.to_owned(), self.value().to_owned(), from, meaning.to_owned()]
     }
 
-    fn object(&self) -> Value {
+    /// Whether a problem is one of this setting, or of what counts in its place.
+    fn has(&self, problem: &Error) -> bool {
+        let ErrorKind::Config { setting: named, .. } = problem.kind() else { return false };
+        let mut own =
+            self.setting.fallbacks.iter().flat_map(|names| names.iter()).chain([&self.setting.name]);
+        own.any(|name| named.split([':', ',']).any(|part| part.trim() == *name))
+    }
+
+    fn object(&self, problems: &[Error]) -> Value {
         let Setting { name, default, meaning, values, readers, .. } = *self.setting;
         json!({
             "name": name,
             "value": self.found.as_ref().map(|_| self.value()),
             "from": self.found.as_ref().map(|found| &found.variable),
+            "wrong": problems.iter().find(|problem| self.has(problem)).map(Error::to_string),
             "default": default,
             "values": values,
             "meaning": meaning,

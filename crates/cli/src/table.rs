@@ -1,6 +1,6 @@
 //! Tables for people: columns that line up, a line under the head.
 
-use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, presets};
 use rustix::termios::tcgetwinsize;
 use std::io::stdout;
 
@@ -24,11 +24,86 @@ pub(crate) fn align(table: &mut Table, columns: &[&str], named: &[&str], alignme
     }
 }
 
-/// Where standard output is a terminal, has cells take several lines rather than the table more than its width.
-pub(crate) fn fit(table: &mut Table) {
-    if let Ok(size) = tcgetwinsize(stdout())
-        && size.ws_col > 0
-    {
-        table.set_width(size.ws_col).set_content_arrangement(ContentArrangement::Dynamic);
+/// In a terminal with fewer columns a table of sentences breaks words.
+const NARROW: u16 = 90;
+
+/// The table as text, no wider than the terminal where standard output is one: cells take several lines, or, where it is
+/// narrow, each row becomes a block of lines.
+pub(crate) fn fitted(table: Table) -> String {
+    let size = tcgetwinsize(stdout()).ok().filter(|size| size.ws_col > 0);
+    at_width(table, size.map(|size| size.ws_col))
+}
+
+fn at_width(mut table: Table, width: Option<u16>) -> String {
+    match width {
+        None => table.to_string(),
+        Some(width) if width < NARROW => stacked(&table, width),
+        Some(width) => {
+            table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
+            table.to_string()
+        }
+    }
+}
+
+/// Every row as a block: each cell on a line of its own, behind its column's name.
+fn stacked(table: &Table, width: u16) -> String {
+    let blocks = table.row_iter().map(|row| {
+        let mut block = Table::new();
+        block.load_style(presets::NOTHING);
+        let names = table.header().into_iter().flat_map(|names| names.cell_iter());
+        block.add_rows(names.zip(row.cell_iter()).map(|(name, cell)| [name.content(), cell.content()]));
+        for (index, padding) in [(0, (0, 2)), (1, (0, 0))] {
+            if let Some(column) = block.column_mut(index) {
+                column.set_padding(padding);
+            }
+        }
+        if let Some(names) = block.column_mut(0) {
+            names.set_constraint(ColumnConstraint::ContentWidth);
+        }
+        block.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
+        block.to_string()
+    });
+    blocks.collect::<Vec<_>>().join("\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = new(&["name", "value", "meaning"]);
+        table.add_row([
+            "HERRINGBONE_STAGING_BYTES",
+            "64M",
+            "memory of each process for slots; the smallest counts",
+        ]);
+        table.add_row(["HERRINGBONE_LOG", "warn", "what is said"]);
+        table
+    }
+
+    fn lines(width: Option<u16>) -> Vec<String> {
+        at_width(table(), width).lines().map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_blocks_without_broken_words() {
+        let expected = [
+            "name     HERRINGBONE_STAGING_BYTES",
+            "value    64M",
+            "meaning  memory of each process for",
+            "         slots; the smallest counts",
+            "",
+            "name     HERRINGBONE_LOG",
+            "value    warn",
+            "meaning  what is said",
+        ];
+        assert_eq!(lines(Some(40)), expected);
+    }
+
+    #[test]
+    fn a_wide_one_gets_a_table() {
+        let wide = lines(Some(100));
+        assert_eq!(wide, lines(None));
+        assert!(wide[0].starts_with(" name") && wide.len() == 4, "{wide:?}");
     }
 }

@@ -217,7 +217,7 @@ fn help_documents_the_exit_codes() {
     }
     let (code, stdout, _) = output(&["completions", "bash"]);
     assert_eq!(code, 0);
-    assert!(stdout.contains("_herringbone()") && stdout.contains("--per-host"));
+    assert!(stdout.contains("_herringbone()") && stdout.contains("explain") && stdout.contains("show"));
 }
 
 /// Runs `settings` with only these variables of ours, and of the libraries that we read.
@@ -267,6 +267,36 @@ fn settings_speak_json() {
     assert_eq!(transport["readers"], serde_json::json!(["worker", "torch"]));
     let token = rows.iter().find(|row| row["name"] == "HERRINGBONE_TOKEN").unwrap();
     assert!(token["value"].is_null() && token["from"].is_null(), "{token}");
+    assert!(rows.iter().all(|row| row["wrong"].is_null()));
+}
+
+/// The same text as on standard error, and only by the setting that it is about.
+#[test]
+fn settings_in_json_say_which_are_wrong() {
+    for (set, wrong) in [
+        (&[("HERRINGBONE_ALGORITHM", "rign")][..], &["HERRINGBONE_ALGORITHM"][..]),
+        (
+            &[("HERRINGBONE_TRANSPORT", "tpc"), ("HERRINGBONE_LOG", "loud")],
+            &["HERRINGBONE_TRANSPORT", "HERRINGBONE_LOG"],
+        ),
+        (&[("RANK", "first"), ("WORLD_SIZE", "2")], &["HERRINGBONE_RANK"]),
+        (
+            &[("HERRINGBONE_SLICE_BYTES", "8M"), ("HERRINGBONE_STAGING_BYTES", "16M")],
+            &["HERRINGBONE_SLICE_BYTES"],
+        ),
+    ] {
+        let (code, stdout, stderr) = settings(&["--json"], set);
+        assert_eq!(code, 2, "{stderr}");
+        let mut named = Vec::new();
+        for line in stdout.lines() {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            if let Some(text) = row["wrong"].as_str() {
+                assert!(stderr.lines().any(|line| line == text), "{text}\n{stderr}");
+                named.push(row["name"].as_str().unwrap().to_owned());
+            }
+        }
+        assert_eq!(named, wrong, "{stderr}");
+    }
 }
 
 #[test]

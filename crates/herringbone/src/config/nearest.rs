@@ -4,13 +4,17 @@ use crate::core::algorithm::Algorithm;
 use std::str::FromStr;
 
 /// The one of `known` that `text` is most like, if it is like one: at most every third letter, and one of a short name,
-/// is missing, added, replaced or swapped with its neighbour. Capitals do not count; the first of equals wins.
+/// is missing, added, replaced or swapped with its neighbour; else the first that it begins, by three letters or more.
+/// Capitals do not count; the first of equals wins.
 pub(crate) fn nearest<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let text = text.trim().to_lowercase();
     let most = (text.chars().count() / 3).max(1);
     let distance = |name: &str| strsim::osa_distance(&text, &name.to_lowercase());
-    let close = known.into_iter().map(|name| (distance(name), name)).filter(|(far, _)| *far <= most);
-    close.min_by_key(|(far, _)| *far).map(|(_, name)| name)
+    let known: Vec<&str> = known.into_iter().collect();
+    let close = known.iter().map(|name| (distance(name), *name)).filter(|(far, _)| *far <= most);
+    let begun =
+        || known.iter().find(|name| text.chars().count() > 2 && name.to_lowercase().starts_with(&text));
+    close.min_by_key(|(far, _)| *far).map(|(_, name)| name).or_else(|| begun().copied())
 }
 
 /// The end of a sentence about a name that is none: "; did you mean ...?", or nothing.
@@ -67,6 +71,8 @@ mod tests {
             ("udp", None),
             ("", None),
             ("server", None),
+            ("Redu", Some("reduction_server")),
+            ("re", None),
         ];
         for (text, expected) in cases {
             assert_eq!(nearest(text, known), expected, "{text:?}");

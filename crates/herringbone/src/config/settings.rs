@@ -325,6 +325,8 @@ mod tests {
             (wrong("_TRANPSORT"), Some("HERRINGBONE_TRANSPORT")),
             (wrong("_TIMEOUT"), Some("HERRINGBONE_TIMEOUT_S")),
             (wrong("_REDUCER"), Some("HERRINGBONE_REDUCERS")),
+            (wrong("_ALGO"), Some("HERRINGBONE_ALGORITHM")),
+            (wrong("_STAGING"), Some("HERRINGBONE_STAGING_BYTES")),
             (wrong("_SLICE_BYTE"), Some("HERRINGBONE_SLICE_BYTES")),
             (wrong("_SEGMENT_BYTES"), None),
             (wrong("_COLOUR"), None),
