@@ -123,7 +123,8 @@ fn rows(options: &Options, forced: Option<&Algorithm>) -> Result<Vec<Row>, Failu
             known.insert(name.clone(), load(&request, &choice.algorithm)?);
         }
         let (cost, units) = known[&name];
-        let link = (u128::from(units) * u128::from(request.bytes)).div_ceil(u128::from(cost.chunks)) as u64;
+        let link = (u128::from(units) * u128::from(request.bytes)).div_ceil(u128::from(cost.chunks));
+        let link = u64::try_from(link).unwrap_or(u64::MAX);
         rows.push(Row { bytes: request.bytes, count, choice, cost, link });
     }
     Ok(rows)
@@ -252,6 +253,13 @@ mod tests {
         for (line, row) in lines[3..].iter().zip(&rows) {
             assert!(line[at..].starts_with(&row.choice.why), "{text}");
         }
+    }
+
+    #[test]
+    fn no_size_is_too_large() {
+        let most = usize::MAX.to_string();
+        let args = ["--ranks", "4", "--per-host", "1", "--collective", "all_gather", "--sizes", &most];
+        assert_eq!(explained(&args)[0].bytes, u64::MAX);
     }
 
     #[test]

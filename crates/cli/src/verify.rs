@@ -116,7 +116,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     }
     bar.finish_and_clear();
     every_named_one_is_there(&options.algorithm, &rows, &refused)?;
-    refused.retain(|left_out| left_out.is_news(options));
+    refused.retain(|left_out| left_out.is_news(options, &rows));
     print(options, &rows, &refused, out)?;
     Ok(Outcome::passed_if(rows.iter().all(|row| row.proof.is_ok())))
 }
@@ -428,8 +428,16 @@ mod tests {
         assert!(!text.contains("left out"), "{text}");
         let (_, text) =
             verified(&["--collective", both, "--ranks", "4", "--algorithm", "ring,tree"]).unwrap();
+        let left_out = |text: &str| {
+            let lines = text.lines().filter(|line| line.starts_with("left out"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
         let line = "left out: ring broadcast(0) for 4 ranks: ring has no broadcast: use tree";
-        assert_eq!(text.lines().filter(|said| said.starts_with("left out")).collect::<Vec<_>>(), [line]);
+        assert_eq!(left_out(&text), [line]);
+        let (_, text) = verified(&["--collective", "reduce(4)", "--ranks", "3..6"]).unwrap();
+        let line =
+            "left out: tree reduce(4) for 3..4 ranks: root 4 is not in a group of 3: use a rank below 3";
+        assert_eq!(left_out(&text), [line]);
     }
 
     #[test]

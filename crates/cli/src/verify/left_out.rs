@@ -1,6 +1,6 @@
 //! What has no schedule though it was asked for, and why.
 
-use super::{Case, Choice, Options};
+use super::{Case, Choice, Options, Row};
 use crate::numbers::Set;
 use herringbone::core::algorithm::Unsupported;
 use serde_json::{Value, json};
@@ -14,10 +14,14 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Whether somebody may have expected it: "all" does not mean collectives that an algorithm does not have.
-    pub(super) fn is_news(&self, options: &Options) -> bool {
-        let all = options.algorithm == Choice::All || options.collective == Choice::All;
-        !(all && matches!(self.why, Unsupported::Collective { .. }))
+    /// Whether somebody may have expected it: "all" does not mean collectives that an algorithm never has.
+    pub(super) fn is_news(&self, options: &Options, rows: &[Row]) -> bool {
+        let named = options.algorithm != Choice::All && options.collective != Choice::All;
+        let has_others = || {
+            let like = |case: &Case| (case.algorithm.clone(), case.collective);
+            rows.iter().any(|row| like(&row.case) == like(&self.case))
+        };
+        named || self.why.is_layout() || has_others()
     }
 
     fn is_like(&self, other: &Self) -> bool {

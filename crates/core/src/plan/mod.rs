@@ -110,7 +110,7 @@ impl<'a> Request<'a> {
         };
         Self {
             collective,
-            bytes: count as u64 * dtype.bytes() as u64 * parts,
+            bytes: (count as u64).saturating_mul(dtype.bytes() as u64 * parts),
             widening: (dtype.accumulator(op).bytes() / dtype.bytes()) as u32,
             group,
             reducers: 0,
