@@ -29,6 +29,10 @@ pub(crate) const SHARED_SLOTS: u16 = 8;
 
 /// How messages travel to an endpoint.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one each for a few endpoints, and a box would be in every message's way"
+)]
 pub(crate) enum Link {
     /// Nobody has needed it yet.
     None,
