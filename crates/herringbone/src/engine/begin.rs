@@ -171,7 +171,7 @@ impl Engine {
         let prepared = self.prepared(group, call).map_err(nonsense)?;
         let memory = self
             .staging
-            .take(prepared.staging_bytes(prepared.depth()), Part::Either)
+            .take(prepared.staging_bytes(prepared.depth), Part::Either)
             .ok_or(Broken::Protocol("more than its share of memory"))?;
         let queued = Queued {
             id: Identity { group, generation, hash, fingerprint: told },
@@ -333,21 +333,18 @@ impl Engine {
 
     fn start(&mut self, mut queued: Queued, memory: Range<usize>, prepared: Arc<Prepared>) -> OpKey {
         let (key, room) = self.ops.reserve();
-        if let Some(group) = self.groups.get(&queued.id.group) {
-            queued.separate(group.settings.me);
-        }
-        let mapped = queued.mapped(self.heap.as_deref());
-        let mut operation = Operation::new(key, queued, mapped, prepared, memory, room);
-        let number = operation.id.group;
+        let number = queued.id.group;
         let Some(group) = self.groups.get_mut(&number) else { return key };
-        group.running.push_back((operation.id.fingerprint.sequence, key));
+        group.running.push_back((queued.id.fingerprint.sequence, key));
+        queued.separate(group.settings.me);
+        let mapped = queued.mapped(self.heap.as_deref());
+        let roster = &group.settings.roster;
+        let mut operation = Operation::new(key, queued, mapped, prepared, memory, (room, roster));
         if operation.with_reducers() {
-            let roster = group.settings.roster.clone();
-            self.introduce(number, &roster);
+            self.introduce(number);
         }
-        let Some(group) = self.groups.get(&number) else { return key };
         let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
-        operation.start(&group.settings.roster, &mut io);
+        operation.start(&mut io);
         self.ops.insert(operation);
         self.stats.most_in_flight = self.stats.most_in_flight.max(self.ops.len() as u64);
         key

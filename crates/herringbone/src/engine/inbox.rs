@@ -224,7 +224,7 @@ impl Engine {
         match header.kind {
             Kind::Data if operation.has_come(index, &mut io)? => drop(self.flush()),
             Kind::Data => {}
-            _ => operation.told(index, header, &mut io)?,
+            _ => operation.hear(index, header, &mut io)?,
         }
         self.endpoints[index as usize].emptied(header.eager);
         self.run(key);
@@ -301,10 +301,10 @@ impl Engine {
     }
 
     /// Tells reducers what a group is, before its first message to them.
-    pub(super) fn introduce(&mut self, group: u32, roster: &[u32]) {
+    pub(super) fn introduce(&mut self, group: u32) {
         let Some(state) = self.groups.get(&group) else { return };
         let generation = state.member.generation();
-        let (workers, reducers) = roster.split_at(state.settings.workers as usize);
+        let (workers, reducers) = state.settings.roster.split_at(state.settings.workers as usize);
         for (position, index) in reducers.iter().enumerate().filter(|_| !self.reduces) {
             let endpoint = &mut self.endpoints[*index as usize];
             if !endpoint.is_up() || !endpoint.introduced.insert((group, generation)) {

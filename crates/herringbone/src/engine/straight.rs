@@ -48,7 +48,7 @@ impl Engine {
             return Ok(Begun::No(issue));
         };
         let part = if issue.priority > 0 { Part::Either } else { Part::Common };
-        let bytes = script.prepared.staging_bytes(script.prepared.depth());
+        let bytes = script.prepared.staging_bytes(script.prepared.depth);
         let Some(memory) = self.staging.take(bytes, part) else {
             return Ok(Begun::No(issue));
         };

@@ -34,7 +34,7 @@ impl Operation {
         let Some(&head) = head else {
             return Err(Broken::Protocol("a message that the schedule does not have"));
         };
-        if header.segment < self.finished || header.segment >= self.finished + self.prepared.depth() {
+        if header.segment < self.finished || header.segment >= self.finished + self.prepared.depth {
             return Err(Broken::Protocol("a message outside its window"));
         }
         let wanted = &self.prepared.heads[head as usize];

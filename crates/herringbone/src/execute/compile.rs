@@ -2,7 +2,7 @@
 
 use super::{
     direct,
-    prepare::{Head, Instr, Kind, Loc, Operand, Outbound, Prepared},
+    prepare::{Fold, Head, Instr, Kind, Loc, Operand, Outbound, Prepared, Send},
 };
 use crate::core::{
     collective::Collective,
@@ -92,7 +92,13 @@ impl Compiler {
                     }
                     let operands = start..self.out.operands.len() as u32;
                     let form = program.form(into).expect("a verified place");
-                    Kind::Fold { operands, into: self.write(at, into, chunk), form, finish, spread: 0..0 }
+                    Kind::Fold(Fold {
+                        operands,
+                        into: self.write(at, into, chunk),
+                        form,
+                        finish,
+                        spread: 0..0,
+                    })
                 }
                 Step::Copy { from, into } => {
                     let form = program.form(into).expect("a verified place");
@@ -127,10 +133,8 @@ impl Compiler {
             state.sends += 1;
         }
         let lanes = start..self.out.lanes.len() as u32;
-        if let Some(Kind::Fold { spread, .. }) = self.folded(from).filter(|_| !lanes.is_empty())
-            && spread.start == spread.end
-        {
-            *spread = lanes.clone();
+        if let Some(fold) = self.folded(from).filter(|fold| fold.spread.is_empty()) {
+            fold.spread = lanes.clone();
         }
         let reaches_shared = to.iter().any(|rank| self.out.peers[self.peer(*rank) as usize].shared);
         let in_place = matches!(from, Place::Slot(slot) if !self.rewritten[slot as usize]);
@@ -138,24 +142,22 @@ impl Compiler {
             let bytes = self.out.per_segment * self.out.width(form);
             reserve(&mut self.out, bytes)
         });
-        Kind::Send { from: self.read(at, from), form, lanes, copy, direct }
+        Kind::Send(Send { from: self.read(at, from), form, lanes, copy, direct })
     }
 
     /// The fold that made what lies in a user's chunk.
-    fn folded(&mut self, place: Place) -> Option<&mut Kind> {
+    fn folded(&mut self, place: Place) -> Option<&mut Fold> {
         let Place::User(chunk) = place else { return None };
         let writer = self.user[chunk as usize].writer?;
-        let kind = &mut self.out.instrs[writer as usize].kind;
-        matches!(kind, Kind::Fold { .. }).then_some(kind)
+        match &mut self.out.instrs[writer as usize].kind {
+            Kind::Fold(fold) => Some(fold),
+            _ => None,
+        }
     }
 
     /// The message of a rank that went into the fold that made what lies in a place, if no step has sent that yet.
     fn answered(&mut self, place: Place, peer: u32) -> Option<u32> {
-        let Some(Kind::Fold { operands, spread, .. }) = self.folded(place) else { return None };
-        if spread.start < spread.end {
-            return None;
-        }
-        let operands = operands.clone();
+        let operands = self.folded(place).filter(|fold| fold.spread.is_empty())?.operands.clone();
         self.out.operands[operands.start as usize..operands.end as usize].iter().find_map(|operand| {
             match operand {
                 Operand::Head { head, .. } if self.out.heads[*head as usize].peer == peer => Some(*head),

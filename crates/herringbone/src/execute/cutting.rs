@@ -186,7 +186,7 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
         _ => depth,
     };
     let segments = segments as u32;
-    Segmentation { elements, segments, depth, lead: lead.min(segments) }
+    Segmentation { elements, segments, depth: depth.min(segments), lead: lead.min(segments) }
 }
 
 /// Which elements of which chunk the input and the output buffer hold.

@@ -17,28 +17,14 @@ impl Operation {
     pub(super) fn release(&mut self, prepared: &Prepared, io: &mut Io<'_>) -> bool {
         let mut any = false;
         while !self.awaits_word(io)
-            && let Some(held) =
-                self.room.held.first().copied().filter(|held| held.turn == self.room.sending.line.turn())
+            && let Some(&(turn, unsent)) = self.room.held.first()
+            && turn == self.room.sending.line.turn()
         {
             self.room.held.pop_first();
-            self.send_later(prepared, held.segment, held.instr, held.lane, io);
+            self.send_later(prepared, unsent, io);
             any = true;
         }
         any
-    }
-
-    /// Sends to one receiver what could not go when its instruction ran.
-    pub(super) fn send_later(
-        &mut self,
-        prepared: &Prepared,
-        segment: u32,
-        instr: u32,
-        lane: u32,
-        io: &mut Io<'_>,
-    ) {
-        if self.send_lanes(prepared, segment, instr, lane..lane + 1, io) == 1 {
-            self.delivered(segment, instr);
-        }
     }
 
     /// A message was handed to the kernel, or its link is of no use any more.

@@ -125,13 +125,13 @@ pub(crate) struct Operation {
     pub(super) outgrows_cache: bool,
     /// How many segments I have in flight at most: as many as there is memory for.
     ahead: u32,
-    /// How many of them begin at once.
+    /// How many of them begin at once at the least.
     lot: u32,
     /// Segments that have begun, and those that are done, counted from the first.
     pub(super) begun: u32,
     pub(super) finished: u32,
     /// How many finished segments the others know of.
-    told: u32,
+    granted: u32,
     pub(super) room: Room,
 }
 
@@ -147,24 +147,29 @@ pub(crate) enum Progress {
 }
 
 impl Operation {
-    /// `mapped` is where host-mates find the user's buffer, if they do, `memory` its staging memory.
+    /// `mapped` is where host-mates find the user's buffer, if they do, `memory` its staging memory, `room` is empty.
     pub(crate) fn new(
         key: OpKey,
         queued: Queued,
         mapped: Option<usize>,
         prepared: Arc<Prepared>,
         memory: Range<usize>,
-        room: Room,
+        (room, roster): (Room, &[u32]),
     ) -> Self {
         let (input, output, is_worker) = match queued.buffers {
             Some((input, output)) => ((!input.is_same(&output)).then_some(input), Some(output), true),
             None => (None, None, false),
         };
         let with_reducers = !is_worker || prepared.peers.iter().any(|peer| peer.rank >= prepared.workers);
-        Self {
+        let ahead = match prepared.stage_bytes {
+            0 => prepared.depth,
+            bytes => (memory.len() / bytes) as u32,
+        };
+        let here = 1 + prepared.peers.iter().filter(|peer| peer.shared).count();
+        let results = here * output.as_ref().map_or(0, Region::len);
+        let mut operation = Self {
             key,
             id: queued.id,
-            prepared,
             completion: queued.completion,
             timeout: queued.timeout,
             told_hub: 0,
@@ -175,14 +180,17 @@ impl Operation {
             mapped,
             is_worker,
             with_reducers,
-            outgrows_cache: false,
-            ahead: 0,
-            lot: 1,
+            outgrows_cache: results > cache::results_that_stay(),
+            ahead,
+            lot: if prepared.is_in_memory() { (ahead / LOTS_PER_WINDOW).max(1) } else { 1 },
             begun: 0,
             finished: 0,
-            told: 0,
+            granted: 0,
             room,
-        }
+            prepared,
+        };
+        operation.furnish(roster);
+        operation
     }
 
     /// Whether host-mates may put results into the user's buffer.
@@ -206,43 +214,34 @@ impl Operation {
     }
 
     /// Begins: all links are up.
-    pub(crate) fn start(&mut self, roster: &[u32], io: &mut Io<'_>) {
-        self.furnish(roster);
+    pub(crate) fn start(&mut self, io: &mut Io<'_>) {
         self.invite(io);
         self.welcome(io);
-        (0..self.prepared.depth()).for_each(|segment| self.arm(segment));
+        (0..self.prepared.depth).for_each(|segment| self.arm(segment));
         self.begin_segments(io);
     }
 
     /// Makes room for what is counted.
-    pub(super) fn furnish(&mut self, roster: &[u32]) {
-        let prepared = &self.prepared;
-        let stages = prepared.depth() as usize;
-        self.ahead = match prepared.stage_bytes {
-            0 => prepared.depth(),
-            bytes => (self.memory.len() / bytes) as u32,
-        };
-        self.lot = if prepared.is_in_memory() { (self.ahead / LOTS_PER_WINDOW).max(1) } else { 1 };
-        let here = 1 + prepared.peers.iter().filter(|peer| peer.shared).count();
-        let results = here * self.output.as_ref().map_or(0, Region::len);
-        self.outgrows_cache = results > cache::results_that_stay();
-        self.room.waits.resize(stages * prepared.instrs.len(), 0);
-        self.room.deliveries.resize(stages * prepared.instrs.len(), Delivery::default());
-        self.room.heads.resize(stages * prepared.heads.len(), Arrived::No);
-        self.room.left.resize(stages, 0);
+    fn furnish(&mut self, roster: &[u32]) {
+        let Self { prepared, room, ahead, is_worker, .. } = self;
+        let stages = prepared.depth as usize;
+        room.waits.resize(stages * prepared.instrs.len(), 0);
+        room.deliveries.resize(stages * prepared.instrs.len(), Delivery::default());
+        room.heads.resize(stages * prepared.heads.len(), Arrived::No);
+        room.left.resize(stages, 0);
         if let Some(turns) = &prepared.turns {
-            self.room.sending = Sending::new(Line::new(turns, prepared.segments, prepared.depth()));
+            room.sending = Sending::new(Line::new(turns, prepared.segments, prepared.depth));
         }
         if let Some(arrivals) = &prepared.arrivals {
-            self.room.arrivals = Line::new(arrivals, prepared.segments, prepared.depth());
+            room.arrivals = Line::new(arrivals, prepared.segments, prepared.depth);
         }
         for peer in &prepared.peers {
             let endpoint = roster[peer.rank as usize];
             let reducer = peer.rank >= prepared.workers;
-            let open = reducer || !self.is_worker || (peer.shared && !prepared.eager);
-            let window = Window::new(self.ahead, open);
-            let stable = !(reducer && self.is_worker);
-            self.room.flows.push(Flow { endpoint, window, heard: Heard::default(), stable });
+            let open = reducer || !*is_worker || (peer.shared && !prepared.eager);
+            let window = Window::new(*ahead, open);
+            let stable = !(reducer && *is_worker);
+            room.flows.push(Flow { endpoint, window, heard: Heard::default(), stable });
         }
     }
 
@@ -286,7 +285,7 @@ impl Operation {
     }
 
     pub(super) fn stage(&self, segment: u32) -> usize {
-        let depth = self.prepared.depth();
+        let depth = self.prepared.depth;
         // Most operations have no more segments than stages; a division would be a good part of a small one's time.
         (if segment < depth { segment } else { segment % depth }) as usize
     }
@@ -375,24 +374,24 @@ impl Operation {
     fn advance(&mut self, io: &mut Io<'_>) -> bool {
         while self.finished < self.begun && self.room.left[self.stage(self.finished)] == 0 {
             self.finished += 1;
-            let next = self.finished - 1 + self.prepared.depth();
+            let next = self.finished - 1 + self.prepared.depth;
             if next < self.prepared.segments {
                 self.arm(next);
             }
         }
-        let lot = (self.prepared.lead / GRANTS_PER_WINDOW).max(1);
+        let worth_a_grant = (self.prepared.lead / GRANTS_PER_WINDOW).max(1);
         let ends_lap = self.finished == self.prepared.segments || self.stage(self.finished) == 0;
-        if self.finished - self.told >= lot || self.finished > self.told && ends_lap {
-            self.tell(io);
+        if self.finished - self.granted >= worth_a_grant || self.finished > self.granted && ends_lap {
+            self.grant_finished(io);
         }
         self.begin_segments(io);
         !self.room.ready.is_empty()
     }
 
     /// Grants what is finished. Not after every segment: others may begin as many as a window ahead of what they know, so
-    /// all come to the end of a lot without further grants, and no rank has less than the lead for a window.
-    fn tell(&mut self, io: &mut Io<'_>) {
-        let before = std::mem::replace(&mut self.told, self.finished);
+    /// all come to where the next grant is due without one, and no rank has less than the lead for a window.
+    fn grant_finished(&mut self, io: &mut Io<'_>) {
+        let before = std::mem::replace(&mut self.granted, self.finished);
         let (lead, segments) = (self.prepared.lead, self.prepared.segments);
         for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
             let in_place = peer.shared && !self.prepared.eager;
@@ -403,8 +402,8 @@ impl Operation {
         }
     }
 
-    /// A grant, or word that an operation is stable.
-    pub(crate) fn told(&mut self, endpoint: u32, header: &Header, io: &mut Io<'_>) -> Result<(), Broken> {
+    /// A grant, word that an operation is stable, or of turns.
+    pub(crate) fn hear(&mut self, endpoint: u32, header: &Header, io: &mut Io<'_>) -> Result<(), Broken> {
         let Some(flow) = self.room.flows.iter_mut().find(|flow| flow.endpoint == endpoint) else {
             return Err(Broken::Protocol("word of an operation in which it has no part"));
         };
@@ -442,8 +441,8 @@ impl Operation {
             return;
         }
         let prepared = self.prepared.clone();
-        for (segment, instr, lane) in std::mem::take(&mut self.room.blocked) {
-            self.send_later(&prepared, segment, instr, lane, io);
+        for unsent in std::mem::take(&mut self.room.blocked) {
+            self.send_later(&prepared, unsent, io);
         }
     }
 

@@ -101,32 +101,35 @@ pub(crate) struct Head {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// `copy`: where shared-memory receivers find it, if it is not in staging memory already. `direct`: whether they may
-    /// find it in the user's buffer instead, because its result is what overwrites it.
-    Send {
-        from: Loc,
-        form: Form,
-        lanes: Range<u32>,
-        copy: Option<usize>,
-        direct: bool,
-    },
-    Recv {
-        head: u32,
-        into: Loc,
-    },
-    /// `spread`: the lanes that send the result; where a receiver allows it, it is put there at once.
-    Fold {
-        operands: Range<u32>,
-        into: Loc,
-        form: Form,
-        finish: bool,
-        spread: Range<u32>,
-    },
-    Copy {
-        from: Loc,
-        into: Loc,
-        form: Form,
-    },
+    Send(Send),
+    Recv { head: u32, into: Loc },
+    Fold(Fold),
+    Copy { from: Loc, into: Loc, form: Form },
+}
+
+/// A message for one rank or several.
+#[derive(Clone, Debug)]
+pub(crate) struct Send {
+    pub(crate) from: Loc,
+    pub(crate) form: Form,
+    /// To whom: positions among [`Prepared::lanes`].
+    pub(crate) lanes: Range<u32>,
+    /// Where in the stage's staging memory shared-memory receivers find it, if it is not there already.
+    pub(crate) copy: Option<usize>,
+    /// Whether they may find it in the user's buffer instead, because its result is what overwrites it.
+    pub(crate) direct: bool,
+}
+
+/// Partial sums that become one.
+#[derive(Clone, Debug)]
+pub(crate) struct Fold {
+    /// Positions among [`Prepared::operands`].
+    pub(crate) operands: Range<u32>,
+    pub(crate) into: Loc,
+    pub(crate) form: Form,
+    pub(crate) finish: bool,
+    /// The lanes that send the result; where a receiver allows it, it is put there at once.
+    pub(crate) spread: Range<u32>,
 }
 
 /// One instruction: a step with resolved places.
@@ -164,8 +167,10 @@ pub(crate) struct Prepared {
     pub(crate) heads: Vec<Head>,
     pub(crate) peers: Vec<Peer>,
     pub(crate) segments: u32,
-    /// How many segments may be in flight, and how many are at the least.
-    depth: u32,
+    /// How many segments may be in flight.
+    pub(crate) depth: u32,
+    /// How many of them a rank begins that has to copy its messages to where host-mates find them, and for how many there has
+    /// to be memory.
     pub(crate) lead: u32,
     pub(crate) stage_bytes: usize,
     /// Whether messages are [eager](cutting::EAGER_BYTES).
@@ -190,7 +195,7 @@ impl Prepared {
     /// How many segments a rank has in flight at most, if there is memory for them. One that copies what host-mates
     /// read has fewer than one whose buffer they can reach.
     pub(crate) fn ahead(&self, is_mapped: bool) -> u32 {
-        if self.is_in_memory() && !is_mapped { self.lead } else { self.depth() }
+        if self.is_in_memory() && !is_mapped { self.lead } else { self.depth }
     }
 
     /// The position of a rank among [`Self::peers`], if it is one.
@@ -201,11 +206,6 @@ impl Prepared {
     /// Whether all messages are read where they lie.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.peers.iter().all(|peer| peer.shared)
-    }
-
-    /// How many segments are in flight.
-    pub(crate) fn depth(&self) -> u32 {
-        self.depth.min(self.segments)
     }
 
     pub(crate) fn width(&self, form: Form) -> usize {
@@ -300,7 +300,7 @@ pub(crate) fn prepare(
     let peers = partners(program).into_iter().map(peer).collect();
     let (input, output) = cutting::buffers(cut, &call, me);
     let eager = segments == 1 && message_bytes <= cutting::eager_bytes(medium);
-    let lap_bytes = message_bytes * cut.chunks() as usize * depth.min(segments) as usize;
+    let lap_bytes = message_bytes * cut.chunks() as usize * depth as usize;
     // A user's wish for segments, or little memory, can make a lap shorter than the call allows.
     let arrivals = arrivals.filter(|(_, changes)| *changes <= cutting::most_changes(lap_bytes));
     let prepared = Prepared {
@@ -350,7 +350,7 @@ mod tests {
             let program = verified.schedule().program(me);
             let here = |rank: u32| hosts[rank as usize] == hosts[me as usize];
             let prepared = prepare(&verified, &program, me, call, (sizing, hosts), here);
-            prepared.staging_bytes(prepared.depth())
+            prepared.staging_bytes(prepared.depth)
         };
         (0..group.size()).map(needed).collect()
     }
@@ -396,8 +396,8 @@ mod tests {
             let of = |me| {
                 let program = verified.schedule().program(me);
                 let prepared = prepare(&verified, &program, me, call, (sizing, &memories), |_| false);
-                let bytes = prepared.per_segment * 4 * hosts as usize * prepared.depth() as usize;
-                let staged = prepared.staging_bytes(prepared.depth());
+                let bytes = prepared.per_segment * 4 * hosts as usize * prepared.depth as usize;
+                let staged = prepared.staging_bytes(prepared.depth);
                 assert!(staged <= 16 << 20, "four at once, but {staged} bytes each");
                 prepared.arrivals.map(|_| bytes >> 20)
             };

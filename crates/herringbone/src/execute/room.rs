@@ -39,10 +39,9 @@ pub(super) struct Delivery {
     pub(super) checksum: Option<u32>,
 }
 
-/// A message that waits for its turn. Those of one turn go by their segments.
+/// A message to one rank that could not go when its instruction ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Held {
-    pub(super) turn: Turn,
+pub(super) struct Unsent {
     pub(super) segment: u32,
     pub(super) instr: u32,
     pub(super) lane: u32,
@@ -60,12 +59,14 @@ pub(crate) struct Room {
     pub(super) heads: Vec<Arrived>,
     /// Per stage: how many instructions are left.
     pub(super) left: Vec<u32>,
+    /// Segments and instructions that can run.
     pub(super) ready: VecDeque<(u32, u32)>,
-    pub(super) blocked: Vec<(u32, u32, u32)>,
-    /// The turn in which I send, the one in which I receive, and what waits for later ones.
+    /// What waits for a slot, or to be granted one.
+    pub(super) blocked: Vec<Unsent>,
+    /// The turn in which I send, the one in which I receive, and what waits for later ones: of one turn by segments.
     pub(super) sending: Sending,
     pub(super) arrivals: Line,
-    pub(super) held: BTreeSet<Held>,
+    pub(super) held: BTreeSet<(Turn, Unsent)>,
 }
 
 impl Room {

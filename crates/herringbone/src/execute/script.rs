@@ -1,6 +1,6 @@
 //! A small operation's program between host-mates, with everything worked out that is the same each time it is called.
 
-use super::prepare::{Kind, Loc, Operand, Prepared};
+use super::prepare::{Fold, Kind, Loc, Operand, Prepared, Send};
 use crate::core::schedule::Form;
 use std::{ops::Range, sync::Arc};
 
@@ -130,7 +130,7 @@ fn lines(prepared: &Prepared) -> Vec<Line> {
 fn act(prepared: &Prepared, kind: &Kind) -> Act {
     let place = |loc: Loc, form| place(prepared, loc, form);
     match kind {
-        Kind::Send { from, form, lanes, .. } => {
+        Kind::Send(Send { from, form, lanes, .. }) => {
             let lanes = lanes.start as usize..lanes.end as usize;
             Act::Send { from: place(*from, *form), all: for_all(prepared, &lanes), lanes }
         }
@@ -141,7 +141,7 @@ fn act(prepared: &Prepared, kind: &Kind) -> Act {
         Kind::Copy { from, into, form } => {
             Act::Move { from: Given::At(place(*from, *form)), into: place(*into, *form) }
         }
-        Kind::Fold { operands, into, form, finish, .. } => {
+        Kind::Fold(Fold { operands, into, form, finish, .. }) => {
             let part = |operand: &Operand| match *operand {
                 Operand::At { loc, form, merges } => {
                     Part { origin: Given::At(place(loc, form)), form, merges }

@@ -2,8 +2,8 @@
 
 use super::{
     operation::{Arrived, Io, Operation, Token},
-    prepare::{Call, Kind, Loc, Operand, Prepared},
-    room::{Delivery, Held},
+    prepare::{Call, Fold, Kind, Loc, Operand, Prepared, Send},
+    room::{Delivery, Unsent},
     sources::gather,
 };
 use crate::{
@@ -28,43 +28,39 @@ impl Operation {
     /// One instruction of one segment. Returns whether it is complete; a send may take longer.
     pub(super) fn step(&mut self, prepared: &Prepared, segment: u32, instr: u32, io: &mut Io<'_>) -> bool {
         match &prepared.instrs[instr as usize].kind {
-            Kind::Send { lanes, from, form, copy, direct } => {
-                let is_there = *direct && self.is_mapped() || self.all_placed(segment, lanes);
-                let offset = copy.filter(|_| !is_there);
-                if let Some(offset) = offset {
-                    let bytes = self.length(*from, *form, segment);
-                    let at = self.stage_at(segment) + offset;
-                    self.with(*from, *form, segment, io, |span, io| {
-                        copy_for_others(span, io.staging.segment().span(at..at + bytes))
-                    });
-                }
+            Kind::Send(send) => {
+                self.copy_out(send, segment, io);
                 let at = self.stage(segment) * prepared.instrs.len() + instr as usize;
-                self.room.deliveries[at] = Delivery { left: lanes.len() as u16, checksum: None };
-                let sent = self.send_lanes(prepared, segment, instr, lanes.clone(), io);
+                self.room.deliveries[at] = Delivery { left: send.lanes.len() as u16, checksum: None };
+                let sent = self.send_lanes(prepared, (segment, instr), send.lanes.clone(), io);
                 self.room.deliveries[at].left -= sent as u16;
-                self.room.deliveries[at].left == 0
+                return self.room.deliveries[at].left == 0;
             }
-            Kind::Recv { head, .. } if self.arrived(segment, *head) == Arrived::Placed => true,
+            Kind::Recv { head, .. } if self.arrived(segment, *head) == Arrived::Placed => {}
             Kind::Recv { head, into } => {
-                self.fold(segment, &[Operand::Head { head: *head, merges: 0 }], *into, None, io);
-                true
+                self.move_to(segment, Operand::Head { head: *head, merges: 0 }, *into, io);
             }
             Kind::Copy { from, into, form } => {
-                let operand = Operand::At { loc: *from, form: *form, merges: 0 };
-                self.fold(segment, &[operand], *into, None, io);
-                true
+                self.move_to(segment, Operand::At { loc: *from, form: *form, merges: 0 }, *into, io);
             }
-            Kind::Fold { operands, into, form, finish, spread } => {
-                let operands = &prepared.operands[operands.start as usize..operands.end as usize];
-                let finish = finish.then_some(prepared.workers);
-                self.fold(segment, operands, *into, Some((*form, finish, spread.clone())), io);
-                true
-            }
+            Kind::Fold(fold) => self.fold(segment, fold, io),
         }
+        true
+    }
+
+    /// Copies a message to where host-mates find it, unless they need not look there.
+    fn copy_out(&self, send: &Send, segment: u32, io: &mut Io<'_>) {
+        let is_there = send.direct && self.is_mapped() || self.all_placed(segment, &send.lanes);
+        let Some(offset) = send.copy.filter(|_| !is_there) else { return };
+        let at = self.stage_at(segment) + offset;
+        let copy = at..at + self.length(send.from, send.form, segment);
+        self.with(send.from, send.form, segment, io, |span, io| {
+            copy_for_others(span, io.staging.segment().span(copy))
+        });
     }
 
     /// Where a message is.
-    fn arrived(&self, segment: u32, head: u32) -> Arrived {
+    pub(super) fn arrived(&self, segment: u32, head: u32) -> Arrived {
         self.room.heads[self.stage(segment) * self.prepared.heads.len() + head as usize]
     }
 
@@ -98,31 +94,49 @@ impl Operation {
     }
 
     /// Sends a message to some of its receivers. Returns to how many of them it has gone; the others' lanes are told of later.
-    pub(super) fn send_lanes(
+    fn send_lanes(
         &mut self,
         prepared: &Prepared,
-        segment: u32,
-        instr: u32,
+        (segment, instr): (u32, u32),
         lanes: Range<u32>,
         io: &mut Io<'_>,
     ) -> usize {
-        let carried = if prepared.eager { self.send_carried(prepared, instr, lanes.clone(), io) } else { 0 };
-        let mut others = 0;
+        let Kind::Send(send) = &prepared.instrs[instr as usize].kind else {
+            unreachable!("only sends have lanes");
+        };
+        let mut sent = 0;
+        if prepared.eager {
+            sent += self.send_carried(prepared, (send, instr), lanes.clone(), io);
+        }
         for lane in lanes {
             let endpoint = self.room.flows[prepared.lanes[lane as usize].peer as usize].endpoint;
             if !prepared.eager || !io.endpoints[endpoint as usize].is_shared() {
-                others += usize::from(self.send_lane(prepared, segment, instr, lane, io));
+                let message = Unsent { segment, instr, lane };
+                sent += usize::from(self.send_lane(prepared, send, message, io));
             }
         }
-        carried + others
+        sent
+    }
+
+    /// Sends to one receiver what could not go when its instruction ran.
+    pub(super) fn send_later(&mut self, prepared: &Prepared, unsent: Unsent, io: &mut Io<'_>) {
+        let Unsent { segment, instr, lane } = unsent;
+        if self.send_lanes(prepared, (segment, instr), lane..lane + 1, io) == 1 {
+            self.delivered(segment, instr);
+        }
     }
 
     /// Sends an eager message to those receivers that share memory with this rank: it goes with its frame.
-    fn send_carried(&mut self, prepared: &Prepared, instr: u32, lanes: Range<u32>, io: &mut Io<'_>) -> usize {
-        let Kind::Send { from, form, .. } = &prepared.instrs[instr as usize].kind else { return 0 };
+    fn send_carried(
+        &mut self,
+        prepared: &Prepared,
+        (send, instr): (&Send, u32),
+        lanes: Range<u32>,
+        io: &mut Io<'_>,
+    ) -> usize {
         let mut blocked = std::mem::take(&mut self.room.blocked);
         let mut sent = 0;
-        self.with(*from, *form, 0, io, |payload, io| {
+        self.with(send.from, send.form, 0, io, |payload, io| {
             let mut header = self.header(FrameKind::Data, 0);
             header.length = payload.len() as u32;
             let mut frame = Frame::new(&header, Some(Body::Carried(payload)));
@@ -136,7 +150,7 @@ impl Operation {
                 let eager = !flow.window.is_open();
                 if eager && !endpoint.take_eager() {
                     endpoint.wait_for_slot(self.id.fingerprint.priority, self.key);
-                    blocked.push((0, instr, lane));
+                    blocked.push(Unsent { segment: 0, instr, lane });
                     continue;
                 }
                 endpoint.send_shared(&mut frame, to.index, eager);
@@ -149,29 +163,20 @@ impl Operation {
     }
 
     /// Sends a message that is not carried to one of its receivers. Returns whether that is done with its source already.
-    fn send_lane(
-        &mut self,
-        prepared: &Prepared,
-        segment: u32,
-        instr: u32,
-        lane: u32,
-        io: &mut Io<'_>,
-    ) -> bool {
-        let Kind::Send { from, form, copy, direct, .. } = &prepared.instrs[instr as usize].kind else {
-            return true;
-        };
+    fn send_lane(&mut self, prepared: &Prepared, send: &Send, message: Unsent, io: &mut Io<'_>) -> bool {
+        let Unsent { segment, instr, lane } = message;
         let lane_to = prepared.lanes[lane as usize];
         if let Some(number) = lane_to.turn {
-            let turn = Turn { lap: segment / prepared.depth(), number };
+            let turn = Turn { lap: segment / prepared.depth, number };
             if turn != self.room.sending.line.turn() || self.awaits_word(io) {
-                self.room.held.insert(Held { turn, segment, instr, lane });
+                self.room.held.insert((turn, message));
                 return false;
             }
         }
         let flow = self.room.flows[lane_to.peer as usize];
         let endpoint = &mut io.endpoints[flow.endpoint as usize];
         let mut header = self.header(FrameKind::Data, segment);
-        (header.index, header.length) = (lane_to.index, self.length(*from, *form, segment) as u32);
+        (header.index, header.length) = (lane_to.index, self.length(send.from, send.form, segment) as u32);
         if endpoint.is_away() {
             if lane_to.turn.is_some() {
                 self.has_left();
@@ -183,35 +188,47 @@ impl Operation {
                 if prepared.eager {
                     endpoint.wait_for_slot(self.id.fingerprint.priority, self.key);
                 }
-                self.room.blocked.push((segment, instr, lane));
+                self.room.blocked.push(message);
                 return false;
             }
             header.eager = true;
         }
         io.stats.sent(endpoint, header.length as usize);
-        let range = self.range(*from, *form, segment);
         if endpoint.is_shared() {
-            let body = match (copy, self.mapped.filter(|_| *direct)) {
-                _ if self.place_of(segment, lane).is_some() => Body::Placed,
-                (_, Some(mapped)) => Body::Direct(mapped + range.start),
-                (Some(offset), None) => Body::At(self.stage_at(segment) + offset),
-                (None, None) => Body::At(range.start),
-            };
+            let body = self.body(send, segment, lane);
             endpoint.send_shared(&mut Frame::new(&header, Some(body)), lane_to.index, header.eager);
             return true;
         }
-        let token = Token { op: self.key, segment, instr };
-        let payload = match from {
-            Loc::Staged { .. } => Payload::Staged(range),
-            Loc::Input(_) => Payload::User { op: self.key, output: self.input.is_none(), range },
-            Loc::Output(_) => Payload::User { op: self.key, output: true, range },
-        };
         let reducer = prepared.peers[lane_to.peer as usize].rank >= prepared.workers;
         let fingerprint = (reducer && segment == 0).then_some(self.id.fingerprint);
         header.fingerprint = fingerprint.is_some();
-        let priority = self.id.fingerprint.priority;
-        endpoint.send_stream(Outgoing { header, fingerprint, payload, priority, done: Some(token) });
+        let (payload, priority) = (self.payload(send, segment), self.id.fingerprint.priority);
+        let done = Some(Token { op: self.key, segment, instr });
+        endpoint.send_stream(Outgoing { header, fingerprint, payload, priority, done });
         false
+    }
+
+    /// Where a host-mate finds a message.
+    fn body(&self, send: &Send, segment: u32, lane: u32) -> Body<Span<'static>> {
+        if self.place_of(segment, lane).is_some() {
+            return Body::Placed;
+        }
+        let start = self.range(send.from, send.form, segment).start;
+        match (send.copy, self.mapped.filter(|_| send.direct)) {
+            (_, Some(mapped)) => Body::Direct(mapped + start),
+            (Some(offset), None) => Body::At(self.stage_at(segment) + offset),
+            (None, None) => Body::At(start),
+        }
+    }
+
+    /// What goes over a socket.
+    fn payload(&self, send: &Send, segment: u32) -> Payload {
+        let range = self.range(send.from, send.form, segment);
+        match send.from {
+            Loc::Staged { .. } => Payload::Staged(range),
+            Loc::Input(_) => Payload::User { op: self.key, output: self.input.is_none(), range },
+            Loc::Output(_) => Payload::User { op: self.key, output: true, range },
+        }
     }
 
     /// Where the checksum of what a send's messages carry is kept.
@@ -251,65 +268,41 @@ impl Operation {
         }
     }
 
-    /// Folds operands into a place, as the form and the finish say, and puts the result where the lanes' receivers let
-    /// it be put; or moves the single operand.
-    fn fold(
-        &self,
-        segment: u32,
-        operands: &[Operand],
-        into: Loc,
-        how: Option<(Form, Option<u32>, Range<u32>)>,
-        io: &mut Io<'_>,
-    ) {
+    /// Folds operands into a place, and puts the result where the lanes' receivers let it be put.
+    fn fold(&self, segment: u32, fold: &Fold, io: &mut Io<'_>) {
         let prepared = &*self.prepared;
-        let input = self.input.as_ref().and_then(Region::access);
-        let output = self.output.as_ref().and_then(Region::access);
-        let staging = io.staging.segment();
-        let span = |loc: Loc, form: Form| -> Option<Span<'_>> {
-            let range = self.range(loc, form, segment);
-            match loc {
-                Loc::Staged { .. } => Some(staging.span(range)),
-                Loc::Input(_) => Some(input.as_ref().or(output.as_ref())?.span().slice(range)),
-                Loc::Output(_) => Some(output.as_ref()?.span().slice(range)),
+        let Fold { operands, into, form, finish, spread } = fold;
+        let operands = &prepared.operands[operands.start as usize..operands.end as usize];
+        let finish = finish.then_some(prepared.workers);
+        let memory = Memory::of(self, segment, io);
+        let put = |sources: &[kernel::Source<'_>]| {
+            let Some(into) = memory.at(*into, *form) else { return };
+            let place = |lane: u32| {
+                let endpoint = self.room.flows[prepared.lanes[lane as usize].peer as usize].endpoint;
+                io.endpoints[endpoint as usize].payload(self.place_of(segment, lane)?, into.len())
+            };
+            let places: Vec<Span<'_>> = spread.clone().filter_map(place).collect();
+            let Call { dtype, op, .. } = prepared.call;
+            if places.is_empty() {
+                return kernel::fold(dtype, op, into, *form, sources, finish);
             }
+            fold_into(&places, prepared, into, *form, sources, finish);
         };
-        let source = |operand: &Operand| -> Option<kernel::Source<'_>> {
-            match *operand {
-                Operand::At { loc, form, merges } => {
-                    Some(kernel::Source { span: span(loc, form)?, form, merges })
-                }
-                Operand::Head { head, merges } => {
-                    let form = prepared.heads[head as usize].form;
-                    Some(kernel::Source { span: self.message(segment, head, io)?, form, merges })
-                }
-            }
-        };
-        let any = kernel::Source { span: staging.span(0..0), form: Form::Plain, merges: 0 };
-        let put = |sources: &[kernel::Source<'_>]| match how {
-            Some((form, finish, spread)) => {
-                let Some(into) = span(into, form) else { return };
-                let place = |lane: u32| {
-                    let endpoint = self.room.flows[prepared.lanes[lane as usize].peer as usize].endpoint;
-                    io.endpoints[endpoint as usize].payload(self.place_of(segment, lane)?, into.len())
-                };
-                let places: Vec<Span<'_>> = spread.filter_map(place).collect();
-                let Call { dtype, op, .. } = prepared.call;
-                if places.is_empty() {
-                    return kernel::fold(dtype, op, into, form, sources, finish);
-                }
-                fold_into(&places, prepared, into, form, sources, finish);
-            }
-            None => {
-                let Some(into) = span(into, sources[0].form) else { return };
-                let from = sources[0].span;
-                if into.same_start(from) {
-                    return;
-                }
-                if self.outgrows_cache { into.stream_from(from) } else { into.copy_from(from) }
-            }
-        };
+        let nothing = io.staging.segment().span(0..0);
+        let any = kernel::Source { span: nothing, form: Form::Plain, merges: 0 };
         // A region that was taken back has no memory to find: then there is nobody to fold for.
-        let _folded = gather(operands.len(), any, |at| source(&operands[at]), put);
+        let _folded = gather(operands.len(), any, |at| memory.source(&operands[at]), put);
+    }
+
+    /// Moves what an operand is to another place, if it is not there already.
+    fn move_to(&self, segment: u32, operand: Operand, into: Loc, io: &mut Io<'_>) {
+        let memory = Memory::of(self, segment, io);
+        let Some(source) = memory.source(&operand) else { return };
+        let Some(into) = memory.at(into, source.form) else { return };
+        if into.same_start(source.span) {
+            return;
+        }
+        if self.outgrows_cache { into.stream_from(source.span) } else { into.copy_from(source.span) }
     }
 
     /// A message that has arrived, where it lies.
@@ -324,6 +317,45 @@ impl Operation {
             _ => {
                 let at = self.stage_at(segment) + wanted.offset;
                 Some(io.staging.segment().span(at..at + bytes))
+            }
+        }
+    }
+}
+
+/// Where a segment's values lie, for a thread that has the user's buffers.
+struct Memory<'a> {
+    operation: &'a Operation,
+    segment: u32,
+    input: Option<Access<'a>>,
+    output: Option<Access<'a>>,
+    io: &'a Io<'a>,
+}
+
+impl<'a> Memory<'a> {
+    fn of(operation: &'a Operation, segment: u32, io: &'a Io<'a>) -> Self {
+        let input = operation.input.as_ref().and_then(Region::access);
+        let output = operation.output.as_ref().and_then(Region::access);
+        Self { operation, segment, input, output, io }
+    }
+
+    fn at(&self, loc: Loc, form: Form) -> Option<Span<'_>> {
+        let range = self.operation.range(loc, form, self.segment);
+        match loc {
+            Loc::Staged { .. } => Some(self.io.staging.segment().span(range)),
+            Loc::Input(_) => Some(self.input.as_ref().or(self.output.as_ref())?.span().slice(range)),
+            Loc::Output(_) => Some(self.output.as_ref()?.span().slice(range)),
+        }
+    }
+
+    fn source(&self, operand: &Operand) -> Option<kernel::Source<'_>> {
+        match *operand {
+            Operand::At { loc, form, merges } => {
+                Some(kernel::Source { span: self.at(loc, form)?, form, merges })
+            }
+            Operand::Head { head, merges } => {
+                let form = self.operation.prepared.heads[head as usize].form;
+                let span = self.operation.message(self.segment, head, self.io)?;
+                Some(kernel::Source { span, form, merges })
             }
         }
     }

@@ -8,7 +8,7 @@
 
 use super::{
     operation::{Arrived, Identity, Io, OpKey, Operation},
-    room::{Delivery, Room},
+    room::{Delivery, Room, Unsent},
     script::{Act, Given, Line, Message, Part, Script, Spot},
     sources::gather,
     staging::Staging,
@@ -202,8 +202,8 @@ impl Straight {
         }
         let mut queued = Queued::new(id, &issue, completion, timeout);
         queued.issued = issued;
-        let mut operation = Operation::new(key, queued, None, script.prepared.clone(), memory, room);
-        operation.furnish(roster);
+        let prepared = script.prepared.clone();
+        let mut operation = Operation::new(key, queued, None, prepared, memory, (room, roster));
         operation.go_on(done, &notes, io);
         operation
     }
@@ -396,7 +396,7 @@ impl Operation {
         for lane in &notes.blocked {
             let flow = &self.room.flows[prepared.lanes[*lane].peer as usize];
             io.endpoints[flow.endpoint as usize].wait_for_slot(self.id.fingerprint.priority, self.key);
-            self.room.blocked.push((0, done as u32, *lane as u32));
+            self.room.blocked.push(Unsent { segment: 0, instr: done as u32, lane: *lane as u32 });
         }
         let ran = done + usize::from(!notes.blocked.is_empty());
         if ran > done {
