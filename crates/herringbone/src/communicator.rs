@@ -72,8 +72,10 @@ impl Drop for GroupHandle {
         if let Some(fabric) = self.fabric.upgrade()
             && !fabric.is_forked()
         {
-            let closed = Error::new(ErrorKind::Closed);
-            fabric.node.with(|engine| engine.close_group(self.number, &closed));
+            fabric.node.with(|engine| match self.number {
+                WORLD_GROUP => engine.close_group(WORLD_GROUP, &Error::new(ErrorKind::Closed)),
+                number => engine.drop_group(number),
+            });
         }
     }
 }
@@ -186,7 +188,7 @@ impl Communicator {
         };
         let members: Vec<u32> = ranks.iter().map(|rank| self.group.members[*rank as usize]).collect();
         let number = group::number_of(name, &members);
-        if self.fabric.node.with(|engine| engine.groups.contains_key(&number)) {
+        if self.fabric.node.with(|engine| engine.has_had_group(number)) {
             return Err(wrong(
                 "there is such a group with this name already: give every group a name of its own",
             ));

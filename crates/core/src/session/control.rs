@@ -80,6 +80,11 @@ pub enum Message {
         /// Its members, ascending.
         members: Vec<Rank>,
     },
+    /// The sender takes no part in a group any more. To the hub, and to reducers that were told of it.
+    Forget {
+        /// The group.
+        group: u32,
+    },
     /// The sender leaves in order and will say no more.
     Bye,
 }
@@ -249,6 +254,7 @@ impl Message {
                 death.write(to);
             }
             Message::Leave { rank } => to.u32(*rank),
+            Message::Forget { group } => to.u32(*group),
             Message::Waiting(waiting) => waiting.write(to),
             Message::Dispute(dispute) => dispute.write(to),
             Message::Fence { group, generation, cause } => {
@@ -283,6 +289,7 @@ impl Message {
             Message::GroupInfo { .. } => 12,
             Message::Bye => 13,
             Message::Introduce(_) => 14,
+            Message::Forget { .. } => 15,
         }
     }
 
@@ -309,6 +316,7 @@ impl Message {
             12 => Message::GroupInfo { group: from.u32()?, generation: from.u32()?, members: from.ranks()? },
             13 => Message::Bye,
             14 => Message::Introduce(Introduction::read(from)?),
+            15 => Message::Forget { group: from.u32()? },
             _ => return Err(Malformed("its number is unknown")),
         })
     }

@@ -133,6 +133,7 @@ fn any_message() -> impl Strategy<Value = Message> {
         (place(), any::<u64>(), any_cause()).prop_map(|((group, generation), next, cause)| {
             Message::Decide(Decision { group, generation, next, cause })
         }),
+        any::<u32>().prop_map(|group| Message::Forget { group }),
         (place(), any_ranks()).prop_map(|((group, generation), members)| Message::GroupInfo {
             group,
             generation,
@@ -300,7 +301,7 @@ fn malformed_messages_say_what_is_wrong() {
     };
     assert_eq!(reason(&[]), (0, "it ends too early"));
     assert_eq!(reason(&[0]), (0, "its number is unknown"));
-    assert_eq!(reason(&[15]), (15, "its number is unknown"));
+    assert_eq!(reason(&[16]), (16, "its number is unknown"));
     assert_eq!(reason(&[4, 0]), (4, "it is longer than it should be"));
     let bell = [&[3, 8][..], &[1, 0, 7], &[0; 8]].concat();
     assert_eq!(reason(&bell), (3, "a text has control characters"));

@@ -412,6 +412,21 @@ fn the_hub_brings_those_who_wait_together() {
     assert_eq!(targets(&hub.receive(1, waiting(1, 7, 70, 2))), [0, 2]);
 }
 
+/// Who has no use for a group holds up no fence of the others, and the last one takes it along.
+#[test]
+fn the_hub_forgets_groups_that_nobody_needs() {
+    let mut hub = Hub::new();
+    let forget = || Message::Forget { group: GROUP };
+    assert!(hub.receive(2, forget()).is_empty(), "it may go before others say who is in it");
+    hub.receive(0, Message::GroupInfo { group: GROUP, generation: 0, members: vec![0, 1, 2] });
+    assert_eq!(targets(&hub.receive(0, dispute(&[0, 1, 2], corrupt()))), [0, 1]);
+    assert!(hub.receive(0, report(4, vec![])).is_empty());
+    assert_eq!(targets(&hub.receive(1, forget())), [0], "the last that was waited for");
+    assert_eq!(hub.groups(), 1);
+    assert!(hub.receive(0, forget()).is_empty());
+    assert_eq!(hub.groups(), 0);
+}
+
 #[test]
 fn the_hub_forgets_who_waited_in_an_older_generation() {
     let mut hub = Hub::new();

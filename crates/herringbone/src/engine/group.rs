@@ -25,7 +25,7 @@ use crate::{
     },
 };
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -84,6 +84,10 @@ pub(crate) struct Planned {
 pub(crate) struct Group {
     pub(crate) settings: Settings,
     pub(crate) member: Member,
+    /// Whether nothing more is called in it here.
+    pub(crate) is_dropped: bool,
+    /// Workers that have told a reducer that they take no part in it any more.
+    pub(crate) dropped_by: BTreeSet<u32>,
     /// Operations that have been issued and are not over, oldest first.
     pub(crate) running: VecDeque<(u64, OpKey)>,
     /// Set when the group cannot go on.
@@ -113,6 +117,8 @@ impl Group {
             fold: FoldGroup::of_size(settings.workers),
             settings,
             member,
+            is_dropped: false,
+            dropped_by: BTreeSet::new(),
             running: VecDeque::new(),
             lost: None,
             without_reducers: None,

@@ -141,7 +141,9 @@ impl Engine {
 
     /// What a frame means to a group, by its generation, its number and the hash of all that was issued before.
     fn judge(&mut self, header: &Header) -> Verdict {
-        let Some(group) = self.groups.get(&header.group) else { return Verdict::Park };
+        let Some(group) = self.groups.get(&header.group) else {
+            return if self.forgotten.contains(&header.group) { Verdict::Discard } else { Verdict::Park };
+        };
         if group.is_lost() {
             return Verdict::Discard;
         }
@@ -325,14 +327,18 @@ impl Engine {
         }
     }
 
-    /// A reducer is told of a group, or of its next generation.
-    fn introduced(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+    /// A worker tells a reducer of a group, of its next generation, or that it needs it no more.
+    fn instructed(&mut self, worker: u32, bytes: &[u8]) -> Result<(), Broken> {
         let mut decoder = Decoder::new(crc32c::crc32c);
         decoder.push(bytes);
-        let Ok(Some(Message::Introduce(info))) = decoder.next_message() else {
-            return Err(Broken::Protocol("a message that is not for reducers"));
-        };
-        self.join_group(&info)
+        match decoder.next_message() {
+            Ok(Some(Message::Introduce(group))) => self.join_group(&group),
+            Ok(Some(Message::Forget { group })) => {
+                self.dropped_by(worker, group);
+                Ok(())
+            }
+            _ => Err(Broken::Protocol("a message that is not for reducers")),
+        }
     }
 
     /// Sends a control message on a data link.
@@ -355,7 +361,7 @@ impl Engine {
     }
 }
 
-fn send_control(endpoint: &mut super::endpoint::Endpoint, message: &Message) {
+pub(super) fn send_control(endpoint: &mut super::endpoint::Endpoint, message: &Message) {
     if let Ok(bytes) = message.encode(crc32c::crc32c) {
         let mut header = Header::new(Kind::Control, 0, 0, 0);
         header.length = bytes.len() as u32;
@@ -421,7 +427,7 @@ impl Inbox for Reading<'_> {
             Destination::Staged(_) => Content::InPlace,
             Destination::User { .. } => Content::Placed,
             Destination::Owned(bytes) if header.kind == Kind::Control && self.engine.reduces => {
-                self.engine.introduced(&bytes)?;
+                self.engine.instructed(self.endpoint, &bytes)?;
                 Content::None
             }
             Destination::Owned(bytes) => Content::Bytes(bytes),

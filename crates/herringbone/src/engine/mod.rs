@@ -5,6 +5,7 @@
 
 pub(crate) mod begin;
 mod buffers;
+mod disband;
 mod early;
 pub(crate) mod endpoint;
 pub(crate) mod failure;
@@ -46,7 +47,7 @@ use group::Group;
 use spread::{Elsewhere, Spread};
 use stats::Stats;
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -77,6 +78,8 @@ pub(crate) struct Engine {
     pub(crate) me: u32,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) groups: BTreeMap<u32, Group>,
+    /// The numbers of groups that are gone.
+    forgotten: BTreeSet<u32>,
     pub(crate) staging: Staging,
     /// Where users' buffers may lie so that host-mates can reach them; reducers have none.
     pub(crate) heap: Option<Arc<Heap>>,
@@ -117,6 +120,7 @@ impl Engine {
             me,
             endpoints,
             groups: BTreeMap::new(),
+            forgotten: BTreeSet::new(),
             staging,
             heap: None,
             stats: Stats::default(),
@@ -185,8 +189,10 @@ impl Engine {
             let at = group.running.iter().position(|(_, running)| *running == key);
             at.and_then(|at| group.running.remove(at));
         }
+        let number = operation.id.group;
         self.staging.give_back(operation.memory.clone());
         self.ops.recycle(operation.into_room());
+        self.forget_if_over(number);
     }
 
     /// What moved where, up to now.

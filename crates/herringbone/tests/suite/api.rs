@@ -130,6 +130,31 @@ fn groups_may_overlap() {
     });
 }
 
+/// Neither staging memory nor one of the few groups that a reducer takes part in.
+#[test]
+fn groups_that_are_dropped_leave_nothing_behind() {
+    let servers = Reducers::start(1);
+    let worlds = [
+        World::new(3, Transport::Shm),
+        World::new(2, Transport::Tcp),
+        World::new(2, Transport::Tcp).reducers(servers.first(1)).forced("reduction_server"),
+    ];
+    for world in worlds {
+        world.staging_bytes(16 << 20).run(|comm| {
+            let all: Vec<u32> = (0..comm.size()).collect();
+            for at in 0..300 {
+                let group = comm.subgroup(&format!("group {at}"), &all).unwrap();
+                let mut values = mine(comm, if at % 10 == 0 { 200_000 } else { 10 });
+                group.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+                assert_eq!(values, sum_of_all(comm.size(), values.len()));
+            }
+            let error = comm.subgroup("group 7", &all).unwrap_err();
+            assert!(error.to_string().contains("a name of its own"), "{error}");
+            assert_eq!(comm.stats().operations.values().sum::<u64>(), 300);
+        });
+    }
+}
+
 #[test]
 fn groups_that_cannot_be_are_refused() {
     everywhere(2, |comm| {

@@ -45,6 +45,8 @@ impl Gone {
 #[derive(Debug, Default)]
 struct Group {
     members: Vec<Rank>,
+    /// Members that have no use for it any more.
+    left: BTreeSet<Rank>,
     generation: u32,
     fence: Option<Fence>,
     /// Who waits in an operation, and has said so in the highest round.
@@ -73,14 +75,15 @@ impl Hub {
         Self::default()
     }
 
-    /// Forgets a group that is gone for good.
-    pub fn forget(&mut self, group: u32) {
-        self.groups.remove(&group);
+    /// How many groups it knows.
+    pub fn groups(&self) -> usize {
+        self.groups.len()
     }
 
     /// A message of a worker or reducer: what to send because of it.
     ///
     /// * GroupInfo and Dispute say who is in a group.
+    /// * Forget says that a member takes no part in a group any more; one that no member needs is forgotten.
     /// * Dispute begins a fence, if it is of the current generation and none is under way.
     /// * Report brings a fence forward; the last one ends it.
     /// * Waiting is shown to those who can compare it with their own history: to the next who waits behind it and
@@ -91,8 +94,10 @@ impl Hub {
         match message {
             Message::GroupInfo { group, members, .. } => {
                 self.groups.entry(group).or_default().members = members;
+                self.drop_if_left(group);
                 Vec::new()
             }
+            Message::Forget { group } => self.forget(from, group),
             Message::Dispute(dispute) => self.dispute(dispute),
             Message::Report(report) => self.report(from, report),
             Message::Waiting(waiting) => self.waiting(waiting),
@@ -121,6 +126,26 @@ impl Hub {
             }
         }
         sent
+    }
+
+    fn forget(&mut self, from: Rank, number: u32) -> Vec<Directed> {
+        let group = self.groups.entry(number).or_default();
+        group.left.insert(from);
+        if let Some(fence) = &mut group.fence {
+            fence.awaited.remove(&from);
+        }
+        let sent = group.decide_if_complete(number, &self.gone);
+        self.drop_if_left(number);
+        sent
+    }
+
+    fn drop_if_left(&mut self, number: u32) {
+        let is_left = |group: &Group| {
+            !group.members.is_empty() && group.members.iter().all(|rank| group.left.contains(rank))
+        };
+        if self.groups.get(&number).is_some_and(is_left) {
+            self.groups.remove(&number);
+        }
     }
 
     fn dispute(&mut self, dispute: Dispute) -> Vec<Directed> {
@@ -157,8 +182,8 @@ impl Hub {
             Some(other) if other.round >= waiting.round => Vec::new(),
             Some(_) => {
                 group.waiting.insert(sequence, waiting);
-                let asked = group.members.iter().filter(|rank| !self.gone.has(**rank));
-                asked.filter(|rank| **rank != waiting.rank).map(|rank| show(*rank, &waiting)).collect()
+                let asked = group.live(&self.gone).filter(|rank| *rank != waiting.rank);
+                asked.map(|rank| show(rank, &waiting)).collect()
             }
             None => group.wait_first(waiting),
         }
@@ -179,7 +204,7 @@ impl Group {
     }
 
     fn begin(&mut self, number: u32, cause: Cause, gone: &Gone) -> Vec<Directed> {
-        let awaited: BTreeSet<Rank> = self.members.iter().copied().filter(|rank| !gone.has(*rank)).collect();
+        let awaited: BTreeSet<Rank> = self.live(gone).collect();
         let fence = Message::Fence { group: number, generation: self.generation, cause: cause.clone() };
         let to_all = awaited.iter().map(|&to| Directed { to, message: fence.clone() }).collect();
         self.fence = Some(Fence { cause, awaited, reports: BTreeMap::new() });
@@ -191,14 +216,19 @@ impl Group {
             return Vec::new();
         };
         let lost = gone.blamed(&self.members);
-        let live = self.members.iter().copied().filter(|rank| !gone.has(*rank));
+        let live: Vec<Rank> = self.live(gone).collect();
         let cause = if lost.is_empty() { explain(cause, &reports) } else { Cause::PeerLost { ranks: lost } };
         let next = reports.values().map(|report| report.next.max(report.below)).max().unwrap_or_default();
         let decision = Decision { group: number, generation: self.generation, next, cause };
         self.generation += 1;
         self.waiting.clear();
         let message = Message::Decide(decision);
-        live.map(|to| Directed { to, message: message.clone() }).collect()
+        live.into_iter().map(|to| Directed { to, message: message.clone() }).collect()
+    }
+
+    /// The members that take part.
+    fn live(&self, gone: &Gone) -> impl Iterator<Item = Rank> {
+        self.members.iter().copied().filter(|rank| !gone.has(*rank) && !self.left.contains(rank))
     }
 }
 

@@ -1,0 +1,60 @@
+//! Groups that programs are done with: what others may still read of theirs stays until they have, then nothing is left of them.
+
+use super::{Engine, Event, inbox::send_control};
+use crate::{Error, ErrorKind, core::session::control::Message, execute::operation::OpKey};
+
+impl Engine {
+    /// Whether there is a group of this number, or was one.
+    pub(crate) fn has_had_group(&self, number: u32) -> bool {
+        self.groups.contains_key(&number) || self.forgotten.contains(&number)
+    }
+
+    /// The last handle of a group is gone, so nothing more is called in it here. What was not waited for to its end fails.
+    pub(crate) fn drop_group(&mut self, number: u32) {
+        let closed = Error::new(ErrorKind::Closed);
+        self.fail_queued(number, &closed);
+        let Some(group) = self.groups.get_mut(&number) else { return };
+        group.is_dropped = true;
+        let running: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).collect();
+        for key in running {
+            if self.ops.get(key).is_some_and(|operation| operation.completion.is_some()) {
+                self.fail(key, &closed, true);
+            }
+        }
+        self.forget_if_over(number);
+    }
+
+    /// Forgets a group that was dropped and of which nothing is under way. Only its number stays, so that what others send late
+    /// is not taken for early.
+    pub(super) fn forget_if_over(&mut self, number: u32) {
+        let Some(group) = self.groups.get(&number) else { return };
+        if !group.is_dropped || !group.running.is_empty() {
+            return;
+        }
+        group.count(&mut self.stats);
+        for endpoint in &mut self.endpoints {
+            let known = endpoint.introduced.len();
+            endpoint.introduced.retain(|(group, _)| *group != number);
+            if endpoint.introduced.len() < known {
+                send_control(endpoint, &Message::Forget { group: number });
+            }
+        }
+        self.groups.remove(&number);
+        self.forgotten.insert(number);
+        let early = self.early.take_group(number);
+        self.redeliver(early);
+        self.events.push(Event::ToHub(Message::Forget { group: number }));
+        self.finished = true;
+    }
+
+    /// A worker tells a reducer that it takes no part in a group any more.
+    pub(super) fn dropped_by(&mut self, worker: u32, number: u32) {
+        let Some(group) = self.groups.get_mut(&number) else { return };
+        group.dropped_by.insert(worker);
+        let workers = &group.settings.roster[..group.settings.workers as usize];
+        if workers.iter().all(|worker| group.dropped_by.contains(worker)) {
+            self.close_group(number, &Error::new(ErrorKind::Closed));
+            self.groups.remove(&number);
+        }
+    }
+}
