@@ -24,6 +24,11 @@ def four_ranks_over_tcp(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
+def mistakes(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return torchrun("mistakes.py", 2, tmp_path_factory.mktemp("mistakes"))
+
+
+@pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return torchrun("training.py", 2, tmp_path_factory.mktemp("training"))
 
@@ -45,6 +50,11 @@ def test_collectives_at_two_ranks(two_ranks: Run, case: str) -> None:
 @pytest.mark.parametrize("case", cases_of("collectives.py"))
 def test_collectives_at_four_ranks_over_tcp(four_ranks_over_tcp: Run, case: str) -> None:
     four_ranks_over_tcp.check(case)
+
+
+@pytest.mark.parametrize("case", cases_of("mistakes.py"))
+def test_mistakes(mistakes: Run, case: str) -> None:
+    mistakes.check(case)
 
 
 @pytest.mark.parametrize("case", cases_of("training.py"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from ..options import Options
+from .coalescing import mend_coalescing
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
 from .memory import empty
 from .priorities import priority
@@ -31,3 +32,4 @@ def register() -> None:
     """Make torch know the backend ``"herringbone"``; later calls change nothing."""
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+        mend_coalescing()

@@ -1,0 +1,61 @@
+"""What torch leaves undone where the body of its coalescing manager fails.
+
+``_coalescing_manager``, and with it ``batch_isend_irecv``, notes a group as collecting calls before its body and
+forgets it after. An error in between leaves the note, and every later all_reduce, all_gather_into_tensor and
+reduce_scatter_tensor of the group would be collected for ever and never run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from .collectives import Collectives
+
+__all__ = ["mend_coalescing"]
+
+
+def mend_coalescing() -> None:
+    """Let a failed coalescing block leave no trace in Herringbone's groups; others are torch's as before."""
+    manager = c10d._coalescing_manager
+
+    @contextlib.contextmanager
+    @functools.wraps(manager)
+    def mended(
+        group: dist.ProcessGroup | None = None, device: torch.device | None = None, async_ops: bool = False
+    ) -> Iterator[Any]:
+        group = group or c10d._get_default_group()
+        inside_another = group in c10d._world.pg_coalesce_state
+        try:
+            with manager(group, device, async_ops) as works:
+                yield works
+        except BaseException:
+            if not inside_another:
+                forget_block(group)
+            raise
+
+    for module in (c10d, dist):
+        vars(module)[manager.__name__] = mended
+
+
+def forget_block(group: dist.ProcessGroup) -> None:
+    """End a block on ``group`` if it is Herringbone's; what was started in it goes on."""
+    ours = [part for part in (group, cpu_backend(group)) if isinstance(part, Collectives)]
+    for part in ours:
+        part.forget_coalescing()
+    if ours:
+        c10d._world.pg_coalesce_state.pop(group, None)
+
+
+def cpu_backend(group: dist.ProcessGroup) -> object:
+    """What serves the group's CPU tensors, if anything does."""
+    try:
+        return group._get_backend(torch.device("cpu"))
+    except RuntimeError:
+        return None

@@ -1,0 +1,84 @@
+"""Mistakes in calls of torch.distributed: each is told to the caller, and the group works as before."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import cases
+import torch
+import torch.distributed as dist
+from cases import error_of
+from values import rank, same, size
+
+import herringbone
+import herringbone.torch
+
+CASES, case = cases.registry()
+
+
+def check_the_group_works() -> None:
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    same(tensor, torch.full((3,), float(size())))
+    whole = torch.zeros(size())
+    dist.all_gather_into_tensor(whole, torch.tensor([float(rank())]))
+    same(whole, torch.arange(float(size())))
+    part = torch.zeros(1)
+    dist.reduce_scatter_tensor(part, torch.ones(size()))
+    same(part, torch.full((1,), float(size())))
+    with dist._coalescing_manager(device=torch.device("cpu")):
+        dist.broadcast(tensor, 0)
+
+
+class Oops(Exception):
+    pass
+
+
+def fail_in_a_block(device: torch.device | None, async_ops: bool) -> None:
+    with dist._coalescing_manager(device=device, async_ops=async_ops):
+        dist.all_reduce(torch.ones(3))
+        raise Oops
+
+
+@case
+def a_coalescing_block_that_fails() -> None:
+    for device in (None, torch.device("cpu")):
+        for async_ops in (False, True):
+            error_of(Oops, lambda: fail_in_a_block(device, async_ops))
+            check_the_group_works()
+
+
+@case
+def a_refused_call_in_a_coalescing_block() -> None:
+    def refused() -> None:
+        with dist._coalescing_manager():
+            dist.all_reduce(torch.ones(3))
+            dist.barrier()
+            dist.broadcast(torch.empty(3, device="meta"), 0)
+
+    error_of(herringbone.UnsupportedError, refused, "meta")
+    check_the_group_works()
+
+    def refused_at_the_end() -> None:
+        with dist._coalescing_manager():
+            dist.all_reduce(torch.ones(3, dtype=torch.int16))
+
+    error_of(herringbone.UnsupportedError, refused_at_the_end, "int16")
+    check_the_group_works()
+
+
+@case
+def a_batch_of_messages_that_fails() -> None:
+    other = (rank() + 1) % size()
+    message = torch.empty(3, device="meta")
+    error_of(RuntimeError, lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, message, other)]))
+    check_the_group_works()
+    message = torch.ones(3).to_sparse()
+    error_of(NotImplementedError, lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, message, other)]))
+    check_the_group_works()
+
+
+if __name__ == "__main__":
+    dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
+    cases.run(CASES, dist.get_rank())
+    dist.destroy_process_group()
