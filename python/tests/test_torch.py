@@ -24,6 +24,17 @@ def four_ranks_over_tcp(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
+def exchanges(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return torchrun("exchanges.py", 2, tmp_path_factory.mktemp("exchanges"))
+
+
+@pytest.fixture(scope="module")
+def exchanges_over_tcp(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    settings = {"HERRINGBONE_TRANSPORT": "tcp", "HERRINGBONE_STAGING_BYTES": "4M"}
+    return torchrun("exchanges.py", 4, tmp_path_factory.mktemp("tcp"), **settings)
+
+
+@pytest.fixture(scope="module")
 def mistakes(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return torchrun("mistakes.py", 2, tmp_path_factory.mktemp("mistakes"))
 
@@ -50,6 +61,16 @@ def test_collectives_at_two_ranks(two_ranks: Run, case: str) -> None:
 @pytest.mark.parametrize("case", cases_of("collectives.py"))
 def test_collectives_at_four_ranks_over_tcp(four_ranks_over_tcp: Run, case: str) -> None:
     four_ranks_over_tcp.check(case)
+
+
+@pytest.mark.parametrize("case", cases_of("exchanges.py"))
+def test_exchanges(exchanges: Run, case: str) -> None:
+    exchanges.check(case)
+
+
+@pytest.mark.parametrize("case", cases_of("exchanges.py"))
+def test_exchanges_between_four_over_tcp(exchanges_over_tcp: Run, case: str) -> None:
+    exchanges_over_tcp.check(case)
 
 
 @pytest.mark.parametrize("case", cases_of("mistakes.py"))

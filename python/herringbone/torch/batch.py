@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import errors
+from .._herringbone import Communicator, Pending
 from .priorities import current_priority
 from .tensors import Finish, source, target
 from .work import Work, torch_error
@@ -16,11 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "span"]
 
+TO_MEET_SECONDS = 3.0
+"""How much longer than its timeout an operation of two ranks is waited for.
+
+The engine fails an operation on all ranks of its group together. Where the other rank has not made the group of the two
+yet, there is nobody to do so with.
+"""
+
 
 class Batch:
     """The operations of one collective call, before they are started."""
 
-    __slots__ = ("_calls", "_group", "_name", "_seconds", "_waits", "finish")
+    __slots__ = ("_calls", "_group", "_name", "_names", "_patience", "_seconds", "_waits", "finish")
 
     def __init__(self, group: Collectives, name: str, seconds: float, waits: bool) -> None:
         """``waits``: the caller waits for the work before it does anything else."""
@@ -28,7 +36,9 @@ class Batch:
         self._name = name
         self._seconds = seconds
         self._waits = waits
-        self._calls: list[tuple[Any, ...]] = []
+        self._calls: list[tuple[Communicator, tuple[Any, ...]]] = []
+        self._names: list[str] = []
+        self._patience: float | None = None
         self.finish: Finish = []
 
     def add(
@@ -40,14 +50,21 @@ class Batch:
         write: torch.Tensor | None,
         op: str = "sum",
         root: int = 0,
+        among: Communicator | None = None,
+        name: str | None = None,
     ) -> None:
-        """Add ``collective`` on ``count`` elements from ``read`` to ``write``, both with values in order."""
+        """Add ``collective`` on ``count`` elements from ``read`` to ``write``, both with values in order.
+
+        It is one of the group, or of the ranks ``among`` which it is; then ``name`` says so in errors.
+        """
         output = span(write)
         input = output if read is write else span(read)
         keep = (read, write)
-        self._calls.append(
-            (collective, dtype, op, count, root, input, output, keep, self._seconds, current_priority())
-        )
+        call = (collective, dtype, op, count, root, input, output, keep, self._seconds, current_priority())
+        self._calls.append((among or self._group.member.communicator, call))
+        self._names.append(name or self._name)
+        if among is not None:
+            self._patience = self._seconds + TO_MEET_SECONDS
 
     def add_in_place(
         self, collective: str, dtype: str, tensor: torch.Tensor, scale: int = 1, op: str = "sum", root: int = 0
@@ -60,17 +77,25 @@ class Batch:
 
     def work(self, tensors: list[torch.Tensor]) -> Work:
         """Start everything; ``tensors`` hold the result in the end. Where the caller waits, this does."""
-        member = self._group.member
-        try:
-            if self._waits and len(self._calls) == 1:
-                member.communicator.run(*self._calls[0])
-                for step in self.finish:
-                    step()
-                return Work(self._name, (), tensors, (), member.threads)
-            handles = [member.communicator.submit(*call) for call in self._calls]
-        except errors.HerringboneError as error:
-            raise torch_error(error) from None
-        return self._group.launched(Work(self._name, handles, tensors, self.finish, member.threads))
+        threads = self._group.member.threads
+        handles: list[Pending] = []
+        waits = not self._calls or (self._waits and len(self._calls) == 1)
+        for (communicator, call), name in zip(self._calls, self._names):
+            try:
+                if waits:
+                    communicator.run(*call)
+                else:
+                    handles.append(communicator.submit(*call))
+            except errors.HerringboneError as error:
+                raise torch_error(error, name) from None
+        if waits:
+            for step in self.finish:
+                step()
+            return Work(self._name, (), (), tensors, (), threads)
+        work = Work(self._name, handles, self._names, tensors, self.finish, threads)
+        if self._patience is not None:
+            work.expires(self._patience)
+        return self._group.launched(work)
 
 
 def span(tensor: torch.Tensor | None) -> tuple[int, int]:

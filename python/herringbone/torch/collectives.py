@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 
 from .. import errors
+from ..arguments import whole
 from .batch import Batch, span
 from .member import Member
 from .priorities import current_priority
@@ -102,7 +103,7 @@ class Collectives:
         kind = reduce_op(opts if op is None and not isinstance(opts, int) else op)
         dtype = fold_type(tensor, kind)
         batch = self._batch("reduce", opts, timeout)
-        batch.add_in_place("reduce", dtype, tensor, op=kind, root=root_of(opts))
+        batch.add_in_place("reduce", dtype, tensor, op=kind, root=self._root("reduce", opts))
         return batch.work([tensor])
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
@@ -110,7 +111,7 @@ class Collectives:
         tensor = one("broadcast", tensors)
         dtype, scale = move_type(tensor)
         batch = self._batch("broadcast", opts, timeout)
-        batch.add_in_place("broadcast", dtype, tensor, scale, root=root_of(opts))
+        batch.add_in_place("broadcast", dtype, tensor, scale, root=self._root("broadcast", opts))
         return batch.work([tensor])
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
@@ -118,6 +119,13 @@ class Collectives:
         batch = self._batch("barrier", opts, timeout)
         batch.add("barrier", "u8", 0, None, None)
         return batch.work([])
+
+    def monitored_barrier(self, *_: Any, **__: Any) -> NoReturn:
+        """Every barrier names the ranks that are missing."""
+        raise errors.UnsupportedError(
+            "herringbone has no monitored_barrier; use dist.barrier(), whose error names the missing ranks, or a group "
+            'of another backend: dist.new_group(backend="gloo")'
+        )
 
     # Gathering.
 
@@ -127,40 +135,43 @@ class Collectives:
         """Fill the list of outputs, one per rank, with the ranks' inputs."""
         outputs = output_tensors if isinstance(output_tensors[0], torch.Tensor) else one("all_gather", output_tensors)
         batch = self._batch("all_gather", opts, timeout)
-        self._gather_into_list(batch, outputs, one("all_gather", input_tensors))
+        self._gather_into_list("all_gather", batch, outputs, one("all_gather", input_tensors))
         return batch.work(outputs)
 
     def allgather_coalesced(self, output_lists: list[Tensors], input_list: Tensors, opts: Any = None) -> Work:
         """All-gather each input ``i`` into ``output_lists[rank][i]``."""
         batch = self._batch("all_gather_coalesced", opts, None)
         for place, tensor in enumerate(input_list):
-            self._gather_into_list(batch, [outputs[place] for outputs in output_lists], tensor)
+            parts = [outputs[place] for outputs in output_lists]
+            self._gather_into_list("all_gather_coalesced", batch, parts, tensor)
         return batch.work([tensor for outputs in output_lists for tensor in outputs])
 
-    def _gather_into_list(self, batch: Batch, outputs: Tensors, tensor: torch.Tensor) -> None:
-        self._check_parts("all_gather", "outputs", outputs, tensor)
+    def _gather_into_list(self, name: str, batch: Batch, outputs: Tensors, tensor: torch.Tensor) -> None:
+        self._check_parts(name, "outputs", outputs, tensor)
         flat = adjacent(outputs)
         if flat is None:
             flat = torch.empty(tensor.numel() * len(outputs), dtype=tensor.dtype)
             for output, part in zip(outputs, flat.view(len(outputs), -1)):
                 target(output, part.view(output.shape), batch.finish)
-        self._gather(batch, flat, tensor)
+        self._gather(name, batch, flat, tensor)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Fill ``output`` with the ranks' inputs, one after the other."""
-        batch = self._batch("all_gather_single", opts, None)
-        self._gather(batch, output, input)
+        name = "all_gather_into_tensor"
+        batch = self._batch(name, opts, None)
+        self._gather(name, batch, output, input)
         return batch.work([output])
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """All-gather each input into its output."""
-        batch = self._batch("all_gather_single_coalesced", opts, None)
+        name = "all_gather_into_tensor"
+        batch = self._batch(name, opts, None)
         for output, tensor in zip(outputs, inputs, strict=True):
-            self._gather(batch, output, tensor)
+            self._gather(name, batch, output, tensor)
         return batch.work(outputs)
 
-    def _gather(self, batch: Batch, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        self._check_whole("all_gather", "output", output, tensor)
+    def _gather(self, name: str, batch: Batch, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        self._check_whole(name, "output", output, tensor)
         dtype, scale = move_type(tensor)
         move_type(output)
         staged = source(output)
@@ -180,30 +191,47 @@ class Collectives:
         """Give every rank the fold of the inputs at its place in the list."""
         output = one("reduce_scatter", output_tensors)
         inputs = input_tensors if isinstance(input_tensors[0], torch.Tensor) else one("reduce_scatter", input_tensors)
+        kind = reduce_op(opts if op is None else op)
+        batch = self._batch("reduce_scatter", opts, timeout)
+        if len({tensor.numel() for tensor in inputs}) > 1:
+            self._scatter_uneven(batch, output, inputs, kind)
+            return batch.work([output])
         self._check_parts("reduce_scatter", "inputs", inputs, output)
         flat = adjacent(inputs)
         if flat is None:
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
-        batch = self._batch("reduce_scatter", opts, timeout)
-        self._scatter(batch, output, flat, reduce_op(opts if op is None else op))
+        self._scatter("reduce_scatter", batch, output, flat, kind)
         return batch.work([output])
+
+    def _scatter_uneven(self, batch: Batch, output: torch.Tensor, inputs: Tensors, op: str) -> None:
+        """Reduce each input to the rank at its place in the list."""
+        rank = self.member.communicator.rank
+        self._check_number("reduce_scatter", "inputs", inputs)
+        self._check_part("reduce_scatter", "inputs", rank, inputs[rank], output)
+        staged = source(output)
+        target(output, staged, batch.finish)
+        for root, tensor in enumerate(inputs):
+            read = source(tensor)
+            dtype = fold_type(tensor, op)
+            batch.add("reduce", dtype, read.numel(), read, staged if root == rank else read, op, root)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Give rank ``i`` the fold of the ``i``-th part of the inputs."""
-        batch = self._batch("reduce_scatter_single", opts, None)
-        self._scatter(batch, output, input, reduce_op(opts))
+        name = "reduce_scatter_tensor"
+        batch = self._batch(name, opts, None)
+        self._scatter(name, batch, output, input, reduce_op(opts))
         return batch.work([output])
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Reduce-scatter each input into its output."""
-        op = reduce_op(opts)
-        batch = self._batch("reduce_scatter_single_coalesced", opts, None)
+        op, name = reduce_op(opts), "reduce_scatter_tensor"
+        batch = self._batch(name, opts, None)
         for output, tensor in zip(outputs, inputs, strict=True):
-            self._scatter(batch, output, tensor, op)
+            self._scatter(name, batch, output, tensor, op)
         return batch.work(outputs)
 
-    def _scatter(self, batch: Batch, output: torch.Tensor, tensor: torch.Tensor, op: str) -> None:
-        self._check_whole("reduce_scatter", "input", tensor, output)
+    def _scatter(self, name: str, batch: Batch, output: torch.Tensor, tensor: torch.Tensor, op: str) -> None:
+        self._check_whole(name, "input", tensor, output)
         dtype = fold_type(tensor, op)
         fold_type(output, op)
         staged = source(output)
@@ -254,6 +282,19 @@ class Collectives:
 
     # Checks that no other rank can make for us.
 
+    def _root(self, name: str, opts: Any) -> int:
+        """The root's group rank in torch's options, or the rank itself."""
+        return 0 if opts is None else self._rank(name, "root", getattr(opts, "rootRank", opts))
+
+    def _is_root(self, name: str, opts: Any) -> bool:
+        return self._root(name, opts) == self.member.communicator.rank
+
+    def _rank(self, name: str, role: str, rank: Any) -> int:
+        number, size = whole(name, role, rank, "a rank"), self.member.communicator.size
+        if not 0 <= number < size:
+            raise ValueError(f"{name}: {role} {number} is not a rank of this group; its ranks are 0 to {size - 1}")
+        return number
+
     def _check_whole(self, name: str, role: str, whole: torch.Tensor, part: torch.Tensor) -> None:
         size = self.member.communicator.size
         if whole.dtype != part.dtype:
@@ -265,14 +306,20 @@ class Collectives:
             )
 
     def _check_parts(self, name: str, role: str, parts: Tensors, part: torch.Tensor) -> None:
-        if len(parts) != self.member.communicator.size:
-            raise ValueError(f"{name}: {len(parts)} {role} for {self.member.communicator.size} ranks")
+        self._check_number(name, role, parts)
         for place, tensor in enumerate(parts):
-            if tensor.numel() != part.numel() or tensor.dtype != part.dtype:
-                raise ValueError(
-                    f"{name}: number {place} of the {role} has {tensor.numel()} elements of {tensor.dtype}; "
-                    f"every rank's part has to have {part.numel()} of {part.dtype}"
-                )
+            self._check_part(name, role, place, tensor, part)
+
+    def _check_number(self, name: str, role: str, parts: Tensors) -> None:
+        if len(parts) != self.member.communicator.size:
+            raise ValueError(f"{name}: {len(parts)} {role} for {self.member.communicator.size} ranks; pass one for each")
+
+    def _check_part(self, name: str, role: str, place: int, part: torch.Tensor, own: torch.Tensor) -> None:
+        if part.shape != own.shape or part.dtype != own.dtype:
+            raise ValueError(
+                f"{name}: number {place} of the {role} has shape {tuple(part.shape)} of {part.dtype}; expected "
+                f"{tuple(own.shape)} of {own.dtype}, as of this rank's own tensor"
+            )
 
 
 def one(name: str, tensors: Any) -> Any:
@@ -282,37 +329,3 @@ def one(name: str, tensors: Any) -> Any:
     if len(tensors) != 1:
         raise ValueError(f"{name} takes one tensor per process and got {len(tensors)}")
     return tensors[0]
-
-
-def root_of(opts: Any) -> int:
-    """The root's group rank in torch's options, or the rank itself."""
-    return 0 if opts is None else int(getattr(opts, "rootRank", opts))
-
-
-def refuse(name: str, alternative: str) -> Any:
-    """A method for a collective that the engine does not have yet."""
-
-    def method(self: Collectives, *_: Any, **__: Any) -> NoReturn:
-        raise errors.UnsupportedError(f"herringbone has no {name} yet; use {alternative}")
-
-    method.__name__ = name
-    method.__doc__ = f"Not there yet; use {alternative}."
-    return method
-
-
-NOT_YET = {
-    "send": "broadcast in a new_group of the two ranks",
-    "recv": "broadcast in a new_group of the two ranks",
-    "recv_anysource": "all_gather",
-    "gather": "all_gather",
-    "gather_single": "all_gather_single",
-    "gather_into_tensor": "all_gather_into_tensor",
-    "scatter": "broadcast, of which every rank takes its part",
-    "alltoall": "all_gather, of which every rank takes its parts",
-    "all_to_all_single": "all_gather_single, of which every rank takes its parts",
-    "alltoall_base": "all_gather_single, of which every rank takes its parts",
-    "monitored_barrier": "barrier(timeout=...), whose error names the missing ranks",
-}
-
-for _name, _alternative in NOT_YET.items():
-    setattr(Collectives, _name, refuse(_name, _alternative))

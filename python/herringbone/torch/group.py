@@ -16,7 +16,7 @@ from .. import errors
 from .._herringbone import Communicator
 from ..arguments import check_explained
 from ..options import Options
-from .collectives import Collectives
+from .exchanges import Exchanges
 from .member import Member
 from .memory import tensor_in
 from .tensors import fold_type
@@ -27,7 +27,7 @@ __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
 NAME = "herringbone"
 
 
-class Named(Collectives):
+class Named(Exchanges):
     """What torch asks every group and backend."""
 
     def getBackendName(self) -> str:
@@ -194,7 +194,7 @@ def join(opts: Any, options: Options | None) -> Member:
             raise errors.UnsupportedError("herringbone's groups are in ascending order; leave sort_ranks true")
         _names[opts.group_id] += 1
         name = f"{opts.group_id}#{_names[opts.group_id]}"
-        return Member(_world.communicator.subgroup(name, opts.global_ranks_in_group), opts.timeout)
+        return Member(_world.communicator.subgroup(name, opts.global_ranks_in_group), opts.timeout, name)
     member = Member(connect(opts, options or Options()), opts.timeout)
     if is_world:
         _world = member

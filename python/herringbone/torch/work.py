@@ -27,21 +27,24 @@ class Work(dist.Work):
     # Of all works with no steps to take; the others have their own.
     _lock = threading.RLock()
     _future: torch.futures.Future[list[torch.Tensor]] | None = None
+    _expiry: float | None = None
 
     def __init__(
         self,
         name: str,
         handles: Sequence[Pending],
+        names: Sequence[str],
         tensors: list[torch.Tensor],
         finish: Sequence[Callable[[], object]],
         threads: CallbackThreads,
     ) -> None:
-        """``handles`` are the operations that may still run, and ``finish`` the steps after their success, such as
-        copying a staged result to its place. Without handles it has finished, steps included.
+        """``handles`` are the operations that may still run, ``names`` theirs in errors, and ``finish`` the steps after
+        their success, such as copying a staged result to its place. Without handles it has finished, steps included.
         """
         super().__init__()
         self._name = name
         self._handles = handles
+        self._names = names
         self._tensors = tensors
         self._finish = finish
         self._threads = threads
@@ -52,8 +55,15 @@ class Work(dist.Work):
     def of_all(cls, name: str, works: Sequence[Work], threads: CallbackThreads) -> Work:
         """The work that is finished once all ``works`` are."""
         handles = [handle for work in works for handle in work._handles]
+        names = [name for work in works for name in work._names]
         tensors = [tensor for work in works for tensor in work._tensors]
-        return cls(name, handles, tensors, [work._settle for work in works], threads)
+        joint = cls(name, handles, names, tensors, [work._settle for work in works], threads)
+        joint._expiry = min((work._expiry for work in works if work._expiry is not None), default=None)
+        return joint
+
+    def expires(self, seconds: float) -> None:
+        """Let waits end in an error so many seconds from now, whatever becomes of the operations."""
+        self._expiry = time.monotonic() + seconds
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the collective has finished, without the GIL.
@@ -68,16 +78,13 @@ class Work(dist.Work):
             return True  # it had finished when it was made
         limit = timeout.total_seconds()
         deadline = time.monotonic() + limit if limit > 0 else None
-        try:
-            for handle in self._handles:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                if not handle.wait(left):
-                    raise errors.OperationTimeoutError(
-                        f"{self._name} is still running after the wait's timeout of {limit:g} s; "
-                        "it can be waited for again"
-                    )
-        except errors.HerringboneError as error:
-            raise torch_error(error) from None
+        for handle, name in zip(self._handles, self._names):
+            ends = min((end for end in (deadline, self._expiry) if end is not None), default=None)
+            try:
+                if not handle.wait(None if ends is None else max(0.0, ends - time.monotonic())):
+                    raise self._out_of_time(name, None if ends == self._expiry else limit)
+            except errors.HerringboneError as error:
+                raise torch_error(error, name) from None
         self._settle()
         return True
 
@@ -95,10 +102,10 @@ class Work(dist.Work):
 
     def exception(self) -> BaseException | None:
         """Why it failed; ``None`` while it runs and where it succeeded."""
-        for handle in self._handles:
+        for handle, name in zip(self._handles, self._names):
             error = handle.error()
             if error is not None:
-                return torch_error(error)
+                return torch_error(error, name)
         return None
 
     def result(self) -> list[torch.Tensor]:
@@ -131,6 +138,17 @@ class Work(dist.Work):
     def _conclude(self, _: object) -> list[torch.Tensor]:
         self.wait()
         return self.result()
+
+    def _out_of_time(self, name: str, limit: float | None) -> errors.OperationTimeoutError:
+        """The error of a wait that was limited to ``limit`` seconds, or by the operation's own timeout."""
+        if limit is None:
+            return errors.OperationTimeoutError(
+                f"{name}: the operation timeout passed, and the other rank has not called it; make it call the same, or "
+                "raise the process group's timeout"
+            )
+        return errors.OperationTimeoutError(
+            f"{name} is still running after the wait's timeout of {limit:g} s; it can be waited for again"
+        )
 
     def _settle(self) -> None:
         with self._lock:
@@ -181,12 +199,16 @@ class Finished(dist.Work):
 _torch_types: dict[type[BaseException], type[BaseException]] = {}
 
 
-def torch_error(error: BaseException) -> BaseException:
-    """``error`` as what it is and also as a ``torch.distributed.DistBackendError``."""
+def torch_error(error: BaseException, name: str = "") -> BaseException:
+    """``error`` as what it is and also as a ``torch.distributed.DistBackendError``.
+
+    Its text names ``name``, torch's collective, also where the engine's has another name.
+    """
     kind = type(error)
     if not issubclass(kind, errors.HerringboneError) or issubclass(kind, dist.DistBackendError):
         return error
     if kind not in _torch_types:
         body = {"__module__": kind.__module__, "__doc__": kind.__doc__}
         _torch_types[kind] = type(kind.__name__, (kind, dist.DistBackendError), body)
-    return _torch_types[kind](*error.args)
+    text, *values = error.args
+    return _torch_types[kind](text if name in text else f"{name}: {text}", *values)
