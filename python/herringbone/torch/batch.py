@@ -10,7 +10,7 @@ from .. import errors
 from .._herringbone import Communicator, Pending
 from .priorities import current_priority
 from .tensors import Finish, source, target
-from .work import Work, torch_error
+from .work import StagedWork, Work, torch_error
 
 if TYPE_CHECKING:
     from .collectives import Collectives
@@ -92,7 +92,8 @@ class Batch:
             for step in self.finish:
                 step()
             return Work(self._name, (), (), tensors, (), threads)
-        work = Work(self._name, handles, self._names, tensors, self.finish, threads)
+        kind = StagedWork if self.finish else Work
+        work = kind(self._name, handles, self._names, tensors, self.finish, threads)
         if self._patience is not None:
             work.expires(self._patience)
         return self._group.launched(work)

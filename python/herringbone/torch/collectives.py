@@ -206,13 +206,14 @@ class Collectives:
     def _scatter_uneven(self, batch: Batch, output: torch.Tensor, inputs: Tensors, op: str) -> None:
         """Reduce each input to the rank at its place in the list."""
         rank = self.member.communicator.rank
+        fold_type(output, op)
         self._check_number("reduce_scatter", "inputs", inputs)
         self._check_part("reduce_scatter", "inputs", rank, inputs[rank], output)
         staged = source(output)
         target(output, staged, batch.finish)
         for root, tensor in enumerate(inputs):
-            read = source(tensor)
             dtype = fold_type(tensor, op)
+            read = source(tensor)
             batch.add("reduce", dtype, read.numel(), read, staged if root == rank else read, op, root)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:

@@ -28,7 +28,7 @@ from ..arguments import whole
 from ..errors import UnsupportedError
 from .batch import Batch
 from .collectives import Collectives, Tensors, one
-from .tensors import adjacent, move_type, source, target
+from .tensors import adjacent, check_cpu, move_type, source, target
 from .work import Work
 
 __all__ = ["Exchanges"]
@@ -82,6 +82,8 @@ class Exchanges(Collectives):
             flat = all(isinstance(tensor, torch.Tensor) for tensor in input_tensors)
             inputs = input_tensors if flat else one("scatter", input_tensors)
             self._check_parts("scatter", "inputs", inputs, output)
+            for tensor in inputs:
+                check_cpu(tensor)
             parts = adjacent(inputs)
             if parts is None:
                 parts = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
@@ -100,10 +102,10 @@ class Exchanges(Collectives):
         self._check_number("all_to_all", "outputs", output_tensors)
         self._check_number("all_to_all", "inputs", input_tensors)
         batch = self._batch("all_to_all", opts, timeout)
-        staged = [source(output) for output in output_tensors]
-        for output, written in zip(output_tensors, staged):
+        outputs = [staged(output) for output in output_tensors]
+        for output, written in zip(output_tensors, outputs):
             target(output, written, batch.finish)
-        self._exchange(batch, staged, apart([source(tensor) for tensor in input_tensors], staged))
+        self._exchange(batch, outputs, apart([staged(tensor) for tensor in input_tensors], outputs))
         return batch.work(output_tensors)
 
     def all_to_all_single(
@@ -120,11 +122,11 @@ class Exchanges(Collectives):
         The parts are equal where no split sizes say how many rows each has.
         """
         batch = self._batch("all_to_all_single", opts, timeout)
-        staged = source(output)
-        target(output, staged, batch.finish)
+        written = staged(output)
+        target(output, written, batch.finish)
         size = self.member.communicator.size
-        outputs = rows("output", staged, output_split_sizes, size)
-        inputs = rows("input", source(input), input_split_sizes, size)
+        outputs = rows("output", written, output_split_sizes, size)
+        inputs = rows("input", staged(input), input_split_sizes, size)
         self._exchange(batch, outputs, apart(inputs, outputs))
         return batch.work([output])
 
@@ -159,16 +161,16 @@ class Exchanges(Collectives):
         """Send a tensor to one rank, which receives it by :meth:`recv`."""
         tensor = one("send", tensors)
         batch = self._batch("send", None, None)
-        self._add_message(batch, "send", source(tensor), self.member.communicator.rank, dst, tag)
+        self._add_message(batch, "send", staged(tensor), self.member.communicator.rank, dst, tag)
         return batch.work([tensor])
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
         """Receive a tensor of the same type and length from one rank, which sends it by :meth:`send`."""
         tensor = one("recv", tensors)
         batch = self._batch("recv", None, None)
-        staged = source(tensor)
-        target(tensor, staged, batch.finish)
-        self._add_message(batch, "recv", staged, src, self.member.communicator.rank, tag)
+        written = staged(tensor)
+        target(tensor, written, batch.finish)
+        self._add_message(batch, "recv", written, src, self.member.communicator.rank, tag)
         return batch.work([tensor])
 
     def recv_anysource(self, *_: Any, **__: Any) -> NoReturn:
@@ -193,6 +195,12 @@ class Exchanges(Collectives):
 def in_pair(low: int, high: int) -> str:
     """Of which group an error speaks: the engine counts the ranks of each from 0."""
     return f"in the group of ranks {low} and {high}, there 0 and 1"
+
+
+def staged(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``, or a copy of it whose values are in order; refuses what cannot be moved."""
+    check_cpu(tensor)
+    return source(tensor)
 
 
 def everyones(tensor: torch.Tensor, size: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from .. import errors
 from .._herringbone import Pending
 from .callbacks import CallbackThreads, nests_collectives
 
-__all__ = ["Finished", "Work", "torch_error"]
+__all__ = ["Finished", "StagedWork", "Work", "torch_error"]
 
 NO_TIMEOUT = timedelta(0)
 
@@ -57,7 +57,7 @@ class Work(dist.Work):
         handles = [handle for work in works for handle in work._handles]
         names = [name for work in works for name in work._names]
         tensors = [tensor for work in works for tensor in work._tensors]
-        joint = cls(name, handles, names, tensors, [work._settle for work in works], threads)
+        joint = cls(name, handles, names, tensors, [work._settle for work in works if work._finish], threads)
         joint._expiry = min((work._expiry for work in works if work._expiry is not None), default=None)
         return joint
 
@@ -152,7 +152,26 @@ class Work(dist.Work):
 
     def _settle(self) -> None:
         with self._lock:
-            steps, self._finish = self._finish, ()
+            for step in self._finish:
+                step()
+            self._finish = ()
+
+
+class StagedWork(Work):
+    """A collective with steps to take after its success, which are taken also if its caller drops it unwaited."""
+
+    def __del__(self) -> None:
+        if self._finish:
+            handles, steps = self._handles, self._finish
+            # A forked child has the parent's works, and no operations.
+            with contextlib.suppress(errors.HerringboneError):
+                self._threads.watch(handles, lambda: take_steps(handles, steps))
+
+
+def take_steps(handles: Sequence[Pending], steps: Sequence[Callable[[], object]]) -> None:
+    """Bring results to their places, if all has gone well; there is nobody to hear of an error."""
+    if all(handle.error() is None for handle in handles):
+        with contextlib.suppress(RuntimeError):
             for step in steps:
                 step()
 

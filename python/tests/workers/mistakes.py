@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import cases
@@ -75,6 +76,36 @@ def a_batch_of_messages_that_fails() -> None:
     check_the_group_works()
     message = torch.ones(3).to_sparse()
     error_of(NotImplementedError, lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, message, other)]))
+    check_the_group_works()
+
+
+@case
+def a_work_that_is_dropped_delivers_its_result() -> None:
+    turned = torch.arange(6.0).view(2, 3).t()
+    expected = turned * size()
+    listed = [torch.zeros(2) for _ in range(size())]
+    coalesced = torch.ones(2, 3).t()
+    dist.all_reduce(turned, async_op=True)
+    dist.all_gather(listed, torch.ones(2), async_op=True)
+    with dist._coalescing_manager(async_ops=True):
+        dist.all_reduce(coalesced)
+    deadline = time.monotonic() + 20
+    while not (torch.equal(turned, expected) and listed[-1].all() and (coalesced == size()).all()):
+        assert time.monotonic() < deadline, (turned, listed, coalesced)
+        time.sleep(0.01)
+    lost = dist.all_reduce(torch.ones(2, 3).t(), async_op=True)
+    lost.wait()
+    same(lost.result()[0], torch.full((3, 2), float(size())))
+
+
+@case
+def tensors_of_another_shape() -> None:
+    mine = torch.ones(2, 3)
+    parts = [torch.zeros(2, 3) for _ in range(size() - 1)] + [torch.zeros(3, 2)]
+    place, sizes = f"number {size() - 1} of the outputs", ("(3, 2)", "(2, 3)")
+    error_of(ValueError, lambda: dist.all_gather(parts, mine), "all_gather:", place, *sizes)
+    error_of(ValueError, lambda: dist.reduce_scatter(mine, parts), "reduce_scatter:", *sizes)
+    error_of(ValueError, lambda: dist.all_gather(parts[:1], mine), "1 outputs", "one for each")
     check_the_group_works()
 
 
