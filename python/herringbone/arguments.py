@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["check_explained", "whole"]
+__all__ = ["check_explained", "check_seconds", "lengths", "level", "whole"]
+
+LEVELS = range(-(1 << 31), 1 << 31)
+"""What a priority may be."""
 
 
 def whole(call: str, argument: str, value: Any, meaning: str) -> int:
@@ -15,6 +20,37 @@ def whole(call: str, argument: str, value: Any, meaning: str) -> int:
     except TypeError:
         raise TypeError(f"{call}: {argument} is a {type(value).__name__}, not {meaning}") from None
     return number
+
+
+def level(call: str, argument: str, value: Any) -> int:
+    """``value`` as a priority."""
+    number = whole(call, argument, value, "a whole number; above 0 is urgent")
+    if number not in LEVELS:
+        raise ValueError(f"{call}: {argument} is {number}; it lies from {LEVELS[0]} to {LEVELS[-1]}, and 1 is urgent")
+    return number
+
+
+def lengths(call: str, argument: str, value: Any) -> tuple[int, ...]:
+    """``value``, a whole number or several, as a shape."""
+    meaning = "a whole number of elements or a sequence of them"
+    sizes: tuple[int, ...]
+    try:
+        sizes = (operator.index(value),)
+    except TypeError:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise TypeError(f"{call}: {argument} is a {type(value).__name__}, not {meaning}") from None
+        sizes = tuple(whole(call, f"a length in {argument}", length, "a whole number") for length in value)
+    if any(length < 0 for length in sizes):
+        raise ValueError(f"{call}: {argument} is {sizes}; no length is below 0")
+    return sizes
+
+
+def check_seconds(call: str, value: Any) -> None:
+    """Refuse a ``timeout`` that is no number."""
+    try:
+        math.isfinite(value)
+    except TypeError:
+        raise TypeError(f"{call}: timeout is a {type(value).__name__}, not a number of seconds") from None
 
 
 def check_explained(count: Any, collective: Any) -> int:

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
+from .arguments import lengths
 from .errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def fold_type(name: str, array: Array, op: str) -> str:
     check_array(name, array)
     if array.dtype.name in FOLDED and array.dtype.isnative:
         return _folded.setdefault(array.dtype, FOLDED[array.dtype.name])
+    if array.dtype.kind not in "biufcV" or array.dtype.name.startswith("void"):
+        raise UnsupportedError(f"{name} does not reduce {array.dtype}, which is no number; pass numbers, like float32")
     if array.dtype.name == "bool":
         alternative = "array.view('uint8') with min (logical and) or max (logical or)"
     elif array.dtype.kind == "c":
@@ -84,13 +87,16 @@ def move_type(name: str, array: Array) -> tuple[str, int]:
     return "u8", array.dtype.itemsize
 
 
-def check_array(name: str, array: Array) -> dict[str, Any]:
-    """How ``array`` describes its memory; refuses what is no array."""
+def check_array(name: str, array: Array, role: str = "") -> dict[str, Any]:
+    """How ``array`` describes its memory; refuses what is no array. ``role`` is its argument's name."""
+    if type(array).__name__ != "ndarray" and hasattr(array, "filled"):
+        raise TypeError(f"{name} takes no masked arrays: the mask would be lost; pass array.filled(value)")
     try:
         return array.__array_interface__
     except AttributeError:
         kind = type(array).__name__
-        raise TypeError(f"{name} takes numpy arrays, not {kind}; for torch use torch.distributed") from None
+        what = f"{role} is a {kind}, not a numpy array" if role else f"takes numpy arrays, not {kind}"
+        raise TypeError(f"{name}{':' if role else ''} {what}; for torch use torch.distributed") from None
 
 
 def readable(name: str, array: Array | None) -> tuple[int, int]:
@@ -130,6 +136,7 @@ def refuse_scalar(name: str, array: Array) -> None:
 
 def same_size(name: str, array: Array, out: Array, elements: int) -> None:
     """Check that ``out`` can take ``elements`` elements of the type of ``array``."""
+    check_array(name, out, "out")
     if out.dtype != array.dtype:
         raise ValueError(f"{name}: the array is of {array.dtype} and out of {out.dtype}")
     if out.size != elements:
@@ -149,12 +156,10 @@ def mapped_array(
     """An array in memory that all ranks of the host map; the last array over it frees it."""
     import numpy as np
 
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = lengths("empty", "shape", shape)
     kind = np.dtype(dtype)
     if kind.hasobject:
         raise UnsupportedError("empty makes no arrays of Python objects; pickle them into a uint8 array")
-    if any(length < 0 for length in shape):
-        raise ValueError(f"empty: a shape of {shape}")
     count = math.prod(shape)
     if count * kind.itemsize == 0:
         return np.empty(shape, kind)

@@ -6,12 +6,12 @@ import atexit
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
-from .arguments import check_explained, whole
+from .arguments import check_explained, check_seconds, level, whole
 from .arrays import OPS, SYNONYMS, fold_type, mapped_array, move_type, new_array, readable, same_size, writable
 from .errors import ClosedError, OperationTimeoutError
 from .options import Options
@@ -43,6 +43,8 @@ class Work:
         Raises:
             HerringboneError: the collective failed, or the wait took longer than ``timeout``.
         """
+        if timeout is not None:
+            check_seconds("wait", timeout)
         if not self._handle.wait(timeout):
             raise OperationTimeoutError(
                 f"{self._name} is still running after the wait's timeout of {timeout:g} s; it can be waited for again"
@@ -218,6 +220,9 @@ class Communicator:
             name: the same on all members, and not used for these ranks before. Without it, their how-manieth group
                 it is makes one.
         """
+        if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+            raise TypeError(f"subgroup: ranks is a {type(ranks).__name__}, not a sequence of ranks like [0, 1]")
+        ranks = [whole("subgroup", "one of ranks", rank, "a rank") for rank in ranks]
         if name is None:
             self._subgroups[tuple(ranks)] += 1
             name = f"#{self._subgroups[tuple(ranks)]}"
@@ -296,8 +301,10 @@ class Communicator:
             meant = SYNONYMS.get(name_of) or next(iter(get_close_matches(name_of, OPS, 1)), None)
             hint = f"; did you mean {meant!r}?" if meant else ""
             raise ValueError(f"{name} on rank {self.rank}: op {op!r} is none of {', '.join(OPS)}{hint}")
-        if type(priority) is not int:
-            priority = whole(name, "priority", priority, "a whole number; above 0 is urgent")
+        if timeout is not None:
+            check_seconds(name, timeout)
+        if priority != 0:
+            priority = level(name, "priority", priority)
         target = writable(name, out)
         source = target if array is out else readable(name, array)
         call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority)
@@ -335,9 +342,13 @@ def init(
         ConfigError: a setting is missing, malformed or impossible.
         HerringboneError: the ranks did not come together.
     """
-    options = options or Options()
-    if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
-        raise ValueError(f"timeout is a positive number of seconds, not {timeout}")
+    options = Options() if options is None else options
+    if not isinstance(options, Options):
+        raise TypeError(f"init: options is a {type(options).__name__}; pass herringbone.Options(...)")
+    if timeout is not None:
+        check_seconds("init", timeout)
+        if not (timeout > 0 and math.isfinite(timeout)):
+            raise ValueError(f"init: timeout is a positive number of seconds, not {timeout}")
     native = _herringbone.Communicator.connect(
         rank=rank,
         size=size,

@@ -313,7 +313,8 @@ class Collectives:
 
     def _check_number(self, name: str, role: str, parts: Tensors) -> None:
         if len(parts) != self.member.communicator.size:
-            raise ValueError(f"{name}: {len(parts)} {role} for {self.member.communicator.size} ranks; pass one for each")
+            size = self.member.communicator.size
+            raise ValueError(f"{name}: {len(parts)} {role} for {size} ranks; pass one for each")
 
     def _check_part(self, name: str, role: str, place: int, part: torch.Tensor, own: torch.Tensor) -> None:
         if part.shape != own.shape or part.dtype != own.dtype:

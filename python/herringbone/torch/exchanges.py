@@ -12,8 +12,8 @@ send, recv  K                                    none
 =========== ==================================== ===============================================
 
 A message is a broadcast in the group of the two ranks. Such a group is made on first use, one for each direction and
-tag, so only messages of the same direction and tag have to be in the same order on both sides. Parts of an all_to_all go
-through groups of two as well. Tensors that are not in order are staged, as in every collective.
+tag, so only messages of the same direction and tag have to be in the same order on both sides. Parts of an all_to_all
+go through groups of two as well. Tensors that are not in order are staged, as in every collective.
 """
 
 from __future__ import annotations

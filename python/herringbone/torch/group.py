@@ -191,7 +191,10 @@ def join(opts: Any, options: Options | None) -> Member:
         if options is not None:
             raise ValueError("a subgroup has its default group's options; pass pg_options to init_process_group")
         if sorted(opts.global_ranks_in_group) != opts.global_ranks_in_group:
-            raise errors.UnsupportedError("herringbone's groups are in ascending order; leave sort_ranks true")
+            raise errors.UnsupportedError(
+                "new_group: herringbone's groups are in ascending order; leave sort_ranks true, or pass "
+                'backend="gloo"'
+            )
         _names[opts.group_id] += 1
         name = f"{opts.group_id}#{_names[opts.group_id]}"
         return Member(_world.communicator.subgroup(name, opts.global_ranks_in_group), opts.timeout, name)

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from .. import errors
+from ..arguments import lengths
 from ..arrays import holder_of
 from .member import Member
 from .work import torch_error
@@ -41,7 +42,7 @@ def empty(
 
 def tensor_in(member: Member, size: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A zeroed tensor in memory that the ranks of ``member`` map where they are on one host."""
-    size = torch.Size((size,) if isinstance(size, int) else size)
+    size = torch.Size(lengths("empty", "size", size))
     plain = torch.empty(size, dtype=dtype, device="meta")
     length = plain.numel() * plain.element_size()
     if length == 0:

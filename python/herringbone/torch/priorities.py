@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-from ..arguments import whole
+from ..arguments import level as checked
 
 __all__ = ["current_priority", "priority"]
 
@@ -27,7 +27,7 @@ def priority(level: int) -> Iterator[None]:
             with herringbone.torch.priority(1 if bucket.is_last() else 0):
                 return allreduce_hook(state, bucket)
     """
-    token = _level.set(whole("priority", "level", level, "a whole number; above 0 is urgent"))
+    token = _level.set(checked("priority", "level", level))
     try:
         yield
     finally:

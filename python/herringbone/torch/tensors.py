@@ -60,9 +60,9 @@ BY_HASH = {hash(kind): name for kind, name in OPS.items()}
 NO_TIME = timedelta(0)
 
 INSTEAD_OF_OP = {
-    "BAND": "all_gather and fold, or MIN for booleans",
-    "BOR": "all_gather and fold, or MAX for booleans",
-    "BXOR": "all_gather and fold",
+    "BAND": 'all_gather and fold, or MIN for booleans, or a dist.new_group(backend="gloo")',
+    "BOR": 'all_gather and fold, or MAX for booleans, or a dist.new_group(backend="gloo")',
+    "BXOR": 'all_gather and fold, or a dist.new_group(backend="gloo")',
     "PREMUL_SUM": "SUM of a tensor that you have multiplied",
 }
 

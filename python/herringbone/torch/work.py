@@ -74,6 +74,8 @@ class Work(dist.Work):
             HerringboneError: the collective failed, or the wait took longer than ``timeout``. The error is
                 also a ``torch.distributed.DistBackendError``.
         """
+        if not isinstance(timeout, timedelta):
+            raise TypeError(f"wait: timeout is a {type(timeout).__name__}; pass a datetime.timedelta(seconds=...)")
         if not self._handles:
             return True  # it had finished when it was made
         limit = timeout.total_seconds()
@@ -143,8 +145,8 @@ class Work(dist.Work):
         """The error of a wait that was limited to ``limit`` seconds, or by the operation's own timeout."""
         if limit is None:
             return errors.OperationTimeoutError(
-                f"{name}: the operation timeout passed, and the other rank has not called it; make it call the same, or "
-                "raise the process group's timeout"
+                f"{name}: the operation timeout passed, and the other rank has not called it; make it call the same, "
+                "or raise the process group's timeout"
             )
         return errors.OperationTimeoutError(
             f"{name} is still running after the wait's timeout of {limit:g} s; it can be waited for again"

@@ -266,7 +266,7 @@ def every_collective_takes_a_priority() -> None:
         assert (group.broadcast(ones.copy(), priority=level) == 1).all()
         group.reduce(ones.copy(), priority=level)
     group.all_reduce(ones.copy(), priority=np.int64(1))
-    error_of(OverflowError, lambda: group.all_reduce(ones, priority=1 << 40))
+    error_of(ValueError, lambda: group.all_reduce(ones, priority=1 << 40), "all_reduce: priority", "2147483647")
     wrong = lambda: group.broadcast(ones, priority="high")
     error_of(TypeError, wrong, "broadcast: priority is a str, not a whole number; above 0 is urgent")
     error_of(TypeError, lambda: group.broadcast(ones, root="0"), "broadcast: root is a str, not a rank")
@@ -294,6 +294,27 @@ def wrong_arrays_are_refused_with_the_alternative() -> None:
     error_of(NotImplementedError, lambda: group.all_reduce(ones.astype(complex)), "float64")
     error_of(NotImplementedError, lambda: group.all_reduce(ones.astype(">f4")), "float32")
     error_of(NotImplementedError, lambda: group.broadcast(np.array([{}])), "pickle")
+
+
+@case
+def wrong_arguments_are_named() -> None:
+    ones, error = np.ones(4, np.float32), TypeError
+    error_of(error, lambda: group.all_reduce(ones, out="x"), "all_reduce: out is a str, not a numpy array")
+    error_of(error, lambda: group.all_reduce(ones, timeout="5"), "all_reduce: timeout is a str")
+    error_of(error, lambda: herringbone.init(timeout="5"), "init: timeout is a str, not a number of seconds")
+    error_of(error, lambda: herringbone.init(options={"token": "x"}), "init: options is a dict", "Options(")
+    error_of(error, lambda: group.subgroup("0"), "subgroup: ranks is a str", "[0, 1]")
+    error_of(error, lambda: group.subgroup(0), "subgroup: ranks is a int")
+    masked = np.ma.array(ones, mask=[1, 0, 0, 0])
+    for call in (group.all_reduce, group.broadcast, group.all_gather, lambda array: group.all_reduce(ones, out=array)):
+        error_of(error, lambda call=call: call(masked), "masked", "filled")
+    unsupported = herringbone.UnsupportedError
+    for kind in ("U3", "S3", "datetime64[s]", "timedelta64[s]", "V3", object, [("a", "f4")]):
+        refused = error_of(unsupported, lambda kind=kind: group.all_reduce(np.zeros(2, kind)), "no number")
+        assert "astype" not in str(refused)
+    assert group.empty(np.int64(3)).shape == (3,) and group.empty([2, np.int64(3)]).shape == (2, 3)
+    error_of(error, lambda: group.empty(2.5), "empty: shape is a float, not a whole number")
+    error_of(error, lambda: group.empty((2, 2.5)), "empty", "float")
 
 
 @case

@@ -109,6 +109,34 @@ def tensors_of_another_shape() -> None:
     check_the_group_works()
 
 
+@case
+def wrong_arguments_are_named() -> None:
+    ones = torch.ones(2)
+    work = dist.all_reduce(ones, async_op=True)
+    error_of(TypeError, lambda: work.wait(5), "wait: timeout is a int", "datetime.timedelta")
+    work.wait(timedelta(seconds=30))
+    valid = f"its ranks are 0 to {size() - 1}"
+    error_of(ValueError, lambda: dist.broadcast(ones, -1), "broadcast: root -1", valid)
+    error_of(ValueError, lambda: dist.reduce(ones, size() + 3), f"reduce: root {size() + 3}", valid)
+    error_of(ValueError, lambda: dist.isend(ones, size() + 3), f"send: dst {size() + 3}", valid)
+    urgent = herringbone.torch.priority(1 << 40)
+    error_of(ValueError, urgent.__enter__, "priority: level is 1099511627776", "2147483647")
+    three = torch.tensor(3)
+    for size_like in (three, [three], (three,)):
+        assert herringbone.torch.empty(size_like).shape == (3,)
+    error_of(TypeError, lambda: herringbone.torch.empty(2.5), "empty: size is a float, not a whole number")
+    error_of(TypeError, lambda: herringbone.torch.empty((2, 2.5)), "empty", "float")
+    check_the_group_works()
+
+
+@case
+def errors_name_calls_that_every_torch_has() -> None:
+    whole, part = torch.ones(2 * size() + 1), torch.ones(2)
+    gathers = error_of(ValueError, lambda: dist.all_gather_into_tensor(whole, part), "all_gather_into_tensor:")
+    scatters = error_of(ValueError, lambda: dist.reduce_scatter_tensor(part, whole), "reduce_scatter_tensor:")
+    assert "single" not in f"{gathers} {scatters}"
+
+
 if __name__ == "__main__":
     dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
     cases.run(CASES, dist.get_rank())
