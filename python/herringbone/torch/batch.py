@@ -80,20 +80,20 @@ class Batch:
         threads = self._group.member.threads
         handles: list[Pending] = []
         waits = not self._calls or (self._waits and len(self._calls) == 1)
-        for (communicator, call), name in zip(self._calls, self._names):
-            try:
+        try:
+            for communicator, call in self._calls:
                 if waits:
                     communicator.run(*call)
                 else:
                     handles.append(communicator.submit(*call))
-            except errors.HerringboneError as error:
-                raise torch_error(error, name) from None
+        except errors.HerringboneError as error:
+            raise torch_error(error, self._names[len(handles)]) from None
         if waits:
             for step in self.finish:
                 step()
-            return Work(self._name, (), (), tensors, (), threads)
+            return Work((), (), tensors, (), threads)
         kind = StagedWork if self.finish else Work
-        work = kind(self._name, handles, self._names, tensors, self.finish, threads)
+        work = kind(handles, self._names, tensors, self.finish, threads)
         if self._patience is not None:
             work.expires(self._patience)
         return self._group.launched(work)

@@ -256,7 +256,7 @@ class Collectives:
         """One work for all calls since :meth:`start_coalescing`."""
         works = self._coalesced or []
         self.forget_coalescing()
-        return Work.of_all("coalesced", works, self.member.threads)
+        return Work.of_all(works, self.member.threads)
 
     def forget_coalescing(self) -> None:
         """Collect no more works; those that were collected go on."""

@@ -62,7 +62,8 @@ class Exchanges(Collectives):
         """Fill the root's ``output`` with the ranks' inputs, one after the other; costs what :meth:`gather` does."""
         is_root = self._is_root("gather_single", opts)
         batch = self._batch("gather_single", opts, None)
-        self._gather("gather_single", batch, output if is_root else everyones(input, self.member.communicator.size), input)
+        into = output if is_root else everyones(input, self.member.communicator.size)
+        self._gather("gather_single", batch, into, input)
         return batch.work([output] if is_root else [])
 
     gather_into_tensor = gather_single

@@ -31,7 +31,6 @@ class Work(dist.Work):
 
     def __init__(
         self,
-        name: str,
         handles: Sequence[Pending],
         names: Sequence[str],
         tensors: list[torch.Tensor],
@@ -42,7 +41,6 @@ class Work(dist.Work):
         their success, such as copying a staged result to its place. Without handles it has finished, steps included.
         """
         super().__init__()
-        self._name = name
         self._handles = handles
         self._names = names
         self._tensors = tensors
@@ -52,12 +50,12 @@ class Work(dist.Work):
             self._lock = threading.RLock()
 
     @classmethod
-    def of_all(cls, name: str, works: Sequence[Work], threads: CallbackThreads) -> Work:
+    def of_all(cls, works: Sequence[Work], threads: CallbackThreads) -> Work:
         """The work that is finished once all ``works`` are."""
         handles = [handle for work in works for handle in work._handles]
         names = [name for work in works for name in work._names]
         tensors = [tensor for work in works for tensor in work._tensors]
-        joint = cls(name, handles, names, tensors, [work._settle for work in works if work._finish], threads)
+        joint = cls(handles, names, tensors, [work._settle for work in works if work._finish], threads)
         joint._expiry = min((work._expiry for work in works if work._expiry is not None), default=None)
         return joint
 
@@ -78,10 +76,11 @@ class Work(dist.Work):
             raise TypeError(f"wait: timeout is a {type(timeout).__name__}; pass a datetime.timedelta(seconds=...)")
         if not self._handles:
             return True  # it had finished when it was made
-        limit = timeout.total_seconds()
-        deadline = time.monotonic() + limit if limit > 0 else None
+        limit, ends = timeout.total_seconds(), self._expiry
+        if limit > 0:
+            asked = time.monotonic() + limit
+            ends = asked if ends is None else min(asked, ends)
         for handle, name in zip(self._handles, self._names):
-            ends = min((end for end in (deadline, self._expiry) if end is not None), default=None)
             try:
                 if not handle.wait(None if ends is None else max(0.0, ends - time.monotonic())):
                     raise self._out_of_time(name, None if ends == self._expiry else limit)

@@ -50,6 +50,13 @@ def mixed(rank: int, size: int, path: str) -> None:
     assert dist.all_reduce(tensor, async_op=True).get_future().wait()[0].tolist() == [size * size] * 3
     assert dist.get_backend_impl(device=torch.device("cpu")).stats()["operations"]["all_reduce"]
     dist.barrier()
+    received, neighbours = torch.zeros(1), [(rank + 1) % size, (rank - 1) % size]
+    messages = [(dist.isend, torch.tensor([float(rank)])), (dist.irecv, received)]
+    for work in dist.batch_isend_irecv([dist.P2POp(*each, peer) for each, peer in zip(messages, neighbours)]):
+        work.wait()
+    assert received.item() == neighbours[1]
+    dist.all_to_all_single(tensor, torch.full((size,), float(rank)))
+    assert tensor.tolist() == list(range(size))
     pair = dist.new_group([0, 1])
     if rank < 2:
         dist.all_reduce(tensor, group=pair)
