@@ -17,18 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "span"]
 
-TO_MEET_SECONDS = 3.0
-"""How much longer than its timeout an operation of two ranks is waited for.
-
-The engine fails an operation on all ranks of its group together. Where the other rank has not made the group of the two
-yet, there is nobody to do so with.
-"""
-
-
 class Batch:
     """The operations of one collective call, before they are started."""
 
-    __slots__ = ("_calls", "_group", "_name", "_names", "_patience", "_seconds", "_waits", "finish")
+    __slots__ = ("_calls", "_group", "_name", "_names", "_seconds", "_waits", "finish")
 
     def __init__(self, group: Collectives, name: str, seconds: float, waits: bool) -> None:
         """``waits``: the caller waits for the work before it does anything else."""
@@ -38,7 +30,6 @@ class Batch:
         self._waits = waits
         self._calls: list[tuple[Communicator, tuple[Any, ...]]] = []
         self._names: list[str] = []
-        self._patience: float | None = None
         self.finish: Finish = []
 
     def add(
@@ -63,8 +54,6 @@ class Batch:
         call = (collective, dtype, op, count, root, input, output, keep, self._seconds, current_priority())
         self._calls.append((among or self._group.member.communicator, call))
         self._names.append(name or self._name)
-        if among is not None:
-            self._patience = self._seconds + TO_MEET_SECONDS
 
     def add_in_place(
         self, collective: str, dtype: str, tensor: torch.Tensor, scale: int = 1, op: str = "sum", root: int = 0
@@ -93,10 +82,7 @@ class Batch:
                 step()
             return Work((), (), tensors, (), threads)
         kind = StagedWork if self.finish else Work
-        work = kind(handles, self._names, tensors, self.finish, threads)
-        if self._patience is not None:
-            work.expires(self._patience)
-        return self._group.launched(work)
+        return self._group.launched(kind(handles, self._names, tensors, self.finish, threads))
 
 
 def span(tensor: torch.Tensor | None) -> tuple[int, int]:

@@ -27,7 +27,6 @@ class Work(dist.Work):
     # Of all works with no steps to take; the others have their own.
     _lock = threading.RLock()
     _future: torch.futures.Future[list[torch.Tensor]] | None = None
-    _expiry: float | None = None
 
     def __init__(
         self,
@@ -55,13 +54,7 @@ class Work(dist.Work):
         handles = [handle for work in works for handle in work._handles]
         names = [name for work in works for name in work._names]
         tensors = [tensor for work in works for tensor in work._tensors]
-        joint = cls(handles, names, tensors, [work._settle for work in works if work._finish], threads)
-        joint._expiry = min((work._expiry for work in works if work._expiry is not None), default=None)
-        return joint
-
-    def expires(self, seconds: float) -> None:
-        """Let waits end in an error so many seconds from now, whatever becomes of the operations."""
-        self._expiry = time.monotonic() + seconds
+        return cls(handles, names, tensors, [work._settle for work in works if work._finish], threads)
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the collective has finished, without the GIL.
@@ -76,14 +69,15 @@ class Work(dist.Work):
             raise TypeError(f"wait: timeout is a {type(timeout).__name__}; pass a datetime.timedelta(seconds=...)")
         if not self._handles:
             return True  # it had finished when it was made
-        limit, ends = timeout.total_seconds(), self._expiry
-        if limit > 0:
-            asked = time.monotonic() + limit
-            ends = asked if ends is None else min(asked, ends)
+        limit = timeout.total_seconds()
+        deadline = time.monotonic() + limit if limit > 0 else None
         for handle, name in zip(self._handles, self._names):
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                if not handle.wait(None if ends is None else max(0.0, ends - time.monotonic())):
-                    raise self._out_of_time(name, None if ends == self._expiry else limit)
+                if not handle.wait(left):
+                    raise errors.OperationTimeoutError(
+                        f"{name} is still running after the wait's timeout of {limit:g} s; it can be waited for again"
+                    )
             except errors.HerringboneError as error:
                 raise torch_error(error, name) from None
         self._settle()
@@ -139,17 +133,6 @@ class Work(dist.Work):
     def _conclude(self, _: object) -> list[torch.Tensor]:
         self.wait()
         return self.result()
-
-    def _out_of_time(self, name: str, limit: float | None) -> errors.OperationTimeoutError:
-        """The error of a wait that was limited to ``limit`` seconds, or by the operation's own timeout."""
-        if limit is None:
-            return errors.OperationTimeoutError(
-                f"{name}: the operation timeout passed, and the other rank has not called it; make it call the same, "
-                "or raise the process group's timeout"
-            )
-        return errors.OperationTimeoutError(
-            f"{name} is still running after the wait's timeout of {limit:g} s; it can be waited for again"
-        )
 
     def _settle(self) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ use crate::{
         session::{
             Cause, Mismatch,
             control::Message,
-            fence::{Action, Admission, Settled},
+            fence::{Action, Admission, Member, Settled},
         },
         wire::Header,
     },
@@ -96,7 +96,7 @@ impl Engine {
 
     /// What the hub says about a group, and what to answer.
     pub(crate) fn told_by_hub(&mut self, number: u32, message: &Message) -> Option<Message> {
-        let group = self.groups.get_mut(&number)?;
+        let Some(group) = self.groups.get_mut(&number) else { return self.told_early(number, message) };
         if let Message::Fence { generation, cause, .. } = message
             && let Some(sequence) = disputed(cause)
             && *generation == group.member.generation()
@@ -119,6 +119,19 @@ impl Engine {
                 self.settle(number, &settled);
                 None
             }
+        }
+    }
+
+    /// The others of a group may disagree, or give up waiting, before this rank has made it: they are answered as by a rank that
+    /// has called nothing, whose first calls fail then.
+    fn told_early(&mut self, number: u32, message: &Message) -> Option<Message> {
+        if matches!(message, Message::Fence { .. }) && !self.forgotten.contains(&number) {
+            let member = || Member::new(number, self.me, Vec::new());
+            self.unmade.entry(number).or_insert_with(member);
+        }
+        match self.unmade.get_mut(&number)?.receive(message) {
+            Action::Send(answer) => Some(answer),
+            Action::Nothing | Action::Settled(_) => None,
         }
     }
 

@@ -134,6 +134,12 @@ impl Group {
         }
     }
 
+    /// Goes on where the hub has left a member of which nothing but its number was known.
+    pub(crate) fn follow(&mut self, member: Member) {
+        let workers = &self.settings.roster[..self.settings.workers as usize];
+        self.member = member.among(workers.to_vec());
+    }
+
     /// The running operation with a sequence number.
     pub(crate) fn operation(&self, sequence: u64) -> Option<OpKey> {
         self.running.iter().find(|(at, _)| *at == sequence).map(|(_, key)| *key)

@@ -80,6 +80,8 @@ pub(crate) struct Engine {
     pub(crate) groups: BTreeMap<u32, Group>,
     /// The numbers of groups that are gone.
     forgotten: BTreeSet<u32>,
+    /// What the hub has said of groups that this rank has not made yet.
+    unmade: BTreeMap<u32, Member>,
     pub(crate) staging: Staging,
     /// Where users' buffers may lie so that host-mates can reach them; reducers have none.
     pub(crate) heap: Option<Arc<Heap>>,
@@ -121,6 +123,7 @@ impl Engine {
             endpoints,
             groups: BTreeMap::new(),
             forgotten: BTreeSet::new(),
+            unmade: BTreeMap::new(),
             staging,
             heap: None,
             stats: Stats::default(),
@@ -155,8 +158,11 @@ impl Engine {
     }
 
     /// Adds a group and hands it what came for it before.
-    pub(crate) fn add_group(&mut self, group: Group) {
+    pub(crate) fn add_group(&mut self, mut group: Group) {
         let id = group.settings.id;
+        if let Some(member) = self.unmade.remove(&id) {
+            group.follow(member);
+        }
         self.groups.insert(id, group);
         let early = self.early.take_group(id);
         self.redeliver(early);

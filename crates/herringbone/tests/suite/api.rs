@@ -2,6 +2,10 @@
 
 use crate::world::{Reducers, Transport, World};
 use herringbone::{Communicator, DType, ErrorKind, ReduceOp, Region, Request};
+use std::{
+    sync::Barrier,
+    time::{Duration, Instant},
+};
 
 fn everywhere(size: u32, body: impl Fn(&Communicator) + Sync) {
     for transport in [Transport::Local, Transport::Shm, Transport::Tcp] {
@@ -153,6 +157,39 @@ fn groups_that_are_dropped_leave_nothing_behind() {
             assert_eq!(comm.stats().operations.values().sum::<u64>(), 300);
         });
     }
+}
+
+/// Whoever waits for a rank that has not made their group yet is told so in time, and all go on together later.
+#[test]
+fn a_group_that_one_rank_makes_late_is_in_step() {
+    let (told, made) = (Barrier::new(3), Barrier::new(3));
+    World::new(3, Transport::Shm).run(|comm| {
+        let make = || comm.subgroup("late", &[0, 1, 2]).unwrap();
+        let late = |group: &Communicator, expected: &str| {
+            let error = group.broadcast(&mut [1_i64; 3], 2).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Timeout { .. }), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
+        };
+        let group = if comm.rank() == 2 {
+            told.wait();
+            make()
+        } else {
+            let (began, group) = (Instant::now(), make());
+            group.set_timeout(Duration::from_millis(200));
+            late(&group, "waiting for rank 2");
+            assert!(began.elapsed() < Duration::from_millis(1800), "as if no decision had come");
+            told.wait();
+            group.set_timeout(Duration::from_secs(20));
+            group
+        };
+        if comm.rank() == 2 {
+            late(&group, "operation 0");
+        }
+        made.wait();
+        let mut values = mine(comm, 1000);
+        group.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+        assert_eq!(values, sum_of_all(3, 1000));
+    });
 }
 
 #[test]

@@ -168,6 +168,12 @@ impl Member {
         }
     }
 
+    /// The same, of a group of which only now is known who is in it.
+    #[must_use]
+    pub fn among(self, members: Vec<Rank>) -> Self {
+        Self { members: members.into(), ..self }
+    }
+
     /// The current generation, to be written into frames.
     pub fn generation(&self) -> u32 {
         self.generation
