@@ -18,6 +18,7 @@ import pytest
 
 WORKERS = Path(__file__).parent / "workers"
 START_SECONDS = 240
+END_SECONDS = 20
 """A group that takes longer hangs: a start is 8 to 15 s on two cores."""
 
 sys.path.insert(0, str(WORKERS))
@@ -78,9 +79,14 @@ class Group:
         return outcomes
 
     def kill(self) -> None:
-        """End what is left, with the children."""
-        for process in self.processes:
-            if process.poll() is None:
+        """End what is left, with the children; a launcher ends its own, which are in sessions of theirs."""
+        left = [process for process in self.processes if process.poll() is None]
+        for process in left:
+            process.terminate()
+        for process in left:
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
