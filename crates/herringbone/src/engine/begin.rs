@@ -169,10 +169,9 @@ impl Engine {
         }
         let call = group_state.plan_as_told(&told, &mut self.stats).map_err(nonsense)?.call;
         let prepared = self.prepared(group, call).map_err(nonsense)?;
-        let memory = self
-            .staging
-            .take(prepared.staging_bytes(prepared.depth), Part::Either)
-            .ok_or(Broken::Protocol("more than its share of memory"))?;
+        let memory = self.staging.take(prepared.staging_bytes(prepared.depth), Part::Either).ok_or(
+            Broken::Protocol("an operation too large for a job's memory here: lower HERRINGBONE_SLICE_BYTES"),
+        )?;
         let queued = Queued {
             id: Identity { group, generation, hash, fingerprint: told },
             call,
