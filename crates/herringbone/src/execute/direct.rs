@@ -12,7 +12,7 @@
 //! Over links a result is put where it belongs as it arrives, if the steps are done that read the input there. There is a
 //! case in which they are whenever it comes: it is the last that is written there, and only one step takes what was there
 //! before, a fold, a copy or a send to one rank. For the result has all inputs in it, so mine has gone that way, and who
-//! made it of mine had all of it.
+//! made it of mine had all of it. And there is another: a rank that only receives, as the last in a broadcast.
 
 use crate::core::schedule::{Origin, Place, Program, Schedule, Step};
 
@@ -32,12 +32,17 @@ pub(super) fn sends(schedule: &Schedule, program: &Program, me: u32) -> Vec<u32>
     (0..steps.len() as u32).filter(is_direct).collect()
 }
 
-/// The steps of an all-reduce's program that receive a result whose place in the user's buffer is free by then.
+/// The steps of an all-reduce's or a broadcast's program that receive a result whose place in the user's buffer is free by
+/// then.
 pub(super) fn results(program: &Program) -> Vec<u32> {
     let steps = program.steps();
+    let only_receives = steps.iter().all(|step| matches!(step, Step::Recv { .. }));
     let is_free = |at: &u32| {
         let Step::Recv { into: place @ Place::User(_), .. } = steps[*at as usize] else { return false };
         let mut touching = (0..).zip(steps).filter(|(_, step)| touches(program, step, place));
+        if only_receives {
+            return touching.count() == 1;
+        }
         let takes = |step: &Step| match *step {
             Step::Send { to, .. } => program.lanes(to).len() == 1,
             Step::Fold { into, .. } | Step::Copy { into, .. } => into != place,
@@ -178,7 +183,9 @@ mod tests {
         let recv = "recv c0 u0 <- 1";
         assert_eq!(program(&format!("slots plain\n{send}\n{recv}")), [1]);
         assert_eq!(program(&format!("slots plain\n{send}\n{recv}\n{send}")), [1]);
-        assert_eq!(program(&format!("slots plain\n{recv}")), [] as [u32; 0]);
+        assert_eq!(program(recv), [0], "a rank that only receives");
+        assert_eq!(program(&format!("{recv}\n{recv}")), [] as [u32; 0]);
+        assert_eq!(program(&format!("{recv}\nsend u1 -> 1")), [] as [u32; 0]);
         assert_eq!(program(&format!("slots plain\n{send}\n{send}\n{recv}")), [] as [u32; 0]);
         assert_eq!(program(&format!("slots plain\n{send}\n{recv}\n{recv}")), [] as [u32; 0]);
         assert_eq!(program("slots plain\nfold c0 u0 = u0\nrecv c0 u0 <- 1"), [] as [u32; 0]);

@@ -325,8 +325,10 @@ pub(crate) fn prepare(
         per_segment,
     };
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
-    let result = over_links && call.collective == Collective::AllReduce;
-    let results = if result { direct::results(program) } else { Vec::new() };
+    let results = match call.collective {
+        Collective::AllReduce | Collective::Broadcast { .. } if over_links => direct::results(program),
+        _ => Vec::new(),
+    };
     Compiler::new(prepared, program, cut.chunks(), direct, results).compile(program, me)
 }
 
@@ -381,6 +383,26 @@ mod tests {
         assert!(all_reduce("reduction_server", 1 << 20, false).iter().all(Option::is_none));
         let broadcast = turns("tree", Collective::Broadcast { root: 0 }, 1 << 20, false);
         assert!(broadcast.len() > 1 && broadcast.iter().all(Option::is_none), "{broadcast:?}");
+    }
+
+    #[test]
+    fn the_last_of_a_broadcast_receive_it_in_place() {
+        let group = Group::of_size(3);
+        let call = Call {
+            collective: Collective::Broadcast { root: 0 },
+            dtype: DType::U8,
+            op: ReduceOp::Sum,
+            count: 9 << 20,
+        };
+        let schedule = Algorithm::Tree.schedule(call.collective, &group, &Layout { reducers: 0, hosts: &[] });
+        let verified = verify(schedule.unwrap(), call.collective, &group).unwrap();
+        let sizing = Sizing { hosts: 3, shared: false, segment_bytes: 0, most_staged: 3 << 20 };
+        let staged = |me| {
+            let program = verified.schedule().program(me);
+            let prepared = prepare(&verified, &program, me, call, (sizing, &[0, 1, 2]), |_| false);
+            prepared.staging_bytes(prepared.depth)
+        };
+        assert_eq!([0, 1, 2].map(staged), [0; 3]);
     }
 
     #[test]

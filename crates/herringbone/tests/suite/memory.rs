@@ -92,3 +92,35 @@ fn operations_on_one_buffer_run_in_order() {
         }
     }
 }
+
+/// Two ranks first wait for more than there is memory for, and only then send as much: each needs what comes later there.
+#[test]
+fn messages_both_ways_never_wait_for_each_other() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        World::new(2, transport).staging_bytes(8 * MEBI).run(|comm| {
+            let directions = ["0 to 1", "1 to 0"].map(|name| comm.subgroup(name, &[0, 1]).unwrap());
+            let message = |from: u32| {
+                let buffer = Region::own(vec![comm.rank() as u8; 4 * MEBI + 3]).region().clone();
+                let request = Request {
+                    collective: Collective::Broadcast { root: from },
+                    dtype: DType::U8,
+                    op: ReduceOp::Sum,
+                    count: buffer.len(),
+                    priority: 0,
+                    input: buffer.clone(),
+                    output: buffer.clone(),
+                    timeout: Some(Duration::from_secs(20)),
+                };
+                (directions[from as usize].submit(request).unwrap(), buffer, from)
+            };
+            let other = 1 - comm.rank();
+            let all: Vec<_> =
+                [other, comm.rank()].into_iter().flat_map(|from| (0..12).map(move |_| from)).collect();
+            let all: Vec<_> = all.into_iter().map(message).collect();
+            for (pending, buffer, from) in all {
+                pending.wait().unwrap();
+                assert!(buffer.access().unwrap().span().to_vec().iter().all(|byte| *byte == from as u8));
+            }
+        });
+    }
+}
