@@ -320,7 +320,8 @@ class Collectives:
         if part.shape != own.shape or part.dtype != own.dtype:
             raise ValueError(
                 f"{name}: number {place} of the {role} has shape {tuple(part.shape)} of {part.dtype}; expected "
-                f"{tuple(own.shape)} of {own.dtype}, as of this rank's own tensor"
+                f"{tuple(own.shape)} of {own.dtype}, as of this rank's own tensor; pad to one shape, or broadcast "
+                "each rank's by itself"
             )
 
 

@@ -107,8 +107,12 @@ fn follow_hosts(request: &Request<'_>) -> Option<Way> {
     } else {
         let m = most_on_a_host(request);
         let others = n - n / n.div_ceil(m);
-        let why =
-            format!("fewest bytes between hosts, each of which adds up what its {m} workers have first");
+        let workers = if n.is_multiple_of(m) {
+            format!("its {m} workers")
+        } else {
+            format!("its workers, {m} at most,")
+        };
+        let why = format!("fewest bytes between hosts, each of which adds up what {workers} have first");
         Way { factors, scattered: widening * others, gathered: others, why }
     })
 }
