@@ -283,7 +283,7 @@ impl Node {
             });
             match issued {
                 Ok(completion) => return Ok(completion),
-                Err(Refused::Failed(error)) => return Err(error),
+                Err(Refused::Failed(error) | Refused::Counted(error)) => return Err(error),
                 Err(Refused::Frozen) => std::thread::sleep(UNFREEZE),
             }
         }

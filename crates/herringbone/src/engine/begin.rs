@@ -28,6 +28,8 @@ pub(crate) enum Refused {
     /// A fence is under way.
     Frozen,
     Failed(Error),
+    /// It took its number, and has failed: on other ranks the operation of that number did.
+    Counted(Error),
 }
 
 impl From<Error> for Refused {
@@ -103,14 +105,27 @@ struct Stuck {
 }
 
 impl Engine {
-    /// Issues an operation and lets it run as far as it can.
+    /// Issues an operation and lets it run as far as it can. One that failed on other ranks before it was called here fails as
+    /// it did there, when it is waited for: whoever issues several at once goes on with the next on all ranks.
     ///
     /// # Errors
     /// [`Refused::Frozen`] while a fence is under way: to be tried again after its decision.
     pub(crate) fn issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
-        let result = self.try_issue(issue);
-        self.stats.failed += u64::from(matches!(result, Err(Refused::Failed(_))));
-        result
+        match self.try_issue(issue) {
+            Err(Refused::Counted(error)) => Ok(self.counted_as_failed(error)),
+            result => {
+                self.stats.failed += u64::from(matches!(result, Err(Refused::Failed(_))));
+                result
+            }
+        }
+    }
+
+    /// The end of an operation that has failed already.
+    pub(super) fn counted_as_failed(&mut self, error: Error) -> Arc<Completion> {
+        self.stats.failed += 1;
+        let completion = Arc::new(Completion::default());
+        completion.finish(Err(error));
+        completion
     }
 
     fn try_issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
@@ -141,12 +156,15 @@ impl Engine {
         }
         let issued = group.member.issue(fingerprint).map_err(|reason| match reason {
             NotIssued::Frozen => Refused::Frozen,
-            NotIssued::Failed(failed) => failure::error(&failed.cause).about(me, fingerprint).into(),
+            NotIssued::Failed(failed) => {
+                let error = failure::error(&failed.cause).about(me, fingerprint);
+                if failed.sequence.is_some() { Refused::Counted(error) } else { Refused::Failed(error) }
+            }
         })?;
         if let Some(error) = group.without_reducers.as_ref().filter(|_| with_reducers) {
             // All ranks know, and fail the same call: there is nothing to decide.
             group.member.complete(issued.fingerprint.sequence);
-            return Err(error.about(me, issued.fingerprint).into());
+            return Err(Refused::Counted(error.about(me, issued.fingerprint)));
         }
         let (hash, generation) = (issued.hash, issued.generation);
         let id = Identity { group: issue.group, generation, hash, fingerprint };

@@ -1,7 +1,7 @@
 //! Groups that programs are done with: what others may still read of theirs stays until they have, then nothing is left of them.
 
 use super::{Engine, Event, inbox::send_control};
-use crate::{Error, ErrorKind, core::session::control::Message, execute::operation::OpKey};
+use crate::{Error, ErrorKind, core::session::control::Message};
 
 impl Engine {
     /// Whether there is a group of this number, or was one.
@@ -9,26 +9,19 @@ impl Engine {
         self.groups.contains_key(&number) || self.forgotten.contains(&number)
     }
 
-    /// The last handle of a group is gone, so nothing more is called in it here. What was not waited for to its end fails.
+    /// The last handle of a group is gone, so nothing more is called in it here. What is under way goes on.
     pub(crate) fn drop_group(&mut self, number: u32) {
-        let closed = Error::new(ErrorKind::Closed);
-        self.fail_queued(number, &closed);
-        let Some(group) = self.groups.get_mut(&number) else { return };
-        group.is_dropped = true;
-        let running: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).collect();
-        for key in running {
-            if self.ops.get(key).is_some_and(|operation| operation.completion.is_some()) {
-                self.fail(key, &closed, true);
-            }
+        if let Some(group) = self.groups.get_mut(&number) {
+            group.is_dropped = true;
+            self.forget_if_over(number);
         }
-        self.forget_if_over(number);
     }
 
     /// Forgets a group that was dropped and of which nothing is under way. Only its number stays, so that what others send late
     /// is not taken for early.
     pub(super) fn forget_if_over(&mut self, number: u32) {
-        let Some(group) = self.groups.get(&number) else { return };
-        if !group.is_dropped || !group.running.is_empty() {
+        let Some(group) = self.groups.get(&number).filter(|group| group.is_dropped) else { return };
+        if !group.running.is_empty() || self.queue.iter().any(|queued| queued.id.group == number) {
             return;
         }
         group.count(&mut self.stats);
@@ -45,6 +38,13 @@ impl Engine {
         self.redeliver(early);
         self.events.push(Event::ToHub(Message::Forget { group: number }));
         self.finished = true;
+    }
+
+    /// Looks for groups whose last operation never began.
+    pub(super) fn tick_dropped(&mut self) {
+        for number in self.groups.keys().copied().collect::<Vec<_>>() {
+            self.forget_if_over(number);
+        }
     }
 
     /// A worker tells a reducer that it takes no part in a group any more.

@@ -245,6 +245,14 @@ impl Engine {
         self.finished = true;
     }
 
+    /// What a group that is made now learns of members that died before.
+    pub(super) fn doomed_by(&self, members: &[u32]) -> Option<Doom> {
+        let is_dead = |index: &u32| self.endpoints[*index as usize].dead;
+        let ranks: Vec<Rank> = members.iter().copied().filter(is_dead).collect();
+        let kind = ErrorKind::PeerLost { ranks: ranks.clone(), reason: "died before".to_owned() };
+        (!ranks.is_empty()).then(|| Doom { ranks, error: Error::new(kind), deadline: None })
+    }
+
     fn fail_what_needs(&mut self, number: u32, index: u32) {
         let Some(group) = self.groups.get(&number) else { return };
         let Some(doom) = &group.doom else { return };
@@ -362,6 +370,7 @@ impl Engine {
         }
         self.tick_queue();
         self.tick_departures(now);
+        self.tick_dropped();
         self.tick_doom(now);
         self.listen_for_silence(now);
         self.groups

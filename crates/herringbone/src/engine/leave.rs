@@ -3,8 +3,9 @@
 //! What a rank sent before it left is still used, also by operations that begin only later here: its frames are read
 //! to the end, and what it left in shared memory stays mapped. Only an operation that needs more of it fails.
 
-use super::{Engine, endpoint::Link, failure};
+use super::{Engine, endpoint::Link};
 use crate::{
+    Error, ErrorKind,
     core::session::Cause,
     execute::operation::{OpKey, Operation},
     transport::{Broken, shm},
@@ -102,12 +103,20 @@ impl Engine {
         group.member.fail(sequence);
         // Where a member died, that is why this one left.
         let lost = group.doom.as_ref().map(|doom| (doom.ranks.clone(), doom.error.clone()));
-        let (ranks, error) = lost.unwrap_or_else(|| {
-            let ranks = vec![index];
-            (ranks.clone(), failure::error(&Cause::PeerLost { ranks }))
-        });
+        let (ranks, error) = lost.unwrap_or_else(|| (vec![index], self.left_because(index)));
         self.fail(key, &error, true);
         self.call_for_fence(number, Cause::PeerLost { ranks });
+    }
+
+    /// Why a rank that left is missed where none of the group died: perhaps one of another group did.
+    fn left_because(&self, index: u32) -> Error {
+        let dead = self.endpoints.iter().filter(|endpoint| endpoint.dead);
+        let dead: Vec<&str> = dead.map(|endpoint| endpoint.name.as_str()).collect();
+        let reason = match dead.as_slice() {
+            [] => "ended, or left".to_owned(),
+            names => format!("left after {} had died", names.join(", ")),
+        };
+        Error::new(ErrorKind::PeerLost { ranks: vec![index], reason })
     }
 
     /// Says on all sockets that nothing more will come.

@@ -163,6 +163,7 @@ impl Engine {
         if let Some(member) = self.unmade.remove(&id) {
             group.follow(member);
         }
+        group.doom = self.doomed_by(&group.settings.roster[..group.settings.workers as usize]);
         self.groups.insert(id, group);
         let early = self.early.take_group(id);
         self.redeliver(early);

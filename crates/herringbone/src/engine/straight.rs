@@ -56,9 +56,14 @@ impl Engine {
             Ok(agreed) => agreed,
             Err(refused) => {
                 self.staging.give_back(memory);
-                let Refused::Failed(error) = refused else { return Ok(Begun::No(issue)) };
-                self.stats.failed += 1;
-                return Err(error);
+                return match refused {
+                    Refused::Frozen => Ok(Begun::No(issue)),
+                    Refused::Counted(error) => Ok(Begun::Ordinary(self.counted_as_failed(error))),
+                    Refused::Failed(error) => {
+                        self.stats.failed += 1;
+                        Err(error)
+                    }
+                };
             }
         };
         let id = agreed.0;

@@ -192,6 +192,34 @@ fn a_group_that_one_rank_makes_late_is_in_step() {
     });
 }
 
+/// A rank that is late issues as many operations as the others had when theirs failed, so all go on with the same one.
+#[test]
+fn who_issues_several_late_is_in_step_with_those_who_waited() {
+    let told = Barrier::new(2);
+    World::new(2, Transport::Shm).run(|comm| {
+        if comm.rank() == 1 {
+            told.wait();
+        } else {
+            comm.set_timeout(Duration::from_millis(200));
+        }
+        let begin = |at| comm.all_reduce_async(vec![at as i64; 2000], ReduceOp::Sum).unwrap();
+        let works: Vec<_> = (0..3).map(begin).collect();
+        for work in works {
+            let error = work.wait().unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Timeout { .. }), "{error}");
+        }
+        if comm.rank() == 0 {
+            told.wait();
+            comm.set_timeout(Duration::from_secs(20));
+        }
+        for at in 0..3 {
+            let mut values = vec![at; 100];
+            comm.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+            assert_eq!(values, vec![2 * at; 100]);
+        }
+    });
+}
+
 #[test]
 fn groups_that_cannot_be_are_refused() {
     everywhere(2, |comm| {

@@ -10,7 +10,7 @@ use crate::{
         wire::{HEADER_BYTES, Header, Kind},
     },
     engine::{
-        begin::Issue,
+        begin::{Issue, Refused},
         endpoint::{EAGER_SLOTS, Endpoint},
         group::{Group, Settings},
     },
@@ -37,18 +37,7 @@ fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
     let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
     let endpoints = (0..ranks).map(|rank| Endpoint::new(format!("rank {rank}"), false)).collect();
     let mut engine = Engine::new(0, endpoints, staging, poller, false);
-    let settings = Settings {
-        id: 0,
-        roster: (0..ranks).collect(),
-        workers: ranks,
-        me: 0,
-        hosts: (0..ranks).collect(),
-        memories: (0..ranks).collect(),
-        sizing: Sizing { hosts: ranks, shared: false, segment_bytes: 0, most_staged: 3 << 20 },
-        forced: forced.map(|name| name.parse().unwrap()),
-        timeout: Duration::from_secs(60),
-    };
-    engine.add_group(Group::new(settings, Member::new(0, 0, (0..ranks).collect())));
+    engine.add_group(group(0, ranks, forced));
     let ends = (1..ranks).map(|rank| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
@@ -59,6 +48,22 @@ fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
     });
     let ends = ends.collect();
     (engine, ends)
+}
+
+/// A group of all ranks.
+fn group(id: u32, ranks: u32, forced: Option<&str>) -> Group {
+    let settings = Settings {
+        id,
+        roster: (0..ranks).collect(),
+        workers: ranks,
+        me: 0,
+        hosts: (0..ranks).collect(),
+        memories: (0..ranks).collect(),
+        sizing: Sizing { hosts: ranks, shared: false, segment_bytes: 0, most_staged: 3 << 20 },
+        forced: forced.map(|name| name.parse().unwrap()),
+        timeout: Duration::from_secs(60),
+    };
+    Group::new(settings, Member::new(id, 0, (0..ranks).collect()))
 }
 
 /// Begins an operation.
@@ -91,6 +96,20 @@ fn a_socket_that_cannot_be_watched_is_a_broken_link() {
     let Link::Lost { reason, .. } = &engine.endpoints[1].link else { panic!("it is in use") };
     assert!(reason.contains("cannot be watched"), "{reason}");
     assert_eq!((engine.sockets, &engine.linked[..]), (1, &[2][..]));
+}
+
+/// Nobody waits in a group of ranks of which one had died when it was made.
+#[test]
+fn a_group_with_a_dead_member_is_lost_from_the_start() {
+    let (mut engine, _theirs) = rank_0(3, None);
+    engine.endpoints[2].dead = true;
+    engine.add_group(group(7, 3, None));
+    let call = Call { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
+    let (input, output) = (Region::zeroed(0), Region::zeroed(0));
+    let issue = Issue { group: 7, call, priority: 0, input, output, timeout: None };
+    let Err(Refused::Failed(error)) = engine.issue(&issue) else { panic!("it was issued") };
+    assert!(matches!(error.kind(), crate::ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
+    assert!(matches!(&engine.events[..], [Event::Dispute { group: 7, .. }]), "the others are told");
 }
 
 /// The frames that are in some bytes, with their payloads, of which the checksums are right.
