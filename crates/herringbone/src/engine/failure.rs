@@ -188,7 +188,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn fail_queued(&mut self, number: u32, error: &Error) {
+    fn fail_queued(&mut self, number: u32, error: &Error) {
         let queue = std::mem::take(&mut self.queue);
         for queued in queue {
             if queued.id.group == number {

@@ -22,7 +22,7 @@ use std::{ops::Range, time::Duration};
 pub(crate) enum Payload {
     /// No payload.
     None,
-    /// Bytes of its own (control messages).
+    /// Bytes of its own: a control message, or what is left of a message whose operation has failed.
     Owned(Vec<u8>),
     /// A stretch of this process's staging segment.
     Staged(Range<usize>),
