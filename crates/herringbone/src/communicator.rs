@@ -176,7 +176,7 @@ impl Communicator {
     /// [`ErrorKind::Config`] if the ranks make no group with this rank in it, or the name was used.
     pub fn subgroup(&self, name: &str, ranks: &[u32]) -> Result<Self> {
         self.check_usable()?;
-        let wrong = |problem: &str| Error::config("ranks of a group", problem).at(self.rank());
+        let wrong = |problem: &str| Error::config("ranks of a group", problem).at(self.fabric.job.rank);
         if let Some(pair) = ranks.windows(2).find(|pair| pair[0] >= pair[1]) {
             return Err(wrong(&format!("they have to ascend, and {} stands before {}", pair[0], pair[1])));
         }
@@ -378,7 +378,7 @@ impl Communicator {
 
     fn checked(&self, request: Request) -> Result<Issue> {
         self.check_usable()?;
-        self.check_request(&request).map_err(|error| error.at(self.rank()))?;
+        self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
         let Request { collective, dtype, op, count, priority, input, output, timeout } = request;
         let timeout = timeout.unwrap_or_else(|| self.timeout());
         let call = Call { collective, dtype, op, count };
@@ -387,7 +387,7 @@ impl Communicator {
 
     fn check_usable(&self) -> Result<()> {
         if self.fabric.is_forked() {
-            return Err(Error::new(ErrorKind::Forked).at(self.rank()));
+            return Err(Error::new(ErrorKind::Forked).at(self.fabric.job.rank));
         }
         Ok(())
     }
@@ -432,7 +432,7 @@ impl Communicator {
         heap.and_then(|heap| heap.allocate(count)).ok_or_else(|| {
             let bytes = count.saturating_mul(size_of::<T>());
             let problem = format!("{bytes} bytes of mapped memory are more than there is left");
-            Error::config("a mapped buffer", problem).at(self.rank())
+            Error::config("a mapped buffer", problem).at(self.fabric.job.rank)
         })
     }
 

@@ -26,7 +26,7 @@ pub enum ErrorKind {
     /// Ranks died or left while an operation needed them. The group is finished: restart the job, or form a new group.
     #[error("{} lost: {reason}; the group cannot go on without: restart the job", ranks_are(.ranks))]
     PeerLost {
-        /// The lost ranks of the group.
+        /// The lost ranks, by their numbers in the job.
         ranks: Vec<Rank>,
         /// What was seen.
         reason: String,
@@ -191,7 +191,7 @@ impl Error {
         &self.inner.kind
     }
 
-    /// The rank (of the group) that reports it, where there is one.
+    /// The rank that reports it, where there is one: as all ranks in errors but roots, by its number in the job.
     pub fn rank(&self) -> Option<Rank> {
         self.inner.rank
     }

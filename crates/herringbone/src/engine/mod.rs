@@ -228,9 +228,8 @@ impl Engine {
             Err(_) => self.stats.failed += 1,
         }
         self.report_if_due(id.group);
-        let Some(group) = self.groups.get(&id.group) else { return };
         if let Some(completion) = completion {
-            completion.finish(result.map_err(|error| error.about(group.settings.me, id.fingerprint)));
+            completion.finish(result.map_err(|error| error.about(self.me, id.fingerprint)));
             self.finished = true;
         }
     }

@@ -124,6 +124,8 @@ fn groups_may_overlap() {
                 group.all_reduce(&mut values, ReduceOp::Sum).unwrap();
                 assert_eq!(values, vec![ranks.iter().map(|rank| i64::from(*rank)).sum::<i64>(); count]);
             }
+            let wrong = group.all_gather(&[1_u8], &mut []).unwrap_err();
+            assert_eq!(wrong.rank(), Some(comm.rank()), "ranks have one name in errors");
             let mut first = [comm.rank()];
             group.broadcast(&mut first, group.size() - 1).unwrap();
             assert_eq!(Some(&first[0]), ranks.last());
