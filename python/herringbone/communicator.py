@@ -106,7 +106,7 @@ class Communicator:
             UnsupportedError: the engine does not fold this type.
             ValueError: an array is read-only or not C-contiguous, or they do not fit each other, or ``op`` is no name.
             TypeError: something else stands where an array or the name ``op`` belongs.
-            HerringboneError: the collective failed.
+            HerringboneError: the collective failed; with ``async_op`` mostly where its work is waited for.
         """
         dtype = fold_type("all_reduce", array, op)
         if out is None:

@@ -345,7 +345,8 @@ impl Communicator {
         self.execute(Request { collective, dtype, op, count, priority: 0, input, output, timeout: None })
     }
 
-    /// Issues an operation on regions and returns at once. The regions must not be touched until it is over.
+    /// Issues an operation on regions and returns at once. The regions must not be touched until it is over. One that failed on
+    /// other ranks before it was issued here fails where it is waited for.
     ///
     /// # Errors
     /// If the operation cannot be issued; see [`ErrorKind`].

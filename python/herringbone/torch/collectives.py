@@ -320,8 +320,7 @@ class Collectives:
         if part.shape != own.shape or part.dtype != own.dtype:
             raise ValueError(
                 f"{name}: number {place} of the {role} has shape {tuple(part.shape)} of {part.dtype}; expected "
-                f"{tuple(own.shape)} of {own.dtype}, as of this rank's own tensor; pad to one shape, or broadcast "
-                "each rank's by itself"
+                f"{tuple(own.shape)} of {own.dtype}, as of this rank's own tensor; make them alike, as by padding"
             )
 
 
