@@ -13,7 +13,7 @@ use crate::{
     },
     engine::endpoint::{EAGER_SLOTS, SHARED_SLOTS},
 };
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// Messages of at most this many bytes may go to a rank that has not issued the operation yet.
 pub(crate) const EAGER_BYTES: usize = 4 << 10;
@@ -31,10 +31,10 @@ const LEAST_LEAD: usize = 2;
 /// Between workers over links: all links are busy from the first message to the last, so messages can be large. In the
 /// default staging memory there is room for four such operations and more; with less, each has less in flight.
 const LINKS: Cutting =
-    Cutting { segment: Size::Part(16), message: 16 << 10..512 << 10, in_flight: 7 << 20, depth: 16 };
+    Cutting { segment: Size::Messages(30), message: 16 << 10..512 << 10, in_flight: 7 << 20, depth: 16 };
 /// The same where turns are cleared and each rank changes to another one often: longer turns, as each change costs as much.
 /// There is room for four such operations, too.
-const LONG_TURNS: Cutting = Cutting { in_flight: 14 << 20, ..LINKS };
+const LONG_TURNS: Cutting = Cutting { segment: Size::Part(16), in_flight: 14 << 20, ..LINKS };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
     Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 3 << 20, depth: 10 };
@@ -81,7 +81,14 @@ enum Size {
     Of(usize),
     /// The buffer divided by this.
     Part(usize),
+    /// The buffer in about so many messages, whatever the number of chunks: each costs its system calls and wake-ups on
+    /// both ends, and a host has as many to send. Within [`PARTS`].
+    Messages(usize),
 }
+
+/// How many segments there are where their number depends on that of the chunks: with fewer, what fills and empties the
+/// pipeline is much of the whole; more, of messages that are large in any case, gain nothing.
+const PARTS: RangeInclusive<usize> = 3..=16;
 
 /// Through what an operation's messages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +138,7 @@ impl Room {
 /// must not take each other's messages for their own.
 pub(crate) fn constants() -> String {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
-    let turns = format!("{MOST_CHANGES} {FEW_CHANGES} {LEAST_CLEARED} {LEAST_PER_CHANGE}");
+    let turns = format!("{PARTS:?} {MOST_CHANGES} {FEW_CHANGES} {LEAST_CLEARED} {LEAST_PER_CHANGE}");
     format!(
         "{MEMORY:?} {LINKS:?} {LONG_TURNS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} {turns}"
     )
@@ -156,9 +163,11 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
     let chunks = cut.chunks() as usize;
     let longest = (0..cut.chunks()).map(|chunk| cut.range(chunk, call.count, call.dtype.bytes()).len()).max();
     let longest = longest.unwrap_or(0);
+    let parts = |of: usize| (longest * width).div_ceil(of).next_multiple_of(GRAIN);
     let part = match cutting.segment {
         Size::Of(bytes) => bytes / chunks,
-        Size::Part(of) => (longest * width).div_ceil(of).next_multiple_of(GRAIN),
+        Size::Part(of) => parts(of),
+        Size::Messages(of) => parts((of / chunks).clamp(*PARTS.start(), *PARTS.end())),
     };
     // As large as the least depth lets them be within what may be in flight.
     let largest = (cutting.in_flight / LEAST_DEPTH as usize / chunks).min(cutting.message.end);
@@ -256,6 +265,16 @@ mod tests {
                 assert!(in_flight <= cutting.in_flight || tiny, "{medium:?} {chunks}: {cut:?}");
             }
         }
+    }
+
+    #[test]
+    fn over_links_a_buffer_goes_in_about_as_many_messages_whatever_the_number_of_ranks() {
+        for chunks in 2..=8 {
+            let cut = cut(chunks, 3 << 18, 0, Medium::Links);
+            assert!((24..=32).contains(&(cut.segments * chunks)), "{chunks}: {cut:?}");
+        }
+        assert_eq!(cut(64, 3 << 18, 0, Medium::Links).segments, 3, "never fewer");
+        assert_eq!(cut(1, 3 << 18, 0, Medium::Links).segments, 16, "never more, of what is not too large");
     }
 
     #[test]
