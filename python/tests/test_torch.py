@@ -105,3 +105,13 @@ def test_processes_that_torch_spawns(group: Group, tmp_path: Path) -> None:
     group.start(str(Path(__file__).parent / "workers" / "spawned.py"), str(tmp_path / "meeting"))
     [(status, output)] = group.finish()
     assert status == 0 and output.count("passed") == 3, output
+
+
+def test_torchrun_starts_again_what_a_death_has_ended(group: Group, tmp_path: Path) -> None:
+    script = str(Path(__file__).parent / "workers" / "restarted.py")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "--max-restarts=1"]
+    group.start(*launcher, script, str(tmp_path / "checkpoint"))
+    [(status, output)] = group.finish()
+    done = re.findall(r"rank (\d) is done, attempt 1, from step (\d)", output)
+    assert status == 0 and sorted(rank for rank, _ in done) == ["0", "1", "2"], output
+    assert {step for _, step in done} in ({"3"}, {"4"}), "where the rank died, or the sum was out by then"
