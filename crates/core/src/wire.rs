@@ -316,6 +316,16 @@ impl Fingerprint {
         fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 
+    /// The same for an error that a person reads, which names all ranks by their numbers in the job: `members` has those of
+    /// the group's.
+    #[must_use]
+    pub fn in_job(self, members: &[u32]) -> Self {
+        let root = members.get(self.root as usize).copied().unwrap_or(self.root);
+        let has_root =
+            Collective::from_code(self.collective, self.root).is_some_and(|known| known.root().is_some());
+        Self { root: if has_root { root } else { self.root }, ..self }
+    }
+
     /// What was called, without the operation's number: `all_reduce of 1000 f32, sum`.
     pub fn call(&self) -> impl fmt::Display {
         Call(self)

@@ -191,7 +191,7 @@ impl Error {
         &self.inner.kind
     }
 
-    /// The rank that reports it, where there is one: as all ranks in errors but roots, by its number in the job.
+    /// The rank that reports it, where there is one: as all ranks in errors, by its number in the job.
     pub fn rank(&self) -> Option<Rank> {
         self.inner.rank
     }

@@ -361,8 +361,7 @@ impl Surroundings for OfJob {
                 }
                 Event::Dispute { group, generation, cause } => job.node.with(|engine| {
                     let Some(state) = engine.groups.get(&group) else { return };
-                    let workers = state.settings.workers as usize;
-                    let members = state.settings.roster[..workers].to_vec();
+                    let members = state.settings.members().to_vec();
                     let lowest =
                         members.iter().copied().find(|member| engine.endpoints[*member as usize].is_up());
                     let dispute = Message::Dispute(Dispute { group, generation, members, cause });

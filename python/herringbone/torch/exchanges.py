@@ -194,8 +194,8 @@ class Exchanges(Collectives):
 
 
 def in_pair(low: int, high: int) -> str:
-    """Of which group an error speaks: the engine counts the roots of each from 0."""
-    return f"in the group of ranks {low} and {high}, as roots 0 and 1"
+    """Of which group an error speaks."""
+    return f"in the group of ranks {low} and {high}"
 
 
 def staged(tensor: torch.Tensor) -> torch.Tensor:

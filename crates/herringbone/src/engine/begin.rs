@@ -146,10 +146,10 @@ impl Engine {
         let (mut fingerprint, with_reducers) = (planned.fingerprint, planned.with_reducers);
         (fingerprint.sequence, fingerprint.priority) = (group.member.next(), issue.priority);
         if let Some(error) = &group.lost {
-            return Err(error.about(me, fingerprint).into());
+            return Err(error.about(me, group.settings.named(fingerprint)).into());
         }
         if let Some(doom) = &group.doom {
-            let error = doom.error.about(me, fingerprint);
+            let error = doom.error.about(me, group.settings.named(fingerprint));
             let cause = Cause::PeerLost { ranks: doom.ranks.clone() };
             self.call_for_fence(issue.group, cause);
             return Err(error.into());
@@ -157,14 +157,15 @@ impl Engine {
         let issued = group.member.issue(fingerprint).map_err(|reason| match reason {
             NotIssued::Frozen => Refused::Frozen,
             NotIssued::Failed(failed) => {
-                let error = failure::error(&failed.cause).about(me, fingerprint);
+                let error = failure::error(&failed.cause, group.settings.members());
+                let error = error.about(me, group.settings.named(fingerprint));
                 if failed.sequence.is_some() { Refused::Counted(error) } else { Refused::Failed(error) }
             }
         })?;
         if let Some(error) = group.without_reducers.as_ref().filter(|_| with_reducers) {
             // All ranks know, and fail the same call: there is nothing to decide.
             group.member.complete(issued.fingerprint.sequence);
-            return Err(Refused::Counted(error.about(me, issued.fingerprint)));
+            return Err(Refused::Counted(error.about(me, group.settings.named(issued.fingerprint))));
         }
         let (hash, generation) = (issued.hash, issued.generation);
         let id = Identity { group: issue.group, generation, hash, fingerprint };

@@ -51,7 +51,7 @@ impl Engine {
     pub(super) fn dropped_by(&mut self, worker: u32, number: u32) {
         let Some(group) = self.groups.get_mut(&number) else { return };
         group.dropped_by.insert(worker);
-        let workers = &group.settings.roster[..group.settings.workers as usize];
+        let workers = group.settings.members();
         if workers.iter().all(|worker| group.dropped_by.contains(worker)) {
             self.close_group(number, &Error::new(ErrorKind::Closed));
             self.groups.remove(&number);

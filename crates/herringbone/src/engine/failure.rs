@@ -35,14 +35,14 @@ pub(crate) struct Doom {
     deadline: Option<Instant>,
 }
 
-/// A cause as a user's error.
-pub(crate) fn error(cause: &Cause) -> Error {
+/// A cause as a user's error, in a group of these workers.
+pub(crate) fn error(cause: &Cause, members: &[u32]) -> Error {
     Error::new(match cause {
         Cause::Mismatch(Mismatch { sequence, variants }) => ErrorKind::Mismatch {
             sequence: *sequence,
             calls: variants
                 .iter()
-                .map(|variant| (variant.ranks.clone(), variant.fingerprint.to_string()))
+                .map(|variant| (variant.ranks.clone(), variant.fingerprint.in_job(members).to_string()))
                 .collect(),
         },
         Cause::ReducerLost { address, rank, reason, .. } => {
@@ -162,7 +162,8 @@ impl Engine {
     }
 
     fn settle(&mut self, number: u32, settled: &Settled) {
-        let error = error(&settled.cause);
+        let members = self.groups.get(&number).map_or(&[][..], |group| group.settings.members());
+        let error = error(&settled.cause, members);
         let is_final = settled.cause.is_final();
         self.fail_group(number, &error, is_final);
         if let Some(group) = self.groups.get_mut(&number) {
@@ -218,7 +219,7 @@ impl Engine {
         let cause = Cause::Panicked { rank: self.me };
         for number in self.groups.keys().copied().collect::<Vec<_>>() {
             self.call_for_fence(number, cause.clone());
-            self.close_group(number, &error(&cause));
+            self.close_group(number, &error(&cause, &[]));
         }
         self.finished = true;
     }
@@ -438,7 +439,7 @@ impl Engine {
         if let Some(group) = self.groups.get_mut(&id.group) {
             group.member.fail(id.fingerprint.sequence);
         }
-        fail(self, &error(&cause));
+        fail(self, &error(&cause, &[]));
     }
 
     /// With the hub dead, nobody will say that an operation failed elsewhere: what stands still fails here too.

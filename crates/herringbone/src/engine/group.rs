@@ -53,6 +53,18 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
 }
 
+impl Settings {
+    /// The workers, by their numbers in the job.
+    pub(crate) fn members(&self) -> &[u32] {
+        &self.roster[..self.workers as usize]
+    }
+
+    /// What was called, as errors show it.
+    pub(super) fn named(&self, called: Fingerprint) -> Fingerprint {
+        called.in_job(self.members())
+    }
+}
+
 /// What workers have told a reducer.
 #[derive(Debug, Default)]
 struct Told {
@@ -136,7 +148,7 @@ impl Group {
 
     /// Goes on where the hub has left a member of which nothing but its number was known.
     pub(crate) fn follow(&mut self, member: Member) {
-        let workers = &self.settings.roster[..self.settings.workers as usize];
+        let workers = self.settings.members();
         self.member = member.among(workers.to_vec());
     }
 

@@ -163,7 +163,7 @@ impl Engine {
         if let Some(member) = self.unmade.remove(&id) {
             group.follow(member);
         }
-        group.doom = self.doomed_by(&group.settings.roster[..group.settings.workers as usize]);
+        group.doom = self.doomed_by(group.settings.members());
         self.groups.insert(id, group);
         let early = self.early.take_group(id);
         self.redeliver(early);
@@ -219,6 +219,7 @@ impl Engine {
         issued: Moment,
     ) {
         let Some(group) = self.groups.get_mut(&id.group) else { return };
+        let result = result.map_err(|error| error.about(self.me, group.settings.named(id.fingerprint)));
         match &result {
             Ok(()) => {
                 group.completed(call);
@@ -229,7 +230,7 @@ impl Engine {
         }
         self.report_if_due(id.group);
         if let Some(completion) = completion {
-            completion.finish(result.map_err(|error| error.about(self.me, id.fingerprint)));
+            completion.finish(result);
             self.finished = true;
         }
     }

@@ -143,6 +143,26 @@ fn through_a_reducer() {
     over(Over::Reducer);
 }
 
+/// Errors number all ranks as the job does, roots as well: here both ranks name the root by its number in the group.
+#[test]
+fn roots_in_a_subgroup() {
+    for over in Over::ALL {
+        world(3, over, |comm| {
+            if comm.rank() > 0 {
+                let pair = comm.subgroup("pair", &[1, 2]).unwrap();
+                let result = pair.broadcast(&mut [1u8; 3], pair.rank());
+                let text = settle(&pair, result, is_mismatch).to_string();
+                for rank in [1, 2] {
+                    let called = format!("rank {rank} called broadcast of 3 u8 from rank {rank} (");
+                    assert!(text.contains(&called), "{text}");
+                }
+                check_sums(&pair);
+            }
+            check_sums(comm);
+        });
+    }
+}
+
 /// A disagreement in one group leaves another alone.
 #[test]
 fn in_a_subgroup() {
