@@ -320,10 +320,9 @@ impl Fingerprint {
     /// the group's.
     #[must_use]
     pub fn in_job(self, members: &[u32]) -> Self {
-        let root = members.get(self.root as usize).copied().unwrap_or(self.root);
-        let has_root =
-            Collective::from_code(self.collective, self.root).is_some_and(|known| known.root().is_some());
-        Self { root: if has_root { root } else { self.root }, ..self }
+        let root = Collective::from_code(self.collective, self.root).and_then(Collective::root);
+        let named = root.and_then(|root| members.get(root as usize).copied());
+        Self { root: named.unwrap_or(self.root), ..self }
     }
 
     /// What was called, without the operation's number: `all_reduce of 1000 f32, sum`.
