@@ -5,7 +5,7 @@
 use herringbone_core::element::{DType, ReduceOp};
 use herringbone_core::group::merges;
 use herringbone_core::schedule::Form;
-use herringbone_sys::kernel::{Level, Source, fold_with};
+use herringbone_sys::kernel::{Level, Source, Target, fold_with};
 use herringbone_sys::span::Span;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ fn gigabytes_per_second(level: Level, dtype: DType, op: ReduceOp, sources: usize
         let repeats = (1 << 20) / bytes + 1;
         let start = Instant::now();
         for _ in 0..repeats {
-            fold_with(level, dtype, op, spans[0], Form::Plain, &sources, Some(keys.len() as u32));
+            fold_with(level, dtype, op, Target::of(spans[0], Form::Plain), &sources, Some(keys.len() as u32));
         }
         best = best.min(start.elapsed() / repeats as u32);
     }

@@ -5,6 +5,9 @@
 
 use std::ptr;
 
+/// How far ahead of what is copied or folded its lines are asked for: about as many as a core can have on their way to it.
+pub(crate) const AHEAD: usize = 1 << 10;
+
 /// Below this, the C library uses vectors itself.
 const LEAST: usize = 2 << 10;
 /// Above this, what is copied fits no cache, and the C library may write around them.
@@ -63,13 +66,27 @@ pub(crate) unsafe fn stream(from: *const u8, into: *mut u8, len: usize) {
 #[inline]
 pub(crate) fn fetch(from: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    for at in (0..len).step_by(avx2::LINE) {
+    for at in (0..len).step_by(LINE) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a hint, which faults nowhere; every x86-64 CPU has it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _nothing_to_do = (from, len);
+}
+
+/// Asks for the lines of `len` bytes, to be written. CPUs that cannot do nothing.
+#[inline(always)]
+pub(crate) fn claim(into: *mut u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in (0..len).step_by(LINE).map(|at| into.wrapping_add(at)) {
+        // SAFETY: a hint, which reads and writes nothing, faults nowhere and changes no flags.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        }
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _nothing_to_do = (into, len);
 }
 
 /// Copies bytes of two stretches that can be read and written, and do not overlap.
@@ -85,16 +102,17 @@ fn with_vectors() -> Option<Copy> {
 }
 
 #[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
+#[cfg(target_arch = "x86_64")]
 mod avx2 {
+    use super::{AHEAD, LINE, claim, fetch};
     use std::arch::x86_64::*;
     use std::ptr;
 
     const REGISTER: usize = size_of::<__m256i>();
     /// Bytes that are loaded before they are stored: two cache lines.
-    pub(super) const LINES: usize = 4 * REGISTER;
-    pub(super) const LINE: usize = LINES / 2;
-    /// How far ahead of the stores lines are asked for: about as many as a core can have on their way to it.
-    const AHEAD: usize = 8 * LINES;
+    pub(super) const LINES: usize = 2 * LINE;
 
     /// Copies `len` bytes, with stores that do not cross cache lines.
     ///
@@ -112,29 +130,18 @@ mod avx2 {
     /// As for [`copy`].
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn push(from: *const u8, into: *mut u8, len: usize) {
-        (0..len.min(AHEAD)).step_by(LINES).for_each(|at| ask_for::<0>(into.wrapping_add(at)));
+        claim(into, len.min(AHEAD));
         let last = len.saturating_sub(AHEAD);
         // SAFETY: as the caller says, for both parts; `by_lines` gives aligned targets.
         unsafe {
-            by_lines(from, into, last, ask_for::<AHEAD>, |into, value| _mm256_store_si256(into, value));
-            copy(from.add(last), into.add(last), len - last);
-        }
-    }
-
-    /// Has two cache lines, so far behind `lines`, brought to this core to be written; CPUs that cannot do nothing. Any address
-    /// will do.
-    #[inline]
-    fn ask_for<const BEHIND: usize>(lines: *mut u8) {
-        // SAFETY: a hint, which reads and writes nothing, faults nowhere and changes no flags.
-        unsafe {
-            std::arch::asm!(
-                "prefetchw [{lines} + {first}]",
-                "prefetchw [{lines} + {second}]",
-                lines = in(reg) lines,
-                first = const BEHIND,
-                second = const BEHIND + LINE,
-                options(nostack, preserves_flags, readonly)
+            by_lines(
+                from,
+                into,
+                last,
+                |into| claim(into.wrapping_add(AHEAD), LINES),
+                |into, value| _mm256_store_si256(into, value),
             );
+            copy(from.add(last), into.add(last), len - last);
         }
     }
 
@@ -169,6 +176,9 @@ mod avx2 {
             ptr::copy_nonoverlapping(from, into, head);
             for at in (head..rest).step_by(LINES) {
                 ask(into.add(at));
+                if at + AHEAD < len {
+                    fetch(from.wrapping_add(at + AHEAD), LINES);
+                }
                 // Registers by name: of an array the compiler makes a detour through the stack.
                 let (from, into) = (from.add(at).cast::<__m256i>(), into.add(at).cast::<__m256i>());
                 let (a, b) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));

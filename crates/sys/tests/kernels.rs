@@ -2,7 +2,7 @@
 
 use herringbone_core::element::{DType, Element, Number, ReduceOp, Reduction, Visitor, dispatch};
 use herringbone_core::{group::merges, schedule::Form};
-use herringbone_sys::kernel::{Level, Source, fold, fold_with};
+use herringbone_sys::kernel::{Level, Source, Target, fold_with};
 use herringbone_sys::span::Span;
 use proptest::{prelude::*, test_runner::RngSeed};
 
@@ -14,10 +14,10 @@ struct Trial {
     count: usize,
     sources: Vec<(Form, u8)>,
     finish: Option<u32>,
-    /// How far from an aligned address each source lies, and, in front of them, the target.
+    /// How far from an aligned address each source lies, and after them each place of the target.
     offsets: Vec<usize>,
-    /// The source to fold into, if that has the right form.
-    in_place: Option<usize>,
+    /// The places of the target: sources, if they have the right form and are not places already, or others.
+    places: Vec<Option<usize>>,
     seed: u64,
 }
 
@@ -32,7 +32,7 @@ impl Trial {
             sources: merges(&keys).into_iter().map(|merges| (Form::Plain, merges)).collect(),
             finish: Some(sources),
             offsets: vec![0],
-            in_place: None,
+            places: vec![None],
             seed: u64::from(sources) << 32 | count as u64,
         }
     }
@@ -91,32 +91,46 @@ impl Trial {
         const GUARD: usize = 64;
         let offset = |index: usize| self.offsets[index % self.offsets.len()];
         let into_len = self.count * self.width(self.result_form());
-        let in_place = self.in_place.filter(|&index| self.sources[index].0 == self.result_form());
-        let mut memory: Vec<Vec<u8>> = (values.iter().enumerate())
-            .map(|(index, values)| [&vec![0x5a; offset(index + 1)], &values[..], &[0x5a; GUARD]].concat())
+        let places = self.where_to(values.len());
+        let others = vec![vec![0xa5; into_len]; self.places.len()];
+        let mut memory: Vec<Vec<u8>> = (values.iter().chain(&others).enumerate())
+            .map(|(index, bytes)| [&vec![0x5a; offset(index)], &bytes[..], &[0x5a; GUARD]].concat())
             .collect();
-        memory.push(vec![0xa5; offset(0) + into_len + GUARD]);
         let before = memory.clone();
 
-        let spans: Vec<Span<'_>> = memory.iter_mut().map(|bytes| Span::of(bytes)).collect();
-        let sources: Vec<Source<'_>> = (self.sources.iter().enumerate())
-            .map(|(index, &(form, merges))| {
-                let start = offset(index + 1);
-                Source { span: spans[index].slice(start..start + values[index].len()), form, merges }
+        let spans: Vec<Span<'_>> = (memory.iter_mut().enumerate())
+            .map(|(index, bytes)| {
+                let end = bytes.len() - GUARD;
+                Span::of(bytes).slice(offset(index)..end)
             })
             .collect();
-        let own = spans[values.len()].slice(offset(0)..offset(0) + into_len);
-        let into = in_place.map_or(own, |index| sources[index].span);
-        fold_with(level, self.dtype, self.op, into, self.result_form(), &sources, self.finish);
+        let sources: Vec<Source<'_>> = (self.sources.iter().zip(&spans))
+            .map(|(&(form, merges), &span)| Source { span, form, merges })
+            .collect();
+        let targets: Vec<Span<'_>> = places.iter().map(|index| spans[*index]).collect();
+        let into = Target { span: targets[0], form: self.result_form(), copies: &targets[1..] };
+        fold_with(level, self.dtype, self.op, into, &sources, self.finish);
 
-        let result = into.to_vec();
-        let (target, start) = in_place.map_or((values.len(), offset(0)), |index| (index, offset(index + 1)));
+        let result = targets[0].to_vec();
+        assert!(targets.iter().all(|place| place.to_vec() == result), "{level}: places differ: {self:?}");
         for (index, (after, before)) in memory.iter().zip(&before).enumerate() {
-            let written = if index == target { start..start + into_len } else { 0..0 };
+            let start = offset(index);
+            let written = if places.contains(&index) { start..start + into_len } else { 0..0 };
             assert_eq!(after[..written.start], before[..written.start], "{level}: wrote elsewhere: {self:?}");
             assert_eq!(after[written.end..], before[written.end..], "{level}: wrote elsewhere: {self:?}");
         }
         result
+    }
+
+    /// The places of the target: positions among so many sources, and behind them.
+    fn where_to(&self, sources: usize) -> Vec<usize> {
+        let mut places = Vec::new();
+        for (number, source) in self.places.iter().enumerate() {
+            let is_free =
+                |source: &usize| self.sources[*source].0 == self.result_form() && !places.contains(source);
+            places.push(source.filter(is_free).unwrap_or(sources + number));
+        }
+        places
     }
 }
 
@@ -284,13 +298,14 @@ fn any_trial() -> impl Strategy<Value = Trial> {
     let long = if cfg!(miri) { 40 } else { 10_000 };
     let count = prop_oneof![4 => 0usize..200.min(long), 1 => long / 50..long];
     let offsets = prop::collection::vec(0usize..64, 1..6);
-    let in_place = prop::option::of(any::<prop::sample::Index>());
+    let places = prop::collection::vec(prop::option::of(any::<prop::sample::Index>()), 1..5);
     let finish = prop::option::of(prop_oneof![1u32..100, any::<u32>().prop_map(|n| n.max(1))]);
     let kind = (prop::sample::select(&DType::ALL[..]), prop::sample::select(&ReduceOp::ALL[..]));
-    (kind, count, any_sources(), finish, offsets, in_place, any::<u64>()).prop_map(
-        |((dtype, op), count, sources, finish, offsets, in_place, seed)| {
-            let in_place = in_place.map(|index| index.index(sources.len()));
-            Trial { dtype, op, count, sources, finish, offsets, in_place, seed }
+    (kind, count, any_sources(), finish, offsets, places, any::<u64>()).prop_map(
+        |((dtype, op), count, sources, finish, offsets, places, seed)| {
+            let source = |index: prop::sample::Index| index.index(sources.len());
+            let places = places.into_iter().map(|place| place.map(source)).collect();
+            Trial { dtype, op, count, sources, finish, offsets, places, seed }
         },
     )
 }
@@ -417,84 +432,4 @@ mod mode {
             }
         }
     }
-}
-
-/// Two sources of eight f32 each, in one piece of memory, and a target.
-fn refused(expect: impl FnOnce(Span<'_>, Span<'_>, Span<'_>)) {
-    let mut memory = [0; 96];
-    let all = Span::of(&mut memory);
-    expect(all.slice(0..32), all.slice(32..64), all.slice(64..96));
-}
-
-fn plain(span: Span<'_>, merges: u8) -> Source<'_> {
-    Source { span, form: Form::Plain, merges }
-}
-
-fn sum(into: Span<'_>, sources: &[Source<'_>]) {
-    fold(DType::F32, ReduceOp::Sum, into, Form::Plain, sources, Some(2));
-}
-
-#[test]
-#[should_panic(expected = "leaves 2 partial results")]
-fn refuses_to_leave_a_partial_result() {
-    refused(|a, b, into| sum(into, &[plain(a, 0), plain(b, 0)]));
-}
-
-#[test]
-#[should_panic(expected = "exceed its partial results")]
-fn refuses_a_merge_of_nothing() {
-    refused(|a, b, into| sum(into, &[plain(a, 0), plain(b, 2)]));
-}
-
-#[test]
-#[should_panic(expected = "leaves 0 partial results")]
-fn refuses_to_fold_nothing() {
-    refused(|_, _, into| sum(into, &[]));
-}
-
-#[test]
-#[should_panic(expected = "more than 33")]
-fn refuses_a_stack_deeper_than_any_tree() {
-    refused(|a, _, into| {
-        let merges = |index| if index == 39 { 39 } else { 0 };
-        sum(into, &(0..40).map(|index| plain(a, merges(index))).collect::<Vec<_>>());
-    });
-}
-
-#[test]
-#[should_panic(expected = "a source of 28 bytes, not 32")]
-fn refuses_a_short_source() {
-    refused(|a, b, into| sum(into, &[plain(a, 0), plain(b.slice(0..28), 1)]));
-}
-
-#[test]
-#[should_panic(expected = "no whole number of items")]
-fn refuses_half_an_element() {
-    refused(|a, _, into| sum(into.slice(0..30), &[plain(a.slice(0..30), 0)]));
-}
-
-#[test]
-#[should_panic(expected = "overlaps a source")]
-fn refuses_a_target_that_is_half_a_source() {
-    let mut memory = [0; 40];
-    let all = Span::of(&mut memory);
-    sum(all.slice(8..40), &[plain(all.slice(0..32), 0)]);
-}
-
-#[test]
-#[should_panic(expected = "elements if it is the last")]
-fn refuses_an_unfinished_element() {
-    refused(|a, _, into| fold(DType::F32, ReduceOp::Sum, into, Form::Plain, &[plain(a, 0)], None));
-}
-
-#[test]
-#[should_panic(expected = "no contributors")]
-fn refuses_an_average_of_nobody() {
-    refused(|a, _, into| fold(DType::I32, ReduceOp::Average, into, Form::Plain, &[plain(a, 0)], Some(0)));
-}
-
-#[test]
-#[should_panic(expected = "reading only")]
-fn refuses_to_write_what_was_lent_for_reading() {
-    refused(|a, _, _| sum(Span::of_shared(&[0; 32]), &[plain(a, 0)]));
 }

@@ -12,10 +12,10 @@ use nix::{
     },
     unistd::Pid,
 };
-use std::mem::{offset_of, take};
+use std::{collections::VecDeque, mem::offset_of};
 
 /// How many rounds alike make a loop that is worth it.
-const ROUNDS: u32 = 4;
+const ROUNDS: usize = 5;
 /// The longest round, in instructions.
 const LONGEST: usize = 256;
 /// How many breakpoints the CPU has.
@@ -23,13 +23,10 @@ const BREAKPOINTS: usize = 4;
 /// The longest instruction, in bytes.
 const INSTRUCTION: u64 = 15;
 
-/// The way that a process went, as far as it may be a loop.
+/// The way that a process went, as far as it may be a loop: the registers before each instruction.
 #[derive(Default)]
 pub(crate) struct Loops {
-    /// The registers before each instruction since the last jump back.
-    round: Vec<user_regs_struct>,
-    previous: Vec<user_regs_struct>,
-    alike: u32,
+    way: VecDeque<user_regs_struct>,
 }
 
 /// A way out of a loop: behind which instruction of a round, and where to.
@@ -44,42 +41,53 @@ impl Loops {
         before: user_regs_struct,
         after: user_regs_struct,
     ) -> nix::Result<Option<(user_regs_struct, u64)>> {
-        self.round.push(before);
-        if after.rip > before.rip && self.round.len() < LONGEST {
+        if self.way.len() == ROUNDS * LONGEST {
+            self.way.pop_front();
+        }
+        self.way.push_back(before);
+        if after.rip > before.rip {
             return Ok(None);
         }
-        let previous = std::mem::replace(&mut self.previous, take(&mut self.round));
-        let is_alike = previous.iter().map(|at| at.rip).eq(self.previous.iter().map(|at| at.rip));
-        self.alike = if is_alike { self.alike + 1 } else { 0 };
-        if self.alike < ROUNDS || after.rip != self.previous[0].rip {
-            return Ok(None);
-        }
-        self.alike = 0;
-        let Some(register) = counter(&previous[0], &self.previous[0], &after) else { return Ok(None) };
-        let Some(exits) = exits(process, &self.previous)? else { return Ok(None) };
+        let Some([previous, last]) = self.rounds(after.rip) else { return Ok(None) };
+        self.way.clear();
+        let Some(register) = counter(&previous[0], &last[0], &after) else { return Ok(None) };
+        let Some(exits) = exits(process, &last)? else { return Ok(None) };
         let left = run_to(process, &exits)?;
-        let count = self.instructions(register, &exits, &after, &left);
+        let count = instructions(&last, register, &exits, &after, &left);
         Ok(Some((left, count.expect("a loop that counts ends after whole rounds"))))
     }
 
-    /// How many instructions ran between the start of a round and an exit.
-    fn instructions(
-        &self,
-        register: usize,
-        exits: &[Exit],
-        from: &user_regs_struct,
-        to: &user_regs_struct,
-    ) -> Option<u64> {
-        let value = |registers: &user_regs_struct| general(registers)[register] as i64;
-        let start = value(&self.previous[0]);
-        let round = value(from).wrapping_sub(start);
-        exits.iter().filter(|(_, address)| *address == to.rip).find_map(|(position, _)| {
-            let part = value(self.previous.get(position + 1).unwrap_or(from)).wrapping_sub(start);
-            let whole = value(to).wrapping_sub(value(from)).wrapping_sub(part);
-            let is_whole = whole % round == 0 && whole / round >= 0;
-            is_whole.then(|| (whole / round) as u64 * self.previous.len() as u64 + *position as u64 + 1)
-        })
+    /// The last two rounds from this address back to it, if enough went the same way. A round may have loops in it.
+    fn rounds(&self, head: u64) -> Option<[Vec<user_regs_struct>; 2]> {
+        let length = 1 + self.way.iter().rev().take(LONGEST).position(|at| at.rip == head)?;
+        let start = self.way.len().checked_sub(ROUNDS * length)?;
+        let way = || self.way.range(start..).map(|at| at.rip);
+        let is_alike = way().zip(way().skip(length)).all(|(at, later)| at == later);
+        let round = |before| {
+            let end = self.way.len() - before * length;
+            self.way.range(end - length..end).copied().collect()
+        };
+        is_alike.then(|| [round(1), round(0)])
     }
+}
+
+/// How many instructions ran between the start of a round and an exit.
+fn instructions(
+    round: &[user_regs_struct],
+    register: usize,
+    exits: &[Exit],
+    from: &user_regs_struct,
+    to: &user_regs_struct,
+) -> Option<u64> {
+    let value = |registers: &user_regs_struct| general(registers)[register] as i64;
+    let start = value(&round[0]);
+    let change = value(from).wrapping_sub(start);
+    exits.iter().filter(|(_, address)| *address == to.rip).find_map(|(position, _)| {
+        let part = value(round.get(position + 1).unwrap_or(from)).wrapping_sub(start);
+        let whole = value(to).wrapping_sub(value(from)).wrapping_sub(part);
+        let is_whole = whole % change == 0 && whole / change >= 0;
+        is_whole.then(|| (whole / change) as u64 * round.len() as u64 + *position as u64 + 1)
+    })
 }
 
 fn general(of: &user_regs_struct) -> [u64; 15] {

@@ -97,7 +97,7 @@ impl Compiler {
                         into: self.write(at, into, chunk),
                         form,
                         finish,
-                        spread: 0..0,
+                        sent_by: None,
                     })
                 }
                 Step::Copy { from, into } => {
@@ -133,16 +133,16 @@ impl Compiler {
             state.sends += 1;
         }
         let lanes = start..self.out.lanes.len() as u32;
-        if let Some(fold) = self.folded(from).filter(|fold| fold.spread.is_empty()) {
-            fold.spread = lanes.clone();
-        }
+        let instr = self.out.instrs.len() as u32;
+        let fold = self.folded(from).filter(|fold| fold.sent_by.is_none());
+        let folded = fold.map(|fold| fold.sent_by = Some(instr)).is_some();
         let reaches_shared = to.iter().any(|rank| self.out.peers[self.peer(*rank) as usize].shared);
         let in_place = matches!(from, Place::Slot(slot) if !self.rewritten[slot as usize]);
         let copy = (reaches_shared && !in_place && !self.out.eager).then(|| {
             let bytes = self.out.per_segment * self.out.width(form);
             reserve(&mut self.out, bytes)
         });
-        Kind::Send(Send { from: self.read(at, from), form, lanes, copy, direct })
+        Kind::Send(Send { from: self.read(at, from), form, lanes, copy, folded, direct })
     }
 
     /// The fold that made what lies in a user's chunk.
@@ -157,7 +157,7 @@ impl Compiler {
 
     /// The message of a rank that went into the fold that made what lies in a place, if no step has sent that yet.
     fn answered(&mut self, place: Place, peer: u32) -> Option<u32> {
-        let operands = self.folded(place).filter(|fold| fold.spread.is_empty())?.operands.clone();
+        let operands = self.folded(place).filter(|fold| fold.sent_by.is_none())?.operands.clone();
         self.out.operands[operands.start as usize..operands.end as usize].iter().find_map(|operand| {
             match operand {
                 Operand::Head { head, .. } if self.out.heads[*head as usize].peer == peer => Some(*head),

@@ -116,6 +116,8 @@ pub(crate) struct Send {
     pub(crate) lanes: Range<u32>,
     /// Where in the stage's staging memory shared-memory receivers find it, if it is not there already.
     pub(crate) copy: Option<usize>,
+    /// Whether the fold that makes the message puts it there.
+    pub(crate) folded: bool,
     /// Whether they may find it in the user's buffer instead, because its result is what overwrites it.
     pub(crate) direct: bool,
 }
@@ -128,8 +130,8 @@ pub(crate) struct Fold {
     pub(crate) into: Loc,
     pub(crate) form: Form,
     pub(crate) finish: bool,
-    /// The lanes that send the result; where a receiver allows it, it is put there at once.
-    pub(crate) spread: Range<u32>,
+    /// The instruction that sends the result: where receivers look for it, it is put at once.
+    pub(crate) sent_by: Option<u32>,
 }
 
 /// One instruction: a step with resolved places.
@@ -187,6 +189,14 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// The send that an instruction is.
+    pub(crate) fn send(&self, instr: u32) -> &Send {
+        match &self.instrs[instr as usize].kind {
+            Kind::Send(send) => send,
+            kind => unreachable!("only sends have lanes: {kind:?}"),
+        }
+    }
+
     /// Bytes of staging memory for so many segments in flight.
     pub(crate) fn staging_bytes(&self, segments: u32) -> usize {
         self.stage_bytes * segments as usize

@@ -1,27 +1,44 @@
-//! The sources of a fold, gathered without allocation where there are few.
+//! Lists for a fold, gathered without allocation where they are short.
 
-use crate::sys::kernel::Source;
-
-/// Sources for which no memory is allocated.
+/// Items for which no memory is allocated.
 const FEW: usize = 8;
 
-/// Calls `then` with `count` sources, which `find` finds one after the other; `None` if one is not to be found. `any` is any
-/// source, to fill memory with.
-pub(super) fn gather<'a, R>(
-    count: usize,
-    any: Source<'a>,
-    find: impl Fn(usize) -> Option<Source<'a>>,
-    then: impl FnOnce(&[Source<'a>]) -> R,
+/// Calls `then` with all items; `None` at the first that was not to be found. `any` is any item, to fill memory with.
+pub(super) fn gather<T: Copy, R>(
+    items: impl IntoIterator<Item = Option<T>>,
+    any: T,
+    then: impl FnOnce(&[T]) -> R,
 ) -> Option<R> {
-    let (mut few, mut many) = ([any; FEW], Vec::new());
-    let sources = if count <= FEW {
-        &mut few[..count]
-    } else {
-        many.resize(count, any);
-        &mut many[..]
-    };
-    for (at, source) in sources.iter_mut().enumerate() {
-        *source = find(at)?;
+    let (mut few, mut many, mut count) = ([any; FEW], Vec::new(), 0);
+    for item in items {
+        let item = item?;
+        match few.get_mut(count) {
+            Some(place) => *place = item,
+            None if many.is_empty() => many.extend(few.into_iter().chain([item])),
+            None => many.push(item),
+        }
+        count += 1;
     }
-    Some(then(sources))
+    Some(then(if many.is_empty() { &few[..count] } else { &many }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_and_many_are_gathered_in_order() {
+        for count in 0..=3 * FEW {
+            let all: Vec<usize> = (1..=count).collect();
+            assert_eq!(gather(all.iter().copied().map(Some), 0, <[usize]>::to_vec), Some(all));
+        }
+    }
+
+    #[test]
+    fn one_that_is_not_there_ends_it() {
+        for missing in [0, FEW - 1, FEW, 2 * FEW] {
+            let items = (0..=2 * FEW).map(|at| (at != missing).then_some(at));
+            assert_eq!(gather(items, 0, |_| panic!("{missing} is not there")), None::<()>);
+        }
+    }
 }

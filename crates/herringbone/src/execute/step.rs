@@ -5,6 +5,7 @@ use super::{
     prepare::{Call, Fold, Kind, Loc, Operand, Prepared, Send},
     room::{Delivery, Unsent},
     sources::gather,
+    staging::Staging,
 };
 use crate::{
     core::{schedule::Form, session::turns::Turn, wire::Kind as FrameKind},
@@ -16,13 +17,10 @@ use crate::{
     transport::{
         Outgoing, Payload,
         frame::{Body, Frame},
-        stores::copy_for_others,
+        stores::{copy_for_others, write_for_others},
     },
 };
 use std::ops::Range;
-
-/// How many elements are folded before the result is put elsewhere too, so that it is still in cache.
-const BLOCK_ITEMS: usize = 4096;
 
 impl Operation {
     /// One instruction of one segment. Returns whether it is complete; a send may take longer.
@@ -48,15 +46,22 @@ impl Operation {
         true
     }
 
-    /// Copies a message to where host-mates find it, unless they need not look there.
+    /// Copies a message to where host-mates find it, unless that is done, or they need not look there.
     fn copy_out(&self, send: &Send, segment: u32, io: &mut Io<'_>) {
+        if send.folded {
+            return;
+        }
+        if let Some(copy) = self.copy_of(send, segment, io.staging) {
+            self.with(send.from, send.form, segment, io, |span, _| copy_for_others(span, copy));
+        }
+    }
+
+    /// Where host-mates look for a copy of a message, if one of them has to.
+    fn copy_of<'a>(&self, send: &Send, segment: u32, staging: &'a Staging) -> Option<Span<'a>> {
         let is_there = send.direct && self.is_mapped() || self.all_placed(segment, &send.lanes);
-        let Some(offset) = send.copy.filter(|_| !is_there) else { return };
+        let offset = send.copy.filter(|_| !is_there)?;
         let at = self.stage_at(segment) + offset;
-        let copy = at..at + self.length(send.from, send.form, segment);
-        self.with(send.from, send.form, segment, io, |span, io| {
-            copy_for_others(span, io.staging.segment().span(copy))
-        });
+        Some(staging.segment().span(at..at + self.length(send.from, send.form, segment)))
     }
 
     /// Where a message is.
@@ -101,9 +106,7 @@ impl Operation {
         lanes: Range<u32>,
         io: &mut Io<'_>,
     ) -> usize {
-        let Kind::Send(send) = &prepared.instrs[instr as usize].kind else {
-            unreachable!("only sends have lanes");
-        };
+        let send = prepared.send(instr);
         let mut sent = 0;
         if prepared.eager {
             sent += self.send_carried(prepared, (send, instr), lanes.clone(), io);
@@ -268,30 +271,39 @@ impl Operation {
         }
     }
 
-    /// Folds operands into a place, and puts the result where the lanes' receivers let it be put.
+    /// Folds operands into a place, and puts the result where receivers look for it, too.
     fn fold(&self, segment: u32, fold: &Fold, io: &mut Io<'_>) {
         let prepared = &*self.prepared;
-        let Fold { operands, into, form, finish, spread } = fold;
-        let operands = &prepared.operands[operands.start as usize..operands.end as usize];
-        let finish = finish.then_some(prepared.workers);
+        let operands = &prepared.operands[fold.operands.start as usize..fold.operands.end as usize];
         let memory = Memory::of(self, segment, io);
+        let nothing = io.staging.segment().span(0..0);
+        let any = kernel::Source { span: nothing, form: Form::Plain, merges: 0 };
+        let sources = operands.iter().map(|operand| memory.source(operand));
         let put = |sources: &[kernel::Source<'_>]| {
-            let Some(into) = memory.at(*into, *form) else { return };
+            let Some(into) = memory.at(fold.into, fold.form) else { return };
+            let finish = fold.finish.then_some(prepared.workers);
+            let Call { dtype, op, .. } = prepared.call;
+            let fold_to = |copies: &[_]| {
+                let target = kernel::Target { copies, ..kernel::Target::of(into, fold.form) };
+                kernel::fold(dtype, op, target, sources, finish);
+            };
+            let Some(send) = fold.sent_by.map(|instr| prepared.send(instr)) else { return fold_to(&[]) };
             let place = |lane: u32| {
                 let endpoint = self.room.flows[prepared.lanes[lane as usize].peer as usize].endpoint;
                 io.endpoints[endpoint as usize].payload(self.place_of(segment, lane)?, into.len())
             };
-            let places: Vec<Span<'_>> = spread.clone().filter_map(place).collect();
-            let Call { dtype, op, .. } = prepared.call;
-            if places.is_empty() {
-                return kernel::fold(dtype, op, into, *form, sources, finish);
+            let places = send.lanes.clone().filter_map(place).map(Some);
+            let copy = self.copy_of(send, segment, io.staging);
+            match copy {
+                None => _ = gather(places, nothing, fold_to),
+                Some(copy) => write_for_others(into, copy, |is_copied| {
+                    let copy = is_copied.then_some(Some(copy));
+                    let _folded = gather(places.chain(copy), nothing, fold_to);
+                }),
             }
-            fold_into(&places, prepared, into, *form, sources, finish);
         };
-        let nothing = io.staging.segment().span(0..0);
-        let any = kernel::Source { span: nothing, form: Form::Plain, merges: 0 };
         // A region that was taken back has no memory to find: then there is nobody to fold for.
-        let _folded = gather(operands.len(), any, |at| memory.source(&operands[at]), put);
+        let _folded = gather(sources, any, put);
     }
 
     /// Moves what an operand is to another place, if it is not there already.
@@ -358,28 +370,5 @@ impl<'a> Memory<'a> {
                 Some(kernel::Source { span, form, merges })
             }
         }
-    }
-}
-
-/// A fold whose result goes to other places too, block by block, while it is in cache.
-fn fold_into(
-    places: &[Span<'_>],
-    prepared: &Prepared,
-    into: Span<'_>,
-    form: Form,
-    sources: &[kernel::Source<'_>],
-    finish: Option<u32>,
-) {
-    let items = into.len() / prepared.width(form);
-    let mut parts = sources.to_vec();
-    for start in (0..items).step_by(BLOCK_ITEMS) {
-        let end = items.min(start + BLOCK_ITEMS);
-        let range = |form| start * prepared.width(form)..end * prepared.width(form);
-        for (part, source) in parts.iter_mut().zip(sources) {
-            part.span = source.span.slice(range(source.form));
-        }
-        let result = into.slice(range(form));
-        kernel::fold(prepared.call.dtype, prepared.call.op, result, form, &parts, finish);
-        places.iter().for_each(|place| place.slice(range(form)).push_from(result));
     }
 }

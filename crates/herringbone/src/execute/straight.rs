@@ -373,14 +373,15 @@ impl Run<'_> {
     ) -> bool {
         let into = self.memory.at(into);
         let call = &self.script.prepared.call;
-        let find = |at: usize| {
-            let Part { origin, form, merges } = &parts[at];
+        let sources = parts.iter().map(|Part { origin, form, merges }| {
             let span = self.origin(origin, notes, io)?;
             Some(kernel::Source { span, form: *form, merges: *merges })
-        };
+        });
         let any = kernel::Source { span: into, form, merges: 0 };
-        let fold = |sources: &[_]| kernel::fold(call.dtype, call.op, into, form, sources, finish);
-        gather(parts.len(), any, find, fold).is_some()
+        let fold = |sources: &[_]| {
+            kernel::fold(call.dtype, call.op, kernel::Target::of(into, form), sources, finish)
+        };
+        gather(sources, any, fold).is_some()
     }
 }
 

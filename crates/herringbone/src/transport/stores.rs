@@ -39,16 +39,27 @@ thread_local! { static STORES: Cell<Stores> = const { Cell::new(Stores::new()) }
 
 /// Copies what another core will read.
 pub(crate) fn copy_for_others(from: Span<'_>, into: Span<'_>) {
+    write_for_others(from, into, |is_copied| {
+        if is_copied {
+            into.push_from(from);
+        }
+    });
+}
+
+/// Has `write` write `from`, of which another core will read a copy: whether it writes that, too, it is told.
+pub(crate) fn write_for_others(from: Span<'_>, copy: Span<'_>, write: impl FnOnce(bool)) {
     if from.len() < LEAST_BYTES {
-        return into.push_from(from);
+        return write(true);
     }
     let mut stores = STORES.get();
-    match stores.way() {
-        Way::Cached => into.push_from(from),
-        Way::Streamed => into.stream_from(from),
+    let way = stores.way();
+    write(way == Way::Cached);
+    match way {
+        Way::Cached => {}
+        Way::Streamed => copy.stream_from(from),
         Way::Timed => {
             let start = Instant::now();
-            into.push_from(from);
+            copy.push_from(from);
             stores.took(from.len(), start.elapsed());
         }
     }

@@ -62,7 +62,8 @@ unsafe fn fold_block<I: Isa<LINE>, R: Reduction, const LINE: usize>(
     let mut groups = Groups::of(job.sources);
     while let Some(group) = groups.next() {
         let mut merges = group.merges;
-        let mut step = Step::of_sources(group.sources, block.start * width::<R>(group.sources[0].form));
+        let offset = block.start * width::<R>(group.sources[0].form);
+        let mut step = Step::of_sources(group.sources, offset, job.count - block.start);
         loop {
             if merges > 0 {
                 open -= 1;
@@ -70,7 +71,9 @@ unsafe fn fold_block<I: Isa<LINE>, R: Reduction, const LINE: usize>(
             }
             step.into = rows.at(open);
             if merges <= 1 && groups.is_empty() {
-                step.into = job.into.wrapping_add(block.start * width::<R>(job.result_form()));
+                let offset = block.start * width::<R>(job.into.form);
+                step.into = job.into.span.as_mut_ptr().wrapping_add(offset);
+                (step.copies, step.copied) = (job.into.copies, offset);
                 step.finish = job.finish;
             }
             // SAFETY: sources, rows and target have an item of their form for each element of the block.

@@ -1,6 +1,8 @@
 //! One step of a pass, line by line: plain loops that the compiler turns into the vector code of an instruction set.
 
 use super::Source;
+use crate::copy::{self, AHEAD};
+use crate::span::Span;
 use herringbone_core::element::{Element, Number, Reduction};
 use herringbone_core::schedule::Form;
 use std::mem::{MaybeUninit, size_of};
@@ -67,7 +69,7 @@ pub(super) fn width<R: Reduction>(form: Form) -> usize {
 
 /// What is done with each element in turn.
 #[derive(Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct Step<'a> {
     /// Operands that merge in pairs: the first `count`, which is 1, 2 or 4.
     pub(super) inputs: [*const u8; 4],
     pub(super) count: usize,
@@ -77,15 +79,24 @@ pub(super) struct Step {
     pub(super) left: *const u8,
     /// Where the result goes: elements if it is finished, otherwise accumulators.
     pub(super) into: *mut u8,
+    /// Where it goes, too.
+    pub(super) copies: &'a [Span<'a>],
+    /// How many bytes of these are behind us.
+    pub(super) copied: usize,
     /// For a finished result: the number of contributors.
     pub(super) finish: Option<u32>,
+    /// How many items the inputs and copies have from here on: as far as that, they are asked for ahead. The CPU's own
+    /// prefetcher begins anew on every page, and behind an operand's end another rank may be writing.
+    present: usize,
 }
 
-impl Step {
-    /// A step over these sources, from `offset` bytes after their start, with nowhere to go yet.
+impl<'a> Step<'a> {
+    /// A step over these sources, from `offset` bytes after their start, where `present` items are left of them, with nowhere
+    /// to go yet.
     #[inline(always)]
-    pub(super) fn of_sources(sources: &[Source<'_>], offset: usize) -> Self {
-        let mut step = Self { count: sources.len(), form: sources[0].form, ..Self::of_row(ptr::null()) };
+    pub(super) fn of_sources(sources: &[Source<'_>], offset: usize, present: usize) -> Self {
+        let (count, form) = (sources.len(), sources[0].form);
+        let mut step = Self { count, form, present, ..Self::of_row(ptr::null()) };
         for (input, source) in step.inputs.iter_mut().zip(sources) {
             *input = source.span.as_ptr().wrapping_add(offset);
         }
@@ -101,7 +112,10 @@ impl Step {
             form: Form::Acc,
             left: ptr::null(),
             into: ptr::null_mut(),
+            copies: &[],
+            copied: 0,
             finish: None,
+            present: 0,
         }
     }
 
@@ -114,8 +128,9 @@ impl Step {
     /// Does it for `len` elements: whole lines where they lie, then the rest as a line of copies.
     ///
     /// # Safety
-    /// All memory that the step names can be read (`into`: written) for `len` items of its form; what is read equals
-    /// `into` or does not overlap it; and the CPU has the instruction set.
+    /// All memory that the step names can be read (`into`, `copies`: written) for `len` items of its form; what is read
+    /// equals what is written or does not overlap it; what is written does not overlap; and the CPU has the instruction
+    /// set.
     #[inline(always)]
     pub(super) unsafe fn run<I: Isa<LINE>, R: Reduction, const LINE: usize>(&self, len: usize) {
         let rest = len % LINE;
@@ -128,9 +143,12 @@ impl Step {
             unsafe { step.fold_lines::<I, R, LINE>(lines) }
         }
         let width = width::<R>(self.result_form());
-        // SAFETY: the line was folded into a pad, and there is room for the last `rest` of `len` items.
-        unsafe {
-            ptr::copy_nonoverlapping(last.into, self.into.wrapping_add((len - rest) * width), rest * width)
+        let copies = self.copies.iter().map(|copy| copy.as_mut_ptr().wrapping_add(self.copied));
+        for place in copies.chain([self.into]) {
+            // SAFETY: the line was folded into a pad, and there is room for the last `rest` of `len` items.
+            unsafe {
+                ptr::copy_nonoverlapping(last.into, place.wrapping_add((len - rest) * width), rest * width);
+            }
         }
     }
 
@@ -140,7 +158,7 @@ impl Step {
     /// The items can be read, and there are six pads.
     #[inline(always)]
     unsafe fn padded<R: Reduction, const LINE: usize>(&self, at: usize, rest: usize, pads: *mut Pad) -> Self {
-        let mut step = Self { into: pads.wrapping_add(5).cast(), ..*self };
+        let mut step = Self { into: pads.wrapping_add(5).cast(), copies: &[], present: 0, ..*self };
         if rest == 0 {
             return step;
         }
@@ -188,7 +206,11 @@ impl Step {
         I: Isa<LINE>,
         R: Reduction,
     {
+        let form = if PARTIAL { Form::Acc } else { Form::Plain };
         for at in (0..lines).map(|line| line * LINE) {
+            if let Some((ahead, bytes)) = self.ahead::<LINE>(at, width::<R>(form)) {
+                self.inputs[..K].iter().for_each(|input| copy::fetch(input.wrapping_add(ahead), bytes));
+            }
             // SAFETY: the caller vouches for this line of every input, in the form that PARTIAL says.
             let input = |k: usize| unsafe {
                 match PARTIAL {
@@ -212,12 +234,42 @@ impl Step {
                 }
                 match self.finish {
                     Some(n) => {
-                        I::round::<R>(scale::<R, LINE>(acc, n), self.into.cast::<R::Element>().add(at))
+                        I::round::<R>(scale::<R, LINE>(acc, n), self.into.cast::<R::Element>().add(at));
+                        self.copy_line::<R::Element, LINE>(at);
                     }
-                    None => store(canonical(acc), self.into.cast::<R::Acc>().add(at)),
+                    None => {
+                        store(canonical(acc), self.into.cast::<R::Acc>().add(at));
+                        self.copy_line::<R::Acc, LINE>(at);
+                    }
                 }
             }
         }
+    }
+
+    /// Copies a line of the result to where else it goes.
+    ///
+    /// # Safety
+    /// There are as many items of `T` at `into`, which have been written, and the copies can be written and have room for
+    /// them.
+    #[inline(always)]
+    unsafe fn copy_line<T, const LINE: usize>(&self, at: usize) {
+        let (start, bytes) = (at * size_of::<T>(), LINE * size_of::<T>());
+        for copy in self.copies {
+            let copy = copy.as_ptr().cast_mut().wrapping_add(self.copied);
+            if let Some((ahead, bytes)) = self.ahead::<LINE>(at, size_of::<T>()) {
+                copy::claim(copy.wrapping_add(ahead), bytes);
+            }
+            // SAFETY: as the caller says.
+            unsafe { ptr::copy_nonoverlapping(self.into.add(start), copy.add(start), bytes) }
+        }
+    }
+
+    /// Of an operand with items of this width: at which byte, and how many bytes long, the line is that is to be asked for
+    /// while that at `at` is folded, if there is one.
+    #[inline(always)]
+    fn ahead<const LINE: usize>(&self, at: usize, width: usize) -> Option<(usize, usize)> {
+        let ahead = at + AHEAD / width;
+        (ahead + LINE <= self.present).then_some((ahead * width, LINE * width))
     }
 }
 

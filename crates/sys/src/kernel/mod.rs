@@ -31,6 +31,26 @@ pub struct Source<'a> {
     pub merges: u8,
 }
 
+/// Where the result of a fold goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The place that is written first. It may be one of the sources, or several of them; in any other way it must not overlap
+    /// them.
+    pub span: Span<'a>,
+    /// Whether the result is finished, or a partial one in the accumulator's type.
+    pub form: Form,
+    /// Places that get the same, line by line, while it is in the nearest cache. What holds for the first place holds for each;
+    /// no two places overlap.
+    pub copies: &'a [Span<'a>],
+}
+
+impl<'a> Target<'a> {
+    /// One place.
+    pub fn of(span: Span<'a>, form: Form) -> Self {
+        Self { span, form, copies: &[] }
+    }
+}
+
 /// Instructions that a fold can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
@@ -92,24 +112,16 @@ const SMALL: usize = 8 << 10;
 /// With `finish`, the number of contributors, the result is elements ([`Form::Plain`]): divided if it is an average,
 /// and rounded. Without, it is a partial result ([`Form::Acc`]). Every NaN that is written is the canonical one.
 ///
-/// There are as many elements as `into` has room for. Spans need no alignment. `into` may be one of the sources, or
-/// several of them; in any other way it must not overlap them.
+/// There are as many elements as `into` has room for. Spans need no alignment.
 ///
 /// # Panics
-/// If `into` is not writable or not a whole number of items, a source has another number of them, `into` overlaps a
-/// source without being it, `into_form` is not what `finish` makes it, an average is finished for no contributors, or
-/// the sources do not fold into exactly one result.
+/// If a place of `into` is not writable, not a whole number of items, not as long as the others or overlaps one of them,
+/// a source has another number of items, a place overlaps a source without being it, the form of `into` is not what
+/// `finish` makes it, an average is finished for no contributors, or the sources do not fold into exactly one result.
 #[track_caller]
-pub fn fold(
-    dtype: DType,
-    op: ReduceOp,
-    into: Span<'_>,
-    into_form: Form,
-    sources: &[Source<'_>],
-    finish: Option<u32>,
-) {
-    let level = if into.len() * sources.len() <= SMALL { Level::Portable } else { Level::best() };
-    fold_with(level, dtype, op, into, into_form, sources, finish);
+pub fn fold(dtype: DType, op: ReduceOp, into: Target<'_>, sources: &[Source<'_>], finish: Option<u32>) {
+    let level = if into.span.len() * sources.len() <= SMALL { Level::Portable } else { Level::best() };
+    fold_with(level, dtype, op, into, sources, finish);
 }
 
 /// [`fold`], with the instructions of `level`: for comparing levels.
@@ -121,49 +133,60 @@ pub fn fold_with(
     level: Level,
     dtype: DType,
     op: ReduceOp,
-    into: Span<'_>,
-    into_form: Form,
+    into: Target<'_>,
     sources: &[Source<'_>],
     finish: Option<u32>,
 ) {
     assert!(level.is_available(), "this CPU has no {level}");
     let finished = if finish.is_some() { Form::Plain } else { Form::Acc };
-    assert!(into_form == finished, "a fold makes elements if it is the last, and otherwise partial results");
+    assert!(into.form == finished, "a fold makes elements if it is the last, and otherwise partial results");
     assert!(op != ReduceOp::Average || finish != Some(0), "an average of no contributors");
     let width = |form| match form {
         Form::Plain => dtype.bytes(),
         Form::Acc => dtype.accumulator(op).bytes(),
     };
-    let count = into.len() / width(into_form);
-    assert!(into.len() == count * width(into_form), "{} bytes are no whole number of items", into.len());
+    let (bytes, width_into) = (into.span.len(), width(into.form));
+    let count = bytes / width_into;
+    assert!(bytes == count * width_into, "{bytes} bytes are no whole number of items");
     for source in sources {
         let bytes = count * width(source.form);
         assert!(source.span.len() == bytes, "a source of {} bytes, not {bytes}", source.span.len());
-        let is_target = source.span.same_start(into) && source.span.len() == into.len();
-        assert!(is_target || !source.span.overlaps(into), "the target overlaps a source without being it");
     }
-    let job = Job { sources, rows: shape::rows(sources), into: into.as_mut_ptr(), finish, count };
+    check_place(into.span, sources);
+    for (at, copy) in into.copies.iter().enumerate() {
+        assert!(copy.len() == bytes, "a copy of {} bytes, not {bytes}", copy.len());
+        check_place(*copy, sources);
+        let overlaps =
+            copy.overlaps(into.span) || into.copies[..at].iter().any(|other| copy.overlaps(*other));
+        assert!(!overlaps, "two places of the target overlap");
+    }
+    let job = Job { sources, rows: shape::rows(sources), into, finish, count };
     let _mode = DefaultMode::enter();
     dispatch(dtype, op, Run { level, job });
 }
 
+/// Whether a result may be written there.
+#[inline]
+#[track_caller]
+fn check_place(place: Span<'_>, sources: &[Source<'_>]) {
+    assert!(place.is_writable(), "a target of memory that was lent for reading only");
+    for Source { span, .. } in sources {
+        let is_place = span.same_start(place) && span.len() == place.len();
+        assert!(is_place || !span.overlaps(place), "the target overlaps a source without being it");
+    }
+}
+
 /// A fold that has been checked.
 ///
-/// Each source has `count` items of its form; `into` is valid for writing `count` elements if the fold finishes, and
-/// otherwise accumulators; none overlaps it without being equal to it; and the sources fold into one result with at
-/// most `rows` partial results put aside.
+/// Each source has `count` items of its form, and so has each place of `into`, which can be written; none of these
+/// overlaps a source without being equal to it, or another one; and the sources fold into one result with at most `rows`
+/// partial results put aside.
 struct Job<'a> {
     sources: &'a [Source<'a>],
     rows: usize,
-    into: *mut u8,
+    into: Target<'a>,
     finish: Option<u32>,
     count: usize,
-}
-
-impl Job<'_> {
-    fn result_form(&self) -> Form {
-        if self.finish.is_some() { Form::Plain } else { Form::Acc }
-    }
 }
 
 struct Run<'a> {

@@ -1,6 +1,7 @@
 //! The scalar meaning, as the compiler renders it for any CPU of the target.
 
 use super::{Job, block, line::Isa, shape::MAX_DEPTH};
+use crate::span::Span;
 use herringbone_core::element::{Number, Reduction};
 use herringbone_core::schedule::Form;
 
@@ -53,11 +54,16 @@ unsafe fn one<R: Reduction>(job: &Job<'_>, at: usize) {
         stack[open] = acc;
         open += 1;
     }
-    // SAFETY: there is room for as many items of the result's form as the job has elements.
-    unsafe {
-        match job.finish {
-            Some(n) => job.into.cast::<R::Element>().add(at).write_unaligned(R::finish(stack[0], n)),
-            None => job.into.cast::<R::Acc>().add(at).write_unaligned(stack[0].canonical()),
+    let write = |place: &Span<'_>| {
+        let into = place.as_mut_ptr();
+        // SAFETY: there is room for as many items of the result's form as the job has elements.
+        unsafe {
+            match job.finish {
+                Some(n) => into.cast::<R::Element>().add(at).write_unaligned(R::finish(stack[0], n)),
+                None => into.cast::<R::Acc>().add(at).write_unaligned(stack[0].canonical()),
+            }
         }
-    }
+    };
+    write(&job.into.span);
+    job.into.copies.iter().for_each(write);
 }
