@@ -16,7 +16,7 @@ use crate::{
     },
     node::Node,
     sys::{doorbell::Bell, fork::Guarded, heap::Heap, segment::Segment, socket},
-    transport::shm::{self, Layout},
+    transport::layout::{self, Layout},
 };
 use rustix::event::epoll;
 use std::{
@@ -163,7 +163,7 @@ impl Parts {
             Segment::create("herringbone", layout.bytes())
         });
         let segment = segment.map_err(io::Error::other)?;
-        shm::stamp(&segment, layout, job.id, job.rank, job.incarnation);
+        layout::stamp(&segment, layout, job.id, job.rank, job.incarnation);
         let segment = Arc::new(segment);
         let pool = layout.pool_at()..layout.pool_at() + staging;
         let heap = Heap::new(segment.clone(), layout.heap_at()..layout.bytes());

@@ -20,7 +20,7 @@ use crate::{
     },
     execute::straight::Pace,
     sys::{doorbell, doorbell::Bell, fork, segment::Segment},
-    transport::shm,
+    transport::layout,
     work::{Completion, Pending},
 };
 use patience::Patience;
@@ -395,11 +395,11 @@ impl Node {
         *taken = true;
         drop(taken);
         self.napping.store(true, Ordering::SeqCst);
-        doorbell::announce_sleep(shm::sleeping(&self.segment));
+        doorbell::announce_sleep(layout::sleeping(&self.segment));
         let moved = self.with(Engine::turn_without_look);
         let nap = if moved { Duration::ZERO } else { nap };
         let next = if done() { None } else { self.poll(nap) };
-        doorbell::awake(shm::sleeping(&self.segment));
+        doorbell::awake(layout::sleeping(&self.segment));
         self.napping.store(false, Ordering::SeqCst);
         *self.poller_taken() = false;
         // Whoever found the poller taken has said so under its lock.
@@ -414,7 +414,7 @@ impl Node {
         let nap =
             rustix::time::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
         let events = epoll::wait(&*self.poller, &mut room[..], Some(&nap));
-        doorbell::awake(shm::sleeping(&self.segment));
+        doorbell::awake(layout::sleeping(&self.segment));
         // An interrupted or failed wait is a short one.
         let Ok((events, _)) = events else { return None };
         if events.iter().any(|event| event.data.u64() == BELL) {

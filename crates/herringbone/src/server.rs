@@ -24,7 +24,7 @@ use crate::{
     },
     node::{Node, Surroundings},
     sys::{doorbell::Bell, fork::Guarded, segment::Segment},
-    transport::{Broken, shm::Layout},
+    transport::{Broken, layout::Layout},
 };
 use rustix::event::{PollFd, PollFlags, epoll};
 use std::{

@@ -8,7 +8,7 @@ use crate::{
     Error, ErrorKind,
     core::session::Cause,
     execute::operation::{OpKey, Operation},
-    transport::{Broken, shm},
+    transport::{Broken, layout},
 };
 use std::{
     sync::atomic::Ordering,
@@ -36,7 +36,7 @@ impl Engine {
 
     /// Leaves word in shared memory that this rank leaves in order.
     pub(crate) fn say_goodbye(&self) {
-        shm::goodbye(self.staging.segment()).store(1, Ordering::Release);
+        layout::goodbye(self.staging.segment()).store(1, Ordering::Release);
     }
 
     /// Whether a host-mate has left such word: its process may have ended before its goodbye has come by way of the hub.
@@ -46,7 +46,7 @@ impl Engine {
             Link::Lost { left: Some(segment), .. } => segment,
             _ => return false,
         };
-        shm::goodbye(segment).load(Ordering::Acquire) != 0
+        layout::goodbye(segment).load(Ordering::Acquire) != 0
     }
 
     pub(super) fn read_to_the_end(&mut self, index: u32) {

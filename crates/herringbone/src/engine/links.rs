@@ -7,7 +7,7 @@ use crate::{
         staging::Staging,
     },
     sys::{doorbell, span::Span},
-    transport::{Broken, Outgoing, Payload, shm, tcp::Memory},
+    transport::{Broken, Outgoing, Payload, layout, tcp::Memory},
 };
 use rustix::event::epoll;
 use std::mem::MaybeUninit;
@@ -186,7 +186,7 @@ impl Engine {
         }
         if let Link::Shm(link) = &link {
             self.board.read_by(link);
-            self.spread.joined(index, shm::seat(link.segment()));
+            self.spread.joined(index, layout::seat(link.segment()));
         }
         self.endpoints[index as usize].connect(link);
         self.links += 1;

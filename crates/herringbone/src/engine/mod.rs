@@ -34,10 +34,7 @@ use crate::{
         straight::{Notes, Straight},
     },
     sys::heap::Heap,
-    transport::{
-        Broken,
-        shm::{self, Board},
-    },
+    transport::{Broken, layout, shm::Board},
     work::Completion,
 };
 use begin::Queued;
@@ -117,7 +114,7 @@ impl Engine {
         poller: Arc<OwnedFd>,
         reduces: bool,
     ) -> Self {
-        let spread = Spread::new(shm::seat(staging.segment()));
+        let spread = Spread::new(layout::seat(staging.segment()));
         Self {
             me,
             endpoints,

@@ -31,11 +31,9 @@ pub(super) struct Part {
 /// What an instruction does.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
-    /// `all`: its number, if it may be written once for all receivers.
     Send {
         from: Spot,
-        lanes: Range<usize>,
-        all: Option<u16>,
+        to: To,
     },
     Move {
         from: Given,
@@ -46,7 +44,17 @@ pub(super) enum Act {
         into: Spot,
         form: Form,
         finish: Option<u32>,
+        /// Who is sent the result by the next instruction.
+        next: Option<To>,
     },
+}
+
+/// The receivers of a message.
+#[derive(Clone, Debug)]
+pub(super) struct To {
+    pub(super) lanes: Range<usize>,
+    /// Its number, if it may be written once for all of them.
+    pub(super) all: Option<u16>,
 }
 
 /// One instruction, with the messages that it needs.
@@ -122,18 +130,15 @@ fn lines(prepared: &Prepared) -> Vec<Line> {
             let of_it = prepared.heads[first..].iter().take_while(|head| head.instr as usize == at).count();
             let messages = first..first + of_it;
             first = messages.end;
-            Line { act: act(prepared, &instr.kind), messages }
+            Line { act: act(prepared, at as u32, &instr.kind), messages }
         })
         .collect()
 }
 
-fn act(prepared: &Prepared, kind: &Kind) -> Act {
+fn act(prepared: &Prepared, at: u32, kind: &Kind) -> Act {
     let place = |loc: Loc, form| place(prepared, loc, form);
     match kind {
-        Kind::Send(Send { from, form, lanes, .. }) => {
-            let lanes = lanes.start as usize..lanes.end as usize;
-            Act::Send { from: place(*from, *form), all: for_all(prepared, &lanes), lanes }
-        }
+        Kind::Send(send) => Act::Send { from: place(send.from, send.form), to: receivers(prepared, send) },
         Kind::Recv { head, into } => {
             let form = prepared.heads[*head as usize].form;
             Act::Move { from: Given::Message(*head as usize), into: place(*into, form) }
@@ -141,7 +146,7 @@ fn act(prepared: &Prepared, kind: &Kind) -> Act {
         Kind::Copy { from, into, form } => {
             Act::Move { from: Given::At(place(*from, *form)), into: place(*into, *form) }
         }
-        Kind::Fold(Fold { operands, into, form, finish, .. }) => {
+        Kind::Fold(Fold { operands, into, form, finish, sent_by }) => {
             let part = |operand: &Operand| match *operand {
                 Operand::At { loc, form, merges } => {
                     Part { origin: Given::At(place(loc, form)), form, merges }
@@ -154,9 +159,16 @@ fn act(prepared: &Prepared, kind: &Kind) -> Act {
             let operands = &prepared.operands[operands.start as usize..operands.end as usize];
             let finish = finish.then_some(prepared.workers);
             let parts = operands.iter().map(part).collect();
-            Act::Fold { parts, into: place(*into, *form), form: *form, finish }
+            let next = sent_by.filter(|send| *send == at + 1);
+            let next = next.map(|send| receivers(prepared, prepared.send(send)));
+            Act::Fold { parts, into: place(*into, *form), form: *form, finish, next }
         }
     }
+}
+
+fn receivers(prepared: &Prepared, Send { lanes, .. }: &Send) -> To {
+    let lanes = lanes.start as usize..lanes.end as usize;
+    To { all: for_all(prepared, &lanes), lanes }
 }
 
 /// The number of a message that may be written once for all its receivers: the same for each, all of which have one for its

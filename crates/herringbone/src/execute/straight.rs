@@ -9,11 +9,10 @@
 use super::{
     operation::{Arrived, Identity, Io, OpKey, Operation},
     room::{Delivery, Room, Unsent},
-    script::{Act, Given, Line, Message, Part, Script, Spot},
+    script::{Act, Given, Line, Message, Part, Script, Spot, To},
     sources::gather,
     staging::Staging,
 };
-use crate::core::schedule::Form;
 use crate::{
     clock::Moment,
     core::wire::{Header, Kind as FrameKind},
@@ -22,6 +21,7 @@ use crate::{
     transport::{
         frame::{CELL_BYTES, Common, Frame, Wanted},
         shm::{Board, Source},
+        stores::write_for_others,
     },
     work::Completion,
 };
@@ -62,6 +62,8 @@ pub(crate) struct Notes {
     /// the room that was made for them.
     sent: Range<usize>,
     taken: Range<usize>,
+    /// Where in my segment the payload of the next message has been written, if it has.
+    written: Option<usize>,
     /// Whether something else than its messages was given to a link or taken from one, or a link has not taken all.
     pub(crate) flush: bool,
 }
@@ -118,6 +120,7 @@ impl Straight {
         mut notes: Notes,
     ) -> Self {
         notes.blocked.clear();
+        notes.written = None;
         notes.arrived.clear();
         notes.arrived.resize(script.messages.len(), Arrival::No);
         Self {
@@ -249,16 +252,26 @@ impl Run<'_> {
             }
         }
         let complete = match &line.act {
-            Act::Send { from, lanes, all } => {
+            Act::Send { from, to: To { lanes, all } } => {
                 notes.sent = match notes.sent.is_empty() {
                     true => lanes.clone(),
                     false => notes.sent.start.min(lanes.start)..notes.sent.end.max(lanes.end),
                 };
-                let posted = all.is_some_and(|index| self.post(from, lanes.clone(), index, io, board));
-                posted || self.send(from, lanes.clone(), notes, io)
+                let from = self.memory.at(from);
+                let payload = match notes.written.take() {
+                    Some(at) => io.staging.segment().span(at..at + from.len()),
+                    None => from,
+                };
+                let posted = all.is_some_and(|index| self.post(payload, lanes.clone(), index, io, board));
+                posted || self.send(payload, lanes.clone(), notes, io)
             }
             Act::Move { from, into } => self.move_to(from, into, notes, io),
-            Act::Fold { parts, into, form, finish } => self.fold(parts, into, *form, *finish, notes, io),
+            Act::Fold { parts, into, form, finish, next } => {
+                let into = kernel::Target::of(self.memory.at(into), *form);
+                notes.written =
+                    next.as_ref().and_then(|to| self.next_payload(to, into.span.len(), io, board));
+                self.fold(parts, into, *finish, notes, io)
+            }
         };
         if !complete {
             return Pace::Stuck;
@@ -305,8 +318,7 @@ impl Run<'_> {
     }
 
     /// Sends a message to its receivers. Returns whether all have it; those that have no room for it are noted.
-    fn send(&self, from: &Spot, lanes: Range<usize>, notes: &mut Notes, io: &mut Io<'_>) -> bool {
-        let payload = self.memory.at(from);
+    fn send(&self, payload: Span<'_>, lanes: Range<usize>, notes: &mut Notes, io: &mut Io<'_>) -> bool {
         let mut frame = Frame::carrying(self.common, payload);
         for (at, lane) in lanes.clone().zip(&self.script.lanes[lanes]) {
             let endpoint = &mut io.endpoints[lane.endpoint as usize];
@@ -322,11 +334,17 @@ impl Run<'_> {
     }
 
     /// Sends a message to its receivers by writing it once, if they are all the host-mates and there is room for it.
-    fn post(&self, from: &Spot, lanes: Range<usize>, index: u16, io: &mut Io<'_>, board: &mut Board) -> bool {
+    fn post(
+        &self,
+        payload: Span<'_>,
+        lanes: Range<usize>,
+        index: u16,
+        io: &mut Io<'_>,
+        board: &mut Board,
+    ) -> bool {
         if !board.is_read_by(lanes.len()) {
             return false;
         }
-        let payload = self.memory.at(from);
         let mut frame = Frame::carrying(self.common, payload);
         frame.address(index, false, 0);
         if !board.post(&frame) {
@@ -362,24 +380,41 @@ impl Run<'_> {
         true
     }
 
+    /// Where in my segment a message will lie that goes to these receivers next, if it is written once and there is room.
+    fn next_payload(&self, to: &To, bytes: usize, io: &mut Io<'_>, board: &mut Board) -> Option<usize> {
+        match &self.script.lanes[to.lanes.clone()] {
+            lanes if to.all.is_some() && board.is_read_by(lanes.len()) => board.next_payload(bytes),
+            [lane] => io.endpoints[lane.endpoint as usize].next_payload(bytes),
+            _ => None,
+        }
+    }
+
+    /// Folds parts into a target, and into where it has been noted that the result is sent from.
     fn fold(
         &self,
         parts: &[Part],
-        into: &Spot,
-        form: Form,
+        into: kernel::Target<'_>,
         finish: Option<u32>,
         notes: &Notes,
         io: &Io<'_>,
     ) -> bool {
-        let into = self.memory.at(into);
         let call = &self.script.prepared.call;
         let sources = parts.iter().map(|Part { origin, form, merges }| {
             let span = self.origin(origin, notes, io)?;
             Some(kernel::Source { span, form: *form, merges: *merges })
         });
-        let any = kernel::Source { span: into, form, merges: 0 };
+        let any = kernel::Source { span: into.span, form: into.form, merges: 0 };
         let fold = |sources: &[_]| {
-            kernel::fold(call.dtype, call.op, kernel::Target::of(into, form), sources, finish)
+            let fold_to = |copies: &[_]| {
+                let target = kernel::Target { copies, ..into };
+                kernel::fold(call.dtype, call.op, target, sources, finish);
+            };
+            match notes.written.map(|at| io.staging.segment().span(at..at + into.span.len())) {
+                None => fold_to(&[]),
+                Some(copy) => write_for_others(into.span, copy, |is_copied| {
+                    fold_to(if is_copied { std::slice::from_ref(&copy) } else { &[] });
+                }),
+            }
         };
         gather(sources, any, fold).is_some()
     }

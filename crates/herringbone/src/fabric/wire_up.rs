@@ -7,7 +7,10 @@ use super::{
 use crate::{
     engine::endpoint::Link,
     sys::{doorbell::Bell, segment::Segment, socket},
-    transport::shm::{self, Layout, ShmLink},
+    transport::{
+        layout::{self, Layout},
+        shm::ShmLink,
+    },
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -74,7 +77,7 @@ impl Mapping {
     ) -> Option<Link> {
         let segment = Segment::attach(segment).ok()?;
         let incarnation = job.members[rank as usize].incarnation;
-        if !shm::is_stamped(&segment, self.layout, job.id, rank, incarnation) {
+        if !layout::is_stamped(&segment, self.layout, job.id, rank, incarnation) {
             return None;
         }
         self.link(job, rank, Arc::new(segment), Arc::new(Bell::from_fd(bell).ok()?))

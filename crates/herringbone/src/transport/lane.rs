@@ -2,7 +2,7 @@
 
 use super::{
     Broken,
-    frame::{CELL_WORDS, Incoming, Next, PAYLOAD_WORD, Wanted, unpack},
+    frame::{CELL_BYTES, CELL_WORDS, Incoming, Next, PAYLOAD_WORD, Wanted, unpack},
     stores::copy_for_others,
 };
 use crate::{
@@ -113,6 +113,13 @@ impl Outlet {
         self.ring.consumers()
     }
 
+    /// Where in my segment the payload of the next frame will lie if it is as long as this and goes into the payload ring, and
+    /// there is room for it: what is written there before that need not be copied.
+    pub(super) fn next_payload(&mut self, bytes: usize) -> Option<usize> {
+        let place = (bytes > CELL_BYTES).then(|| self.place(bytes))??;
+        Some(self.payload_at(place))
+    }
+
     /// Sends a frame by its words, with what goes into the payload ring. Returns whether there was room for both.
     pub(super) fn send(&mut self, words: &[u64], carried: Option<Span<'_>>) -> bool {
         let bytes = carried.map_or(0, Span::len);
@@ -121,13 +128,21 @@ impl Outlet {
         match carried {
             None => self.ring.try_push(words),
             Some(payload) => {
-                let at = self.at + RING_BYTES + place as usize % PAYLOAD_BYTES;
-                copy_for_others(payload, self.segment.span(at..at + bytes));
+                let at = self.payload_at(place);
+                let place = self.segment.span(at..at + bytes);
+                if !payload.same_start(place) {
+                    copy_for_others(payload, place);
+                }
                 let mut placed: [u64; PAYLOAD_WORD + 1] = std::array::from_fn(|word| words[word]);
                 placed[PAYLOAD_WORD] = at as u64;
                 self.ring.try_push(&placed)
             }
         }
+    }
+
+    /// Where in my segment a place of the payload ring is.
+    fn payload_at(&self, place: u64) -> usize {
+        self.at + RING_BYTES + place as usize % PAYLOAD_BYTES
     }
 
     /// The place of the next frame's payload, if there is room for both. Looks at the tails only at the end of a lap, or

@@ -6,6 +6,7 @@
 
 pub(crate) mod frame;
 mod lane;
+pub(crate) mod layout;
 pub(crate) mod shm;
 pub(crate) mod stores;
 pub(crate) mod tcp;

@@ -6,14 +6,14 @@
 use super::{
     Broken,
     frame::{Body, Frame, Incoming, Next, Wanted},
-    lane::{CELLS, Inlet, LANE_BYTES, Outlet},
+    lane::{CELLS, Inlet, Outlet},
+    layout::{Layout, SLEEPING},
 };
 use crate::{
     engine::endpoint::SHARED_SLOTS,
     sys::{
         doorbell,
         doorbell::Bell,
-        ring,
         segment::{Segment, Words},
         span::Span,
     },
@@ -21,110 +21,10 @@ use crate::{
 use std::{
     collections::VecDeque,
     fmt,
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
 const _: () = assert!(SHARED_SLOTS as usize <= CELLS / 2);
-
-/// Where things lie in a process's segment: control words, then what its host-mates tell it, then its
-/// lanes, its slots, and its user's buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
-    /// How many ranks share the host.
-    pub(crate) mates: usize,
-    /// Bytes for slots.
-    pub(crate) pool: usize,
-    /// Bytes for users' buffers; each process has as many as it likes.
-    pub(crate) heap: usize,
-}
-
-const PAGE: usize = 4096;
-const WORD: usize = 8;
-const TAIL_BYTES: usize = ring::TAIL_WORDS * WORD;
-/// Control words of a segment, by their number.
-const STAMP: Range<usize> = 0..3;
-const GOODBYE: Range<usize> = 3..4;
-const SLEEPING: Range<usize> = 16..17;
-const SEAT: Range<usize> = 32..33;
-
-impl Layout {
-    /// The whole segment.
-    pub(crate) fn bytes(self) -> usize {
-        self.heap_at() + self.heap
-    }
-
-    /// Where users' buffers begin.
-    pub(crate) fn heap_at(self) -> usize {
-        (self.pool_at() + self.pool).next_multiple_of(PAGE)
-    }
-
-    /// Where slots begin.
-    pub(crate) fn pool_at(self) -> usize {
-        (self.lane_at(self.mates)).next_multiple_of(PAGE)
-    }
-
-    /// Where the lane of this process to a host-mate begins. The one to itself is its board.
-    fn lane_at(self, mate: usize) -> usize {
-        (PAGE + 3 * self.mates * TAIL_BYTES).next_multiple_of(PAGE) + mate * LANE_BYTES
-    }
-
-    /// The words in which this process tells a host-mate how far it has read its lane.
-    fn tail(self, mate: usize) -> Range<usize> {
-        let at = (PAGE + mate * TAIL_BYTES) / WORD;
-        at..at + ring::TAIL_WORDS
-    }
-
-    /// A rank, and where builds that lay things out differently differ.
-    fn stamp(self, rank: u32) -> u64 {
-        u64::from(rank) | (self.pool_at() as u64) << 32
-    }
-
-    /// The words in which it tells a host-mate how far it has read its board.
-    fn board_tail(self, mate: usize) -> Range<usize> {
-        self.tail(self.mates + mate)
-    }
-
-    /// The words in which it tells a host-mate that its lane to it has no room.
-    fn full(self, mate: usize) -> Range<usize> {
-        self.tail(2 * self.mates + mate)
-    }
-}
-
-/// The word that tells others that this process sleeps and wants its bell rung.
-pub(crate) fn sleeping(segment: &Segment) -> &AtomicU64 {
-    &segment.atomics(SLEEPING)[0]
-}
-
-/// The word in which a process says on which core it runs.
-pub(crate) fn seat(segment: &Arc<Segment>) -> Words {
-    segment.words(SEAT)
-}
-
-/// The word in which a process says that it leaves in order: 0 until then.
-pub(crate) fn goodbye(segment: &Segment) -> &AtomicU64 {
-    &segment.atomics(GOODBYE)[0]
-}
-
-/// Stamps a new segment, so that whoever maps it can tell that it is the one it was promised.
-pub(crate) fn stamp(segment: &Segment, layout: Layout, job: u64, rank: u32, incarnation: u64) {
-    for (word, value) in segment.atomics(STAMP).iter().zip([job, layout.stamp(rank), incarnation]) {
-        word.store(value, Ordering::Release);
-    }
-}
-
-/// Whether a mapped segment carries this stamp and has this layout's size.
-pub(crate) fn is_stamped(segment: &Segment, layout: Layout, job: u64, rank: u32, incarnation: u64) -> bool {
-    segment.len() >= layout.heap_at()
-        && segment
-            .atomics(STAMP)
-            .iter()
-            .zip([job, layout.stamp(rank), incarnation])
-            .all(|(word, value)| word.load(Ordering::Acquire) == value)
-}
 
 /// One end of a link between two ranks that map each other's segments.
 pub(crate) struct ShmLink {
@@ -182,6 +82,11 @@ impl Board {
     /// Whether so many receivers, all of them host-mates, are all its readers.
     pub(crate) fn is_read_by(&self, receivers: usize) -> bool {
         self.out.as_ref().is_some_and(|out| out.readers() == receivers)
+    }
+
+    /// As for a [link](ShmLink::next_payload).
+    pub(crate) fn next_payload(&mut self, bytes: usize) -> Option<usize> {
+        self.out.as_mut()?.next_payload(bytes)
     }
 
     /// Writes a frame for all to read, which [neither](Frame::address) is eager nor has credits. Returns whether there was
@@ -242,6 +147,12 @@ impl ShmLink {
     /// The other's segment.
     pub(crate) fn segment(&self) -> &Arc<Segment> {
         &self.theirs
+    }
+
+    /// Where in my segment the payload of the next frame will lie if it is as long as this, where it may be known and there is
+    /// room: what is written there before that need not be copied.
+    pub(crate) fn next_payload(&mut self, bytes: usize) -> Option<usize> {
+        if self.waiting.is_empty() { self.out.next_payload(bytes) } else { None }
     }
 
     /// Sends a frame.
@@ -344,7 +255,7 @@ mod tests {
     use super::*;
     use crate::core::wire::{Header, Kind};
     use crate::execute::cutting::EAGER_BYTES_HERE;
-    use crate::transport::{frame::Common, lane::PAYLOAD_BYTES};
+    use crate::transport::{frame::Common, lane::PAYLOAD_BYTES, layout};
 
     const LAYOUT: Layout = Layout { mates: 3, pool: 4096, heap: 0 };
 
@@ -405,6 +316,35 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_is_written_where_it_will_lie_is_sent_from_there() {
+        let segments = segments();
+        let (mut board, [reader, _]) = board(&segments);
+        assert_eq!(board.next_payload(80), None, "it goes into the cell");
+        for sequence in 0..3 {
+            let at = board.next_payload(4096).unwrap();
+            let place = segments[0].span(at..at + 4096);
+            place.write(&[sequence as u8; 4096]);
+            assert!(board.post(&Frame::carrying(&message(sequence), place)));
+        }
+        let mut sender = link(&segments, 0, 1);
+        let at = sender.next_payload(4096).unwrap();
+        sender.send(&Frame::carrying(&message(7), segments[0].span(at..at + 4096)));
+        assert_ne!(sender.next_payload(4096), Some(at));
+        let wanted = Wanted::new(&message(7), 4096, 0);
+        let Next::Wanted { at: found, .. } = reader.next_is(Source::Lane, &wanted) else {
+            panic!("not there")
+        };
+        assert_eq!(found, at);
+        let wanted = Wanted::new(&message(0), 4096, 0);
+        let Next::Wanted { at, .. } = reader.next_is(Source::Board, &wanted) else { panic!("not there") };
+        assert_eq!(reader.payload(at, 4096).unwrap().to_vec(), [0; 4096]);
+        while sender.is_flushed() {
+            sender.send(&Frame::new(&Header::new(Kind::Grant, 7, 0, 1), None));
+        }
+        assert_eq!(sender.next_payload(4096), None, "others wait before it");
+    }
+
     /// However few messages a ring holds, whoever waits for room hears of it.
     #[test]
     fn who_sleeps_for_want_of_room_is_woken_when_there_is_some() {
@@ -425,7 +365,7 @@ mod tests {
                 sender.is_flushed()
             };
             assert!(send(0));
-            doorbell::announce_sleep(sleeping(&segments[0]));
+            doorbell::announce_sleep(layout::sleeping(&segments[0]));
             take();
             assert!(!bell.drain().unwrap(), "nothing waits");
             assert!((1..=CELLS as u64 + 1).any(|sequence| !send(sequence)), "a ring without end");
@@ -435,7 +375,7 @@ mod tests {
                 sender.flush();
                 take();
             }
-            doorbell::announce_sleep(sleeping(&segments[0]));
+            doorbell::announce_sleep(layout::sleeping(&segments[0]));
             let _rung = bell.drain();
             take();
             assert!(!bell.drain().unwrap(), "nothing waits any more");
