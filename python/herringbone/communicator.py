@@ -97,7 +97,7 @@ class Communicator:
         Args:
             array: any shape, the same number of elements and type on every rank.
             op: ``"sum"``, ``"average"``, ``"product"``, ``"min"`` or ``"max"``.
-            out: an array of the same type and size, or ``array`` itself.
+            out: an array of the same type and size; it may be ``array``, or overlap it.
 
         Returns:
             The result array, or a :class:`Work`.

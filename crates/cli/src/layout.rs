@@ -7,7 +7,7 @@ pub(crate) fn hosts(ranks: u32, per_host: u32) -> Vec<u32> {
     (0..ranks).map(|rank| rank / per_host).collect()
 }
 
-/// Ranks on each host where nobody says how many: the power of two next below the square root, and 2 at the least.
+/// Ranks on each host where nobody says how many: the largest power of two up to the square root, and 2 at the least.
 pub(crate) fn usual_per_host(ranks: u32) -> u32 {
     (1 << (ranks.ilog2() / 2)).max(2)
 }

@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// Workers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
-    /// Workers on each host, for hierarchical; else the power of two next below the square root of the workers
+    /// Workers on each host, for hierarchical; else the largest power of two up to the square root of the workers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     per_host: Option<u32>,
     /// Reducers, for reduction_server, alone or in a hierarchy: 1 unless said

@@ -38,7 +38,7 @@ pub(crate) struct Options {
     /// Numbers of reducers, for reduction_server, alone or in a hierarchy: 1..2 unless said
     #[arg(long, value_name = "SET")]
     reducers: Option<Set>,
-    /// Workers on each host, for hierarchical; else the power of two next below the square root of the workers
+    /// Workers on each host, for hierarchical; else the largest power of two up to the square root of the workers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     per_host: Option<u32>,
     /// One JSON object per schedule, and per one that is left out, instead of the table

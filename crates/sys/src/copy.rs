@@ -5,7 +5,8 @@
 
 use std::ptr;
 
-/// How far ahead of what is copied or folded its lines are asked for: about as many as a core can have on their way to it.
+/// How many bytes ahead of what is copied or folded its lines are asked for, of each operand: of one or two these are about
+/// as many lines as a core can have on their way to it.
 pub(crate) const AHEAD: usize = 1 << 10;
 
 /// Below this, the C library uses vectors itself.
@@ -80,7 +81,8 @@ pub(crate) fn fetch(from: *const u8, len: usize) {
 pub(crate) fn claim(into: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in (0..len).step_by(LINE).map(|at| into.wrapping_add(at)) {
-        // SAFETY: a hint, which reads and writes nothing, faults nowhere and changes no flags.
+        // SAFETY: a hint, which reads and writes nothing, faults nowhere and changes no flags; to x86-64 CPUs that
+        // cannot follow it, it is a NOP.
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
@@ -121,7 +123,7 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
         // SAFETY: as the caller says; `by_lines` gives aligned targets.
-        unsafe { by_lines(from, into, len, |_| (), |into, value| _mm256_store_si256(into, value)) }
+        unsafe { by_lines(from, into, len, ask(from, len), |into, value| _mm256_store_si256(into, value)) }
     }
 
     /// The same, with lines of the target asked for ahead.
@@ -132,16 +134,23 @@ mod avx2 {
     pub(super) unsafe fn push(from: *const u8, into: *mut u8, len: usize) {
         claim(into, len.min(AHEAD));
         let last = len.saturating_sub(AHEAD);
+        let both = |at: usize| {
+            claim(into.wrapping_add(at + AHEAD), LINES);
+            fetch(from.wrapping_add(at + AHEAD), LINES);
+        };
         // SAFETY: as the caller says, for both parts; `by_lines` gives aligned targets.
         unsafe {
-            by_lines(
-                from,
-                into,
-                last,
-                |into| claim(into.wrapping_add(AHEAD), LINES),
-                |into, value| _mm256_store_si256(into, value),
-            );
+            by_lines(from, into, last, both, |into, value| _mm256_store_si256(into, value));
             copy(from.add(last), into.add(last), len - last);
+        }
+    }
+
+    /// Asks for lines of a source ahead, as far as it goes.
+    fn ask(from: *const u8, len: usize) -> impl Fn(usize) {
+        move |at| {
+            if at + AHEAD + LINES <= len {
+                fetch(from.wrapping_add(at + AHEAD), LINES);
+            }
         }
     }
 
@@ -152,20 +161,20 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn stream(from: *const u8, into: *mut u8, len: usize) {
         // SAFETY: as the caller says; `by_lines` gives aligned targets.
-        unsafe { by_lines(from, into, len, |_| (), |into, value| _mm256_stream_si256(into, value)) }
+        unsafe { by_lines(from, into, len, ask(from, len), |into, value| _mm256_stream_si256(into, value)) }
         // Such stores are not in order with others before this.
         _mm_sfence();
     }
 
     /// # Safety
-    /// As for [`copy`]; `store` may write a register to an aligned address. `ask` is told of the two lines that are next.
+    /// As for [`copy`]; `store` may write a register to an aligned address. `ask` is told how far it is, two lines at a time.
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn by_lines(
         from: *const u8,
         into: *mut u8,
         len: usize,
-        ask: impl Fn(*mut u8),
+        ask: impl Fn(usize),
         store: impl Fn(*mut __m256i, __m256i),
     ) {
         let head = into.align_offset(2 * REGISTER).min(len);
@@ -175,10 +184,7 @@ mod avx2 {
         unsafe {
             ptr::copy_nonoverlapping(from, into, head);
             for at in (head..rest).step_by(LINES) {
-                ask(into.add(at));
-                if at + AHEAD < len {
-                    fetch(from.wrapping_add(at + AHEAD), LINES);
-                }
+                ask(at);
                 // Registers by name: of an array the compiler makes a detour through the stack.
                 let (from, into) = (from.add(at).cast::<__m256i>(), into.add(at).cast::<__m256i>());
                 let (a, b) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));

@@ -106,6 +106,12 @@ fn refuses_places_that_overlap() {
 }
 
 #[test]
+#[should_panic(expected = "two places of the target overlap")]
+fn refuses_a_copy_in_the_first_place() {
+    refused(|a, b, _| sum_to(b, &[b], a));
+}
+
+#[test]
 #[should_panic(expected = "a copy of 28 bytes, not 32")]
 fn refuses_a_short_copy() {
     refused(|a, b, into| sum_to(b, &[into.slice(0..28)], a));

@@ -67,7 +67,7 @@ INSTEAD_OF_OP = {
 }
 
 INSTEAD_OF_TYPE = {
-    torch.bool: "op MIN (logical and) or MAX (logical or), or convert it with .to(torch.uint8)",
+    torch.bool: "use op MIN (logical and) or MAX (logical or), or convert it with .to(torch.uint8)",
     torch.int16: "convert it with .to(torch.int32)",
     torch.uint16: "convert it with .to(torch.int32)",
     torch.uint32: "convert it with .to(torch.int64)",

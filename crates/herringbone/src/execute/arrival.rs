@@ -56,7 +56,11 @@ impl Operation {
             return Err(Broken::Protocol("a message that came before"));
         }
         let (instr, offset) = (head.instr, head.offset);
-        self.room.heads[at] = fetch(self.stage_at(header.segment) + offset)?;
+        let arrived = fetch(self.stage_at(header.segment) + offset)?;
+        if matches!(arrived, Arrived::Direct(_)) && !self.prepared.may_be_direct(head) {
+            return Err(Broken::Protocol("a place for a result that may lie on what it is made of"));
+        }
+        self.room.heads[at] = arrived;
         self.satisfied(header.segment, instr);
         Ok(())
     }

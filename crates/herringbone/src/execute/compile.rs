@@ -133,9 +133,8 @@ impl Compiler {
             state.sends += 1;
         }
         let lanes = start..self.out.lanes.len() as u32;
-        let instr = self.out.instrs.len() as u32;
         let fold = self.folded(from).filter(|fold| fold.sent_by.is_none());
-        let folded = fold.map(|fold| fold.sent_by = Some(instr)).is_some();
+        let folded = fold.map(|fold| fold.sent_by = Some(at)).is_some();
         let reaches_shared = to.iter().any(|rank| self.out.peers[self.peer(*rank) as usize].shared);
         let in_place = matches!(from, Place::Slot(slot) if !self.rewritten[slot as usize]);
         let copy = (reaches_shared && !in_place && !self.out.eager).then(|| {

@@ -14,7 +14,18 @@
 //! before, a fold, a copy or a send to one rank. For the result has all inputs in it, so mine has gone that way, and who
 //! made it of mine had all of it. And there is another: a rank that only receives, as the last in a broadcast.
 
-use crate::core::schedule::{Origin, Place, Program, Schedule, Step};
+use super::prepare::{Head, Prepared};
+use crate::core::schedule::{Form, Origin, Place, Program, Schedule, Step};
+
+impl Prepared {
+    /// Whether the answer to a message may be put where that lies: it is as long as that, and its sender has no other message
+    /// in the same step, which might overlap it. So it is with all [`sends`]; what a frame says is not trusted.
+    pub(super) fn may_be_direct(&self, head: &Head) -> bool {
+        let heads = self.peers[head.peer as usize].heads.iter();
+        let of_it = heads.filter(|other| self.heads[**other as usize].instr == head.instr);
+        head.form == Form::Plain && of_it.count() == 1
+    }
+}
 
 /// The steps of rank `me`'s program that are such sends.
 pub(super) fn sends(schedule: &Schedule, program: &Program, me: u32) -> Vec<u32> {
@@ -120,8 +131,11 @@ mod tests {
     use crate::core::{
         algorithm::{Algorithm, Layout},
         collective::Collective,
+        element::{DType, ReduceOp},
         group::Group,
+        verify::verify,
     };
+    use crate::execute::prepare::{Call, Kind, Sizing, prepare};
 
     /// How many direct sends each rank has.
     fn direct(algorithm: &str, collective: Collective, ranks: u32) -> Vec<usize> {
@@ -129,6 +143,59 @@ mod tests {
         let layout = Layout { reducers: 0, hosts: &[] };
         let schedule = algorithm.schedule(collective, &Group::of_size(ranks), &layout).unwrap();
         (0..ranks).map(|me| sends(&schedule, &schedule.program(me), me).len()).collect()
+    }
+
+    /// Per rank, for each of its messages from host-mates: whether the sender has it read in its buffer, and whether its answer
+    /// may be put there.
+    fn heads(algorithm: &str, dtype: DType, ranks: u32) -> Vec<(bool, bool)> {
+        let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(ranks));
+        let (collective, count) = (Collective::AllReduce, 1 << 20);
+        let schedule = algorithm.schedule(collective, &group, &Layout { reducers: 0, hosts: &[] }).unwrap();
+        let verified = verify(schedule, collective, &group).unwrap();
+        let call = Call { collective, dtype, op: ReduceOp::Sum, count };
+        let sizing = Sizing { hosts: 1, shared: true, segment_bytes: 0, most_staged: usize::MAX };
+        let memories = vec![0; ranks as usize];
+        let prepared: Vec<_> = (0..ranks)
+            .map(|me| {
+                let program = verified.schedule().program(me);
+                prepare(&verified, &program, me, call, (sizing, &memories), |_| true)
+            })
+            .collect();
+        let mut found = Vec::new();
+        for (me, of_me) in prepared.iter().enumerate() {
+            for head in &of_me.heads {
+                let sender = &prepared[of_me.peers[head.peer as usize].rank as usize];
+                let goes = |lane: &u32| {
+                    let to = &sender.lanes[*lane as usize];
+                    sender.peers[to.peer as usize].rank as usize == me && to.index == head.index
+                };
+                let is_direct = sender.instrs.iter().any(|instr| {
+                    matches!(&instr.kind, Kind::Send(send) if send.direct && send.lanes.clone().any(|lane| goes(&lane)))
+                });
+                found.push((is_direct, of_me.may_be_direct(head)));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn answers_are_taken_where_they_can_be_put_and_nowhere_else() {
+        for algorithm in ["radix", "tree", "doubling", "one_shot", "star", "radix(2,2)", "radix(2,2,2)"] {
+            for dtype in [DType::F32, DType::Bf16] {
+                for ranks in [2, 3, 4, 5, 8].into_iter().filter(|ranks| fits(algorithm, *ranks)) {
+                    let heads = heads(algorithm, dtype, ranks);
+                    assert!(heads.iter().all(|(is, may)| !is || *may), "{algorithm} {dtype} {ranks}");
+                }
+            }
+        }
+        let partial = heads("tree", DType::Bf16, 8);
+        assert!(partial.iter().any(|(_, may)| !may), "sums of bf16 under way are f32");
+    }
+
+    fn fits(algorithm: &str, ranks: u32) -> bool {
+        let algorithm: Algorithm = algorithm.parse().unwrap();
+        let layout = Layout { reducers: 0, hosts: &[] };
+        algorithm.schedule(Collective::AllReduce, &Group::of_size(ranks), &layout).is_ok()
     }
 
     #[test]

@@ -130,7 +130,7 @@ pub(crate) struct Fold {
     pub(crate) into: Loc,
     pub(crate) form: Form,
     pub(crate) finish: bool,
-    /// The instruction that sends the result: where receivers look for it, it is put at once.
+    /// The first instruction that sends the result: where its receivers look for it, it is put at once.
     pub(crate) sent_by: Option<u32>,
 }
 

@@ -296,8 +296,8 @@ impl Operation {
             let copy = self.copy_of(send, segment, io.staging);
             match copy {
                 None => _ = gather(places, nothing, fold_to),
-                Some(copy) => write_for_others(into, copy, |is_copied| {
-                    let copy = is_copied.then_some(Some(copy));
+                Some(copy) => write_for_others(into, copy, |copies_too| {
+                    let copy = copies_too.then_some(Some(copy));
                     let _folded = gather(places.chain(copy), nothing, fold_to);
                 }),
             }

@@ -62,8 +62,8 @@ pub(crate) struct Notes {
     /// the room that was made for them.
     sent: Range<usize>,
     taken: Range<usize>,
-    /// Where in my segment the payload of the next message has been written, if it has.
-    written: Option<usize>,
+    /// Where in my segment a fold writes its result, too, as the payload of the message that is next.
+    written: Option<Range<usize>>,
     /// Whether something else than its messages was given to a link or taken from one, or a link has not taken all.
     pub(crate) flush: bool,
 }
@@ -259,7 +259,7 @@ impl Run<'_> {
                 };
                 let from = self.memory.at(from);
                 let payload = match notes.written.take() {
-                    Some(at) => io.staging.segment().span(at..at + from.len()),
+                    Some(range) => io.staging.segment().span(range),
                     None => from,
                 };
                 let posted = all.is_some_and(|index| self.post(payload, lanes.clone(), index, io, board));
@@ -381,12 +381,19 @@ impl Run<'_> {
     }
 
     /// Where in my segment a message will lie that goes to these receivers next, if it is written once and there is room.
-    fn next_payload(&self, to: &To, bytes: usize, io: &mut Io<'_>, board: &mut Board) -> Option<usize> {
-        match &self.script.lanes[to.lanes.clone()] {
+    fn next_payload(
+        &self,
+        to: &To,
+        bytes: usize,
+        io: &mut Io<'_>,
+        board: &mut Board,
+    ) -> Option<Range<usize>> {
+        let at = match &self.script.lanes[to.lanes.clone()] {
             lanes if to.all.is_some() && board.is_read_by(lanes.len()) => board.next_payload(bytes),
             [lane] => io.endpoints[lane.endpoint as usize].next_payload(bytes),
             _ => None,
-        }
+        }?;
+        Some(at..at + bytes)
     }
 
     /// Folds parts into a target, and into where it has been noted that the result is sent from.
@@ -409,10 +416,10 @@ impl Run<'_> {
                 let target = kernel::Target { copies, ..into };
                 kernel::fold(call.dtype, call.op, target, sources, finish);
             };
-            match notes.written.map(|at| io.staging.segment().span(at..at + into.span.len())) {
+            match notes.written.clone().map(|range| io.staging.segment().span(range)) {
                 None => fold_to(&[]),
-                Some(copy) => write_for_others(into.span, copy, |is_copied| {
-                    fold_to(if is_copied { std::slice::from_ref(&copy) } else { &[] });
+                Some(copy) => write_for_others(into.span, copy, |copies_too| {
+                    fold_to(if copies_too { std::slice::from_ref(&copy) } else { &[] });
                 }),
             }
         };

@@ -114,9 +114,13 @@ impl Outlet {
     }
 
     /// Where in my segment the payload of the next frame will lie if it is as long as this and goes into the payload ring, and
-    /// there is room for it: what is written there before that need not be copied.
+    /// there is room for it. What is sent from there need not be copied; unless a lap ends, and its beginning becomes free
+    /// before the frame is sent: then it goes there, and this is free, too.
     pub(super) fn next_payload(&mut self, bytes: usize) -> Option<usize> {
-        let place = (bytes > CELL_BYTES).then(|| self.place(bytes))??;
+        if bytes <= CELL_BYTES {
+            return None;
+        }
+        let place = self.place(bytes)?;
         Some(self.payload_at(place))
     }
 
@@ -129,9 +133,9 @@ impl Outlet {
             None => self.ring.try_push(words),
             Some(payload) => {
                 let at = self.payload_at(place);
-                let place = self.segment.span(at..at + bytes);
-                if !payload.same_start(place) {
-                    copy_for_others(payload, place);
+                let into = self.segment.span(at..at + bytes);
+                if !payload.same_start(into) {
+                    copy_for_others(payload, into);
                 }
                 let mut placed: [u64; PAYLOAD_WORD + 1] = std::array::from_fn(|word| words[word]);
                 placed[PAYLOAD_WORD] = at as u64;

@@ -39,20 +39,22 @@ thread_local! { static STORES: Cell<Stores> = const { Cell::new(Stores::new()) }
 
 /// Copies what another core will read.
 pub(crate) fn copy_for_others(from: Span<'_>, into: Span<'_>) {
-    write_for_others(from, into, |is_copied| {
-        if is_copied {
+    write_for_others(from, into, |copies_too| {
+        if copies_too {
             into.push_from(from);
         }
     });
 }
 
-/// Has `write` write `from`, of which another core will read a copy: whether it writes that, too, it is told.
+/// Has `write` fill `from`, of which another core will read a copy: it is told whether to fill that as well, or else that is
+/// copied afterwards.
 pub(crate) fn write_for_others(from: Span<'_>, copy: Span<'_>, write: impl FnOnce(bool)) {
     if from.len() < LEAST_BYTES {
         return write(true);
     }
     let mut stores = STORES.get();
     let way = stores.way();
+    STORES.set(stores);
     write(way == Way::Cached);
     match way {
         Way::Cached => {}
@@ -60,10 +62,11 @@ pub(crate) fn write_for_others(from: Span<'_>, copy: Span<'_>, write: impl FnOnc
         Way::Timed => {
             let start = Instant::now();
             copy.push_from(from);
+            let mut stores = STORES.get();
             stores.took(from.len(), start.elapsed());
+            STORES.set(stores);
         }
     }
-    STORES.set(stores);
 }
 
 /// How the next copy is done.
@@ -205,5 +208,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_copy_is_of_what_was_written_whichever_way_it_goes() {
+        let mut told = Vec::new();
+        for (streamed, untimed) in [(0, 0), (0, 1), (1, 0)] {
+            STORES.set(Stores { streamed, untimed, ..Stores::new() });
+            let (mut from, mut copy) = (vec![0; BYTES], vec![1; BYTES]);
+            let (from, copy) = (Span::of(&mut from), Span::of(&mut copy));
+            write_for_others(from, copy, |copies_too| {
+                from.write(&[7; BYTES]);
+                if copies_too {
+                    copy.write(&[8; BYTES]);
+                }
+                told.push(copies_too);
+            });
+            assert_eq!(copy.to_vec(), [if told.ends_with(&[true]) { 8 } else { 7 }; BYTES]);
+        }
+        assert_eq!(told, [false, true, false]);
     }
 }

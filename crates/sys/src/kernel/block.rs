@@ -74,9 +74,11 @@ unsafe fn fold_block<I: Isa<LINE>, R: Reduction, const LINE: usize>(
                 let offset = block.start * width::<R>(job.into.form);
                 step.into = job.into.span.as_mut_ptr().wrapping_add(offset);
                 (step.copies, step.copied) = (job.into.copies, offset);
+                step.room = job.count - block.start;
                 step.finish = job.finish;
             }
-            // SAFETY: sources, rows and target have an item of their form for each element of the block.
+            // SAFETY: sources, rows and target have an item of their form for each element of the block; the job
+            // vouches for what may overlap, and rows are nobody else's.
             unsafe { step.run::<I, R, LINE>(block.len()) }
             if merges <= 1 {
                 break;

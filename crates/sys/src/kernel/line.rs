@@ -85,9 +85,10 @@ pub(super) struct Step<'a> {
     pub(super) copied: usize,
     /// For a finished result: the number of contributors.
     pub(super) finish: Option<u32>,
-    /// How many items the inputs and copies have from here on: as far as that, they are asked for ahead. The CPU's own
+    /// How many items the inputs, and the copies, have from here on: as far as that, they are asked for ahead. The CPU's own
     /// prefetcher begins anew on every page, and behind an operand's end another rank may be writing.
     present: usize,
+    pub(super) room: usize,
 }
 
 impl<'a> Step<'a> {
@@ -116,6 +117,7 @@ impl<'a> Step<'a> {
             copied: 0,
             finish: None,
             present: 0,
+            room: 0,
         }
     }
 
@@ -128,9 +130,9 @@ impl<'a> Step<'a> {
     /// Does it for `len` elements: whole lines where they lie, then the rest as a line of copies.
     ///
     /// # Safety
-    /// All memory that the step names can be read (`into`, `copies`: written) for `len` items of its form; what is read
-    /// equals what is written or does not overlap it; what is written does not overlap; and the CPU has the instruction
-    /// set.
+    /// All memory that the step names can be read (`into`, and `copies` behind `copied` bytes: written) for `len` items of
+    /// its form; what is read equals a place that is written or does not overlap it; no two places that are written
+    /// overlap; and the CPU has the instruction set.
     #[inline(always)]
     pub(super) unsafe fn run<I: Isa<LINE>, R: Reduction, const LINE: usize>(&self, len: usize) {
         let rest = len % LINE;
@@ -158,7 +160,7 @@ impl<'a> Step<'a> {
     /// The items can be read, and there are six pads.
     #[inline(always)]
     unsafe fn padded<R: Reduction, const LINE: usize>(&self, at: usize, rest: usize, pads: *mut Pad) -> Self {
-        let mut step = Self { into: pads.wrapping_add(5).cast(), copies: &[], present: 0, ..*self };
+        let mut step = Self { into: pads.wrapping_add(5).cast(), copies: &[], present: 0, room: 0, ..*self };
         if rest == 0 {
             return step;
         }
@@ -208,7 +210,7 @@ impl<'a> Step<'a> {
     {
         let form = if PARTIAL { Form::Acc } else { Form::Plain };
         for at in (0..lines).map(|line| line * LINE) {
-            if let Some((ahead, bytes)) = self.ahead::<LINE>(at, width::<R>(form)) {
+            if let Some((ahead, bytes)) = ahead::<LINE>(at, self.present, width::<R>(form)) {
                 self.inputs[..K].iter().for_each(|input| copy::fetch(input.wrapping_add(ahead), bytes));
             }
             // SAFETY: the caller vouches for this line of every input, in the form that PARTIAL says.
@@ -227,7 +229,8 @@ impl<'a> Step<'a> {
                 ),
             };
             // SAFETY: the caller vouches for this line of accumulators at `left`, unless it is null, and for this
-            // line at `into`, of elements if there is something to finish, otherwise of accumulators.
+            // line at `into` and in the copies, which do not overlap: of elements if there is something to finish,
+            // otherwise of accumulators.
             unsafe {
                 if !self.left.is_null() {
                     acc = merge::<R, LINE>(load(self.left.cast::<R::Acc>().add(at)), acc);
@@ -249,28 +252,29 @@ impl<'a> Step<'a> {
     /// Copies a line of the result to where else it goes.
     ///
     /// # Safety
-    /// There are as many items of `T` at `into`, which have been written, and the copies can be written and have room for
-    /// them.
+    /// A line of `T` from item `at` on has been written at `into`. Behind `copied` bytes each copy can be written and has
+    /// room for it; none overlaps `into` or another one.
     #[inline(always)]
     unsafe fn copy_line<T, const LINE: usize>(&self, at: usize) {
         let (start, bytes) = (at * size_of::<T>(), LINE * size_of::<T>());
         for copy in self.copies {
+            // Whether it may be written was asked before all lines.
             let copy = copy.as_ptr().cast_mut().wrapping_add(self.copied);
-            if let Some((ahead, bytes)) = self.ahead::<LINE>(at, size_of::<T>()) {
+            if let Some((ahead, bytes)) = ahead::<LINE>(at, self.room, size_of::<T>()) {
                 copy::claim(copy.wrapping_add(ahead), bytes);
             }
             // SAFETY: as the caller says.
             unsafe { ptr::copy_nonoverlapping(self.into.add(start), copy.add(start), bytes) }
         }
     }
+}
 
-    /// Of an operand with items of this width: at which byte, and how many bytes long, the line is that is to be asked for
-    /// while that at `at` is folded, if there is one.
-    #[inline(always)]
-    fn ahead<const LINE: usize>(&self, at: usize, width: usize) -> Option<(usize, usize)> {
-        let ahead = at + AHEAD / width;
-        (ahead + LINE <= self.present).then_some((ahead * width, LINE * width))
-    }
+/// Of an operand with so many items of this width: at which byte, and how many bytes long, the line is that is to be asked
+/// for while that at `at` is folded, if there is one.
+#[inline(always)]
+fn ahead<const LINE: usize>(at: usize, present: usize, width: usize) -> Option<(usize, usize)> {
+    let ahead = at + AHEAD / width;
+    (ahead + LINE <= present).then_some((ahead * width, LINE * width))
 }
 
 /// The longest line of any instruction set.

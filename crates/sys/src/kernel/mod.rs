@@ -149,8 +149,8 @@ pub fn fold_with(
     let count = bytes / width_into;
     assert!(bytes == count * width_into, "{bytes} bytes are no whole number of items");
     for source in sources {
-        let bytes = count * width(source.form);
-        assert!(source.span.len() == bytes, "a source of {} bytes, not {bytes}", source.span.len());
+        let expected = count * width(source.form);
+        assert!(source.span.len() == expected, "a source of {} bytes, not {expected}", source.span.len());
     }
     check_place(into.span, sources);
     for (at, copy) in into.copies.iter().enumerate() {
@@ -165,7 +165,7 @@ pub fn fold_with(
     dispatch(dtype, op, Run { level, job });
 }
 
-/// Whether a result may be written there.
+/// Panics unless a result may be written there.
 #[inline]
 #[track_caller]
 fn check_place(place: Span<'_>, sources: &[Source<'_>]) {
@@ -178,8 +178,8 @@ fn check_place(place: Span<'_>, sources: &[Source<'_>]) {
 
 /// A fold that has been checked.
 ///
-/// Each source has `count` items of its form, and so has each place of `into`, which can be written; none of these
-/// overlaps a source without being equal to it, or another one; and the sources fold into one result with at most `rows`
+/// Each source has `count` items of its form, and so has each place of `into`, which can be written; no place overlaps a
+/// source without being equal to it, and no two places overlap; and the sources fold into one result with at most `rows`
 /// partial results put aside.
 struct Job<'a> {
     sources: &'a [Source<'a>],
