@@ -57,7 +57,8 @@ impl Loops {
         Ok(Some((left, count.expect("a loop that counts ends after whole rounds"))))
     }
 
-    /// The last two rounds from this address back to it, if enough went the same way. A round may have loops in it.
+    /// The last two rounds from this address back to it, if enough went the same way. A round may have loops in it, which are
+    /// taken to go round as often every time.
     fn rounds(&self, head: u64) -> Option<[Vec<user_regs_struct>; 2]> {
         let length = 1 + self.way.iter().rev().take(LONGEST).position(|at| at.rip == head)?;
         let start = self.way.len().checked_sub(ROUNDS * length)?;

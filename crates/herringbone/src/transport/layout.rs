@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-/// Where things lie in a process's segment: control words, then what its host-mates tell it, then its
+/// Where things lie in a process's segment: control words, then what it tells its host-mates, then its
 /// lanes, its slots, and its user's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {

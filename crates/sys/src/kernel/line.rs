@@ -85,9 +85,10 @@ pub(super) struct Step<'a> {
     pub(super) copied: usize,
     /// For a finished result: the number of contributors.
     pub(super) finish: Option<u32>,
-    /// How many items the inputs, and the copies, have from here on: as far as that, they are asked for ahead. The CPU's own
-    /// prefetcher begins anew on every page, and behind an operand's end another rank may be writing.
+    /// How many items the inputs have from here on: as far as that, they are asked for ahead. The CPU's own prefetcher begins
+    /// anew on every page, and behind an operand's end another rank may be writing.
     present: usize,
+    /// For how many items the copies have room from here on; they are asked for likewise.
     pub(super) room: usize,
 }
 
