@@ -292,15 +292,10 @@ impl Operation {
                 let endpoint = self.room.flows[prepared.lanes[lane as usize].peer as usize].endpoint;
                 io.endpoints[endpoint as usize].payload(self.place_of(segment, lane)?, into.len())
             };
-            let places = send.lanes.clone().filter_map(place).map(Some);
-            let copy = self.copy_of(send, segment, io.staging);
-            match copy {
-                None => _ = gather(places, nothing, fold_to),
-                Some(copy) => write_for_others(into, copy, |copies_too| {
-                    let copy = copies_too.then_some(Some(copy));
-                    let _folded = gather(places.chain(copy), nothing, fold_to);
-                }),
-            }
+            let places = send.lanes.clone().filter_map(place);
+            write_for_others(into, self.copy_of(send, segment, io.staging), |copy| {
+                let _all_there = gather(places.chain(copy).map(Some), nothing, fold_to);
+            });
         };
         // A region that was taken back has no memory to find: then there is nobody to fold for.
         let _folded = gather(sources, any, put);

@@ -416,12 +416,8 @@ impl Run<'_> {
                 let target = kernel::Target { copies, ..into };
                 kernel::fold(call.dtype, call.op, target, sources, finish);
             };
-            match notes.written.clone().map(|range| io.staging.segment().span(range)) {
-                None => fold_to(&[]),
-                Some(copy) => write_for_others(into.span, copy, |copies_too| {
-                    fold_to(if copies_too { std::slice::from_ref(&copy) } else { &[] });
-                }),
-            }
+            let copy = notes.written.clone().map(|range| io.staging.segment().span(range));
+            write_for_others(into.span, copy, |copy| fold_to(copy.as_slice()));
         };
         gather(sources, any, fold).is_some()
     }

@@ -39,23 +39,25 @@ thread_local! { static STORES: Cell<Stores> = const { Cell::new(Stores::new()) }
 
 /// Copies what another core will read.
 pub(crate) fn copy_for_others(from: Span<'_>, into: Span<'_>) {
-    write_for_others(from, into, |copies_too| {
-        if copies_too {
-            into.push_from(from);
+    write_for_others(from, Some(into), |copy| {
+        if let Some(copy) = copy {
+            copy.push_from(from);
         }
     });
 }
 
-/// Has `write` fill `from`, of which another core will read a copy: it is told whether to fill that as well, or else that is
-/// copied afterwards.
-pub(crate) fn write_for_others(from: Span<'_>, copy: Span<'_>, write: impl FnOnce(bool)) {
-    if from.len() < LEAST_BYTES {
-        return write(true);
-    }
+/// Has `write` fill `from`, of which another core may read a copy: it is given that to fill as well, unless it is better copied
+/// afterwards.
+pub(crate) fn write_for_others<'a>(
+    from: Span<'_>,
+    copy: Option<Span<'a>>,
+    write: impl FnOnce(Option<Span<'a>>),
+) {
+    let Some(copy) = copy.filter(|_| from.len() >= LEAST_BYTES) else { return write(copy) };
     let mut stores = STORES.get();
     let way = stores.way();
     STORES.set(stores);
-    write(way == Way::Cached);
+    write((way == Way::Cached).then_some(copy));
     match way {
         Way::Cached => {}
         Way::Streamed => copy.stream_from(from),
@@ -217,12 +219,12 @@ mod tests {
             STORES.set(Stores { streamed, untimed, ..Stores::new() });
             let (mut from, mut copy) = (vec![0; BYTES], vec![1; BYTES]);
             let (from, copy) = (Span::of(&mut from), Span::of(&mut copy));
-            write_for_others(from, copy, |copies_too| {
+            write_for_others(from, Some(copy), |place| {
                 from.write(&[7; BYTES]);
-                if copies_too {
-                    copy.write(&[8; BYTES]);
+                if let Some(place) = place {
+                    place.write(&[8; BYTES]);
                 }
-                told.push(copies_too);
+                told.push(place.is_some());
             });
             assert_eq!(copy.to_vec(), [if told.ends_with(&[true]) { 8 } else { 7 }; BYTES]);
         }
