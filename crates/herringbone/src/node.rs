@@ -6,6 +6,7 @@
 //! is submitted and nobody drives, or left by whoever drove, and never otherwise.
 
 mod patience;
+mod straight;
 
 use crate::{
     Result,
@@ -18,7 +19,6 @@ use crate::{
         stats::Stats,
         straight::Begun,
     },
-    execute::straight::Pace,
     sys::{doorbell, doorbell::Bell, fork, segment::Segment},
     transport::layout,
     work::{Completion, Pending},
@@ -236,35 +236,6 @@ impl Node {
         let completion = Arc::new(Completion::default());
         completion.finish(Ok(()));
         Pending { node: self.clone(), completion }
-    }
-
-    /// Runs straight through what has begun so. Returns `None` at its end, or how that can be learnt of.
-    fn run_straight<'a>(&'a self, mut engine: MutexGuard<'a, Engine>) -> Option<Arc<Completion>> {
-        let (mut yielded, mut waits) = (0, None);
-        let completion = loop {
-            match engine.run_straight(self.patience.tries) {
-                Pace::Done => break None,
-                Pace::Waiting if yielded < self.patience.yields(Haste::Memory) => {
-                    let Some(completion) = engine.follow_straight() else { continue };
-                    waits.get_or_insert_with(Moment::now);
-                    let elsewhere = engine.about_to_wait();
-                    drop(engine);
-                    elsewhere.into_iter().for_each(Elsewhere::go);
-                    std::thread::yield_now();
-                    yielded += 1;
-                    engine = self.lock_as_is();
-                    if !engine.is_straight(&completion) {
-                        break Some(completion);
-                    }
-                }
-                Pace::Waiting | Pace::Stuck => break engine.interrupt(),
-            }
-        };
-        self.aftermath(engine);
-        if let Some(since) = waits {
-            self.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        }
-        completion
     }
 
     /// Has the background thread drive, unless somebody does, who will look again before leaving.

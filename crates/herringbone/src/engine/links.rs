@@ -58,6 +58,7 @@ impl Engine {
                 link.announce();
             }
         }
+        doorbell::rouse(layout::dozers(self.staging.segment()));
     }
 
     /// Whether all links have taken what was in line for them.

@@ -17,9 +17,11 @@ use crate::{
         staging::Part,
         straight::{Pace, Straight},
     },
+    sys::{doorbell, segment::Segment},
+    transport::layout,
     work::Completion,
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// How an operation began that was to be run straight through.
 #[derive(Debug)]
@@ -29,6 +31,19 @@ pub(crate) enum Begun {
     Ordinary(Arc<Completion>),
     /// Not at all: nothing has changed.
     No(Issue),
+}
+
+/// How a thread dozes until a host-mate has something to say.
+pub(crate) struct Doze {
+    theirs: Arc<Segment>,
+    announcement: u64,
+}
+
+impl Doze {
+    /// Does so, for at most `limit`; without the engine's lock.
+    pub(crate) fn doze(&self, limit: Duration) {
+        doorbell::doze(layout::dozers(&self.theirs), self.announcement, limit);
+    }
 }
 
 impl Engine {
@@ -122,6 +137,47 @@ impl Engine {
         pace
     }
 
+    /// The thread of the run is about to doze: until the host-mate speaks from whom a message is missing. Says so to it, and
+    /// looks once more. Returns how to doze; `None` if there is something to do at once.
+    pub(crate) fn about_to_doze(&mut self) -> Option<Doze> {
+        let mut announced: Option<(u32, Doze)> = None;
+        loop {
+            let straight = self.straight.as_mut()?;
+            let mut io =
+                Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
+            let endpoint = straight.missing(&mut io)?;
+            match announced {
+                Some((until, doze)) if until == endpoint => {
+                    straight.dozes_until = Some(endpoint);
+                    return Some(doze);
+                }
+                _ => {
+                    let Some(theirs) = self.endpoints[endpoint as usize].segment().cloned() else {
+                        self.interrupt();
+                        return None;
+                    };
+                    let announcement = doorbell::announce_doze(layout::dozers(&theirs));
+                    announced = Some((endpoint, Doze { theirs, announcement }));
+                }
+            }
+        }
+    }
+
+    /// The thread of the run dozes no more.
+    pub(crate) fn has_dozed(&mut self) {
+        if let Some(straight) = &mut self.straight {
+            straight.dozes_until = None;
+        }
+    }
+
+    /// Wakes the thread of the run, if it dozes.
+    fn rouse(&self) {
+        let until = self.straight.as_ref().and_then(|straight| straight.dozes_until);
+        if let Some(segment) = until.and_then(|endpoint| self.endpoints[endpoint as usize].segment()) {
+            doorbell::rouse(layout::dozers(segment));
+        }
+    }
+
     fn end_straight(&mut self) {
         let Some(mut straight) = self.straight.take() else { return };
         let (id, call, completion) = (straight.id, straight.issue.call, straight.completion.take());
@@ -145,6 +201,7 @@ impl Engine {
     /// Makes the run, if there is one, an operation like any other. Returns how its end can be learnt of.
     pub(crate) fn interrupt(&mut self) -> Option<Arc<Completion>> {
         let completion = self.follow_straight()?;
+        self.rouse();
         let group = self.groups.get(&self.straight.as_ref()?.id.group)?;
         let straight = self.straight.take()?;
         let (key, room) = self.ops.reserve();

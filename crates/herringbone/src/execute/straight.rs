@@ -20,6 +20,7 @@ use crate::{
     sys::{doorbell, kernel, span::Span},
     transport::{
         frame::{CELL_BYTES, Common, Frame, Wanted},
+        layout,
         shm::{Board, Source},
         stores::write_for_others,
     },
@@ -44,6 +45,8 @@ pub(crate) struct Straight {
     pub(crate) issued: Moment,
     pub(crate) memory: Range<usize>,
     pub(crate) completion: Option<Arc<Completion>>,
+    /// The endpoint until whose next word its thread dozes, without the engine's lock.
+    pub(crate) dozes_until: Option<u32>,
     /// What the frames of all its messages have in common.
     common: Common,
     /// How many instructions are done.
@@ -132,6 +135,7 @@ impl Straight {
             issued: Moment::now(),
             memory,
             completion: None,
+            dozes_until: None,
             done: 0,
             notes,
         }
@@ -156,6 +160,7 @@ impl Straight {
         for endpoint in receivers.chain(senders) {
             self.notes.flush |= !io.endpoints[endpoint as usize].announce();
         }
+        doorbell::rouse(layout::dozers(io.staging.segment()));
     }
 
     fn advance(&mut self, mut tries: u32, io: &mut Io<'_>, board: &mut Board) -> Pace {
@@ -172,6 +177,24 @@ impl Straight {
             self.done += 1;
         }
         Pace::Done
+    }
+
+    /// Looks for all messages that the next instruction needs. Returns the endpoint from which one is missing, of several that
+    /// of the last, since with it most of the others will be there; `None` if none is, or if something else has come.
+    pub(crate) fn missing(&mut self, io: &mut Io<'_>) -> Option<u32> {
+        let mut missing = None;
+        for at in self.script.lines.get(self.done)?.messages.clone() {
+            let message = &self.script.messages[at];
+            if self.notes.arrived[at] != Arrival::No {
+                continue;
+            }
+            match look(&self.common, message, &mut self.notes, io) {
+                Ok(Some((source, found))) => self.notes.arrived[at] = Arrival::Next(source, found),
+                Ok(None) => missing = Some(message.endpoint),
+                Err(()) => return None,
+            }
+        }
+        missing
     }
 
     /// Takes in a message that came before this operation began. Returns whether the script has it.
@@ -223,6 +246,34 @@ fn keep(message: &Message, source: Source, at: usize, memory: &Range<usize>, io:
     Arrival::Staged
 }
 
+/// Looks for a message. Returns where it lies, or an error if something else has come.
+fn look(
+    common: &Common,
+    message: &Message,
+    notes: &mut Notes,
+    io: &mut Io<'_>,
+) -> Result<Option<(Source, usize)>, ()> {
+    let endpoint = &mut io.endpoints[message.endpoint as usize];
+    let wanted = Wanted::new(common, message.bytes, message.index);
+    loop {
+        match endpoint.find(&wanted, &mut notes.flush) {
+            None => return Ok(None),
+            Some(Ok(found)) => {
+                if message.bytes > CELL_BYTES
+                    && let Some(payload) = endpoint.payload(found.1, message.bytes)
+                {
+                    payload.fetch(FETCHED_BYTES);
+                }
+                io.stats.received(endpoint, message.bytes);
+                return Ok(Some(found));
+            }
+            Some(Err(())) if !endpoint.take_credits() => return Err(()),
+            // Room was made, and perhaps for somebody whose messages this run does not take from its lane.
+            Some(Err(())) => notes.flush = true,
+        }
+    }
+}
+
 /// What a run of lines needs.
 struct Run<'a> {
     script: &'a Script,
@@ -242,7 +293,7 @@ impl Run<'_> {
     ) -> Pace {
         for at in line.messages.clone() {
             while notes.arrived[at] == Arrival::No {
-                match self.look(&self.script.messages[at], notes, io) {
+                match look(self.common, &self.script.messages[at], notes, io) {
                     Ok(Some((source, found))) => notes.arrived[at] = Arrival::Next(source, found),
                     // At once: on some cores an instruction that says to wait lasts as long as a message takes.
                     Ok(None) if *tries > 0 => *tries -= 1,
@@ -287,34 +338,6 @@ impl Run<'_> {
             }
         }
         Pace::Done
-    }
-
-    /// Looks for a message. Returns where it lies, or an error if something else has come.
-    fn look(
-        &self,
-        message: &Message,
-        notes: &mut Notes,
-        io: &mut Io<'_>,
-    ) -> Result<Option<(Source, usize)>, ()> {
-        let endpoint = &mut io.endpoints[message.endpoint as usize];
-        let wanted = Wanted::new(self.common, message.bytes, message.index);
-        loop {
-            match endpoint.find(&wanted, &mut notes.flush) {
-                None => return Ok(None),
-                Some(Ok(found)) => {
-                    if message.bytes > CELL_BYTES
-                        && let Some(payload) = endpoint.payload(found.1, message.bytes)
-                    {
-                        payload.fetch(FETCHED_BYTES);
-                    }
-                    io.stats.received(endpoint, message.bytes);
-                    return Ok(Some(found));
-                }
-                Some(Err(())) if !endpoint.take_credits() => return Err(()),
-                // Room was made, and perhaps for somebody whose messages this run does not take from its lane.
-                Some(Err(())) => notes.flush = true,
-            }
-        }
     }
 
     /// Sends a message to its receivers. Returns whether all have it; those that have no room for it are noted.

@@ -6,6 +6,9 @@ use crate::engine::links::Haste;
 /// sessions than the one that yields may be passed over (the kernel shares a core out among sessions first), and get it only
 /// when that one sleeps.
 const YIELDS_OF_A_CORE: usize = 160;
+/// With more ranks than this to a core a rank yields no more often than that: hardly any of those that it waits for is next.
+const MANY_PER_CORE: usize = 8;
+const YIELDS_OF_MANY: u32 = 3;
 /// How often to yield where a small message is to come by a socket: it takes a round trip.
 const YIELDS_FOR_A_MESSAGE: u32 = 20;
 
@@ -26,7 +29,9 @@ impl Patience {
         if ranks <= cores {
             return Self { spins: 50, tries: 1000, yields: 400 };
         }
-        Self { spins: 2, tries: 4, yields: (YIELDS_OF_A_CORE * cores / ranks).max(1) as u32 }
+        let most = if ranks > MANY_PER_CORE * cores { YIELDS_OF_MANY } else { u32::MAX };
+        let shared_out = (YIELDS_OF_A_CORE * cores / ranks).max(1) as u32;
+        Self { spins: 2, tries: 4, yields: shared_out.min(most) }
     }
 
     /// How often to yield before sleeping.

@@ -33,6 +33,7 @@ const STAMP: Range<usize> = 0..3;
 const GOODBYE: Range<usize> = 3..4;
 pub(super) const SLEEPING: Range<usize> = 16..17;
 const SEAT: Range<usize> = 32..33;
+const DOZERS: Range<usize> = 48..49;
 
 impl Layout {
     /// The whole segment.
@@ -80,6 +81,11 @@ impl Layout {
 /// The word that tells others that this process sleeps and wants its bell rung.
 pub(crate) fn sleeping(segment: &Segment) -> &AtomicU64 {
     &segment.atomics(SLEEPING)[0]
+}
+
+/// The word in which others say that they doze until this process has sent something.
+pub(crate) fn dozers(segment: &Segment) -> &AtomicU64 {
+    &segment.atomics(DOZERS)[0]
 }
 
 /// The word in which a process says on which core it runs.

@@ -53,6 +53,21 @@ fn whoever_needs_the_engine_interrupts() {
     });
 }
 
+/// Whoever waits for one that is late dozes, some so long that they make an ordinary operation of it.
+#[test]
+fn ranks_doze_until_one_that_is_late_speaks() {
+    for (ranks, transport) in [(2, Transport::Shm), (5, Transport::Local), (9, Transport::Local)] {
+        World::new(ranks, transport).run(|comm| {
+            for operation in 0..24 {
+                if operation % ranks as usize == comm.rank() as usize {
+                    thread::sleep(Duration::from_millis([0, 1, 5, 15][operation % 4]));
+                }
+                sum(comm, operation);
+            }
+        });
+    }
+}
+
 /// Ranks that are ahead leave their messages with one that is late, which has not even begun then.
 #[test]
 fn messages_come_before_their_operation() {

@@ -1,0 +1,75 @@
+//! A straight run, as its thread sees it: it looks, yields, dozes, and in the end makes an ordinary operation of it.
+
+use super::Node;
+use crate::{
+    clock::Moment,
+    engine::{Engine, links::Haste, spread::Elsewhere},
+    execute::straight::Pace,
+    work::Completion,
+};
+use std::{
+    sync::{Arc, MutexGuard, atomic::Ordering},
+    time::Duration,
+};
+
+/// For how long a straight run may doze in all. Who dozes hears of one host-mate only; an ordinary operation hears of all there
+/// is.
+const DOZE: Duration = Duration::from_millis(10);
+
+/// How a straight run has waited.
+#[derive(Default)]
+struct Waits {
+    since: Option<Moment>,
+    yielded: u32,
+    dozed: Duration,
+}
+
+impl Node {
+    /// Runs straight through what has begun so. Returns `None` at its end, or how that can be learnt of.
+    pub(super) fn run_straight<'a>(&'a self, mut engine: MutexGuard<'a, Engine>) -> Option<Arc<Completion>> {
+        let mut waits = Waits::default();
+        let completion = loop {
+            match engine.run_straight(self.patience.tries) {
+                Pace::Done => break None,
+                Pace::Waiting if waits.dozed < DOZE => {
+                    let Some(completion) = engine.follow_straight() else { continue };
+                    engine = self.wait_straight(engine, &mut waits);
+                    if !engine.is_straight(&completion) {
+                        break Some(completion);
+                    }
+                }
+                Pace::Waiting | Pace::Stuck => break engine.interrupt(),
+            }
+        };
+        self.aftermath(engine);
+        if let Some(since) = waits.since {
+            self.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        completion
+    }
+
+    /// Gives others the core, and the engine, until it is worth while to look again.
+    fn wait_straight<'a>(
+        &'a self,
+        mut engine: MutexGuard<'a, Engine>,
+        waits: &mut Waits,
+    ) -> MutexGuard<'a, Engine> {
+        waits.since.get_or_insert_with(Moment::now);
+        if waits.yielded < self.patience.yields(Haste::Memory) {
+            waits.yielded += 1;
+            let elsewhere = engine.about_to_wait();
+            drop(engine);
+            elsewhere.into_iter().for_each(Elsewhere::go);
+            std::thread::yield_now();
+            return self.lock_as_is();
+        }
+        let Some(doze) = engine.about_to_doze() else { return engine };
+        drop(engine);
+        let began = Moment::now();
+        doze.doze(DOZE.saturating_sub(waits.dozed));
+        waits.dozed += began.elapsed();
+        let mut engine = self.lock_as_is();
+        engine.has_dozed();
+        engine
+    }
+}
