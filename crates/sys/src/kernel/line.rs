@@ -70,8 +70,8 @@ pub(super) fn width<R: Reduction>(form: Form) -> usize {
 /// What is done with each element in turn.
 #[derive(Clone, Copy)]
 pub(super) struct Step<'a> {
-    /// Operands that merge in pairs: the first `count`, which is 1, 2 or 4.
-    pub(super) inputs: [*const u8; 4],
+    /// Operands that merge in pairs: the first `count`, which is 1, 2, 4 or 8.
+    pub(super) inputs: [*const u8; 8],
     pub(super) count: usize,
     /// The form of all operands.
     pub(super) form: Form,
@@ -108,8 +108,10 @@ impl<'a> Step<'a> {
     /// A step over a partial result, with nowhere to go yet.
     #[inline(always)]
     pub(super) fn of_row(row: *const u8) -> Self {
+        let mut inputs = [ptr::null(); 8];
+        inputs[0] = row;
         Self {
-            inputs: [row, ptr::null(), ptr::null(), ptr::null()],
+            inputs,
             count: 1,
             form: Form::Acc,
             left: ptr::null(),
@@ -137,7 +139,7 @@ impl<'a> Step<'a> {
     #[inline(always)]
     pub(super) unsafe fn run<I: Isa<LINE>, R: Reduction, const LINE: usize>(&self, len: usize) {
         let rest = len % LINE;
-        let mut pads = MaybeUninit::<[Pad; 6]>::uninit();
+        let mut pads = MaybeUninit::<[Pad; PADS]>::uninit();
         // SAFETY: the last `rest` of the `len` items are there to be copied.
         let last = unsafe { self.padded::<R, LINE>(len - rest, rest, pads.as_mut_ptr().cast()) };
         // One loop over both, so that there is one copy of the code, and no second way to fold.
@@ -158,10 +160,11 @@ impl<'a> Step<'a> {
     /// The step on copies of the `rest` items from `at` on, each filled up with zeros to a line.
     ///
     /// # Safety
-    /// The items can be read, and there are six pads.
+    /// The items can be read, and there are as many pads as there may be.
     #[inline(always)]
     unsafe fn padded<R: Reduction, const LINE: usize>(&self, at: usize, rest: usize, pads: *mut Pad) -> Self {
-        let mut step = Self { into: pads.wrapping_add(5).cast(), copies: &[], present: 0, room: 0, ..*self };
+        let mut step =
+            Self { into: pads.wrapping_add(PADS - 1).cast(), copies: &[], present: 0, room: 0, ..*self };
         if rest == 0 {
             return step;
         }
@@ -169,7 +172,7 @@ impl<'a> Step<'a> {
         let left = (!self.left.is_null()).then_some((&mut step.left, Form::Acc));
         for (index, (source, form)) in sources.chain(left).enumerate() {
             let (pad, width) = (pads.wrapping_add(index).cast::<u8>(), width::<R>(form));
-            // SAFETY: there are at most four inputs and a left operand, each of which has the items; a pad has room
+            // SAFETY: there are at most eight inputs and a left operand, each of which has the items; a pad has room
             // for a line of any type.
             unsafe {
                 ptr::copy_nonoverlapping(source.wrapping_add(at * width), pad, rest * width);
@@ -193,10 +196,12 @@ impl<'a> Step<'a> {
             match (partial, self.count) {
                 (false, 1) => self.fold_lines_of::<I, R, LINE, false, 1>(lines),
                 (false, 2) => self.fold_lines_of::<I, R, LINE, false, 2>(lines),
-                (false, _) => self.fold_lines_of::<I, R, LINE, false, 4>(lines),
+                (false, 4) => self.fold_lines_of::<I, R, LINE, false, 4>(lines),
+                (false, _) => self.fold_lines_of::<I, R, LINE, false, 8>(lines),
                 (true, 1) => self.fold_lines_of::<I, R, LINE, true, 1>(lines),
                 (true, 2) => self.fold_lines_of::<I, R, LINE, true, 2>(lines),
-                (true, _) => self.fold_lines_of::<I, R, LINE, true, 4>(lines),
+                (true, 4) => self.fold_lines_of::<I, R, LINE, true, 4>(lines),
+                (true, _) => self.fold_lines_of::<I, R, LINE, true, 8>(lines),
             }
         }
     }
@@ -221,13 +226,13 @@ impl<'a> Step<'a> {
                     false => I::lift::<R>(self.inputs[k].cast::<R::Element>().add(at)),
                 }
             };
+            let pair = |k: usize| merge::<R, LINE>(input(k), input(k + 1));
+            let four = |k: usize| merge::<R, LINE>(pair(k), pair(k + 2));
             let mut acc = match K {
                 1 => input(0),
-                2 => merge::<R, LINE>(input(0), input(1)),
-                _ => merge::<R, LINE>(
-                    merge::<R, LINE>(input(0), input(1)),
-                    merge::<R, LINE>(input(2), input(3)),
-                ),
+                2 => pair(0),
+                4 => four(0),
+                _ => merge::<R, LINE>(four(0), four(4)),
             };
             // SAFETY: the caller vouches for this line of accumulators at `left`, unless it is null, and for this
             // line at `into` and in the copies, which do not overlap: of elements if there is something to finish,
@@ -280,6 +285,9 @@ fn ahead<const LINE: usize>(at: usize, present: usize, width: usize) -> Option<(
 
 /// The longest line of any instruction set.
 pub(super) const MAX_LINE: usize = 64;
+
+/// For as many inputs as there may be, a left operand and a result.
+const PADS: usize = 10;
 
 /// Room for a line of any type.
 #[repr(C, align(64))]

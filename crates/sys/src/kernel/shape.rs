@@ -6,7 +6,7 @@ use super::Source;
 /// result a fair share of a small scratch memory.
 pub(super) const MAX_DEPTH: usize = 33;
 
-/// One, two or four sources of one form that fold into one partial result without leaving the registers.
+/// One, two, four or eight sources of one form that fold into one partial result without leaving the registers.
 pub(super) struct Group<'s, 'a> {
     pub(super) sources: &'s [Source<'a>],
     /// How many merges with earlier partial results follow.
@@ -35,9 +35,11 @@ impl<'s, 'a> Iterator for Groups<'s, 'a> {
         let form = self.0.first()?.form;
         let merges =
             |at: usize| self.0.get(at).filter(|source| source.form == form).map(|source| source.merges);
-        let (size, inner) = match [merges(0), merges(1), merges(2), merges(3)] {
-            [Some(0), Some(1), Some(0), Some(2..)] => (4, 2),
-            [Some(0), Some(1..), ..] => (2, 1),
+        let pairs = |pairs: usize| (0..2 * pairs).step_by(2).all(|at| merges(at) == Some(0));
+        let (size, inner) = match [merges(1), merges(3), merges(5), merges(7)] {
+            [Some(1), Some(2), Some(1), Some(3..)] if pairs(4) => (8, 3),
+            [Some(1), Some(2..), ..] if pairs(2) => (4, 2),
+            [Some(1..), ..] if pairs(1) => (2, 1),
             _ => (1, 0),
         };
         let (sources, rest) = self.0.split_at(size);
