@@ -37,6 +37,7 @@ impl Node {
                     if !engine.is_straight(&completion) {
                         break Some(completion);
                     }
+                    engine.has_dozed();
                 }
                 Pace::Waiting | Pace::Stuck => break engine.interrupt(),
             }
@@ -68,8 +69,6 @@ impl Node {
         let began = Moment::now();
         doze.doze(DOZE.saturating_sub(waits.dozed));
         waits.dozed += began.elapsed();
-        let mut engine = self.lock_as_is();
-        engine.has_dozed();
-        engine
+        self.lock_as_is()
     }
 }
