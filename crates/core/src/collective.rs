@@ -87,6 +87,14 @@ impl Collective {
         }
     }
 
+    /// Whether no worker's part is over before every worker has begun: each needs something of each other.
+    pub fn holds_all(self) -> bool {
+        match self {
+            Self::AllReduce | Self::ReduceScatter | Self::AllGather | Self::Barrier => true,
+            Self::Reduce { .. } | Self::Broadcast { .. } => false,
+        }
+    }
+
     /// Whether results are folds, so that an element type and a reduce operation matter; if not, bytes are moved.
     pub fn folds(self) -> bool {
         match self {

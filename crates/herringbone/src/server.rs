@@ -136,7 +136,7 @@ impl Server {
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the address cannot be listened at.
     pub fn bind(options: ServerOptions) -> Result<Self> {
         let token = options.token.clone().filter(|token| !token.is_empty());
-        check_exposure(options.listen, token.as_deref())?;
+        check_exposure(options.listen, token.is_some())?;
         let at = |error: io::Error| {
             let used = error.kind() == io::ErrorKind::AddrInUse;
             let hint = if used {

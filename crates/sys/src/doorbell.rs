@@ -12,14 +12,15 @@
 //! flag that the sleeper stored (or a 0 that another publisher made of it, which then rings), and rings. If F2 does,
 //! the sleeper sees the message when it looks. The bell stays audible until it is drained, and a drain is followed by
 //! a look. Tried in every order by `tests/loom.rs`.
-
+//!
 //! # Dozing
-//! A short sleep until one other process has something to say needs no bell: a *word* in that process's segment counts in its
-//! upper bits how often those who doze by it were woken; its lowest bit says that somebody is about to. The sleeper calls
-//! [`announce_doze`], looks once more, and then [`doze`]s (a futex, which the kernel lets nobody wait on whose word has
-//! changed). Whoever publishes something calls [`published`], and then [`rouse`]: one system call for all sleepers. By the
-//! argument above the publisher sees the bit, or the sleeper the message. Of two who see it one changes the word, and wakes
-//! all; it was changed before, so that who has announced and does not sleep yet will not.
+//! A short sleep until one other process has something to say needs no bell. A *word* in that process's segment counts in its
+//! upper bits how often those who doze by it were woken; its lowest bit says that somebody may doze by it. The sleeper calls
+//! [`announce_doze`], looks once more, and then [`doze`]s: a futex, and the kernel puts nobody to sleep by a word that is not
+//! as it was announced. Whoever publishes something calls [`published`], and then [`rouse`]: one system call for all
+//! sleepers. By the argument above the publisher sees the bit, or the sleeper the message. Of several who see the bit one
+//! changes the word, and only then wakes all; so who has announced and does not sleep yet will not. Tried in every order by
+//! `tests/loom.rs`.
 
 use crate::fork::Guarded;
 use crate::sync::{AtomicU64, Ordering, fence, full_fence};

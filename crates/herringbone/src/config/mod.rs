@@ -226,7 +226,8 @@ impl Config {
     /// Whether it can be used, as far as this process can tell before it meets the others.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`], which names the setting, what is wrong with it and what would be right.
+    /// [`ErrorKind::Config`], which names the setting, what is wrong with it and what would be right; [`ErrorKind::Auth`] for
+    /// reducers that others reach without a token.
     pub fn check(&self) -> Result<()> {
         if self.world == 0 || self.rank >= self.world {
             let problem = format!(
@@ -276,6 +277,10 @@ impl Config {
             }
             if self.reducers[..at].contains(reducer) {
                 return refuse(format!("{reducer} is there twice; a reducer is listed once"));
+            }
+            // Rank 0's token is everybody's; names are looked up, and checked, when they are called.
+            if let (0, Ok(address)) = (self.rank, reducer.parse()) {
+                check_exposure(address, self.token.is_some())?;
             }
         }
         Ok(())
@@ -361,9 +366,12 @@ pub(crate) fn resolve(setting: &str, address: &str) -> Result<std::net::SocketAd
     found.first().copied().ok_or_else(nothing)
 }
 
-/// Whether a token is needed to use an address.
-pub(crate) fn check_exposure(address: std::net::SocketAddr, token: Option<&str>) -> Result<()> {
-    if token.is_some() || address.ip().is_loopback() {
+/// Whether an address may be used: without a token loopback only.
+///
+/// # Errors
+/// [`ErrorKind::Auth`], which says how to set one.
+pub(crate) fn check_exposure(address: std::net::SocketAddr, has_token: bool) -> Result<()> {
+    if has_token || address.ip().is_loopback() {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Auth {
@@ -396,6 +404,10 @@ mod tests {
             let config = Config::new(0, 1, Rendezvous::Tcp(String::new())).reducers(reducers);
             assert!(config.check().unwrap_err().to_string().contains(problem));
         }
+        let far =
+            Config::new(0, 1, Rendezvous::Tcp(String::new())).reducers(vec!["192.0.2.1:7070".to_owned()]);
+        assert!(matches!(far.check().unwrap_err().kind(), ErrorKind::Auth { .. }));
+        assert!(far.token("a token").check().is_ok());
         let config = Config::new(0, 2, Rendezvous::Tcp("localhost".to_owned()));
         assert!(
             config

@@ -124,38 +124,53 @@ impl Engine {
         let Some(straight) = &mut self.straight else { return Pace::Stuck };
         let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
         let pace = straight.run(tries, &mut io, &mut self.board);
-        if std::mem::take(&mut straight.notes.flush) {
-            self.flush();
-            let backlog = self.has_backlog();
-            // If it is done, it is not quite over: somebody has to see to the links.
-            self.finished |= backlog;
-            self.straight.iter_mut().for_each(|straight| straight.notes.flush = backlog);
-        }
+        // If it is done, it is not quite over: somebody has to see to the links.
+        self.finished |= !self.flush_straight();
         if pace == Pace::Done {
             self.end_straight();
         }
         pace
     }
 
+    /// Hands to links what the run has noted for them. Returns whether they have taken it.
+    fn flush_straight(&mut self) -> bool {
+        let Some(straight) = &mut self.straight else { return true };
+        if !std::mem::take(&mut straight.notes.flush) {
+            return true;
+        }
+        self.flush();
+        let backlog = self.has_backlog();
+        self.straight.iter_mut().for_each(|straight| straight.notes.flush = backlog);
+        !backlog
+    }
+
     /// The thread of the run is about to doze: until the host-mate speaks from whom a message is missing. Says so to it, and
     /// looks once more. Returns how to doze; `None` if there is something to do at once.
+    ///
+    /// It is deaf to others then, and none of them may need it: they have its word of what was taken in, nothing waits for room,
+    /// and the operation is one that nobody leaves before all are there. Any other becomes an ordinary operation here.
     pub(crate) fn about_to_doze(&mut self) -> Option<Doze> {
         let mut announced: Option<(u32, Doze)> = None;
         loop {
             let straight = self.straight.as_mut()?;
+            let holds_all = straight.issue.call.collective.holds_all();
             let mut io =
                 Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
-            let endpoint = straight.missing(&mut io)?;
+            let missing = straight.take_in(&mut io);
+            let flushed = self.flush_straight();
+            let endpoint = missing?;
+            let theirs = self.endpoints[endpoint as usize].segment().cloned();
+            let Some(theirs) = theirs.filter(|_| holds_all && flushed) else {
+                self.interrupt();
+                return None;
+            };
             match announced {
                 Some((until, doze)) if until == endpoint => {
-                    straight.dozes_until = Some(endpoint);
+                    self.straight.as_mut()?.dozes_until = Some(endpoint);
                     return Some(doze);
                 }
+                // Who was announced to before makes a system call for nobody, once.
                 _ => {
-                    let Some(theirs) = self.endpoints[endpoint as usize].segment().cloned() else {
-                        self.interrupt();
-                        return None;
-                    };
                     let announcement = doorbell::announce_doze(layout::dozers(&theirs));
                     announced = Some((endpoint, Doze { theirs, announcement }));
                 }
@@ -163,7 +178,7 @@ impl Engine {
         }
     }
 
-    /// The thread of the run dozes no more.
+    /// The calling thread, whose run this is, dozes no more.
     pub(crate) fn has_dozed(&mut self) {
         if let Some(straight) = &mut self.straight {
             straight.dozes_until = None;

@@ -41,9 +41,9 @@ const SERVED: Cutting =
 /// Through fewer reducers than there are hosts with workers: what is in flight stands in line before the reducers' links,
 /// and a switch port that overflows loses it.
 const CROWDED: Cutting = Cutting { in_flight: 960 << 10, ..SERVED };
-/// Below so many bytes of the whole buffer messages through reducers have half of the least bytes (with their headers they
-/// then fit one jumbo frame), as the first one's way up and the last one's way down are much of the time. They cost the
-/// cores up to a fourth more.
+/// Below so many bytes of the whole buffer's partial sums messages through reducers may have half of the least bytes (with
+/// its header such a one fits a jumbo frame), as the first one's way up and the last one's way down are much of the time.
+/// They cost the cores up to a fourth more.
 const LIGHT: usize = 2 << 20;
 
 /// How often ranks may change to another one in a lap for turns to be cleared: each change takes a message's way from host to
@@ -270,6 +270,15 @@ mod tests {
                 let tiny = message <= cutting.message.start;
                 assert!(in_flight <= cutting.in_flight || tiny, "{medium:?} {chunks}: {cut:?}");
             }
+        }
+    }
+
+    #[test]
+    fn less_goes_through_reducers_in_smaller_messages() {
+        for medium in [Medium::Reducers, Medium::FewReducers] {
+            let message = |elements| cut(4, elements, 0, medium).elements * 4;
+            assert_eq!([1 << 16, 1 << 18, 7 << 16].map(message), [8 << 10; 3], "256 KiB, 1 and 1.75 MiB");
+            assert_eq!([1 << 19, 3 << 18].map(message), [16 << 10; 2], "2 and 3 MiB");
         }
     }
 

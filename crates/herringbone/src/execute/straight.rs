@@ -179,9 +179,10 @@ impl Straight {
         Pace::Done
     }
 
-    /// Looks for all messages that the next instruction needs. Returns the endpoint from which one is missing, of several that
-    /// of the last, since with it most of the others will be there; `None` if none is, or if something else has come.
-    pub(crate) fn missing(&mut self, io: &mut Io<'_>) -> Option<u32> {
+    /// Takes in all messages that the next instruction needs and that are there. Returns the endpoint from which one is missing,
+    /// of several that of the last, since with it most of the others will be there; `None` if none is, or if something else has
+    /// come.
+    pub(crate) fn take_in(&mut self, io: &mut Io<'_>) -> Option<u32> {
         let mut missing = None;
         for at in self.script.lines.get(self.done)?.messages.clone() {
             let message = &self.script.messages[at];

@@ -244,7 +244,7 @@ mod tests {
 
         fn call(&self, from: &str) -> TcpStream {
             let there = self.listener.local_addr().unwrap().to_string();
-            let stream = crate::fabric::links::dial(&there, Some(from.parse().unwrap())).unwrap();
+            let stream = crate::fabric::links::dial(&there, Some(from.parse().unwrap()), |_| Ok(())).unwrap();
             let (accepted, _) = self.listener.accept().unwrap();
             let sender = self.sender.clone();
             let policy = Policy { versions: Versions::CURRENT, job: None, world: None };

@@ -79,7 +79,7 @@ fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Option<String>)
             (SocketAddr::new(chosen.unwrap_or(usual), 0), token, Some(store))
         }
     };
-    check_exposure(wanted, token.as_deref()).map_err(|error| error.at(0))?;
+    check_exposure(wanted, token.is_some()).map_err(|error| error.at(0))?;
     let listener = TcpListener::bind(wanted).map_err(|error| {
         let hint = "is the port taken, or the address not this host's? Rank 0 listens there";
         Error::rendezvous(format_args!("rank 0 cannot listen at {wanted}: {error}; {hint}")).at(0)
@@ -270,7 +270,7 @@ fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let usual = stream.local_addr().map_err(at)?.ip();
     let from = config.local_address(usual).map_err(|error| error.at(config.rank))?;
     let own = SocketAddr::new(from.unwrap_or(usual), 0);
-    check_exposure(own, token.as_deref()).map_err(|error| error.at(config.rank))?;
+    check_exposure(own, token.is_some()).map_err(|error| error.at(config.rank))?;
     let listener = TcpListener::bind(own).map_err(at)?;
     let address = listener.local_addr().map_err(at)?;
     let join = own_join(config, incarnation, address);
@@ -297,7 +297,7 @@ fn find_hub(config: &Config, deadline: Instant) -> Result<(String, Option<String
     match &config.rendezvous {
         Rendezvous::Tcp(address) => {
             let there = resolve("HERRINGBONE_STORE", address)?;
-            check_exposure(there, config.token.as_deref()).map_err(|error| error.at(config.rank))?;
+            check_exposure(there, config.token.is_some()).map_err(|error| error.at(config.rank))?;
             Ok((address.clone(), config.token.clone()))
         }
         Rendezvous::Store { store, .. } => through_store(config, &**store, deadline),
@@ -324,7 +324,7 @@ fn through_store(config: &Config, store: &dyn Store, deadline: Instant) -> Resul
 fn enter(config: &Config, hub: &str, hello: Hello, token: &[u8], deadline: Instant) -> Result<TcpStream> {
     loop {
         let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
-        let attempt = links::dial(hub, None).map_err(GreetError::Io).and_then(|mut stream| {
+        let attempt = links::dial(hub, None, |_| Ok(())).and_then(|mut stream| {
             greet::greet(&mut stream, hello, expected, token)?;
             stream.limit(greet::DEADLINE)?;
             Ok(stream)

@@ -54,6 +54,9 @@ pub(crate) enum GreetError {
     Closed,
     #[error("it broke the protocol: {0}")]
     Protocol(&'static str),
+    /// It was not called, as others than this job's could answer.
+    #[error("{0}")]
+    Unprotected(Error),
 }
 
 impl GreetError {
@@ -64,7 +67,7 @@ impl GreetError {
             GreetError::Handshake(HandshakeError::Refused(refusal)) => {
                 matches!(refusal, Refusal::NoRoom { .. })
             }
-            GreetError::Handshake(_) | GreetError::Protocol(_) => false,
+            GreetError::Handshake(_) | GreetError::Protocol(_) | GreetError::Unprotected(_) => false,
         }
     }
 

@@ -8,6 +8,8 @@ use super::{
     wire_up::Mapping,
 };
 use crate::{
+    Error,
+    config::check_exposure,
     core::session::{
         Refusal, Role,
         handshake::{Claim, Expected, Purpose},
@@ -173,16 +175,21 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: u32) -> Result<(), GreetError> {
 }
 
 fn attempt(job: &Job, address: &str, expected: Expected) -> Result<TcpStream, GreetError> {
-    let mut stream = dial(address, job.from)?;
+    let mut stream = dial(address, job.from, |there| check_exposure(there, !job.token.is_empty()))?;
     greet::greet(&mut stream, job.hello(Purpose::Data), expected, &job.token)?;
     Ok(stream)
 }
 
 /// Connects to the first address of `host:port` that answers, from the address `from` if that is of its kind (IPv4 or
-/// IPv6).
-pub(crate) fn dial(address: &str, from: Option<IpAddr>) -> io::Result<TcpStream> {
+/// IPv6) and if all may be called.
+pub(crate) fn dial(
+    address: &str,
+    from: Option<IpAddr>,
+    may_call: impl Fn(SocketAddr) -> Result<(), Error>,
+) -> Result<TcpStream, GreetError> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no such host");
     for there in address.to_socket_addrs()? {
+        may_call(there).map_err(GreetError::Unprotected)?;
         let from = from.filter(|from| from.is_ipv4() == there.is_ipv4());
         match dial_one(there, from) {
             Ok(stream) => return Ok(stream),
@@ -192,7 +199,7 @@ pub(crate) fn dial(address: &str, from: Option<IpAddr>) -> io::Result<TcpStream>
             }
         }
     }
-    Err(last)
+    Err(GreetError::Io(last))
 }
 
 fn dial_one(there: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {

@@ -6,7 +6,8 @@ use crate::engine::links::Haste;
 /// sessions than the one that yields may be passed over (the kernel shares a core out among sessions first), and get it only
 /// when that one sleeps.
 const YIELDS_OF_A_CORE: usize = 160;
-/// With more ranks than this to a core a rank yields no more often than that: hardly any of those that it waits for is next.
+/// With more ranks than this to a core a rank yields no more often than that, be it in a straight run or not: hardly any of
+/// those that it waits for is next.
 const MANY_PER_CORE: usize = 8;
 const YIELDS_OF_MANY: u32 = 3;
 /// How often to yield where a small message is to come by a socket: it takes a round trip.

@@ -16,7 +16,7 @@ use std::{
 /// is.
 const DOZE: Duration = Duration::from_millis(10);
 
-/// How a straight run has waited.
+/// How a straight run has waited, in all: one that has yielded in vain once dozes at once from then on.
 #[derive(Default)]
 struct Waits {
     since: Option<Moment>,

@@ -168,6 +168,8 @@ fn an_address_that_others_reach_needs_a_token() {
         );
         assert!(matches!(errors[0].as_ref().unwrap().kind(), ErrorKind::Auth { .. }));
     }
+    let far = config(0, 2, &meeting_place()).reducers(vec!["192.0.2.1:7070".to_owned()]);
+    says(&form(&[far])[0], &["no job token is set", "192.0.2.1 is not loopback"]);
     let error = Server::bind(ServerOptions::new("0.0.0.0:0".parse().unwrap())).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Auth { .. }), "{error}");
 }
