@@ -34,6 +34,11 @@ pub(crate) struct Options {
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+        return Err(format!(
+            "the address is missing: write 127.0.0.1:{port}, or 0.0.0.0:{port} for other hosts"
+        ));
+    }
     let host = text.strip_suffix(':').unwrap_or(text);
     match text.parse::<Ipv6Addr>().or_else(|_| host.parse()) {
         Ok(address) => return Err(format!("the port is missing: write [{address}]:7070")),
@@ -121,6 +126,9 @@ mod tests {
             ("[::1]", "[::1]:7070"),
         ] {
             assert_eq!(address(text), Err(format!("the port is missing: write {meant}")));
+        }
+        for text in ["7075", ":7075"] {
+            assert!(address(text).unwrap_err().contains("write 127.0.0.1:7075, or 0.0.0.0:7075"), "{text}");
         }
         assert_eq!(address("127.0.0.1:7"), Ok(SocketAddr::from(([127, 0, 0, 1], 7))));
         assert_eq!(address("[::1]:7"), Ok("[::1]:7".parse().unwrap()));
