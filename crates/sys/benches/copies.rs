@@ -1,8 +1,11 @@
-//! What copies alone take of an all-reduce of private buffers inside a host: a limit that no algorithm passes.
+//! What copies alone take of an all-reduce of private buffers inside a host.
 //!
-//! Memory that a process has not mapped is reached by its own copies only: all of a buffer has to be copied to where others
+//! Memory that others have not mapped they reach by system calls only, which copy slowly; so a buffer is copied to where they
 //! see it, and what they made of it back. Here each of N threads does that with a buffer of its own, piece by piece, to and
 //! from a place that stays in its core's cache. Nobody waits, nothing is folded, and no line goes from one core to another.
+//!
+//! It is what to compare with, and no proof of a limit: a rank need not copy its own part of the sum, and reads and writes of
+//! memory may overlap better. What no all-reduce passes is one read and one write of each buffer (the rigs' "floor").
 //!
 //! `cargo bench -p herringbone-sys --bench copies` prints a table of medians; `-- --json` an object for each row.
 
@@ -16,7 +19,7 @@ use std::{
 const RANKS: [usize; 3] = [2, 4, 8];
 const MIB: usize = 1 << 20;
 const BUFFERS: [usize; 3] = [MIB, 25 * MIB, 100 * MIB];
-/// The best of several sizes on processors with first caches of 32 and 48 KiB.
+/// Beside the part of the buffer it fits a first cache of 48 KiB.
 const PIECE: usize = 16 << 10;
 /// How many bytes all ranks together copy each way in a sample, by and large.
 const SAMPLE: usize = 1 << 30;

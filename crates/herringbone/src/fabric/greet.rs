@@ -56,7 +56,7 @@ pub(crate) enum GreetError {
     Protocol(&'static str),
     /// It was not called, as others than this job's could answer.
     #[error("{0}")]
-    Unprotected(Error),
+    Unprotected(ErrorKind),
 }
 
 impl GreetError {

@@ -189,7 +189,7 @@ pub(crate) fn dial(
 ) -> Result<TcpStream, GreetError> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no such host");
     for there in address.to_socket_addrs()? {
-        may_call(there).map_err(GreetError::Unprotected)?;
+        may_call(there).map_err(|error| GreetError::Unprotected(error.kind().clone()))?;
         let from = from.filter(|from| from.is_ipv4() == there.is_ipv4());
         match dial_one(there, from) {
             Ok(stream) => return Ok(stream),
@@ -265,4 +265,17 @@ pub(crate) fn admit_mate(
     };
     // A host-mate that fails here calls over TCP instead.
     let _spawned = std::thread::Builder::new().name("herringbone-mate".to_owned()).spawn(admit);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_token_nobody_is_called_but_at_loopback() {
+        let call = |address: &str| dial(address, None, |there| check_exposure(there, false)).unwrap_err();
+        let refused = call("192.0.2.1:7070");
+        assert!(!refused.may_pass() && refused.to_string().starts_with("no job token is set, and 192.0.2.1"));
+        assert!(matches!(call("127.0.0.1:1"), GreetError::Io(_)), "it was called");
+    }
 }
