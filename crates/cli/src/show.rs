@@ -110,7 +110,10 @@ mod tests {
             ("--algorithm ring --ranks 4 --reducers 2", "--reducers changes nothing about ring"),
             ("--algorithm ring --ranks 4 --rank 4", "--rank 4 is none of 4 ranks"),
             ("--algorithm ring --ranks 4 --collective broadcast", "ring has no broadcast: use tree"),
-            ("--algorithm hierarchical --ranks 8 --per-host 3", "a whole node of the canonical tree"),
+            (
+                "--algorithm hierarchical(radix,doubling) --ranks 8 --per-host 3",
+                "a whole node of the canonical tree",
+            ),
         ] {
             let failure = shown(args).unwrap_err();
             assert!(failure.to_string().contains(said), "{failure}");

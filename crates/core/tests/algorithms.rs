@@ -151,6 +151,26 @@ fn hierarchies_are_proved_and_canonical_where_hosts_are_whole_nodes() {
     }
 }
 
+/// Radix goes across hosts of consecutive ranks, however many: one partial sum for each node of the canonical tree that a host
+/// has, and one result for each host.
+#[test]
+fn hosts_in_pieces_are_proved_and_canonical() {
+    let even = (3..=7).flat_map(|each: u32| (2..=64 / each).map(move |hosts| vec![each; hosts as usize]));
+    let others = [&[1, 2][..], &[2, 1, 3], &[3, 5, 8, 1], &[12; 3], &[1, 1, 7, 1], &[31, 33], &[5; 15]];
+    for sizes in even.chain(others.map(<[u32]>::to_vec)) {
+        let (hosts, group) = (hosts_of(&sizes), Group::of_size(sizes.iter().sum()));
+        let layout = Layout { reducers: 0, hosts: &hosts };
+        for algorithm in [COMPOSITIONS[0], COMPOSITIONS[3], COMPOSITIONS[5]] {
+            for collective in [ALL_REDUCE, Collective::ReduceScatter, Collective::AllGather] {
+                let verified = proved(algorithm, collective, &group, &layout);
+                assert_eq!(verified.order(), Order::Fixed, "{algorithm}, {collective}, hosts of {sizes:?}");
+            }
+        }
+        let gathered = proved("hierarchical", Collective::AllGather, &group, &layout);
+        assert_eq!(across(&gathered, &hosts), (sizes.len() - 1) * hosts.len(), "hosts of {sizes:?}");
+    }
+}
+
 /// Each reducer serves every worker, so that it knows when all hold their results; each host sends one partial sum of each
 /// chunk to them and gets each result once.
 fn reducers_hear_from_all_and_hosts_send_once(verified: &Verified, hosts: &[u32]) {
@@ -178,16 +198,19 @@ fn hierarchies_send_one_partial_sum_per_host_across_hosts() {
     for sizes in [&[2, 2][..], &[4, 4, 4, 4], &[8, 8], &[3, 5, 8, 1]] {
         let (group, hosts) = (group_by_host(sizes), hosts_of(sizes));
         let verified = proved("hierarchical", ALL_REDUCE, &group, &Layout { reducers: 0, hosts: &hosts });
-        let across: usize = (0..group.size())
-            .map(|rank| {
-                let program = verified.program(rank);
-                let away = |to: &Rank| hosts[*to as usize] != hosts[rank as usize];
-                sends(&program).flat_map(|(_, to)| to.to_vec()).filter(away).count()
-            })
-            .sum();
         let chunks = verified.cut().chunks() as usize;
-        assert_eq!(across, 2 * (sizes.len() - 1) * chunks, "hosts of {sizes:?}");
+        assert_eq!(across(&verified, &hosts), 2 * (sizes.len() - 1) * chunks, "hosts of {sizes:?}");
     }
+}
+
+/// How many messages go from host to host.
+fn across(verified: &Verified, hosts: &[u32]) -> usize {
+    let from = |rank: Rank| {
+        let program = verified.program(rank);
+        let away = |to: &Rank| hosts[*to as usize] != hosts[rank as usize];
+        sends(&program).flat_map(|(_, to)| to.to_vec()).filter(away).count()
+    };
+    (0..verified.workers()).map(from).sum()
 }
 
 fn sends(program: &Program) -> impl Iterator<Item = (Place, &[Rank])> {
@@ -405,10 +428,19 @@ fn what_is_impossible_says_why() {
     assert_eq!(hosts(&[]), Err(Unsupported::UnknownHosts { known: 0, workers: 4 }));
     assert_eq!(hosts(&[7; 4]), Err(Unsupported::OneHost { workers: 4 }));
     assert_eq!(hosts(&[0, 1, 2, 3]), Err(Unsupported::LoneWorkers { workers: 4 }));
-    assert_eq!(hosts(&[0, 1, 1, 2]), Err(Unsupported::SplitHost { rank: 1 }));
-    assert_eq!(hosts(&[0, 0, 0, 1]), Err(Unsupported::SplitHost { rank: 0 }));
+    assert_eq!(hosts(&[0, 1, 1, 2]), Ok(()));
     assert_eq!(hosts(&[0, 0, 1, 0]), Err(Unsupported::SplitHost { rank: 3 }));
     assert_eq!(hosts(&[0, 1, 0, 1]), Err(Unsupported::SplitHost { rank: 2 }));
+    let exchanged =
+        ask("hierarchical(radix,doubling)", ALL_REDUCE, 4, &Layout { reducers: 0, hosts: &[0, 1, 1, 1] });
+    assert_eq!(exchanged, Err(Unsupported::HostInPieces { rank: 1, pieces: 2 }));
+    let half = ask(
+        "hierarchical(radix,doubling)",
+        Collective::AllGather,
+        4,
+        &Layout { reducers: 0, hosts: &[0, 0, 1, 1] },
+    );
+    assert_eq!(half, Err(Unsupported::Halves { outer: "doubling".into() }));
     let composed =
         ask("hierarchical(tree,ring)", ALL_REDUCE, 4, &Layout { reducers: 0, hosts: &[0, 0, 1, 1] });
     assert!(matches!(composed, Err(Unsupported::Composition { .. })), "{composed:?}");

@@ -137,7 +137,8 @@ fn hosts_add_up_what_they_have_before_reducers_do() {
         (2, 8, 4, 1, "radix(2,2,2,2)"),
         (2, 4, 4, 2, "hierarchical(radix,reduction_server)"),
         (2, 4, 3, 2, "radix(2,2,2)"),
-        (3, 4, 12, 1, "reduction_server"),
+        (3, 4, 12, 1, "hierarchical(radix,radix)"),
+        (3, 4, 12, 8, "reduction_server"),
         (1, 4, 4, 1, "reduction_server"),
         (1, 4, 4, 2, "reduction_server"),
         (8, 1, 4, 1, "radix"),
@@ -212,7 +213,7 @@ fn hosts_that_allow_no_hierarchy_give_way_and_say_so() {
     };
     assert_eq!(on(&[0, 0, 1, 1]).algorithm, forced);
     for (hosts, factors) in
-        [(&[][..], &[2, 2][..]), (&[0; 4], &[]), (&[0, 1, 2, 3], &[2, 2]), (&[0, 0, 0, 1], &[])]
+        [(&[][..], &[2, 2][..]), (&[0; 4], &[]), (&[0, 1, 2, 3], &[2, 2]), (&[0, 0, 1, 0], &[])]
     {
         let Choice { algorithm, why } = on(hosts);
         assert_eq!(algorithm, Algorithm::radix(factors.to_vec()));

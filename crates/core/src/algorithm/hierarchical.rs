@@ -1,12 +1,16 @@
-//! Two algorithms, one inside hosts and one across them: the slow links carry one partial sum of each host.
+//! Two algorithms, one inside hosts and one across them: the slow links carry what a host's ranks have added up.
 //!
-//! Inside a host [`radix`](super::radix) scatters: each rank comes to hold the host's partial sum of its chunks. Across
-//! hosts the holders of a chunk all-reduce it: by more stages of radix, by doubling, in one shot or through a reducer.
-//! Then each host gathers. The shape stays canonical because a host's ranks are a whole node of the canonical tree.
+//! Inside a host [`radix`] scatters: each rank comes to hold the host's partial sum of its chunks. Across hosts the
+//! holders of a chunk all-reduce it: by more stages of radix, by doubling, in one shot or through a reducer. Then each
+//! host gathers.
+//!
+//! The shape stays canonical, as what is added up are nodes of the canonical tree. The ranks of a host are one where they
+//! are, for example, 4 to 7. Those of other hosts, of three ranks for example, are several, the host's *pieces*, and radix
+//! across hosts takes one partial sum of each. What is gathered has no shape, and enters a host once in any case.
 
 use super::owners::{Level, Node, levels, stages};
 use super::partial::Partial;
-use super::radix::{Halves, checked, lone_ranks};
+use super::radix::{self, Halves, checked, lone_ranks};
 use super::reduction_server::Served;
 use super::{Algorithm, Layout, Unsupported, doubling, one_shot};
 use crate::group::{Group, Rank};
@@ -21,24 +25,61 @@ pub(super) fn all_reduce(
     outer: &Algorithm,
 ) -> Result<Schedule, Unsupported> {
     let (inside, outer) = composed(inner, outer)?;
-    let (inside, keys) = (inside.to_vec(), group.keys().to_vec());
-    let hosts = whole_hosts(&keys, layout.hosts)?;
-    let workers = group.size();
-    let largest = hosts.iter().map(|host| host.len() as u32).max().expect("a host");
-    let in_turn = |chunks| hosts.iter().map(|host| Node::in_turn(host.clone(), chunks)).collect();
-    let (chunks, reducers, across) = match outer {
-        Outer::Radix(factors) => (workers, 0, Across::Stages(levels(&keys, hosts, factors))),
-        Outer::Exchange(exchange) => (largest, 0, Across::Exchange(in_turn(largest), exchange)),
-        Outer::Served => {
-            let reducers = layout.at_least_one()?;
-            let (each, nodes) = (largest, in_turn(largest * reducers));
-            (largest * reducers, reducers, Across::Served(Served { workers, reducers, each, nodes }))
+    let reducers = match outer {
+        Outer::Radix(across) => {
+            let [scatter, gather] = both_levels(group, layout.hosts, inside, across)?;
+            let cut = Cut::Even { chunks: group.size() };
+            return Ok(radix::through(group, cut, Some(scatter), Some(gather)));
         }
+        Outer::Exchange(_) => 0,
+        Outer::Served => layout.at_least_one()?,
+    };
+    let (inside, keys, workers) = (inside.to_vec(), group.keys().to_vec(), group.size());
+    let hosts = whole_hosts(group, layout.hosts)?;
+    let each = hosts.iter().map(|host| host.len() as u32).max().expect("a host");
+    let chunks = each * reducers.max(1);
+    let nodes = hosts.into_iter().map(|host| Node::in_turn(host, chunks)).collect();
+    let across = match outer {
+        Outer::Exchange(exchange) => Across::Exchange(nodes, exchange),
+        _ => Across::Served(Served { workers, reducers, each, nodes }),
     };
     Ok(Schedule::generated(workers, reducers, Cut::Even { chunks }, move |rank| match &across {
         Across::Served(served) if rank >= workers => served.reducer(&keys, rank - workers),
         across => program(&keys, chunks, &inside, across, rank),
     }))
+}
+
+pub(super) fn reduce_scatter(
+    group: &Group,
+    layout: &Layout<'_>,
+    inner: &Algorithm,
+    outer: &Algorithm,
+) -> Result<Schedule, Unsupported> {
+    let [scatter, _] = staged(group, layout, inner, outer)?;
+    Ok(radix::through(group, Cut::Given { parts: group.size() }, Some(scatter), None))
+}
+
+pub(super) fn all_gather(
+    group: &Group,
+    layout: &Layout<'_>,
+    inner: &Algorithm,
+    outer: &Algorithm,
+) -> Result<Schedule, Unsupported> {
+    let [_, gather] = staged(group, layout, inner, outer)?;
+    Ok(radix::through(group, Cut::Given { parts: group.size() }, None, Some(gather)))
+}
+
+/// The levels of two radixes, of which either half can do without the other.
+fn staged(
+    group: &Group,
+    layout: &Layout<'_>,
+    inner: &Algorithm,
+    outer: &Algorithm,
+) -> Result<[Vec<Level>; 2], Unsupported> {
+    match composed(inner, outer)? {
+        (inside, Outer::Radix(across)) => both_levels(group, layout.hosts, inside, across),
+        _ => Err(Unsupported::Halves { outer: outer.to_string() }),
+    }
 }
 
 type Exchange = fn(&mut ProgramBuilder, Rank, &[Partial], Chunk, Place);
@@ -70,64 +111,123 @@ fn both_halves(algorithm: &Algorithm) -> Option<&[u32]> {
     }
 }
 
-/// What happens above the hosts: more stages of the same scatter, or an all-reduce of each chunk on its own.
+/// How each chunk is all-reduced across hosts on its own.
 enum Across {
-    Stages(Vec<Level>),
     Exchange(Vec<Node>, Exchange),
     Served(Served),
 }
 
 fn program(keys: &[u32], chunks: u32, inside: &[u32], across: &Across, rank: Rank) -> Program {
-    let (above, host) = match across {
-        Across::Stages(levels) => stages(levels, Node::in_turn(0..keys.len() as Rank, chunks), rank),
-        Across::Exchange(hosts, _) | Across::Served(Served { nodes: hosts, .. }) => {
-            let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("hosts cover all ranks");
-            (Vec::new(), host.clone())
-        }
-    };
-    let inner_levels = levels(keys, lone_ranks(host.ranks.clone()), inside);
-    let (mut stages, _) = stages(&inner_levels, host.clone(), rank);
-    stages.extend(above);
-
+    let (Across::Exchange(hosts, _) | Across::Served(Served { nodes: hosts, .. })) = across;
+    let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("hosts cover all ranks");
+    let levels = levels(keys, lone_ranks(host.ranks.clone()), inside);
+    let (stages, _) = stages(&levels, host.clone(), rank);
     let halves = Halves { keys, rank, chunks, stages };
     let mut program = ProgramBuilder::new();
     let held = halves.reduce_scatter(&mut program);
     match across {
-        Across::Stages(_) => {}
         Across::Exchange(hosts, exchange) => {
-            for chunk in halves.owned(&host) {
+            for chunk in halves.owned(host) {
                 let partials: Vec<Partial> =
                     hosts.iter().map(|host| Partial::of(host, chunk, keys)).collect();
                 exchange(&mut program, rank, &partials, chunk, held[chunk as usize]);
             }
         }
-        Across::Served(served) => served.exchange(&mut program, rank, halves.owned(&host), &held),
+        Across::Served(served) => served.exchange(&mut program, rank, halves.owned(host), &held),
     }
     halves.all_gather(&mut program);
     program.build()
 }
 
-/// The ranks of each host, if each host is a whole node of the canonical tree and there are levels inside and across.
-fn whole_hosts(keys: &[u32], hosts: &[u32]) -> Result<Level, Unsupported> {
-    let workers = keys.len() as u32;
+/// The levels to scatter through, which end in pieces of hosts, and those to gather through, which end in hosts.
+fn both_levels(
+    group: &Group,
+    hosts: &[u32],
+    inside: &[u32],
+    across: &[u32],
+) -> Result<[Vec<Level>; 2], Unsupported> {
+    let (keys, pieces) = (group.keys(), pieces_of_hosts(group, hosts)?);
+    let hosts: Level = pieces.iter().map(whole).collect();
+    let scatter = levels_through(keys, pieces.iter().flatten().cloned().collect(), inside, across);
+    let gather = match pieces.iter().all(|pieces| pieces.len() == 1) {
+        true => scatter.clone(),
+        // Nothing is added up, so that hosts may be told apart by their places in the list.
+        false => {
+            let places = (0..).zip(&hosts).flat_map(|(at, host)| host.clone().map(move |_| at));
+            let above = levels(&places.collect::<Vec<u32>>(), hosts.clone(), across);
+            levels_below(keys, &hosts, inside).into_iter().chain(above).collect()
+        }
+    };
+    Ok([scatter, gather])
+}
+
+/// Levels from lone ranks through these nodes to all ranks.
+fn levels_through(keys: &[u32], nodes: Level, inside: &[u32], across: &[u32]) -> Vec<Level> {
+    let below = levels_below(keys, &nodes, inside);
+    below.into_iter().chain(levels(keys, nodes, across)).collect()
+}
+
+/// The levels below these runs of ranks: of each run as many as it has, the others as they are.
+fn levels_below(keys: &[u32], runs: &Level, inside: &[u32]) -> Vec<Level> {
+    let of_runs: Vec<Vec<Level>> =
+        runs.iter().map(|run| levels(keys, lone_ranks(run.clone()), inside)).collect();
+    let most = of_runs.iter().map(Vec::len).max().unwrap_or(0);
+    let level =
+        |at: usize| of_runs.iter().flat_map(|levels| levels[at.min(levels.len() - 1)].clone()).collect();
+    (0..most.saturating_sub(1)).map(level).collect()
+}
+
+/// All ranks of a host.
+fn whole(pieces: &Level) -> Range<Rank> {
+    pieces[0].start..pieces[pieces.len() - 1].end
+}
+
+/// The pieces of each host: the largest nodes of the canonical tree that lie within it.
+///
+/// # Errors
+/// [`Unsupported`] unless there are levels inside and across, and the ranks of each host are consecutive.
+pub(crate) fn pieces_of_hosts(group: &Group, hosts: &[u32]) -> Result<Vec<Level>, Unsupported> {
+    let (keys, workers) = (group.keys(), group.size());
     if hosts.len() != keys.len() {
         return Err(Unsupported::UnknownHosts { known: hosts.len(), workers });
     }
     let mut known = BTreeSet::new();
-    let mut runs = Level::new();
+    let mut end = 0;
+    let mut all = Vec::new();
     for run in hosts.chunk_by(|a, b| a == b) {
-        let start = runs.last().map_or(0, |last| last.end);
-        let run_of_ranks = start..start + run.len() as Rank;
-        if !known.insert(run[0]) || !is_node(keys, &run_of_ranks) {
+        let start = end;
+        if !known.insert(run[0]) {
             return Err(Unsupported::SplitHost { rank: start });
         }
-        runs.push(run_of_ranks);
+        end += run.len() as Rank;
+        all.push(pieces(keys, start..end));
     }
-    match runs.len() {
+    match all.len() {
         1 => Err(Unsupported::OneHost { workers }),
         lone if lone == keys.len() => Err(Unsupported::LoneWorkers { workers }),
-        _ => Ok(runs),
+        _ => Ok(all),
     }
+}
+
+/// The ranks of each host, if each host is a whole node of the canonical tree.
+fn whole_hosts(group: &Group, hosts: &[u32]) -> Result<Level, Unsupported> {
+    let hosts = pieces_of_hosts(group, hosts)?;
+    match hosts.iter().find(|pieces| pieces.len() > 1) {
+        Some(pieces) => Err(Unsupported::HostInPieces { rank: pieces[0].start, pieces: pieces.len() }),
+        None => Ok(hosts.iter().map(whole).collect()),
+    }
+}
+
+fn pieces(keys: &[u32], run: Range<Rank>) -> Level {
+    let mut pieces = Level::new();
+    let mut start = run.start;
+    while start < run.end {
+        let ends = (start + 1..=run.end).rev();
+        let node = ends.map(|end| start..end).find(|piece| is_node(keys, piece)).expect("a rank is a node");
+        start = node.end;
+        pieces.push(node);
+    }
+    pieces
 }
 
 /// Whether the ranks of a run are all that lie below one node of the canonical tree.

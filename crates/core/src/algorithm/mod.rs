@@ -11,7 +11,8 @@
 //! | `star` | all_reduce, barrier | K up and K down each edge, N-1 edges at rank 0 | 2 | yes |
 //! | `tree` | all_reduce, reduce, broadcast | K up and K down each edge | floor(log2(N)) up, as many down | yes |
 //! | `reduction_server` | all_reduce | K; a reducer N K / reducers | 2 | yes |
-//! | `hierarchical(inner,outer)` | all_reduce | one partial sum per host on the slow links; with `reduction_server` K each way of a host's, a reducer hosts K / reducers | of its parts | yes |
+//! | `hierarchical(inner,outer)` | all_reduce | one partial sum per host, or piece of one, on the slow links; with `reduction_server` K each way of a host's, a reducer hosts K / reducers | of its parts | yes |
+//! | `hierarchical(radix,radix)` | reduce_scatter, all_gather | half of that | of its parts | yes |
 //! | `ring` | all_reduce | 2(N-1)/N K | 2(N-1) | for N = 2 |
 //!
 //! `sharded` is `radix` with a single stage; `radix(4;2,2)` scatters in one of four and gathers in two of two.
@@ -44,6 +45,7 @@ mod ring;
 mod star;
 mod tree;
 
+pub(crate) use hierarchical::pieces_of_hosts;
 pub use name::ParseAlgorithmError;
 
 use crate::collective::Collective;
@@ -76,7 +78,8 @@ pub enum Algorithm {
     Tree,
     /// Each reducer folds one chunk for all workers and sends the result back (Herring, BytePS).
     ReductionServer,
-    /// Inside hosts, across hosts, inside hosts, for hosts whose ranks are whole nodes of the canonical tree.
+    /// Inside hosts, across hosts, inside hosts, for hosts of consecutive ranks. Where those of a host are no whole node of the
+    /// canonical tree, but several, only [`Radix`](Self::Radix) goes across, with a partial sum for each.
     Hierarchical {
         /// Reduces and gathers inside a host: [`Radix`](Self::Radix), the same factors for both.
         inner: Box<Algorithm>,
@@ -167,14 +170,34 @@ pub enum Unsupported {
         /// How many workers there are.
         workers: u32,
     },
-    /// A host's partial sum would not be one of the canonical tree.
+    /// A host has ranks on both sides of another's.
     #[error(
-        "hierarchical needs each host's workers to be a whole node of the canonical tree and those of rank {rank}'s \
-         host are not: use radix, or give every host the same power of two of consecutive ranks"
+        "hierarchical needs each host's workers to be consecutive ranks and those of rank {rank}'s host are not: use \
+         radix, or number the workers host by host"
     )]
     SplitHost {
-        /// A worker of the host: the first of a run of ranks that is no whole node, or not all of its host.
+        /// A worker of the host: the first of a run of ranks that is not all of its host.
         rank: Rank,
+    },
+    /// A host has several partial sums of the canonical tree.
+    #[error(
+        "hierarchical with anything but radix across hosts needs each host's workers to be a whole node of the canonical \
+         tree and those of rank {rank}'s host are {pieces}: use hierarchical, or give every host the same power of two of \
+         consecutive ranks"
+    )]
+    HostInPieces {
+        /// The host's first worker.
+        rank: Rank,
+        /// How many nodes its workers are.
+        pieces: usize,
+    },
+    /// The algorithms compose, but neither half stands alone.
+    #[error(
+        "hierarchical has reduce_scatter and all_gather with radix across hosts, not {outer}: use hierarchical"
+    )]
+    Halves {
+        /// What was asked for across hosts.
+        outer: String,
     },
 }
 
@@ -187,6 +210,7 @@ impl Unsupported {
                 | Self::OneHost { .. }
                 | Self::LoneWorkers { .. }
                 | Self::SplitHost { .. }
+                | Self::HostInPieces { .. }
         )
     }
 }
@@ -274,6 +298,12 @@ impl Algorithm {
             (Self::ReductionServer, AllReduce) => reduction_server::all_reduce(group, layout.at_least_one()?),
             (Self::Hierarchical { inner, outer }, AllReduce) => {
                 hierarchical::all_reduce(group, layout, inner, outer)?
+            }
+            (Self::Hierarchical { inner, outer }, ReduceScatter) => {
+                hierarchical::reduce_scatter(group, layout, inner, outer)?
+            }
+            (Self::Hierarchical { inner, outer }, AllGather) => {
+                hierarchical::all_gather(group, layout, inner, outer)?
             }
             (algorithm, collective) => {
                 return Err(Unsupported::Collective {

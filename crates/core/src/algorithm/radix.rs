@@ -22,22 +22,31 @@ pub(super) fn checked(factors: &[u32]) -> Result<&[u32], Unsupported> {
 }
 
 pub(super) fn all_reduce(group: &Group, scatter: &[u32], gather: &[u32]) -> Schedule {
-    schedule(group, Cut::Even { chunks: group.size() }, Some(scatter), Some(gather))
+    let cut = Cut::Even { chunks: group.size() };
+    through(group, cut, Some(all_levels(group, scatter)), Some(all_levels(group, gather)))
 }
 
 pub(super) fn reduce_scatter(group: &Group, factors: &[u32]) -> Schedule {
-    schedule(group, Cut::Given { parts: group.size() }, Some(factors), None)
+    through(group, Cut::Given { parts: group.size() }, Some(all_levels(group, factors)), None)
 }
 
 pub(super) fn all_gather(group: &Group, factors: &[u32]) -> Schedule {
-    schedule(group, Cut::Given { parts: group.size() }, None, Some(factors))
+    through(group, Cut::Given { parts: group.size() }, None, Some(all_levels(group, factors)))
 }
 
-/// One half or both, each with its factors.
-fn schedule(group: &Group, cut: Cut, scatter: Option<&[u32]>, gather: Option<&[u32]>) -> Schedule {
+fn all_levels(group: &Group, factors: &[u32]) -> Vec<Level> {
+    levels(group.keys(), lone_ranks(0..group.size()), factors)
+}
+
+/// One half or both, each through its own levels, from lone ranks to all of them. What is scattered is added up in the
+/// nodes of its levels, which are nodes of the canonical tree; those of the other half may be any runs of ranks.
+pub(super) fn through(
+    group: &Group,
+    cut: Cut,
+    scatter: Option<Vec<Level>>,
+    gather: Option<Vec<Level>>,
+) -> Schedule {
     let (workers, keys) = (group.size(), group.keys().to_vec());
-    let levels = |factors| levels(&keys, lone_ranks(0..workers), factors);
-    let (scatter, gather) = (scatter.map(levels), gather.map(levels));
     Schedule::generated(workers, 0, cut, move |rank| {
         let half = |levels| {
             let (stages, _) = stages(levels, Node::in_turn(0..workers, workers), rank);

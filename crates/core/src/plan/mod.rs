@@ -12,6 +12,7 @@
 //! | K at most [`DOUBLING_BYTES`], but for [`ONE_SHOT_RANKS`] or fewer on one host | `doubling` |
 //! | K is at least [`REDUCTION_SERVER_BYTES`] and the busiest link carries less with reducers than without | `reduction_server`, or `hierarchical(radix,reduction_server)` if that leaves no more and each of its chunks has at least [`HOST_CHUNK_BYTES`] |
 //! | several workers on a host, each host's a whole node of the canonical tree, if that leaves no more to the busiest link | `radix`, a host's workers in one stage, then hosts two by two |
+//! | several workers on a host, consecutive, but some host's no whole node, likewise | `hierarchical(radix,radix)`, which sends a partial sum for each piece of a host |
 //! | each worker on a host of its own, N even, K at least N times [`PAIR_BYTES`], likewise | `radix`, two by two as long as N can be halved, then the rest |
 //! | N at most [`SHARDED_RANKS`] | `radix`, a single stage |
 //! | else | `radix` with factors of [`FACTOR`] |
@@ -21,6 +22,8 @@
 //! wide as elements; with reducers m K at a worker's host and N/k K at a reducer's, or, if hosts add up first, K and H/k K.
 //! So as many reducers as hosts nearly halve it, and fewer than half as many, plus 1 or so, are not worth it. Workers that
 //! all share a host need no link.
+//!
+//! Hosts in pieces, of three workers for example, send one partial sum for each piece: with p to a host (p + 1) (H-1)/H K.
 //!
 //! Scatter and gather are chosen each by itself: lone workers whose partial sums are wider than their inputs scatter in a
 //! single stage and gather two by two.

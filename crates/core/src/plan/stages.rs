@@ -1,4 +1,4 @@
-//! In which stages of `radix` a buffer is scattered and gathered: what links carry decides.
+//! In which stages a buffer is scattered and gathered: what links carry decides.
 //!
 //! A single stage has every rank talk to every other. Its messages are inputs, as narrow as they can be, but from a host
 //! with m workers m (N-m)/N K go out, as nobody adds up first, and N-1 flows meet at each link. Stages that follow hosts
@@ -6,14 +6,16 @@
 //! is partial sums, and those may be wider than inputs, so the two halves need not go the same way.
 
 use super::{FACTOR, PAIR_BYTES, Request, SHARDED_RANKS, is_one_host};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, pieces_of_hosts};
 use crate::collective::Collective;
-use alloc::{format, string::String, vec, vec::Vec};
+use crate::group::Rank;
+use alloc::{boxed::Box, format, string::String, vec, vec::Vec};
+use core::ops::Range;
 
 /// How a buffer is scattered and gathered.
 #[derive(Debug)]
 pub(super) struct Stages {
-    /// [`Radix`](Algorithm::Radix).
+    /// [`Radix`](Algorithm::Radix), or, for hosts in pieces, [`Hierarchical`](Algorithm::Hierarchical) of two.
     pub(super) algorithm: Algorithm,
     /// What the busiest link carries each way, in parts of which the buffer has one for each worker.
     pub(super) busiest: u64,
@@ -41,12 +43,14 @@ pub(super) fn choose(request: &Request<'_>) -> Stages {
         followed.as_ref().filter(|way| busiest(way) <= busiest(&regardless)).unwrap_or(&regardless)
     };
     let (scatter, gather) = (least(|way| way.scattered), least(|way| way.gathered));
-    match request.collective {
+    let stages = match request.collective {
         Collective::ReduceScatter => alike(scatter, scatter.scattered),
         Collective::AllGather => alike(gather, gather.gathered),
         _ if scatter.factors == gather.factors => alike(scatter, scatter.scattered + gather.gathered),
         _ => apart(request, scatter, gather),
-    }
+    };
+    let in_pieces = if followed.is_none() { hosts_in_pieces(request) } else { None };
+    in_pieces.filter(|pieces| pieces.busiest < stages.busiest).unwrap_or(stages)
 }
 
 /// Both halves go one way, or there is only one.
@@ -107,14 +111,53 @@ fn follow_hosts(request: &Request<'_>) -> Option<Way> {
     } else {
         let m = most_on_a_host(request);
         let others = n - n / n.div_ceil(m);
-        let workers = if n.is_multiple_of(m) {
-            format!("its {m} workers")
-        } else {
-            format!("its workers, {m} at most,")
-        };
-        let why = format!("fewest bytes between hosts, each of which adds up what {workers} have first");
+        let why = added_up(n, m);
         Way { factors, scattered: widening * others, gathered: others, why }
     })
+}
+
+/// Why hosts of up to `most` of so many workers send little.
+fn added_up(workers: u64, most: u64) -> String {
+    let own = match workers.is_multiple_of(most) {
+        true => format!("its {most} workers"),
+        false => format!("its workers, {most} at most,"),
+    };
+    format!("fewest bytes between hosts, each of which adds up what {own} have first")
+}
+
+/// Hosts add up what they have, each to as many partial sums as its workers are nodes of the canonical tree.
+fn hosts_in_pieces(request: &Request<'_>) -> Option<Stages> {
+    let Request { collective, group, .. } = *request;
+    let hosts = pieces_of_hosts(group, request.hosts).ok()?;
+    let wide = |piece: &Range<Rank>| if piece.len() == 1 { 1 } else { u64::from(request.widening) };
+    let partials = |pieces: &[Range<Rank>]| pieces.iter().map(wide).sum::<u64>();
+    let of_all: u64 = hosts.iter().map(|pieces| partials(pieces)).sum();
+    let (n, others) = (u64::from(group.size()), hosts.len() as u64 - 1);
+    let carried = |pieces: &Vec<Range<Rank>>| {
+        // Each worker owns a part of the buffer.
+        let (m, own) = (pieces.iter().map(|piece| piece.len() as u64).sum::<u64>(), partials(pieces));
+        let scattered = (own * (n - m), (of_all - own) * m);
+        let gathered = (m * others, n - m);
+        match collective {
+            Collective::ReduceScatter => scattered.0.max(scattered.1),
+            Collective::AllGather => gathered.0.max(gathered.1),
+            _ => (scattered.0 + gathered.0).max(scattered.1 + gathered.1),
+        }
+    };
+    let outer = match group.size() <= SHARDED_RANKS {
+        true => vec![],
+        false => vec![FACTOR; group.key_bits().div_ceil(FACTOR.ilog2()) as usize],
+    };
+    let (inner, outer) = (Box::new(Algorithm::radix(vec![])), Box::new(Algorithm::radix(outer)));
+    let most = hosts.iter().map(Vec::len).max()?;
+    let mut why = added_up(n, most_on_a_host(request));
+    if most > 1 {
+        why += &format!(
+            ", to {most} partial sums at most (one where each host has the same 2, 4, 8, ... workers)"
+        );
+    }
+    let busiest = hosts.iter().map(carried).max()?;
+    Some(Stages { algorithm: Algorithm::Hierarchical { inner, outer }, busiest, why })
 }
 
 /// The most workers that share a host.
@@ -209,8 +252,10 @@ mod tests {
     fn the_busiest_link_carries_what_the_programs_say() {
         let even = |hosts: u32, each: u32| (0..hosts * each).map(|rank| rank / each).collect::<Vec<_>>();
         let layouts = (1..=33).map(|n| even(n, 1)).chain(
-            [(2, 2), (3, 2), (2, 4), (5, 4), (6, 4), (7, 8), (8, 8), (3, 3)].map(|(h, each)| even(h, each)),
+            [(2, 2), (3, 2), (2, 4), (5, 4), (6, 4), (7, 8), (8, 8), (3, 3), (2, 6), (9, 7), (4, 12)]
+                .map(|(h, each)| even(h, each)),
         );
+        let layouts = layouts.chain([vec![0, 0, 0, 1, 1, 2, 2, 2, 2, 2], vec![4, 4, 4, 4, 2, 2, 9, 9]]);
         for hosts in layouts {
             let group = Group::of_size(hosts.len() as u32);
             for collective in [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather] {
@@ -242,6 +287,21 @@ mod tests {
             let (single, stages) = (single(&request), choose(&request));
             assert!(stages.busiest < single.scattered + single.gathered);
             assert!(busiest(&request, &stages.algorithm).0 <= stages.busiest);
+        }
+    }
+
+    /// Hosts of three, five, six and seven workers, for whom a single stage would send all that they have.
+    #[test]
+    fn hosts_in_pieces_send_a_partial_sum_for_each() {
+        for (sizes, hundredths) in [(&[3, 3][..], 150), (&[6, 6], 150), (&[5, 5, 5], 266), (&[7; 8], 350)] {
+            let hosts: Vec<u32> = (0..).zip(sizes).flat_map(|(host, m)| vec![host; *m as usize]).collect();
+            let group = Group::of_size(hosts.len() as u32);
+            let request = large(&group, &hosts);
+            let (before, stages) = (single(&request), choose(&request));
+            assert_eq!(stages.algorithm, Algorithm::hierarchical());
+            assert!(stages.why.contains("adds up what its") && stages.why.contains("partial sums at most"));
+            assert_eq!(stages.busiest * 100 / u64::from(group.size()), hundredths, "{sizes:?}");
+            assert!(stages.busiest < before.scattered + before.gathered, "{sizes:?}");
         }
     }
 
