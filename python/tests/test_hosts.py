@@ -99,6 +99,24 @@ def test_hosts_add_up_first(
     assert {row["algorithm"] for row in rows} == {expected[COLLECTIVES.index(collective)]}, output
 
 
+@pytest.mark.parametrize(
+    ("hosts", "each", "reducers", "expected"),
+    [
+        (2, 3, 0, "radix(4,2)"),
+        (2, 6, 0, "radix(8,2)"),
+        (3, 3, 0, "radix(4,4)"),
+        (3, 3, 3, "hierarchical(radix,reduction_server)"),
+    ],
+)
+def test_hosts_are_nodes_where_the_order_goes_by_them(hosts: int, each: int, reducers: int, expected: str) -> None:
+    words = ["--sizes", "12M", "--seconds", "0.01", "--json"]
+    output = on_hosts(
+        hosts, each, "-m", "herringbone", "bench", *words, reducers=reducers, HERRINGBONE_FOLD_ORDER="hosts"
+    )
+    rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert [(row["algorithm"], row["in_place"]["wrong"]) for row in rows] == [(expected, 0)], output
+
+
 @pytest.mark.parametrize(("hosts", "each"), [(2, 2), (3, 2), (4, 1), (3, 3)])
 def test_the_least_staging_memory_is_enough(hosts: int, each: int) -> None:
     """Ranks with more partners need more of it than others: the cut has to suit them all."""

@@ -6,7 +6,7 @@ use crate::{Failure, Outcome, layout, table};
 use comfy_table::CellAlignment;
 use herringbone::core::{
     algorithm::{Layout, cost::Cost},
-    group::Group,
+    group::FoldOrder,
     plan::{self, Choice, Request},
     verify::verify,
 };
@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     has_use(options)?;
     let environment = Environment::of_process();
     check(&environment)?;
-    let rows = rows(options, environment.algorithm()?.as_ref())?;
+    let rows = rows(options, environment.algorithm()?.as_ref(), environment.fold_order()?)?;
     if options.json {
         for row in &rows {
             writeln!(out, "{}", row.object(options))?;
@@ -99,9 +99,10 @@ struct Row {
     link: u64,
 }
 
-fn rows(options: &Options, forced: Option<&Algorithm>) -> Result<Vec<Row>, Failure> {
+fn rows(options: &Options, forced: Option<&Algorithm>, order: FoldOrder) -> Result<Vec<Row>, Failure> {
     let Options { collective, dtype, ranks, reducers, .. } = *options;
-    let (group, hosts) = (Group::of_size(ranks), layout::hosts(ranks, options.per_host()));
+    let hosts = layout::hosts(ranks, options.per_host());
+    let group = order.group(&hosts);
     let sizes = match (&options.sizes, collective) {
         (Some(Sizes(sizes)), _) => &sizes[..],
         (None, Collective::Barrier) => &[0],
@@ -196,7 +197,7 @@ mod tests {
     }
 
     fn explained(args: &[&str]) -> Vec<Row> {
-        rows(&options(args), None).unwrap()
+        rows(&options(args), None, FoldOrder::Ranks).unwrap()
     }
 
     /// Not a copy of the rules: a group of threads says the same of every collective, type and size.
@@ -211,7 +212,7 @@ mod tests {
                     args.extend(["--sizes", "0,4,5,4K..1M,25M"]);
                 }
                 let options = options(&args);
-                for row in rows(&options, None).unwrap() {
+                for row in rows(&options, None, FoldOrder::Ranks).unwrap() {
                     let said = ranks[0].explain(options.collective, options.dtype, row.count).unwrap();
                     let Choice { algorithm, why } = &row.choice;
                     assert_eq!(format!("{algorithm}: {why}"), said, "{collective} of {} B", row.bytes);
@@ -240,7 +241,7 @@ mod tests {
     fn a_row_has_the_schedules_figures_and_all_columns_line_up() {
         let options =
             options(&["--ranks", "24", "--per-host", "8", "--reducers", "2", "--sizes", "4,64K,25M"]);
-        let rows = rows(&options, None).unwrap();
+        let rows = rows(&options, None, FoldOrder::Ranks).unwrap();
         let figures: Vec<(u64, usize, u32)> =
             rows.iter().map(|row| (row.bytes, row.count, row.cost.rounds)).collect();
         assert_eq!(figures, [(4, 1, 5), (65_536, 16_384, 4), (25 << 20, 25 << 18, 4)]);
@@ -252,6 +253,21 @@ mod tests {
         let at = lines[1].find("reason").unwrap();
         for (line, row) in lines[3..].iter().zip(&rows) {
             assert!(line[at..].starts_with(&row.choice.why), "{text}");
+        }
+    }
+
+    /// Of three workers on each host, as HERRINGBONE_FOLD_ORDER says.
+    #[test]
+    fn hosts_send_one_partial_sum_where_the_order_goes_by_them() {
+        for (reducers, order, algorithm, buffers) in [
+            ("0", FoldOrder::Ranks, "hierarchical(radix,radix)", 2.25),
+            ("0", FoldOrder::Hosts, "radix(4,2,2)", 1.5),
+            ("4", FoldOrder::Hosts, "hierarchical(radix,reduction_server)", 1.0),
+        ] {
+            let args = ["--ranks", "12", "--per-host", "3", "--sizes", "36M", "--reducers", reducers];
+            let row = &rows(&options(&args), None, order).unwrap()[0];
+            assert_eq!(row.choice.algorithm.to_string(), algorithm, "{}", row.choice.why);
+            assert_eq!(row.link, (buffers * f64::from(36 << 20)) as u64, "{}", row.choice.why);
         }
     }
 

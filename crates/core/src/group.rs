@@ -15,6 +15,67 @@ pub struct Group {
     keys: Vec<u32>,
 }
 
+/// Where the fold keys of a group come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FoldOrder {
+    /// Keys are ranks: a sum depends on the inputs, the ranks and their number, and on nothing else.
+    #[default]
+    Ranks,
+    /// Keys name the host, then the rank on it, so that any host is one node of the canonical tree: a sum depends on how many
+    /// ranks each host has, too. It is that of [`Ranks`](Self::Ranks) where each has the same 1, 2, 4, 8, ... of them.
+    Hosts,
+}
+
+impl FoldOrder {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 2] = [Self::Ranks, Self::Hosts];
+
+    /// Its name in `HERRINGBONE_FOLD_ORDER`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ranks => "ranks",
+            Self::Hosts => "hosts",
+        }
+    }
+
+    /// What stands for it in messages.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// What a code stands for, if for any.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// Whether it can be had where workers lie on these hosts, one number for each: keys that name hosts ascend only where
+    /// the ranks of each host are consecutive.
+    pub fn suits(self, hosts: &[u32]) -> bool {
+        self == Self::Ranks || by_host(hosts).is_some()
+    }
+
+    /// The group of the workers on these hosts; by ranks, where it does not [suit](Self::suits) them.
+    ///
+    /// # Panics
+    /// If there are no workers.
+    pub fn group(self, hosts: &[u32]) -> Group {
+        let keyed = if self == Self::Hosts { by_host(hosts) } else { None };
+        keyed.unwrap_or_else(|| Group::of_size(hosts.len() as u32))
+    }
+}
+
+/// The group whose keys name hosts, if the ranks of each are consecutive.
+fn by_host(hosts: &[u32]) -> Option<Group> {
+    let mut runs: Vec<&[u32]> = hosts.chunk_by(|a, b| a == b).collect();
+    let most = runs.iter().map(|run| run.len()).max()?;
+    let bits = most.next_power_of_two().ilog2();
+    let of_run = |(host, run): (u32, &&[u32])| (0..run.len() as u32).map(move |at| host << bits | at);
+    let keys = (0..).zip(&runs).flat_map(of_run).collect();
+    runs.sort_unstable();
+    let apart = runs.windows(2).all(|pair| pair[0][0] != pair[1][0]);
+    if apart { Group::with_keys(keys).ok() } else { None }
+}
+
 /// Why a list of fold keys makes no group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
@@ -127,6 +188,21 @@ mod tests {
             assert_eq!(folded(keys), tree(keys));
         }
         assert_eq!(folded(&[0, 1, 2, 3, 4, 5]), "(((0+1)+(2+3))+(4+5))");
+    }
+
+    #[test]
+    fn keys_that_name_hosts_make_each_a_node() {
+        let keys = |hosts: &[u32]| FoldOrder::Hosts.group(hosts).keys().to_vec();
+        assert_eq!(keys(&[7, 7, 7, 2, 2, 2]), [0, 1, 2, 4, 5, 6]);
+        assert_eq!(keys(&[0, 1, 1, 1, 1, 1]), [0, 8, 9, 10, 11, 12]);
+        for as_ranks in [&[0; 6][..], &[0, 1, 2], &[3, 3, 1, 1, 2, 2], &[0, 1, 0, 1], &[5]] {
+            assert_eq!(FoldOrder::Hosts.group(as_ranks), FoldOrder::Ranks.group(as_ranks), "{as_ranks:?}");
+        }
+        assert!(FoldOrder::Hosts.suits(&[1, 1, 0]) && !FoldOrder::Hosts.suits(&[1, 0, 1]));
+        for order in FoldOrder::ALL {
+            assert_eq!(FoldOrder::from_code(order.code()), Some(order));
+        }
+        assert_eq!(FoldOrder::from_code(2), None);
     }
 
     #[test]

@@ -3,8 +3,11 @@
 use crate::{
     Communicator, Error, Result,
     communicator::Shared,
-    config::{Config, Transport, check_sizes},
-    core::algorithm::{Algorithm, Unsupported},
+    config::{Config, Transport, check_sizes, settings},
+    core::{
+        algorithm::{Algorithm, Unsupported},
+        group::FoldOrder,
+    },
     engine::{Engine, endpoint::Endpoint, group::WORLD_GROUP},
     execute::staging::Staging,
     fabric::{
@@ -47,7 +50,11 @@ pub(crate) fn over(config: &Config, world: World) -> Result<Communicator> {
         _ => None,
     };
     let forced = roster.settings.algorithm.as_deref().map(str::parse).transpose();
+    let order = FoldOrder::from_code(roster.settings.order);
     let shared = Shared {
+        order: order.ok_or_else(|| {
+            Error::config(settings::FOLD_ORDER.name, "rank 0 has one that is not known here")
+        })?,
         forced: forced.map_err(|error| Error::config("HERRINGBONE_ALGORITHM", error))?,
         transport,
         timeout: config.timeout,
@@ -115,6 +122,11 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
             format!("shm: rank {elsewhere} does not share this host's memory; leave it out, or use tcp");
         return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
     }
+    if !shared.order.suits(&job.hosts()) {
+        let problem =
+            "hosts: it needs consecutive ranks on each host; number the ranks host by host, or leave it out";
+        return Err(Error::config(settings::FOLD_ORDER.name, problem));
+    }
     let forced = shared.forced.as_ref().filter(|forced| forced.needs_reducers());
     if let Some(forced) = forced.filter(|_| job.reducers.is_empty() && job.world > 1) {
         let problem = format!("{forced} needs reducers: set HERRINGBONE_REDUCERS=host:port,... on rank 0");
@@ -130,7 +142,7 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
 /// The forced algorithm that hosts stand against, and how; for the rank that says so.
 fn given_way<'a>(job: &Job, shared: &'a Shared) -> Option<(&'a Algorithm, Unsupported)> {
     let forced = shared.forced.as_ref().filter(|_| job.rank == 0 && job.world > 1)?;
-    job.stands_against(forced).map(|reason| (forced, reason))
+    job.stands_against(forced, shared.order).map(|reason| (forced, reason))
 }
 
 /// A process's memory and engine, before it has threads.

@@ -7,6 +7,7 @@ use crate::{
         algorithm::Algorithm,
         collective::Collective,
         element::{DType, Element, ReduceOp},
+        group::FoldOrder,
         session::{control::Message, fence::Member},
     },
     engine::{
@@ -36,6 +37,7 @@ use std::{
 /// What all groups of a fabric have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
+    pub(crate) order: FoldOrder,
     pub(crate) forced: Option<Algorithm>,
     pub(crate) transport: Option<Transport>,
     pub(crate) timeout: Duration,
@@ -151,6 +153,7 @@ impl Communicator {
             workers: members.len() as u32,
             me: rank,
             hosts,
+            order: fabric.settings.order,
             memories,
             sizing,
             forced: fabric.settings.forced.clone(),

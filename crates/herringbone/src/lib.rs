@@ -42,6 +42,7 @@ pub use crate::core::{
     algorithm::Algorithm,
     collective::Collective,
     element::{DType, Element, ReduceOp},
+    group::FoldOrder,
 };
 pub use communicator::{Communicator, Work};
 pub use config::{

@@ -15,7 +15,7 @@ use super::{
     refusal::Refusal,
 };
 use crate::{
-    group::Rank,
+    group::{FoldOrder, Rank},
     wire::{Checksum, Fingerprint},
 };
 use alloc::{string::String, vec::Vec};
@@ -130,6 +130,8 @@ pub struct Introduction {
     pub reducers: u32,
     /// The host of each member, equal for members of one host.
     pub hosts: Vec<u32>,
+    /// Where the group's fold keys come from.
+    pub order: FoldOrder,
     /// The algorithm that the job forces, by its name.
     pub forced: Option<String>,
     /// The job's wish for a segment's bytes; 0 leaves it to the engine.
@@ -330,6 +332,7 @@ impl Introduction {
         to.u32(self.reducer);
         to.u32(self.reducers);
         to.ranks(&self.hosts);
+        to.u8(self.order.code());
         to.option(self.forced.as_ref(), |to, name| to.text("an algorithm", name));
         to.u64(self.segment);
         to.u64(self.most_staged);
@@ -338,12 +341,13 @@ impl Introduction {
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (group, generation, members) = (from.u32()?, from.u32()?, from.ranks()?);
         let (reducer, reducers, hosts) = (from.u32()?, from.u32()?, from.ranks()?);
+        let order = FoldOrder::from_code(from.u8()?).ok_or(Malformed("a fold order that is unknown"))?;
         let (forced, segment, most_staged) = (from.option(Reader::text)?, from.u64()?, from.u64()?);
         let ascending = members.is_sorted_by(|a, b| a < b);
         if members.is_empty() || !ascending || hosts.len() != members.len() || reducer >= reducers {
             return Err(Malformed("a group that cannot be"));
         }
-        Ok(Self { group, generation, members, reducer, reducers, hosts, forced, segment, most_staged })
+        Ok(Self { group, generation, members, reducer, reducers, hosts, order, forced, segment, most_staged })
     }
 }
 

@@ -9,13 +9,8 @@ use super::{
     codec::{Malformed, Reader, Writer},
     refusal::Refusal,
 };
-use crate::group::Rank;
-use alloc::{
-    collections::BTreeMap,
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use crate::group::{FoldOrder, Rank};
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 /// One rank of a world, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +33,7 @@ pub struct Settings {
     pub staging: u64,
     /// The most that a segment of a message has, in bytes.
     pub segment: u64,
-    /// The promised fold order, as in [`Fingerprint::order`](crate::wire::Fingerprint::order).
+    /// The code of the [`FoldOrder`]; of others than rank 0 that of the default means that rank 0's counts.
     pub order: u8,
     /// The algorithm, if the choice is not left to the planner.
     pub algorithm: Option<String>,
@@ -173,8 +168,13 @@ impl Settings {
     /// Whether `rank` may take part with what it would like, where these are rank 0's settings.
     fn check(&self, rank: Rank, theirs: &Settings) -> Result<(), Refusal> {
         let name = |value: &Option<String>| value.clone().unwrap_or_default();
+        let order = |code: u8| match FoldOrder::from_code(code) {
+            Some(FoldOrder::Ranks) => String::new(),
+            Some(order) => order.name().into(),
+            None => format!("unknown number {code}"),
+        };
         let must_agree = [
-            ("the fold order", self.order.to_string(), theirs.order.to_string()),
+            ("HERRINGBONE_FOLD_ORDER", order(self.order), order(theirs.order)),
             ("HERRINGBONE_ALGORITHM", name(&self.algorithm), name(&theirs.algorithm)),
             ("HERRINGBONE_TRANSPORT", name(&self.transport), name(&theirs.transport)),
             ("HERRINGBONE_REDUCERS", self.reducers.join(","), theirs.reducers.join(",")),

@@ -121,8 +121,13 @@ fn tally(names: &[&str], collectives: &[Collective]) -> Tally {
     for (name, collective) in names.iter().flat_map(|name| collectives.iter().map(move |c| (name, *c))) {
         let algorithm: Algorithm = name.parse().unwrap();
         let mut schedules = 0;
-        for (workers, reducers) in (2..=5).flat_map(|workers| [(workers, 1), (workers, 2)]) {
-            let hosts: Vec<u32> = (0..workers).map(|rank| rank / 2).collect();
+        // Hosts of three are pieces, which only matters to who follows hosts.
+        let sizes: &[u32] = if name.starts_with("hier") { &[2, 3] } else { &[2] };
+        let worlds = (2..=5).flat_map(|workers| [(workers, 1), (workers, 2)]);
+        for ((workers, reducers), each) in
+            worlds.flat_map(|world| sizes.iter().map(move |each| (world, each)))
+        {
+            let hosts: Vec<u32> = (0..workers).map(|rank| rank / each).collect();
             let (group, layout) = (Group::of_size(workers), Layout { reducers, hosts: &hosts });
             let Ok(schedule) = algorithm.schedule(collective, &group, &layout) else { continue };
             if schedule.reducers() == reducers || reducers == 1 {

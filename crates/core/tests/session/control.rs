@@ -1,5 +1,6 @@
 use crate::{any_fingerprint, call, crc32c};
 use herringbone_core::{
+    group::FoldOrder,
     session::{
         Cause, Mismatch, Ranks, Refusal, Role, TooLong, Variant,
         control::{
@@ -153,6 +154,7 @@ fn any_message() -> impl Strategy<Value = Message> {
                     reducer,
                     reducers,
                     hosts,
+                    order: FoldOrder::ALL[(reducers % 2) as usize],
                     forced,
                     segment,
                     most_staged,

@@ -40,6 +40,15 @@ fn a_world_forms_in_any_order() {
 }
 
 #[test]
+fn the_fold_order_is_rank_0s_where_others_leave_it_open() {
+    let mut first = Join { world: 2, ..join(0) };
+    first.settings.order = 1;
+    let mut formation = Formation::new(first).unwrap();
+    assert_eq!(formation.join(Join { world: 2, ..join(1) }, "10.0.0.1:50000"), Ok(Progress::Complete));
+    assert_eq!(formation.roster(1).unwrap().settings.order, 1);
+}
+
+#[test]
 fn a_world_of_one_is_there_at_once() {
     let formation = Formation::new(Join { world: 1, ..join(0) }).unwrap();
     assert_eq!(formation.progress(), Progress::Complete);
@@ -127,7 +136,8 @@ fn settings_that_contradict_rank_0_are_refused() {
         "rank 1 has HERRINGBONE_ALGORITHM = \"tree\", rank 0 has \"ring\": set it to the same on every rank"
     );
     assert!(refused(|settings| settings.transport = Some("tcp".into())).contains("_TRANSPORT = \"tcp\""));
-    assert!(refused(|settings| settings.order = 1).contains("the fold order"));
+    assert!(refused(|settings| settings.order = 1).contains("_FOLD_ORDER = \"hosts\", rank 0 has \"\""));
+    assert!(refused(|settings| settings.order = 9).contains("unknown number 9"));
     let long = refused(|settings| settings.reducers = vec!["10.0.0.8:7070".into(); 9]);
     assert!(long.contains("10.0.0.8:7070,10.0.0.8:7070"), "{long}");
     assert!(long.len() < 256, "{long}");

@@ -4,10 +4,10 @@ use super::{
     Config, Rendezvous, Transport,
     bytes::Bytes,
     interface::Interfaces,
-    nearest::parse_algorithm,
+    nearest::{UnknownName, parse_algorithm},
     settings::{self, Setting},
 };
-use crate::{Algorithm, Error, Result};
+use crate::{Algorithm, Error, Result, core::group::FoldOrder};
 use std::{collections::BTreeMap, env, ffi::OsString, fmt, fs, str::FromStr, time::Duration};
 
 /// Variables and their values, as they were at one moment.
@@ -61,6 +61,21 @@ impl Environment {
         let Some(found) = settings::ALGORITHM.find(self)? else { return Ok(None) };
         let wrong = |error| Error::config(&found.variable, error);
         parse_algorithm(&found.text).map(Some).map_err(wrong)
+    }
+
+    /// Where `HERRINGBONE_FOLD_ORDER` takes the order of additions from.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for what it cannot be.
+    pub fn fold_order(&self) -> Result<FoldOrder> {
+        let Some(found) = settings::FOLD_ORDER.find(self)? else { return Ok(FoldOrder::default()) };
+        let order = FoldOrder::ALL.into_iter().find(|order| order.name() == found.text.trim());
+        order.ok_or_else(|| {
+            Error::config(
+                &found.variable,
+                UnknownName::none_of(&found.text, &FoldOrder::ALL.map(FoldOrder::name)),
+            )
+        })
     }
 
     /// The names, in the order of the alphabet.
@@ -193,6 +208,7 @@ impl Config {
             self.reducers = items.map(str::to_owned).collect();
         }
         self.algorithm = environment.algorithm()?.or(self.algorithm);
+        self.fold_order = environment.fold_order()?;
         if let Some(name) = settings::TRANSPORT.find(environment)? {
             let wrong = |error| Error::config(&name.variable, error);
             self.transport = Some(name.text.parse::<Transport>().map_err(wrong)?);
@@ -278,6 +294,7 @@ mod tests {
             ("HERRINGBONE_TOKEN", "secret"),
             ("HERRINGBONE_REDUCERS", "a:1, b:2,"),
             ("HERRINGBONE_ALGORITHM", "radix(8,8)"),
+            ("HERRINGBONE_FOLD_ORDER", "hosts"),
             ("HERRINGBONE_TRANSPORT", "tcp"),
             ("HERRINGBONE_IFNAME", "eth0"),
             ("HERRINGBONE_TIMEOUT_S", " 1.5 "),
@@ -292,7 +309,7 @@ mod tests {
         assert_eq!(config.token.as_deref(), Some("secret"));
         assert_eq!(config.reducers, ["a:1", "b:2"]);
         assert_eq!(config.algorithm, Some(Algorithm::radix(vec![8, 8])));
-        assert_eq!(config.transport, Some(Transport::Tcp));
+        assert_eq!((config.fold_order, config.transport), (FoldOrder::Hosts, Some(Transport::Tcp)));
         assert_eq!(config.interfaces, Some(Interfaces::new("HERRINGBONE_IFNAME", "eth0")));
         assert_eq!(config.timeout, Duration::from_millis(1500));
         assert_eq!((config.staging_bytes, config.segment_bytes), (16 << 20, 256 << 10));
@@ -315,9 +332,14 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_with_what_would_be_right() {
-        let cases: [(&str, &str, &[&str]); 12] = [
+        let cases: [(&str, &str, &[&str]); 13] = [
             ("HERRINGBONE_ALGORITHM", "rign", &["\"rign\"", "reduction_server", "did you mean ring?"]),
             ("HERRINGBONE_TRANSPORT", "tpc", &["\"tpc\" is not one of shm, tcp", "did you mean tcp?"]),
+            (
+                "HERRINGBONE_FOLD_ORDER",
+                "host",
+                &["\"host\" is not one of ranks, hosts", "did you mean hosts?"],
+            ),
             ("HERRINGBONE_TIMEOUT_S", "0", &["\"0\"", "seconds above 0"]),
             ("HERRINGBONE_TIMEOUT_S", "1e99", &["seconds above 0"]),
             ("HERRINGBONE_TIMEOUT_S", "soon", &["\"soon\"", "seconds above 0"]),

@@ -14,7 +14,7 @@ use crate::{
     core::{
         algorithm::{Algorithm, Layout},
         collective::Collective,
-        group::Group,
+        group::{FoldOrder, Group},
     },
     rendezvous::Store,
     sys,
@@ -98,6 +98,7 @@ pub struct Config {
     pub(crate) token: Option<String>,
     pub(crate) reducers: Vec<String>,
     pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) fold_order: FoldOrder,
     pub(crate) transport: Option<Transport>,
     pub(crate) interfaces: Option<Interfaces>,
     pub(crate) timeout: Duration,
@@ -124,6 +125,7 @@ impl Config {
             token: None,
             reducers: Vec::new(),
             algorithm: None,
+            fold_order: FoldOrder::default(),
             transport: None,
             interfaces: None,
             timeout: TIMEOUT,
@@ -156,6 +158,12 @@ impl Config {
     /// Forces the all-reduce's algorithm.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = Some(algorithm);
+        self
+    }
+
+    /// Where the order of additions comes from. Rank 0's choice counts; the others may leave theirs out.
+    pub fn fold_order(mut self, order: FoldOrder) -> Self {
+        self.fold_order = order;
         self
     }
 

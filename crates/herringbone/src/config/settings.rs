@@ -122,6 +122,14 @@ pub(crate) const ALGORITHM: Setting = setting(
     "chosen by size",
     WORKERS,
 );
+pub(crate) const FOLD_ORDER: Setting = setting(
+    "HERRINGBONE_FOLD_ORDER",
+    "by what the order of additions goes; hosts: a host of 3, 5, 6, ... ranks sends one sum, too, and results depend on how \
+     many ranks each host has",
+    "ranks or hosts",
+    "ranks",
+    WORKERS,
+);
 pub(crate) const TRANSPORT: Setting = setting(
     "HERRINGBONE_TRANSPORT",
     "forces the transport between processes",
@@ -179,11 +187,12 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 14] = [
+pub const ALL: [&Setting; 15] = [
     &REDUCERS,
     &TOKEN,
     &TOKEN_FILE,
     &ALGORITHM,
+    &FOLD_ORDER,
     &TRANSPORT,
     &IFNAME,
     &STORE,

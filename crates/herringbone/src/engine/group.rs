@@ -6,7 +6,7 @@ use crate::{
         algorithm::{Algorithm, Layout},
         collective::Collective,
         element::{DType, ReduceOp},
-        group::{Group as FoldGroup, Rank},
+        group::{FoldOrder, Group as FoldGroup, Rank},
         plan,
         schedule::Program,
         session::{
@@ -46,6 +46,7 @@ pub(crate) struct Settings {
     pub(crate) me: Rank,
     /// The host of each worker.
     pub(crate) hosts: Vec<u32>,
+    pub(crate) order: FoldOrder,
     /// The same number for workers between whom messages go through memory.
     pub(crate) memories: Vec<u32>,
     pub(crate) sizing: Sizing,
@@ -126,7 +127,7 @@ pub(crate) struct Group {
 impl Group {
     pub(crate) fn new(settings: Settings, member: Member) -> Self {
         Self {
-            fold: FoldGroup::of_size(settings.workers),
+            fold: settings.order.group(&settings.hosts),
             settings,
             member,
             is_dropped: false,
@@ -414,7 +415,8 @@ mod tests {
         let sizing = Sizing { hosts: 1, shared: false, segment_bytes: 0, most_staged: usize::MAX };
         let (hosts, memories, timeout) = (vec![0], vec![0], Duration::from_secs(1));
         let (id, roster, workers, me, forced) = (7, vec![0, 1], 1, 1, None);
-        let settings = Settings { id, roster, workers, me, hosts, memories, sizing, forced, timeout };
+        let order = FoldOrder::Ranks;
+        let settings = Settings { id, roster, workers, me, hosts, order, memories, sizing, forced, timeout };
         let mut group = Group::new(settings, Member::new(id, 1, vec![1]));
         let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1 };
         let told = fingerprint(&call, "reduction_server", sizing);

@@ -319,6 +319,7 @@ impl Engine {
                 reducer: position as u32,
                 reducers: reducers.len() as u32,
                 hosts: state.settings.hosts.clone(),
+                order: state.settings.order,
                 forced: state.settings.forced.as_ref().map(ToString::to_string),
                 segment: state.settings.sizing.segment_bytes as u64,
                 most_staged: state.settings.sizing.most_staged as u64,

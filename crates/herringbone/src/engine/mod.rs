@@ -280,6 +280,7 @@ impl Engine {
             workers,
             me: workers + told.reducer,
             hosts: told.hosts.clone(),
+            order: told.order,
             memories: told.hosts.clone(),
             sizing: Sizing {
                 hosts: Sizing::distinct(&told.hosts),

@@ -15,7 +15,7 @@ use crate::{
     core::{
         algorithm::{Algorithm, Layout, Unsupported},
         collective::Collective,
-        group::Group,
+        group::FoldOrder,
         session::{
             Role,
             handshake::{Hello, Identity, Policy, Purpose, Versions},
@@ -94,8 +94,9 @@ impl Job {
     }
 
     /// How hosts stand against a forced algorithm, if they do: then sizes decide.
-    pub(crate) fn stands_against(&self, forced: &Algorithm) -> Option<Unsupported> {
-        let (group, hosts) = (Group::of_size(self.world), self.hosts());
+    pub(crate) fn stands_against(&self, forced: &Algorithm, order: FoldOrder) -> Option<Unsupported> {
+        let hosts = self.hosts();
+        let group = order.group(&hosts);
         let layout = Layout { reducers: self.reducers.len() as u32, hosts: &hosts };
         let reason = forced.schedule(Collective::AllReduce, &group, &layout).err()?;
         reason.is_layout().then_some(reason)
@@ -204,7 +205,8 @@ impl fmt::Display for Fabric {
         let (here, reducers) = (job.mates().len(), job.reducers.len());
         let s = if reducers == 1 { "" } else { "s" };
         write!(f, "rank {} of {}, {here} on this host, {reducers} reducer{s}", job.rank, job.world)?;
-        let taken = settings.forced.as_ref().filter(|forced| job.stands_against(forced).is_none());
+        let taken =
+            settings.forced.as_ref().filter(|forced| job.stands_against(forced, settings.order).is_none());
         if reducers > 0 && here == job.world as usize && taken.is_none() {
             f.write_str(" that one host does not need")?;
         }
@@ -212,6 +214,9 @@ impl fmt::Display for Fabric {
             (_, Some(algorithm)) => write!(f, ", {algorithm} forced for all_reduce")?,
             (Some(algorithm), None) => write!(f, ", all_reduce by size and not by the forced {algorithm}")?,
             (None, None) => {}
+        }
+        if settings.order != FoldOrder::default() {
+            write!(f, ", sums in the order of {}", settings.order.name())?;
         }
         if let Some(transport) = settings.transport {
             write!(f, ", {} forced", transport.name())?;

@@ -170,9 +170,9 @@ impl Purpose {
 }
 
 impl Versions {
-    /// What this release speaks. Since version 2 reducers show their workers that they live, and since version 3 they
-    /// are told the workers' hosts.
-    pub const CURRENT: Versions = Versions { min: 3, max: 3 };
+    /// What this release speaks. Since version 2 reducers show their workers that they live, since version 3 they are told
+    /// the workers' hosts, and since version 4 the fold order.
+    pub const CURRENT: Versions = Versions { min: 4, max: 4 };
 
     /// The newest version that both sides speak.
     pub fn agree(self, other: Versions) -> Option<u16> {

@@ -6,6 +6,7 @@ use crate::{
     core::{
         collective::Collective,
         element::{DType, ReduceOp},
+        group::FoldOrder,
         session::fence::Member,
         wire::{HEADER_BYTES, Header, Kind},
     },
@@ -58,6 +59,7 @@ fn group(id: u32, ranks: u32, forced: Option<&str>) -> Group {
         workers: ranks,
         me: 0,
         hosts: (0..ranks).collect(),
+        order: FoldOrder::Ranks,
         memories: (0..ranks).collect(),
         sizing: Sizing { hosts: ranks, shared: false, segment_bytes: 0, most_staged: 3 << 20 },
         forced: forced.map(|name| name.parse().unwrap()),
