@@ -139,18 +139,18 @@ def arguments():
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     option = parser.add_argument
-    option("--backend", choices=["both", "herringbone", "gloo"], default="both")
-    option("--workers", type=int, default=4)
-    option("--reducers", type=int, default=0, help="herringbone serve processes for herringbone")
-    option("--megabytes", type=float, default=100, help="of parameters, 10^6 bytes each")
-    compute = "rows of a batch: with 1 communication dominates, with some hundreds it can hide under backward"
+    option("--backend", choices=["both", "herringbone", "gloo"], default="both", help="what takes turns (both)")
+    option("--workers", type=int, default=4, help="processes that train (4)")
+    option("--reducers", type=int, default=0, help="herringbone serve processes for herringbone (0)")
+    option("--megabytes", type=float, default=100, help="of parameters, 10^6 bytes each (100)")
+    compute = "rows of a batch: with 1 communication dominates, with some hundreds it can hide under backward (1)"
     option("--compute", type=int, default=1, metavar="ROWS", help=compute)
-    option("--rounds", type=int, default=5, help="turns of each backend")
-    option("--steps", type=int, default=5, help="steps of a turn")
+    option("--rounds", type=int, default=5, help="turns of each backend (5)")
+    option("--steps", type=int, default=5, help="steps of a turn (5)")
     option("--trace", type=pathlib.Path, metavar="FILE", help="a Chrome trace, and a picture of it beside: FILE with .svg")
     option("--json", type=pathlib.Path, metavar="FILE", help="the figures")
     option("--rigs", type=pathlib.Path, metavar="FOLDER", help="one host per process, in the rigs' cluster (as root)")
-    option("--rate", type=int, default=500, help="Mbit/s of each link of the cluster, both ways")
+    option("--rate", type=int, default=500, help="Mbit/s of each link of the cluster, both ways (500)")
     options = parser.parse_args()
     if min(options.workers, options.compute, options.rounds, options.steps) < 1 or options.reducers < 0:
         parser.error("at least one worker, one row, one round and one step")
