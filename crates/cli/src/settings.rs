@@ -59,13 +59,13 @@ impl Row {
     }
 
     fn cells(&self) -> [String; 4] {
-        let Setting { name, default, meaning, .. } = *self.setting;
+        let Setting { name, default, meaning, values, .. } = *self.setting;
         let from = match &self.found {
             Some(found) if found.variable == name => format!("environment (else {default})"),
             Some(found) => format!("{} (else {default})", found.variable),
             None => "default".to_owned(),
         };
-        [name.to_owned(), self.value().to_owned(), from, meaning.to_owned()]
+        [name.to_owned(), self.value().to_owned(), from, format!("{meaning} ({values})")]
     }
 
     /// Whether a problem is one of this setting, or of what counts in its place.

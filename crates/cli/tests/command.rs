@@ -304,7 +304,9 @@ fn wrong_settings_are_named_with_what_was_meant() {
     let misspelt = ["HERRINGBONE", "ALGORITM"].join("_");
     let (code, _, stderr) = settings(&[], &[(&misspelt, "ring")]);
     assert_eq!(code, 0);
-    let expected = format!("{misspelt} is not a setting; did you mean HERRINGBONE_ALGORITHM?");
+    let expected = format!(
+        "{misspelt} is not a setting (`herringbone settings` lists them); did you mean HERRINGBONE_ALGORITHM?"
+    );
     assert_eq!(stderr.matches(&expected).count(), 1, "{stderr}");
     let wrong: [(&[(&str, &str)], &str); 6] = [
         (&[("HERRINGBONE_ALGORITHM", "radix(3)")], "power of two"),

@@ -233,7 +233,7 @@ impl Setting {
 
 /// A name in an environment that looks like a setting's and is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name} is not a setting{}; `herringbone settings` lists them", did_you_mean(*.nearest))]
+#[error("{name} is not a setting (`herringbone settings` lists them){}", did_you_mean(*.nearest))]
 pub struct UnknownSetting {
     name: String,
     nearest: Option<&'static str>,
@@ -249,14 +249,14 @@ const WRONG: usize = 2;
 fn begins_nearly(name: &str) -> bool {
     let mut missing = PREFIX.as_bytes().to_vec();
     for letter in name.bytes().take(PREFIX.len() + WRONG) {
-        if let Some(at) = missing.iter().position(|wanted| *wanted == letter) {
+        if let Some(at) = missing.iter().position(|wanted| *wanted == letter.to_ascii_uppercase()) {
             missing.swap_remove(at);
         }
     }
     missing.len() <= WRONG
 }
 
-/// The names that begin like a setting's, or nearly so, and are none, in the order of the alphabet.
+/// The names that begin like a setting's, or nearly so, in whatever case, and are none, in the order of the alphabet.
 pub(crate) fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
     let is_known = |name: &str| ALL.iter().any(|setting| setting.name == name);
     let judge = |name: &str| match name.strip_prefix(PREFIX) {
@@ -273,7 +273,9 @@ pub(crate) fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
     };
     let others = environment.names().filter(|name| begins_nearly(name) && !is_known(name));
     others
-        .filter_map(|name| judge(name).map(|nearest| UnknownSetting { name: name.to_owned(), nearest }))
+        .filter_map(|name| {
+            judge(&name.to_ascii_uppercase()).map(|nearest| UnknownSetting { name: name.to_owned(), nearest })
+        })
         .collect()
 }
 
@@ -340,6 +342,8 @@ mod tests {
             (wrong("_SEGMENT_BYTES"), None),
             (wrong("_COLOUR"), None),
             (wrong("_"), None),
+            ("herringbone_rank".to_owned(), Some("HERRINGBONE_RANK")),
+            ("Heringbone_Token".to_owned(), Some("HERRINGBONE_TOKEN")),
             ("HERINGBONE_TOKEN".to_owned(), Some("HERRINGBONE_TOKEN")),
             ("HERRINGBONE".to_owned() + "RANK", Some("HERRINGBONE_RANK")),
         ];
@@ -351,7 +355,8 @@ mod tests {
         let name = wrong("_ALGORITM");
         let text = unknown(&Environment::of([(name.as_str(), "")]))[0].to_string();
         assert!(
-            text.contains(&format!("{name} is not a setting; did you mean HERRINGBONE_ALGORITHM?")),
+            text.starts_with(&format!("{name} is not a setting ("))
+                && text.ends_with("; did you mean HERRINGBONE_ALGORITHM?"),
             "{text}"
         );
         let usual = ["PATH", "RANK", "TOKEN", "HERRING_BONES", "GLOO_SOCKET_IFNAME"].map(|name| (name, "x"));
