@@ -33,6 +33,9 @@ pub(crate) struct Options {
     /// Workers on each host, which are consecutive ranks; all on one host unless said
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     per_host: Option<u32>,
+    /// The fold order; HERRINGBONE_FOLD_ORDER's unless said
+    #[arg(long, value_parser = crate::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
+    fold_order: Option<FoldOrder>,
     /// Reducers
     #[arg(long, default_value_t = 0, value_name = "M", value_parser = clap::value_parser!(u32).range(0..=4096))]
     reducers: u32,
@@ -55,13 +58,19 @@ impl Options {
     fn per_host(&self) -> u32 {
         self.per_host.unwrap_or(self.ranks)
     }
+
+    fn fold_order(&self) -> FoldOrder {
+        self.fold_order.unwrap_or_default()
+    }
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
     has_use(options)?;
     let environment = Environment::of_process();
     check(&environment)?;
-    let rows = rows(options, environment.algorithm()?.as_ref(), environment.fold_order()?)?;
+    let fold_order = options.fold_order.or(environment.fold_order()?);
+    let options = &Options { fold_order, ..options.clone() };
+    let rows = rows(options, environment.algorithm()?.as_ref())?;
     if options.json {
         for row in &rows {
             writeln!(out, "{}", row.object(options))?;
@@ -99,10 +108,10 @@ struct Row {
     link: u64,
 }
 
-fn rows(options: &Options, forced: Option<&Algorithm>, order: FoldOrder) -> Result<Vec<Row>, Failure> {
+fn rows(options: &Options, forced: Option<&Algorithm>) -> Result<Vec<Row>, Failure> {
     let Options { collective, dtype, ranks, reducers, .. } = *options;
     let hosts = layout::hosts(ranks, options.per_host());
-    let group = order.group(&hosts);
+    let group = options.fold_order().group(&hosts);
     let sizes = match (&options.sizes, collective) {
         (Some(Sizes(sizes)), _) => &sizes[..],
         (None, Collective::Barrier) => &[0],
@@ -149,7 +158,11 @@ const COLUMNS: [&str; 6] = ["bytes", "algorithm", "rounds", "messages", "bytes/l
 fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Failure> {
     let Options { collective, dtype, ranks, reducers, .. } = options;
     let per_host = options.per_host();
-    writeln!(out, "# {collective} of {dtype}, ranks {ranks}, per host {per_host}, reducers {reducers}")?;
+    write!(out, "# {collective} of {dtype}, ranks {ranks}, per host {per_host}, reducers {reducers}")?;
+    match options.fold_order() {
+        FoldOrder::Ranks => writeln!(out)?,
+        order => writeln!(out, ", fold order {}", order.name())?,
+    }
     let mut table = table::new(&COLUMNS);
     table.add_rows(rows.iter().map(Row::cells));
     table::align(&mut table, &COLUMNS, &["bytes", "rounds", "messages", "bytes/link"], CellAlignment::Right);
@@ -172,6 +185,7 @@ impl Row {
             "ranks": options.ranks,
             "per_host": options.per_host(),
             "reducers": options.reducers,
+            "fold_order": options.fold_order().name(),
             "bytes": bytes,
             "count": count,
             "dtype": options.dtype.name(),
@@ -197,7 +211,7 @@ mod tests {
     }
 
     fn explained(args: &[&str]) -> Vec<Row> {
-        rows(&options(args), None, FoldOrder::Ranks).unwrap()
+        rows(&options(args), None).unwrap()
     }
 
     /// Not a copy of the rules: a group of threads says the same of every collective, type and size.
@@ -212,7 +226,7 @@ mod tests {
                     args.extend(["--sizes", "0,4,5,4K..1M,25M"]);
                 }
                 let options = options(&args);
-                for row in rows(&options, None, FoldOrder::Ranks).unwrap() {
+                for row in rows(&options, None).unwrap() {
                     let said = ranks[0].explain(options.collective, options.dtype, row.count).unwrap();
                     let Choice { algorithm, why } = &row.choice;
                     assert_eq!(format!("{algorithm}: {why}"), said, "{collective} of {} B", row.bytes);
@@ -241,7 +255,7 @@ mod tests {
     fn a_row_has_the_schedules_figures_and_all_columns_line_up() {
         let options =
             options(&["--ranks", "24", "--per-host", "8", "--reducers", "2", "--sizes", "4,64K,25M"]);
-        let rows = rows(&options, None, FoldOrder::Ranks).unwrap();
+        let rows = rows(&options, None).unwrap();
         let figures: Vec<(u64, usize, u32)> =
             rows.iter().map(|row| (row.bytes, row.count, row.cost.rounds)).collect();
         assert_eq!(figures, [(4, 1, 5), (65_536, 16_384, 4), (25 << 20, 25 << 18, 4)]);
@@ -256,16 +270,15 @@ mod tests {
         }
     }
 
-    /// Of three workers on each host, as HERRINGBONE_FOLD_ORDER says.
     #[test]
     fn hosts_send_one_partial_sum_where_the_order_goes_by_them() {
         for (reducers, order, algorithm, buffers) in [
-            ("0", FoldOrder::Ranks, "hierarchical(radix,radix)", 2.25),
-            ("0", FoldOrder::Hosts, "radix(4,2,2)", 1.5),
-            ("4", FoldOrder::Hosts, "hierarchical(radix,reduction_server)", 1.0),
+            ("0", "ranks", "hierarchical(radix,radix)", 2.25),
+            ("0", "hosts", "radix(4,2,2)", 1.5),
+            ("4", "hosts", "hierarchical(radix,reduction_server)", 1.0),
         ] {
-            let args = ["--ranks", "12", "--per-host", "3", "--sizes", "36M", "--reducers", reducers];
-            let row = &rows(&options(&args), None, order).unwrap()[0];
+            let args = ["--ranks", "12", "--per-host", "3", "--sizes", "36M", "--fold-order", order];
+            let row = &explained(&[&args[..], &["--reducers", reducers]].concat())[0];
             assert_eq!(row.choice.algorithm.to_string(), algorithm, "{}", row.choice.why);
             assert_eq!(row.link, (buffers * f64::from(36 << 20)) as u64, "{}", row.choice.why);
         }

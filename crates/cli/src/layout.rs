@@ -1,6 +1,6 @@
 //! Jobs that are only thought of: how many ranks are on which hosts.
 
-use herringbone::Algorithm;
+use herringbone::{Algorithm, FoldOrder};
 
 /// The host of each rank: `per_host` ranks on each, in order.
 pub(crate) fn hosts(ranks: u32, per_host: u32) -> Vec<u32> {
@@ -13,6 +13,6 @@ pub(crate) fn usual_per_host(ranks: u32) -> u32 {
 }
 
 /// Whether its schedules depend on which ranks share a host.
-pub(crate) fn follows_hosts(algorithm: &Algorithm) -> bool {
-    matches!(algorithm, Algorithm::Hierarchical { .. })
+pub(crate) fn follows_hosts(algorithm: &Algorithm, order: FoldOrder) -> bool {
+    order == FoldOrder::Hosts || matches!(algorithm, Algorithm::Hierarchical { .. })
 }

@@ -2,8 +2,8 @@
 
 use crate::failure::ABOUT_ALGORITHM;
 use crate::{Failure, Outcome, layout};
-use herringbone::core::{algorithm::Layout, group::Group};
-use herringbone::{Algorithm, Collective, parse_algorithm};
+use herringbone::core::algorithm::Layout;
+use herringbone::{Algorithm, Collective, FoldOrder, parse_algorithm};
 use std::io::Write;
 
 /// Print a schedule: what each rank sends, receives, folds and copies, step by step
@@ -22,6 +22,9 @@ pub(crate) struct Options {
     /// Workers on each host, for hierarchical; else the largest power of two up to the square root of the workers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     per_host: Option<u32>,
+    /// The fold order, for workers of several hosts
+    #[arg(long, default_value = "ranks", value_parser = crate::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
+    fold_order: FoldOrder,
     /// Reducers, for reduction_server, alone or in a hierarchy: 1 unless said
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=4096))]
     reducers: Option<u32>,
@@ -34,9 +37,9 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let Options { algorithm, ranks, per_host, reducers, collective, rank } = options;
+    let Options { algorithm, ranks, per_host, fold_order, reducers, collective, rank } = options;
     let useless = [
-        ("--per-host", per_host.is_some() && !layout::follows_hosts(algorithm)),
+        ("--per-host", per_host.is_some() && !layout::follows_hosts(algorithm, *fold_order)),
         ("--reducers", reducers.is_some() && !algorithm.needs_reducers()),
     ];
     Failure::if_useless(&useless, algorithm, ABOUT_ALGORITHM)?;
@@ -44,7 +47,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let hosts = layout::hosts(*ranks, per_host.unwrap_or_else(|| layout::usual_per_host(*ranks)));
     let layout = Layout { reducers, hosts: &hosts };
     let schedule = algorithm
-        .schedule(*collective, &Group::of_size(*ranks), &layout)
+        .schedule(*collective, &fold_order.group(&hosts), &layout)
         .map_err(|why| Failure::Usage { problem: why.to_string(), hint: "see herringbone show --help" })?;
     match *rank {
         None => write!(out, "{schedule}")?,
@@ -108,6 +111,7 @@ mod tests {
         for (args, said) in [
             ("--algorithm radix --ranks 4 --per-host 2", "--per-host changes nothing about radix"),
             ("--algorithm ring --ranks 4 --reducers 2", "--reducers changes nothing about ring"),
+            ("--algorithm radix --ranks 4 --per-host 3 --fold-order hosts --rank 4", "--rank 4 is none of 4"),
             ("--algorithm ring --ranks 4 --rank 4", "--rank 4 is none of 4 ranks"),
             ("--algorithm ring --ranks 4 --collective broadcast", "ring has no broadcast: use tree"),
             (

@@ -7,9 +7,8 @@ use crate::numbers::Set;
 use crate::{Failure, Outcome, layout, table};
 use comfy_table::CellAlignment;
 use herringbone::core::algorithm::{Layout, Unsupported, cost::Cost};
-use herringbone::core::group::Group;
 use herringbone::core::verify::{Verified, VerifyError, verify};
-use herringbone::{Algorithm, Collective, UnknownName, parse_algorithm};
+use herringbone::{Algorithm, Collective, FoldOrder, UnknownName, parse_algorithm};
 use indicatif::{ProgressBar, ProgressStyle};
 use left_out::LeftOut;
 use serde_json::json;
@@ -41,6 +40,9 @@ pub(crate) struct Options {
     /// Workers on each host, for hierarchical; else the largest power of two up to the square root of the workers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     per_host: Option<u32>,
+    /// The fold order, for workers of several hosts
+    #[arg(long, default_value = "ranks", value_parser = crate::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
+    fold_order: FoldOrder,
     /// One JSON object per schedule, and per one that is left out, instead of the table
     #[arg(long)]
     json: bool,
@@ -95,6 +97,7 @@ struct Case {
     ranks: u32,
     reducers: u32,
     hosts: Vec<u32>,
+    order: FoldOrder,
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
@@ -127,8 +130,9 @@ fn chosen(options: &Options) -> Result<Vec<Algorithm>, Failure> {
         Choice::All => Algorithm::all().into_iter().chain([Algorithm::hosts_and_reducers()]).collect(),
         Choice::Named(named) => named.clone(),
     };
+    let follows = |algorithm: &Algorithm| layout::follows_hosts(algorithm, options.fold_order);
     let useless = [
-        ("--per-host", options.per_host.is_some() && !algorithms.iter().any(layout::follows_hosts)),
+        ("--per-host", options.per_host.is_some() && !algorithms.iter().any(follows)),
         ("--reducers", options.reducers.is_some() && !algorithms.iter().any(Algorithm::needs_reducers)),
     ];
     let names: Vec<String> = algorithms.iter().map(Algorithm::to_string).collect();
@@ -154,6 +158,7 @@ fn cases(options: &Options, algorithms: &[Algorithm]) -> Vec<Case> {
                         collective: *collective,
                         ranks,
                         reducers: if helped { reducers } else { 0 },
+                        order: options.fold_order,
                         hosts: layout::hosts(
                             ranks,
                             options.per_host.unwrap_or_else(|| layout::usual_per_host(ranks)),
@@ -173,7 +178,7 @@ impl Case {
     /// # Errors
     /// Where the algorithm offers no schedule for this case.
     fn prove(&self) -> Result<Proof, Unsupported> {
-        let group = Group::of_size(self.ranks);
+        let group = self.order.group(&self.hosts);
         let layout = Layout { reducers: self.reducers, hosts: &self.hosts };
         let schedule = self.algorithm.schedule(self.collective, &group, &layout)?;
         Ok(verify(schedule, self.collective, &group).map(|verified| {
@@ -357,6 +362,7 @@ mod tests {
             collective: Collective::AllReduce,
             ranks: 2,
             reducers: 0,
+            order: FoldOrder::Ranks,
             hosts: vec![],
         };
         let fault = VerifyError::Step { rank: 1, step: 0, fault: StepFault::OwnLane };
@@ -421,6 +427,22 @@ mod tests {
         let left_out: Vec<_> = rows.iter().filter(|row| row["proven"].is_null()).collect();
         assert_eq!(left_out.len(), 6);
         assert!(left_out.iter().all(|row| row["left_out"].as_str().unwrap().contains("use ")));
+    }
+
+    #[test]
+    fn hosts_of_three_are_nodes_in_the_order_of_hosts() {
+        let args = [
+            "--algorithm",
+            "hierarchical(radix,reduction_server),radix(4,4)",
+            "--ranks",
+            "6..9",
+            "--per-host",
+            "3",
+        ];
+        let (outcome, text) = verified(&[&args[..], &["--fold-order", "hosts"]].concat()).unwrap();
+        assert!(outcome == Outcome::Passed && !text.contains("left out"), "{text}");
+        let refused = verified(&args).unwrap_err().to_string();
+        assert!(refused.contains("are 2 nodes"), "{refused}");
     }
 
     /// Of all algorithms those count that have the collective; of named ones each is asked for.

@@ -5,6 +5,7 @@
 //! is free, because a + b and b + a are the same bits here (see [`element`](crate::element)).
 
 use alloc::vec::Vec;
+use core::str::FromStr;
 
 /// A position in an operation's roster: workers are `0..workers`, reducers follow.
 pub type Rank = u32;
@@ -61,6 +62,19 @@ impl FoldOrder {
     pub fn group(self, hosts: &[u32]) -> Group {
         let keyed = if self == Self::Hosts { by_host(hosts) } else { None };
         keyed.unwrap_or_else(|| Group::of_size(hosts.len() as u32))
+    }
+}
+
+/// A name that is no fold order's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a fold order: use ranks or hosts")]
+pub struct ParseFoldOrderError;
+
+impl FromStr for FoldOrder {
+    type Err = ParseFoldOrderError;
+
+    fn from_str(text: &str) -> Result<Self, ParseFoldOrderError> {
+        Self::ALL.into_iter().find(|order| order.name() == text).ok_or(ParseFoldOrderError)
     }
 }
 
@@ -201,8 +215,10 @@ mod tests {
         assert!(FoldOrder::Hosts.suits(&[1, 1, 0]) && !FoldOrder::Hosts.suits(&[1, 0, 1]));
         for order in FoldOrder::ALL {
             assert_eq!(FoldOrder::from_code(order.code()), Some(order));
+            assert_eq!(order.name().parse(), Ok(order));
         }
         assert_eq!(FoldOrder::from_code(2), None);
+        assert_eq!("Hosts".parse::<FoldOrder>(), Err(ParseFoldOrderError));
     }
 
     #[test]

@@ -101,7 +101,11 @@ fn hosts_add_up_what_they_have_before_it_leaves_them() {
         for widening in [1, 2] {
             let (name, why) = on_two_hosts(collective, widening, 0);
             assert_eq!(name, "radix(4,2)", "{collective}, {widening} times as wide");
-            assert!(why.contains("each of which adds up"), "{why}");
+            let why_so = match collective {
+                Collective::AllGather => "each of which gets once what its 4 workers have to have",
+                _ => "each of which adds up what its 4 workers have first",
+            };
+            assert!(why.contains(why_so), "{why}");
         }
     }
     let (name, why) = on_two_hosts(ALL_REDUCE, 1, 8);

@@ -4,10 +4,7 @@ use crate::{
     Communicator, Error, Result,
     communicator::Shared,
     config::{Config, Transport, check_sizes, settings},
-    core::{
-        algorithm::{Algorithm, Unsupported},
-        group::FoldOrder,
-    },
+    core::algorithm::{Algorithm, Unsupported},
     engine::{Engine, endpoint::Endpoint, group::WORLD_GROUP},
     execute::staging::Staging,
     fabric::{
@@ -50,11 +47,8 @@ pub(crate) fn over(config: &Config, world: World) -> Result<Communicator> {
         _ => None,
     };
     let forced = roster.settings.algorithm.as_deref().map(str::parse).transpose();
-    let order = FoldOrder::from_code(roster.settings.order);
     let shared = Shared {
-        order: order.ok_or_else(|| {
-            Error::config(settings::FOLD_ORDER.name, "rank 0 has one that is not known here")
-        })?,
+        order: roster.settings.order.unwrap_or_default(),
         forced: forced.map_err(|error| Error::config("HERRINGBONE_ALGORITHM", error))?,
         transport,
         timeout: config.timeout,

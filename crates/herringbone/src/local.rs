@@ -59,7 +59,7 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
 
 fn assemble_local(config: &Config, id: u64, members: Vec<Member>) -> io::Result<Vec<Communicator>> {
     let shared = Shared {
-        order: config.fold_order,
+        order: config.fold_order.unwrap_or_default(),
         forced: config.algorithm.clone(),
         transport: None,
         timeout: config.timeout,

@@ -14,7 +14,7 @@ use super::radix::{self, Halves, checked, lone_ranks};
 use super::reduction_server::Served;
 use super::{Algorithm, Layout, Unsupported, doubling, one_shot};
 use crate::group::{Group, Rank};
-use crate::schedule::{Chunk, Cut, Place, Program, ProgramBuilder, Schedule};
+use crate::schedule::{Chunk, Cut, Form, Place, Program, ProgramBuilder, Schedule};
 use alloc::{collections::BTreeSet, string::ToString, vec::Vec};
 use core::ops::Range;
 
@@ -159,6 +159,63 @@ fn both_levels(
         }
     };
     Ok([scatter, gather])
+}
+
+/// What the link of each host carries out and in while a buffer is scattered, and while it is gathered, by radix with these
+/// factors across hosts: in parts of which the buffer has one for each rank. Partial sums are `widening` times as wide.
+///
+/// # Errors
+/// As [`pieces_of_hosts`].
+pub(crate) fn carried(
+    group: &Group,
+    hosts: &[u32],
+    across: &[u32],
+    widening: u64,
+) -> Result<[Vec<Carried>; 2], Unsupported> {
+    let pieces = pieces_of_hosts(group, hosts)?;
+    let host_of: Vec<usize> =
+        pieces.iter().enumerate().flat_map(|(host, pieces)| whole(pieces).map(move |_| host)).collect();
+    let all = Node::in_turn(0..group.size(), group.size());
+    let mut links = [(); 2].map(|()| alloc::vec![Carried::default(); pieces.len()]);
+    let [scattered, gathered] = &mut links;
+    let [scatter, gather] = both_levels(group, hosts, &[], across)?;
+    crossings(&scatter, &all, &host_of, &mut |part, [own, above]| {
+        let wide = if part.form() == Form::Acc { widening } else { 1 };
+        scattered[own].out += wide;
+        scattered[above].into += wide;
+    });
+    crossings(&gather, &all, &host_of, &mut |_, [own, above]| {
+        gathered[above].out += 1;
+        gathered[own].into += 1;
+    });
+    Ok(links)
+}
+
+/// What a link carries each way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Carried {
+    pub(crate) out: u64,
+    pub(crate) into: u64,
+}
+
+/// Calls `crosses` for each chunk of each node whose owner is on another host than the chunk's owner one level above, with both
+/// hosts.
+fn crossings(levels: &[Level], whole: &Node, host_of: &[usize], crosses: &mut impl FnMut(&Node, [usize; 2])) {
+    let host = |rank: Rank| host_of[rank as usize];
+    let Some((level, below)) = levels.split_last() else { return };
+    if host(whole.ranks.start) == host(whole.ranks.end - 1) {
+        return;
+    }
+    for part in level.iter().filter(|part| whole.ranks.contains(&part.start)) {
+        let part = whole.below(part.clone());
+        for chunk in 0..host_of.len() as Chunk {
+            let hosts = [host(part.owner(chunk)), host(whole.owner(chunk))];
+            if hosts[0] != hosts[1] {
+                crosses(&part, hosts);
+            }
+        }
+        crossings(below, &part, host_of, crosses);
+    }
 }
 
 /// Levels from lone ranks through these nodes to all ranks.

@@ -45,7 +45,7 @@ mod ring;
 mod star;
 mod tree;
 
-pub(crate) use hierarchical::pieces_of_hosts;
+pub(crate) use hierarchical::{Carried, carried, pieces_of_hosts};
 pub use name::ParseAlgorithmError;
 
 use crate::collective::Collective;
@@ -182,8 +182,8 @@ pub enum Unsupported {
     /// A host has several partial sums of the canonical tree.
     #[error(
         "hierarchical with anything but radix across hosts needs each host's workers to be a whole node of the canonical \
-         tree and those of rank {rank}'s host are {pieces}: use hierarchical, or give every host the same power of two of \
-         consecutive ranks"
+         tree and those of rank {rank}'s host are {pieces} nodes: use hierarchical, or the fold order of hosts \
+         (HERRINGBONE_FOLD_ORDER), or give every host the same power of two of consecutive ranks"
     )]
     HostInPieces {
         /// The host's first worker.

@@ -58,7 +58,7 @@ impl Node {
 
     /// The node of `ranks` below this one: owners that are in it stay, and its ranks share the other chunks, those
     /// that own least first.
-    fn below(&self, ranks: Range<Rank>) -> Self {
+    pub(super) fn below(&self, ranks: Range<Rank>) -> Self {
         if ranks.len() == 1 {
             return Self { ranks, owners: Vec::new() };
         }

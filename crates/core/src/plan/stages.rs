@@ -6,11 +6,9 @@
 //! is partial sums, and those may be wider than inputs, so the two halves need not go the same way.
 
 use super::{FACTOR, PAIR_BYTES, Request, SHARDED_RANKS, is_one_host};
-use crate::algorithm::{Algorithm, pieces_of_hosts};
+use crate::algorithm::{Algorithm, Carried, carried, pieces_of_hosts};
 use crate::collective::Collective;
-use crate::group::Rank;
 use alloc::{boxed::Box, format, string::String, vec, vec::Vec};
-use core::ops::Range;
 
 /// How a buffer is scattered and gathered.
 #[derive(Debug)]
@@ -111,52 +109,49 @@ fn follow_hosts(request: &Request<'_>) -> Option<Way> {
     } else {
         let m = most_on_a_host(request);
         let others = n - n / n.div_ceil(m);
-        let why = added_up(n, m);
+        let why = follows(request.collective, n, m);
         Way { factors, scattered: widening * others, gathered: others, why }
     })
 }
 
 /// Why hosts of up to `most` of so many workers send little.
-fn added_up(workers: u64, most: u64) -> String {
+fn follows(collective: Collective, workers: u64, most: u64) -> String {
     let own = match workers.is_multiple_of(most) {
         true => format!("its {most} workers"),
         false => format!("its workers, {most} at most,"),
     };
-    format!("fewest bytes between hosts, each of which adds up what {own} have first")
+    match collective {
+        Collective::AllGather => {
+            format!("fewest bytes between hosts, each of which gets once what {own} have to have")
+        }
+        _ => format!("fewest bytes between hosts, each of which adds up what {own} have first"),
+    }
 }
 
 /// Hosts add up what they have, each to as many partial sums as its workers are nodes of the canonical tree.
 fn hosts_in_pieces(request: &Request<'_>) -> Option<Stages> {
     let Request { collective, group, .. } = *request;
-    let hosts = pieces_of_hosts(group, request.hosts).ok()?;
-    let wide = |piece: &Range<Rank>| if piece.len() == 1 { 1 } else { u64::from(request.widening) };
-    let partials = |pieces: &[Range<Rank>]| pieces.iter().map(wide).sum::<u64>();
-    let of_all: u64 = hosts.iter().map(|pieces| partials(pieces)).sum();
-    let (n, others) = (u64::from(group.size()), hosts.len() as u64 - 1);
-    let carried = |pieces: &Vec<Range<Rank>>| {
-        // Each worker owns a part of the buffer.
-        let (m, own) = (pieces.iter().map(|piece| piece.len() as u64).sum::<u64>(), partials(pieces));
-        let scattered = (own * (n - m), (of_all - own) * m);
-        let gathered = (m * others, n - m);
-        match collective {
-            Collective::ReduceScatter => scattered.0.max(scattered.1),
-            Collective::AllGather => gathered.0.max(gathered.1),
-            _ => (scattered.0 + gathered.0).max(scattered.1 + gathered.1),
-        }
-    };
-    let outer = match group.size() <= SHARDED_RANKS {
+    let most = pieces_of_hosts(group, request.hosts).ok()?.iter().map(Vec::len).max()?;
+    let across = match group.size() <= SHARDED_RANKS {
         true => vec![],
         false => vec![FACTOR; group.key_bits().div_ceil(FACTOR.ilog2()) as usize],
     };
-    let (inner, outer) = (Box::new(Algorithm::radix(vec![])), Box::new(Algorithm::radix(outer)));
-    let most = hosts.iter().map(Vec::len).max()?;
-    let mut why = added_up(n, most_on_a_host(request));
-    if most > 1 {
-        why += &format!(
-            ", to {most} partial sums at most (one where each host has the same 2, 4, 8, ... workers)"
-        );
+    let links = carried(group, request.hosts, &across, u64::from(request.widening));
+    let [scattered, gathered] = links.ok()?;
+    let busier = |link: &Carried| link.out.max(link.into);
+    let busiest = match collective {
+        Collective::ReduceScatter => scattered.iter().map(busier).max()?,
+        Collective::AllGather => gathered.iter().map(busier).max()?,
+        _ => {
+            let both = scattered.iter().zip(&gathered);
+            both.map(|(a, b)| (a.out + b.out).max(a.into + b.into)).max()?
+        }
+    };
+    let (inner, outer) = (Box::new(Algorithm::radix(vec![])), Box::new(Algorithm::radix(across)));
+    let mut why = follows(collective, u64::from(group.size()), most_on_a_host(request));
+    if most > 1 && collective != Collective::AllGather {
+        why += &format!(", to {most} partial sums at most (one with HERRINGBONE_FOLD_ORDER=hosts)");
     }
-    let busiest = hosts.iter().map(carried).max()?;
     Some(Stages { algorithm: Algorithm::Hierarchical { inner, outer }, busiest, why })
 }
 
@@ -287,6 +282,23 @@ mod tests {
             let (single, stages) = (single(&request), choose(&request));
             assert!(stages.busiest < single.scattered + single.gathered);
             assert!(busiest(&request, &stages.algorithm).0 <= stages.busiest);
+        }
+    }
+
+    #[test]
+    fn the_busiest_link_of_many_hosts_in_pieces_carries_what_the_programs_say() {
+        for (each, hosts) in [(11, 8), (3, 23), (13, 8), (5, 15)] {
+            let hosts: Vec<u32> = (0..each * hosts).map(|rank| rank / each).collect();
+            let group = Group::of_size(hosts.len() as u32);
+            for collective in [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather] {
+                let request = Request { collective, widening: 2, ..large(&group, &hosts) };
+                let stages = hosts_in_pieces(&request).unwrap();
+                assert_eq!(
+                    stages.busiest,
+                    busiest(&request, &stages.algorithm).0,
+                    "{collective}, {each}, {hosts:?}"
+                );
+            }
         }
     }
 

@@ -11,7 +11,7 @@
 use super::{
     cause::Cause,
     codec::{Malformed, Reader, TooLong, Writer},
-    formation::{Join, Roster},
+    formation::{self, Join, Roster},
     refusal::Refusal,
 };
 use crate::{
@@ -341,7 +341,7 @@ impl Introduction {
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (group, generation, members) = (from.u32()?, from.u32()?, from.ranks()?);
         let (reducer, reducers, hosts) = (from.u32()?, from.u32()?, from.ranks()?);
-        let order = FoldOrder::from_code(from.u8()?).ok_or(Malformed("a fold order that is unknown"))?;
+        let order = formation::fold_order(from)?;
         let (forced, segment, most_staged) = (from.option(Reader::text)?, from.u64()?, from.u64()?);
         let ascending = members.is_sorted_by(|a, b| a < b);
         if members.is_empty() || !ascending || hosts.len() != members.len() || reducer >= reducers {

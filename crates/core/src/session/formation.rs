@@ -2,8 +2,8 @@
 //!
 //! Every rank says in its [`Join`] what it was told; rank 0 lets it in or says why not, and when all are there, each
 //! gets the same [`Roster`]. What ranks may have of their own is settled here, whatever the order in which they come:
-//! the staging pool and the segment are the smallest that anybody has; the fold order is rank 0's, and so are the
-//! algorithm, the transport and the reducers, which the others either leave open or know.
+//! the staging pool and the segment are the smallest that anybody has; the fold order, the
+//! algorithm, the transport and the reducers are rank 0's, which the others either leave open or know.
 
 use super::{
     codec::{Malformed, Reader, Writer},
@@ -33,8 +33,8 @@ pub struct Settings {
     pub staging: u64,
     /// The most that a segment of a message has, in bytes.
     pub segment: u64,
-    /// The code of the [`FoldOrder`]; of others than rank 0 that of the default means that rank 0's counts.
-    pub order: u8,
+    /// Where fold keys come from, if it is not left to rank 0, or by rank 0 to the default.
+    pub order: Option<FoldOrder>,
     /// The algorithm, if the choice is not left to the planner.
     pub algorithm: Option<String>,
     /// The transport, if it is not left to what is there.
@@ -168,13 +168,12 @@ impl Settings {
     /// Whether `rank` may take part with what it would like, where these are rank 0's settings.
     fn check(&self, rank: Rank, theirs: &Settings) -> Result<(), Refusal> {
         let name = |value: &Option<String>| value.clone().unwrap_or_default();
-        let order = |code: u8| match FoldOrder::from_code(code) {
-            Some(FoldOrder::Ranks) => String::new(),
-            Some(order) => order.name().into(),
-            None => format!("unknown number {code}"),
-        };
         let must_agree = [
-            ("HERRINGBONE_FOLD_ORDER", order(self.order), order(theirs.order)),
+            (
+                "HERRINGBONE_FOLD_ORDER",
+                self.order.unwrap_or_default().name().into(),
+                theirs.order.map_or("", FoldOrder::name).into(),
+            ),
             ("HERRINGBONE_ALGORITHM", name(&self.algorithm), name(&theirs.algorithm)),
             ("HERRINGBONE_TRANSPORT", name(&self.transport), name(&theirs.transport)),
             ("HERRINGBONE_REDUCERS", self.reducers.join(","), theirs.reducers.join(",")),
@@ -191,7 +190,7 @@ impl Settings {
     fn write(&self, to: &mut Writer) {
         to.u64(self.staging);
         to.u64(self.segment);
-        to.u8(self.order);
+        to.option(self.order.as_ref(), |to, order| to.u8(order.code()));
         to.option(self.algorithm.as_ref(), |to, name| to.text("an algorithm's name", name));
         to.option(self.transport.as_ref(), |to, name| to.text("a transport's name", name));
         to.list("the list of reducers", &self.reducers, |to, address| {
@@ -200,10 +199,15 @@ impl Settings {
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (staging, segment, order) = (from.u64()?, from.u64()?, from.u8()?);
+        let (staging, segment, order) = (from.u64()?, from.u64()?, from.option(fold_order)?);
         let (algorithm, transport) = (from.option(Reader::text)?, from.option(Reader::text)?);
         Ok(Self { staging, segment, order, algorithm, transport, reducers: from.list(Reader::text)? })
     }
+}
+
+/// A fold order that travels as its code.
+pub(super) fn fold_order(from: &mut Reader<'_>) -> Result<FoldOrder, Malformed> {
+    FoldOrder::from_code(from.u8()?).ok_or(Malformed("a fold order that is unknown"))
 }
 
 /// A setting as a refusal shows it: short enough to be sent.

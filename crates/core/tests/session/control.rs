@@ -33,7 +33,7 @@ fn any_settings() -> impl Strategy<Value = Settings> {
         |(staging, segment, order, (algorithm, transport, reducers))| Settings {
             staging,
             segment,
-            order,
+            order: FoldOrder::from_code(order),
             algorithm,
             transport,
             reducers,
@@ -261,7 +261,7 @@ proptest! {
 fn a_message_over_its_bounds_is_not_sent() {
     let member = |address: String| Member { rank: 0, address, host: 1, incarnation: 2 };
     let settings =
-        Settings { staging: 1, segment: 1, order: 0, algorithm: None, transport: None, reducers: vec![] };
+        Settings { staging: 1, segment: 1, order: None, algorithm: None, transport: None, reducers: vec![] };
     let join = |length| {
         let member = member("x".repeat(length));
         Message::Join(Join { member, world: 1, settings: settings.clone() }).encode(crc32c)

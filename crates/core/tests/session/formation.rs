@@ -1,3 +1,4 @@
+use herringbone_core::group::FoldOrder;
 use herringbone_core::session::{
     Ranks, Refusal,
     formation::{Formation, Join, Member, Progress, Settings},
@@ -5,7 +6,14 @@ use herringbone_core::session::{
 
 fn settings() -> Settings {
     let reducers = vec!["10.0.0.9:7070".into()];
-    Settings { staging: 64, segment: 8, order: 0, algorithm: Some("ring".into()), transport: None, reducers }
+    Settings {
+        staging: 64,
+        segment: 8,
+        order: None,
+        algorithm: Some("ring".into()),
+        transport: None,
+        reducers,
+    }
 }
 
 fn join(rank: u32) -> Join {
@@ -42,10 +50,14 @@ fn a_world_forms_in_any_order() {
 #[test]
 fn the_fold_order_is_rank_0s_where_others_leave_it_open() {
     let mut first = Join { world: 2, ..join(0) };
-    first.settings.order = 1;
+    first.settings.order = Some(FoldOrder::Hosts);
     let mut formation = Formation::new(first).unwrap();
+    let mut other = Join { world: 2, ..join(1) };
+    other.settings.order = Some(FoldOrder::Ranks);
+    let refusal = formation.join(other, "10.0.0.1:50000").unwrap_err().to_string();
+    assert!(refusal.contains("_FOLD_ORDER = \"ranks\", rank 0 has \"hosts\""), "{refusal}");
     assert_eq!(formation.join(Join { world: 2, ..join(1) }, "10.0.0.1:50000"), Ok(Progress::Complete));
-    assert_eq!(formation.roster(1).unwrap().settings.order, 1);
+    assert_eq!(formation.roster(1).unwrap().settings.order, Some(FoldOrder::Hosts));
 }
 
 #[test]
@@ -136,8 +148,8 @@ fn settings_that_contradict_rank_0_are_refused() {
         "rank 1 has HERRINGBONE_ALGORITHM = \"tree\", rank 0 has \"ring\": set it to the same on every rank"
     );
     assert!(refused(|settings| settings.transport = Some("tcp".into())).contains("_TRANSPORT = \"tcp\""));
-    assert!(refused(|settings| settings.order = 1).contains("_FOLD_ORDER = \"hosts\", rank 0 has \"\""));
-    assert!(refused(|settings| settings.order = 9).contains("unknown number 9"));
+    let order = refused(|settings| settings.order = Some(FoldOrder::Hosts));
+    assert!(order.contains("_FOLD_ORDER = \"hosts\", rank 0 has \"ranks\""), "{order}");
     let long = refused(|settings| settings.reducers = vec!["10.0.0.8:7070".into(); 9]);
     assert!(long.contains("10.0.0.8:7070,10.0.0.8:7070"), "{long}");
     assert!(long.len() < 256, "{long}");

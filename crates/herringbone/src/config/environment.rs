@@ -67,15 +67,10 @@ impl Environment {
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for what it cannot be.
-    pub fn fold_order(&self) -> Result<FoldOrder> {
-        let Some(found) = settings::FOLD_ORDER.find(self)? else { return Ok(FoldOrder::default()) };
-        let order = FoldOrder::ALL.into_iter().find(|order| order.name() == found.text.trim());
-        order.ok_or_else(|| {
-            Error::config(
-                &found.variable,
-                UnknownName::none_of(&found.text, &FoldOrder::ALL.map(FoldOrder::name)),
-            )
-        })
+    pub fn fold_order(&self) -> Result<Option<FoldOrder>> {
+        let Some(found) = settings::FOLD_ORDER.find(self)? else { return Ok(None) };
+        let unknown = |_| UnknownName::none_of(&found.text, &FoldOrder::ALL.map(FoldOrder::name));
+        found.text.trim().parse().map(Some).map_err(|error| Error::config(&found.variable, unknown(error)))
     }
 
     /// The names, in the order of the alphabet.
@@ -208,7 +203,7 @@ impl Config {
             self.reducers = items.map(str::to_owned).collect();
         }
         self.algorithm = environment.algorithm()?.or(self.algorithm);
-        self.fold_order = environment.fold_order()?;
+        self.fold_order = environment.fold_order()?.or(self.fold_order);
         if let Some(name) = settings::TRANSPORT.find(environment)? {
             let wrong = |error| Error::config(&name.variable, error);
             self.transport = Some(name.text.parse::<Transport>().map_err(wrong)?);
@@ -309,7 +304,7 @@ mod tests {
         assert_eq!(config.token.as_deref(), Some("secret"));
         assert_eq!(config.reducers, ["a:1", "b:2"]);
         assert_eq!(config.algorithm, Some(Algorithm::radix(vec![8, 8])));
-        assert_eq!((config.fold_order, config.transport), (FoldOrder::Hosts, Some(Transport::Tcp)));
+        assert_eq!((config.fold_order, config.transport), (Some(FoldOrder::Hosts), Some(Transport::Tcp)));
         assert_eq!(config.interfaces, Some(Interfaces::new("HERRINGBONE_IFNAME", "eth0")));
         assert_eq!(config.timeout, Duration::from_millis(1500));
         assert_eq!((config.staging_bytes, config.segment_bytes), (16 << 20, 256 << 10));

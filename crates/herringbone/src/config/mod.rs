@@ -98,7 +98,7 @@ pub struct Config {
     pub(crate) token: Option<String>,
     pub(crate) reducers: Vec<String>,
     pub(crate) algorithm: Option<Algorithm>,
-    pub(crate) fold_order: FoldOrder,
+    pub(crate) fold_order: Option<FoldOrder>,
     pub(crate) transport: Option<Transport>,
     pub(crate) interfaces: Option<Interfaces>,
     pub(crate) timeout: Duration,
@@ -125,7 +125,7 @@ impl Config {
             token: None,
             reducers: Vec::new(),
             algorithm: None,
-            fold_order: FoldOrder::default(),
+            fold_order: None,
             transport: None,
             interfaces: None,
             timeout: TIMEOUT,
@@ -163,7 +163,7 @@ impl Config {
 
     /// Where the order of additions comes from. Rank 0's choice counts; the others may leave theirs out.
     pub fn fold_order(mut self, order: FoldOrder) -> Self {
-        self.fold_order = order;
+        self.fold_order = Some(order);
         self
     }
 

@@ -117,15 +117,15 @@ pub(crate) const REDUCERS: Setting = setting(
 );
 pub(crate) const ALGORITHM: Setting = setting(
     "HERRINGBONE_ALGORITHM",
-    "forces the all-reduce's algorithm",
+    "forces the all-reduce's algorithm; rank 0's choice, which others may leave out",
     "a name that herringbone verify shows, like radix or radix(8,8)",
     "chosen by size",
     WORKERS,
 );
 pub(crate) const FOLD_ORDER: Setting = setting(
     "HERRINGBONE_FOLD_ORDER",
-    "by what the order of additions goes; hosts: a host of 3, 5, 6, ... ranks sends one sum, too, and results depend on how \
-     many ranks each host has",
+    "which order numbers are added in: ranks: the same whatever the hosts; hosts: each host's first, so that one of 3, 5, 6, ... \
+     ranks sends one sum; it needs consecutive ranks on each host; rank 0's counts",
     "ranks or hosts",
     "ranks",
     WORKERS,

@@ -52,7 +52,7 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
     let settings = Settings {
         staging: config.staging_bytes as u64,
         segment: if config.segment_bytes == 0 { u64::MAX } else { config.segment_bytes as u64 },
-        order: config.fold_order.code(),
+        order: config.fold_order,
         algorithm: config.algorithm.as_ref().map(ToString::to_string),
         transport: config.transport.map(|transport| transport.name().to_owned()),
         reducers: config.reducers.clone(),
