@@ -76,6 +76,7 @@ class Communicator:
         reducers: Sequence[str] | None = None,
         algorithm: str | None = None,
         transport: str | None = None,
+        fold_order: str | None = None,
         timeout: float | None = None,
     ) -> Communicator:
         """Join the job and return when all its ranks have.

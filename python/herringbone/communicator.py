@@ -357,6 +357,7 @@ def init(
         reducers=options.reducers,
         algorithm=options.algorithm,
         transport=options.transport,
+        fold_order=options.fold_order,
         timeout=timeout,
     )
     communicator = Communicator(native)

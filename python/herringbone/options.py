@@ -25,6 +25,9 @@ class Options:
     transport: str | None = None
     """``"shm"`` or ``"tcp"``: the only transport between processes (``HERRINGBONE_TRANSPORT``)."""
 
+    fold_order: str | None = None
+    """``"ranks"`` or ``"hosts"``: which order numbers are added in (``HERRINGBONE_FOLD_ORDER``)."""
+
     token: str | None = None
     """The job's shared secret, any non-empty text (``HERRINGBONE_TOKEN``)."""
 
@@ -38,5 +41,5 @@ class Options:
         token = "set" if self.token else None
         return (
             f"Options(reducers={self.reducers!r}, algorithm={self.algorithm!r}, "
-            f"transport={self.transport!r}, token={token!r})"
+            f"transport={self.transport!r}, fold_order={self.fold_order!r}, token={token!r})"
         )

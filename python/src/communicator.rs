@@ -7,7 +7,7 @@ use crate::{
     store::TorchStore,
     waiting,
 };
-use herringbone::{Collective, Config, Rendezvous, Request, Transport};
+use herringbone::{Collective, Config, FoldOrder, Rendezvous, Request, Transport};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -34,7 +34,7 @@ impl Communicator {
     #[staticmethod]
     #[pyo3(signature = (
         *, rank=None, size=None, store=None, store_host=None, token=None, reducers=None, algorithm=None,
-        transport=None, timeout=None
+        transport=None, fold_order=None, timeout=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn connect(
@@ -47,6 +47,7 @@ impl Communicator {
         reducers: Option<Vec<String>>,
         algorithm: Option<&str>,
         transport: Option<&str>,
+        fold_order: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<Self> {
         let config = match (rank, size, store) {
@@ -66,6 +67,7 @@ impl Communicator {
             config = config.algorithm(algorithm);
         }
         config = apply(config, transport.map(parse_transport).transpose()?, Config::transport);
+        config = apply(config, fold_order.map(parse_fold_order).transpose()?, Config::fold_order);
         let inner = joined(py, move || herringbone::Communicator::connect(config))?;
         Ok(Self { inner, is_world: true })
     }
@@ -251,6 +253,10 @@ fn request(
 
 fn parse_transport(name: &str) -> PyResult<Transport> {
     name.parse().map_err(|error| errors::config(format!("transport: {error}")))
+}
+
+fn parse_fold_order(name: &str) -> PyResult<FoldOrder> {
+    name.parse().map_err(|error| errors::config(format!("fold_order: {name:?} is {error}")))
 }
 
 fn parse_collective(name: &str, root: u32) -> PyResult<Collective> {

@@ -49,19 +49,27 @@ impl FoldOrder {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Whether it can be had where workers lie on these hosts, one number for each: keys that name hosts ascend only where
-    /// the ranks of each host are consecutive.
-    pub fn suits(self, hosts: &[u32]) -> bool {
-        self == Self::Ranks || by_host(hosts).is_some()
+    /// What keeps it from being had where workers lie on these hosts, one number for each: a rank that others of its host are
+    /// before, and another host's between. Keys that name hosts would not ascend.
+    pub fn obstacle(self, hosts: &[u32]) -> Option<Rank> {
+        let apart = |at: &usize| hosts[*at] != hosts[at - 1] && hosts[..*at].contains(&hosts[*at]);
+        if self == Self::Ranks { None } else { (1..hosts.len()).find(apart).map(|rank| rank as Rank) }
     }
 
-    /// The group of the workers on these hosts; by ranks, where it does not [suit](Self::suits) them.
+    /// The group of the workers on these hosts; by ranks, where there is an [obstacle](Self::obstacle).
     ///
     /// # Panics
     /// If there are no workers.
     pub fn group(self, hosts: &[u32]) -> Group {
-        let keyed = if self == Self::Hosts { by_host(hosts) } else { None };
-        keyed.unwrap_or_else(|| Group::of_size(hosts.len() as u32))
+        if self == Self::Ranks || self.obstacle(hosts).is_some() {
+            return Group::of_size(hosts.len() as u32);
+        }
+        let runs: Vec<&[u32]> = hosts.chunk_by(|a, b| a == b).collect();
+        let most = runs.iter().map(|run| run.len()).max().expect("a worker");
+        let bits = most.next_power_of_two().ilog2();
+        let of_run = |(host, run): (u32, &[u32])| (0..run.len() as u32).map(move |at| host << bits | at);
+        Group::with_keys((0..).zip(runs).flat_map(of_run).collect())
+            .expect("keys of consecutive ranks ascend")
     }
 }
 
@@ -76,18 +84,6 @@ impl FromStr for FoldOrder {
     fn from_str(text: &str) -> Result<Self, ParseFoldOrderError> {
         Self::ALL.into_iter().find(|order| order.name() == text).ok_or(ParseFoldOrderError)
     }
-}
-
-/// The group whose keys name hosts, if the ranks of each are consecutive.
-fn by_host(hosts: &[u32]) -> Option<Group> {
-    let mut runs: Vec<&[u32]> = hosts.chunk_by(|a, b| a == b).collect();
-    let most = runs.iter().map(|run| run.len()).max()?;
-    let bits = most.next_power_of_two().ilog2();
-    let of_run = |(host, run): (u32, &&[u32])| (0..run.len() as u32).map(move |at| host << bits | at);
-    let keys = (0..).zip(&runs).flat_map(of_run).collect();
-    runs.sort_unstable();
-    let apart = runs.windows(2).all(|pair| pair[0][0] != pair[1][0]);
-    if apart { Group::with_keys(keys).ok() } else { None }
 }
 
 /// Why a list of fold keys makes no group.
@@ -212,7 +208,11 @@ mod tests {
         for as_ranks in [&[0; 6][..], &[0, 1, 2], &[3, 3, 1, 1, 2, 2], &[0, 1, 0, 1], &[5]] {
             assert_eq!(FoldOrder::Hosts.group(as_ranks), FoldOrder::Ranks.group(as_ranks), "{as_ranks:?}");
         }
-        assert!(FoldOrder::Hosts.suits(&[1, 1, 0]) && !FoldOrder::Hosts.suits(&[1, 0, 1]));
+        for (hosts, obstacle) in [(&[1, 1, 0][..], None), (&[1, 0, 1], Some(2)), (&[0, 1, 1, 0, 1], Some(3))]
+        {
+            assert_eq!(FoldOrder::Hosts.obstacle(hosts), obstacle);
+            assert_eq!(FoldOrder::Ranks.obstacle(hosts), None);
+        }
         for order in FoldOrder::ALL {
             assert_eq!(FoldOrder::from_code(order.code()), Some(order));
             assert_eq!(order.name().parse(), Ok(order));

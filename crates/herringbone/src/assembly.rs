@@ -116,9 +116,11 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
             format!("shm: rank {elsewhere} does not share this host's memory; leave it out, or use tcp");
         return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
     }
-    if !shared.order.suits(&job.hosts()) {
-        let problem =
-            "hosts: it needs consecutive ranks on each host; number the ranks host by host, or leave it out";
+    if let Some(rank) = shared.order.obstacle(&job.hosts()) {
+        let problem = format!(
+            "the order of hosts needs consecutive ranks on each host, and between rank {rank} and others of its host are \
+             ranks of another; number the ranks host by host, or leave it out"
+        );
         return Err(Error::config(settings::FOLD_ORDER.name, problem));
     }
     let forced = shared.forced.as_ref().filter(|forced| forced.needs_reducers());

@@ -229,6 +229,7 @@ def connect(opts: Any, options: Options) -> Communicator:
         reducers=options.reducers,
         algorithm=options.algorithm,
         transport=options.transport,
+        fold_order=options.fold_order,
         timeout=opts.timeout.total_seconds(),
     )
 

@@ -13,7 +13,8 @@ import herringbone
 
 
 def work(rank: int, size: int, path: str) -> None:
-    options = herringbone.Options(algorithm="ring", transport="tcp", token="a secret" if rank == 0 else None)
+    token = "a secret" if rank == 0 else None
+    options = herringbone.Options(algorithm="ring", transport="tcp", fold_order="hosts", token=token)
     dist.init_process_group(
         "herringbone", init_method=f"file://{path}", rank=rank, world_size=size, pg_options=options
     )
@@ -35,6 +36,17 @@ def work(rank: int, size: int, path: str) -> None:
             pg_options=herringbone.Options(algorithm="magic"),
         ),
         "magic",
+    )
+    error_of(
+        herringbone.ConfigError,
+        lambda: dist.init_process_group(
+            "herringbone",
+            init_method=f"file://{path}-wrong",
+            rank=rank,
+            world_size=size,
+            pg_options=herringbone.Options(fold_order="host"),
+        ),
+        'fold_order: "host" is not a fold order: use ranks or hosts',
     )
     print(f"rank {rank} passed", flush=True)
 

@@ -10,7 +10,7 @@
 
 use super::owners::{Level, Node, levels, stages};
 use super::partial::Partial;
-use super::radix::{self, Halves, checked, lone_ranks};
+use super::radix::{self, Halves, all_levels, checked, lone_ranks};
 use super::reduction_server::Served;
 use super::{Algorithm, Layout, Unsupported, doubling, one_shot};
 use crate::group::{Group, Rank};
@@ -161,24 +161,30 @@ fn both_levels(
     Ok([scatter, gather])
 }
 
-/// What the link of each host carries out and in while a buffer is scattered, and while it is gathered, by radix with these
-/// factors across hosts: in parts of which the buffer has one for each rank. Partial sums are `widening` times as wide.
+/// What the link of each host carries while a buffer is scattered, and while it is gathered, by a radix or by one inside
+/// hosts and one across them: in parts of which the buffer has one for each rank. Partial sums are `widening` times as wide.
 ///
 /// # Errors
-/// As [`pieces_of_hosts`].
+/// As [`pieces_of_hosts`]; and for other algorithms.
 pub(crate) fn carried(
     group: &Group,
     hosts: &[u32],
-    across: &[u32],
+    algorithm: &Algorithm,
     widening: u64,
 ) -> Result<[Vec<Carried>; 2], Unsupported> {
     let pieces = pieces_of_hosts(group, hosts)?;
+    let [scatter, gather] = match algorithm {
+        Algorithm::Radix { scatter, gather } => [scatter, gather].map(|factors| all_levels(group, factors)),
+        Algorithm::Hierarchical { inner, outer } => {
+            staged(group, &Layout { reducers: 0, hosts }, inner, outer)?
+        }
+        other => return Err(Unsupported::Halves { outer: other.to_string() }),
+    };
     let host_of: Vec<usize> =
         pieces.iter().enumerate().flat_map(|(host, pieces)| whole(pieces).map(move |_| host)).collect();
     let all = Node::in_turn(0..group.size(), group.size());
     let mut links = [(); 2].map(|()| alloc::vec![Carried::default(); pieces.len()]);
     let [scattered, gathered] = &mut links;
-    let [scatter, gather] = both_levels(group, hosts, &[], across)?;
     crossings(&scatter, &all, &host_of, &mut |part, [own, above]| {
         let wide = if part.form() == Form::Acc { widening } else { 1 };
         scattered[own].out += wide;

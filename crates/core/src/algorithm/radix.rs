@@ -34,7 +34,8 @@ pub(super) fn all_gather(group: &Group, factors: &[u32]) -> Schedule {
     through(group, Cut::Given { parts: group.size() }, None, Some(all_levels(group, factors)))
 }
 
-fn all_levels(group: &Group, factors: &[u32]) -> Vec<Level> {
+/// The levels of a radix with these factors.
+pub(super) fn all_levels(group: &Group, factors: &[u32]) -> Vec<Level> {
     levels(group.keys(), lone_ranks(0..group.size()), factors)
 }
 
