@@ -57,7 +57,7 @@ pub(crate) fn error(cause: &Cause, members: &[u32]) -> Error {
             ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") }
         }
         Cause::PeerLost { ranks } => {
-            ErrorKind::PeerLost { ranks: ranks.clone(), reason: "ended, or left".to_owned() }
+            ErrorKind::PeerLost { ranks: ranks.clone(), reason: "ended, hung or left".to_owned() }
         }
         Cause::Panicked { rank } => ErrorKind::Protocol {
             from: format!("rank {rank}"),
