@@ -139,8 +139,8 @@ def main():
     arguments.add_argument("--workers", type=int, default=4, help="processes that train (4)")
     arguments.add_argument("--reducers", type=int, default=2, help="processes that add up for them (2)")
     arguments.add_argument("--epochs", type=int, default=6, help="how often all digits are seen (6)")
-    report = pathlib.Path("demo-report.svg")
-    arguments.add_argument("--report", type=pathlib.Path, default=report, help=f"the picture to write ({report})")
+    drawn = pathlib.Path("demo-report.svg")
+    arguments.add_argument("--report", type=pathlib.Path, default=drawn, help=f"the picture to write ({drawn})")
     options = arguments.parse_args()
     if min(options.workers, options.reducers, options.epochs) < 1:
         arguments.error("at least one worker, one reducer and one epoch")
