@@ -4,7 +4,7 @@
 //! bit in which their keys differ. It fixes the *shape* of every sum; who holds a partial sum, and which side sends,
 //! is free, because a + b and b + a are the same bits here (see [`element`](crate::element)).
 
-use alloc::vec::Vec;
+use alloc::{collections::BTreeSet, vec::Vec};
 use core::str::FromStr;
 
 /// A position in an operation's roster: workers are `0..workers`, reducers follow.
@@ -52,8 +52,10 @@ impl FoldOrder {
     /// What keeps it from being had where workers lie on these hosts, one number for each: a rank that others of its host are
     /// before, and another host's between. Keys that name hosts would not ascend.
     pub fn obstacle(self, hosts: &[u32]) -> Option<Rank> {
-        let apart = |at: &usize| hosts[*at] != hosts[at - 1] && hosts[..*at].contains(&hosts[*at]);
-        if self == Self::Ranks { None } else { (1..hosts.len()).find(apart).map(|rank| rank as Rank) }
+        let mut known = BTreeSet::new();
+        let starts = (0..hosts.len()).filter(|at| *at == 0 || hosts[*at] != hosts[at - 1]);
+        let mut apart = starts.filter(|at| !known.insert(hosts[*at]));
+        if self == Self::Ranks { None } else { apart.next().map(|rank| rank as Rank) }
     }
 
     /// The group of the workers on these hosts; by ranks, where there is an [obstacle](Self::obstacle).

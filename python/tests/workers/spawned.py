@@ -26,28 +26,21 @@ def work(rank: int, size: int, path: str) -> None:
     assert stats["workers_shm"]["sent"] == 0 and stats["workers_tcp"]["sent"] > 0, stats
     dist.destroy_process_group()
     mixed(rank, size, path + "-mixed")
-    error_of(
-        herringbone.ConfigError,
-        lambda: dist.init_process_group(
-            "herringbone",
-            init_method=f"file://{path}-wrong",
-            rank=rank,
-            world_size=size,
-            pg_options=herringbone.Options(algorithm="magic"),
-        ),
-        "magic",
-    )
-    error_of(
-        herringbone.ConfigError,
-        lambda: dist.init_process_group(
-            "herringbone",
-            init_method=f"file://{path}-wrong",
-            rank=rank,
-            world_size=size,
-            pg_options=herringbone.Options(fold_order="host"),
-        ),
-        'fold_order: "host" is not a fold order: use ranks or hosts',
-    )
+    for wrong, said in (
+        ({"algorithm": "magic"}, "magic"),
+        ({"fold_order": "host"}, 'fold_order: "host" is not a fold order: use ranks or hosts'),
+    ):
+        error_of(
+            herringbone.ConfigError,
+            lambda wrong=wrong: dist.init_process_group(
+                "herringbone",
+                init_method=f"file://{path}-wrong",
+                rank=rank,
+                world_size=size,
+                pg_options=herringbone.Options(**wrong),
+            ),
+            said,
+        )
     print(f"rank {rank} passed", flush=True)
 
 
