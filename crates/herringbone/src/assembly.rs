@@ -5,7 +5,7 @@ use crate::{
     communicator::Shared,
     config::{Config, Transport, check_sizes, settings},
     core::algorithm::{Algorithm, Unsupported},
-    engine::{Engine, endpoint::Endpoint, group::WORLD_GROUP},
+    engine::{Engine, group::WORLD_GROUP},
     execute::staging::Staging,
     fabric::{
         Commands, Fabric, Job, ToControl,
@@ -16,7 +16,10 @@ use crate::{
     },
     node::Node,
     sys::{doorbell::Bell, fork::Guarded, heap::Heap, segment::Segment, socket},
-    transport::layout::{self, Layout},
+    transport::{
+        endpoint::Endpoint,
+        layout::{self, Layout},
+    },
 };
 use rustix::event::epoll;
 use std::{

@@ -2,6 +2,7 @@
 
 use crate::{
     Error, ErrorKind, Result, assembly,
+    completion::Completion,
     config::{Config, Transport},
     core::{
         algorithm::Algorithm,
@@ -10,12 +11,11 @@ use crate::{
         group::FoldOrder,
         session::{control::Message, fence::Member},
     },
-    engine::{
-        begin::Issue,
-        group::{self, Group, Settings, WORLD_GROUP},
-        stats::Stats,
+    engine::group::{self, Group, Settings, WORLD_GROUP},
+    execute::{
+        issue::Issue,
+        program::{Call, Sizing},
     },
-    execute::prepare::{Call, Sizing},
     fabric::{Fabric, control::Command, formation},
     request::Request,
     sys::{
@@ -23,6 +23,7 @@ use crate::{
         plain::Plain,
         region::{Owned, Region},
     },
+    transport::stats::Stats,
     work::Pending,
 };
 use std::{
@@ -354,7 +355,7 @@ impl Communicator {
     /// # Errors
     /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn submit(&self, request: Request) -> Result<Pending> {
-        self.fabric.node.submit(&self.checked(request)?, false)
+        Ok(self.pending(self.fabric.node.submit(&self.checked(request)?, false)?))
     }
 
     /// As [`submit`](Self::submit), for a thread that waits for the operation next and so drives it: no other thread is told
@@ -363,8 +364,8 @@ impl Communicator {
     /// # Errors
     /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn begin(&self, request: Request) -> Result<Pending> {
-        let node = &self.fabric.node;
-        Ok(node.begin(self.checked(request)?)?.unwrap_or_else(|| node.over()))
+        let completion = self.fabric.node.begin(self.checked(request)?)?;
+        Ok(self.pending(completion.unwrap_or_else(Completion::over)))
     }
 
     /// Issues an operation on regions and waits for it.
@@ -372,12 +373,17 @@ impl Communicator {
     /// # Errors
     /// See [`ErrorKind`].
     pub fn execute(&self, request: Request) -> Result<()> {
-        self.fabric.node.begin(self.checked(request)?)?.map_or(Ok(()), |pending| pending.wait())
+        let completion = self.fabric.node.begin(self.checked(request)?)?;
+        completion.map_or(Ok(()), |completion| self.pending(completion).wait())
     }
 
     /// Moves what can move, without waiting, and returns whether anything did; see [`Config::manual_progress`].
     pub fn progress(&self) -> bool {
         !self.fabric.is_forked() && self.fabric.node.turn()
+    }
+
+    fn pending(&self, completion: Arc<Completion>) -> Pending {
+        Pending { node: self.fabric.node.clone(), completion }
     }
 
     fn checked(&self, request: Request) -> Result<Issue> {

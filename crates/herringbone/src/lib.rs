@@ -24,6 +24,7 @@ pub use herringbone_core as core;
 mod assembly;
 mod clock;
 mod communicator;
+mod completion;
 mod config;
 mod engine;
 mod error;
@@ -48,12 +49,12 @@ pub use communicator::{Communicator, Work};
 pub use config::{
     Config, Rendezvous, Transport, UnknownName, parse_algorithm, settings, token_from_env, token_from_file,
 };
-pub use engine::stats::{Moved, Stats};
 pub use error::{Error, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};
 pub use local::{local, local_with};
 pub use rendezvous::{Store, StoreError};
 pub use request::Request;
+pub use transport::stats::{Moved, Stats};
 pub use work::Pending;
 
 use herringbone_sys as sys;

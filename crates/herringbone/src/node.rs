@@ -11,17 +11,15 @@ mod straight;
 use crate::{
     Result,
     clock::Moment,
-    engine::{
-        Engine, Event,
-        begin::{Issue, Refused},
-        links::Haste,
-        spread::Elsewhere,
-        stats::Stats,
-        straight::Begun,
+    completion::Completion,
+    engine::{Engine, Event, links::Haste, refused::Refused, spread::Elsewhere, straight::Begun},
+    execute::issue::Issue,
+    sys::{
+        doorbell::{self, Bell},
+        fork,
+        segment::Segment,
     },
-    sys::{doorbell, doorbell::Bell, fork, segment::Segment},
-    transport::layout,
-    work::{Completion, Pending},
+    transport::{layout, stats::Stats},
 };
 use patience::Patience;
 use rustix::event::epoll;
@@ -196,17 +194,17 @@ impl Node {
     }
 
     /// Issues an operation. Unless the caller is about to wait for it, the background thread is told.
-    pub(crate) fn submit(self: &Arc<Self>, issue: &Issue, waits: bool) -> Result<Pending> {
+    pub(crate) fn submit(&self, issue: &Issue, waits: bool) -> Result<Arc<Completion>> {
         let completion = self.issue(issue)?;
         if !waits && !completion.is_done() {
             self.leave_to_background();
         }
-        Ok(Pending { node: self.clone(), completion })
+        Ok(completion)
     }
 
     /// Issues an operation for a thread that waits for it next. A small one runs straight through if nothing else is under
     /// way, and most are over then: `None`.
-    pub(crate) fn begin(self: &Arc<Self>, issue: Issue) -> Result<Option<Pending>> {
+    pub(crate) fn begin(&self, issue: Issue) -> Result<Option<Arc<Completion>>> {
         let mut engine = self.lock();
         let completion = match engine.begin_straight(issue) {
             Ok(Begun::Straight) => self.run_straight(engine),
@@ -222,20 +220,8 @@ impl Node {
         if completion.is_none() && !self.idle.load(Ordering::SeqCst) {
             self.leave_to_background();
         }
-        Ok(completion.map(|completion| self.pending(completion)))
-    }
-
-    /// An operation that began straight and goes on like any other.
-    fn pending(self: &Arc<Self>, completion: Arc<Completion>) -> Pending {
-        self.idle.store(false, Ordering::SeqCst);
-        Pending { node: self.clone(), completion }
-    }
-
-    /// An operation that is over.
-    pub(crate) fn over(self: &Arc<Self>) -> Pending {
-        let completion = Arc::new(Completion::default());
-        completion.finish(Ok(()));
-        Pending { node: self.clone(), completion }
+        // One that began straight goes on like any other.
+        Ok(completion.inspect(|_| self.idle.store(false, Ordering::SeqCst)))
     }
 
     /// Has the background thread drive, unless somebody does, who will look again before leaving.

@@ -12,11 +12,7 @@ use crate::{
         control::{Dispute, Message},
         handshake::{Claim, Identity, Policy, Purpose, Versions},
     },
-    engine::{
-        Engine, Event,
-        endpoint::{Endpoint, Link},
-        silence::SIGN_OF_LIFE,
-    },
+    engine::{Engine, Event, silence::SIGN_OF_LIFE},
     execute::staging::Staging,
     fabric::{
         door::{self, Door},
@@ -24,7 +20,11 @@ use crate::{
     },
     node::{Node, Surroundings},
     sys::{doorbell::Bell, fork::Guarded, segment::Segment},
-    transport::{Broken, layout::Layout},
+    transport::{
+        Broken,
+        endpoint::{Endpoint, Link},
+        layout::Layout,
+    },
 };
 use rustix::event::{PollFd, PollFlags, epoll};
 use std::{

@@ -1,64 +1,11 @@
 //! Handles of running operations.
 
-use crate::{Error, Result, node::Node};
+use crate::{Error, Result, completion::Completion, node::Node};
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-        mpsc::Sender,
-    },
+    sync::{Arc, mpsc::Sender},
     time::Duration,
 };
-
-/// The end of an operation, shared by the engine and whoever waits.
-#[derive(Debug, Default)]
-pub(crate) struct Completion {
-    done: AtomicBool,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    result: Option<Result<()>>,
-    listeners: Vec<(Sender<u64>, u64)>,
-}
-
-impl Completion {
-    pub(crate) fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn result(&self) -> Option<Result<()>> {
-        if !self.is_done() {
-            return None;
-        }
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).result.clone()
-    }
-
-    /// Sets the result, once.
-    pub(crate) fn finish(&self, result: Result<()>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.result.is_none() {
-            state.result = Some(result);
-            self.done.store(true, Ordering::Release);
-            for (listener, token) in state.listeners.drain(..) {
-                // A listener that has gone away does not want to know.
-                let _gone = listener.send(token);
-            }
-        }
-    }
-
-    fn listen(&self, listener: Sender<u64>, token: u64) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.result {
-            None => state.listeners.push((listener, token)),
-            Some(_) => {
-                let _gone = listener.send(token);
-            }
-        }
-    }
-}
 
 /// A running operation. Dropping it does not stop the operation.
 #[must_use = "an operation's errors are seen by waiting for it"]

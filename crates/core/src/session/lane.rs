@@ -12,6 +12,17 @@
 //! at all. A rank may make less of its window, but for a segment, or begin several at once when it can: that only makes
 //! its depth smaller.
 
+/// Messages of at most this many bytes may go to a rank that has not issued the operation yet.
+pub const EAGER_BYTES: usize = 4 << 10;
+/// The same where all ranks share memory: they go with their frames.
+pub const EAGER_BYTES_HERE: usize = 32 << 10;
+/// The least segments that are in flight, if there are so many, however large they are.
+pub const LEAST_DEPTH: u32 = 4;
+/// How many eager messages may lie at their receiver, per link and direction.
+pub const EAGER_SLOTS: u16 = 64;
+/// The same for a link through memory, where the answer is near and each slot takes up cache.
+pub const SHARED_SLOTS: u16 = 8;
+
 /// What a receiver has granted to a sender, for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {

@@ -112,7 +112,7 @@ const STAGING_BYTES: usize = 64 << 20;
 const STAGING_LIMITS: (usize, usize) = (4 << 20, 64 << 30);
 const SEGMENT_LIMITS: (usize, usize) = (4 << 10, 8 << 20);
 /// How many segments the staging memory has room for at the least: those in flight.
-const SEGMENTS: usize = crate::execute::cutting::LEAST_DEPTH as usize;
+const SEGMENTS: usize = crate::core::session::lane::LEAST_DEPTH as usize;
 const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 impl Config {

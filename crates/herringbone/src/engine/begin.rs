@@ -1,92 +1,28 @@
 //! From a call to a running operation: issued in order, begun when its links, its memory and its turn are there.
 
-use super::{Engine, Event, endpoint::Link, failure, group::Settings};
+use super::{Engine, Event, group::Settings};
 use crate::{
     Error, ErrorKind, Result,
     clock::Moment,
+    completion::Completion,
     core::{
         session::{Cause, fence::NotIssued},
         wire::Fingerprint,
     },
+    engine::{doom, refused::Refused},
     execute::{
-        operation::{Identity, Io, OpKey, Operation},
-        prepare::{Call, Prepared},
+        io::Io,
+        issue::{Identity, Issue, Queued},
+        operation::Operation,
+        program::{Call, Prepared},
         staging::{Claim, Part},
     },
-    sys::{heap::Heap, region::Region},
-    transport::Broken,
-    work::Completion,
+    transport::{Broken, endpoint::Link, ticket::OpKey},
 };
 use std::{ops::Range, sync::Arc, time::Duration};
 
 /// How many operations of a group may use reducers at once, ordinary and urgent ones each: what bounds a reducer's memory.
 pub(crate) const REDUCER_OPERATIONS: usize = 4;
-
-/// Why an operation was not issued.
-#[derive(Debug)]
-pub(crate) enum Refused {
-    /// A fence is under way.
-    Frozen,
-    Failed(Error),
-    /// It took its number, and has failed: on other ranks the operation of that number did.
-    Counted(Error),
-}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Self {
-        Refused::Failed(error)
-    }
-}
-
-/// A request for an operation, with its buffers.
-#[derive(Clone, Debug)]
-pub(crate) struct Issue {
-    pub(crate) group: u32,
-    pub(crate) call: Call,
-    pub(crate) priority: i32,
-    pub(crate) input: Region,
-    pub(crate) output: Region,
-    pub(crate) timeout: Option<Duration>,
-}
-
-/// An operation that was issued and has not started.
-#[derive(Debug)]
-pub(crate) struct Queued {
-    pub(crate) id: Identity,
-    pub(crate) call: Call,
-    pub(crate) buffers: Option<(Region, Region)>,
-    pub(crate) completion: Option<Arc<Completion>>,
-    pub(crate) issued: Moment,
-    pub(crate) timeout: Duration,
-    /// Whether a fence was called for because it cannot start.
-    given_up: bool,
-}
-
-impl Queued {
-    pub(crate) fn new(
-        id: Identity,
-        issue: &Issue,
-        completion: Option<Arc<Completion>>,
-        timeout: Duration,
-    ) -> Self {
-        Self {
-            id,
-            call: issue.call,
-            buffers: Some((issue.input.clone(), issue.output.clone())),
-            completion,
-            issued: Moment::now(),
-            timeout: issue.timeout.unwrap_or(timeout),
-            given_up: false,
-        }
-    }
-
-    /// Where in my segment the user's buffer lies, if it does and is input and output in one: then host-mates may put
-    /// results into it.
-    pub(crate) fn mapped(&self, heap: Option<&Heap>) -> Option<usize> {
-        let (input, output) = self.buffers.as_ref()?;
-        heap.filter(|_| input.is_same(output))?.locate(output)
-    }
-}
 
 /// Whether a queued operation can start.
 enum Start {
@@ -157,7 +93,7 @@ impl Engine {
         let issued = group.member.issue(fingerprint).map_err(|reason| match reason {
             NotIssued::Frozen => Refused::Frozen,
             NotIssued::Failed(failed) => {
-                let error = failure::error(&failed.cause, group.settings.members());
+                let error = doom::error(&failed.cause, group.settings.members());
                 let error = error.about(me, group.settings.named(fingerprint));
                 if failed.sequence.is_some() { Refused::Counted(error) } else { Refused::Failed(error) }
             }

@@ -1,7 +1,11 @@
 //! Users' buffers that have bytes in common: those of one operation, and those of several that are under way at once.
 
-use super::{Engine, begin::Queued};
-use crate::{core::collective::Collective, execute::prepare::Call, sys::region::Region};
+use super::Engine;
+use crate::{
+    core::collective::Collective,
+    execute::{issue::Queued, program::Call},
+    sys::region::Region,
+};
 
 /// Whether rank `me` can run a call on these buffers as they are: they are apart, or one buffer, or the part that this rank
 /// gives or gets is its own part of the whole, as in MPI's and NCCL's calls in place.

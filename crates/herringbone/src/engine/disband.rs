@@ -1,7 +1,10 @@
 //! Groups that programs are done with: what others may still read of theirs stays until they have, then nothing is left of them.
 
-use super::{Engine, Event, inbox::send_control};
-use crate::{Error, ErrorKind, core::session::control::Message};
+use super::{Engine, Event};
+use crate::{
+    transport::endpoint::send_control,
+    {Error, ErrorKind, core::session::control::Message},
+};
 
 impl Engine {
     /// Whether there is a group of this number, or was one.

@@ -1,8 +1,31 @@
 //! Frames that came before their operation began here.
 
-use super::inbox::Content;
-use crate::core::wire::Header;
+use crate::{core::wire::Header, transport::frame::Body};
 use std::collections::BTreeMap;
+
+/// The payload of a frame that has arrived.
+#[derive(Debug)]
+pub(super) enum Content {
+    None,
+    /// It is in its place in my staging memory.
+    InPlace,
+    /// It is a result, and is where it belongs in the user's buffer.
+    Placed,
+    Bytes(Vec<u8>),
+    Shared(Body<usize>),
+    /// Nobody needs it, and it was not kept.
+    Skipped,
+}
+
+impl Content {
+    /// The payload, if it has memory of its own.
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Content::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
 
 /// A frame that came before its operation began here.
 #[derive(Debug)]

@@ -1,9 +1,6 @@
 //! What happens when something goes wrong: fences, deaths, timeouts.
 
-use super::{
-    Engine, Event,
-    endpoint::{Endpoint, Link},
-};
+use super::{Engine, Event};
 use crate::{
     Error, ErrorKind,
     core::{
@@ -15,7 +12,15 @@ use crate::{
         },
         wire::Header,
     },
-    execute::operation::OpKey,
+    engine::doom::{Doom, error},
+    execute::{
+        issue::{Identity, Queued},
+        operation::Operation,
+    },
+    transport::{
+        endpoint::{Endpoint, Link},
+        ticket::OpKey,
+    },
 };
 use std::time::{Duration, Instant};
 
@@ -25,46 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const AGREED_END: Duration = Duration::from_secs(1);
 /// How long operations may stand still after the hub's death, which needed nothing of it themselves.
 const GRACE: Duration = Duration::from_millis(300);
-
-/// Why a group takes no new operations, while those under way may still end well.
-#[derive(Debug)]
-pub(crate) struct Doom {
-    pub(crate) ranks: Vec<Rank>,
-    pub(crate) error: Error,
-    /// When the rest fails too: only where no hub is left to say so.
-    deadline: Option<Instant>,
-}
-
-/// A cause as a user's error, in a group of these workers.
-pub(crate) fn error(cause: &Cause, members: &[u32]) -> Error {
-    Error::new(match cause {
-        Cause::Mismatch(Mismatch { sequence, variants }) => ErrorKind::Mismatch {
-            sequence: *sequence,
-            calls: variants
-                .iter()
-                .map(|variant| (variant.ranks.clone(), variant.fingerprint.in_job(members).to_string()))
-                .collect(),
-        },
-        Cause::ReducerLost { address, rank, reason, .. } => {
-            ErrorKind::ReducerLost { address: address.clone(), reason: format!("{reason}, says rank {rank}") }
-        }
-        Cause::Timeout { rank, milliseconds, waiting_for, .. } => ErrorKind::Timeout {
-            rank: *rank,
-            after: Duration::from_millis(*milliseconds),
-            missing: waiting_for.iter().map(|rank| format!("rank {rank}")).collect(),
-        },
-        Cause::Corrupt { from, to } => {
-            ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") }
-        }
-        Cause::PeerLost { ranks } => {
-            ErrorKind::PeerLost { ranks: ranks.clone(), reason: "ended, hung or left".to_owned() }
-        }
-        Cause::Panicked { rank } => ErrorKind::Protocol {
-            from: format!("rank {rank}"),
-            problem: "its engine panicked, see its output".to_owned(),
-        },
-    })
-}
 
 /// Whether a frame's operation is over, so that damage to it does not matter.
 pub(super) fn is_over(engine: &Engine, header: &Header) -> bool {
@@ -383,7 +348,7 @@ impl Engine {
     }
 
     fn tick_queue(&mut self) {
-        let late = |queued: &super::begin::Queued| queued.issued.elapsed_at_least() >= queued.timeout;
+        let late = |queued: &Queued| queued.issued.elapsed_at_least() >= queued.timeout;
         let overdue: Vec<_> =
             self.queue.iter().filter(|queued| late(queued)).map(|queued| queued.id).collect();
         for id in overdue {
@@ -405,7 +370,7 @@ impl Engine {
     }
 
     /// The endpoints of a group to which there is no link yet, though one is wanted.
-    fn unlinked(&self, id: &crate::execute::operation::Identity) -> Vec<u32> {
+    fn unlinked(&self, id: &Identity) -> Vec<u32> {
         let Some(group) = self.groups.get(&id.group) else { return Vec::new() };
         let wanted = |index: &u32| matches!(self.endpoints[*index as usize].link, Link::Wanted);
         group.settings.roster.iter().copied().filter(wanted).collect()
@@ -413,7 +378,7 @@ impl Engine {
 
     fn overdue(
         &mut self,
-        id: &crate::execute::operation::Identity,
+        id: &Identity,
         timeout: Duration,
         waited: Duration,
         missing: Vec<u32>,
@@ -473,6 +438,6 @@ impl Engine {
     }
 }
 
-fn operation_timeout(operation: Option<&crate::execute::operation::Operation>) -> Duration {
+fn operation_timeout(operation: Option<&Operation>) -> Duration {
     operation.map_or(Duration::MAX, |operation| operation.timeout)
 }

@@ -1,12 +1,13 @@
 //! A group, as one of its ranks (or a reducer) sees it: who is in it, what its calls mean, where it stands.
 
+use crate::core::group::Group as FoldGroup;
 use crate::{
     Error, Result,
     core::{
         algorithm::{Algorithm, Layout},
         collective::Collective,
         element::{DType, ReduceOp},
-        group::{FoldOrder, Group as FoldGroup, Rank},
+        group::{FoldOrder, Rank},
         plan,
         schedule::Program,
         session::{
@@ -16,13 +17,13 @@ use crate::{
         verify::{Verified, verify},
         wire::{Fingerprint, Header, digest},
     },
-    engine::{failure::Doom, stats::Stats},
+    engine::doom::Doom,
     execute::{
-        cutting,
-        operation::OpKey,
-        prepare::{self, Call, Prepared, Sizing},
+        cutting, prepare,
+        program::{Call, Prepared, Sizing},
         script::Script,
     },
+    transport::{stats::Stats, ticket::OpKey},
 };
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},

@@ -1,21 +1,26 @@
 //! What arrives: checked against what was agreed, then handed to its operation, or kept until that begins.
 
-use super::{Engine, Event, early::Parked, endpoint::Link, failure};
+use super::{Engine, Event, early::Parked, failure};
 use crate::{
     core::{
         session::{
             Cause, Mismatch,
             control::{Decoder, Introduction, Message},
             fence::{Admission, Check},
+            lane::EAGER_BYTES,
         },
         wire::{Fingerprint, Header, Kind},
     },
-    execute::{
-        cutting::EAGER_BYTES,
-        operation::{Arrived, Identity, Io},
-    },
+    engine::early::Content,
+    execute::{io::Io, issue::Identity, room::Arrived},
     sys::span::Span,
-    transport::{Broken, Destination, Inbox, Outgoing, Payload, frame::Body, shm::Source},
+    transport::{
+        Broken, Destination, Inbox,
+        endpoint::{Link, send_control},
+        frame::Body,
+        shm::Source,
+        ticket::OpKey,
+    },
 };
 use std::time::Duration;
 
@@ -24,34 +29,10 @@ const CONTROL_BYTES: usize = 128 << 10;
 /// More frames than this cannot be waiting for operations that this rank has not issued.
 const PARKED_MOST: usize = u16::MAX as usize;
 
-/// The payload of a frame that has arrived.
-#[derive(Debug)]
-pub(super) enum Content {
-    None,
-    /// It is in its place in my staging memory.
-    InPlace,
-    /// It is a result, and is where it belongs in the user's buffer.
-    Placed,
-    Bytes(Vec<u8>),
-    Shared(Body<usize>),
-    /// Nobody needs it, and it was not kept.
-    Skipped,
-}
-
-impl Content {
-    /// The payload, if it has memory of its own.
-    pub(super) fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            Content::Bytes(bytes) => Some(bytes),
-            _ => None,
-        }
-    }
-}
-
 /// What to do with a frame.
 enum Verdict {
     /// Its operation runs.
-    Deliver(crate::execute::operation::OpKey),
+    Deliver(OpKey),
     /// It is early.
     Park,
     /// It belongs to something that is over.
@@ -174,13 +155,7 @@ impl Engine {
         self.queue.iter().any(|queued| (queued.id.group, queued.id.fingerprint.sequence) == wanted)
     }
 
-    fn deliver(
-        &mut self,
-        index: u32,
-        key: crate::execute::operation::OpKey,
-        header: &Header,
-        content: Content,
-    ) -> Result<(), Broken> {
+    fn deliver(&mut self, index: u32, key: OpKey, header: &Header, content: Content) -> Result<(), Broken> {
         let Some(operation) = self.ops.get_mut(key) else {
             self.endpoints[index as usize].emptied(header.eager);
             return Ok(());
@@ -359,20 +334,6 @@ impl Engine {
         }
         group.note_told(header, *told);
         self.begin_told(header.group, header.generation, header.hash, *told).map(drop)
-    }
-}
-
-pub(super) fn send_control(endpoint: &mut super::endpoint::Endpoint, message: &Message) {
-    if let Ok(bytes) = message.encode(crc32c::crc32c) {
-        let mut header = Header::new(Kind::Control, 0, 0, 0);
-        header.length = bytes.len() as u32;
-        endpoint.send_stream(Outgoing {
-            header,
-            fingerprint: None,
-            payload: Payload::Owned(bytes),
-            priority: i32::MAX,
-            done: None,
-        });
     }
 }
 

@@ -3,12 +3,12 @@
 //! What a rank sent before it left is still used, also by operations that begin only later here: its frames are read
 //! to the end, and what it left in shared memory stays mapped. Only an operation that needs more of it fails.
 
-use super::{Engine, endpoint::Link};
+use super::Engine;
 use crate::{
     Error, ErrorKind,
     core::session::Cause,
-    execute::operation::{OpKey, Operation},
-    transport::{Broken, layout},
+    execute::operation::Operation,
+    transport::{Broken, endpoint::Link, layout, ticket::OpKey},
 };
 use std::{
     sync::atomic::Ordering,

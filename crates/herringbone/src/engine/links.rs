@@ -1,13 +1,16 @@
 //! Links of an engine: made, served, broken.
 
-use super::{Engine, Event, endpoint::Link, table::Table};
+use super::{Engine, Event, table::Table};
 use crate::{
-    execute::{
-        operation::{OpKey, Operation, Token},
-        staging::Staging,
-    },
+    execute::{operation::Operation, staging::Staging},
     sys::{doorbell, span::Span},
-    transport::{Broken, Outgoing, Payload, layout, tcp::Memory},
+    transport::{
+        Broken, Outgoing, Payload,
+        endpoint::Link,
+        layout,
+        tcp::Memory,
+        ticket::{OpKey, Token},
+    },
 };
 use rustix::event::epoll;
 use std::mem::MaybeUninit;

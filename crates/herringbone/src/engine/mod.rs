@@ -6,43 +6,42 @@
 pub(crate) mod begin;
 mod buffers;
 mod disband;
+pub(crate) mod doom;
 mod early;
-pub(crate) mod endpoint;
 pub(crate) mod failure;
 pub(crate) mod group;
 pub(crate) mod inbox;
 mod leave;
 pub(crate) mod links;
+pub(crate) mod refused;
 pub(crate) mod silence;
 pub(crate) mod spread;
-pub(crate) mod stats;
 pub(crate) mod straight;
 pub(crate) mod table;
 
 use crate::{
     Error, ErrorKind, Result,
     clock::Moment,
+    completion::Completion,
     core::session::{
         Cause,
         control::{Introduction, Message},
         fence::Member,
     },
     execute::{
-        operation::{Identity, Io, OpKey, Progress},
-        prepare::{Call, Sizing},
+        io::Io,
+        issue::{Identity, Queued},
+        operation::Progress,
+        program::{Call, Sizing},
         staging::Staging,
         straight::{Notes, Straight},
     },
     sys::heap::Heap,
-    transport::{Broken, layout, shm::Board},
-    work::Completion,
+    transport::{Broken, endpoint::Endpoint, layout, shm::Board, stats::Stats, ticket::OpKey},
 };
-use begin::Queued;
 use early::Early;
-use endpoint::Endpoint;
 use group::Group;
 use spread::{Elsewhere, Spread};
-use stats::Stats;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     os::fd::OwnedFd,

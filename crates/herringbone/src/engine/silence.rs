@@ -1,9 +1,12 @@
 //! Reducers that hang: their kernels keep connections open and take in what is sent, but no sign of life comes.
 
-use super::{Engine, endpoint::Link};
+use super::Engine;
 use crate::{
-    core::wire::{Header, Kind},
-    transport::Broken,
+    transport::endpoint::Link,
+    {
+        core::wire::{Header, Kind},
+        transport::Broken,
+    },
 };
 use std::time::{Duration, Instant};
 

@@ -3,23 +3,20 @@
 //! The engine's lock is let go where the thread yields, and whoever takes it meanwhile for anything else first
 //! [interrupts](Engine::interrupt) the run, which is an operation like any other from then on.
 
-use super::{
-    Engine,
-    begin::{Issue, Refused},
-    buffers::are_usable,
-    early::Parked,
-};
+use super::{Engine, buffers::are_usable, early::Parked};
 use crate::{
     Result,
+    completion::Completion,
+    engine::refused::Refused,
     execute::{
-        operation::Io,
+        io::Io,
+        issue::Issue,
         script::Script,
         staging::Part,
         straight::{Pace, Straight},
     },
     sys::{doorbell, segment::Segment},
     transport::layout,
-    work::Completion,
 };
 use std::{sync::Arc, time::Duration};
 

@@ -1,8 +1,8 @@
 //! The operations under way, by key.
 
-use crate::execute::{
-    operation::{OpKey, Operation},
-    room::Room,
+use crate::{
+    execute::{operation::Operation, room::Room},
+    transport::ticket::OpKey,
 };
 
 /// A table whose keys are never used twice, so that a late report about an operation that is over finds nothing.

@@ -1,12 +1,15 @@
 //! Messages that arrive: checked against the schedule, and noted.
 
-use super::{
-    operation::{Arrived, Operation},
-    prepare::{Head, Kind, Loc},
-};
+use super::operation::Operation;
 use crate::{
-    core::wire::Header,
-    transport::{Broken, Destination},
+    execute::{
+        program::{Head, Kind, Loc},
+        room::Arrived,
+    },
+    {
+        core::wire::Header,
+        transport::{Broken, Destination},
+    },
 };
 
 impl Operation {

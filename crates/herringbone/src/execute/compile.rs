@@ -1,13 +1,13 @@
 //! From a program's steps to instructions: places resolved, what waits for what counted.
 
-use super::{
-    direct,
-    prepare::{Fold, Head, Instr, Kind, Loc, Operand, Outbound, Prepared, Send},
-};
-use crate::core::{
-    collective::Collective,
-    schedule::{Chunk, Form, GRAIN, Origin, Place, Program, Step},
-    session::turns::numbered,
+use super::direct;
+use crate::{
+    core::{
+        collective::Collective,
+        schedule::{Chunk, Form, GRAIN, Origin, Place, Program, Step},
+        session::turns::numbered,
+    },
+    execute::program::{Fold, Head, Instr, Kind, Loc, Operand, Outbound, Prepared, Send},
 };
 
 /// What of earlier steps a later step on the same place must wait for.

@@ -5,20 +5,15 @@
 //! enough to keep links busy while segments are folded and grants return, and less than a switch can hold when several
 //! ranks send to one.
 
-use super::prepare::Call;
 use crate::{
     core::{
         collective::Collective,
         schedule::{Cut, Form, GRAIN},
+        session::lane::{EAGER_BYTES, EAGER_BYTES_HERE, EAGER_SLOTS, LEAST_DEPTH, SHARED_SLOTS},
     },
-    engine::endpoint::{EAGER_SLOTS, SHARED_SLOTS},
+    execute::program::Call,
 };
 use std::ops::{Range, RangeInclusive};
-
-/// Messages of at most this many bytes may go to a rank that has not issued the operation yet.
-pub(crate) const EAGER_BYTES: usize = 4 << 10;
-/// The same where all ranks share memory: they go with their frames.
-pub(crate) const EAGER_BYTES_HERE: usize = 32 << 10;
 
 /// Where all ranks share memory.
 const MEMORY: Cutting =
@@ -64,8 +59,6 @@ pub(super) fn most_changes(bytes: usize) -> usize {
 /// The smallest and the largest messages that a user's wish for a segment can lead to.
 const LEAST_MESSAGE: usize = 4 << 10;
 const MOST_MESSAGE: usize = 1 << 20;
-/// The least segments that are in flight, if there are so many, however large they are.
-pub(crate) const LEAST_DEPTH: u32 = 4;
 
 #[derive(Debug)]
 struct Cutting {

@@ -14,8 +14,10 @@
 //! before, a fold, a copy or a send to one rank. For the result has all inputs in it, so mine has gone that way, and who
 //! made it of mine had all of it. And there is another: a rank that only receives, as the last in a broadcast.
 
-use super::prepare::{Head, Prepared};
-use crate::core::schedule::{Form, Origin, Place, Program, Schedule, Step};
+use crate::{
+    core::schedule::{Form, Origin, Place, Program, Schedule, Step},
+    execute::program::{Head, Prepared},
+};
 
 impl Prepared {
     /// Whether the answer to a message may be put where that lies: it is as long as that, and its sender has no other message
@@ -135,7 +137,10 @@ mod tests {
         group::Group,
         verify::verify,
     };
-    use crate::execute::prepare::{Call, Kind, Sizing, prepare};
+    use crate::execute::prepare::prepare;
+    use crate::execute::program::Call;
+    use crate::execute::program::Kind;
+    use crate::execute::program::Sizing;
 
     /// How many direct sends each rank has.
     fn direct(algorithm: &str, collective: Collective, ranks: u32) -> Vec<usize> {

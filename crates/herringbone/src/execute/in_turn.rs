@@ -1,15 +1,15 @@
 //! Messages of an operation that wait for their turn.
 
-use super::{
-    operation::{Io, Operation},
-    prepare::Prepared,
-};
+use super::operation::Operation;
 use crate::{
-    core::{
-        session::turns::Words,
-        wire::{Header, Kind},
+    execute::{io::Io, program::Prepared},
+    {
+        core::{
+            session::turns::Words,
+            wire::{Header, Kind},
+        },
+        transport::Broken,
     },
-    transport::Broken,
 };
 
 impl Operation {

@@ -1,10 +1,7 @@
 //! What a running operation still needs of whom: for errors, losses and leaves.
 
-use super::{
-    operation::{Arrived, Operation},
-    prepare::Peer,
-    room::Flow,
-};
+use super::{operation::Operation, room::Flow};
+use crate::execute::{program::Peer, room::Arrived};
 
 impl Operation {
     /// The endpoints that have not sent, granted or confirmed what this operation needs of them.

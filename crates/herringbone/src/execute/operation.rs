@@ -2,24 +2,28 @@
 
 use super::{
     cache,
-    prepare::{Peer, Prepared},
     room::{Delivery, Flow, Room},
 };
+use crate::core::wire::Kind as FrameKind;
 use crate::{
     clock::Moment,
+    completion::Completion,
     core::{
         session::{
             fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
             lane::Window,
             turns::{Heard, Line, Sending},
         },
-        wire::{Fingerprint, Header, Kind as FrameKind},
+        wire::Header,
     },
-    engine::{begin::Queued, endpoint::Endpoint, stats::Stats},
-    execute::staging::Staging,
+    execute::{
+        io::Io,
+        issue::{Identity, Queued},
+        program::{Peer, Prepared},
+        room::Arrived,
+    },
     sys::region::Region,
-    transport::Broken,
-    work::Completion,
+    transport::{Broken, ticket::OpKey},
 };
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -28,79 +32,6 @@ const GRANTS_PER_WINDOW: u32 = 4;
 /// Where messages are read where they lie, segments begin in lots of this part of what is in flight: a rank that shares
 /// its core then has more to do in its turn.
 const LOTS_PER_WINDOW: u32 = 4;
-
-/// What an engine knows an operation by. Keys are in the order in which operations began, and none is used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct OpKey {
-    /// How many began before it.
-    pub(crate) number: u64,
-    /// Its place in the engine's table.
-    pub(crate) place: u32,
-}
-
-/// An instruction of a segment of an operation: what a transport reports back on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
-    pub(crate) op: OpKey,
-    pub(crate) segment: u32,
-    pub(crate) instr: u32,
-}
-
-/// Where a message that has arrived lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrived {
-    No,
-    /// In its place in my staging memory.
-    Staged,
-    /// At an offset of the sender's segment.
-    At(usize),
-    /// There too, in the user's buffer: where its chunk's result may be put.
-    Direct(usize),
-    /// It is a result, and is where it belongs in the user's buffer.
-    Placed,
-}
-
-/// What an operation needs of the engine while it runs.
-pub(crate) struct Io<'a> {
-    pub(crate) endpoints: &'a mut [Endpoint],
-    pub(crate) staging: &'a Staging,
-    pub(crate) stats: &'a mut Stats,
-}
-
-/// What an operation is and where it runs; see [`Operation::start`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Identity {
-    pub(crate) group: u32,
-    pub(crate) generation: u32,
-    pub(crate) hash: u64,
-    pub(crate) fingerprint: Fingerprint,
-}
-
-impl Identity {
-    /// Whether it has memory of its own and overtakes others.
-    pub(crate) fn is_urgent(&self) -> bool {
-        self.fingerprint.priority > 0
-    }
-
-    /// Whether a frame is about this operation, as its sender counts.
-    pub(crate) fn is_of(&self, header: &Header) -> bool {
-        (header.group, header.sequence, header.generation)
-            == (self.group, self.fingerprint.sequence, self.generation)
-    }
-
-    /// A header for a frame about it.
-    pub(super) fn header(&self, kind: FrameKind, segment: u32) -> Header {
-        let mut header = Header::new(kind, self.group, self.generation, self.fingerprint.sequence);
-        (header.segment, header.hash) = (segment, self.hash);
-        header
-    }
-
-    /// Whether both are the same operation.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        let what = |id: &Self| (id.group, id.generation, id.fingerprint.sequence);
-        what(self) == what(other)
-    }
-}
 
 /// A running operation.
 #[derive(Debug)]

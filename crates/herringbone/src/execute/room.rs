@@ -1,6 +1,5 @@
 //! What a running operation counts, in memory that goes from one operation to the next.
 
-use super::operation::Arrived;
 use crate::core::{
     session::{
         lane::Window,
@@ -9,6 +8,20 @@ use crate::core::{
     wire::{Header, Kind},
 };
 use std::collections::{BTreeSet, VecDeque};
+
+/// Where a message that has arrived lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    No,
+    /// In its place in my staging memory.
+    Staged,
+    /// At an offset of the sender's segment.
+    At(usize),
+    /// There too, in the user's buffer: where its chunk's result may be put.
+    Direct(usize),
+    /// It is a result, and is where it belongs in the user's buffer.
+    Placed,
+}
 
 /// What one other rank has told of an operation.
 #[derive(Clone, Copy, Debug)]

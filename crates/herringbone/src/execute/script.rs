@@ -1,7 +1,9 @@
 //! A small operation's program between host-mates, with everything worked out that is the same each time it is called.
 
-use super::prepare::{Fold, Kind, Loc, Operand, Prepared, Send};
-use crate::core::schedule::Form;
+use crate::{
+    core::schedule::Form,
+    execute::program::{Fold, Kind, Loc, Operand, Prepared, Send},
+};
 use std::{ops::Range, sync::Arc};
 
 /// Bytes of an operation's memory.

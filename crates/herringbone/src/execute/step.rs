@@ -1,8 +1,7 @@
 //! The step function: one instruction of one segment, whatever the transport.
 
 use super::{
-    operation::{Arrived, Io, Operation, Token},
-    prepare::{Call, Fold, Kind, Loc, Operand, Prepared, Send},
+    operation::Operation,
     room::{Delivery, Unsent},
     sources::gather,
     staging::Staging,
@@ -19,6 +18,14 @@ use crate::{
         frame::{Body, Frame},
         stores::{copy_for_others, write_for_others},
     },
+};
+use crate::{
+    execute::{
+        io::Io,
+        program::{Call, Fold, Kind, Loc, Operand, Prepared, Send},
+        room::Arrived,
+    },
+    transport::ticket::Token,
 };
 use std::ops::Range;
 

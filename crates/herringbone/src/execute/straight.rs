@@ -7,24 +7,30 @@
 //! worked out once, in a [`Script`]; and at any instruction it can [become](Straight::into_operation) one.
 
 use super::{
-    operation::{Arrived, Identity, Io, OpKey, Operation},
+    operation::Operation,
     room::{Delivery, Room, Unsent},
     script::{Act, Given, Line, Message, Part, Script, Spot, To},
     sources::gather,
     staging::Staging,
 };
+use crate::core::wire::Kind as FrameKind;
 use crate::{
     clock::Moment,
-    core::wire::{Header, Kind as FrameKind},
-    engine::begin::{Issue, Queued},
+    completion::Completion,
+    core::wire::Header,
+    execute::{
+        io::Io,
+        issue::{Identity, Issue, Queued},
+        room::Arrived,
+    },
     sys::{doorbell, kernel, span::Span},
     transport::{
         frame::{CELL_BYTES, Common, Frame, Wanted},
         layout,
         shm::{Board, Source},
         stores::write_for_others,
+        ticket::OpKey,
     },
-    work::Completion,
 };
 use std::{ops::Range, sync::Arc, time::Duration};
 

@@ -14,9 +14,9 @@ use crate::{
         Refusal, Role,
         handshake::{Claim, Expected, Purpose},
     },
-    engine::endpoint::Link,
     node::Node,
     sys::socket,
+    transport::endpoint::Link,
 };
 use std::{
     io,

@@ -5,9 +5,9 @@ use super::{
     greet::{DEADLINE, GreetError},
 };
 use crate::{
-    engine::endpoint::Link,
     sys::{doorbell::Bell, segment::Segment, socket},
     transport::{
+        endpoint::Link,
         layout::{self, Layout},
         shm::ShmLink,
     },

@@ -3,9 +3,9 @@
 use super::Node;
 use crate::{
     clock::Moment,
+    completion::Completion,
     engine::{Engine, links::Haste, spread::Elsewhere},
     execute::straight::Pace,
-    work::Completion,
 };
 use std::{
     sync::{Arc, MutexGuard, atomic::Ordering},

@@ -2,8 +2,8 @@
 
 use super::Broken;
 use crate::{
+    core::session::lane::EAGER_BYTES_HERE,
     core::wire::{Header, Kind},
-    execute::cutting::EAGER_BYTES_HERE,
     sys::{ring, span::Span},
 };
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -6,7 +6,7 @@ use super::{
     stores::copy_for_others,
 };
 use crate::{
-    execute::cutting::EAGER_BYTES_HERE,
+    core::session::lane::EAGER_BYTES_HERE,
     sys::{
         ring,
         segment::{Segment, Words},

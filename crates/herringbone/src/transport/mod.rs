@@ -4,17 +4,20 @@
 //! message's payload lies. In shared memory ([`shm`], also used by ranks that are threads) it stays in its sender's
 //! slot and the frame says where; over a socket ([`tcp`]) it follows the frame into a slot of the receiver.
 
+pub(crate) mod endpoint;
 pub(crate) mod frame;
 mod lane;
 pub(crate) mod layout;
 pub(crate) mod shm;
+pub(crate) mod stats;
 pub(crate) mod stores;
 pub(crate) mod tcp;
+pub(crate) mod ticket;
 
 use crate::{
     core::wire::{Fingerprint, Header},
-    execute::operation::{OpKey, Token},
     sys::span::Span,
+    transport::ticket::{OpKey, Token},
 };
 use std::{ops::Range, time::Duration};
 

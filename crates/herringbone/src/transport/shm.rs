@@ -10,7 +10,7 @@ use super::{
     layout::{Layout, SLEEPING},
 };
 use crate::{
-    engine::endpoint::SHARED_SLOTS,
+    core::session::lane::SHARED_SLOTS,
     sys::{
         doorbell,
         doorbell::Bell,
@@ -253,8 +253,8 @@ impl fmt::Debug for ShmLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::session::lane::EAGER_BYTES_HERE;
     use crate::core::wire::{Header, Kind};
-    use crate::execute::cutting::EAGER_BYTES_HERE;
     use crate::transport::{frame::Common, lane::PAYLOAD_BYTES, layout};
 
     const LAYOUT: Layout = Layout { mates: 3, pool: 4096, heap: 0 };

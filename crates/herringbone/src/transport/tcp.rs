@@ -4,12 +4,12 @@ mod incoming;
 
 use super::{Broken, Outgoing, Payload};
 use crate::{
-    execute::operation::Token,
     sys::{
         fork::Guarded,
         socket::{self, Part},
         span::Span,
     },
+    transport::ticket::Token,
 };
 pub(crate) use incoming::Incoming;
 use std::{

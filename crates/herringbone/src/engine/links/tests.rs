@@ -3,22 +3,24 @@
 use super::*;
 use crate::{
     Error,
+    completion::Completion,
     core::{
         collective::Collective,
         element::{DType, ReduceOp},
         group::FoldOrder,
-        session::fence::Member,
+        session::{fence::Member, lane::EAGER_SLOTS},
         wire::{HEADER_BYTES, Header, Kind},
     },
     engine::{
-        begin::{Issue, Refused},
-        endpoint::{EAGER_SLOTS, Endpoint},
         group::{Group, Settings},
+        refused::Refused,
     },
-    execute::prepare::{Call, Sizing},
+    execute::{
+        issue::Issue,
+        program::{Call, Sizing},
+    },
     sys::{fork::Guarded, region::Region, segment::Segment},
-    transport::tcp::TcpLink,
-    work::Completion,
+    transport::{endpoint::Endpoint, tcp::TcpLink},
 };
 use std::{
     io::{ErrorKind, Read, Write},

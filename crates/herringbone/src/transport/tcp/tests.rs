@@ -3,9 +3,8 @@
 use super::*;
 use crate::{
     core::wire::{Fingerprint, HEADER_BYTES, Header, Kind},
-    execute::operation::OpKey,
     sys::region::Region,
-    transport::{Destination, Inbox},
+    transport::{Destination, Inbox, ticket::OpKey},
 };
 use std::{io::Write, os::unix::net::UnixStream};
 

@@ -1,6 +1,6 @@
 //! What moved where.
 
-use super::endpoint::Endpoint;
+use crate::transport::endpoint::Endpoint;
 use std::{collections::BTreeMap, time::Duration};
 
 /// Counts since the communicator was formed; see [`Communicator::stats`](crate::Communicator::stats).

@@ -2,16 +2,19 @@
 
 use crate::{
     core::{
-        session::lane::Credits,
+        session::{
+            control::Message,
+            lane::{Credits, EAGER_SLOTS, SHARED_SLOTS},
+        },
         wire::{Header, Kind},
     },
-    execute::operation::{OpKey, Token},
     sys::{segment::Segment, span::Span},
     transport::{
         Broken, Outgoing, Payload,
         frame::{Frame, Incoming, Next, Wanted},
         shm::{ShmLink, Source},
         tcp::{Memory, TcpLink},
+        ticket::{OpKey, Token},
     },
 };
 use std::{
@@ -21,11 +24,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-
-/// How many eager messages may lie at their receiver, per link and direction.
-pub(crate) const EAGER_SLOTS: u16 = 64;
-/// The same for a link through memory, where the answer is near and each slot takes up cache.
-pub(crate) const SHARED_SLOTS: u16 = 8;
 
 /// How messages travel to an endpoint.
 #[derive(Debug)]
@@ -306,5 +304,20 @@ impl Endpoint {
             }
             _ => None,
         }
+    }
+}
+
+/// Puts a control message in line.
+pub(crate) fn send_control(endpoint: &mut Endpoint, message: &Message) {
+    if let Ok(bytes) = message.encode(crc32c::crc32c) {
+        let mut header = Header::new(Kind::Control, 0, 0, 0);
+        header.length = bytes.len() as u32;
+        endpoint.send_stream(Outgoing {
+            header,
+            fingerprint: None,
+            payload: Payload::Owned(bytes),
+            priority: i32::MAX,
+            done: None,
+        });
     }
 }

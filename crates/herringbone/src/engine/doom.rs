@@ -1,0 +1,50 @@
+//! Why a group, or an operation, cannot go on.
+
+use crate::{
+    Error, ErrorKind,
+    core::{
+        group::Rank,
+        session::{Cause, Mismatch},
+    },
+};
+use std::time::{Duration, Instant};
+
+/// Why a group takes no new operations, while those under way may still end well.
+#[derive(Debug)]
+pub(crate) struct Doom {
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) error: Error,
+    /// When the rest fails too: only where no hub is left to say so.
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// A cause as a user's error, in a group of these workers.
+pub(crate) fn error(cause: &Cause, members: &[u32]) -> Error {
+    Error::new(match cause {
+        Cause::Mismatch(Mismatch { sequence, variants }) => ErrorKind::Mismatch {
+            sequence: *sequence,
+            calls: variants
+                .iter()
+                .map(|variant| (variant.ranks.clone(), variant.fingerprint.in_job(members).to_string()))
+                .collect(),
+        },
+        Cause::ReducerLost { address, rank, reason, .. } => {
+            ErrorKind::ReducerLost { address: address.clone(), reason: format!("{reason}, says rank {rank}") }
+        }
+        Cause::Timeout { rank, milliseconds, waiting_for, .. } => ErrorKind::Timeout {
+            rank: *rank,
+            after: Duration::from_millis(*milliseconds),
+            missing: waiting_for.iter().map(|rank| format!("rank {rank}")).collect(),
+        },
+        Cause::Corrupt { from, to } => {
+            ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") }
+        }
+        Cause::PeerLost { ranks } => {
+            ErrorKind::PeerLost { ranks: ranks.clone(), reason: "ended, hung or left".to_owned() }
+        }
+        Cause::Panicked { rank } => ErrorKind::Protocol {
+            from: format!("rank {rank}"),
+            problem: "its engine panicked, see its output".to_owned(),
+        },
+    })
+}

@@ -1,0 +1,95 @@
+//! What was called: an operation before it runs.
+
+use crate::execute::program::Call;
+use crate::{
+    clock::Moment,
+    completion::Completion,
+    core::wire::{Fingerprint, Header, Kind as FrameKind},
+    sys::{heap::Heap, region::Region},
+};
+use std::{sync::Arc, time::Duration};
+
+/// What an operation is and where it runs; see [`Operation::start`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) group: u32,
+    pub(crate) generation: u32,
+    pub(crate) hash: u64,
+    pub(crate) fingerprint: Fingerprint,
+}
+
+impl Identity {
+    /// Whether it has memory of its own and overtakes others.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.fingerprint.priority > 0
+    }
+
+    /// Whether a frame is about this operation, as its sender counts.
+    pub(crate) fn is_of(&self, header: &Header) -> bool {
+        (header.group, header.sequence, header.generation)
+            == (self.group, self.fingerprint.sequence, self.generation)
+    }
+
+    /// A header for a frame about it.
+    pub(crate) fn header(&self, kind: FrameKind, segment: u32) -> Header {
+        let mut header = Header::new(kind, self.group, self.generation, self.fingerprint.sequence);
+        (header.segment, header.hash) = (segment, self.hash);
+        header
+    }
+
+    /// Whether both are the same operation.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let what = |id: &Self| (id.group, id.generation, id.fingerprint.sequence);
+        what(self) == what(other)
+    }
+}
+
+/// A request for an operation, with its buffers.
+#[derive(Clone, Debug)]
+pub(crate) struct Issue {
+    pub(crate) group: u32,
+    pub(crate) call: Call,
+    pub(crate) priority: i32,
+    pub(crate) input: Region,
+    pub(crate) output: Region,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// An operation that was issued and has not started.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) id: Identity,
+    pub(crate) call: Call,
+    pub(crate) buffers: Option<(Region, Region)>,
+    pub(crate) completion: Option<Arc<Completion>>,
+    pub(crate) issued: Moment,
+    pub(crate) timeout: Duration,
+    /// Whether a fence was called for because it cannot start.
+    pub(crate) given_up: bool,
+}
+
+impl Queued {
+    pub(crate) fn new(
+        id: Identity,
+        issue: &Issue,
+        completion: Option<Arc<Completion>>,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            id,
+            call: issue.call,
+            buffers: Some((issue.input.clone(), issue.output.clone())),
+            completion,
+            issued: Moment::now(),
+            timeout: issue.timeout.unwrap_or(timeout),
+            given_up: false,
+        }
+    }
+
+    /// Where in my segment the user's buffer lies, if it does and is input and output in one: then host-mates may put
+    /// results into it.
+    pub(crate) fn mapped(&self, heap: Option<&Heap>) -> Option<usize> {
+        let (input, output) = self.buffers.as_ref()?;
+        heap.filter(|_| input.is_same(output))?.locate(output)
+    }
+}

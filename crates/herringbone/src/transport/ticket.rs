@@ -1,0 +1,18 @@
+//! What a transport knows an operation and its instructions by.
+
+/// What an engine knows an operation by. Keys are in the order in which operations began, and none is used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct OpKey {
+    /// How many began before it.
+    pub(crate) number: u64,
+    /// Its place in the engine's table.
+    pub(crate) place: u32,
+}
+
+/// An instruction of a segment of an operation: what a transport reports back on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) op: OpKey,
+    pub(crate) segment: u32,
+    pub(crate) instr: u32,
+}
