@@ -20,6 +20,7 @@ from figures import (
 BEGIN, END = "<!-- rigs: `make bench` keeps these lines -->", "<!-- /rigs -->"
 BOUNDS = {"herringbone": ("floor", "ring bound"), "herringbone-reducers": ("server bound",)}
 NAME = re.compile(r"\d{4}-\d{2}-\d{2}-rigs\.md")
+KIND = ("* CPU:", "* cores:", "* caches:")
 EXPLANATION = """\
 Medians of the rounds of one interleaved run; judge two programs only within one table. "best peer" is the fastest
 program that is not ours, right and alive in every round. "spread" is least..most of herringbone's rounds;
@@ -153,6 +154,22 @@ def newest(folder):
     """The name, without its ending, of the newest record of the rigs in `folder`, or None."""
     names = sorted(path.stem for path in folder.glob("*.md") if NAME.fullmatch(path.name))
     return names[-1] if names else None
+
+
+def outdated(folder):
+    """The records that a newer one of the same kind of machine replaces, and that no other page links to."""
+    pages = {path.name: path.read_text() for path in sorted(folder.glob("*.md")) if path.name != "README.md"}
+    kinds = {}
+    for name in (name for name in pages if re.match(r"\d{4}-\d{2}-\d{2}-rigs", name)):
+        kind = tuple(line for line in pages[name].splitlines() if line.startswith(KIND))
+        kinds.setdefault(kind, []).append(name)
+    older = [name for names in kinds.values() for name in sorted(names, key=date_then_plain)[:-1]]
+    return [name for name in older if not any(f"]({name})" in text for text in pages.values())]
+
+
+def date_then_plain(name):
+    """Sorts records by date; of one day, the one without an addition to its name is the last."""
+    return name[:10], NAME.fullmatch(name) is not None
 
 
 def with_newest(readme, name):

@@ -193,6 +193,8 @@ def main():
     path = write(record, folder)
     if folder.resolve() == home:
         show_in_readme(home)
+        for name in report.outdated(home):
+            tell(f"record/{name} is of an earlier run on such a machine: delete it with its plot; see record/README.md")
     print(path)
     sys.exit(1 if figures.ours_failed(record) else 0)
 

@@ -150,6 +150,30 @@ def test_readme_is_up_to_date():
         assert report.with_newest(readme, newest) == readme
 
 
+def test_an_older_record_of_the_same_machine_is_outdated(tmp_path):
+    def page(name, processor, text=""):
+        (tmp_path / name).write_text(f"# The rigs\n\n* CPU: {processor}\n* cores: 2 of 2\n* load before: 1\n{text}")
+
+    page("2027-01-01-rigs.md", "one")
+    page("2027-01-02-rigs-first.md", "one")
+    page("2027-01-02-rigs.md", "one")
+    page("2027-01-01-rigs-other.md", "another")
+    page("README.md", "none", "[all](2027-01-01-rigs.md)")
+    assert report.outdated(tmp_path) == ["2027-01-01-rigs.md", "2027-01-02-rigs-first.md"]
+    page("2027-01-03-goals.md", "one", "figures of [these rigs](2027-01-01-rigs.md)")
+    assert report.outdated(tmp_path) == ["2027-01-02-rigs-first.md"]
+
+
+def test_the_record_keeps_one_run_of_the_rigs_per_machine():
+    assert report.outdated(ROOT / "record") == [], "delete these, or say in a page what they are kept for"
+
+
+def test_the_record_lists_its_pages():
+    listed = (ROOT / "record" / "README.md").read_text()
+    pages = [path.name for path in (ROOT / "record").glob("*.md") if path.name != "README.md"]
+    assert pages and [name for name in pages if f"]({name})" not in listed] == []
+
+
 def test_the_plot_has_every_curve(record):
     root = xml.fromstring(plot.plot(record))
     names = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
