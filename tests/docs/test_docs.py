@@ -1,4 +1,4 @@
-"""Every code block of the Markdown files works.
+"""Every code block of the Markdown files works, and every file that they name is there.
 
 * `python`: runs under torchrun with two workers, on this Python.
 * `rust`: a doctest of crates/cli, which includes the file; here it is only checked that it does.
@@ -21,6 +21,9 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = ROOT / "target" / "release" / "herringbone"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+SOURCE = re.compile(r"`((?:bench|crates|demo|python|testdata|tests|tools)/[\w./-]*)`")
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("record/*.md")])
 
 
 def blocks():
@@ -116,6 +119,26 @@ def succeed(arguments, folder, settings=None):
         timeout=300,
     )
     assert done.returncode == 0, f"{shlex.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
+
+
+def missing(page, text):
+    """What `text`, which lies at `page`, links to or names as a source file, and is not there."""
+    links = [link for link in LINK.findall(text) if not re.match(r"https?:|mailto:|#", link)]
+    sources = [] if page.parent.name == "record" else SOURCE.findall(text)
+    targets = [(link, page.parent / link.split("#")[0]) for link in links]
+    targets += [(source, ROOT / source) for source in sources]
+    return [name for name, path in targets if not path.exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_is_there(page):
+    assert missing(page, page.read_text()) == []
+
+
+def test_what_is_missing_is_found():
+    text = "[a](no.md), [b](no.svg#part) and `crates/no.rs`, not [c](https://example.org) or [d](README.md#more)"
+    assert missing(ROOT / "CHANGELOG.md", text) == ["no.md", "no.svg#part", "crates/no.rs"]
+    assert missing(ROOT / "record" / "README.md", "`crates/no.rs`, then [a](../no.md)") == ["../no.md"]
 
 
 def test_the_readmes_table_is_what_the_schedules_say():
