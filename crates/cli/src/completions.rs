@@ -1,7 +1,6 @@
 //! `herringbone completions`: the completion script of a shell.
 
-use crate::{Command, Failure, Outcome};
-use clap::CommandFactory;
+use crate::{failure::Failure, outcome::Outcome};
 use std::io::Write;
 
 /// Print the completion script of a shell
@@ -13,9 +12,14 @@ pub(crate) struct Options {
     shell: clap_complete::Shell,
 }
 
-pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
+/// `command` is the command that the script completes.
+pub(crate) fn run(
+    options: &Options,
+    command: &mut clap::Command,
+    out: &mut dyn Write,
+) -> Result<Outcome, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(options.shell, &mut Command::command(), "herringbone", &mut script);
+    clap_complete::generate(options.shell, command, "herringbone", &mut script);
     out.write_all(&script)?;
     Ok(Outcome::Passed)
 }

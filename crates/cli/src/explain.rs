@@ -1,8 +1,8 @@
 //! `herringbone explain`: which algorithm a job would choose, and why.
 
-use crate::failure::ABOUT_COLLECTIVE;
+use crate::failure::{ABOUT_COLLECTIVE, Failure};
 use crate::numbers::{Sizes, elements};
-use crate::{Failure, Outcome, layout, table};
+use crate::{layout, outcome::Outcome, table};
 use comfy_table::CellAlignment;
 use herringbone::core::{
     algorithm::{Layout, cost::Cost},
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     per_host: Option<u32>,
     /// The fold order; HERRINGBONE_FOLD_ORDER's unless said
-    #[arg(long, value_parser = crate::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
+    #[arg(long, value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: Option<FoldOrder>,
     /// Reducers
     #[arg(long, default_value_t = 0, value_name = "M", value_parser = clap::value_parser!(u32).range(0..=4096))]
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "all_reduce", value_name = "NAME")]
     collective: Collective,
     /// The elements' type
-    #[arg(long, default_value = "f32", value_parser = crate::one_of::<DType>(&DType::ALL.map(DType::name)))]
+    #[arg(long, default_value = "f32", value_parser = crate::names::one_of::<DType>(&DType::ALL.map(DType::name)))]
     dtype: DType,
     /// One JSON object per size instead of the table
     #[arg(long)]

@@ -8,20 +8,21 @@ mod completions;
 mod explain;
 mod failure;
 mod layout;
+mod names;
 mod numbers;
+mod outcome;
+mod parent;
 mod serve;
 mod settings;
 mod show;
 mod table;
 mod verify;
 
-use clap::Parser;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{CommandFactory, Parser};
 use failure::Failure;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use outcome::Outcome;
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
-use std::str::FromStr;
 
 /// Gradient all-reduce that is proven, repeatable bit for bit, and helped by CPU machines.
 #[derive(Debug, Parser)]
@@ -48,19 +49,6 @@ Exit codes:
   1  a check failed: a schedule that is not proven, a result that is wrong
   2  the command line or a setting cannot be used
   3  it failed while it ran: a lost rank, a timeout, an address in use";
-
-/// What a verb that ran to its end found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Passed,
-    Failed,
-}
-
-impl Outcome {
-    fn passed_if(passed: bool) -> Self {
-        if passed { Self::Passed } else { Self::Failed }
-    }
-}
 
 /// Runs the command line `args`, whose first item is the program's name, and returns the exit code: 0 done, 1 a check
 /// failed, 2 unusable arguments or settings, 3 a failure while running.
@@ -106,23 +94,9 @@ impl Verb {
             Verb::Bench(options) => bench::run(options, args, out),
             Verb::Serve(options) => serve::run(options, out),
             Verb::Settings(options) => settings::run(options, out),
-            Verb::Completions(options) => completions::run(options, out),
+            Verb::Completions(options) => completions::run(options, &mut Command::command(), out),
         }
     }
-}
-
-/// Takes one of these names; of any other clap says what is nearest.
-fn one_of<T>(names: &[&'static str]) -> impl TypedValueParser<Value = T>
-where
-    T: FromStr<Err: std::error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
-{
-    PossibleValuesParser::new(names.to_vec()).try_map(|name| name.parse())
-}
-
-/// Makes this process end when the one that started it does, however that ends.
-fn end_with_parent() -> Result<(), Failure> {
-    set_parent_process_death_signal(Some(Signal::TERM))
-        .map_err(|errno| Failure::system("cannot follow the parent process")(errno.into()))
 }
 
 /// Its Rust runs as doctests.
@@ -133,7 +107,6 @@ struct Readme;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

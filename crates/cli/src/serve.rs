@@ -1,7 +1,7 @@
 //! `herringbone serve`: a reducer, until SIGTERM or SIGINT.
 
 use crate::failure::{Failure, RUN};
-use crate::{Outcome, end_with_parent};
+use crate::{outcome::Outcome, parent::end_with_parent};
 use herringbone::ErrorKind;
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
 use herringbone::settings::{Environment, check};

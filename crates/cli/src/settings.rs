@@ -1,6 +1,6 @@
 //! `herringbone settings`: every variable of the environment that Herringbone reads, and what counts here and now.
 
-use crate::{Failure, Outcome, table};
+use crate::{failure::Failure, outcome::Outcome, table};
 use comfy_table::{ColumnConstraint, Width};
 use herringbone::settings::{ALL, Environment, Found, Setting};
 use herringbone::{Error, ErrorKind};

@@ -1,7 +1,7 @@
 //! `herringbone show`: a schedule, as text.
 
-use crate::failure::ABOUT_ALGORITHM;
-use crate::{Failure, Outcome, layout};
+use crate::failure::{ABOUT_ALGORITHM, Failure};
+use crate::{layout, outcome::Outcome};
 use herringbone::core::algorithm::Layout;
 use herringbone::{Algorithm, Collective, FoldOrder, parse_algorithm};
 use std::io::Write;
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     per_host: Option<u32>,
     /// The fold order, for workers of several hosts
-    #[arg(long, default_value = "ranks", value_parser = crate::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
+    #[arg(long, default_value = "ranks", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: FoldOrder,
     /// Reducers, for reduction_server, alone or in a hierarchy: 1 unless said
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=4096))]

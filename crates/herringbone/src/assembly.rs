@@ -2,16 +2,16 @@
 
 use crate::{
     Communicator, Error, Result,
-    communicator::Shared,
     config::{Config, Transport, check_sizes, settings},
     core::algorithm::{Algorithm, Unsupported},
     engine::{Engine, group::WORLD_GROUP},
     execute::staging::Staging,
     fabric::{
-        Commands, Fabric, Job, ToControl,
+        Fabric, Job, Shared,
+        command::{Commands, ToControl},
         connection::Connection,
         control::{Control, LAST_OUT, Start},
-        formation::World,
+        formation::{self, World},
         wire_up::Mapping,
     },
     node::Node,
@@ -31,8 +31,29 @@ use std::{
     time::Duration,
 };
 
+impl Communicator {
+    /// Joins the job that the environment describes; see [`Config`] for the variables. A process without any is a job of one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`], [`ErrorKind::Rendezvous`] or [`ErrorKind::Auth`].
+    pub fn from_env() -> Result<Self> {
+        Self::connect(Config::from_env()?)
+    }
+
+    /// Joins the job that `config` describes; returns when all ranks are there.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn connect(config: Config) -> Result<Self> {
+        config.check().map_err(|error| error.at(config.rank))?;
+        let world = formation::form(&config)?;
+        let rank = config.rank;
+        over(&config, world).map_err(|error| error.at(rank))
+    }
+}
+
 /// A communicator over a world that has formed.
-pub(crate) fn over(config: &Config, world: World) -> Result<Communicator> {
+fn over(config: &Config, world: World) -> Result<Communicator> {
     let World { roster, token, incarnation, listener, from, connections } = world;
     let job = Job {
         id: roster.job,

@@ -1,14 +1,12 @@
 //! Communicators: what programs call.
 
 use crate::{
-    Error, ErrorKind, Result, assembly,
+    Error, ErrorKind, Result,
     completion::Completion,
-    config::{Config, Transport},
+    config::Transport,
     core::{
-        algorithm::Algorithm,
         collective::Collective,
         element::{DType, Element, ReduceOp},
-        group::FoldOrder,
         session::{control::Message, fence::Member},
     },
     engine::group::{self, Group, Settings, WORLD_GROUP},
@@ -16,7 +14,7 @@ use crate::{
         issue::Issue,
         program::{Call, Sizing},
     },
-    fabric::{Fabric, control::Command, formation},
+    fabric::{Fabric, command::Command},
     request::Request,
     sys::{
         heap::Mapped,
@@ -34,18 +32,6 @@ use std::{
     },
     time::Duration,
 };
-
-/// What all groups of a fabric have in common.
-#[derive(Clone, Debug)]
-pub(crate) struct Shared {
-    pub(crate) order: FoldOrder,
-    pub(crate) forced: Option<Algorithm>,
-    pub(crate) transport: Option<Transport>,
-    pub(crate) timeout: Duration,
-    pub(crate) segment_bytes: usize,
-    pub(crate) manual_progress: bool,
-    pub(crate) spread: bool,
-}
 
 /// One rank's handle on a group: every collective is a method of it, and every member has to call the same one.
 ///
@@ -107,25 +93,6 @@ impl<T: Plain> Work<T> {
 }
 
 impl Communicator {
-    /// Joins the job that the environment describes; see [`Config`] for the variables. A process without any is a job of one.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Config`], [`ErrorKind::Rendezvous`] or [`ErrorKind::Auth`].
-    pub fn from_env() -> Result<Self> {
-        Self::connect(Config::from_env()?)
-    }
-
-    /// Joins the job that `config` describes; returns when all ranks are there.
-    ///
-    /// # Errors
-    /// As [`from_env`](Self::from_env).
-    pub fn connect(config: Config) -> Result<Self> {
-        config.check().map_err(|error| error.at(config.rank))?;
-        let world = formation::form(&config)?;
-        let rank = config.rank;
-        assembly::over(&config, world).map_err(|error| error.at(rank))
-    }
-
     /// Makes a group known to the engine and to the hub.
     pub(crate) fn group(
         fabric: Arc<Fabric>,

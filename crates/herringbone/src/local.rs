@@ -3,10 +3,9 @@
 use crate::{
     Communicator, Error, Result,
     assembly::{Doors, Parts, assemble},
-    communicator::Shared,
     config::Config,
     core::session::{control::Decoder, formation::Member},
-    fabric::{Job, connection::Connection, greet},
+    fabric::{Job, Shared, connection::Connection, greet},
 };
 use std::{collections::BTreeMap, io, os::unix::net::UnixStream, time::Duration};
 

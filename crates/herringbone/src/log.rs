@@ -2,6 +2,9 @@
 
 use std::{fmt, io::Write, sync::OnceLock};
 
+/// The variable of the environment that says how much.
+pub(crate) const VARIABLE: &str = "HERRINGBONE_LOG";
+
 /// How much is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
@@ -25,7 +28,7 @@ impl Level {
 fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| {
-        let name = std::env::var(crate::settings::LOG.name);
+        let name = std::env::var(VARIABLE);
         name.ok().and_then(|name| Level::named(&name)).unwrap_or(Level::Warn)
     })
 }

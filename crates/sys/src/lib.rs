@@ -31,7 +31,6 @@ mod copy;
 
 pub mod span;
 
-#[cfg(target_arch = "x86_64")]
 mod checksum;
 
 pub mod region;

@@ -6,7 +6,6 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
-use std::slice;
 
 /// `len` bytes of memory that stay mapped for `'a`.
 ///
@@ -73,6 +72,12 @@ impl<'a> Span<'a> {
     #[inline]
     pub fn is_writable(self) -> bool {
         self.kind != Kind::Lent
+    }
+
+    /// Whether others may write its bytes at any time.
+    #[inline]
+    pub(crate) fn is_shared(self) -> bool {
+        self.kind == Kind::Shared
     }
 
     /// The bytes of `range`.
@@ -175,31 +180,6 @@ impl<'a> Span<'a> {
         unsafe { ptr::write_bytes(self.as_mut_ptr(), 0, self.len) }
     }
 
-    /// The CRC-32C (Castagnoli) checksum of the bytes.
-    ///
-    /// Of memory that others write meanwhile, it is the checksum of no particular moment.
-    pub fn crc32c(self) -> u32 {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(checksum) = crate::checksum::crc32c(self) {
-            return checksum;
-        }
-        self.crc32c_portable()
-    }
-
-    /// As [`crc32c`](Self::crc32c), on every CPU.
-    fn crc32c_portable(self) -> u32 {
-        if self.kind != Kind::Shared {
-            // SAFETY: valid bytes, which nobody writes during this call: other threads may not, this one is here.
-            return crc32c::crc32c(unsafe { slice::from_raw_parts(self.as_ptr(), self.len) });
-        }
-        let mut scratch = [0; 4096];
-        (0..self.len).step_by(scratch.len()).fold(0, |checksum, start| {
-            let piece = self.slice(start..self.len.min(start + 4096));
-            piece.read(&mut scratch[..piece.len]);
-            crc32c::crc32c_append(checksum, &scratch[..piece.len])
-        })
-    }
-
     /// Whether both begin at the same address: a fold in place.
     #[inline]
     pub fn same_start(self, other: Span<'_>) -> bool {
@@ -263,21 +243,6 @@ mod tests {
         assert!(span.overlaps(head) && span.overlaps(tail) && span.slice(3..5).overlaps(tail));
         assert!(!head.overlaps(tail) && !span.overlaps(span.slice(4..4)));
         assert!(span.same_start(head) && !span.same_start(tail));
-    }
-
-    #[test]
-    fn private_and_shared_memory_have_the_standard_checksum() {
-        // RFC 3720, appendix B.4: 32 bytes counting up.
-        let mut bytes: Vec<u8> = (0..32).collect();
-        assert_eq!(Span::of(&mut bytes).crc32c(), 0x46dd_794e);
-        for len in [0, 1, 4_095, 4_096, 4_097, 20_000] {
-            let mut bytes: Vec<u8> = (0..len).map(|n| ((n * n) >> 3) as u8).collect();
-            let expected = crc32c::crc32c(&bytes);
-            assert_eq!(Span::of_shared(&bytes).crc32c_portable(), expected, "{len} bytes");
-            // SAFETY: the borrow lasts for the call.
-            let shared = unsafe { Span::from_raw(NonNull::from(&mut *bytes).cast(), len, Kind::Shared) };
-            assert_eq!((shared.crc32c(), shared.crc32c_portable()), (expected, expected), "{len} bytes");
-        }
     }
 
     #[test]

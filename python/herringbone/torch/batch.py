@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from .. import errors
 from .._herringbone import Communicator, Pending
+from .member import Member
 from .priorities import current_priority
 from .tensors import Finish, source, target
 from .work import StagedWork, Work, torch_error
 
-if TYPE_CHECKING:
-    from .collectives import Collectives
-
 __all__ = ["Batch", "span"]
+
+
+class Caller(Protocol):
+    """What a batch needs of the group that makes it."""
+
+    member: Member
+
+    def launched(self, work: Work) -> Work:
+        """Note what was started, and hand it on."""
+
 
 class Batch:
     """The operations of one collective call, before they are started."""
 
     __slots__ = ("_calls", "_group", "_name", "_names", "_seconds", "_waits", "finish")
 
-    def __init__(self, group: Collectives, name: str, seconds: float, waits: bool) -> None:
+    def __init__(self, group: Caller, name: str, seconds: float, waits: bool) -> None:
         """``waits``: the caller waits for the work before it does anything else."""
         self._group = group
         self._name = name

@@ -1,7 +1,7 @@
 //! One size: checked once in each placement, then timed back to back.
 
 use super::sample::{Pattern, Sample};
-use crate::{Failure, numbers::elements};
+use crate::{failure::Failure, numbers::elements};
 use herringbone::{Collective, Communicator, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};

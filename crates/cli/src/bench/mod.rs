@@ -1,79 +1,20 @@
 //! `herringbone bench`: times collectives and checks every result, in the columns of nccl-tests.
 
 mod measure;
+mod options;
 mod ranks;
 mod rig;
 mod sample;
 mod table;
 
-use crate::failure::ABOUT_COLLECTIVE;
-use crate::numbers::Sizes;
-use crate::{Failure, Outcome, one_of};
+pub(crate) use options::Options;
+
+use crate::failure::{ABOUT_COLLECTIVE, Failure};
+use crate::outcome::Outcome;
 use half::{bf16, f16};
-use herringbone::{Collective, Communicator, Config, DType, ReduceOp};
+use herringbone::{Collective, Communicator, DType};
 use sample::Sample;
 use std::{ffi::OsString, io::Write, time::Duration};
-
-/// Time collectives and check every result, in the columns of nccl-tests
-///
-/// Inside a job (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set; under torchrun also HERRINGBONE_STORE) every
-/// process is one rank and rank 0 prints. Without a job, --processes or --local makes one on this machine.
-///
-/// time is that of one operation; algbw is bytes / time, and busbw what each link carries for that at the least: 2 (N-1)/N
-/// of it for all_reduce, (N-1)/N for reduce_scatter and all_gather, all of it for reduce and broadcast. #wrong counts
-/// elements that are not what they must be, as does the line below the table.
-#[derive(Clone, Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("ranks").args(["local", "processes", "rig"]))]
-pub(crate) struct Options {
-    /// What to run
-    #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = one_of::<Collective>(&COLLECTIVES))]
-    collective: Collective,
-    /// The rank that a reduce ends at and a broadcast starts from: 0 unless said
-    #[arg(long, value_name = "RANK")]
-    root: Option<u32>,
-    /// Bytes per rank (of the whole buffer, for reduce_scatter and all_gather): 4,64K,25M, or 1K..16M doubling; rounded
-    /// up to whole elements
-    #[arg(long, default_value = "4,1K,64K,1M,25M", value_name = "LIST")]
-    sizes: Sizes,
-    /// The elements' type
-    #[arg(long, default_value = "f32", value_parser = one_of::<DType>(&DType::ALL.map(DType::name)))]
-    dtype: DType,
-    /// What becomes of them where they are reduced: their sum unless said
-    #[arg(long, value_parser = one_of::<ReduceOp>(&ReduceOp::ALL.map(ReduceOp::name)))]
-    op: Option<ReduceOp>,
-    /// Seconds to spend on each row
-    #[arg(long, default_value_t = 0.5, value_name = "SECONDS", value_parser = positive)]
-    seconds: f64,
-    /// One JSON object per size instead of the table
-    #[arg(long)]
-    json: bool,
-    /// Run N ranks as threads of this process
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    local: Option<u32>,
-    /// Start N processes on this machine, one rank each
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    processes: Option<u32>,
-    /// With --processes: start M reducers as well, and send all-reduces through them unless HERRINGBONE_ALGORITHM is set
-    #[arg(long, value_name = "M", requires = "processes", conflicts_with_all = ["local", "rig"], value_parser = clap::value_parser!(u32).range(1..=256))]
-    reducers: Option<u32>,
-    /// Fulfil the contract of the comparison rigs: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, BENCH_SIZES,
-    /// BENCH_BUDGET_S, and a reducer at port 7070 of each of BENCH_EXTRA_HOSTS; a line per size goes to r<RANK>.jsonl in
-    /// the folder BENCH_OUT, or in this one. In place where the collective can be
-    #[arg(long, conflicts_with_all = ["sizes", "seconds", "json"])]
-    rig: bool,
-    /// In place: buffers in memory that all ranks of a host map, as from Communicator::allocate
-    #[arg(long)]
-    mapped: bool,
-    /// Started by --processes: ends with its parent
-    #[arg(long, hide = true)]
-    child: bool,
-}
-
-impl Options {
-    fn op(&self) -> ReduceOp {
-        self.op.unwrap_or(ReduceOp::Sum)
-    }
-}
 
 /// Calls a function that is generic over the element type with the type that is named at run time.
 macro_rules! with_type {
@@ -89,16 +30,6 @@ macro_rules! with_type {
             DType::I64 => $($function)::+::<i64>($($argument),*),
         }
     };
-}
-
-/// The collectives that can be timed.
-const COLLECTIVES: [&str; 5] = ["all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather"];
-
-fn positive(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if seconds > 0.0 && Duration::try_from_secs_f64(seconds).is_ok() => Ok(seconds),
-        _ => Err("write a number of seconds above 0, like 0.5".to_owned()),
-    }
 }
 
 pub(crate) fn run(
@@ -118,20 +49,9 @@ pub(crate) fn run(
         return ranks::processes(ranks, options.reducers.unwrap_or(0), args);
     }
     if options.child {
-        crate::end_with_parent()?;
+        crate::parent::end_with_parent()?;
     }
-    rows(options, &Communicator::connect(job()?)?, out)
-}
-
-/// The job that the environment describes.
-fn job() -> Result<Config, Failure> {
-    if ["WORLD_SIZE", "HERRINGBONE_WORLD_SIZE"].iter().all(|name| std::env::var_os(name).is_none()) {
-        return Err(Failure::Usage {
-            problem: "no job: WORLD_SIZE is not set".to_owned(),
-            hint: "start it with torchrun, or add --processes 4 or --local 4 to run on this machine alone",
-        });
-    }
-    Ok(Config::from_env()?)
+    rows(options, &Communicator::connect(ranks::job()?)?, out)
 }
 
 /// Refuses what would change nothing.
@@ -192,8 +112,9 @@ fn rows_of<T: Sample>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, Verb};
+    use crate::{Command, Verb, bench::options::COLLECTIVES};
     use clap::Parser;
+    use herringbone::ReduceOp;
 
     fn options(args: &[&str]) -> Options {
         let command = Command::parse_from(["herringbone", "bench"].iter().chain(args));

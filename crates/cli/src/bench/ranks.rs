@@ -1,6 +1,6 @@
 //! Ranks on this machine: threads of this process, or processes of their own with reducers.
 
-use crate::{Failure, Outcome};
+use crate::{failure::Failure, outcome::Outcome};
 use herringbone::{Communicator, Config, Rendezvous};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Write};
@@ -8,6 +8,17 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
+
+/// The job that the environment describes.
+pub(super) fn job() -> Result<Config, Failure> {
+    if ["WORLD_SIZE", "HERRINGBONE_WORLD_SIZE"].iter().all(|name| std::env::var_os(name).is_none()) {
+        return Err(Failure::Usage {
+            problem: "no job: WORLD_SIZE is not set".to_owned(),
+            hint: "start it with torchrun, or add --processes 4 or --local 4 to run on this machine alone",
+        });
+    }
+    Ok(Config::from_env()?)
+}
 
 /// Runs `each` on every rank of a group of threads; failed if any rank's is. Rank 0 writes to `out`.
 pub(super) fn threads(

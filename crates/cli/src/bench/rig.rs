@@ -6,8 +6,12 @@
 //! size.
 
 use super::measure::{Case, Run};
-use super::{Options, sample::Sample};
-use crate::{Failure, Outcome, numbers::Sizes};
+use super::{
+    options::{Options, positive},
+    ranks::job,
+    sample::Sample,
+};
+use crate::{failure::Failure, numbers::Sizes, outcome::Outcome};
 use herringbone::{Communicator, Config};
 use serde_json::json;
 use std::{env, fs::File, io::Write, path::PathBuf, time::Duration};
@@ -16,7 +20,7 @@ const REDUCER_PORT: u16 = 7070;
 
 /// Runs the loop on this rank, with elements of type `T`.
 pub(super) fn run<T: Sample>(options: &Options) -> Result<Outcome, Failure> {
-    let budget = Duration::from_secs_f64(setting("BENCH_BUDGET_S", super::positive)?.unwrap_or(0.5));
+    let budget = Duration::from_secs_f64(setting("BENCH_BUDGET_S", positive)?.unwrap_or(0.5));
     let sizes = |text: &str| text.parse::<Sizes>().map_err(|error| error.to_string());
     let sizes = setting("BENCH_SIZES", sizes)?.unwrap_or(Sizes(vec![4, 1 << 10, 64 << 10, 1 << 20]));
     let communicator = Communicator::connect(config()?)?;
@@ -37,7 +41,7 @@ pub(super) fn run<T: Sample>(options: &Options) -> Result<Outcome, Failure> {
 }
 
 fn config() -> Result<Config, Failure> {
-    let config = super::job()?;
+    let config = job()?;
     let hosts = env::var("BENCH_EXTRA_HOSTS").unwrap_or_default();
     let reducers: Vec<String> = hosts
         .split(',')

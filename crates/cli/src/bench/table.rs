@@ -1,8 +1,8 @@
 //! The table of nccl-tests, or one JSON object per size.
 
-use super::Options;
 use super::measure::{Column, Row};
-use crate::Failure;
+use super::options::Options;
+use crate::failure::Failure;
 use herringbone::Collective;
 use serde_json::{Value, json};
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! What has no schedule though it was asked for, and why.
 
-use super::{Case, Choice, Options, Row};
+use super::case::{Case, Row};
 use crate::numbers::Set;
 use herringbone::core::algorithm::Unsupported;
 use serde_json::{Value, json};
@@ -14,14 +14,14 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Whether somebody may have expected it: "all" does not mean collectives that an algorithm never has.
-    pub(super) fn is_news(&self, options: &Options, rows: &[Row]) -> bool {
-        let named = options.algorithm != Choice::All && options.collective != Choice::All;
+    /// Whether somebody who asked for all may have expected it: "all" does not mean collectives that an algorithm never
+    /// has.
+    pub(super) fn is_news(&self, rows: &[Row]) -> bool {
         let has_others = || {
             let like = |case: &Case| (case.algorithm.clone(), case.collective);
             rows.iter().any(|row| like(&row.case) == like(&self.case))
         };
-        named || self.why.is_layout() || has_others()
+        self.why.is_layout() || has_others()
     }
 
     fn is_like(&self, other: &Self) -> bool {

@@ -1,6 +1,9 @@
 //! The house rules that a machine can check, as tests: sizes, arrows between crates, invariants, words, paths.
 
+mod imports;
+mod modules;
 mod settings;
+mod shapes;
 mod source;
 
 use source::{Function, Source, root, sources};

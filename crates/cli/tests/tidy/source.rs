@@ -91,7 +91,7 @@ impl Source {
     }
 }
 
-fn depth(line: &str) -> usize {
+pub(crate) fn depth(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 

@@ -5,7 +5,8 @@
 //! than to fold the surplus ranks in first and to serve them last (Thakur, Rabenseifner and Gropp, 2005), and it
 //! keeps the canonical shape, which that does not.
 
-use super::partial::{Partial, finish, form, merges_above};
+use super::owners::form;
+use super::partial::{Partial, finish, merges_above};
 use crate::group::Group;
 use crate::schedule::{Chunk, Cut, Form, Place, ProgramBuilder, Rank, Schedule};
 use alloc::vec::Vec;

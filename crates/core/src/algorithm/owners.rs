@@ -4,7 +4,6 @@
 //! owns a chunk in a node owns it in the nodes below, and the ranks of a node own as many chunks as each other, give
 //! or take one where the tree is irregular.
 
-use super::partial::form;
 use crate::group::Rank;
 use crate::schedule::{Chunk, Form};
 use alloc::{vec, vec::Vec};
@@ -85,6 +84,11 @@ impl Node {
     pub(super) fn form(&self) -> Form {
         form(self.ranks.len())
     }
+}
+
+/// The form of the partial sum of this many inputs.
+pub(super) fn form(inputs: usize) -> Form {
+    if inputs == 1 { Form::Plain } else { Form::Acc }
 }
 
 /// One step from level to level, as one rank sees it: a node with this rank, and the parts that it is made of.

@@ -36,11 +36,6 @@ impl Partial {
     }
 }
 
-/// The form of the partial sum of this many inputs.
-pub(super) fn form(inputs: usize) -> Form {
-    if inputs == 1 { Form::Plain } else { Form::Acc }
-}
-
 /// A merge of the canonical tree, as seen by one leaf below it: the side with the leaf and the side without, as
 /// ranges of positions in the list of keys.
 #[derive(Clone, Debug)]

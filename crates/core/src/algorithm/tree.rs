@@ -3,7 +3,8 @@
 //! A node's partial sum is held by the root if the root is in it, else by the node's lowest rank: so the result needs
 //! no extra hop. A rank folds all that its children send in one fold.
 
-use super::partial::{Partial, form, merges_above};
+use super::owners::form;
+use super::partial::{Partial, merges_above};
 use crate::group::Group;
 use crate::schedule::{Cut, Form, Place, ProgramBuilder, Rank, Schedule};
 use alloc::vec::Vec;

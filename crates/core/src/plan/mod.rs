@@ -31,18 +31,19 @@
 //! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; a barrier
 //! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
+mod choose;
 mod counted;
 mod served;
 mod stages;
 
+pub use choose::choose;
 pub use counted::busiest_link;
 
-use crate::algorithm::{Algorithm, Layout, Unsupported};
+use crate::algorithm::Algorithm;
 use crate::collective::Collective;
 use crate::element::{DType, ReduceOp};
 use crate::group::Group;
-use alloc::{format, string::String, vec};
-use stages::Stages;
+use alloc::string::String;
 
 /// The most ranks that all send to all in one shot.
 pub const ONE_SHOT_RANKS: u32 = 8;
@@ -91,7 +92,7 @@ pub struct Request<'a> {
     pub group: &'a Group,
     /// How many reducers the roster has.
     pub reducers: u32,
-    /// The host of each worker, as in [`Layout::hosts`].
+    /// The host of each worker, as in [`Layout::hosts`](crate::algorithm::Layout::hosts).
     pub hosts: &'a [u32],
     /// The user's choice; it counts for all_reduce.
     pub forced: Option<&'a Algorithm>,
@@ -132,85 +133,8 @@ pub struct Choice {
     pub why: String,
 }
 
-/// Chooses an algorithm.
-///
-/// # Errors
-/// [`Unsupported`] where a forced algorithm cannot do the all-reduce, unless it is the hosts that stand against it:
-/// then the choice is as if none were forced, and says so. Also where the root is not in the group.
-pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
-    let Request { collective, group, reducers, hosts, .. } = *request;
-    let possible =
-        |algorithm: &Algorithm| algorithm.schedule(collective, group, &Layout { reducers, hosts }).map(drop);
-    let forced = request.forced.filter(|_| collective == Collective::AllReduce);
-    let Some(forced) = forced else {
-        let choice = by_size(request);
-        return possible(&choice.algorithm).map(|()| choice);
-    };
-    match possible(forced) {
-        Ok(()) => Ok(Choice { algorithm: forced.clone(), why: String::from("forced") }),
-        Err(reason) if reason.is_layout() => {
-            let Choice { algorithm, why } = by_size(request);
-            Ok(Choice { algorithm, why: format!("{why}; not the forced {forced}, because {reason}") })
-        }
-        Err(reason) => Err(reason),
-    }
-}
-
-fn by_size(request: &Request<'_>) -> Choice {
-    let workers = request.group.size();
-    match request.collective {
-        Collective::AllReduce => all_reduce(workers, request),
-        Collective::Reduce { .. } | Collective::Broadcast { .. } => Choice {
-            algorithm: Algorithm::Tree,
-            why: String::from("each rank is reached over as few others as its place in the tree allows"),
-        },
-        Collective::ReduceScatter | Collective::AllGather => scattered(request),
-        Collective::Barrier if workers <= ONE_SHOT_RANKS => Choice {
-            algorithm: Algorithm::OneShot,
-            why: format!("one round, and {workers} ranks are at most {ONE_SHOT_RANKS}"),
-        },
-        Collective::Barrier if is_one_host(request) => Choice {
-            algorithm: Algorithm::Star,
-            why: format!("one host, and {workers} ranks are more than {ONE_SHOT_RANKS}"),
-        },
-        Collective::Barrier => Choice {
-            algorithm: Algorithm::Doubling,
-            why: format!("few messages for each of {workers} ranks, which are more than {ONE_SHOT_RANKS}"),
-        },
-    }
-}
-
-fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
-    let Request { bytes, reducers, .. } = *request;
-    let in_all = bytes.saturating_mul(u64::from(workers));
-    let (few, here) = (workers <= ONE_SHOT_RANKS, is_one_host(request));
-    let most_in_one_shot = if here { ONE_SHOT_BYTES_HERE } else { ONE_SHOT_BYTES };
-    if workers == 1 {
-        let why = String::from("a single rank has nobody to talk to");
-        Choice { algorithm: Algorithm::radix(vec![]), why }
-    } else if few && in_all <= most_in_one_shot && bytes <= ONE_SHOT_MESSAGE {
-        let why = format!("one round, and {in_all} B in all are at most {most_in_one_shot}");
-        Choice { algorithm: Algorithm::OneShot, why }
-    } else if here && !few && in_all <= STAR_BYTES {
-        let why = format!("few messages inside a host, and {in_all} B in all are at most {STAR_BYTES}");
-        Choice { algorithm: Algorithm::Star, why }
-    } else if bytes <= DOUBLING_BYTES && !(few && here) {
-        let why = format!("few rounds, and {bytes} B are at most {DOUBLING_BYTES}");
-        Choice { algorithm: Algorithm::Doubling, why }
-    } else if reducers > 0 && bytes >= REDUCTION_SERVER_BYTES {
-        served::choose(request)
-    } else {
-        scattered(request)
-    }
-}
-
 /// Whether all workers are known to share a host.
 fn is_one_host(request: &Request<'_>) -> bool {
     let Request { group, hosts, .. } = request;
     hosts.len() == group.size() as usize && hosts.windows(2).all(|pair| pair[0] == pair[1])
-}
-
-fn scattered(request: &Request<'_>) -> Choice {
-    let Stages { algorithm, why, .. } = stages::choose(request);
-    Choice { algorithm, why }
 }

@@ -14,6 +14,7 @@ pub mod handshake;
 pub mod lane;
 mod refusal;
 pub mod turns;
+mod versions;
 
 pub use cause::{Cause, Mismatch, Variant};
 pub use codec::TooLong;

@@ -3,7 +3,7 @@
 use super::{
     Role,
     codec::{Malformed, Reader, Writer},
-    handshake::Versions,
+    versions::Versions,
 };
 use crate::group::Rank;
 use alloc::{string::String, vec::Vec};

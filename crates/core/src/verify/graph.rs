@@ -10,15 +10,9 @@
 use super::{
     error::{StepFault, VerifyError},
     lists::Lists,
-    lower::Lowering,
-    matching::match_messages,
     ops::{At, Fold, Landing, Op, PackedFrom, PackedOp},
 };
-use crate::{
-    algorithm::cost::Count,
-    collective::Collective,
-    schedule::{Chunk, Place, Rank, Schedule},
-};
+use crate::schedule::{Chunk, Place, Rank, Schedule};
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
@@ -58,13 +52,6 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// The graph of a schedule, and the count of its programs.
-    pub(super) fn new(schedule: &Schedule, collective: Collective) -> Result<(Self, Count), VerifyError> {
-        let (mut graph, count) = Lowering::new(schedule, collective)?.all(schedule)?;
-        match_messages(&mut graph)?;
-        Ok((graph, count))
-    }
-
     /// The graph before any program is lowered.
     pub(super) fn empty(schedule: &Schedule) -> Result<Self, VerifyError> {
         let (workers, chunks) = (schedule.workers(), schedule.cut().chunks());

@@ -22,43 +22,21 @@ mod lists;
 mod lower;
 mod matching;
 mod ops;
+mod order;
 mod run;
 mod symbols;
 mod terms;
 
 pub use error::{ResultFault, StepFault, Stuck, VerifyError};
+pub use order::Order;
 
 use crate::{algorithm::cost::Cost, collective::Collective, group::Group, schedule::Schedule};
-use core::{fmt, ops::Deref};
+use core::ops::Deref;
 use graph::Graph;
+use lower::Lowering;
+use matching::match_messages;
 use run::Rules;
 use symbols::{Results, Symbols};
-
-/// What fixes the shape of a schedule's sums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Order {
-    /// The group's canonical tree: every algorithm of this order gives the same bits. Collectives that do not fold
-    /// are of this order too.
-    Fixed,
-    /// The schedule: the same schedule gives the same bits, another need not.
-    Schedule,
-}
-
-impl Order {
-    /// `fixed` or `schedule`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Order::Fixed => "fixed",
-            Order::Schedule => "schedule",
-        }
-    }
-}
-
-impl fmt::Display for Order {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// A schedule that [`verify`] proved: the only kind that anything runs. Dereferences to the [`Schedule`].
 #[derive(Debug)]
@@ -161,7 +139,8 @@ impl Deref for Verified {
 /// The first thing found wrong. Which one that is, if there are several, may change between versions.
 pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Result<Verified, VerifyError> {
     check_fit(&schedule, collective, group)?;
-    let (graph, count) = Graph::new(&schedule, collective)?;
+    let (mut graph, count) = Lowering::new(&schedule, collective)?.all(&schedule)?;
+    match_messages(&mut graph)?;
     // There are no choices, so a run that keeps to an order proves as much as any, if it comes to its end.
     let (proved, sends_in_order) = match run_on_symbols(&graph, collective, group, true) {
         Err(VerifyError::Deadlock { .. }) => {

@@ -4,10 +4,11 @@ mod bytes;
 mod environment;
 mod interface;
 mod nearest;
+mod reading;
 pub mod settings;
 
-pub use environment::{token_from_env, token_from_file};
 pub use nearest::{UnknownName, parse_algorithm};
+pub use reading::{token_from_env, token_from_file};
 
 use crate::{
     Error, ErrorKind, Result,

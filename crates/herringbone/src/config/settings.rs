@@ -179,7 +179,7 @@ pub(crate) const SPREAD: Setting = setting(
     WORKERS,
 );
 pub(crate) const LOG: Setting = setting(
-    "HERRINGBONE_LOG",
+    crate::log::VARIABLE,
     "what is said on standard error; info: a line for each group that forms",
     "off, warn or info",
     "warn",

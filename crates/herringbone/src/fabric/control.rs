@@ -1,6 +1,14 @@
 //! The control thread: hears of deaths and disagreements, makes links, and keeps time. It moves no data.
 
-use super::{Commands, Job, connection::Connection, door, door::Door, links, wire_up::Mapping};
+use super::{
+    Job,
+    command::{Command, Commands},
+    connection::Connection,
+    door,
+    door::Door,
+    links,
+    wire_up::Mapping,
+};
 use crate::{
     core::{
         group::Rank,
@@ -47,21 +55,6 @@ const DOOR: u64 = 1;
 const SEGMENTS: u64 = 2;
 const CONNECTIONS: u64 = 16;
 const LIVES: u64 = 1 << 40;
-
-/// What other threads ask of the control thread.
-pub(crate) enum Command {
-    Event(Event),
-    /// For the hub, wherever it is.
-    ToHub(Message),
-    /// A host-mate's process, to be watched.
-    Watch(Rank, Pidfd),
-    /// A link could not be made.
-    NoLink {
-        endpoint: u32,
-        problem: String,
-    },
-    Close,
-}
 
 /// What the control thread starts with.
 pub(crate) struct Start {

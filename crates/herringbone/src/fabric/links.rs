@@ -1,8 +1,8 @@
 //! Making links, and letting others make theirs. The lower of two ranks calls; workers call reducers.
 
 use super::{
-    Commands, Job,
-    control::Command,
+    Job,
+    command::{Command, Commands},
     door,
     greet::{self, GreetError},
     wire_up::Mapping,

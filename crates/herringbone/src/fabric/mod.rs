@@ -3,6 +3,7 @@
 //! A world is a star for control (everyone to rank 0, the hub) and whatever its schedules need for data: links are made
 //! when an operation first needs them, by the lower of the two ranks.
 
+pub(crate) mod command;
 pub(crate) mod connection;
 pub(crate) mod control;
 pub(crate) mod door;
@@ -12,6 +13,7 @@ pub(crate) mod links;
 pub(crate) mod wire_up;
 
 use crate::{
+    config::Transport,
     core::{
         algorithm::{Algorithm, Layout, Unsupported},
         collective::Collective,
@@ -21,17 +23,15 @@ use crate::{
             handshake::{Hello, Identity, Policy, Purpose, Versions},
         },
     },
-    engine::Event,
-    node::{FLUSH, Node, Surroundings},
-    sys::doorbell::Bell,
+    node::{FLUSH, Node},
 };
-use control::Command;
+use command::{Command, Commands};
 use std::{
-    collections::VecDeque,
     fmt,
     net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
+    time::Duration,
 };
 
 /// What all parts of a process know of its job.
@@ -108,35 +108,16 @@ impl Job {
     }
 }
 
-/// Work for the control thread, from any thread.
-pub(crate) struct Commands {
-    queue: Mutex<VecDeque<Command>>,
-    pub(crate) bell: Bell,
-}
-
-impl Commands {
-    pub(crate) fn new() -> std::io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { queue: Mutex::default(), bell: Bell::new()? }))
-    }
-
-    pub(crate) fn send(&self, command: Command) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
-        // The control thread looks ten times a second in any case.
-        let _rung = self.bell.ring();
-    }
-
-    pub(crate) fn take(&self) -> VecDeque<Command> {
-        std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// The engine's events become commands.
-pub(crate) struct ToControl(pub(crate) Arc<Commands>);
-
-impl Surroundings for ToControl {
-    fn handle(&self, events: Vec<Event>) {
-        events.into_iter().for_each(|event| self.0.send(Command::Event(event)));
-    }
+/// What all groups of a fabric have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub(crate) order: FoldOrder,
+    pub(crate) forced: Option<Algorithm>,
+    pub(crate) transport: Option<Transport>,
+    pub(crate) timeout: Duration,
+    pub(crate) segment_bytes: usize,
+    pub(crate) manual_progress: bool,
+    pub(crate) spread: bool,
 }
 
 /// A process's place in a world.
@@ -144,7 +125,7 @@ pub(crate) struct Fabric {
     pub(crate) job: Job,
     pub(crate) node: Arc<Node>,
     pub(crate) commands: Arc<Commands>,
-    pub(crate) settings: crate::communicator::Shared,
+    pub(crate) settings: Shared,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -153,7 +134,7 @@ impl Fabric {
         job: Job,
         node: Arc<Node>,
         commands: Arc<Commands>,
-        settings: crate::communicator::Shared,
+        settings: Shared,
         threads: Vec<JoinHandle<()>>,
     ) -> Arc<Self> {
         Arc::new(Self { job, node, commands, settings, threads: Mutex::new(threads) })

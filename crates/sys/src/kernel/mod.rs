@@ -9,15 +9,16 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod block;
+mod dispatch;
 mod line;
 mod mode;
 mod portable;
 mod shape;
 
+pub use dispatch::{fold, fold_with};
+
 use crate::span::Span;
-use herringbone_core::element::{DType, ReduceOp, Reduction, Visitor, dispatch};
 use herringbone_core::schedule::Form;
-use mode::DefaultMode;
 use std::fmt;
 
 /// One of the values that a fold joins.
@@ -103,79 +104,6 @@ impl fmt::Display for Level {
     }
 }
 
-/// Folds of at most this many bytes in all are over before wide registers pay: these have longer lines to fill up, and cost
-/// more to save when threads take turns.
-const SMALL: usize = 8 << 10;
-
-/// Folds `sources` into `into`, with the instructions that are fastest for so many elements.
-///
-/// With `finish`, the number of contributors, the result is elements ([`Form::Plain`]): divided if it is an average,
-/// and rounded. Without, it is a partial result ([`Form::Acc`]). Every NaN that is written is the canonical one.
-///
-/// There are as many elements as `into` has room for. Spans need no alignment.
-///
-/// # Panics
-/// If a place of `into` is not writable, not a whole number of items, not as long as the others or overlaps one of them,
-/// a source has another number of items, a place overlaps a source without being it, the form of `into` is not what
-/// `finish` makes it, an average is finished for no contributors, or the sources do not fold into exactly one result.
-#[track_caller]
-pub fn fold(dtype: DType, op: ReduceOp, into: Target<'_>, sources: &[Source<'_>], finish: Option<u32>) {
-    let level = if into.span.len() * sources.len() <= SMALL { Level::Portable } else { Level::best() };
-    fold_with(level, dtype, op, into, sources, finish);
-}
-
-/// [`fold`], with the instructions of `level`: for comparing levels.
-///
-/// # Panics
-/// As [`fold`] does, and if the CPU does not have the level.
-#[track_caller]
-pub fn fold_with(
-    level: Level,
-    dtype: DType,
-    op: ReduceOp,
-    into: Target<'_>,
-    sources: &[Source<'_>],
-    finish: Option<u32>,
-) {
-    assert!(level.is_available(), "this CPU has no {level}");
-    let finished = if finish.is_some() { Form::Plain } else { Form::Acc };
-    assert!(into.form == finished, "a fold makes elements if it is the last, and otherwise partial results");
-    assert!(op != ReduceOp::Average || finish != Some(0), "an average of no contributors");
-    let width = |form| match form {
-        Form::Plain => dtype.bytes(),
-        Form::Acc => dtype.accumulator(op).bytes(),
-    };
-    let (bytes, width_into) = (into.span.len(), width(into.form));
-    let count = bytes / width_into;
-    assert!(bytes == count * width_into, "{bytes} bytes are no whole number of items");
-    for source in sources {
-        let expected = count * width(source.form);
-        assert!(source.span.len() == expected, "a source of {} bytes, not {expected}", source.span.len());
-    }
-    check_place(into.span, sources);
-    for (at, copy) in into.copies.iter().enumerate() {
-        assert!(copy.len() == bytes, "a copy of {} bytes, not {bytes}", copy.len());
-        check_place(*copy, sources);
-        let overlaps =
-            copy.overlaps(into.span) || into.copies[..at].iter().any(|other| copy.overlaps(*other));
-        assert!(!overlaps, "two places of the target overlap");
-    }
-    let job = Job { sources, rows: shape::rows(sources), into, finish, count };
-    let _mode = DefaultMode::enter();
-    dispatch(dtype, op, Run { level, job });
-}
-
-/// Panics unless a result may be written there.
-#[inline]
-#[track_caller]
-fn check_place(place: Span<'_>, sources: &[Source<'_>]) {
-    assert!(place.is_writable(), "a target of memory that was lent for reading only");
-    for Source { span, .. } in sources {
-        let is_place = span.same_start(place) && span.len() == place.len();
-        assert!(is_place || !span.overlaps(place), "the target overlaps a source without being it");
-    }
-}
-
 /// A fold that has been checked.
 ///
 /// Each source has `count` items of its form, and so has each place of `into`, which can be written; no place overlaps a
@@ -187,28 +115,4 @@ struct Job<'a> {
     into: Target<'a>,
     finish: Option<u32>,
     count: usize,
-}
-
-struct Run<'a> {
-    level: Level,
-    job: Job<'a>,
-}
-
-impl Visitor for Run<'_> {
-    type Output = ();
-
-    fn visit<R: Reduction>(self) {
-        // SAFETY: `fold_with` has checked the job, with the element type and operation of `R`, and the level.
-        unsafe {
-            match self.level {
-                Level::Portable => portable::fold::<R>(&self.job),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2::fold::<R>(&self.job),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => avx512::fold::<R>(&self.job),
-                #[cfg(not(target_arch = "x86_64"))]
-                Level::Avx2 | Level::Avx512 => unreachable!("not available on this target"),
-            }
-        }
-    }
 }

@@ -1,17 +1,17 @@
-//! The messages of a handshake, and how they are found in a stream.
+//! The messages of a handshake.
 
-use super::{
-    super::{
+use crate::{
+    group::Rank,
+    session::{
         Role,
         codec::{Malformed, Reader, Writer},
+        versions::Versions,
     },
-    HandshakeError,
 };
-use crate::group::Rank;
 use alloc::vec::Vec;
-use core::{fmt, mem};
+use core::fmt;
 
-const MAGIC: [u8; 4] = *b"\xa8HRB";
+pub(super) const MAGIC: [u8; 4] = *b"\xa8HRB";
 pub(super) const PREFIX_BYTES: usize = 8;
 pub(super) const BODY_BYTES: usize = 1024 - PREFIX_BYTES;
 
@@ -33,15 +33,6 @@ pub enum Purpose {
     Data = 3,
     /// To hand over a shared-memory segment.
     Segment = 4,
-}
-
-/// The protocol versions that a process speaks, both ends included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Versions {
-    /// The oldest.
-    pub min: u16,
-    /// The newest.
-    pub max: u16,
 }
 
 /// Who a process is.
@@ -96,58 +87,8 @@ pub(super) fn kind(message: &[u8]) -> u8 {
     message[MAGIC.len()]
 }
 
-/// Collects one message at a time, and never more than one.
-#[derive(Debug, Default)]
-pub(super) struct Assembler {
-    held: Vec<u8>,
-    /// Set at the end, in success or failure: what arrives then is not this machine's.
-    pub(super) over: bool,
-}
-
-impl Assembler {
-    /// Takes what belongs to the next message: how much that was, and the message once it is whole, prefix included.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(usize, Option<Vec<u8>>), HandshakeError> {
-        let mut rest = bytes;
-        while !self.over {
-            let wanted = self.wanted()?;
-            let part = &rest[..rest.len().min(wanted - self.held.len())];
-            rest = &rest[part.len()..];
-            self.held.extend_from_slice(part);
-            let magic = self.held.len().min(MAGIC.len());
-            if self.held[..magic] != MAGIC[..magic] {
-                self.over = true;
-                return Err(HandshakeError::NotHerringbone(Seen::new(&self.held)));
-            }
-            if self.held.len() < wanted {
-                break;
-            }
-            if self.held.len() == self.wanted()? {
-                return Ok((bytes.len() - rest.len(), Some(mem::take(&mut self.held))));
-            }
-        }
-        Ok((bytes.len() - rest.len(), None))
-    }
-
-    /// How long the message is, or its prefix while that is not there.
-    fn wanted(&mut self) -> Result<usize, HandshakeError> {
-        let Some([.., zero, low, high]) = self.held.first_chunk::<PREFIX_BYTES>() else {
-            return Ok(PREFIX_BYTES);
-        };
-        let length = u16::from_le_bytes([*low, *high]);
-        if *zero != 0 {
-            self.over = true;
-            return Err(HandshakeError::Malformed { reason: "its prefix is not of this version" });
-        }
-        if usize::from(length) > BODY_BYTES {
-            self.over = true;
-            return Err(HandshakeError::TooLong { length });
-        }
-        Ok(PREFIX_BYTES + usize::from(length))
-    }
-}
-
 impl Seen {
-    fn new(held: &[u8]) -> Self {
+    pub(super) fn new(held: &[u8]) -> Self {
         let length = held.len().min(PREFIX_BYTES);
         let mut bytes = [0; PREFIX_BYTES];
         bytes[..length].copy_from_slice(&held[..length]);
@@ -166,40 +107,6 @@ impl Purpose {
         let code = from.u8()?;
         let all = [Purpose::Join, Purpose::Control, Purpose::Data, Purpose::Segment];
         all.into_iter().find(|purpose| *purpose as u8 == code).ok_or(Malformed("its purpose is unknown"))
-    }
-}
-
-impl Versions {
-    /// What this release speaks. Since version 2 reducers show their workers that they live, since version 3 they are told
-    /// the workers' hosts, and since version 4 the fold order.
-    pub const CURRENT: Versions = Versions { min: 4, max: 4 };
-
-    /// The newest version that both sides speak.
-    pub fn agree(self, other: Versions) -> Option<u16> {
-        let newest = self.max.min(other.max);
-        (self.contain(newest) && other.contain(newest)).then_some(newest)
-    }
-
-    pub(super) fn contain(self, version: u16) -> bool {
-        (self.min..=self.max).contains(&version)
-    }
-
-    pub(in super::super) fn write(self, to: &mut Writer) {
-        to.u16(self.min);
-        to.u16(self.max);
-    }
-
-    pub(in super::super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self { min: from.u16()?, max: from.u16()? })
-    }
-}
-
-impl fmt::Display for Versions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.max - self.min.min(self.max) {
-            0 => write!(f, "version {}", self.max),
-            _ => write!(f, "versions {} to {}", self.min, self.max),
-        }
     }
 }
 

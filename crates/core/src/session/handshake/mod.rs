@@ -18,19 +18,23 @@
 //! without an answer. The caller gives a connection [`DEADLINE_MILLISECONDS`] for all of it, limits how many may be in
 //! it at once, and draws the nonces from the system's random numbers.
 
+mod assembler;
+mod error;
 mod message;
 mod transcript;
 
-pub use message::{Hello, Identity, Purpose, Seen, Versions};
+pub use super::versions::Versions;
+pub use error::{Expected, HandshakeError};
+pub use message::{Hello, Identity, Purpose, Seen};
 
 use super::{
     Refusal, Role,
     codec::{Malformed, Reader, Writer},
 };
-use crate::group::Rank;
 use alloc::vec::Vec;
+use assembler::Assembler;
 use core::fmt;
-use message::{Assembler, BODY_BYTES, CHALLENGE, HELLO, PREFIX_BYTES, PROOF, REFUSE, WELCOME, kind, message};
+use message::{CHALLENGE, HELLO, PREFIX_BYTES, PROOF, REFUSE, WELCOME, kind, message};
 use transcript::{PROOF_BYTES, Transcript};
 
 /// How long a handshake may take, from the connection's first moment to the Welcome.
@@ -38,17 +42,6 @@ pub const DEADLINE_MILLISECONDS: u64 = 5_000;
 
 /// How many random bytes each side contributes.
 pub const NONCE_BYTES: usize = 32;
-
-/// Whom a client means to reach. What is `None` may be anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Expected {
-    /// Its role.
-    pub role: Role,
-    /// Its rank.
-    pub rank: Option<Rank>,
-    /// Its life.
-    pub incarnation: Option<u64>,
-}
 
 /// Whom a server lets in, as far as it can be said beforehand. What is `None` may be anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,43 +72,6 @@ pub struct Received<T> {
     pub consumed: usize,
     /// The end of this side's part, when it is reached.
     pub done: Option<T>,
-}
-
-/// Why a handshake failed. Send what `transmit` still has, then close the connection.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HandshakeError {
-    /// A stranger, or a stranger's port.
-    #[error("the other side does not speak Herringbone, it sent {0}: check address and port")]
-    NotHerringbone(Seen),
-    /// A message that is longer than any of a handshake.
-    #[error("the other side sent a handshake message of {length} bytes, at most {BODY_BYTES} are allowed")]
-    TooLong {
-        /// What it announced.
-        length: u16,
-    },
-    /// A message out of turn, or with fields that make no sense.
-    #[error("the other side sent a handshake message that makes no sense: {reason}")]
-    Malformed {
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// The other side does not let this one in.
-    #[error("the other side refused: {0}")]
-    Refused(Refusal),
-    /// This side does not let the other one in, and has told it so.
-    #[error("refused the other side: {0}")]
-    Refusing(Refusal),
-    /// The server could not prove that it knows the token.
-    #[error("the other side does not know the job's token: check its address, and HERRINGBONE_TOKEN there")]
-    Unproven,
-    /// The server is of this job, but not the one that was meant.
-    #[error("expected {expected} at this address, found {} {}: check addresses and ports", found.role, found.rank)]
-    WrongParty {
-        /// Who was meant.
-        expected: Expected,
-        /// Who is there.
-        found: Identity,
-    },
 }
 
 /// The side that opened the connection.
@@ -373,21 +329,6 @@ fn refuse(refusal: &Refusal) -> Vec<u8> {
     let mut body = Writer::default();
     refusal.write(&mut body);
     message(REFUSE, body)
-}
-
-impl From<Malformed> for HandshakeError {
-    fn from(Malformed(reason): Malformed) -> Self {
-        HandshakeError::Malformed { reason }
-    }
-}
-
-impl fmt::Display for Expected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.rank {
-            Some(rank) => write!(f, "{} {rank}", self.role),
-            None => write!(f, "a {}", self.role),
-        }
-    }
 }
 
 // The transcripts hold keys: nothing of them is shown.

@@ -1,4 +1,4 @@
-//! CRC-32C of raw memory that others may write meanwhile: without a copy, where the CPU has the instructions.
+//! CRC-32C without a copy, also of memory that others write meanwhile, where the CPU has the instructions.
 //!
 //! With wide vectors (AVX-512 and VPCLMULQDQ) all is folded by carry-less multiplication, in sixteen lanes of 16 bytes
 //! that lie side by side. Without them a block is cut in two. Its front is folded so in four lanes; its back goes
@@ -26,7 +26,7 @@ const MANY: usize = 32;
 const FEW: usize = 4;
 
 /// The checksum, or `None` if this CPU lacks the instructions.
-pub(crate) fn crc32c(bytes: Span<'_>) -> Option<u32> {
+pub(super) fn crc32c(bytes: Span<'_>) -> Option<u32> {
     let able = is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq");
     let (mut crc, mut rest) = (u64::from(!0u32), bytes);
     let rounds = bytes.len() / WIDE;

@@ -1,0 +1,77 @@
+//! What is timed, and how.
+
+use crate::{names::one_of, numbers::Sizes};
+use herringbone::{Collective, DType, ReduceOp};
+use std::time::Duration;
+
+/// Time collectives and check every result, in the columns of nccl-tests
+///
+/// Inside a job (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set; under torchrun also HERRINGBONE_STORE) every
+/// process is one rank and rank 0 prints. Without a job, --processes or --local makes one on this machine.
+///
+/// time is that of one operation; algbw is bytes / time, and busbw what each link carries for that at the least: 2 (N-1)/N
+/// of it for all_reduce, (N-1)/N for reduce_scatter and all_gather, all of it for reduce and broadcast. #wrong counts
+/// elements that are not what they must be, as does the line below the table.
+#[derive(Clone, Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("ranks").args(["local", "processes", "rig"]))]
+pub(crate) struct Options {
+    /// What to run
+    #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = one_of::<Collective>(&COLLECTIVES))]
+    pub(super) collective: Collective,
+    /// The rank that a reduce ends at and a broadcast starts from: 0 unless said
+    #[arg(long, value_name = "RANK")]
+    pub(super) root: Option<u32>,
+    /// Bytes per rank (of the whole buffer, for reduce_scatter and all_gather): 4,64K,25M, or 1K..16M doubling; rounded
+    /// up to whole elements
+    #[arg(long, default_value = "4,1K,64K,1M,25M", value_name = "LIST")]
+    pub(super) sizes: Sizes,
+    /// The elements' type
+    #[arg(long, default_value = "f32", value_parser = one_of::<DType>(&DType::ALL.map(DType::name)))]
+    pub(super) dtype: DType,
+    /// What becomes of them where they are reduced: their sum unless said
+    #[arg(long, value_parser = one_of::<ReduceOp>(&ReduceOp::ALL.map(ReduceOp::name)))]
+    pub(super) op: Option<ReduceOp>,
+    /// Seconds to spend on each row
+    #[arg(long, default_value_t = 0.5, value_name = "SECONDS", value_parser = positive)]
+    pub(super) seconds: f64,
+    /// One JSON object per size instead of the table
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Run N ranks as threads of this process
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(super) local: Option<u32>,
+    /// Start N processes on this machine, one rank each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(super) processes: Option<u32>,
+    /// With --processes: start M reducers as well, and send all-reduces through them unless HERRINGBONE_ALGORITHM is set
+    #[arg(long, value_name = "M", requires = "processes", conflicts_with_all = ["local", "rig"], value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(super) reducers: Option<u32>,
+    /// Fulfil the contract of the comparison rigs: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, BENCH_SIZES,
+    /// BENCH_BUDGET_S, and a reducer at port 7070 of each of BENCH_EXTRA_HOSTS; a line per size goes to r<RANK>.jsonl in
+    /// the folder BENCH_OUT, or in this one. In place where the collective can be
+    #[arg(long, conflicts_with_all = ["sizes", "seconds", "json"])]
+    pub(super) rig: bool,
+    /// In place: buffers in memory that all ranks of a host map, as from Communicator::allocate
+    #[arg(long)]
+    pub(super) mapped: bool,
+    /// Started by --processes: ends with its parent
+    #[arg(long, hide = true)]
+    pub(super) child: bool,
+}
+
+impl Options {
+    pub(super) fn op(&self) -> ReduceOp {
+        self.op.unwrap_or(ReduceOp::Sum)
+    }
+}
+
+/// The collectives that can be timed.
+pub(super) const COLLECTIVES: [&str; 5] =
+    ["all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather"];
+
+pub(super) fn positive(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if seconds > 0.0 && Duration::try_from_secs_f64(seconds).is_ok() => Ok(seconds),
+        _ => Err("write a number of seconds above 0, like 0.5".to_owned()),
+    }
+}

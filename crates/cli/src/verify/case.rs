@@ -1,0 +1,106 @@
+//! Schedules that are proved.
+
+use herringbone::core::{
+    algorithm::{Layout, Unsupported, cost::Cost},
+    verify::{Verified, VerifyError, verify},
+};
+use herringbone::{Algorithm, Collective, FoldOrder};
+use serde_json::json;
+
+/// One schedule to prove.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) algorithm: Algorithm,
+    pub(super) collective: Collective,
+    pub(super) ranks: u32,
+    pub(super) reducers: u32,
+    pub(super) hosts: Vec<u32>,
+    pub(super) order: FoldOrder,
+}
+
+/// A schedule with its cost, or why it is not proven.
+pub(super) type Proof = Result<(Verified, Cost), VerifyError>;
+
+impl Case {
+    /// # Errors
+    /// Where the algorithm offers no schedule for this case.
+    pub(super) fn prove(&self) -> Result<Proof, Unsupported> {
+        let group = self.order.group(&self.hosts);
+        let layout = Layout { reducers: self.reducers, hosts: &self.hosts };
+        let schedule = self.algorithm.schedule(self.collective, &group, &layout)?;
+        Ok(verify(schedule, self.collective, &group).map(|verified| {
+            let cost = verified.cost();
+            (verified, cost)
+        }))
+    }
+
+    /// What tells it apart.
+    pub(super) fn object(&self) -> serde_json::Value {
+        let Self { algorithm, collective, ranks, reducers, .. } = self;
+        json!({
+            "algorithm": algorithm.to_string(),
+            "collective": collective.to_string(),
+            "ranks": ranks,
+            "reducers": reducers,
+        })
+    }
+}
+
+/// A case, and what came of it.
+pub(super) struct Row {
+    pub(super) case: Case,
+    pub(super) proof: Proof,
+}
+
+impl Row {
+    pub(super) fn cells(&self) -> Vec<String> {
+        let yes = |flag: bool| if flag { "yes" } else { "no" }.to_owned();
+        let Case { algorithm, collective, ranks, reducers, .. } = &self.case;
+        let mut cells =
+            vec![algorithm.to_string(), collective.to_string(), ranks.to_string(), reducers.to_string()];
+        match &self.proof {
+            Ok((verified, cost)) => cells.extend([
+                verified.order().to_string(),
+                yes(verified.serial()),
+                yes(verified.restartable()),
+                cost.rounds.to_string(),
+                cost.worker.sent.count().to_string(),
+                format!("{:.3} K", buffers(cost)),
+                cost.worker.partners.to_string(),
+                "proven".to_owned(),
+            ]),
+            Err(error) => {
+                cells.extend(std::iter::repeat_n(String::new(), 7));
+                cells.push(match error {
+                    VerifyError::TooLarge { what } => format!("not proven: too large (too many {what})"),
+                    fault => format!("WRONG: {fault}"),
+                });
+            }
+        }
+        cells
+    }
+
+    pub(super) fn object(&self) -> serde_json::Value {
+        let mut object = self.case.object();
+        object["proven"] = json!(self.proof.is_ok());
+        match &self.proof {
+            Ok((verified, cost)) => {
+                object["order"] = json!(verified.order().name());
+                object["serial"] = json!(verified.serial());
+                object["restartable"] = json!(verified.restartable());
+                object["rounds"] = json!(cost.rounds);
+                object["messages"] = json!(cost.worker.sent.count());
+                object["buffers_sent"] = json!(buffers(cost));
+                object["peers"] = json!(cost.worker.partners);
+            }
+            Err(VerifyError::TooLarge { what }) => object["too_large"] = json!(format!("too many {what}")),
+            Err(fault) => object["fault"] = json!(fault.to_string()),
+        }
+        object
+    }
+}
+
+/// How many times the buffer the busiest worker sends, of an element type that is its own accumulator.
+fn buffers(cost: &Cost) -> f64 {
+    cost.worker.sent.buffers(cost.chunks, 1)
+}

@@ -1,0 +1,231 @@
+//! Modules import downwards: the order of each crate's modules and of the Python package's, and no circles of files.
+
+use super::{
+    imports::{self, Import, Module},
+    none,
+    source::{Source, sources},
+};
+use std::collections::BTreeSet;
+
+/// The modules of a crate or package, a line for each level, from top to bottom. A module may import what stands in
+/// lines below its own; modules of one line do not know each other. A folder stands for all files in it that have no
+/// place of their own; among these, imports only must not go round in a circle.
+struct Order {
+    folder: &'static str,
+    lines: &'static [&'static str],
+}
+
+const ORDERS: [Order; 6] = [
+    Order {
+        folder: "crates/core/src",
+        lines: &[
+            "lib",
+            "interpret session",
+            "plan verify",
+            "algorithm wire",
+            "collective",
+            "schedule",
+            "element group",
+        ],
+    },
+    Order {
+        folder: "crates/sys/src",
+        lines: &[
+            "lib",
+            "heap",
+            "checksum kernel region segment socket",
+            "doorbell ring span",
+            "copy fork interface pidfd plain sync",
+        ],
+    },
+    Order {
+        folder: "crates/herringbone/src",
+        lines: &[
+            "lib",
+            // Putting a process together.
+            "local",
+            "assembly server",
+            // What programs hold.
+            "communicator",
+            "work",
+            // Connections and the control thread.
+            "fabric",
+            // Threads: which one drives, which one sleeps.
+            "node",
+            "engine",
+            // An operation that runs.
+            "execute/arrival execute/in_turn execute/needs execute/step execute/straight",
+            "execute/operation",
+            // What it is made of before it runs.
+            "execute",
+            "execute/program",
+            // Another process: its link and its credits.
+            "transport/stats",
+            "transport/endpoint",
+            "transport/shm transport/tcp",
+            "transport",
+            "completion config",
+            "clock error log rendezvous request",
+        ],
+    },
+    Order {
+        folder: "crates/cli/src",
+        lines: &[
+            "main",
+            "lib",
+            "bench completions explain serve settings show verify",
+            "parent",
+            "failure layout names numbers outcome table",
+        ],
+    },
+    Order { folder: "python/src", lines: &["lib", "communicator", "pending", "errors memory store waiting"] },
+    Order {
+        folder: "python/herringbone",
+        lines: &[
+            "__init__ __main__",
+            "torch/__init__",
+            "torch/group",
+            "torch/coalescing torch/exchanges",
+            "torch/collectives",
+            "torch/batch torch/memory",
+            "communicator torch/member torch/work",
+            "arrays torch/callbacks torch/priorities torch/tensors",
+            "_herringbone arguments errors options",
+        ],
+    },
+];
+
+#[test]
+fn modules_import_downwards() {
+    let sources = sources();
+    let found = ORDERS.iter().flat_map(|order| order.broken_by(&sources)).collect();
+    none("modules import only what stands below them in ORDERS, and never in a circle", found);
+}
+
+impl Order {
+    /// All that is wrong in these files.
+    fn broken_by(&self, sources: &[Source]) -> Vec<String> {
+        let (modules, imports) = imports::of(self.folder, sources);
+        let unlisted = modules.iter().filter(|module| self.place(module).is_none());
+        let mut found: Vec<String> = unlisted
+            .map(|module| format!("{}/{module} is new: say in ORDERS what may import it", self.folder))
+            .collect();
+        let places: BTreeSet<_> = modules.iter().filter_map(|module| self.place(module)).collect();
+        let listed = self.lines.iter().flat_map(|line| line.split(' '));
+        let stale = listed.filter(|entry| !places.iter().any(|(_, place)| place == entry));
+        found.extend(stale.map(|entry| format!("{}/{entry} stands in ORDERS and is no more", self.folder)));
+        found.extend(imports.iter().filter_map(|import| self.objection(import)));
+        // Between places the order leaves no circles.
+        let inside = |import: &&Import| self.place(&import.from) == self.place(&import.to);
+        let in_circles = circles(&modules, imports.iter().filter(inside).collect());
+        found.extend(in_circles.into_iter().map(|import| format!("{}: in a circle", show(import))));
+        found
+    }
+
+    /// The number of a module's line and the entry in it that it falls under: of several the longest.
+    fn place(&self, module: &str) -> Option<(usize, &'static str)> {
+        let covers = |entry: &str| {
+            module.strip_prefix(entry).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let entries = (0..)
+            .zip(self.lines)
+            .flat_map(|(number, line)| line.split(' ').map(move |entry| (number, entry)));
+        entries.filter(|(_, entry)| covers(entry)).max_by_key(|(_, entry)| entry.len())
+    }
+
+    /// What is wrong with an import, if anything is.
+    fn objection(&self, import: &Import) -> Option<String> {
+        let (above, from) = self.place(&import.from)?;
+        let (below, to) = self.place(&import.to)?;
+        let how = match above.cmp(&below) {
+            _ if from == to => return None,
+            std::cmp::Ordering::Less => return None,
+            std::cmp::Ordering::Equal => "beside",
+            std::cmp::Ordering::Greater => "above",
+        };
+        Some(format!("{}: {to} stands {how} {from} in ORDERS", show(import)))
+    }
+}
+
+fn show(Import { to, place, written, .. }: &Import) -> String {
+    format!("{place} imports {to} (`{written}`)")
+}
+
+/// The imports that lie on circles, or on a way from one to the next: those that are left when modules that import
+/// nothing, or that nothing imports, are taken away until there are none.
+fn circles<'a>(modules: &BTreeSet<Module>, mut left: Vec<&'a Import>) -> Vec<&'a Import> {
+    loop {
+        let before = left.len();
+        for module in modules {
+            let (from, to) =
+                (|import: &&Import| import.from == *module, |import: &&Import| import.to == *module);
+            if !left.iter().any(from) || !left.iter().any(to) {
+                left.retain(|import| !from(import) && !to(import));
+            }
+        }
+        if left.len() == before {
+            return left;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORDER: Order = Order { folder: "a", lines: &["lib", "top", "left right", "low low/lowest"] };
+
+    /// What is wrong with a crate that has a module for each entry of [`ORDER`], with these texts in place of theirs.
+    fn broken_by(planted: &[(&str, &str)]) -> Vec<String> {
+        let usual =
+            ["lib.rs", "top.rs", "left.rs", "right.rs", "low/mod.rs", "low/lowest.rs"].map(|path| (path, ""));
+        let is_usual = |(path, _): &&(&str, &str)| planted.iter().all(|(other, _)| path != other);
+        let files = usual.iter().filter(is_usual).chain(planted);
+        let source =
+            |(path, text): &(&str, &str)| Source { path: format!("a/{path}"), text: (*text).to_owned() };
+        ORDER.broken_by(&files.map(source).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn imports_downwards_are_fine() {
+        let fine = [("top.rs", "use crate::{low::X, right::{Y, Z}};"), ("lib.rs", "mod top;\nuse top::T;")];
+        assert_eq!(broken_by(&fine), [""; 0]);
+    }
+
+    #[test]
+    fn an_import_upwards_is_found() {
+        let planted = [("low/mod.rs", "\nuse crate::{\n    low::lowest,\n    top::T,\n};")];
+        let side_by_side = "a/low/mod.rs:2 imports low/lowest (`crate::low::lowest`): low/lowest stands beside low in ORDERS";
+        let upwards = "a/low/mod.rs:2 imports top (`crate::top::T`): top stands above low in ORDERS";
+        assert_eq!(broken_by(&planted), [side_by_side, upwards]);
+        let planted = [("right.rs", "fn f() -> super::left::L {}")];
+        let found = "a/right.rs:1 imports left (`super::left::L`): left stands beside right in ORDERS";
+        assert_eq!(broken_by(&planted), [found]);
+    }
+
+    #[test]
+    fn a_circle_is_found_without_what_hangs_on_it() {
+        let planted = [
+            ("top.rs", "use crate::low::one;"),
+            ("low/one.rs", "use super::two::X;"),
+            ("low/two.rs", "use super::three::{Y, four::Z};"),
+            ("low/three/mod.rs", "pub(crate) use four::Z;\nuse super::one::W;"),
+            ("low/three/four.rs", ""),
+        ];
+        let found = [
+            "a/low/one.rs:1 imports low/two (`super::two::X`): in a circle",
+            "a/low/two.rs:1 imports low/three/mod (`super::three::Y`): in a circle",
+            "a/low/three/mod.rs:2 imports low/one (`super::one::W`): in a circle",
+        ];
+        assert_eq!(broken_by(&planted), found);
+    }
+
+    #[test]
+    fn modules_and_the_order_name_each_other() {
+        let found = broken_by(&[("new.rs", ""), ("right.rs", "")]);
+        assert_eq!(found, ["a/new is new: say in ORDERS what may import it"]);
+        let order = Order { folder: "a", lines: &["lib gone"] };
+        let lib = Source { path: "a/lib.rs".to_owned(), text: String::new() };
+        assert_eq!(order.broken_by(&[lib]), ["a/gone stands in ORDERS and is no more"]);
+    }
+}

@@ -1,0 +1,92 @@
+//! From an algorithm's name to the function that makes its schedules.
+
+use super::{
+    Algorithm, Layout, Unsupported, doubling, hierarchical, one_shot, radix, reduction_server, ring, star,
+    tree,
+};
+use crate::collective::Collective;
+use crate::group::Group;
+use crate::schedule::{Cut, Origin, Place, ProgramBuilder, Schedule};
+use alloc::string::ToString;
+
+impl Algorithm {
+    /// The schedule for a collective, the same on every rank; programs are made when they are asked for.
+    ///
+    /// # Errors
+    /// [`Unsupported`] where the algorithm cannot serve this collective, group or layout.
+    pub fn schedule(
+        &self,
+        collective: Collective,
+        group: &Group,
+        layout: &Layout<'_>,
+    ) -> Result<Schedule, Unsupported> {
+        let workers = group.size();
+        if let Some(root) = collective.root().filter(|root| *root >= workers) {
+            return Err(Unsupported::Root { root, size: workers });
+        }
+        let schedule = self.generate(collective, group, layout)?;
+        Ok(if schedule.ranks() == 1 { alone(collective) } else { schedule })
+    }
+
+    fn generate(
+        &self,
+        collective: Collective,
+        group: &Group,
+        layout: &Layout<'_>,
+    ) -> Result<Schedule, Unsupported> {
+        use Collective::{AllGather, AllReduce, Barrier, Broadcast, Reduce, ReduceScatter};
+        Ok(match (self, collective) {
+            (Self::Ring, AllReduce) => ring::all_reduce(group.size()),
+            (Self::Radix { scatter, gather }, AllReduce) => {
+                radix::all_reduce(group, radix::checked(scatter)?, radix::checked(gather)?)
+            }
+            (Self::Radix { scatter, .. }, ReduceScatter) => {
+                radix::reduce_scatter(group, radix::checked(scatter)?)
+            }
+            (Self::Radix { gather, .. }, AllGather) => radix::all_gather(group, radix::checked(gather)?),
+            (Self::Doubling, AllReduce | Barrier) => doubling::all_reduce(group),
+            (Self::OneShot, AllReduce | Barrier) => one_shot::all_reduce(group),
+            (Self::OneShot, AllGather) => radix::all_gather(group, &[]),
+            (Self::Star, AllReduce | Barrier) => star::all_reduce(group),
+            (Self::Tree, AllReduce) => tree::all_reduce(group),
+            (Self::Tree, Reduce { root }) => tree::reduce(group, root),
+            (Self::Tree, Broadcast { root }) => tree::broadcast(group, root),
+            (Self::ReductionServer, AllReduce) => reduction_server::all_reduce(group, layout.at_least_one()?),
+            (Self::Hierarchical { inner, outer }, AllReduce) => {
+                hierarchical::all_reduce(group, layout, inner, outer)?
+            }
+            (Self::Hierarchical { inner, outer }, ReduceScatter) => {
+                hierarchical::reduce_scatter(group, layout, inner, outer)?
+            }
+            (Self::Hierarchical { inner, outer }, AllGather) => {
+                hierarchical::all_gather(group, layout, inner, outer)?
+            }
+            (algorithm, collective) => {
+                return Err(Unsupported::Collective {
+                    algorithm: algorithm.to_string(),
+                    collective: collective.name(),
+                    instead: match collective {
+                        AllReduce | ReduceScatter | AllGather => "radix",
+                        Reduce { .. } | Broadcast { .. } => "tree",
+                        Barrier => "doubling",
+                    },
+                });
+            }
+        })
+    }
+}
+
+/// The schedule of a group of one: finish the input where there is something to fold, else nothing.
+fn alone(collective: Collective) -> Schedule {
+    let cut = match collective {
+        Collective::ReduceScatter | Collective::AllGather => Cut::Given { parts: 1 },
+        _ => Cut::Even { chunks: 1 },
+    };
+    Schedule::generated(1, 0, cut, move |_| {
+        let mut program = ProgramBuilder::new();
+        if collective.folds() {
+            program.fold(0, &[(0, Origin::At(Place::User(0)))], Place::User(0), true);
+        }
+        program.build()
+    })
+}

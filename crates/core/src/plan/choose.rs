@@ -1,0 +1,87 @@
+//! The lines of the [table](super), in its order.
+
+use super::{
+    Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
+    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, is_one_host, served,
+    stages::{self, Stages},
+};
+use crate::algorithm::{Algorithm, Layout, Unsupported};
+use crate::collective::Collective;
+use alloc::{format, string::String, vec};
+
+/// Chooses an algorithm.
+///
+/// # Errors
+/// [`Unsupported`] where a forced algorithm cannot do the all-reduce, unless it is the hosts that stand against it:
+/// then the choice is as if none were forced, and says so. Also where the root is not in the group.
+pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
+    let Request { collective, group, reducers, hosts, .. } = *request;
+    let possible =
+        |algorithm: &Algorithm| algorithm.schedule(collective, group, &Layout { reducers, hosts }).map(drop);
+    let forced = request.forced.filter(|_| collective == Collective::AllReduce);
+    let Some(forced) = forced else {
+        let choice = by_size(request);
+        return possible(&choice.algorithm).map(|()| choice);
+    };
+    match possible(forced) {
+        Ok(()) => Ok(Choice { algorithm: forced.clone(), why: String::from("forced") }),
+        Err(reason) if reason.is_layout() => {
+            let Choice { algorithm, why } = by_size(request);
+            Ok(Choice { algorithm, why: format!("{why}; not the forced {forced}, because {reason}") })
+        }
+        Err(reason) => Err(reason),
+    }
+}
+
+fn by_size(request: &Request<'_>) -> Choice {
+    let workers = request.group.size();
+    match request.collective {
+        Collective::AllReduce => all_reduce(workers, request),
+        Collective::Reduce { .. } | Collective::Broadcast { .. } => Choice {
+            algorithm: Algorithm::Tree,
+            why: String::from("each rank is reached over as few others as its place in the tree allows"),
+        },
+        Collective::ReduceScatter | Collective::AllGather => scattered(request),
+        Collective::Barrier if workers <= ONE_SHOT_RANKS => Choice {
+            algorithm: Algorithm::OneShot,
+            why: format!("one round, and {workers} ranks are at most {ONE_SHOT_RANKS}"),
+        },
+        Collective::Barrier if is_one_host(request) => Choice {
+            algorithm: Algorithm::Star,
+            why: format!("one host, and {workers} ranks are more than {ONE_SHOT_RANKS}"),
+        },
+        Collective::Barrier => Choice {
+            algorithm: Algorithm::Doubling,
+            why: format!("few messages for each of {workers} ranks, which are more than {ONE_SHOT_RANKS}"),
+        },
+    }
+}
+
+fn all_reduce(workers: u32, request: &Request<'_>) -> Choice {
+    let Request { bytes, reducers, .. } = *request;
+    let in_all = bytes.saturating_mul(u64::from(workers));
+    let (few, here) = (workers <= ONE_SHOT_RANKS, is_one_host(request));
+    let most_in_one_shot = if here { ONE_SHOT_BYTES_HERE } else { ONE_SHOT_BYTES };
+    if workers == 1 {
+        let why = String::from("a single rank has nobody to talk to");
+        Choice { algorithm: Algorithm::radix(vec![]), why }
+    } else if few && in_all <= most_in_one_shot && bytes <= ONE_SHOT_MESSAGE {
+        let why = format!("one round, and {in_all} B in all are at most {most_in_one_shot}");
+        Choice { algorithm: Algorithm::OneShot, why }
+    } else if here && !few && in_all <= STAR_BYTES {
+        let why = format!("few messages inside a host, and {in_all} B in all are at most {STAR_BYTES}");
+        Choice { algorithm: Algorithm::Star, why }
+    } else if bytes <= DOUBLING_BYTES && !(few && here) {
+        let why = format!("few rounds, and {bytes} B are at most {DOUBLING_BYTES}");
+        Choice { algorithm: Algorithm::Doubling, why }
+    } else if reducers > 0 && bytes >= REDUCTION_SERVER_BYTES {
+        served::choose(request)
+    } else {
+        scattered(request)
+    }
+}
+
+fn scattered(request: &Request<'_>) -> Choice {
+    let Stages { algorithm, why, .. } = stages::choose(request);
+    Choice { algorithm, why }
+}

@@ -1,0 +1,47 @@
+//! The protocol versions that a process speaks.
+
+use super::codec::{Malformed, Reader, Writer};
+use core::fmt;
+
+/// The protocol versions that a process speaks, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Versions {
+    /// The oldest.
+    pub min: u16,
+    /// The newest.
+    pub max: u16,
+}
+
+impl Versions {
+    /// What this release speaks. Since version 2 reducers show their workers that they live, since version 3 they are told
+    /// the workers' hosts, and since version 4 the fold order.
+    pub const CURRENT: Versions = Versions { min: 4, max: 4 };
+
+    /// The newest version that both sides speak.
+    pub fn agree(self, other: Versions) -> Option<u16> {
+        let newest = self.max.min(other.max);
+        (self.contain(newest) && other.contain(newest)).then_some(newest)
+    }
+
+    pub(super) fn contain(self, version: u16) -> bool {
+        (self.min..=self.max).contains(&version)
+    }
+
+    pub(super) fn write(self, to: &mut Writer) {
+        to.u16(self.min);
+        to.u16(self.max);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { min: from.u16()?, max: from.u16()? })
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.max - self.min.min(self.max) {
+            0 => write!(f, "version {}", self.max),
+            _ => write!(f, "versions {} to {}", self.min, self.max),
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Reading a configuration from the environment.
+
+use super::{
+    Config, Rendezvous, Transport,
+    bytes::Bytes,
+    environment::Environment,
+    interface::Interfaces,
+    nearest::{UnknownName, parse_algorithm},
+    settings::{self, Setting},
+};
+use crate::{Algorithm, Error, Result, core::group::FoldOrder};
+use std::{fmt, fs, str::FromStr, time::Duration};
+
+impl Environment {
+    /// What is wrong with it: each setting that cannot be used by itself, or else how they do not go together.
+    pub fn problems(&self) -> Vec<Error> {
+        let alone = |setting: &Setting| {
+            let names = setting.fallbacks.iter().flat_map(|names| names.iter()).chain([&setting.name]);
+            let environment = self.only(names.copied());
+            Config::new(0, 1, Rendezvous::Tcp(String::new())).with_environment(&environment)?.check()
+        };
+        let each = settings::ALL.iter().map(|setting| alone(setting));
+        let problems: Vec<Error> = each.chain([settings::check(self)]).filter_map(Result::err).collect();
+        if problems.is_empty() {
+            let together = Config::from_environment(self).and_then(|config| config.check());
+            return together.err().into_iter().collect();
+        }
+        problems
+    }
+
+    /// The algorithm that `HERRINGBONE_ALGORITHM` forces.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a name that is none.
+    pub fn algorithm(&self) -> Result<Option<Algorithm>> {
+        let Some(found) = settings::ALGORITHM.find(self)? else { return Ok(None) };
+        let wrong = |error| Error::config(&found.variable, error);
+        parse_algorithm(&found.text).map(Some).map_err(wrong)
+    }
+
+    /// Where `HERRINGBONE_FOLD_ORDER` takes the order of additions from.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for what it cannot be.
+    pub fn fold_order(&self) -> Result<Option<FoldOrder>> {
+        let Some(found) = settings::FOLD_ORDER.find(self)? else { return Ok(None) };
+        let unknown = |_| UnknownName::none_of(&found.text, &FoldOrder::ALL.map(FoldOrder::name));
+        found.text.trim().parse().map(Some).map_err(|error| Error::config(&found.variable, unknown(error)))
+    }
+
+    /// A setting's value in the form that it has to have.
+    fn parsed<T: FromStr>(&self, setting: &Setting) -> Result<Option<T>> {
+        let Some(found) = setting.find(self)? else { return Ok(None) };
+        found.text.trim().parse().map(Some).map_err(|_| setting.refuse(&found))
+    }
+
+    /// A number of bytes that a setting holds.
+    fn bytes(&self, setting: &Setting) -> Result<Option<usize>> {
+        let Some(found) = setting.find(self)? else { return Ok(None) };
+        match found.text.parse::<Bytes>() {
+            Ok(Bytes(bytes)) => Ok(Some(bytes)),
+            Err(error) if error.meant().is_some() => Err(Error::config(&found.variable, error)),
+            Err(_) => Err(setting.refuse(&found)),
+        }
+    }
+
+    /// Rank and number of ranks: both of ours, or else both of the launcher's.
+    fn place(&self) -> Result<Option<(u32, u32)>> {
+        let ours = [&settings::RANK, &settings::WORLD_SIZE];
+        let theirs = ours.map(|setting| setting.fallbacks[0][0]);
+        for names in [ours.map(|setting| setting.name), theirs] {
+            match [self.text(names[0])?, self.text(names[1])?] {
+                [None, None] => {}
+                [Some(_), Some(_)] => {
+                    let [rank, world] = ours.map(|setting| self.parsed::<u32>(setting));
+                    return Ok(rank?.zip(world?));
+                }
+                _ => {
+                    let [rank, world] = names;
+                    return Err(Error::config(rank, format_args!("set both {rank} and {world}, or neither")));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where a world of several ranks meets.
+    fn meeting_place(&self) -> Result<String> {
+        let setting = &settings::STORE;
+        if let Some(address) = self.text(setting.name)? {
+            return Ok(address.to_owned());
+        }
+        if self.text("TORCHELASTIC_RUN_ID")?.is_some() {
+            let problem = "torchrun itself listens on MASTER_PORT: set HERRINGBONE_STORE=host:port (a free port on rank \
+                           0's host), or use torch.distributed with backend \"herringbone\"";
+            return Err(Error::config(setting.name, problem));
+        }
+        match (self.text("MASTER_ADDR")?, self.text("MASTER_PORT")?) {
+            (Some(host), Some(port)) if host.contains(':') => Ok(format!("[{host}]:{port}")),
+            (Some(host), Some(port)) => Ok(format!("{host}:{port}")),
+            _ => Err(Error::config(
+                setting.name,
+                "set it to host:port of rank 0, or set MASTER_ADDR and MASTER_PORT",
+            )),
+        }
+    }
+
+    /// The job's token.
+    pub(crate) fn token(&self) -> Result<Option<String>> {
+        match (settings::TOKEN.find(self)?, settings::TOKEN_FILE.find(self)?) {
+            (Some(_), Some(_)) => {
+                Err(Error::config(settings::TOKEN.name, "HERRINGBONE_TOKEN_FILE is set too: set one of them"))
+            }
+            (Some(token), None) => Ok(Some(token.text)),
+            (None, Some(path)) => token_in(&path.text, settings::TOKEN_FILE.name).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+impl Config {
+    /// What the environment says; see the table above.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a value that makes no sense, and for a rank without a place
+    /// to meet.
+    pub fn from_env() -> Result<Self> {
+        let environment = Environment::of_process();
+        // A place that cannot be read is an error below, to which a misspelt name may be the clue.
+        let place = environment.place().ok().flatten();
+        settings::check_on(place.map_or(0, |(rank, _)| rank), &environment)?;
+        Self::from_environment(&environment)
+    }
+
+    /// Takes over from the environment all but the rank, the world's size and the rendezvous.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a value that makes no sense.
+    pub fn with_env(self) -> Result<Self> {
+        let environment = Environment::of_process();
+        settings::check_on(self.rank, &environment)?;
+        self.with_environment(&environment)
+    }
+
+    pub(crate) fn from_environment(environment: &Environment) -> Result<Self> {
+        let (rank, world) = environment.place()?.unwrap_or((0, 1));
+        let address = match environment.text(settings::STORE.name)? {
+            None if world <= 1 => "127.0.0.1:0".to_owned(),
+            _ => environment.meeting_place()?,
+        };
+        Self::new(rank, world, Rendezvous::Tcp(address)).with_environment(environment)
+    }
+
+    pub(crate) fn with_environment(mut self, environment: &Environment) -> Result<Self> {
+        self.token = environment.token()?;
+        if let Some(list) = settings::REDUCERS.find(environment)? {
+            let items = list.text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            self.reducers = items.map(str::to_owned).collect();
+        }
+        self.algorithm = environment.algorithm()?.or(self.algorithm);
+        self.fold_order = environment.fold_order()?.or(self.fold_order);
+        if let Some(name) = settings::TRANSPORT.find(environment)? {
+            let wrong = |error| Error::config(&name.variable, error);
+            self.transport = Some(name.text.parse::<Transport>().map_err(wrong)?);
+        }
+        if let Some(names) = settings::IFNAME.find(environment)? {
+            self.interfaces = Some(Interfaces::new(names.variable, names.text));
+        }
+        if let Some(Seconds(timeout)) = environment.parsed(&settings::TIMEOUT_S)? {
+            self.timeout = timeout;
+        }
+        if let Some(bytes) = environment.bytes(&settings::STAGING_BYTES)? {
+            self.staging_bytes = bytes;
+        }
+        if let Some(bytes) = environment.bytes(&settings::SLICE_BYTES)? {
+            self.segment_bytes = bytes;
+        }
+        if let Some(found) = settings::SPREAD.find(environment)? {
+            self.spread = match found.text.trim() {
+                "on" => true,
+                "off" => false,
+                _ => return Err(settings::SPREAD.refuse(&found)),
+            };
+        }
+        Ok(self)
+    }
+}
+
+/// Seconds above 0, with a fraction if need be.
+struct Seconds(Duration);
+
+impl FromStr for Seconds {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let seconds: f64 = text.parse().map_err(|_| ())?;
+        let duration = Duration::try_from_secs_f64(seconds).map_err(|_| ())?;
+        if duration.is_zero() { Err(()) } else { Ok(Self(duration)) }
+    }
+}
+
+/// The job's token from `HERRINGBONE_TOKEN` or the file that `HERRINGBONE_TOKEN_FILE` names.
+///
+/// # Errors
+/// If both are set, or the file cannot be read or is empty.
+pub fn token_from_env() -> Result<Option<String>> {
+    Environment::of_process().token()
+}
+
+/// The token that a file holds, without white space around it.
+///
+/// # Errors
+/// If the file cannot be read or is empty.
+pub fn token_from_file(path: &str) -> Result<String> {
+    token_in(path, "the token's file")
+}
+
+/// The token that a file holds, which is called `name` in errors.
+fn token_in(path: &str, name: &str) -> Result<String> {
+    let problem = |problem: &dyn fmt::Display| Error::config(name, format_args!("{path}: {problem}"));
+    let text = fs::read_to_string(path).map_err(|error| problem(&error))?;
+    match text.trim() {
+        "" => Err(problem(&"the file is empty")),
+        token => Ok(token.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+    use std::{collections::BTreeMap, ffi::OsString, os::unix::ffi::OsStringExt};
+
+    fn config(set: &[(&str, &str)]) -> Result<Config> {
+        Config::from_environment(&Environment::of(set.iter().copied()))
+    }
+
+    #[test]
+    fn all_that_is_set_is_taken_over() {
+        let config = config(&[
+            ("HERRINGBONE_RANK", "1"),
+            ("HERRINGBONE_WORLD_SIZE", "2"),
+            ("HERRINGBONE_STORE", "host:7"),
+            ("HERRINGBONE_TOKEN", "secret"),
+            ("HERRINGBONE_REDUCERS", "a:1, b:2,"),
+            ("HERRINGBONE_ALGORITHM", "radix(8,8)"),
+            ("HERRINGBONE_FOLD_ORDER", "hosts"),
+            ("HERRINGBONE_TRANSPORT", "tcp"),
+            ("HERRINGBONE_IFNAME", "eth0"),
+            ("HERRINGBONE_TIMEOUT_S", " 1.5 "),
+            ("HERRINGBONE_STAGING_BYTES", "16M"),
+            ("HERRINGBONE_SLICE_BYTES", "256k"),
+            ("HERRINGBONE_SPREAD", "off"),
+            ("RANK", "ignored"),
+        ])
+        .unwrap();
+        assert_eq!((config.rank, config.world), (1, 2));
+        assert!(matches!(&config.rendezvous, Rendezvous::Tcp(address) if address == "host:7"));
+        assert_eq!(config.token.as_deref(), Some("secret"));
+        assert_eq!(config.reducers, ["a:1", "b:2"]);
+        assert_eq!(config.algorithm, Some(Algorithm::radix(vec![8, 8])));
+        assert_eq!((config.fold_order, config.transport), (Some(FoldOrder::Hosts), Some(Transport::Tcp)));
+        assert_eq!(config.interfaces, Some(Interfaces::new("HERRINGBONE_IFNAME", "eth0")));
+        assert_eq!(config.timeout, Duration::from_millis(1500));
+        assert_eq!((config.staging_bytes, config.segment_bytes), (16 << 20, 256 << 10));
+        assert!(!config.spread);
+    }
+
+    #[test]
+    fn launchers_say_who_and_where_and_nothing_is_a_job_of_one() {
+        let alone = config(&[("HERRINGBONE_RANK", ""), ("WORLD_SIZE", "")]).unwrap();
+        assert_eq!((alone.rank, alone.world), (0, 1));
+        let place = [("RANK", "2"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "::1"), ("MASTER_PORT", "7")];
+        let launched = config(&place).unwrap();
+        assert_eq!((launched.rank, launched.world), (2, 4));
+        assert!(matches!(&launched.rendezvous, Rendezvous::Tcp(address) if address == "[::1]:7"));
+        let torchrun = [&place[..], &[("TORCHELASTIC_RUN_ID", "x")]].concat();
+        assert!(config(&torchrun).unwrap_err().to_string().contains("torchrun itself listens"));
+        assert!(config(&place[..3]).unwrap_err().to_string().contains("or set MASTER_ADDR and MASTER_PORT"));
+        assert!(config(&place[..1]).unwrap_err().to_string().contains("set both RANK and WORLD_SIZE"));
+    }
+
+    #[test]
+    fn wrong_values_are_refused_with_what_would_be_right() {
+        let cases: [(&str, &str, &[&str]); 13] = [
+            ("HERRINGBONE_ALGORITHM", "rign", &["\"rign\"", "reduction_server", "did you mean ring?"]),
+            ("HERRINGBONE_TRANSPORT", "tpc", &["\"tpc\" is not one of shm, tcp", "did you mean tcp?"]),
+            (
+                "HERRINGBONE_FOLD_ORDER",
+                "host",
+                &["\"host\" is not one of ranks, hosts", "did you mean hosts?"],
+            ),
+            ("HERRINGBONE_TIMEOUT_S", "0", &["\"0\"", "seconds above 0"]),
+            ("HERRINGBONE_TIMEOUT_S", "1e99", &["seconds above 0"]),
+            ("HERRINGBONE_TIMEOUT_S", "soon", &["\"soon\"", "seconds above 0"]),
+            ("HERRINGBONE_SPREAD", "yes", &["\"yes\"", "on or off"]),
+            ("HERRINGBONE_STAGING_BYTES", "lots", &["\"lots\"", "4M to 64G"]),
+            ("HERRINGBONE_STAGING_BYTES", "64MB", &["\"64MB\" is no number of bytes: write 64M"]),
+            ("HERRINGBONE_SLICE_BYTES", "-1", &["\"-1\"", "4K to 8M"]),
+            ("HERRINGBONE_TOKEN_FILE", "no/such/file", &["no/such/file"]),
+            ("RANK", "first", &["\"first\"", "0 to the world's size - 1"]),
+            ("HERRINGBONE_WORLD_SIZE", "-2", &["\"-2\"", "a number from 1"]),
+        ];
+        for (name, value, parts) in cases {
+            let mut set = vec![("RANK", "0"), ("WORLD_SIZE", "1")];
+            if name == "HERRINGBONE_WORLD_SIZE" {
+                set.push(("HERRINGBONE_RANK", "0"));
+            }
+            set.retain(|(other, _)| *other != name);
+            set.push((name, value));
+            let error = config(&set).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Config { setting, .. } if setting == name), "{error}");
+            assert!(
+                parts.iter().all(|part| error.to_string().contains(part)),
+                "{error} does not say {parts:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_token_comes_from_one_place() {
+        let both = [("HERRINGBONE_TOKEN", "a"), ("HERRINGBONE_TOKEN_FILE", "b")];
+        assert!(config(&both).unwrap_err().to_string().contains("set one of them"));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_refused_by_name() {
+        let name = "HERRINGBONE_TRANSPORT";
+        let environment = Environment(BTreeMap::from([(name.to_owned(), OsString::from_vec(vec![0xff]))]));
+        let error = Config::from_environment(&environment).unwrap_err();
+        assert!(error.to_string().contains(name) && error.to_string().contains("UTF-8"), "{error}");
+        assert!(!format!("{:?}", Environment::of([("HERRINGBONE_TOKEN", "secret")])).contains("secret"));
+    }
+}
