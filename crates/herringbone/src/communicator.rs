@@ -44,7 +44,6 @@ pub(crate) struct Shared {
     pub(crate) timeout: Duration,
     pub(crate) segment_bytes: usize,
     pub(crate) manual_progress: bool,
-    pub(crate) spread: bool,
 }
 
 /// One rank's handle on a group: every collective is a method of it, and every member has to call the same one.
