@@ -326,8 +326,11 @@ fn wrong_settings_are_named_with_what_was_meant() {
         settings(&[], &[("HERRINGBONE_ALGORITHM", &format!("radix({}2)", "2,".repeat(130)))]);
     assert_eq!(code, 2, "{stderr}");
     assert!(stderr.contains("HERRINGBONE_ALGORITHM: a name of more than 256 characters"), "{stderr}");
-    let several =
-        [("HERRINGBONE_TRANSPORT", "tpc"), ("HERRINGBONE_SPREAD", "of"), ("HERRINGBONE_TIMEOUT_S", "-1")];
+    let several = [
+        ("HERRINGBONE_TRANSPORT", "tpc"),
+        ("HERRINGBONE_FOLD_ORDER", "host"),
+        ("HERRINGBONE_TIMEOUT_S", "-1"),
+    ];
     let (code, _, stderr) = settings(&[], &several);
     assert_eq!((code, stderr.lines().count()), (2, 3), "{stderr}");
     assert!(several.iter().all(|(name, _)| stderr.matches(name).count() == 1), "{stderr}");

@@ -78,7 +78,6 @@ fn over(config: &Config, world: World) -> Result<Communicator> {
         timeout: config.timeout,
         segment_bytes: if roster.settings.segment == u64::MAX { 0 } else { roster.settings.segment as usize },
         manual_progress: config.manual_progress,
-        spread: config.spread && !config.manual_progress,
     };
     check_possible(&job, &shared)?;
     let staging = roster.settings.staging as usize;
@@ -106,8 +105,7 @@ pub(crate) fn assemble(
     connections: BTreeMap<u32, Connection>,
     doors: Doors,
 ) -> io::Result<Communicator> {
-    let Parts { mapping, mut engine, poller } = parts;
-    engine.spread.allowed = shared.spread;
+    let Parts { mapping, engine, poller } = parts;
     let (commands, mapping) = (Commands::new()?, Arc::new(mapping));
     let to_control = Box::new(ToControl(commands.clone()));
     let node = Node::new(engine, poller, mapping.bell.clone(), mapping.mates.len(), to_control)?;

@@ -64,7 +64,6 @@ fn assemble_local(config: &Config, id: u64, members: Vec<Member>) -> io::Result<
         timeout: config.timeout,
         segment_bytes: config.segment_bytes,
         manual_progress: config.manual_progress,
-        spread: config.spread && !config.manual_progress,
     };
     let job = |rank: u32| Job {
         id,

@@ -12,7 +12,7 @@ use crate::{
     Result,
     clock::Moment,
     completion::Completion,
-    engine::{Engine, Event, links::Haste, refused::Refused, spread::Elsewhere, straight::Begun},
+    engine::{Engine, Event, links::Haste, refused::Refused, straight::Begun},
     execute::issue::Issue,
     sys::{
         doorbell::{self, Bell},
@@ -285,10 +285,8 @@ impl Node {
     fn turns(&self, most: u32) -> (bool, Option<Haste>) {
         let Some(mut engine) = self.try_lock() else { return (false, None) };
         let moved = (0..most).any(|_| engine.turn());
-        let elsewhere = if moved { None } else { engine.about_to_wait() };
         let haste = engine.haste();
         self.aftermath(engine);
-        elsewhere.into_iter().for_each(Elsewhere::go);
         (moved, Some(haste))
     }
 

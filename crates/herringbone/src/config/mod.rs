@@ -106,7 +106,6 @@ pub struct Config {
     pub(crate) staging_bytes: usize,
     pub(crate) segment_bytes: usize,
     pub(crate) manual_progress: bool,
-    pub(crate) spread: bool,
 }
 
 const STAGING_BYTES: usize = 64 << 20;
@@ -133,15 +132,7 @@ impl Config {
             staging_bytes: STAGING_BYTES,
             segment_bytes: 0,
             manual_progress: false,
-            spread: true,
         }
-    }
-
-    /// Whether a thread that waits for ranks of its host moves to a core where fewer of them run, as `HERRINGBONE_SPREAD`
-    /// says; it may be moved on from there. Not with [`manual_progress`](Self::manual_progress).
-    pub fn spread(mut self, spread: bool) -> Self {
-        self.spread = spread;
-        self
     }
 
     /// The job's token: any text that is not empty. Empty counts as none.

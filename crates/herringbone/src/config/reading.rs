@@ -175,13 +175,6 @@ impl Config {
         if let Some(bytes) = environment.bytes(&settings::SLICE_BYTES)? {
             self.segment_bytes = bytes;
         }
-        if let Some(found) = settings::SPREAD.find(environment)? {
-            self.spread = match found.text.trim() {
-                "on" => true,
-                "off" => false,
-                _ => return Err(settings::SPREAD.refuse(&found)),
-            };
-        }
         Ok(self)
     }
 }
@@ -250,7 +243,6 @@ mod tests {
             ("HERRINGBONE_TIMEOUT_S", " 1.5 "),
             ("HERRINGBONE_STAGING_BYTES", "16M"),
             ("HERRINGBONE_SLICE_BYTES", "256k"),
-            ("HERRINGBONE_SPREAD", "off"),
             ("RANK", "ignored"),
         ])
         .unwrap();
@@ -263,7 +255,6 @@ mod tests {
         assert_eq!(config.interfaces, Some(Interfaces::new("HERRINGBONE_IFNAME", "eth0")));
         assert_eq!(config.timeout, Duration::from_millis(1500));
         assert_eq!((config.staging_bytes, config.segment_bytes), (16 << 20, 256 << 10));
-        assert!(!config.spread);
     }
 
     #[test]
@@ -282,7 +273,7 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_with_what_would_be_right() {
-        let cases: [(&str, &str, &[&str]); 13] = [
+        let cases: [(&str, &str, &[&str]); 12] = [
             ("HERRINGBONE_ALGORITHM", "rign", &["\"rign\"", "reduction_server", "did you mean ring?"]),
             ("HERRINGBONE_TRANSPORT", "tpc", &["\"tpc\" is not one of shm, tcp", "did you mean tcp?"]),
             (
@@ -293,7 +284,6 @@ mod tests {
             ("HERRINGBONE_TIMEOUT_S", "0", &["\"0\"", "seconds above 0"]),
             ("HERRINGBONE_TIMEOUT_S", "1e99", &["seconds above 0"]),
             ("HERRINGBONE_TIMEOUT_S", "soon", &["\"soon\"", "seconds above 0"]),
-            ("HERRINGBONE_SPREAD", "yes", &["\"yes\"", "on or off"]),
             ("HERRINGBONE_STAGING_BYTES", "lots", &["\"lots\"", "4M to 64G"]),
             ("HERRINGBONE_STAGING_BYTES", "64MB", &["\"64MB\" is no number of bytes: write 64M"]),
             ("HERRINGBONE_SLICE_BYTES", "-1", &["\"-1\"", "4K to 8M"]),

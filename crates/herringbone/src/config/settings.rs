@@ -170,14 +170,6 @@ pub(crate) const SLICE_BYTES: Setting = setting(
     "by transport",
     WORKERS,
 );
-pub(crate) const SPREAD: Setting = setting(
-    "HERRINGBONE_SPREAD",
-    "whether a thread that waits for ranks of its host moves to another core where fewer of them run, if no more than four \
-     share a core; where it may run stays the same",
-    "on or off",
-    "on",
-    WORKERS,
-);
 pub(crate) const LOG: Setting = setting(
     crate::log::VARIABLE,
     "what is said on standard error; info: a line for each group that forms",
@@ -187,7 +179,7 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 15] = [
+pub const ALL: [&Setting; 14] = [
     &REDUCERS,
     &TOKEN,
     &TOKEN_FILE,
@@ -201,7 +193,6 @@ pub const ALL: [&Setting; 15] = [
     &TIMEOUT_S,
     &STAGING_BYTES,
     &SLICE_BYTES,
-    &SPREAD,
     &LOG,
 ];
 

@@ -190,7 +190,6 @@ impl Engine {
         }
         if let Link::Shm(link) = &link {
             self.board.read_by(link);
-            self.spread.joined(index, layout::seat(link.segment()));
         }
         self.endpoints[index as usize].connect(link);
         self.links += 1;
@@ -222,7 +221,6 @@ impl Engine {
         }
         if endpoint.is_shared() {
             self.board.close();
-            self.spread.gone(index);
         }
         endpoint.lose(reason.to_string());
         self.linked.retain(|at| *at != index);

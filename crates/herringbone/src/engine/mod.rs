@@ -15,7 +15,6 @@ mod leave;
 pub(crate) mod links;
 pub(crate) mod refused;
 pub(crate) mod silence;
-pub(crate) mod spread;
 pub(crate) mod straight;
 pub(crate) mod table;
 
@@ -37,11 +36,10 @@ use crate::{
         straight::{Notes, Straight},
     },
     sys::heap::Heap,
-    transport::{Broken, endpoint::Endpoint, layout, shm::Board, stats::Stats, ticket::OpKey},
+    transport::{Broken, endpoint::Endpoint, shm::Board, stats::Stats, ticket::OpKey},
 };
 use early::Early;
 use group::Group;
-use spread::{Elsewhere, Spread};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     os::fd::OwnedFd,
@@ -91,7 +89,6 @@ pub(crate) struct Engine {
     notes: Notes,
     /// What is written once for all host-mates.
     board: Board,
-    pub(crate) spread: Spread,
     /// Operations that wait for links, memory or their turn, in the order in which they were issued.
     queue: VecDeque<Queued>,
     early: Early,
@@ -113,7 +110,6 @@ impl Engine {
         poller: Arc<OwnedFd>,
         reduces: bool,
     ) -> Self {
-        let spread = Spread::new(layout::seat(staging.segment()));
         Self {
             me,
             endpoints,
@@ -129,7 +125,6 @@ impl Engine {
             straight: None,
             notes: Notes::default(),
             board: Board::default(),
-            spread,
             queue: VecDeque::new(),
             early: Early::default(),
             links: 0,
@@ -248,11 +243,6 @@ impl Engine {
             self.start_queued();
         }
         moved | self.flush()
-    }
-
-    /// The calling thread is about to wait for host-mates or others; elsewhere, if this says so.
-    pub(crate) fn about_to_wait(&mut self) -> Option<Elsewhere> {
-        self.spread.wait(self.me)
     }
 
     /// A reducer is told of a group, or of its next generation.

@@ -36,10 +36,6 @@ const SERVED: Cutting =
 /// Through fewer reducers than there are hosts with workers: what is in flight stands in line before the reducers' links,
 /// and a switch port that overflows loses it.
 const CROWDED: Cutting = Cutting { in_flight: 960 << 10, ..SERVED };
-/// Below so many bytes of the whole buffer's partial sums messages through reducers may have half of the least bytes (with
-/// its header such a one fits a jumbo frame), as the first one's way up and the last one's way down are much of the time.
-/// They cost the cores up to a fourth more.
-const LIGHT: usize = 2 << 20;
 
 /// How often ranks may change to another one in a lap for turns to be cleared: each change takes a message's way from host to
 /// host, through what stands in line to leave the host.
@@ -137,7 +133,7 @@ pub(crate) fn constants() -> String {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
     let turns = format!("{PARTS:?} {MOST_CHANGES} {FEW_CHANGES} {LEAST_CLEARED} {LEAST_PER_CHANGE}");
     format!(
-        "{MEMORY:?} {LINKS:?} {LONG_TURNS:?} {SERVED:?} {CROWDED:?} {LIGHT} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} {turns}"
+        "{MEMORY:?} {LINKS:?} {LONG_TURNS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} {turns}"
     )
 }
 
@@ -161,8 +157,6 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
     let longest = (0..cut.chunks()).map(|chunk| cut.range(chunk, call.count, call.dtype.bytes()).len()).max();
     let longest = longest.unwrap_or(0);
     let parts = |of: usize| (longest * width).div_ceil(of).next_multiple_of(GRAIN);
-    let light = matches!(medium, Medium::Reducers | Medium::FewReducers) && longest * width * chunks < LIGHT;
-    let least = if light { cutting.message.start / 2 } else { cutting.message.start };
     let part = match cutting.segment {
         Size::Of(bytes) => bytes / chunks,
         Size::Part(of) => parts(of),
@@ -171,7 +165,7 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
     // As large as the least depth lets them be within what may be in flight.
     let largest = (cutting.in_flight / LEAST_DEPTH as usize / chunks).min(cutting.message.end);
     let message = match wish {
-        0 => part.min(largest).max(least),
+        0 => part.min(largest).max(cutting.message.start),
         bytes => (bytes / chunks).clamp(LEAST_MESSAGE, MOST_MESSAGE),
     };
     let message = match medium {
@@ -263,15 +257,6 @@ mod tests {
                 let tiny = message <= cutting.message.start;
                 assert!(in_flight <= cutting.in_flight || tiny, "{medium:?} {chunks}: {cut:?}");
             }
-        }
-    }
-
-    #[test]
-    fn less_goes_through_reducers_in_smaller_messages() {
-        for medium in [Medium::Reducers, Medium::FewReducers] {
-            let message = |elements| cut(4, elements, 0, medium).elements * 4;
-            assert_eq!([1 << 16, 1 << 18, 7 << 16].map(message), [8 << 10; 3], "256 KiB, 1 and 1.75 MiB");
-            assert_eq!([1 << 19, 3 << 18].map(message), [16 << 10; 2], "2 and 3 MiB");
         }
     }
 

@@ -33,22 +33,9 @@ pub(super) struct Part {
 /// What an instruction does.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
-    Send {
-        from: Spot,
-        to: To,
-    },
-    Move {
-        from: Given,
-        into: Spot,
-    },
-    Fold {
-        parts: Vec<Part>,
-        into: Spot,
-        form: Form,
-        finish: Option<u32>,
-        /// Who is sent the result by the next instruction.
-        next: Option<To>,
-    },
+    Send { from: Spot, to: To },
+    Move { from: Given, into: Spot },
+    Fold { parts: Vec<Part>, into: Spot, form: Form, finish: Option<u32> },
 }
 
 /// The receivers of a message.
@@ -132,12 +119,12 @@ fn lines(prepared: &Prepared) -> Vec<Line> {
             let of_it = prepared.heads[first..].iter().take_while(|head| head.instr as usize == at).count();
             let messages = first..first + of_it;
             first = messages.end;
-            Line { act: act(prepared, at as u32, &instr.kind), messages }
+            Line { act: act(prepared, &instr.kind), messages }
         })
         .collect()
 }
 
-fn act(prepared: &Prepared, at: u32, kind: &Kind) -> Act {
+fn act(prepared: &Prepared, kind: &Kind) -> Act {
     let place = |loc: Loc, form| place(prepared, loc, form);
     match kind {
         Kind::Send(send) => Act::Send { from: place(send.from, send.form), to: receivers(prepared, send) },
@@ -148,7 +135,7 @@ fn act(prepared: &Prepared, at: u32, kind: &Kind) -> Act {
         Kind::Copy { from, into, form } => {
             Act::Move { from: Given::At(place(*from, *form)), into: place(*into, *form) }
         }
-        Kind::Fold(Fold { operands, into, form, finish, sent_by }) => {
+        Kind::Fold(Fold { operands, into, form, finish, .. }) => {
             let part = |operand: &Operand| match *operand {
                 Operand::At { loc, form, merges } => {
                     Part { origin: Given::At(place(loc, form)), form, merges }
@@ -161,9 +148,7 @@ fn act(prepared: &Prepared, at: u32, kind: &Kind) -> Act {
             let operands = &prepared.operands[operands.start as usize..operands.end as usize];
             let finish = finish.then_some(prepared.workers);
             let parts = operands.iter().map(part).collect();
-            let next = sent_by.filter(|send| *send == at + 1);
-            let next = next.map(|send| receivers(prepared, prepared.send(send)));
-            Act::Fold { parts, into: place(*into, *form), form: *form, finish, next }
+            Act::Fold { parts, into: place(*into, *form), form: *form, finish }
         }
     }
 }

@@ -28,7 +28,6 @@ use crate::{
         frame::{CELL_BYTES, Common, Frame, Wanted},
         layout,
         shm::{Board, Source},
-        stores::write_for_others,
         ticket::OpKey,
     },
 };
@@ -71,8 +70,6 @@ pub(crate) struct Notes {
     /// the room that was made for them.
     sent: Range<usize>,
     taken: Range<usize>,
-    /// Where in my segment a fold writes its result, too, as the payload of the message that is next.
-    written: Option<Range<usize>>,
     /// Whether something else than its messages was given to a link or taken from one, or a link has not taken all.
     pub(crate) flush: bool,
 }
@@ -129,7 +126,6 @@ impl Straight {
         mut notes: Notes,
     ) -> Self {
         notes.blocked.clear();
-        notes.written = None;
         notes.arrived.clear();
         notes.arrived.resize(script.messages.len(), Arrival::No);
         Self {
@@ -315,19 +311,13 @@ impl Run<'_> {
                     true => lanes.clone(),
                     false => notes.sent.start.min(lanes.start)..notes.sent.end.max(lanes.end),
                 };
-                let from = self.memory.at(from);
-                let payload = match notes.written.take() {
-                    Some(range) => io.staging.segment().span(range),
-                    None => from,
-                };
+                let payload = self.memory.at(from);
                 let posted = all.is_some_and(|index| self.post(payload, lanes.clone(), index, io, board));
                 posted || self.send(payload, lanes.clone(), notes, io)
             }
             Act::Move { from, into } => self.move_to(from, into, notes, io),
-            Act::Fold { parts, into, form, finish, next } => {
+            Act::Fold { parts, into, form, finish } => {
                 let into = kernel::Target::of(self.memory.at(into), *form);
-                notes.written =
-                    next.as_ref().and_then(|to| self.next_payload(to, into.span.len(), io, board));
                 self.fold(parts, into, *finish, notes, io)
             }
         };
@@ -410,23 +400,7 @@ impl Run<'_> {
         true
     }
 
-    /// Where in my segment a message will lie that goes to these receivers next, if it is written once and there is room.
-    fn next_payload(
-        &self,
-        to: &To,
-        bytes: usize,
-        io: &mut Io<'_>,
-        board: &mut Board,
-    ) -> Option<Range<usize>> {
-        let at = match &self.script.lanes[to.lanes.clone()] {
-            lanes if to.all.is_some() && board.is_read_by(lanes.len()) => board.next_payload(bytes),
-            [lane] => io.endpoints[lane.endpoint as usize].next_payload(bytes),
-            _ => None,
-        }?;
-        Some(at..at + bytes)
-    }
-
-    /// Folds parts into a target, and into where it has been noted that the result is sent from.
+    /// Folds parts into a target.
     fn fold(
         &self,
         parts: &[Part],
@@ -442,12 +416,7 @@ impl Run<'_> {
         });
         let any = kernel::Source { span: into.span, form: into.form, merges: 0 };
         let fold = |sources: &[_]| {
-            let fold_to = |copies: &[_]| {
-                let target = kernel::Target { copies, ..into };
-                kernel::fold(call.dtype, call.op, target, sources, finish);
-            };
-            let copy = notes.written.clone().map(|range| io.staging.segment().span(range));
-            write_for_others(into.span, copy, |copy| fold_to(copy.as_slice()));
+            kernel::fold(call.dtype, call.op, into, sources, finish);
         };
         gather(sources, any, fold).is_some()
     }

@@ -117,7 +117,6 @@ pub(crate) struct Shared {
     pub(crate) timeout: Duration,
     pub(crate) segment_bytes: usize,
     pub(crate) manual_progress: bool,
-    pub(crate) spread: bool,
 }
 
 /// A process's place in a world.

@@ -4,7 +4,7 @@ use super::Node;
 use crate::{
     clock::Moment,
     completion::Completion,
-    engine::{Engine, links::Haste, spread::Elsewhere},
+    engine::{Engine, links::Haste},
     execute::straight::Pace,
 };
 use std::{
@@ -58,9 +58,7 @@ impl Node {
         waits.since.get_or_insert_with(Moment::now);
         if waits.yielded < self.patience.yields(Haste::Memory) {
             waits.yielded += 1;
-            let elsewhere = engine.about_to_wait();
             drop(engine);
-            elsewhere.into_iter().for_each(Elsewhere::go);
             std::thread::yield_now();
             return self.lock_as_is();
         }

@@ -187,14 +187,6 @@ impl Endpoint {
         }
     }
 
-    /// Where in my segment the payload of the next such message will lie, if it is known and there is room for it.
-    pub(crate) fn next_payload(&mut self, bytes: usize) -> Option<usize> {
-        match &mut self.link {
-            Link::Shm(link) => link.next_payload(bytes),
-            _ => None,
-        }
-    }
-
     /// Wakes a host-mate if it sleeps through what it was sent, or while it waits for room that was made; after
     /// [`doorbell::published`](crate::sys::doorbell::published). Returns whether the link has taken everything.
     pub(crate) fn announce(&mut self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::{
     Broken,
-    frame::{CELL_BYTES, CELL_WORDS, Incoming, Next, PAYLOAD_WORD, Wanted, unpack},
+    frame::{CELL_WORDS, Incoming, Next, PAYLOAD_WORD, Wanted, unpack},
     stores::copy_for_others,
 };
 use crate::{
@@ -113,17 +113,6 @@ impl Outlet {
         self.ring.consumers()
     }
 
-    /// Where in my segment the payload of the next frame will lie if it is as long as this and goes into the payload ring, and
-    /// there is room for it. What is sent from there need not be copied; unless a lap ends, and its beginning becomes free
-    /// before the frame is sent: then it goes there, and this is free, too.
-    pub(super) fn next_payload(&mut self, bytes: usize) -> Option<usize> {
-        if bytes <= CELL_BYTES {
-            return None;
-        }
-        let place = self.place(bytes)?;
-        Some(self.payload_at(place))
-    }
-
     /// Sends a frame by its words, with what goes into the payload ring. Returns whether there was room for both.
     pub(super) fn send(&mut self, words: &[u64], carried: Option<Span<'_>>) -> bool {
         let bytes = carried.map_or(0, Span::len);
@@ -134,9 +123,7 @@ impl Outlet {
             Some(payload) => {
                 let at = self.payload_at(place);
                 let into = self.segment.span(at..at + bytes);
-                if !payload.same_start(into) {
-                    copy_for_others(payload, into);
-                }
+                copy_for_others(payload, into);
                 let mut placed: [u64; PAYLOAD_WORD + 1] = std::array::from_fn(|word| words[word]);
                 placed[PAYLOAD_WORD] = at as u64;
                 self.ring.try_push(&placed)

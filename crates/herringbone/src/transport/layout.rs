@@ -1,16 +1,10 @@
 //! Where things lie in the memory that a process shares with its host-mates, and the words there that are its own.
 
 use super::lane::LANE_BYTES;
-use crate::sys::{
-    ring,
-    segment::{Segment, Words},
-};
+use crate::sys::{ring, segment::Segment};
 use std::{
     ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 /// Where things lie in a process's segment: control words, then what it tells its host-mates, then its
@@ -32,7 +26,6 @@ const TAIL_BYTES: usize = ring::TAIL_WORDS * WORD;
 const STAMP: Range<usize> = 0..3;
 const GOODBYE: Range<usize> = 3..4;
 pub(super) const SLEEPING: Range<usize> = 16..17;
-const SEAT: Range<usize> = 32..33;
 const DOZERS: Range<usize> = 48..49;
 
 impl Layout {
@@ -86,11 +79,6 @@ pub(crate) fn sleeping(segment: &Segment) -> &AtomicU64 {
 /// The word in which others say that they doze until this process has sent something.
 pub(crate) fn dozers(segment: &Segment) -> &AtomicU64 {
     &segment.atomics(DOZERS)[0]
-}
-
-/// The word in which a process says on which core it runs.
-pub(crate) fn seat(segment: &Arc<Segment>) -> Words {
-    segment.words(SEAT)
 }
 
 /// The word in which a process says that it leaves in order: 0 until then.

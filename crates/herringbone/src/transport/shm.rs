@@ -84,11 +84,6 @@ impl Board {
         self.out.as_ref().is_some_and(|out| out.readers() == receivers)
     }
 
-    /// As for a [link](ShmLink::next_payload).
-    pub(crate) fn next_payload(&mut self, bytes: usize) -> Option<usize> {
-        self.out.as_mut()?.next_payload(bytes)
-    }
-
     /// Writes a frame for all to read, which [neither](Frame::address) is eager nor has credits. Returns whether there was
     /// room for it.
     pub(crate) fn post(&mut self, frame: &Frame<'_>) -> bool {
@@ -147,12 +142,6 @@ impl ShmLink {
     /// The other's segment.
     pub(crate) fn segment(&self) -> &Arc<Segment> {
         &self.theirs
-    }
-
-    /// Where in my segment the payload of the next frame will lie if it is as long as this, where it may be known and there is
-    /// room: what is sent from there need not be copied.
-    pub(crate) fn next_payload(&mut self, bytes: usize) -> Option<usize> {
-        if self.waiting.is_empty() { self.out.next_payload(bytes) } else { None }
     }
 
     /// Sends a frame.
@@ -313,66 +302,6 @@ mod tests {
             assert!(post(posted));
             board.close();
             assert!(!board.is_read_by(2));
-        }
-    }
-
-    #[test]
-    fn what_is_written_where_it_will_lie_is_sent_from_there() {
-        const BYTES: usize = 20_000;
-        let segments = segments();
-        let (mut board, mut readers) = board(&segments);
-        let mut sender = link(&segments, 0, 1);
-        assert_eq!((board.next_payload(80), sender.next_payload(80)), (None, None), "it goes into the cell");
-        let write = |at: Option<usize>, sequence: u64| {
-            let place = segments[0].span(at?..at? + BYTES);
-            place.write(&[sequence as u8 + 1; BYTES]);
-            Some(place)
-        };
-        let mut read = |source, sequence| {
-            for reader in if source == Source::Board { &mut readers[..] } else { &mut readers[..1] } {
-                let Next::Wanted { at, .. } =
-                    reader.next_is(source, &Wanted::new(&message(sequence), BYTES, 0))
-                else {
-                    panic!("message {sequence} is not there");
-                };
-                assert_eq!(reader.payload(at, BYTES).unwrap().to_vec(), [sequence as u8 + 1; BYTES]);
-                reader.take(source);
-            }
-        };
-        // More than a lap, with as many under way as there is room for.
-        let (mut posted, mut sent) = (0, 0);
-        for taken in 0..20 {
-            while let Some(place) = write(board.next_payload(BYTES), posted) {
-                assert!(board.post(&Frame::carrying(&message(posted), place)));
-                posted += 1;
-            }
-            while let Some(place) = write(sender.next_payload(BYTES), sent) {
-                sender.send(&Frame::carrying(&message(sent), place));
-                assert!(sender.is_flushed());
-                sent += 1;
-            }
-            read(Source::Board, taken);
-            read(Source::Lane, taken);
-        }
-        assert!(posted > 20 && sent > 20);
-    }
-
-    /// Who reads between the question and the sending may move the place.
-    #[test]
-    fn what_is_sent_is_what_was_written_wherever_it_goes() {
-        let segments = segments();
-        let (mut board, mut readers) = board(&segments);
-        let bytes = EAGER_BYTES_HERE;
-        let mut payload = vec![1; bytes];
-        assert!(board.post(&Frame::carrying(&message(0), Span::of(&mut payload))));
-        let at = board.next_payload(bytes).unwrap();
-        segments[0].span(at..at + bytes).write(&vec![2; bytes]);
-        readers.iter_mut().for_each(|reader| reader.take(Source::Board));
-        assert!(board.post(&Frame::carrying(&message(1), segments[0].span(at..at + bytes))));
-        for reader in &readers {
-            let wanted = Wanted::new(&message(1), bytes, 0);
-            let Next::Wanted { at, .. } = reader.next_is(Source::Board, &wanted) else { panic!("not there") };
-            assert_eq!(reader.payload(at, bytes).unwrap().to_vec(), vec![2; bytes]);
         }
     }
 
