@@ -21,14 +21,8 @@ use crate::{
         layout::{self, Layout},
     },
 };
-use rustix::event::epoll;
 use std::{
-    collections::BTreeMap,
-    io,
-    net::TcpListener,
-    os::{fd::OwnedFd, unix::net::UnixListener},
-    sync::Arc,
-    time::Duration,
+    collections::BTreeMap, io, net::TcpListener, os::unix::net::UnixListener, sync::Arc, time::Duration,
 };
 
 impl Communicator {
@@ -105,10 +99,10 @@ pub(crate) fn assemble(
     connections: BTreeMap<u32, Connection>,
     doors: Doors,
 ) -> io::Result<Communicator> {
-    let Parts { mapping, engine, poller } = parts;
+    let Parts { mapping, engine } = parts;
     let (commands, mapping) = (Commands::new()?, Arc::new(mapping));
     let to_control = Box::new(ToControl(commands.clone()));
-    let node = Node::new(engine, poller, mapping.bell.clone(), mapping.mates.len(), to_control)?;
+    let node = Node::new(engine, mapping.bell.clone(), mapping.mates.len(), to_control)?;
     let control = Control::new(Start {
         job: job.clone(),
         node: node.clone(),
@@ -167,7 +161,6 @@ fn given_way<'a>(job: &Job, shared: &'a Shared) -> Option<(&'a Algorithm, Unsupp
 pub(crate) struct Parts {
     pub(crate) mapping: Mapping,
     pub(crate) engine: Engine,
-    poller: Arc<OwnedFd>,
 }
 
 /// Where others come in, and how long rank 0 stays for them.
@@ -200,11 +193,10 @@ impl Parts {
         let endpoints = (0..job.world + job.reducers.len() as u32)
             .map(|endpoint| Endpoint::new(job.name(endpoint), endpoint >= job.world))
             .collect();
-        let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let staging = Staging::new(segment.clone(), pool);
-        let mut engine = Engine::new(job.rank, endpoints, staging, poller.clone(), false);
-        engine.heap = Some(heap);
+        let mut engine = Engine::new(job.rank, endpoints, staging, false);
+        engine.ops.heap = Some(heap);
         let mapping = Mapping { segment, bell: Arc::new(Bell::new()?), layout, mates, allowed };
-        Ok(Self { mapping, engine, poller })
+        Ok(Self { mapping, engine })
     }
 }

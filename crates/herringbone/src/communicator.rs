@@ -112,7 +112,7 @@ impl Communicator {
             hosts: Sizing::distinct(&hosts),
             shared: Sizing::distinct(&memories) == 1,
             segment_bytes: fabric.settings.segment_bytes,
-            most_staged: fabric.node.with(|engine| engine.staging.most()),
+            most_staged: fabric.node.with(|engine| engine.ops.staging.most()),
         };
         let reducers = (0..job.reducers.len() as u32).map(|reducer| job.world + reducer);
         let settings = Settings {
@@ -405,7 +405,7 @@ impl Communicator {
     /// [`ErrorKind::Config`] if there is not so much memory.
     pub fn allocate<T: Plain>(&self, count: usize) -> Result<Mapped<T>> {
         self.check_usable()?;
-        let heap = self.fabric.node.with(|engine| engine.heap.clone());
+        let heap = self.fabric.node.with(|engine| engine.ops.heap.clone());
         heap.and_then(|heap| heap.allocate(count)).ok_or_else(|| {
             let bytes = count.saturating_mul(size_of::<T>());
             let problem = format!("{bytes} bytes of mapped memory are more than there is left");
@@ -432,9 +432,9 @@ impl Communicator {
         let call = Call { collective, dtype, op: ReduceOp::Sum, count };
         self.fabric.node.with(|engine| {
             let group =
-                engine.groups.get_mut(&self.group.number).ok_or_else(|| Error::new(ErrorKind::Closed))?;
+                engine.groups.get_mut(self.group.number).ok_or_else(|| Error::new(ErrorKind::Closed))?;
             group
-                .plan(call, &mut engine.stats)
+                .plan(call, &mut engine.out.stats)
                 .map(|planned| format!("{}: {}", planned.algorithm, planned.why))
         })
     }

@@ -6,13 +6,20 @@
 //! is submitted and nobody drives, or left by whoever drove, and never otherwise.
 
 mod patience;
+mod poller;
 mod straight;
 
 use crate::{
     Result,
     clock::Moment,
     completion::Completion,
-    engine::{Engine, Event, links::Haste, refused::Refused, straight::Begun},
+    engine::{
+        Engine,
+        ops::Haste,
+        outbox::Event,
+        refused::Refused,
+        straight::{Begun, Runner},
+    },
     execute::issue::Issue,
     sys::{
         doorbell::{self, Bell},
@@ -22,11 +29,9 @@ use crate::{
     transport::{layout, stats::Stats},
 };
 use patience::Patience;
-use rustix::event::epoll;
+use poller::Poller;
 use std::{
     fmt,
-    mem::MaybeUninit,
-    os::fd::OwnedFd,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -47,9 +52,6 @@ const UNFREEZE: Duration = Duration::from_millis(1);
 pub(crate) const FLUSH: Duration = Duration::from_secs(10);
 /// How long others may take to close their ends.
 const HANG_UP: Duration = Duration::from_secs(1);
-const BELL: u64 = u64::MAX;
-/// How many events one sleep may end with.
-const EVENTS: usize = 64;
 
 /// Where the engine's wishes go.
 pub(crate) trait Surroundings: Send + Sync {
@@ -59,8 +61,8 @@ pub(crate) trait Surroundings: Send + Sync {
 
 /// An engine that several threads may drive.
 pub(crate) struct Node {
-    engine: Mutex<Engine>,
-    poller: Arc<OwnedFd>,
+    runner: Mutex<Runner>,
+    poller: Poller,
     bell: Arc<Bell>,
     segment: Arc<Segment>,
     patience: Patience,
@@ -88,17 +90,15 @@ impl Node {
     /// `ranks_here`: how many ranks share this machine's cores, as far as is known.
     pub(crate) fn new(
         engine: Engine,
-        poller: Arc<OwnedFd>,
         bell: Arc<Bell>,
         ranks_here: usize,
         surroundings: Box<dyn Surroundings>,
     ) -> std::io::Result<Arc<Self>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        epoll::add(&*poller, bell.fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         Ok(Arc::new(Self {
-            segment: engine.staging.segment().clone(),
-            engine: Mutex::new(engine),
-            poller,
+            segment: engine.ops.staging.segment().clone(),
+            runner: Mutex::new(Runner::new(engine)),
+            poller: Poller::new(&bell)?,
             bell,
             patience: Patience::of(ranks_here, cores),
             poller_taken: Mutex::default(),
@@ -122,61 +122,59 @@ impl Node {
 
     /// Does something with the engine, then sees to what came of it.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
-        let mut engine = self.lock();
-        let result = f(&mut engine);
-        self.aftermath(engine);
+        let mut runner = self.lock_as_is();
+        let result = f(self.engine(&mut runner));
+        self.aftermath(runner);
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, Engine> {
-        self.interrupted(self.lock_as_is())
-    }
-
     /// Looks for what has taken too long. That cannot be a straight run: in time it is an operation like any other.
-    pub(crate) fn tick(&self, now: Instant) {
-        let mut engine = self.lock_as_is();
-        engine.tick(now);
-        self.aftermath(engine);
+    pub(crate) fn tick(&self) {
+        let mut runner = self.lock_as_is();
+        runner.as_it_is().at(Moment::now()).tick();
+        self.aftermath(runner);
     }
 
-    /// The engine, unless another thread has it.
-    fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
-        let engine = match self.engine.try_lock() {
-            Ok(engine) => engine,
-            Err(TryLockError::Poisoned(poisoned)) => self.after_panic(poisoned),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        Some(self.interrupted(engine))
+    /// The engine, unless another thread has it, with a straight run that may be going on in it.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Runner>> {
+        match self.runner.try_lock() {
+            Ok(runner) => Some(runner),
+            Err(TryLockError::Poisoned(poisoned)) => Some(self.after_panic(poisoned)),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The engine, with a straight run that may be going on in it.
-    fn lock_as_is(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(|poisoned| self.after_panic(poisoned))
+    fn lock_as_is(&self) -> MutexGuard<'_, Runner> {
+        self.runner.lock().unwrap_or_else(|poisoned| self.after_panic(poisoned))
     }
 
     /// A thread has panicked while it had the engine: nobody waits for what that was to do.
-    fn after_panic<'a>(&'a self, poisoned: PoisonError<MutexGuard<'a, Engine>>) -> MutexGuard<'a, Engine> {
-        self.engine.clear_poison();
-        let mut engine = poisoned.into_inner();
-        engine.break_down();
-        engine
+    fn after_panic<'a>(&'a self, poisoned: PoisonError<MutexGuard<'a, Runner>>) -> MutexGuard<'a, Runner> {
+        self.runner.clear_poison();
+        let mut runner = poisoned.into_inner();
+        runner.as_it_is().at(Moment::now()).break_down();
+        runner
     }
 
-    /// The engine, without a straight run: that goes on as an ordinary operation.
-    fn interrupted<'a>(&self, mut engine: MutexGuard<'a, Engine>) -> MutexGuard<'a, Engine> {
-        if engine.interrupt().is_some() {
+    /// The engine at this moment, without a straight run: that goes on as an ordinary operation.
+    fn engine<'a>(&self, runner: &'a mut Runner) -> &'a mut Engine {
+        let (engine, interrupted) = runner.engine();
+        if interrupted {
             self.idle.store(false, Ordering::SeqCst);
         }
-        engine
+        engine.at(Moment::now())
     }
 
-    fn aftermath(&self, mut engine: MutexGuard<'_, Engine>) {
+    fn aftermath(&self, mut runner: MutexGuard<'_, Runner>) {
+        let engine = runner.as_it_is();
+        self.poller.watch(engine);
         let finished = engine.take_finished();
         if finished {
             self.idle.store(engine.is_idle(), Ordering::SeqCst);
         }
-        let events = std::mem::take(&mut engine.events);
-        drop(engine);
+        let events = std::mem::take(&mut engine.out.events);
+        drop(runner);
         if finished && self.sleepers.load(Ordering::SeqCst) > 0 {
             let _taken = self.poller_taken();
             self.changed.notify_all();
@@ -205,11 +203,11 @@ impl Node {
     /// Issues an operation for a thread that waits for it next. A small one runs straight through if nothing else is under
     /// way, and most are over then: `None`.
     pub(crate) fn begin(&self, issue: Issue) -> Result<Option<Arc<Completion>>> {
-        let mut engine = self.lock();
-        let completion = match engine.begin_straight(issue) {
-            Ok(Begun::Straight) => self.run_straight(engine),
+        let mut runner = self.lock_as_is();
+        let completion = match runner.begin(issue, Moment::now()) {
+            Ok(Begun::Straight) => self.run_straight(runner),
             begun => {
-                self.aftermath(engine);
+                self.aftermath(runner);
                 match begun? {
                     Begun::No(issue) => return self.submit(&issue, true).map(Some),
                     Begun::Ordinary(completion) => Some(completion),
@@ -274,19 +272,21 @@ impl Node {
 
     /// Moves what can move, unless another thread is at it. Returns whether anything did.
     pub(crate) fn turn(&self) -> bool {
-        let Some(mut engine) = self.try_lock() else { return false };
-        let moved = engine.turn();
-        self.aftermath(engine);
+        let Some(mut runner) = self.try_lock() else { return false };
+        let engine = self.engine(&mut runner);
+        let moved = self.poller.serve_ready(engine) | engine.turn();
+        self.aftermath(runner);
         moved
     }
 
     /// Takes turns until something moves, up to as many as may be taken before others have to get a chance. Returns
     /// whether anything moved, and what can be expected if not.
     fn turns(&self, most: u32) -> (bool, Option<Haste>) {
-        let Some(mut engine) = self.try_lock() else { return (false, None) };
-        let moved = (0..most).any(|_| engine.turn());
+        let Some(mut runner) = self.try_lock() else { return (false, None) };
+        let engine = self.engine(&mut runner);
+        let moved = (0..most).any(|_| self.poller.serve_ready(engine) | engine.turn());
         let haste = engine.haste();
-        self.aftermath(engine);
+        self.aftermath(runner);
         (moved, Some(haste))
     }
 
@@ -351,7 +351,7 @@ impl Node {
         drop(taken);
         self.napping.store(true, Ordering::SeqCst);
         doorbell::announce_sleep(layout::sleeping(&self.segment));
-        let moved = self.with(Engine::turn_without_look);
+        let moved = self.with(Engine::turn);
         let nap = if moved { Duration::ZERO } else { nap };
         let next = if done() { None } else { self.poll(nap) };
         doorbell::awake(layout::sleeping(&self.segment));
@@ -365,19 +365,18 @@ impl Node {
     }
 
     fn poll(&self, nap: Duration) -> Option<Haste> {
-        let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
-        let nap =
-            rustix::time::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
-        let events = epoll::wait(&*self.poller, &mut room[..], Some(&nap));
+        let found = self.poller.sleep(nap);
         doorbell::awake(layout::sleeping(&self.segment));
-        // An interrupted or failed wait is a short one.
-        let Ok((events, _)) = events else { return None };
-        if events.iter().any(|event| event.data.u64() == BELL) {
+        // An interrupted or failed sleep is a short one.
+        let (sockets, rung) = found?;
+        if rung {
             let _rung = self.bell.drain();
         }
         Some(self.with(|engine| {
-            engine.serve(events);
-            engine.turn_without_look();
+            for (endpoint, ready) in sockets {
+                engine.serve(endpoint, ready);
+            }
+            engine.turn();
             engine.haste()
         }))
     }
@@ -407,7 +406,7 @@ impl Node {
 
     /// Whether the background thread has nothing to do; a straight run has its own thread.
     fn stands_back(&self) -> bool {
-        self.users.load(Ordering::SeqCst) > 0 || self.lock_as_is().is_idle()
+        self.users.load(Ordering::SeqCst) > 0 || self.lock_as_is().as_it_is().is_idle()
     }
 
     /// Ends the background thread.

@@ -12,7 +12,7 @@ use crate::{
         control::{Dispute, Message},
         handshake::{Claim, Identity, Policy, Purpose, Versions},
     },
-    engine::{Engine, Event, silence::SIGN_OF_LIFE},
+    engine::{Engine, control::SIGN_OF_LIFE, outbox::Event},
     execute::staging::Staging,
     fabric::{
         door::{self, Door},
@@ -26,7 +26,7 @@ use crate::{
         layout::Layout,
     },
 };
-use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::BTreeMap,
     fmt, io,
@@ -302,12 +302,10 @@ impl Job {
         let mut endpoints: Vec<Endpoint> =
             (0..world).map(|rank| Endpoint::new(format!("rank {rank}"), false)).collect();
         endpoints.push(Endpoint::new("this reducer".to_owned(), true));
-        let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let engine =
-            Engine::new(world, endpoints, Staging::new(Arc::new(segment), pool), poller.clone(), true);
+        let engine = Engine::new(world, endpoints, Staging::new(Arc::new(segment), pool), true);
         let bell = Arc::new(Bell::new()?);
         let surroundings = Box::new(OfJob { number, server });
-        let node = Node::new(engine, poller, bell, usize::MAX, surroundings)?;
+        let node = Node::new(engine, bell, usize::MAX, surroundings)?;
         let job = Arc::new(Self {
             node,
             world,
@@ -360,10 +358,12 @@ impl Surroundings for OfJob {
                     job.node.with(|engine| engine.drop_operations_with(endpoint));
                 }
                 Event::Dispute { group, generation, cause } => job.node.with(|engine| {
-                    let Some(state) = engine.groups.get(&group) else { return };
+                    let Some(state) = engine.groups.get(group) else { return };
                     let members = state.settings.members().to_vec();
-                    let lowest =
-                        members.iter().copied().find(|member| engine.endpoints[*member as usize].is_up());
+                    let lowest = members
+                        .iter()
+                        .copied()
+                        .find(|member| engine.links.endpoints[*member as usize].is_up());
                     let dispute = Message::Dispute(Dispute { group, generation, members, cause });
                     if let Some(lowest) = lowest {
                         engine.say(lowest, &dispute);

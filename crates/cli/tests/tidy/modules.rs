@@ -52,7 +52,17 @@ const ORDERS: [Order; 6] = [
             "fabric",
             // Threads: which one drives, which one sleeps.
             "node",
+            // What happens to an engine, and what becomes of it.
+            "engine/control engine/inbox engine/straight",
             "engine",
+            "engine/fences engine/begin",
+            // Its parts.
+            "engine/backlog engine/ops",
+            "engine/groups",
+            "engine/links",
+            "engine/outbox",
+            "engine/buffers engine/early engine/group engine/refused engine/table engine/timers",
+            "engine/doom",
             // An operation that runs.
             "execute/arrival execute/in_turn execute/needs execute/step execute/straight",
             "execute/operation",

@@ -1,6 +1,5 @@
 //! Users' buffers that have bytes in common: those of one operation, and those of several that are under way at once.
 
-use super::Engine;
 use crate::{
     core::collective::Collective,
     execute::{issue::Queued, program::Call},
@@ -23,7 +22,7 @@ pub(super) fn are_usable(call: &Call, me: u32, input: &Region, output: &Region) 
 }
 
 /// Whether the operation of one of these pairs of input and output writes what that of the other reads or writes.
-fn interfere(one: (&Region, &Region), other: (&Region, &Region)) -> bool {
+pub(super) fn interfere(one: (&Region, &Region), other: (&Region, &Region)) -> bool {
     let writes = |one: (&Region, &Region), other: (&Region, &Region)| {
         one.1.overlaps(other.1) || one.1.overlaps(other.0)
     };
@@ -41,18 +40,7 @@ impl Queued {
         }
     }
 
-    fn pair(&self) -> Option<(&Region, &Region)> {
+    pub(super) fn pair(&self) -> Option<(&Region, &Region)> {
         self.buffers.as_ref().map(|(input, output)| (input, output))
-    }
-}
-
-impl Engine {
-    /// Whether a queued operation has to wait for older ones, of which one writes what it uses or uses what it writes: on the
-    /// same memory, operations run in the order in which they were issued.
-    pub(super) fn waits_for_buffers(&self, at: usize) -> bool {
-        let Some(own) = self.queue[at].pair() else { return false };
-        let queued = self.queue.iter().take(at).filter_map(Queued::pair);
-        let running = self.ops.iter().filter_map(|operation| operation.buffers());
-        running.chain(queued).any(|other| interfere(own, other))
     }
 }

@@ -7,15 +7,13 @@ use crate::{
         session::{Cause, Mismatch},
     },
 };
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Why a group takes no new operations, while those under way may still end well.
 #[derive(Debug)]
 pub(crate) struct Doom {
     pub(crate) ranks: Vec<Rank>,
     pub(crate) error: Error,
-    /// When the rest fails too: only where no hub is left to say so.
-    pub(crate) deadline: Option<Instant>,
 }
 
 /// A cause as a user's error, in a group of these workers.

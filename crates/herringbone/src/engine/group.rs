@@ -28,7 +28,7 @@ use crate::{
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// The number of the group of all ranks.
@@ -112,8 +112,8 @@ pub(crate) struct Group {
     pub(crate) doom: Option<Doom>,
     /// While a fence is under way: the operations that do not move any more, from this one on.
     pub(crate) frozen: Option<u64>,
-    /// A fence that is answered once the operations before the disputed one are complete, and since when it waits.
-    pub(crate) unanswered: Option<(Message, Instant)>,
+    /// A fence that is answered once the operations before the disputed one are complete.
+    pub(crate) unanswered: Option<Message>,
     told: Told,
     fold: FoldGroup,
     plans: Vec<Planned>,
@@ -152,6 +152,16 @@ impl Group {
     pub(crate) fn follow(&mut self, member: Member) {
         let workers = self.settings.members();
         self.member = member.among(workers.to_vec());
+    }
+
+    /// Whether this process is one of the group's reducers.
+    pub(crate) fn reduces(&self) -> bool {
+        self.settings.me >= self.settings.workers
+    }
+
+    /// The generation that this process works in.
+    pub(crate) fn generation(&self) -> u32 {
+        if self.reduces() { self.told.generation } else { self.member.generation() }
     }
 
     /// The running operation with a sequence number.

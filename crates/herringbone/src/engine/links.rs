@@ -1,77 +1,104 @@
-//! Links of an engine: made, served, broken.
+//! The links of an engine: made, served, broken.
 
-use super::{Engine, Event, table::Table};
+use super::{
+    group::Group,
+    outbox::{Event, Interest, Outbox, Todo},
+};
 use crate::{
-    execute::{operation::Operation, staging::Staging},
-    sys::{doorbell, span::Span},
+    clock::Moment,
+    core::{
+        session::{
+            Cause,
+            control::{Introduction, Message},
+        },
+        wire::{Header, Kind},
+    },
+    sys::{doorbell, segment::Segment},
     transport::{
-        Broken, Outgoing, Payload,
-        endpoint::Link,
+        Broken,
+        endpoint::{Endpoint, Link, send_control},
         layout,
+        shm::Board,
         tcp::Memory,
-        ticket::{OpKey, Token},
     },
 };
-use rustix::event::epoll;
-use std::mem::MaybeUninit;
+use std::{sync::atomic::Ordering, time::Duration};
 
-/// How many sockets one look at the poller finds ready at most.
-const SOCKETS_AT_ONCE: usize = 64;
+/// How much silence one look adds at most: this process may have stood still as well.
+const STOOD_STILL: Duration = Duration::from_millis(200);
 
-/// What is being waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Haste {
-    /// Host-mates, who answer through memory.
-    Memory,
-    /// Small messages, which come within a round trip.
-    Message,
-    /// Large ones, which take their time.
-    Stream,
+/// The other processes, and the links to them.
+#[derive(Debug)]
+pub(crate) struct Links {
+    pub(super) me: u32,
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// The endpoints to which there is a link, ascending.
+    pub(super) linked: Vec<u32>,
+    /// How many of the links are sockets.
+    pub(super) sockets: usize,
+    /// Counts changes of links, so that programs are compiled for the links there are.
+    pub(super) changes: u64,
+    /// What is written once for all local ranks.
+    pub(super) board: Board,
+    /// When reducers' silence was last looked at, while it counts.
+    looked: Option<Moment>,
 }
 
-impl Engine {
-    /// Hands to links what is in line for them: a little to each in turn, and not all ranks to the same one first, so that
+impl Links {
+    pub(super) fn new(me: u32, endpoints: Vec<Endpoint>) -> Self {
+        Self {
+            me,
+            endpoints,
+            linked: Vec::new(),
+            sockets: 0,
+            changes: 0,
+            board: Board::default(),
+            looked: None,
+        }
+    }
+
+    /// Hands to links what is queued for them: a little to each in turn, and not all ranks to the same one first, so that
     /// no link is flooded while others are idle.
-    pub(crate) fn flush(&mut self) -> bool {
+    pub(super) fn flush(&mut self, memory: &mut impl Memory, own: &Segment, out: &mut Outbox) -> bool {
         let (mut moved, mut unannounced) = (false, false);
         let links = self.linked.len();
         for at in 0..links {
             let Some(&index) = self.linked.get((at + self.me as usize) % links) else { continue };
-            let endpoint = &mut self.endpoints[index as usize];
-            match &mut endpoint.link {
+            match &mut self.endpoints[index as usize].link {
                 Link::Shm(link) => {
                     moved |= link.flush();
                     unannounced |= link.is_unannounced();
                 }
-                Link::Tcp(link) if link.has_room && !link.is_flushed() => moved |= self.flush_socket(index),
+                Link::Tcp(link) if link.has_room && !link.is_flushed() => {
+                    moved |= self.flush_socket(index, memory, out);
+                }
                 _ => {}
             }
         }
         if unannounced {
-            self.announce();
+            self.announce(own);
         }
         moved
     }
 
-    /// Wakes host-mates that sleep and were sent something: one fence for all of them.
-    fn announce(&mut self) {
+    /// Wakes local ranks that sleep and were sent something: one fence for all of them.
+    fn announce(&mut self, own: &Segment) {
         doorbell::published();
         for index in &self.linked {
             if let Link::Shm(link) = &mut self.endpoints[*index as usize].link {
                 link.announce();
             }
         }
-        doorbell::rouse(layout::dozers(self.staging.segment()));
+        doorbell::rouse(layout::dozers(own));
     }
 
-    /// Whether all links have taken what was in line for them.
-    pub(crate) fn is_flushed(&mut self) -> bool {
-        self.flush();
-        !self.has_backlog()
+    /// Whether there are links through memory.
+    pub(super) fn are_local(&self) -> bool {
+        self.linked.len() > self.sockets
     }
 
-    /// Whether a link has not taken all that is in line for it.
-    pub(super) fn has_backlog(&self) -> bool {
+    /// Whether a link has not taken all that is queued for it.
+    pub(super) fn has_unsent(&self) -> bool {
         self.linked.iter().any(|index| match &self.endpoints[*index as usize].link {
             Link::Tcp(link) => !link.is_flushed(),
             Link::Shm(link) => !link.is_flushed(),
@@ -79,199 +106,179 @@ impl Engine {
         })
     }
 
-    /// How an answer can be expected to come, at the soonest. Where large messages go between hosts, host-mates wait for
-    /// links, too.
-    pub(crate) fn haste(&self) -> Haste {
-        let streams = |operation: &Operation| !operation.prepared.eager && !operation.prepared.is_in_memory();
-        if self.linked.len() > self.sockets && !self.ops.iter().any(streams) {
-            Haste::Memory
-        } else if self.ops.iter().any(|operation| operation.prepared.eager) {
-            Haste::Message
-        } else {
-            Haste::Stream
-        }
-    }
-
-    fn flush_socket(&mut self, index: u32) -> bool {
-        let mut memory = Buffers { ops: &mut self.ops, staging: &self.staging };
-        let mut sent = Vec::new();
+    /// Writes to a socket what it takes. Returns whether anything moved.
+    pub(super) fn flush_socket(&mut self, index: u32, memory: &mut impl Memory, out: &mut Outbox) -> bool {
         let endpoint = &mut self.endpoints[index as usize];
-        let result = endpoint.flush_stream(&mut memory, |token| sent.push(token));
+        let result = endpoint.flush_stream(memory, |token| out.push(Todo::HandedOver(token)));
         let Link::Tcp(link) = &mut endpoint.link else { return false };
         let had_watch = std::mem::replace(&mut link.watched, !link.has_room);
         if link.watched != had_watch {
-            let mut wanted = epoll::EventFlags::IN;
-            wanted.set(epoll::EventFlags::OUT, link.watched);
-            let data = epoll::EventData::new_u64(u64::from(index));
-            // A socket that the poller does not know any more is about to be reported as broken.
-            let _gone = epoll::modify(&*self.poller, link.fd(), data, wanted);
+            out.interests.push(Interest::Room { endpoint: index, wanted: link.watched });
         }
-        self.handed_over(sent);
-        match result {
-            Ok(moved) => moved,
-            Err(reason) => {
-                self.broken(index, reason);
-                true
+        result.unwrap_or_else(|reason| {
+            out.push(Todo::Broken { endpoint: index, reason });
+            true
+        })
+    }
+
+    /// Puts a new link in place. If there was one, it is broken already.
+    pub(super) fn connect(&mut self, index: u32, link: Link, out: &mut Outbox) {
+        match &link {
+            Link::Tcp(_) => {
+                out.interests.push(Interest::New(index));
+                self.sockets += 1;
+                out.stats.connections += 1;
             }
-        }
-    }
-
-    /// An operation has failed: links forget it, before its memory is given back.
-    pub(super) fn cancel(&mut self, key: OpKey) {
-        let Some(operation) = self.ops.get(key) else { return };
-        let (partners, memory): (Vec<u32>, _) = (operation.endpoints().collect(), operation.memory.clone());
-        let buffers = Buffers { ops: &mut self.ops, staging: &self.staging };
-        for index in partners {
-            self.endpoints[index as usize].cancel(key, &memory, &buffers);
-        }
-    }
-
-    /// Messages whose memory no link needs any more: their operations go on.
-    fn handed_over(&mut self, messages: Vec<Token>) {
-        for Token { op, segment, instr } in messages {
-            if let Some(operation) = self.ops.get_mut(op) {
-                operation.handed_over(segment, instr);
-                self.run(op);
-            }
-        }
-    }
-
-    /// Lets operations go on that waited for a rank's word: it says no more.
-    fn run_with(&mut self, index: u32) {
-        let has_part = |operation: &&Operation| operation.endpoints().any(|endpoint| endpoint == index);
-        let keys: Vec<OpKey> = self.ops.iter().filter(has_part).map(|operation| operation.key).collect();
-        keys.into_iter().for_each(|key| self.run(key));
-    }
-
-    pub(super) fn look_at_sockets(&mut self) -> bool {
-        if self.sockets == 0 {
-            return false;
-        }
-        let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; SOCKETS_AT_ONCE];
-        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An interrupted look is taken again in the next turn.
-        let Ok((events, _)) = epoll::wait(&*self.poller, &mut room[..], Some(&now)) else { return false };
-        self.serve(events)
-    }
-
-    /// Reads and writes the sockets that the poller found ready.
-    pub(crate) fn serve(&mut self, events: &[epoll::Event]) -> bool {
-        let mut moved = false;
-        for event in events {
-            let index = event.data.u64();
-            if index >= self.endpoints.len() as u64 {
-                continue;
-            }
-            let flags = event.flags;
-            if flags.contains(epoll::EventFlags::OUT)
-                && let Link::Tcp(link) = &mut self.endpoints[index as usize].link
-            {
-                link.has_room = true;
-                moved |= self.flush_socket(index as u32);
-            }
-            if flags.intersects(!epoll::EventFlags::OUT) {
-                moved |= self.receive_socket(index as u32);
-            }
-        }
-        moved
-    }
-
-    /// Puts a new link in place. If there was one, it is of no use to the other end any more.
-    pub(crate) fn connect(&mut self, index: u32, link: Link) {
-        if self.endpoints[index as usize].is_up() {
-            self.broken(index, Broken::Closed);
-        }
-        let mut unwatched = None;
-        if let Link::Tcp(link) = &link {
-            let data = epoll::EventData::new_u64(u64::from(index));
-            unwatched = epoll::add(&*self.poller, link.fd(), data, epoll::EventFlags::IN).err();
-            self.sockets += 1;
-            self.stats.connections += 1;
-        }
-        if let Link::Shm(link) = &link {
-            self.board.read_by(link);
+            Link::Shm(link) => self.board.read_by(link),
+            _ => {}
         }
         self.endpoints[index as usize].connect(link);
-        self.links += 1;
+        self.changes += 1;
         if let Err(at) = self.linked.binary_search(&index) {
             self.linked.insert(at, index);
         }
-        if let Some(error) = unwatched {
-            self.broken(index, Broken::Io(format!("its socket cannot be watched: {error}")));
-        }
-        if self.endpoints[index as usize].left.is_some() {
-            self.read_to_the_end(index);
-        }
-        self.start_queued();
-        self.flush();
     }
 
-    /// A link is of no use any more. What is left to be sent on it nobody waits for, as for what is to be sent later.
-    pub(crate) fn broken(&mut self, index: u32, reason: Broken) {
+    /// Drops a link that is of no use any more. Messages that are still queued on it count as sent, and so do later ones.
+    /// Returns whether it was not dropped before.
+    pub(super) fn drop_link(&mut self, index: u32, reason: &Broken, out: &mut Outbox) -> bool {
         let endpoint = &mut self.endpoints[index as usize];
         if endpoint.is_lost() {
-            return;
-        }
-        let mut unsent = Vec::new();
-        if let Link::Tcp(link) = &mut endpoint.link {
-            unsent = link.give_up();
-            // The descriptor closes right after this.
-            let _gone = epoll::delete(&*self.poller, link.fd());
-            self.sockets -= 1;
+            return false;
         }
         if endpoint.is_shared() {
             self.board.close();
         }
-        endpoint.lose(reason.to_string());
+        if let Some(mut link) = endpoint.lose(reason.to_string()) {
+            self.sockets -= 1;
+            link.give_up().into_iter().for_each(|token| out.push(Todo::HandedOver(token)));
+            out.interests.push(Interest::Gone(link));
+        }
         self.linked.retain(|at| *at != index);
-        self.links += 1;
-        self.events.push(Event::Broken { endpoint: index, reason });
-        self.handed_over(unsent);
-        self.run_with(index);
-        if self.endpoints[index as usize].left.is_some() {
-            self.departed();
+        self.changes += 1;
+        true
+    }
+
+    /// Whether all links to these endpoints are up, or are not needed any more. Asks for those that are not. Fails with a
+    /// reducer that is lost.
+    pub(super) fn are_up(&mut self, partners: &[u32], out: &mut Outbox) -> Result<bool, u32> {
+        let (mut up, mut lost) = (true, None);
+        for &index in partners {
+            let endpoint = &mut self.endpoints[index as usize];
+            match &endpoint.link {
+                Link::Lost { .. } if endpoint.is_reducer => lost = Some(index),
+                _ if endpoint.left.is_some() => {}
+                Link::Lost { .. } if endpoint.dead => up = false,
+                Link::None | Link::Lost { .. } => {
+                    endpoint.link = Link::Wanted;
+                    out.events.push(Event::Want(index));
+                    up = false;
+                }
+                Link::Wanted => up = false,
+                Link::Shm(_) | Link::Tcp(_) => {}
+            }
+        }
+        lost.map_or(Ok(up), Err)
+    }
+
+    /// Tells reducers what a group is, before its first message to them.
+    pub(super) fn introduce(&mut self, group: &Group) {
+        let generation = group.member.generation();
+        let settings = &group.settings;
+        let (workers, reducers) = settings.roster.split_at(settings.workers as usize);
+        for (position, index) in reducers.iter().enumerate().filter(|_| !group.reduces()) {
+            let endpoint = &mut self.endpoints[*index as usize];
+            if !endpoint.is_up() || !endpoint.introduced.insert((settings.id, generation)) {
+                continue;
+            }
+            let message = Message::Introduce(Introduction {
+                group: settings.id,
+                generation,
+                members: workers.to_vec(),
+                reducer: position as u32,
+                reducers: reducers.len() as u32,
+                hosts: settings.hosts.clone(),
+                order: settings.order,
+                forced: settings.forced.as_ref().map(ToString::to_string),
+                segment: settings.sizing.segment_bytes as u64,
+                most_staged: settings.sizing.most_staged as u64,
+            });
+            send_control(endpoint, &message);
         }
     }
-}
 
-/// Where links find outgoing payloads.
-struct Buffers<'a> {
-    ops: &'a mut Table,
-    staging: &'a Staging,
-}
-
-impl Buffers<'_> {
-    /// Where the checksum is kept that a frame has in common with others of its send.
-    fn kept(&mut self, frame: &Outgoing) -> Option<&mut Option<u32>> {
-        let token = frame.done?;
-        Some(self.ops.get_mut(token.op)?.checksum(token.segment, token.instr))
-    }
-}
-
-impl Memory for Buffers<'_> {
-    fn with<R>(&self, payload: &Payload, f: impl FnOnce(Option<Span<'_>>) -> R) -> R {
-        match payload {
-            Payload::None => f(Some(Span::of(&mut []))),
-            Payload::Owned(bytes) => f(Some(Span::of_shared(bytes))),
-            Payload::Staged(range) => f(Some(self.staging.segment().span(range.clone()))),
-            Payload::User { op, output, range } => {
-                let access = self.ops.get(*op).and_then(|operation| operation.user(*output));
-                f(access.as_ref().map(|access| access.span().slice(range.clone())))
+    /// Tells reducers that nothing more comes of a group.
+    pub(super) fn forget(&mut self, group: u32) {
+        for endpoint in &mut self.endpoints {
+            let known = endpoint.introduced.len();
+            endpoint.introduced.retain(|(introduced, _)| *introduced != group);
+            if endpoint.introduced.len() < known {
+                send_control(endpoint, &Message::Forget { group });
             }
         }
     }
 
-    fn checksum(&mut self, frame: &Outgoing) -> u32 {
-        if let Some(known) = self.kept(frame).and_then(|kept| *kept) {
-            return known;
+    /// Sends a frame without meaning on every socket that has nothing to carry. One that is full shows no life either, but its
+    /// other end has something to read.
+    pub(super) fn show_life(&mut self) {
+        for index in &self.linked {
+            let endpoint = &mut self.endpoints[*index as usize];
+            if matches!(&endpoint.link, Link::Tcp(link) if link.is_flushed()) {
+                endpoint.notice(Header::new(Kind::Credit, 0, 0, 0));
+            }
         }
-        let checksum = self.with(&frame.payload, |span| span.map_or(0, Span::crc32c));
-        if let Some(kept) = self.kept(frame) {
-            *kept = Some(checksum);
+    }
+
+    /// For how long reducers have been silent since this was last asked, while it counts (`counts`).
+    pub(super) fn silent_for(&mut self, now: Moment, counts: bool) -> Duration {
+        let before = std::mem::replace(&mut self.looked, counts.then_some(now));
+        before.map_or(Duration::ZERO, |before| now.since(before).min(STOOD_STILL))
+    }
+
+    /// That a reducer is lost, and what is known of that here.
+    pub(super) fn lost_reducer(&self, index: u32, sequence: u64) -> Cause {
+        let Endpoint { name, link, .. } = &self.endpoints[index as usize];
+        let reason = match link {
+            Link::Lost { reason, .. } => reason.clone(),
+            _ => "it cannot be reached".to_owned(),
+        };
+        Cause::ReducerLost { address: name.clone(), rank: self.me, reason, sequence }
+    }
+
+    /// The endpoints of a group to which there is no link yet, though one is wanted.
+    pub(super) fn wanted<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = u32> + 'a {
+        let wanted = |index: &u32| matches!(self.endpoints[*index as usize].link, Link::Wanted);
+        group.settings.roster.iter().copied().filter(wanted)
+    }
+
+    /// Whether a local rank has left word in shared memory that it leaves in order: its process may have ended before its
+    /// goodbye has come by way of the hub.
+    pub(super) fn has_said_goodbye(&self, index: u32) -> bool {
+        let segment = match &self.endpoints[index as usize].link {
+            Link::Shm(link) => link.segment(),
+            Link::Lost { left: Some(segment), .. } => segment,
+            _ => return false,
+        };
+        layout::goodbye(segment).load(Ordering::Acquire) != 0
+    }
+
+    /// Whether nothing more will come from an endpoint that left so long ago.
+    pub(super) fn has_departed(&self, index: u32, out: &Outbox, grace: Duration) -> bool {
+        let endpoint = &self.endpoints[index as usize];
+        endpoint.is_lost() && endpoint.left.is_some_and(|left| out.now.since(left) >= grace)
+    }
+
+    /// Says on all sockets that nothing more will come.
+    pub(super) fn hang_up(&mut self) {
+        for endpoint in &self.endpoints {
+            if let Link::Tcp(link) = &endpoint.link {
+                link.hang_up();
+            }
         }
-        checksum
+    }
+
+    /// Whether all sockets have been closed from the other end too.
+    pub(super) fn is_hung_up(&self) -> bool {
+        self.endpoints.iter().all(|endpoint| !matches!(endpoint.link, Link::Tcp(_)))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,288 +1,247 @@
-//! The engine: groups, operations and links of one process, driven by whoever waits.
+//! The engine: groups, operations and links of one process, driven by the thread that waits.
 //!
-//! It is one data structure without threads or blocking calls: [`Engine::turn`] moves what can move and returns. The
+//! It is one data structure without threads, blocking calls or a clock. A caller says [what time it is](Engine::at), calls,
+//! and takes what the engine leaves in its [`Outbox`]: events for its surroundings, interests for the poller. The
 //! [`node`](crate::node) around it decides which thread does that, and when to sleep.
+//!
+//! It has parts, each with a file of its own: [`Links`], [`Groups`], [`Ops`], [`Backlog`] and [`Outbox`]. A part is handed the
+//! others that it needs. What it cannot do itself it leaves in the outbox as a [`Todo`], and the engine does that before it
+//! returns to its caller. So no part calls back into the one that called it.
 
-pub(crate) mod begin;
+mod backlog;
+mod begin;
 mod buffers;
-mod disband;
-pub(crate) mod doom;
+pub(crate) mod control;
+mod doom;
 mod early;
-pub(crate) mod failure;
+mod fences;
 pub(crate) mod group;
-pub(crate) mod inbox;
-mod leave;
+pub(crate) mod groups;
+mod inbox;
 pub(crate) mod links;
+pub(crate) mod ops;
+pub(crate) mod outbox;
 pub(crate) mod refused;
-pub(crate) mod silence;
 pub(crate) mod straight;
-pub(crate) mod table;
+mod table;
+mod timers;
 
 use crate::{
-    Error, ErrorKind, Result,
+    Error, Result,
     clock::Moment,
     completion::Completion,
-    core::session::{
-        Cause,
-        control::{Introduction, Message},
-        fence::Member,
-    },
     execute::{
-        io::Io,
-        issue::{Identity, Queued},
-        operation::Progress,
-        program::{Call, Sizing},
+        issue::{Issue, Queued},
         staging::Staging,
-        straight::{Notes, Straight},
     },
-    sys::heap::Heap,
-    transport::{Broken, endpoint::Endpoint, shm::Board, stats::Stats, ticket::OpKey},
+    transport::{endpoint::Endpoint, stats::Stats},
 };
-use early::Early;
+use backlog::Backlog;
 use group::Group;
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    os::fd::OwnedFd,
-    sync::Arc,
-    time::{Duration, Instant},
-};
-use table::Table;
-
-/// How many groups of a job a reducer takes part in.
-const REDUCER_GROUPS: usize = 256;
-
-/// What the engine asks of its surroundings.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// A link to this endpoint is needed.
-    Want(u32),
-    /// A link broke.
-    Broken { endpoint: u32, reason: Broken },
-    /// A group has to be fenced.
-    Dispute { group: u32, generation: u32, cause: Cause },
-    /// Something to tell the hub.
-    ToHub(Message),
-    /// A control message came on a data link.
-    Control { bytes: Vec<u8> },
-}
+use groups::Groups;
+use links::Links;
+use ops::{Haste, Ops};
+use outbox::{Outbox, Todo};
+use refused::Refused;
+use std::sync::Arc;
 
 /// Groups, operations and links of one process.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    pub(crate) me: u32,
-    pub(crate) endpoints: Vec<Endpoint>,
-    pub(crate) groups: BTreeMap<u32, Group>,
-    /// The numbers of groups that are gone.
-    forgotten: BTreeSet<u32>,
-    /// What the hub has said of groups that this rank has not made yet.
-    unmade: BTreeMap<u32, Member>,
-    pub(crate) staging: Staging,
-    /// Where users' buffers may lie so that host-mates can reach them; reducers have none.
-    pub(crate) heap: Option<Arc<Heap>>,
-    pub(crate) stats: Stats,
-    pub(crate) events: Vec<Event>,
+    pub(crate) links: Links,
+    pub(crate) groups: Groups,
+    pub(crate) ops: Ops,
+    backlog: Backlog,
+    pub(crate) out: Outbox,
     /// Whether this is a reducer: operations begin when a worker's first message comes.
-    pub(crate) reduces: bool,
-    ops: Table,
-    /// An operation that its waiter runs straight through; then there is no other.
-    straight: Option<Straight>,
-    notes: Notes,
-    /// What is written once for all host-mates.
-    board: Board,
-    /// Operations that wait for links, memory or their turn, in the order in which they were issued.
-    queue: VecDeque<Queued>,
-    early: Early,
-    /// Counts changes of links, so that programs are compiled for the links there are.
-    links: u64,
-    linked: Vec<u32>,
-    poller: Arc<OwnedFd>,
-    sockets: usize,
-    finished: bool,
-    /// When time was last looked at.
-    ticked: Instant,
+    reduces: bool,
 }
 
 impl Engine {
-    pub(crate) fn new(
-        me: u32,
-        endpoints: Vec<Endpoint>,
-        staging: Staging,
-        poller: Arc<OwnedFd>,
-        reduces: bool,
-    ) -> Self {
+    pub(crate) fn new(me: u32, endpoints: Vec<Endpoint>, staging: Staging, reduces: bool) -> Self {
         Self {
-            me,
-            endpoints,
-            groups: BTreeMap::new(),
-            forgotten: BTreeSet::new(),
-            unmade: BTreeMap::new(),
-            staging,
-            heap: None,
-            stats: Stats::default(),
-            events: Vec::new(),
+            links: Links::new(me, endpoints),
+            groups: Groups::default(),
+            ops: Ops::new(staging),
+            backlog: Backlog::default(),
+            out: Outbox::default(),
             reduces,
-            ops: Table::default(),
-            straight: None,
-            notes: Notes::default(),
-            board: Board::default(),
-            queue: VecDeque::new(),
-            early: Early::default(),
-            links: 0,
-            linked: Vec::new(),
-            poller,
-            sockets: 0,
-            finished: false,
-            ticked: Instant::now(),
         }
     }
 
-    /// Whether nobody waits for anything here, nor for what is still in line for a link.
+    /// The engine, at this moment.
+    pub(crate) fn at(&mut self, now: Moment) -> &mut Self {
+        self.out.now = now;
+        self
+    }
+
+    /// Whether nobody waits for anything here, nor for what is still queued for a link.
     pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty()
-            && self.ops.iter().all(|operation| operation.completion.is_none())
-            && !self.has_backlog()
+        self.backlog.queue.is_empty()
+            && self.ops.table.iter().all(|operation| operation.completion.is_none())
+            && !self.links.has_unsent()
     }
 
     /// Whether operations finished since this was last asked.
     pub(crate) fn take_finished(&mut self) -> bool {
-        std::mem::take(&mut self.finished)
+        std::mem::take(&mut self.out.finished)
     }
 
     /// Adds a group and hands it what came for it before.
-    pub(crate) fn add_group(&mut self, mut group: Group) {
-        let id = group.settings.id;
-        if let Some(member) = self.unmade.remove(&id) {
-            group.follow(member);
-        }
-        group.doom = self.doomed_by(group.settings.members());
-        self.groups.insert(id, group);
-        let early = self.early.take_group(id);
-        self.redeliver(early);
+    pub(crate) fn add_group(&mut self, group: Group) {
+        let number = group.settings.id;
+        self.groups.add(group, &self.links);
+        self.out.push(Todo::RedeliverGroup(number));
+        self.catch_up();
     }
 
-    /// Runs an operation as far as it can, and ends it if that was all.
-    pub(crate) fn run(&mut self, key: OpKey) {
-        let Some(operation) = self.ops.get_mut(key) else { return };
-        let sequence = operation.id.fingerprint.sequence;
-        if self.groups.get(&operation.id.group).is_none_or(|group| group.is_frozen(sequence)) {
-            return;
-        }
-        let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
-        let progress = operation.run(&mut io);
-        if progress != Progress::Running && operation.completion.is_some() {
-            let completion = operation.completion.take();
-            operation.release_buffers();
-            let (id, call, issued) = (operation.id, operation.prepared.call, operation.issued);
-            self.conclude(&id, &call, completion, Ok(()), issued);
-        }
-        if progress == Progress::Over {
-            self.end(key);
+    /// Whether there is a group of this number, or was one.
+    pub(crate) fn has_had_group(&self, number: u32) -> bool {
+        self.groups.has_had(number)
+    }
+
+    /// The last handle of a group is gone, so nothing more is called in it here. What is under way goes on.
+    pub(crate) fn drop_group(&mut self, number: u32) {
+        if let Some(group) = self.groups.get_mut(number) {
+            group.is_dropped = true;
+            self.out.push(Todo::Forget(number));
+            self.catch_up();
         }
     }
 
-    /// Forgets an operation and frees its memory.
-    pub(crate) fn end(&mut self, key: OpKey) {
-        let Some(operation) = self.ops.remove(key) else { return };
-        if let Some(group) = self.groups.get_mut(&operation.id.group) {
-            let at = group.running.iter().position(|(_, running)| *running == key);
-            at.and_then(|at| group.running.remove(at));
+    /// Fails everything of one group, for ever.
+    pub(crate) fn close_group(&mut self, number: u32, error: &Error) {
+        self.groups.close(number, error, &mut self.out);
+        self.catch_up();
+    }
+
+    /// Issues an operation and lets it run as far as it can. One that failed on other ranks before it was called here fails as
+    /// it did there, when it is waited for: whoever issues several at once goes on with the next on all ranks.
+    ///
+    /// # Errors
+    /// [`Refused::Frozen`] while a fence is under way: to be tried again after its decision.
+    pub(crate) fn issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
+        match self.try_issue(issue) {
+            Err(Refused::Counted(error)) => Ok(self.counted_as_failed(error)),
+            result => {
+                self.out.stats.failed += u64::from(matches!(result, Err(Refused::Failed(_))));
+                result
+            }
         }
-        let number = operation.id.group;
-        self.staging.give_back(operation.memory.clone());
-        self.ops.recycle(operation.into_room());
-        self.forget_if_over(number);
+    }
+
+    /// The end of an operation that has failed already.
+    fn counted_as_failed(&mut self, error: Error) -> Arc<Completion> {
+        self.out.stats.failed += 1;
+        let completion = Arc::new(Completion::default());
+        completion.finish(Err(error));
+        completion
+    }
+
+    fn try_issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
+        let (id, timeout) = self.groups.agree(issue, self.links.me, &mut self.out)?;
+        let completion = Arc::new(Completion::default());
+        let queued = Queued::new(id, issue, Some(completion.clone()), timeout, self.out.now);
+        self.backlog.queue.push_back(queued);
+        self.out.look_soon(timers::Timer::Operations);
+        self.backlog.check_early(&id, &mut self.out);
+        self.out.push(Todo::Start);
+        self.out.push(Todo::Flush);
+        self.catch_up();
+        Ok(completion)
     }
 
     /// What moved where, up to now.
     pub(crate) fn counted(&self) -> Stats {
-        let mut stats = self.stats.clone();
-        self.groups.values().for_each(|group| group.count(&mut stats));
+        let mut stats = self.out.stats.clone();
+        self.groups.iter().for_each(|group| group.count(&mut stats));
         stats
     }
 
-    /// Tells whoever waits for an operation how it ended.
-    fn conclude(
-        &mut self,
-        id: &Identity,
-        call: &Call,
-        completion: Option<Arc<Completion>>,
-        result: Result<()>,
-        issued: Moment,
-    ) {
-        let Some(group) = self.groups.get_mut(&id.group) else { return };
-        let result = result.map_err(|error| error.about(self.me, group.settings.named(id.fingerprint)));
-        match &result {
-            Ok(()) => {
-                group.completed(call);
-                self.stats.in_flight += issued.elapsed();
-                group.member.complete(id.fingerprint.sequence);
-            }
-            Err(_) => self.stats.failed += 1,
-        }
-        self.report_if_due(id.group);
-        if let Some(completion) = completion {
-            completion.finish(result);
-            self.finished = true;
-        }
-    }
-
-    /// Moves what can move. Returns whether anything did.
+    /// Moves what can move, but for what sockets have to say. Returns whether anything did.
     pub(crate) fn turn(&mut self) -> bool {
-        self.look_at_sockets() | self.turn_without_look()
-    }
-
-    /// [`turn`](Self::turn), but for what sockets have to say: before and after a sleep, which tells that.
-    pub(crate) fn turn_without_look(&mut self) -> bool {
         let mut moved = false;
         let mut at = 0;
-        while let Some(&index) = self.linked.get(at) {
+        while let Some(&index) = self.links.linked.get(at) {
             moved |= self.receive_shared(index);
+            self.catch_up();
             at += 1;
         }
-        if !self.queue.is_empty() {
-            self.start_queued();
+        if !self.backlog.queue.is_empty() {
+            self.out.push(Todo::Start);
+            self.catch_up();
         }
         moved | self.flush()
     }
 
-    /// A reducer is told of a group, or of its next generation.
-    pub(crate) fn join_group(&mut self, told: &Introduction) -> Result<(), Broken> {
-        let known = self.groups.get(&told.group).map(Group::told_generation);
-        if known.is_some_and(|generation| generation >= told.generation) {
-            return Ok(());
+    /// Hands to links what is queued for them. Returns whether they took anything.
+    fn flush(&mut self) -> bool {
+        let moved = self.ops.flush(&mut self.links, &mut self.out);
+        self.catch_up();
+        moved
+    }
+
+    /// Whether all links have taken what was queued for them.
+    pub(crate) fn is_flushed(&mut self) -> bool {
+        self.flush();
+        !self.links.has_unsent()
+    }
+
+    /// How an answer can be expected to come, at the soonest.
+    pub(crate) fn haste(&self) -> Haste {
+        self.ops.haste(&self.links)
+    }
+
+    /// Does what the parts have left to do.
+    fn catch_up(&mut self) {
+        while let Some(todo) = self.out.next() {
+            self.perform(todo);
         }
-        if known.is_some() {
-            self.close_group(told.group, &Error::new(ErrorKind::Closed));
-            self.groups.remove(&told.group);
+    }
+
+    fn perform(&mut self, todo: Todo) {
+        let Self { links, groups, ops, backlog, out, .. } = self;
+        match todo {
+            Todo::Run(key) => ops.run(key, groups, (links, out)),
+            Todo::Started(key, id) => {
+                backlog.take_early(&id, out);
+                out.push(Todo::Run(key));
+                self.fail_if_any_departed(key);
+            }
+            Todo::Fail { key, error, keep_memory } => {
+                ops.fail(key, (&error, keep_memory), groups, (links, out));
+            }
+            Todo::FailQueued { group, error } => backlog.fail_queued(group, &error, groups, (links, out)),
+            Todo::NotStarted { queued, error } => {
+                if let Some(group) = groups.get_mut(queued.id.group) {
+                    group.member.fail(queued.id.fingerprint.sequence);
+                }
+                backlog::not_started(*queued, &error, groups, (links, out));
+            }
+            Todo::Start => backlog.start_ready(groups, ops, (links, out)),
+            Todo::Broken { endpoint, reason } => self.broken(endpoint, reason),
+            Todo::HandedOver(token) => {
+                if let Some((operation, _)) = ops.running(token.op, links, out) {
+                    operation.handed_over(token.segment, token.instr);
+                    out.push(Todo::Run(token.op));
+                }
+            }
+            Todo::Redeliver(early) => self.redeliver(early),
+            Todo::RedeliverGroup(number) => {
+                let early = backlog.early.take_group(number);
+                self.redeliver(early);
+            }
+            Todo::Answer(number) => groups.answer(number, false, (ops, backlog), out),
+            Todo::Forget(number) if backlog.has_any(number) => {}
+            Todo::Forget(number) => groups.forget_if_over(number, (links, out)),
+            Todo::Departed => {
+                backlog.start_ready(groups, ops, (links, out));
+                out.finished = true;
+            }
+            Todo::Flush => drop(ops.flush(links, out)),
         }
-        if self.groups.len() >= REDUCER_GROUPS || told.members.iter().any(|member| *member >= self.me) {
-            return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
-        }
-        let forced = told.forced.as_deref().map(str::parse).transpose();
-        let forced = forced.map_err(|_| Broken::Protocol("an algorithm that is not known here"))?;
-        let workers = told.members.len() as u32;
-        let mut roster = told.members.clone();
-        roster.resize((workers + told.reducers) as usize, self.me);
-        let settings = group::Settings {
-            id: told.group,
-            roster,
-            workers,
-            me: workers + told.reducer,
-            hosts: told.hosts.clone(),
-            order: told.order,
-            memories: told.hosts.clone(),
-            sizing: Sizing {
-                hosts: Sizing::distinct(&told.hosts),
-                shared: false,
-                segment_bytes: told.segment as usize,
-                most_staged: told.most_staged as usize,
-            },
-            forced,
-            timeout: Duration::MAX,
-        };
-        let mut group = Group::new(settings, Member::new(told.group, self.me, told.members.clone()));
-        group.begin_generation(told.generation);
-        self.groups.insert(told.group, group);
-        Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

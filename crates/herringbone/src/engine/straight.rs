@@ -1,22 +1,28 @@
 //! A small operation of a thread that waits for it, run straight through while nothing else is under way.
 //!
-//! The engine's lock is let go where the thread yields, and whoever takes it meanwhile for anything else first
-//! [interrupts](Engine::interrupt) the run, which is an operation like any other from then on.
+//! The engine's lock is let go where the thread yields. A thread that takes it meanwhile for anything else first
+//! [interrupts](Runner::engine) the run, which is an operation like any other from then on.
 
-use super::{Engine, buffers::are_usable, early::Parked};
+use super::{
+    Engine,
+    buffers::are_usable,
+    early::Parked,
+    outbox::{Ended, Todo},
+    refused::Refused,
+};
 use crate::{
     Result,
+    clock::Moment,
     completion::Completion,
-    engine::refused::Refused,
     execute::{
         io::Io,
         issue::Issue,
         script::Script,
         staging::Part,
-        straight::{Pace, Straight},
+        straight::{Notes, Pace, Straight},
     },
     sys::{doorbell, segment::Segment},
-    transport::layout,
+    transport::{layout, shm::Board},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +36,7 @@ pub(crate) enum Begun {
     No(Issue),
 }
 
-/// How a thread dozes until a host-mate has something to say.
+/// How a thread dozes until a local rank has something to say.
 pub(crate) struct Doze {
     theirs: Arc<Segment>,
     announcement: u64,
@@ -43,102 +49,127 @@ impl Doze {
     }
 }
 
-impl Engine {
+/// An engine, and the operation that a thread may be running straight through in it; then there is no other.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    engine: Engine,
+    straight: Option<Straight>,
+    notes: Notes,
+}
+
+/// What a straight run needs of an engine.
+fn io(engine: &mut Engine) -> (Io<'_>, &mut Board) {
+    let links = &mut engine.links;
+    let io =
+        Io { endpoints: &mut links.endpoints, staging: &engine.ops.staging, stats: &mut engine.out.stats };
+    (io, &mut links.board)
+}
+
+impl Runner {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self { engine, straight: None, notes: Notes::default() }
+    }
+
+    /// The engine, for anything but a straight run: that goes on as an operation like any other. Says also whether there was one.
+    pub(crate) fn engine(&mut self) -> (&mut Engine, bool) {
+        let interrupted = self.straight.is_some() && self.interrupt().is_some();
+        (&mut self.engine, interrupted)
+    }
+
+    /// The engine, to be looked at, whatever runs in it.
+    pub(crate) fn as_it_is(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
     /// Issues an operation to be run straight through, if it may be.
     ///
     /// # Errors
-    /// As [`issue`](Self::issue).
-    pub(crate) fn begin_straight(&mut self, issue: Issue) -> Result<Begun> {
-        if self.reduces || self.ops.len() > 0 || !self.queue.is_empty() {
+    /// As [`issue`](Engine::issue).
+    pub(crate) fn begin(&mut self, issue: Issue, now: Moment) -> Result<Begun> {
+        let engine = self.engine().0.at(now);
+        if engine.reduces || engine.ops.table.len() > 0 || !engine.backlog.queue.is_empty() {
             return Ok(Begun::No(issue));
         }
-        let group = self.groups.get(&issue.group);
+        let group = engine.groups.get(issue.group);
         let group =
             group.filter(|group| are_usable(&issue.call, group.settings.me, &issue.input, &issue.output));
-        let script = group.and_then(|group| group.script(&issue.call, self.links));
-        let Some(script) = script.filter(|script| !self.is_crowded(script)).cloned() else {
+        let script = group.and_then(|group| group.script(&issue.call, engine.links.changes));
+        let Some(script) = script.filter(|script| !is_crowded(engine, script)).cloned() else {
             return Ok(Begun::No(issue));
         };
         let part = if issue.priority > 0 { Part::Either } else { Part::Common };
         let bytes = script.prepared.staging_bytes(script.prepared.depth);
-        let Some(memory) = self.staging.take(bytes, part) else {
+        let Some(memory) = engine.ops.staging.take(bytes, part) else {
             return Ok(Begun::No(issue));
         };
-        let agreed = match self.agree(&issue) {
+        let agreed = match engine.groups.agree(&issue, engine.links.me, &mut engine.out) {
             Ok(agreed) => agreed,
             Err(refused) => {
-                self.staging.give_back(memory);
+                engine.ops.staging.give_back(memory);
                 return match refused {
                     Refused::Frozen => Ok(Begun::No(issue)),
-                    Refused::Counted(error) => Ok(Begun::Ordinary(self.counted_as_failed(error))),
+                    Refused::Counted(error) => Ok(Begun::Ordinary(engine.counted_as_failed(error))),
                     Refused::Failed(error) => {
-                        self.stats.failed += 1;
+                        engine.out.stats.failed += 1;
                         Err(error)
                     }
                 };
             }
         };
-        let id = agreed.0;
-        self.straight = Some(Straight::new(script, issue, agreed, memory, std::mem::take(&mut self.notes)));
-        self.stats.most_in_flight = self.stats.most_in_flight.max(1);
-        if !self.early.is_empty() && !self.take_early() {
+        engine.out.stats.most_in_flight = engine.out.stats.most_in_flight.max(1);
+        let is_early = !engine.backlog.early.is_empty();
+        let notes = std::mem::take(&mut self.notes);
+        self.straight = Some(Straight::new(script, issue, agreed, memory, (notes, now)));
+        if is_early && !self.take_early() {
             let completion = self.interrupt().unwrap_or_default();
-            self.redeliver_to(&id);
             return Ok(Begun::Ordinary(completion));
         }
         Ok(Begun::Straight)
     }
 
-    /// Whether one of a script's ranks has to be invited to send, and so waits for an ordinary operation's word.
-    fn is_crowded(&self, script: &Script) -> bool {
-        !self.early.is_empty() && script.endpoints().any(|at| self.endpoints[at as usize].is_crowded())
-    }
-
     /// Hands the run the messages that came before it began. Returns whether nothing is odd about any.
     fn take_early(&mut self) -> bool {
-        let Some(straight) = &mut self.straight else { return true };
+        let Self { engine, straight: Some(straight), .. } = self else { return true };
+        let Engine { backlog, links, ops, out, .. } = engine;
         let id = straight.id;
         let taken =
-            self.early.take(id.group, id.fingerprint.sequence, |Parked { endpoint, header, body }| {
+            backlog.early.take(id.group, id.fingerprint.sequence, |Parked { endpoint, header, body }| {
                 id.is_of(header)
                     && header.hash == id.hash
                     && body
                         .bytes()
-                        .is_some_and(|bytes| straight.arrived_early(*endpoint, header, bytes, &self.staging))
+                        .is_some_and(|bytes| straight.arrived_early(*endpoint, header, bytes, &ops.staging))
             });
         for Parked { endpoint, header, .. } in taken {
-            let endpoint = &mut self.endpoints[endpoint as usize];
-            self.stats.received(endpoint, header.length as usize);
+            let endpoint = &mut links.endpoints[endpoint as usize];
+            out.stats.received(endpoint, header.length as usize);
             endpoint.parked -= u16::from(header.eager);
             straight.notes.flush |= endpoint.emptied(header.eager);
         }
-        !self.early.of(id.group, id.fingerprint.sequence).iter().any(|parked| id.is_of(&parked.header))
+        !backlog.early.of(id.group, id.fingerprint.sequence).iter().any(|parked| id.is_of(&parked.header))
     }
 
-    /// Lets the run go on and says how far it came; it looks up to `tries` times for messages. If it is done, so is the
-    /// operation.
-    pub(crate) fn run_straight(&mut self, tries: u32) -> Pace {
+    /// Lets the run go on and says how far it came; it looks up to `tries` times for messages. If it is done, it is to be
+    /// [ended](Self::end).
+    pub(crate) fn run(&mut self, tries: u32) -> Pace {
         let Some(straight) = &mut self.straight else { return Pace::Stuck };
-        let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
-        let pace = straight.run(tries, &mut io, &mut self.board);
+        let (mut io, board) = io(&mut self.engine);
+        let pace = straight.run(tries, &mut io, board);
         // If it is done, it is not quite over: somebody has to see to the links.
-        self.finished |= !self.flush_straight();
-        if pace == Pace::Done {
-            self.end_straight();
-        }
+        self.engine.out.finished |= !self.flush();
         pace
     }
 
     /// Hands to links what the run has noted for them. Returns whether they have taken it.
-    fn flush_straight(&mut self) -> bool {
+    fn flush(&mut self) -> bool {
         let Some(straight) = &mut self.straight else { return true };
         if !std::mem::take(&mut straight.notes.flush) {
             return true;
         }
-        self.flush();
-        let backlog = self.has_backlog();
-        self.straight.iter_mut().for_each(|straight| straight.notes.flush = backlog);
-        !backlog
+        self.engine.flush();
+        let unsent = self.engine.links.has_unsent();
+        self.straight.iter_mut().for_each(|straight| straight.notes.flush = unsent);
+        !unsent
     }
 
     /// The thread of the run is about to doze: until the host-mate speaks from whom a message is missing. Says so to it, and
@@ -151,12 +182,10 @@ impl Engine {
         loop {
             let straight = self.straight.as_mut()?;
             let holds_all = straight.issue.call.collective.holds_all();
-            let mut io =
-                Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
-            let missing = straight.take_in(&mut io);
-            let flushed = self.flush_straight();
+            let missing = straight.take_in(&mut io(&mut self.engine).0);
+            let flushed = self.flush();
             let endpoint = missing?;
-            let theirs = self.endpoints[endpoint as usize].segment().cloned();
+            let theirs = self.engine.links.endpoints[endpoint as usize].segment().cloned();
             let Some(theirs) = theirs.filter(|_| holds_all && flushed) else {
                 self.interrupt();
                 return None;
@@ -185,48 +214,59 @@ impl Engine {
     /// Wakes the thread of the run, if it dozes.
     fn rouse(&self) {
         let until = self.straight.as_ref().and_then(|straight| straight.dozes_until);
-        if let Some(segment) = until.and_then(|endpoint| self.endpoints[endpoint as usize].segment()) {
+        let endpoints = &self.engine.links.endpoints;
+        if let Some(segment) = until.and_then(|endpoint| endpoints[endpoint as usize].segment()) {
             doorbell::rouse(layout::dozers(segment));
         }
     }
 
-    fn end_straight(&mut self) {
+    /// The run is done, and so is the operation.
+    pub(crate) fn end(&mut self, now: Moment) {
         let Some(mut straight) = self.straight.take() else { return };
-        let (id, call, completion) = (straight.id, straight.issue.call, straight.completion.take());
-        self.staging.give_back(straight.memory.clone());
-        self.conclude(&id, &call, completion, Ok(()), straight.issued);
+        let Engine { groups, links, ops, out, .. } = self.engine.at(now);
+        ops.staging.give_back(straight.memory.clone());
+        let (id, call, issued) = (straight.id, straight.issue.call, straight.issued);
+        let ended = Ended { id, call, completion: straight.completion.take(), issued, result: Ok(()) };
+        if let Some(group) = groups.get_mut(id.group) {
+            out.conclude(group, links.me, ended);
+        }
         self.notes = straight.notes;
+        self.engine.catch_up();
     }
 
     /// How the run's end can be learnt of, whoever brings it about.
-    pub(crate) fn follow_straight(&mut self) -> Option<Arc<Completion>> {
+    pub(crate) fn follow(&mut self) -> Option<Arc<Completion>> {
         let straight = self.straight.as_mut()?;
         Some(straight.completion.get_or_insert_default().clone())
     }
 
-    /// Whether this run is the one that has such an end.
-    pub(crate) fn is_straight(&self, completion: &Arc<Completion>) -> bool {
+    /// Whether the run is the one that has such an end.
+    pub(crate) fn is_running(&self, completion: &Arc<Completion>) -> bool {
         let of_it = self.straight.as_ref().and_then(|straight| straight.completion.as_ref());
         of_it.is_some_and(|of_it| Arc::ptr_eq(of_it, completion))
     }
 
     /// Makes the run, if there is one, an operation like any other. Returns how its end can be learnt of.
     pub(crate) fn interrupt(&mut self) -> Option<Arc<Completion>> {
-        let completion = self.follow_straight()?;
+        let completion = self.follow()?;
         self.rouse();
-        let group = self.groups.get(&self.straight.as_ref()?.id.group)?;
         let straight = self.straight.take()?;
-        let (key, room) = self.ops.reserve();
-        let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
+        let Engine { groups, links, ops, out, .. } = &mut self.engine;
+        let group = groups.get_mut(straight.id.group)?;
+        let (key, room) = ops.table.reserve();
+        let mut io = Io { endpoints: &mut links.endpoints, staging: &ops.staging, stats: &mut out.stats };
         let operation = straight.into_operation(key, room, &group.settings.roster, &mut io);
         let (key, id) = (operation.key, operation.id);
-        if let Some(group) = self.groups.get_mut(&id.group) {
-            group.running.push_back((id.fingerprint.sequence, key));
-        }
-        self.ops.insert(operation);
-        self.run(key);
-        self.fail_if_any_departed(key);
-        self.flush();
+        ops.insert(operation, group, out);
+        out.push(Todo::Started(key, id));
+        out.push(Todo::Flush);
+        self.engine.catch_up();
         Some(completion)
     }
+}
+
+/// Whether one of a script's ranks has to be invited to send, and so waits for an ordinary operation's word.
+fn is_crowded(engine: &Engine, script: &Script) -> bool {
+    !engine.backlog.early.is_empty()
+        && script.endpoints().any(|at| engine.links.endpoints[at as usize].is_crowded())
 }

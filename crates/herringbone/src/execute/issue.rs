@@ -74,13 +74,14 @@ impl Queued {
         issue: &Issue,
         completion: Option<Arc<Completion>>,
         timeout: Duration,
+        issued: Moment,
     ) -> Self {
         Self {
             id,
             call: issue.call,
             buffers: Some((issue.input.clone(), issue.output.clone())),
             completion,
-            issued: Moment::now(),
+            issued,
             timeout: issue.timeout.unwrap_or(timeout),
             given_up: false,
         }

@@ -123,7 +123,7 @@ impl Straight {
         issue: Issue,
         (id, timeout): (Identity, Duration),
         memory: Range<usize>,
-        mut notes: Notes,
+        (mut notes, now): (Notes, Moment),
     ) -> Self {
         notes.blocked.clear();
         notes.arrived.clear();
@@ -134,7 +134,7 @@ impl Straight {
             issue,
             id,
             timeout,
-            issued: Moment::now(),
+            issued: now,
             memory,
             completion: None,
             dozes_until: None,
@@ -229,8 +229,7 @@ impl Straight {
                 *arrived = keep(message, source, at, &memory, io);
             }
         }
-        let mut queued = Queued::new(id, &issue, completion, timeout);
-        queued.issued = issued;
+        let queued = Queued::new(id, &issue, completion, timeout, issued);
         let prepared = script.prepared.clone();
         let mut operation = Operation::new(key, queued, None, prepared, memory, (room, roster));
         operation.go_on(done, &notes, io);

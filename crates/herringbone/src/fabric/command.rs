@@ -2,7 +2,7 @@
 
 use crate::{
     core::{group::Rank, session::control::Message},
-    engine::Event,
+    engine::outbox::Event,
     node::Surroundings,
     sys::{doorbell::Bell, pidfd::Pidfd},
 };

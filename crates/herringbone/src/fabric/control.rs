@@ -18,7 +18,7 @@ use crate::{
             fence::{Directed, Hub},
         },
     },
-    engine::Event,
+    engine::outbox::Event,
     node::Node,
     sys::{fork::Guarded, pidfd::Pidfd},
     transport::Broken,
@@ -384,7 +384,7 @@ impl Control {
         if stood_still >= STOOD_STILL {
             self.excuse(stood_still, now);
         }
-        self.node.tick(now);
+        self.node.tick();
         let late = self.broken.extract_if(.., |(_, since)| now.duration_since(*since) >= BROKEN_FOR);
         let late: Vec<u32> = late.map(|(endpoint, _)| endpoint).collect();
         for endpoint in late {

@@ -72,7 +72,7 @@ pub(crate) fn make(
 
 /// Whether the link is still wanted, and by whom it was not made in the meantime.
 fn is_wanted(node: &Node, endpoint: u32) -> bool {
-    node.with(|engine| matches!(engine.endpoints[endpoint as usize].link, Link::Wanted))
+    node.with(|engine| matches!(engine.links.endpoints[endpoint as usize].link, Link::Wanted))
 }
 
 /// Shares memory with a host-mate.

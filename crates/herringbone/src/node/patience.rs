@@ -1,6 +1,6 @@
 //! How long a rank looks for what it waits for before it gives its core away, and before it sleeps.
 
-use crate::engine::links::Haste;
+use crate::engine::ops::Haste;
 
 /// Where ranks of a host share cores: how often those of a core yield before they sleep, all together. Those of other
 /// sessions than the one that yields may be passed over (the kernel shares a core out among sessions first), and get it only

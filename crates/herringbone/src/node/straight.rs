@@ -4,7 +4,7 @@ use super::Node;
 use crate::{
     clock::Moment,
     completion::Completion,
-    engine::{Engine, links::Haste},
+    engine::{ops::Haste, straight::Runner},
     execute::straight::Pace,
 };
 use std::{
@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-/// For how long a straight run may doze in all. Who dozes hears of one host-mate only; an ordinary operation hears of all there
-/// is.
+/// For how long a straight run may doze in all. A thread that dozes hears of one local rank only; an ordinary operation hears of
+/// all there are.
 const DOZE: Duration = Duration::from_millis(10);
 
 /// How a straight run has waited, in all: one that has yielded in vain once dozes at once from then on.
@@ -26,23 +26,26 @@ struct Waits {
 
 impl Node {
     /// Runs straight through what has begun so. Returns `None` at its end, or how that can be learnt of.
-    pub(super) fn run_straight<'a>(&'a self, mut engine: MutexGuard<'a, Engine>) -> Option<Arc<Completion>> {
+    pub(super) fn run_straight<'a>(&'a self, mut runner: MutexGuard<'a, Runner>) -> Option<Arc<Completion>> {
         let mut waits = Waits::default();
         let completion = loop {
-            match engine.run_straight(self.patience.tries) {
-                Pace::Done => break None,
+            match runner.run(self.patience.tries) {
+                Pace::Done => {
+                    runner.end(Moment::now());
+                    break None;
+                }
                 Pace::Waiting if waits.dozed < DOZE => {
-                    let Some(completion) = engine.follow_straight() else { continue };
-                    engine = self.wait_straight(engine, &mut waits);
-                    if !engine.is_straight(&completion) {
+                    let Some(completion) = runner.follow() else { continue };
+                    runner = self.wait_straight(runner, &mut waits);
+                    if !runner.is_running(&completion) {
                         break Some(completion);
                     }
-                    engine.has_dozed();
+                    runner.has_dozed();
                 }
-                Pace::Waiting | Pace::Stuck => break engine.interrupt(),
+                Pace::Waiting | Pace::Stuck => break runner.interrupt(),
             }
         };
-        self.aftermath(engine);
+        self.aftermath(runner);
         if let Some(since) = waits.since {
             self.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
@@ -52,18 +55,18 @@ impl Node {
     /// Gives others the core, and the engine, until it is worth while to look again.
     fn wait_straight<'a>(
         &'a self,
-        mut engine: MutexGuard<'a, Engine>,
+        mut runner: MutexGuard<'a, Runner>,
         waits: &mut Waits,
-    ) -> MutexGuard<'a, Engine> {
+    ) -> MutexGuard<'a, Runner> {
         waits.since.get_or_insert_with(Moment::now);
         if waits.yielded < self.patience.yields(Haste::Memory) {
             waits.yielded += 1;
-            drop(engine);
+            drop(runner);
             std::thread::yield_now();
             return self.lock_as_is();
         }
-        let Some(doze) = engine.about_to_doze() else { return engine };
-        drop(engine);
+        let Some(doze) = runner.about_to_doze() else { return runner };
+        drop(runner);
         let began = Moment::now();
         doze.doze(DOZE.saturating_sub(waits.dozed));
         waits.dozed += began.elapsed();

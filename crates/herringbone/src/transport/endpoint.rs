@@ -1,6 +1,7 @@
 //! Another process, as an engine sees it: its link, and what is owed on it.
 
 use crate::{
+    clock::Moment,
     core::{
         session::{
             control::Message,
@@ -17,13 +18,7 @@ use crate::{
         ticket::{OpKey, Token},
     },
 };
-use std::{
-    cmp::Reverse,
-    collections::BTreeSet,
-    ops::Range,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{cmp::Reverse, collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 
 /// How messages travel to an endpoint.
 #[derive(Debug)]
@@ -62,7 +57,7 @@ pub(crate) struct Endpoint {
     /// Whether its process is gone for good.
     pub(crate) dead: bool,
     /// When it left in order: what it sent before still counts.
-    pub(crate) left: Option<Instant>,
+    pub(crate) left: Option<Moment>,
     /// For how long nothing has come from it while something was waited for.
     pub(crate) silence: Duration,
 }
@@ -108,14 +103,17 @@ impl Endpoint {
         self.in_line.clear();
     }
 
-    /// Ends the link; what lies in shared memory stays readable.
-    pub(crate) fn lose(&mut self, reason: String) {
+    /// Ends the link; what lies in shared memory stays readable. Returns the link if it was one over a socket.
+    pub(crate) fn lose(&mut self, reason: String) -> Option<Box<TcpLink>> {
         let left = match &self.link {
             Link::Shm(link) => Some(link.segment().clone()),
             Link::Lost { left, .. } => left.clone(),
             _ => None,
         };
-        self.link = Link::Lost { reason, left };
+        match std::mem::replace(&mut self.link, Link::Lost { reason, left }) {
+            Link::Tcp(link) => Some(Box::new(link)),
+            _ => None,
+        }
     }
 
     /// Takes one of the eager slots at the receiver.

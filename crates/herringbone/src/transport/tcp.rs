@@ -79,6 +79,12 @@ impl TcpLink {
         self.socket.as_fd()
     }
 
+    /// Says that nothing more will come.
+    pub(crate) fn hang_up(&self) {
+        // A socket that is broken needs no goodbye.
+        let _gone = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Write);
+    }
+
     /// Puts a frame in line: grants and the like before data, data by priority.
     pub(crate) fn send(&mut self, frame: Outgoing, urgent: bool) {
         if urgent {

@@ -1,7 +1,7 @@
 //! The pass over all sources: written once, and compiled once per instruction set.
 
 use super::line::{Isa, MAX_LINE, Step, width};
-use super::{Job, shape::Groups};
+use super::{Job, shape::SourceGroups};
 use herringbone_core::element::Reduction;
 use std::mem::{MaybeUninit, size_of};
 use std::ops::Range;
@@ -59,7 +59,7 @@ unsafe fn fold_block<I: Isa<LINE>, R: Reduction, const LINE: usize>(
     rows: Rows,
 ) {
     let mut open = 0;
-    let mut groups = Groups::of(job.sources);
+    let mut groups = SourceGroups::of(job.sources);
     while let Some(group) = groups.next() {
         let mut merges = group.merges;
         let offset = block.start * width::<R>(group.sources[0].form);

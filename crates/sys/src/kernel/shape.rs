@@ -14,9 +14,9 @@ pub(super) struct Group<'s, 'a> {
 }
 
 /// Takes the groups of a list of sources, from left to right.
-pub(super) struct Groups<'s, 'a>(&'s [Source<'a>]);
+pub(super) struct SourceGroups<'s, 'a>(&'s [Source<'a>]);
 
-impl<'s, 'a> Groups<'s, 'a> {
+impl<'s, 'a> SourceGroups<'s, 'a> {
     pub(super) fn of(sources: &'s [Source<'a>]) -> Self {
         Self(sources)
     }
@@ -27,7 +27,7 @@ impl<'s, 'a> Groups<'s, 'a> {
     }
 }
 
-impl<'s, 'a> Iterator for Groups<'s, 'a> {
+impl<'s, 'a> Iterator for SourceGroups<'s, 'a> {
     type Item = Group<'s, 'a>;
 
     #[inline]
@@ -55,7 +55,7 @@ impl<'s, 'a> Iterator for Groups<'s, 'a> {
 #[track_caller]
 pub(super) fn rows(sources: &[Source<'_>]) -> usize {
     let (mut open, mut rows) = (0, 0);
-    let mut groups = Groups::of(sources);
+    let mut groups = SourceGroups::of(sources);
     while let Some(group) = groups.next() {
         assert!(group.merges <= open, "the merges of a fold exceed its partial results");
         open = open + 1 - group.merges;

@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::{
-    Error,
-    completion::Completion,
     core::{
         collective::Collective,
         element::{DType, ReduceOp},
@@ -12,20 +10,16 @@ use crate::{
         wire::{HEADER_BYTES, Header, Kind},
     },
     engine::{
-        group::{Group, Settings},
-        refused::Refused,
+        group::Settings,
+        outbox::{Event, Interest},
     },
-    execute::{
-        issue::Issue,
-        program::{Call, Sizing},
-    },
+    execute::program::{Call, Sizing},
     sys::{fork::Guarded, region::Region, segment::Segment},
-    transport::{endpoint::Endpoint, tcp::TcpLink},
+    transport::{endpoint::Link, layout, tcp::TcpLink},
 };
 use std::{
     io::{ErrorKind, Read, Write},
     os::unix::net::UnixStream,
-    sync::Arc,
     time::Duration,
 };
 
@@ -37,9 +31,8 @@ fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
     let layout = layout::Layout { mates: 1, pool: 4 << 20, heap: 0 };
     let segment = Arc::new(Segment::create("links-test", layout.bytes()).unwrap());
     let staging = Staging::new(segment, layout.pool_at()..layout.pool_at() + layout.pool);
-    let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
     let endpoints = (0..ranks).map(|rank| Endpoint::new(format!("rank {rank}"), false)).collect();
-    let mut engine = Engine::new(0, endpoints, staging, poller, false);
+    let mut engine = Engine::new(0, endpoints, staging, false);
     engine.add_group(group(0, ranks, forced));
     let ends = (1..ranks).map(|rank| {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -83,37 +76,38 @@ fn what_a_broken_link_had_in_line_holds_no_operation_up() {
     let (mut engine, theirs) = rank_0(2, None);
     let operations: Vec<Arc<Completion>> =
         (0..60).map(|_| begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES)).collect();
-    while engine.turn() {}
+    go_on(&mut engine);
     assert!(operations[0].is_done() && !operations[59].is_done(), "the socket takes some, not all");
     drop(theirs);
-    while engine.turn() {}
+    go_on(&mut engine);
     let ends: Vec<_> = operations.iter().map(|operation| operation.result().map(|end| end.is_ok())).collect();
     assert_eq!(ends, [Some(true); 60]);
-    assert_eq!(engine.ops.len(), 0);
+    assert_eq!(engine.ops.table.len(), 0);
 }
 
 #[test]
 fn a_socket_that_cannot_be_watched_is_a_broken_link() {
     let (mut engine, _theirs) = rank_0(3, None);
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
-    engine.connect(1, Link::Tcp(TcpLink::new(Guarded::new(file.into()).unwrap())));
-    let Link::Lost { reason, .. } = &engine.endpoints[1].link else { panic!("it is in use") };
+    assert!(matches!(&engine.out.interests[..], [Interest::New(1), Interest::New(2)]));
+    engine.unwatched(1, &ErrorKind::PermissionDenied.into());
+    let Link::Lost { reason, .. } = &engine.links.endpoints[1].link else { panic!("it is in use") };
     assert!(reason.contains("cannot be watched"), "{reason}");
-    assert_eq!((engine.sockets, &engine.linked[..]), (1, &[2][..]));
+    assert_eq!((engine.links.sockets, &engine.links.linked[..]), (1, &[2][..]));
+    assert!(matches!(&engine.out.interests[..], [.., Interest::Gone(_)]));
 }
 
 /// Nobody waits in a group of ranks of which one had died when it was made.
 #[test]
 fn a_group_with_a_dead_member_is_lost_from_the_start() {
     let (mut engine, _theirs) = rank_0(3, None);
-    engine.endpoints[2].dead = true;
+    engine.links.endpoints[2].dead = true;
     engine.add_group(group(7, 3, None));
     let call = Call { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
     let (input, output) = (Region::zeroed(0), Region::zeroed(0));
     let issue = Issue { group: 7, call, priority: 0, input, output, timeout: None };
     let Err(Refused::Failed(error)) = engine.issue(&issue) else { panic!("it was issued") };
     assert!(matches!(error.kind(), crate::ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
-    assert!(matches!(&engine.events[..], [Event::Dispute { group: 7, .. }]), "the others are told");
+    assert!(matches!(&engine.out.events[..], [Event::Dispute { group: 7, .. }]), "the others are told");
 }
 
 /// The frames that are in some bytes, with their payloads, of which the checksums are right.
@@ -132,7 +126,9 @@ fn frames(mut bytes: &[u8]) -> Vec<(Header, &[u8])> {
 /// Fails all operations that have not ended.
 fn fail_all(engine: &mut Engine) {
     let error = Error::new(crate::ErrorKind::Closed);
-    engine.ops.keys().into_iter().for_each(|key| engine.fail(key, &error, false));
+    let running = engine.ops.table.keys().into_iter();
+    running.for_each(|key| engine.out.push(Todo::Fail { key, error: error.clone(), keep_memory: false }));
+    engine.catch_up();
 }
 
 /// Else its receiver would take the connection for damaged, and all groups would lose it.
@@ -148,8 +144,8 @@ fn a_message_that_has_left_in_part_leaves_in_full_though_its_operation_fails() {
         // The grant that the other gets is what it would give.
         let grant = drain(&mut engine, &theirs[0]);
         (&theirs[0]).write_all(&grant).unwrap();
-        while engine.turn() {}
-        let Link::Tcp(link) = &engine.endpoints[1].link else { panic!("no link") };
+        go_on(&mut engine);
+        let Link::Tcp(link) = &engine.links.endpoints[1].link else { panic!("no link") };
         assert!(!link.is_flushed(), "the socket takes some, not all");
         fail_all(&mut engine);
     });
@@ -166,7 +162,7 @@ fn what_is_cancelled_takes_no_slots_with_it() {
     let (mut engine, theirs) = rank_0(2, None);
     let returned = 5;
     (0..60).for_each(|_| drop(begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES)));
-    (0..returned).for_each(|_| assert!(!engine.endpoints[1].emptied(true)));
+    (0..returned).for_each(|_| assert!(!engine.links.endpoints[1].emptied(true)));
     (0..3).for_each(|_| drop(begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES)));
     fail_all(&mut engine);
     begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES);
@@ -176,8 +172,21 @@ fn what_is_cancelled_takes_no_slots_with_it() {
     assert_eq!(told, returned);
     let eager = sent.iter().filter(|(header, _)| header.eager).count();
     assert!((2..60).contains(&eager), "{eager} of 64");
-    let free = (0..EAGER_SLOTS).filter(|_| engine.endpoints[1].take_eager()).count();
+    let free = (0..EAGER_SLOTS).filter(|_| engine.links.endpoints[1].take_eager()).count();
     assert_eq!(eager + free, usize::from(EAGER_SLOTS));
+}
+
+/// Lets rank 0 go on until nothing moves; any socket may have something to read, or take something again.
+fn go_on(engine: &mut Engine) {
+    loop {
+        let mut moved = engine.turn();
+        for index in engine.links.linked.clone() {
+            moved |= engine.serve(index, (true, true));
+        }
+        if !moved {
+            return;
+        }
+    }
 }
 
 /// Takes what has come, and lets rank 0 go on, until no more comes.
@@ -185,7 +194,7 @@ fn drain(engine: &mut Engine, mut stream: &UnixStream) -> Vec<u8> {
     let mut taken = Vec::new();
     let mut room = [0; 1 << 16];
     loop {
-        while engine.turn() {}
+        go_on(engine);
         match stream.read(&mut room) {
             Ok(bytes) => taken.extend_from_slice(&room[..bytes]),
             Err(error) => {
@@ -208,9 +217,9 @@ fn messages_leave_to_one_rank_after_the_other() {
         assert_eq!(grant.len(), HEADER_BYTES);
         stream.write_all(&grant).unwrap();
     }
-    while engine.turn() {}
+    go_on(&mut engine);
     for (stream, parts) in theirs.iter().zip([1, 2, 3]) {
-        assert_eq!(engine.stats.workers_tcp.sent as usize, parts * PART);
+        assert_eq!(engine.out.stats.workers_tcp.sent as usize, parts * PART);
         let taken = drain(&mut engine, stream).len();
         assert!((PART..PART + PART / 8).contains(&taken), "{taken} of turn {parts}");
     }

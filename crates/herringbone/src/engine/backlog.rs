@@ -1,0 +1,136 @@
+//! What waits: operations for their links, their memory or their turn, and frames for their operations.
+
+use super::{
+    early::{Content, Early, Parked},
+    group::Group,
+    groups::Groups,
+    links::Links,
+    outbox::{Ended, Outbox, Todo},
+};
+use crate::core::wire::Header;
+use crate::{
+    Error,
+    execute::issue::{Identity, Queued},
+    sys::span::Span,
+    transport::{Broken, frame::Body, stats::Stats},
+};
+use std::collections::VecDeque;
+
+/// More frames than this cannot be backlog for operations that this rank has not issued.
+const PARKED_MOST: usize = u16::MAX as usize;
+
+/// Operations that have not started, and frames that came early.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    /// Operations that wait for links, memory or their turn, in the order in which they were issued.
+    pub(super) queue: VecDeque<Queued>,
+    pub(super) early: Early,
+}
+
+impl Backlog {
+    /// Whether an operation of a group with this number has not started.
+    pub(super) fn has(&self, group: u32, sequence: u64) -> bool {
+        let wanted = (group, sequence);
+        self.queue.iter().any(|queued| (queued.id.group, queued.id.fingerprint.sequence) == wanted)
+    }
+
+    /// Whether an operation of a group has not started.
+    pub(super) fn has_any(&self, group: u32) -> bool {
+        self.queue.iter().any(|queued| queued.id.group == group)
+    }
+
+    /// Whether an operation of a group before this one has not started.
+    pub(super) fn has_before(&self, group: u32, sequence: u64) -> bool {
+        self.queue.iter().any(|queued| queued.id.group == group && queued.id.fingerprint.sequence < sequence)
+    }
+
+    /// The first operation of a group that has not started and needs reducers.
+    pub(super) fn first_with_reducers(&self, group: &mut Group, stats: &mut Stats) -> Option<u64> {
+        let number = group.settings.id;
+        let mut queued = self.queue.iter().filter(|queued| queued.id.group == number);
+        let needs =
+            |queued: &&Queued| group.plan(queued.call, stats).is_ok_and(|planned| planned.with_reducers);
+        queued.find(needs).map(|queued| queued.id.fingerprint.sequence)
+    }
+
+    /// Takes an operation that has not started out of the queue.
+    pub(super) fn take(&mut self, id: &Identity) -> Option<Queued> {
+        let at = self.queue.iter().position(|queued| queued.id.is(id))?;
+        self.queue.remove(at)
+    }
+
+    /// Fails all operations of a group that have not started.
+    pub(super) fn fail_queued(
+        &mut self,
+        number: u32,
+        error: &Error,
+        groups: &mut Groups,
+        (links, out): (&Links, &mut Outbox),
+    ) {
+        let (failed, others): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.queue).into_iter().partition(|queued| queued.id.group == number);
+        self.queue = others;
+        failed.into_iter().for_each(|queued| not_started(queued, error, groups, (links, out)));
+    }
+
+    /// Keeps a frame whose operation has not begun here.
+    pub(super) fn park(
+        &mut self,
+        index: u32,
+        header: Header,
+        body: Content,
+        links: &mut Links,
+    ) -> Result<(), Broken> {
+        if self.early.len() >= PARKED_MOST {
+            return Err(Broken::Protocol("more early messages than there can be"));
+        }
+        let endpoint = &mut links.endpoints[index as usize];
+        // What goes with a frame stays in its place only as long as the frame.
+        let body = match body {
+            Content::Shared(Body::Carried(at)) => {
+                let carried = endpoint.payload(at, header.length as usize);
+                Content::Bytes(carried.map(Span::to_vec).unwrap_or_default())
+            }
+            body => body,
+        };
+        self.early.park(Parked { endpoint: index, header, body });
+        endpoint.parked += u16::from(header.eager);
+        Ok(())
+    }
+
+    /// Takes the frames that came early for an operation that begins.
+    pub(super) fn take_early(&mut self, id: &Identity, out: &mut Outbox) {
+        if !self.early.is_empty() {
+            let early = self.early.take(id.group, id.fingerprint.sequence, |parked| id.is_of(&parked.header));
+            out.push(Todo::Redeliver(early));
+        }
+    }
+
+    /// Compares frames that came early with the operation that was just issued.
+    pub(super) fn check_early(&mut self, id: &Identity, out: &mut Outbox) {
+        let (group, sequence) = (id.group, id.fingerprint.sequence);
+        let differs =
+            |Parked { header, .. }: &Parked| header.hash != id.hash && header.generation == id.generation;
+        if self.early.of(group, sequence).iter().any(differs) {
+            out.push(Todo::Redeliver(self.early.take(group, sequence, |_| true)));
+        }
+    }
+}
+
+/// Tells those that wait for an operation which has not started that it failed.
+pub(super) fn not_started(
+    queued: Queued,
+    error: &Error,
+    groups: &mut Groups,
+    (links, out): (&Links, &mut Outbox),
+) {
+    let Queued { id, call, completion, issued, .. } = queued;
+    out.push(Todo::Forget(id.group));
+    match groups.get_mut(id.group) {
+        Some(group) => {
+            let result = Err(error.clone());
+            out.conclude(group, links.me, Ended { id, call, completion, issued, result });
+        }
+        None => completion.into_iter().for_each(|completion| completion.finish(Err(error.clone()))),
+    }
+}

@@ -1,0 +1,374 @@
+//! What the surroundings tell the engine: links that are made, processes that die or leave, what the hub says, and time.
+
+use super::{
+    Engine,
+    backlog::not_started,
+    links::Links,
+    outbox::{Event, Todo},
+    timers::Timer,
+};
+use crate::{
+    Error,
+    clock::resolution,
+    core::session::{Cause, control::Message},
+    execute::issue::Identity,
+    transport::{
+        Broken,
+        endpoint::{Link, send_control},
+        layout,
+        ticket::OpKey,
+    },
+};
+use std::{sync::atomic::Ordering, time::Duration};
+
+/// How long after its timeout an operation fails even if no decision has come.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a link may be on its way from a rank that has left: it made it before, for what it had to send.
+const UNDER_WAY: Duration = Duration::from_secs(1);
+/// How long an operation that needs more of a rank that has left waits for a better reason to fail: that rank may have left
+/// because another died, of which word is on its way.
+const GRACE: Duration = Duration::from_millis(300);
+/// How often a reducer shows its workers that it lives.
+pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+/// After this silence a reducer is suspected, in a warning.
+const SUSPECT: Duration = Duration::from_secs(3);
+/// After this silence it is lost.
+const LOST: Duration = Duration::from_secs(6);
+
+impl Engine {
+    /// Puts a new link in place. If there was one, it is of no use to the other end any more.
+    pub(crate) fn connect(&mut self, index: u32, link: Link) {
+        if self.links.endpoints[index as usize].is_up() {
+            self.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
+            self.catch_up();
+        }
+        self.links.connect(index, link, &mut self.out);
+        if self.links.endpoints[index as usize].left.is_some() {
+            self.read_to_the_end(index);
+        }
+        self.out.push(Todo::Start);
+        self.out.push(Todo::Flush);
+        self.catch_up();
+    }
+
+    /// A link could not be made.
+    pub(crate) fn no_link(&mut self, index: u32, problem: String) {
+        let endpoint = &mut self.links.endpoints[index as usize];
+        if matches!(endpoint.link, Link::Wanted) {
+            endpoint.lose(problem);
+        }
+    }
+
+    /// A socket has something to read, or takes something again. Returns whether anything moved.
+    pub(crate) fn serve(&mut self, index: u32, (room, readable): (bool, bool)) -> bool {
+        let mut moved = false;
+        let Some(endpoint) = self.links.endpoints.get_mut(index as usize) else { return false };
+        if room && let Link::Tcp(link) = &mut endpoint.link {
+            link.has_room = true;
+            moved |= self.ops.flush_socket(index, &mut self.links, &mut self.out);
+        }
+        if readable {
+            moved |= self.receive_socket(index);
+        }
+        self.catch_up();
+        moved
+    }
+
+    /// How many links are sockets.
+    pub(crate) fn sockets(&self) -> usize {
+        self.links.sockets
+    }
+
+    /// The poller cannot watch a link's socket.
+    pub(crate) fn unwatched(&mut self, index: u32, problem: &std::io::Error) {
+        let reason = Broken::Io(format!("its socket cannot be watched: {problem}"));
+        self.out.push(Todo::Broken { endpoint: index, reason });
+        self.catch_up();
+    }
+
+    /// A link is of no use any more: operations that waited for an answer on it may be able to go on without.
+    pub(super) fn broken(&mut self, index: u32, reason: Broken) {
+        let Self { links, ops, out, .. } = self;
+        if !links.drop_link(index, &reason, out) {
+            return;
+        }
+        out.events.push(Event::Broken { endpoint: index, reason });
+        for operation in ops.table.iter() {
+            if operation.endpoints().any(|endpoint| endpoint == index) {
+                out.push(Todo::Run(operation.key));
+            }
+        }
+        if links.endpoints[index as usize].left.is_some() {
+            out.push(Todo::Departed);
+        }
+    }
+
+    /// A rank has died. What it sent before is still used.
+    pub(crate) fn lose(&mut self, index: u32, reason: &str, hub_is_gone: bool) {
+        while self.receive_shared(index) || self.receive_socket(index) {
+            self.catch_up();
+        }
+        self.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
+        self.catch_up();
+        let Self { links, groups, ops, backlog, out, .. } = self;
+        links.endpoints[index as usize].dead = true;
+        groups.lose(index, (reason, hub_is_gone), (ops, backlog), out);
+        self.catch_up();
+    }
+
+    /// A rank has left in order: it has finished its part, and nobody is to be harmed. What it sent is read to its end, and still
+    /// used, also by operations that begin only later here: at once in shared memory, until the end of a socket, and, if a link
+    /// is still under way, once that is there. Only an operation that needs more of it fails.
+    pub(crate) fn leave(&mut self, index: u32) {
+        self.links.endpoints[index as usize].left = Some(self.out.now);
+        self.out.after(Timer::Departed(index), GRACE);
+        if self.links.endpoints[index as usize].is_lost() {
+            // Its socket was read to the end before its goodbye came.
+            self.out.push(Todo::Departed);
+        } else {
+            self.out.after(Timer::UnderWay(index), UNDER_WAY);
+            self.read_to_the_end(index);
+            self.out.push(Todo::Start);
+        }
+        self.catch_up();
+    }
+
+    fn read_to_the_end(&mut self, index: u32) {
+        while self.receive_shared(index) {
+            self.catch_up();
+        }
+        if self.links.endpoints[index as usize].is_shared() {
+            self.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
+        }
+    }
+
+    /// Leaves word in shared memory that this rank leaves in order.
+    pub(crate) fn say_goodbye(&self) {
+        layout::goodbye(self.ops.staging.segment()).store(1, Ordering::Release);
+    }
+
+    /// Whether a local rank has left such word.
+    pub(crate) fn has_said_goodbye(&self, index: u32) -> bool {
+        self.links.has_said_goodbye(index)
+    }
+
+    /// Says on all sockets that nothing more will come.
+    pub(crate) fn hang_up(&mut self) {
+        self.links.hang_up();
+    }
+
+    /// Whether all sockets have been closed from the other end too.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        self.links.is_hung_up()
+    }
+
+    /// An operation that has just begun may need what a rank that left never sent.
+    pub(super) fn fail_if_any_departed(&mut self, key: OpKey) {
+        for index in 0..self.links.endpoints.len() as u32 {
+            self.fail_if_departed(key, index);
+        }
+    }
+
+    fn fail_if_departed(&mut self, key: OpKey, index: u32) {
+        let Self { links, groups, ops, out, .. } = self;
+        if !links.has_departed(index, out, GRACE) || !ops.needs(key, index, groups) {
+            return;
+        }
+        let Some(operation) = ops.get(key).filter(|operation| operation.completion.is_some()) else { return };
+        let which = (operation.id.group, operation.id.fingerprint.sequence);
+        groups.fail_departed(which, key, index, (links, out));
+    }
+
+    /// Something went wrong in a generation of a group: what to tell the hub, unless that generation is over.
+    pub(crate) fn dispute(&mut self, group: u32, generation: u32, cause: Cause) -> Option<Message> {
+        self.groups.dispute(group, generation, cause)
+    }
+
+    /// What the hub says about a group, and what to answer.
+    pub(crate) fn told_by_hub(&mut self, number: u32, message: &Message) -> Option<Message> {
+        let answer = self.groups.told_by_hub(number, message, self.links.me, &mut self.out);
+        self.catch_up();
+        answer
+    }
+
+    /// Sends a control message on a data link.
+    pub(crate) fn say(&mut self, index: u32, message: &Message) {
+        send_control(&mut self.links.endpoints[index as usize], message);
+        self.flush();
+    }
+
+    /// Shows on every socket that this process lives.
+    pub(crate) fn show_life(&mut self) {
+        self.links.show_life();
+        self.flush();
+    }
+
+    /// A thread has panicked in here, so nothing here is to be relied on: all groups end, everywhere.
+    pub(crate) fn break_down(&mut self) {
+        self.groups.break_down(self.links.me, &mut self.out);
+        self.catch_up();
+    }
+
+    /// A reducer is gone: operations that use it fail, everywhere.
+    pub(crate) fn reducer_lost(&mut self, index: u32) {
+        let Self { links, groups, ops, backlog, out, .. } = self;
+        groups.lose_reducer(index, (ops, backlog), (links, out));
+        self.catch_up();
+    }
+
+    /// A link between workers broke and neither died: operations that need it fail, everywhere.
+    pub(crate) fn dispute_all_with(&mut self, index: u32, cause: &Cause) {
+        self.groups.dispute_all_with(index, cause, (&self.ops, &self.backlog), &mut self.out);
+    }
+
+    /// A reducer has lost a worker: operations with it cannot end here. The workers know why.
+    pub(crate) fn drop_operations_with(&mut self, index: u32) {
+        self.groups.drop_operations_with(index, &mut self.out);
+        self.catch_up();
+    }
+
+    /// Looks after what has waited for long. Called about ten times a second.
+    pub(crate) fn tick(&mut self) {
+        self.flush();
+        while let Some(timer) = self.out.timers.expire(self.out.now) {
+            self.expired(timer);
+            self.catch_up();
+        }
+    }
+
+    fn expired(&mut self, timer: Timer) {
+        let Self { links, groups, ops, backlog, out, .. } = self;
+        match timer {
+            Timer::Operations => {
+                self.look_through_operations();
+                self.look_through_queue();
+                if self.ops.table.len() > 0 || !self.backlog.queue.is_empty() {
+                    self.out.look_soon(Timer::Operations);
+                }
+            }
+            Timer::Silence => self.listen_for_silence(),
+            Timer::Answer(number) => groups.answer(number, true, (ops, backlog), out),
+            Timer::Doom(number) => groups.fail_doomed(number, out),
+            Timer::UnderWay(index) => {
+                let endpoint = &mut links.endpoints[index as usize];
+                if matches!(endpoint.link, Link::None | Link::Wanted) {
+                    endpoint.lose("it left the group".to_owned());
+                    out.push(Todo::Departed);
+                    self.fail_all_departed(index);
+                }
+            }
+            Timer::Departed(index) => self.fail_all_departed(index),
+        }
+    }
+
+    fn fail_all_departed(&mut self, index: u32) {
+        self.ops.table.keys().into_iter().for_each(|key| self.fail_if_departed(key, index));
+        // It may be lost only later, and operations may begin to need it.
+        if !self.links.has_departed(index, &self.out, GRACE) {
+            self.out.look_soon(Timer::Departed(index));
+        }
+    }
+
+    fn look_through_operations(&mut self) {
+        for key in self.ops.table.keys() {
+            let Some(operation) = self.ops.table.get_mut(key) else { continue };
+            if operation.completion.is_none() {
+                continue;
+            }
+            let waited = self.out.now.since(operation.issued).saturating_sub(resolution());
+            let (id, timeout) = (operation.id, operation.timeout);
+            if let Some(round) = operation.tells_hub(waited)
+                && let Some(group) = self.groups.get(id.group)
+            {
+                let message = group.member.waiting(id.fingerprint.sequence, round);
+                self.out.events.extend(message.map(Event::ToHub));
+            }
+            if waited >= timeout {
+                let missing = operation.missing();
+                if let Some(error) = self.overdue(&id, (timeout, waited), missing) {
+                    self.out.push(Todo::Fail { key, error, keep_memory: true });
+                }
+            }
+        }
+    }
+
+    fn look_through_queue(&mut self) {
+        let (now, resolution) = (self.out.now, resolution());
+        let overdue = self.backlog.queue.iter().filter_map(|queued| {
+            let waited = now.since(queued.issued).saturating_sub(resolution);
+            (waited >= queued.timeout).then_some((queued.id, queued.timeout, waited))
+        });
+        for (id, timeout, waited) in overdue.collect::<Vec<_>>() {
+            let group = self.groups.get(id.group);
+            let missing = group.map_or_else(Vec::new, |group| self.links.wanted(group).collect());
+            if let Some(error) = self.overdue(&id, (timeout, waited), missing)
+                && let Some(queued) = self.backlog.take(&id)
+            {
+                not_started(queued, &error, &mut self.groups, (&self.links, &mut self.out));
+            }
+        }
+    }
+
+    /// An operation has taken too long: its group is to be fenced. Returns why it fails, if no decision has come in time.
+    fn overdue(
+        &mut self,
+        id: &Identity,
+        (timeout, waited): (Duration, Duration),
+        missing: Vec<u32>,
+    ) -> Option<Error> {
+        let Links { endpoints, me, .. } = &self.links;
+        let sequence = id.fingerprint.sequence;
+        let (workers, reducers): (Vec<u32>, Vec<u32>) =
+            missing.into_iter().partition(|index| !endpoints[*index as usize].is_reducer);
+        // A reducer that is there waits for ranks, too: it is not to blame.
+        let absent = reducers.into_iter().find(|index| !endpoints[*index as usize].is_up());
+        let cause = match absent {
+            Some(index) if workers.is_empty() => self.links.lost_reducer(index, sequence),
+            _ => Cause::Timeout {
+                rank: *me,
+                operation: id.fingerprint,
+                milliseconds: timeout.as_millis() as u64,
+                waiting_for: workers,
+            },
+        };
+        let group = self.groups.get_mut(id.group)?;
+        if waited < timeout + PATIENCE {
+            self.out.dispute(group, cause);
+            return None;
+        }
+        group.member.fail(sequence);
+        Some(super::doom::error(&cause, &[]))
+    }
+
+    /// Gives up reducers that hang: their kernels keep connections open and take in what is sent, but no sign of life has come
+    /// for long, while operations need reducers. Nobody reads sockets, or misses anything, while there are none.
+    fn listen_for_silence(&mut self) {
+        let needed = !self.reduces && self.ops.table.iter().any(|operation| operation.with_reducers());
+        let passed = self.links.silent_for(self.out.now, needed);
+        if !needed {
+            return;
+        }
+        self.out.look_soon(Timer::Silence);
+        for index in 0..self.links.endpoints.len() as u32 {
+            let endpoint = &mut self.links.endpoints[index as usize];
+            if !endpoint.is_reducer || !endpoint.is_up() {
+                continue;
+            }
+            let before = endpoint.silence;
+            endpoint.silence += passed;
+            if (before < SUSPECT) == (endpoint.silence < SUSPECT) && endpoint.silence < LOST {
+                continue;
+            }
+            // What nobody has come to read yet is a sign as well.
+            self.receive_socket(index);
+            let endpoint = &self.links.endpoints[index as usize];
+            if endpoint.silence >= LOST {
+                self.out.push(Todo::Broken { endpoint: index, reason: Broken::Silent(endpoint.silence) });
+            } else if endpoint.silence >= SUSPECT {
+                let (name, silence) = (&endpoint.name, endpoint.silence.as_secs());
+                let what = format_args!("the reducer at {name} has been silent for {silence} s");
+                crate::log::warn(&format!("rank {}", self.links.me), what);
+            }
+        }
+    }
+}

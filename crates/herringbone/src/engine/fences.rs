@@ -1,0 +1,297 @@
+//! How groups agree about what went wrong, and what fails because of it.
+
+use super::{
+    backlog::Backlog,
+    doom::{Doom, error},
+    group::Group,
+    groups::Groups,
+    links::Links,
+    ops::Ops,
+    outbox::{Event, Outbox, Todo},
+    timers::Timer,
+};
+use crate::{
+    Error, ErrorKind,
+    core::session::{
+        Cause, Mismatch,
+        control::Message,
+        fence::{Action, Member, Settled},
+    },
+    execute::operation::Operation,
+    transport::ticket::OpKey,
+};
+use std::time::Duration;
+
+/// How long operations before a disputed one have to end.
+const AGREED_END: Duration = Duration::from_secs(1);
+/// How long operations may stand still after the hub's death, which needed nothing of it themselves.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// The operation before which all end first when a fence is called for.
+fn disputed(cause: &Cause) -> Option<u64> {
+    match cause {
+        Cause::Mismatch(Mismatch { sequence, .. }) | Cause::ReducerLost { sequence, .. } => Some(*sequence),
+        _ => None,
+    }
+}
+
+impl Groups {
+    /// Something went wrong in a generation of a group: what to tell the hub, unless that generation is over.
+    pub(super) fn dispute(&mut self, number: u32, generation: u32, cause: Cause) -> Option<Message> {
+        let member = &mut self.get_mut(number)?.member;
+        if member.generation() == generation { member.dispute(cause) } else { None }
+    }
+
+    /// What the hub says about a group, and what rank `me` answers.
+    pub(super) fn told_by_hub(
+        &mut self,
+        number: u32,
+        message: &Message,
+        me: u32,
+        out: &mut Outbox,
+    ) -> Option<Message> {
+        let Some(group) = self.groups.get_mut(&number) else { return self.told_early(number, message, me) };
+        if let Message::Fence { generation, cause, .. } = message
+            && let Some(sequence) = disputed(cause)
+            && *generation == group.member.generation()
+            && group.unanswered.is_none()
+        {
+            group.frozen = Some(sequence);
+            group.unanswered = Some(message.clone());
+            out.after(Timer::Answer(number), AGREED_END);
+            out.push(Todo::Answer(number));
+            return None;
+        }
+        match group.member.receive(message) {
+            Action::Nothing => None,
+            Action::Send(answer) => {
+                if matches!(message, Message::Fence { .. }) {
+                    group.frozen = Some(0);
+                }
+                Some(answer)
+            }
+            Action::Settled(settled) => {
+                self.settle(number, &settled, out);
+                None
+            }
+        }
+    }
+
+    /// The others of a group may disagree, or give up backlog, before this rank has made it: they are answered as by a rank that
+    /// has called nothing, whose first calls fail then.
+    fn told_early(&mut self, number: u32, message: &Message, me: u32) -> Option<Message> {
+        if matches!(message, Message::Fence { .. }) && !self.forgotten.contains(&number) {
+            self.unmade.entry(number).or_insert_with(|| Member::new(number, me, Vec::new()));
+        }
+        match self.unmade.get_mut(&number)?.receive(message) {
+            Action::Send(answer) => Some(answer),
+            Action::Nothing | Action::Settled(_) => None,
+        }
+    }
+
+    /// Answers a fence once the operations before a disputed one have ended, also those that are to be called yet: they were
+    /// agreed on, or need no reducer. If they do not end in time (`late`), something was wrong before, or this rank is late.
+    pub(super) fn answer(
+        &mut self,
+        number: u32,
+        late: bool,
+        (ops, backlog): (&Ops, &Backlog),
+        out: &mut Outbox,
+    ) {
+        let Some(group) = self.groups.get_mut(&number) else { return };
+        let from = group.frozen.unwrap_or(0);
+        let running = group.running.iter().any(|(sequence, key)| {
+            *sequence < from && ops.get(*key).is_some_and(|operation| operation.completion.is_some())
+        });
+        if (running || backlog.has_before(number, from) || group.member.next() < from) && !late {
+            return;
+        }
+        let Some(message) = group.unanswered.take() else { return };
+        out.timers.clear(Timer::Answer(number));
+        group.frozen = Some(0);
+        if let Action::Send(answer) = group.member.receive(&message) {
+            out.events.push(Event::ToHub(answer));
+        }
+    }
+
+    fn settle(&mut self, number: u32, settled: &Settled, out: &mut Outbox) {
+        let members = self.get(number).map_or(&[][..], |group| group.settings.members());
+        let error = error(&settled.cause, members);
+        let is_final = settled.cause.is_final();
+        self.fail(number, &error, is_final, out);
+        if let Some(group) = self.get_mut(number) {
+            (group.frozen, group.unanswered) = (None, None);
+            out.timers.clear(Timer::Answer(number));
+            match &*settled.cause {
+                Cause::ReducerLost { .. } => group.without_reducers = Some(error),
+                _ if is_final => group.lost = Some(error),
+                _ => {}
+            }
+        }
+        out.push(Todo::RedeliverGroup(number));
+        out.finished = true;
+    }
+
+    /// Fails what a group has under way. Slots that others may still read are not used again if `keep_memory`.
+    fn fail(&mut self, number: u32, error: &Error, keep_memory: bool, out: &mut Outbox) {
+        let Some(group) = self.get(number) else { return };
+        out.push(Todo::FailQueued { group: number, error: error.clone() });
+        for (_, key) in &group.running {
+            out.push(Todo::Fail { key: *key, error: error.clone(), keep_memory });
+        }
+    }
+
+    /// Fails everything of one group, for ever.
+    pub(super) fn close(&mut self, number: u32, error: &Error, out: &mut Outbox) {
+        let keep_memory = self.get(number).is_some_and(|group| !group.reduces());
+        self.fail(number, error, keep_memory, out);
+        if let Some(group) = self.get_mut(number) {
+            group.lost = Some(error.clone());
+        }
+    }
+
+    /// A thread has panicked in the engine, so nothing there is to be relied on: all groups end, everywhere.
+    pub(super) fn break_down(&mut self, me: u32, out: &mut Outbox) {
+        let cause = Cause::Panicked { rank: me };
+        for number in self.numbers() {
+            self.get(number).into_iter().for_each(|group| out.dispute(group, cause.clone()));
+            self.close(number, &error(&cause, &[]), out);
+        }
+        out.finished = true;
+    }
+
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        self.groups.keys().copied().collect()
+    }
+
+    /// The groups that an endpoint is in.
+    fn numbers_with(&self, index: u32) -> Vec<u32> {
+        let has = |group: &&Group| group.rank_of(index).is_some();
+        self.iter().filter(has).map(|group| group.settings.id).collect()
+    }
+
+    /// A rank has died: its groups take no new operations, and those under way that need more of it fail, everywhere.
+    pub(super) fn lose(
+        &mut self,
+        index: u32,
+        (reason, hub_is_gone): (&str, bool),
+        (ops, backlog): (&Ops, &Backlog),
+        out: &mut Outbox,
+    ) {
+        for number in self.numbers_with(index) {
+            let Some(group) = self.get_mut(number).filter(|group| !group.is_lost()) else { continue };
+            let mut ranks = group.doom.take().map_or(Vec::new(), |doom| doom.ranks);
+            ranks.push(index);
+            ranks.sort_unstable();
+            let kind = ErrorKind::PeerLost { ranks: ranks.clone(), reason: reason.to_owned() };
+            group.doom = Some(Doom { ranks, error: Error::new(kind) });
+            if hub_is_gone {
+                out.after(Timer::Doom(number), GRACE);
+            }
+            self.fail_what_needs(number, index, (ops, backlog), out);
+        }
+        out.finished = true;
+    }
+
+    fn fail_what_needs(
+        &mut self,
+        number: u32,
+        index: u32,
+        (ops, backlog): (&Ops, &Backlog),
+        out: &mut Outbox,
+    ) {
+        let Some(group) = self.get(number) else { return };
+        let Some(Doom { error, ranks }) = &group.doom else { return };
+        let (error, ranks) = (error.clone(), ranks.clone());
+        let needs = |(_, key): &&(u64, OpKey)| ops.needs(*key, index, self);
+        let running: Vec<(u64, OpKey)> = group.running.iter().filter(needs).copied().collect();
+        if running.is_empty() && !backlog.has_any(number) {
+            return;
+        }
+        let Some(group) = self.get_mut(number) else { return };
+        for (sequence, key) in running {
+            group.member.fail(sequence);
+            out.push(Todo::Fail { key, error: error.clone(), keep_memory: true });
+        }
+        out.push(Todo::FailQueued { group: number, error });
+        out.dispute(group, Cause::PeerLost { ranks });
+    }
+
+    /// With the hub dead, nobody will say that an operation failed elsewhere: those that still stand fail here too.
+    pub(super) fn fail_doomed(&mut self, number: u32, out: &mut Outbox) {
+        let Some(group) = self.get(number).filter(|group| !group.is_lost()) else { return };
+        let Some(error) = group.doom.as_ref().map(|doom| doom.error.clone()) else { return };
+        self.fail(number, &error, true, out);
+        if let Some(group) = self.get_mut(number) {
+            group.lost = Some(error);
+        }
+    }
+
+    /// An operation needs more of an endpoint that has left.
+    pub(super) fn fail_departed(
+        &mut self,
+        (number, sequence): (u32, u64),
+        key: OpKey,
+        index: u32,
+        (links, out): (&Links, &mut Outbox),
+    ) {
+        let Some(group) = self.get_mut(number) else { return };
+        group.member.fail(sequence);
+        // Where a member died, that is why this one left.
+        let lost = group.doom.as_ref().map(|doom| (doom.ranks.clone(), doom.error.clone()));
+        let (ranks, error) = lost.unwrap_or_else(|| (vec![index], left_because(index, links)));
+        out.push(Todo::Fail { key, error, keep_memory: true });
+        out.dispute(group, Cause::PeerLost { ranks });
+    }
+
+    /// A reducer is gone: operations that use it fail, everywhere.
+    pub(super) fn lose_reducer(
+        &mut self,
+        index: u32,
+        (ops, backlog): (&Ops, &Backlog),
+        (links, out): (&Links, &mut Outbox),
+    ) {
+        for group in self.groups.values_mut() {
+            let queued = backlog.first_with_reducers(group, &mut out.stats);
+            let first = ops.first_with_reducers(group).into_iter().chain(queued).min();
+            if let Some(sequence) = first {
+                out.dispute(group, links.lost_reducer(index, sequence));
+            }
+        }
+    }
+
+    /// A link between workers broke and neither died: operations that need it fail, everywhere.
+    pub(super) fn dispute_all_with(
+        &self,
+        index: u32,
+        cause: &Cause,
+        (ops, backlog): (&Ops, &Backlog),
+        out: &mut Outbox,
+    ) {
+        for group in self.iter().filter(|group| group.rank_of(index).is_some()) {
+            let needs =
+                |key: OpKey| ops.get(key).is_some_and(|operation: &Operation| operation.involves(index));
+            if backlog.has_any(group.settings.id) || group.running.iter().any(|(_, key)| needs(*key)) {
+                out.dispute(group, cause.clone());
+            }
+        }
+    }
+
+    /// A reducer has lost a worker: operations with it cannot end here. The workers know why.
+    pub(super) fn drop_operations_with(&mut self, index: u32, out: &mut Outbox) {
+        for number in self.numbers_with(index) {
+            self.close(number, &Error::new(ErrorKind::Closed), out);
+        }
+    }
+}
+
+/// Why a rank that left is missed where none of the group died: perhaps one of another group did.
+fn left_because(index: u32, links: &Links) -> Error {
+    let dead = links.endpoints.iter().filter(|endpoint| endpoint.dead);
+    let dead: Vec<&str> = dead.map(|endpoint| endpoint.name.as_str()).collect();
+    let reason = match dead.as_slice() {
+        [] => "ended, or left".to_owned(),
+        names => format!("left after {} had died", names.join(", ")),
+    };
+    Error::new(ErrorKind::PeerLost { ranks: vec![index], reason })
+}

@@ -1,0 +1,260 @@
+//! The operations under way, and the memory that they use.
+
+use super::{
+    group::Group,
+    groups::Groups,
+    links::Links,
+    outbox::{Ended, Outbox, Todo},
+    table::Table,
+    timers::Timer,
+};
+use crate::{
+    Error,
+    execute::{
+        io::Io,
+        issue::Queued,
+        operation::{Operation, Progress},
+        program::Prepared,
+        staging::Staging,
+    },
+    sys::{heap::Heap, span::Span},
+    transport::{
+        Outgoing, Payload,
+        tcp::Memory,
+        ticket::{OpKey, Token},
+    },
+};
+use std::{ops::Range, sync::Arc};
+
+/// What is being waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// Local ranks, which answer through memory.
+    Memory,
+    /// Small messages, which come within a round trip.
+    Message,
+    /// Large ones, which take their time.
+    Stream,
+}
+
+/// The operations under way, and the memory that they use.
+#[derive(Debug)]
+pub(crate) struct Ops {
+    pub(super) table: Table,
+    pub(crate) staging: Staging,
+    /// Where users' buffers may lie so that local ranks can reach them; reducers have none.
+    pub(crate) heap: Option<Arc<Heap>>,
+}
+
+impl Ops {
+    pub(super) fn new(staging: Staging) -> Self {
+        Self { table: Table::default(), staging, heap: None }
+    }
+
+    pub(super) fn get(&self, key: OpKey) -> Option<&Operation> {
+        self.table.get(key)
+    }
+
+    /// An operation, with what it needs to run.
+    pub(super) fn running<'a>(
+        &'a mut self,
+        key: OpKey,
+        links: &'a mut Links,
+        out: &'a mut Outbox,
+    ) -> Option<(&'a mut Operation, Io<'a>)> {
+        let operation = self.table.get_mut(key)?;
+        let io = Io { endpoints: &mut links.endpoints, staging: &self.staging, stats: &mut out.stats };
+        Some((operation, io))
+    }
+
+    /// Starts an operation, whose links are up, in staging memory.
+    pub(super) fn start(
+        &mut self,
+        mut queued: Queued,
+        memory: Range<usize>,
+        prepared: Arc<Prepared>,
+        group: &mut Group,
+        (links, out): (&mut Links, &mut Outbox),
+    ) -> OpKey {
+        let (key, room) = self.table.reserve();
+        queued.separate(group.settings.me);
+        let mapped = queued.mapped(self.heap.as_deref());
+        let roster = &group.settings.roster;
+        let mut operation = Operation::new(key, queued, mapped, prepared, memory, (room, roster));
+        if operation.with_reducers() {
+            links.introduce(group);
+            out.look_soon(Timer::Silence);
+        }
+        operation.start(&mut Io {
+            endpoints: &mut links.endpoints,
+            staging: &self.staging,
+            stats: &mut out.stats,
+        });
+        self.insert(operation, group, out);
+        key
+    }
+
+    /// Takes in an operation that has started.
+    pub(super) fn insert(&mut self, operation: Operation, group: &mut Group, out: &mut Outbox) {
+        group.running.push_back((operation.id.fingerprint.sequence, operation.key));
+        self.table.insert(operation);
+        out.stats.most_in_flight = out.stats.most_in_flight.max(self.table.len() as u64);
+        out.look_soon(Timer::Operations);
+    }
+
+    /// Runs an operation as far as it can, and ends it if that was all.
+    pub(super) fn run(&mut self, key: OpKey, groups: &mut Groups, (links, out): (&mut Links, &mut Outbox)) {
+        let me = links.me;
+        let Some((operation, mut io)) = self.running(key, links, out) else { return };
+        let sequence = operation.id.fingerprint.sequence;
+        let Some(group) = groups.get_mut(operation.id.group).filter(|group| !group.is_frozen(sequence))
+        else {
+            return;
+        };
+        let progress = operation.run(&mut io);
+        if progress != Progress::Running
+            && let Some(ended) = ended(operation, Ok(()))
+        {
+            out.conclude(group, me, ended);
+        }
+        if progress == Progress::Over {
+            self.end(key, groups, out);
+        }
+    }
+
+    /// An operation fails. Slots that others may still read are not used again if `keep_memory`.
+    pub(super) fn fail(
+        &mut self,
+        key: OpKey,
+        (error, keep_memory): (&Error, bool),
+        groups: &mut Groups,
+        (links, out): (&mut Links, &mut Outbox),
+    ) {
+        self.cancel(key, links);
+        let Some(operation) = self.table.get_mut(key) else { return };
+        if let Some(group) = groups.get_mut(operation.id.group)
+            && let Some(ended) = ended(operation, Err(error.clone()))
+        {
+            out.conclude(group, links.me, ended);
+        }
+        if keep_memory {
+            operation.memory = 0..0;
+        }
+        self.end(key, groups, out);
+    }
+
+    /// Forgets an operation and frees its memory.
+    fn end(&mut self, key: OpKey, groups: &mut Groups, out: &mut Outbox) {
+        let Some(operation) = self.table.remove(key) else { return };
+        let number = operation.id.group;
+        if let Some(group) = groups.get_mut(number) {
+            let at = group.running.iter().position(|(_, running)| *running == key);
+            at.and_then(|at| group.running.remove(at));
+            if group.is_dropped {
+                out.push(Todo::Forget(number));
+            }
+        }
+        self.staging.give_back(operation.memory.clone());
+        self.table.recycle(operation.into_room());
+    }
+
+    /// Has links forget an operation that fails, before its memory is given back.
+    fn cancel(&mut self, key: OpKey, links: &mut Links) {
+        let Some(operation) = self.table.get(key) else { return };
+        let (partners, memory): (Vec<u32>, _) = (operation.endpoints().collect(), operation.memory.clone());
+        let buffers = Buffers { table: &mut self.table, staging: &self.staging };
+        for index in partners {
+            links.endpoints[index as usize].cancel(key, &memory, &buffers);
+        }
+    }
+
+    /// Hands to links what is queued for them. Returns whether they took anything.
+    pub(super) fn flush(&mut self, links: &mut Links, out: &mut Outbox) -> bool {
+        let mut buffers = Buffers { table: &mut self.table, staging: &self.staging };
+        links.flush(&mut buffers, self.staging.segment(), out)
+    }
+
+    /// Hands to a socket what is queued for it. Returns whether it took anything.
+    pub(super) fn flush_socket(&mut self, index: u32, links: &mut Links, out: &mut Outbox) -> bool {
+        links.flush_socket(index, &mut Buffers { table: &mut self.table, staging: &self.staging }, out)
+    }
+
+    /// How an answer can be expected to come, at the soonest. Where large messages go between hosts, local ranks wait for
+    /// links, too.
+    pub(super) fn haste(&self, links: &Links) -> Haste {
+        let streams = |operation: &Operation| !operation.prepared.eager && !operation.prepared.is_in_memory();
+        if links.are_local() && !self.table.iter().any(streams) {
+            Haste::Memory
+        } else if self.table.iter().any(|operation| operation.prepared.eager) {
+            Haste::Message
+        } else {
+            Haste::Stream
+        }
+    }
+
+    /// The first operation of a group that has started and needs reducers.
+    pub(super) fn first_with_reducers(&self, group: &Group) -> Option<u64> {
+        let needs = |key: OpKey| self.get(key).is_some_and(Operation::with_reducers);
+        group.running.iter().find(|(_, key)| needs(*key)).map(|(sequence, _)| *sequence)
+    }
+
+    /// How many operations of a group and class that use reducers are running.
+    pub(super) fn with_reducers(&self, group: &Group, urgent: bool) -> usize {
+        let counts = |operation: &&Operation| operation.with_reducers() && operation.id.is_urgent() == urgent;
+        group.running.iter().filter_map(|(_, key)| self.get(*key)).filter(counts).count()
+    }
+
+    /// Whether an operation cannot end without more of an endpoint.
+    pub(super) fn needs(&self, key: OpKey, index: u32, groups: &Groups) -> bool {
+        let Some(operation) = self.get(key) else { return false };
+        let is_member = || groups.get(operation.id.group).is_some_and(|group| group.rank_of(index).is_some());
+        operation.needs(index) || operation.is_unstable() && is_member()
+    }
+}
+
+/// The end of an operation that somebody waits for.
+fn ended(operation: &mut Operation, result: crate::Result<()>) -> Option<Ended> {
+    let completion = operation.completion.take()?;
+    operation.release_buffers();
+    let (id, call, issued) = (operation.id, operation.prepared.call, operation.issued);
+    Some(Ended { id, call, completion: Some(completion), issued, result })
+}
+
+/// Where links find outgoing payloads.
+struct Buffers<'a> {
+    table: &'a mut Table,
+    staging: &'a Staging,
+}
+
+impl Buffers<'_> {
+    /// Where the checksum is kept that a frame has in common with others of its send.
+    fn kept(&mut self, frame: &Outgoing) -> Option<&mut Option<u32>> {
+        let Token { op, segment, instr } = frame.done?;
+        Some(self.table.get_mut(op)?.checksum(segment, instr))
+    }
+}
+
+impl Memory for Buffers<'_> {
+    fn with<R>(&self, payload: &Payload, f: impl FnOnce(Option<Span<'_>>) -> R) -> R {
+        match payload {
+            Payload::None => f(Some(Span::of(&mut []))),
+            Payload::Owned(bytes) => f(Some(Span::of_shared(bytes))),
+            Payload::Staged(range) => f(Some(self.staging.segment().span(range.clone()))),
+            Payload::User { op, output, range } => {
+                let access = self.table.get(*op).and_then(|operation| operation.user(*output));
+                f(access.as_ref().map(|access| access.span().slice(range.clone())))
+            }
+        }
+    }
+
+    fn checksum(&mut self, frame: &Outgoing) -> u32 {
+        if let Some(known) = self.kept(frame).and_then(|kept| *kept) {
+            return known;
+        }
+        let checksum = self.with(&frame.payload, |span| span.map_or(0, Span::crc32c));
+        if let Some(kept) = self.kept(frame) {
+            *kept = Some(checksum);
+        }
+        checksum
+    }
+}

@@ -1,0 +1,166 @@
+//! What an engine leaves to do: for itself, for its surroundings, and for those that wait.
+
+use super::{
+    early::Parked,
+    group::Group,
+    timers::{Timer, Timers},
+};
+use crate::{
+    Error, Result,
+    clock::Moment,
+    completion::Completion,
+    core::session::{Cause, control::Message},
+    execute::{
+        issue::{Identity, Queued},
+        program::Call,
+    },
+    transport::{
+        Broken,
+        stats::Stats,
+        tcp::TcpLink,
+        ticket::{OpKey, Token},
+    },
+};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+/// How often operations are looked through for those that have waited long, and reducers for silent ones.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the engine asks of its surroundings.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A link to this endpoint is needed.
+    Want(u32),
+    /// A link broke.
+    Broken { endpoint: u32, reason: Broken },
+    /// A group has to be fenced.
+    Dispute { group: u32, generation: u32, cause: Cause },
+    /// Something to tell the hub.
+    ToHub(Message),
+    /// A control message came on a data link.
+    Control { bytes: Vec<u8> },
+}
+
+/// What the poller is to do for a link over a socket.
+#[derive(Debug)]
+pub(crate) enum Interest {
+    /// There is a new socket, to be read when something has come.
+    New(u32),
+    /// A socket is to be written to when it takes something again, or no longer.
+    Room { endpoint: u32, wanted: bool },
+    /// A link is gone: the poller forgets its socket before that closes, since a forked process may keep it open.
+    Gone(Box<TcpLink>),
+}
+
+/// What one part of the engine leaves for another. The engine does it before it returns to its caller, in this order; so no
+/// part calls back into the one that called it.
+#[derive(Debug)]
+pub(super) enum Todo {
+    /// An operation may be able to go on.
+    Run(OpKey),
+    /// An operation has started.
+    Started(OpKey, Identity),
+    /// An operation fails. Slots that others may still read are not used again if `keep_memory`.
+    Fail { key: OpKey, error: Error, keep_memory: bool },
+    /// Operations of a group that have not started fail.
+    FailQueued { group: u32, error: Error },
+    /// An operation that has not started fails.
+    NotStarted { queued: Box<Queued>, error: Error },
+    /// Queued operations may be able to start.
+    Start,
+    /// A link is of no use any more.
+    Broken { endpoint: u32, reason: Broken },
+    /// A link needs the memory of a message no more.
+    HandedOver(Token),
+    /// Frames that came early may be of use now.
+    Redeliver(Vec<Parked>),
+    /// All frames that came early for a group may be of use now.
+    RedeliverGroup(u32),
+    /// A group may be able to answer a fence.
+    Answer(u32),
+    /// A group that was dropped may be over.
+    Forget(u32),
+    /// Nothing more will come from an endpoint that has left.
+    Departed,
+    /// Links may take something.
+    Flush,
+}
+
+/// How an operation ended, for those that wait for it.
+pub(super) struct Ended {
+    pub(super) id: Identity,
+    pub(super) call: Call,
+    pub(super) completion: Option<Arc<Completion>>,
+    pub(super) issued: Moment,
+    pub(super) result: Result<()>,
+}
+
+/// What an engine leaves to do.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// The moment at which the engine was called.
+    pub(crate) now: Moment,
+    /// For the surroundings.
+    pub(crate) events: Vec<Event>,
+    /// For the poller.
+    pub(crate) interests: Vec<Interest>,
+    /// Whether something ended since this was last asked.
+    pub(super) finished: bool,
+    pub(crate) stats: Stats,
+    pub(super) timers: Timers,
+    todo: VecDeque<Todo>,
+}
+
+impl Outbox {
+    /// Leaves something to do.
+    pub(super) fn push(&mut self, todo: Todo) {
+        if let (Todo::Run(key), Some(Todo::Run(last))) = (&todo, self.todo.back())
+            && key == last
+        {
+            return;
+        }
+        self.todo.push_back(todo);
+    }
+
+    /// The next thing to do.
+    pub(super) fn next(&mut self) -> Option<Todo> {
+        self.todo.pop_front()
+    }
+
+    /// Sets a timer to this long from now.
+    pub(super) fn after(&mut self, timer: Timer, delay: Duration) {
+        self.timers.set(timer, self.now + delay);
+    }
+
+    /// Has operations, or reducers, looked through soon.
+    pub(super) fn look_soon(&mut self, timer: Timer) {
+        self.timers.ensure(timer, self.now + LOOK);
+    }
+
+    /// Asks the surroundings to have a group fenced.
+    pub(super) fn dispute(&mut self, group: &Group, cause: Cause) {
+        let (group, generation) = (group.settings.id, group.generation());
+        self.events.push(Event::Dispute { group, generation, cause });
+    }
+
+    /// Tells those that wait for an operation of rank `me` how it ended.
+    pub(super) fn conclude(&mut self, group: &mut Group, me: u32, ended: Ended) {
+        let Ended { id, call, completion, issued, result } = ended;
+        let result = result.map_err(|error| error.about(me, group.settings.named(id.fingerprint)));
+        match &result {
+            Ok(()) => {
+                group.completed(&call);
+                self.stats.in_flight += self.now.since(issued);
+                group.member.complete(id.fingerprint.sequence);
+            }
+            Err(_) => self.stats.failed += 1,
+        }
+        if group.unanswered.is_some() {
+            self.push(Todo::Answer(id.group));
+        }
+        if let Some(completion) = completion {
+            completion.finish(result);
+            self.finished = true;
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What an engine is to look at later, and when.
+
+use crate::clock::Moment;
+use std::collections::BTreeMap;
+
+/// What a timer is for. Each has at most one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// Operations are looked through for those that have waited long.
+    Operations,
+    /// Reducers are looked at for those that have been silent.
+    Silence,
+    /// A group answers a fence, although operations before the disputed one have not ended.
+    Answer(u32),
+    /// What a group still has under way fails, because no hub is left to say so.
+    Doom(u32),
+    /// A link that was under way from an endpoint that has left does not come any more.
+    UnderWay(u32),
+    /// Operations that still need an endpoint that has left fail.
+    Departed(u32),
+}
+
+/// The times of all timers of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    due: BTreeMap<Timer, Moment>,
+}
+
+impl Timers {
+    /// Sets a timer, instead of the time that it had.
+    pub(super) fn set(&mut self, timer: Timer, at: Moment) {
+        self.due.insert(timer, at);
+    }
+
+    /// Sets a timer, unless it has a time already.
+    pub(super) fn ensure(&mut self, timer: Timer, at: Moment) {
+        self.due.entry(timer).or_insert(at);
+    }
+
+    /// Takes a timer's time away.
+    pub(super) fn clear(&mut self, timer: Timer) {
+        self.due.remove(&timer);
+    }
+
+    /// When the next timer is due.
+    #[cfg(test)]
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.due.values().min().copied()
+    }
+
+    /// Takes a timer that is due, the earliest first.
+    pub(super) fn expire(&mut self, now: Moment) -> Option<Timer> {
+        let (timer, _) =
+            self.due.iter().filter(|(_, at)| **at <= now).min_by_key(|(timer, at)| (**at, **timer))?;
+        let timer = *timer;
+        self.due.remove(&timer);
+        Some(timer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn at(milliseconds: u64) -> Moment {
+        Moment::default() + Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn timers_expire_in_the_order_of_their_times() {
+        let mut timers = Timers::default();
+        timers.set(Timer::Doom(3), at(30));
+        timers.set(Timer::Operations, at(20));
+        timers.ensure(Timer::Operations, at(5));
+        timers.set(Timer::Answer(1), at(10));
+        timers.set(Timer::Silence, at(7));
+        timers.clear(Timer::Silence);
+        assert_eq!((timers.next(), timers.expire(at(9))), (Some(at(10)), None));
+        let expired: Vec<_> = std::iter::from_fn(|| timers.expire(at(25))).collect();
+        assert_eq!(expired, [Timer::Answer(1), Timer::Operations]);
+        timers.set(Timer::Doom(3), at(40));
+        assert_eq!((timers.expire(at(39)), timers.expire(at(40))), (None, Some(Timer::Doom(3))));
+    }
+}
