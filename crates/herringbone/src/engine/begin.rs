@@ -81,7 +81,7 @@ impl Backlog {
             match (start, groups.get_mut(id.group)) {
                 (Start::Now(memory, prepared), Some(group)) => {
                     let key = ops.start(queued, memory, prepared, group, (links, out));
-                    out.push(Todo::Started(key, id));
+                    out.push(Todo::Started(key));
                 }
                 (Start::Never(error), _) => out.push(Todo::NotStarted { queued: Box::new(queued), error }),
                 _ => {}

@@ -66,6 +66,8 @@ impl Engine {
         if room && let Link::Tcp(link) = &mut endpoint.link {
             link.has_room = true;
             moved |= self.ops.flush_socket(index, &mut self.links, &mut self.out);
+            // A result may come straight to where something was sent from, once that has left.
+            self.catch_up();
         }
         if readable {
             moved |= self.receive_socket(index);

@@ -203,8 +203,10 @@ impl Engine {
         let Self { links, groups, ops, backlog, out, .. } = self;
         match todo {
             Todo::Run(key) => ops.run(key, groups, (links, out)),
-            Todo::Started(key, id) => {
-                backlog.take_early(&id, out);
+            Todo::Started(key) => {
+                if let Some(operation) = ops.get(key) {
+                    backlog.take_early(&operation.id, out);
+                }
                 out.push(Todo::Run(key));
                 self.fail_if_any_departed(key);
             }

@@ -59,7 +59,7 @@ pub(super) enum Todo {
     /// An operation may be able to go on.
     Run(OpKey),
     /// An operation has started.
-    Started(OpKey, Identity),
+    Started(OpKey),
     /// An operation fails. Slots that others may still read are not used again if `keep_memory`.
     Fail { key: OpKey, error: Error, keep_memory: bool },
     /// Operations of a group that have not started fail.

@@ -256,9 +256,8 @@ impl Runner {
         let (key, room) = ops.table.reserve();
         let mut io = Io { endpoints: &mut links.endpoints, staging: &ops.staging, stats: &mut out.stats };
         let operation = straight.into_operation(key, room, &group.settings.roster, &mut io);
-        let (key, id) = (operation.key, operation.id);
         ops.insert(operation, group, out);
-        out.push(Todo::Started(key, id));
+        out.push(Todo::Started(key));
         out.push(Todo::Flush);
         self.engine.catch_up();
         Some(completion)
