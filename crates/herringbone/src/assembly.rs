@@ -29,7 +29,8 @@ impl Communicator {
     /// Joins the job that the environment describes; see [`Config`] for the variables. A process without any is a job of one.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`], [`ErrorKind::Rendezvous`] or [`ErrorKind::Auth`].
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config), [`ErrorKind::Rendezvous`](crate::ErrorKind::Rendezvous) or
+    /// [`ErrorKind::Auth`](crate::ErrorKind::Auth).
     pub fn from_env() -> Result<Self> {
         Self::connect(Config::from_env()?)
     }

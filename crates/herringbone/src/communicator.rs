@@ -344,7 +344,8 @@ impl Communicator {
         completion.map_or(Ok(()), |completion| self.pending(completion).wait())
     }
 
-    /// Moves what can move, without waiting, and returns whether anything did; see [`Config::manual_progress`].
+    /// Moves what can move, without waiting, and returns whether anything did; see
+    /// [`Config::manual_progress`](crate::Config::manual_progress).
     pub fn progress(&self) -> bool {
         !self.fabric.is_forked() && self.fabric.node.turn()
     }
