@@ -8,14 +8,10 @@ use crate::{
         algorithm::Algorithm,
         collective::Collective,
         element::{DType, Element, ReduceOp},
-        group::FoldOrder,
-        session::{control::Message, fence::Member},
+        session::{Parameters, control::Message, fence::Member},
     },
     engine::group::{self, Group, Settings, WORLD_GROUP},
-    execute::{
-        issue::Issue,
-        program::{Call, Sizing},
-    },
+    execute::{issue::Issue, program::Call},
     fabric::{Fabric, control::Command, formation},
     request::Request,
     sys::{
@@ -38,11 +34,12 @@ use std::{
 /// What all groups of a fabric have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
-    pub(crate) order: FoldOrder,
+    /// What rank 0 has decided.
+    pub(crate) parameters: Arc<Parameters>,
+    /// The algorithm and the transport that it forces.
     pub(crate) forced: Option<Algorithm>,
     pub(crate) transport: Option<Transport>,
     pub(crate) timeout: Duration,
-    pub(crate) segment_bytes: usize,
     pub(crate) manual_progress: bool,
     pub(crate) spread: bool,
 }
@@ -134,31 +131,16 @@ impl Communicator {
         members: Vec<u32>,
         timeout: Duration,
     ) -> Self {
-        let job = &fabric.job;
-        let hosts = job.hosts();
+        let (job, shared) = (&fabric.job, &fabric.settings);
+        let hosts = job.roster.hosts();
         let hosts: Vec<u32> = members.iter().map(|member| hosts[*member as usize]).collect();
-        let memories = match fabric.settings.transport {
-            Some(Transport::Tcp) => (0..hosts.len() as u32).collect(),
-            _ => hosts.clone(),
-        };
-        let sizing = Sizing {
-            hosts: Sizing::distinct(&hosts),
-            shared: Sizing::distinct(&memories) == 1,
-            segment_bytes: fabric.settings.segment_bytes,
-            most_staged: fabric.node.with(|engine| engine.staging.most()),
-        };
-        let reducers = (0..job.reducers.len() as u32).map(|reducer| job.world + reducer);
+        let reducers = job.roster.reducers().map(|reducer| reducer.id.number());
+        let roster = members.iter().copied().chain(reducers).collect();
+        let places = (roster, members.len() as u32, rank);
         let settings = Settings {
-            id: number,
-            roster: members.iter().copied().chain(reducers).collect(),
-            workers: members.len() as u32,
-            me: rank,
-            hosts,
-            order: fabric.settings.order,
-            memories,
-            sizing,
-            forced: fabric.settings.forced.clone(),
+            forced: shared.forced.clone(),
             timeout,
+            ..Settings::new(number, job.roster.epoch(), places, hosts, shared.parameters.clone())
         };
         if rank == 0 {
             let message = Message::GroupInfo { group: number, generation: 0, members: members.clone() };

@@ -77,6 +77,17 @@ impl Writer {
         }
     }
 
+    /// A part with its length in front, of at most `limit` bytes.
+    pub(super) fn part(&mut self, field: &'static str, limit: usize, write: impl FnOnce(&mut Self)) {
+        let mut part = Self::default();
+        write(&mut part);
+        self.too_long = self.too_long.or(part.too_long);
+        if self.fits(field, part.bytes.len(), limit) {
+            self.u32(part.bytes.len() as u32);
+            self.bytes(&part.bytes);
+        }
+    }
+
     pub(super) fn option<T>(&mut self, value: Option<&T>, write: impl Fn(&mut Self, &T)) {
         self.u8(u8::from(value.is_some()));
         if let Some(value) = value {
@@ -160,7 +171,27 @@ impl<'a> Reader<'a> {
         if length > LIST_ITEMS {
             return Err(Malformed("a list is too long"));
         }
+        // No item is shorter than a byte.
+        if length > self.0.len() {
+            return Err(Malformed("it ends too early"));
+        }
         (0..length).map(|_| read(self)).collect()
+    }
+
+    /// A part of at most `limit` bytes, all of which `read` takes.
+    pub(super) fn part<T>(
+        &mut self,
+        limit: usize,
+        read: impl FnOnce(&mut Reader<'a>) -> Result<T, Malformed>,
+    ) -> Result<T, Malformed> {
+        let length = self.u32()? as usize;
+        if length > limit {
+            return Err(Malformed("a part is too long"));
+        }
+        let mut part = Reader(self.bytes(length)?);
+        let value = read(&mut part)?;
+        part.finish()?;
+        Ok(value)
     }
 
     pub(super) fn option<T>(

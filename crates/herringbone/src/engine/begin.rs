@@ -295,7 +295,7 @@ impl Engine {
         let roster = &group.settings.roster;
         let mut operation = Operation::new(key, queued, mapped, prepared, memory, (room, roster));
         if operation.with_reducers() {
-            self.introduce(number);
+            self.introduce(number, &operation.prepared.call);
         }
         let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
         operation.start(&mut io);

@@ -29,9 +29,7 @@ impl Engine {
         }
         group.count(&mut self.stats);
         for endpoint in &mut self.endpoints {
-            let known = endpoint.introduced.len();
-            endpoint.introduced.retain(|(group, _)| *group != number);
-            if endpoint.introduced.len() < known {
+            if endpoint.introduced.remove(&number).is_some() {
                 send_control(endpoint, &Message::Forget { group: number });
             }
         }

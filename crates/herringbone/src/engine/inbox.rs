@@ -4,25 +4,26 @@ use super::{Engine, Event, early::Parked, failure};
 use crate::{
     core::{
         session::{
-            Cause, Mismatch,
-            control::{Decoder, Introduction, Message},
+            Basis, Cause, Mismatch, Parameters,
+            control::{Decoder, Introduction, Message, Planned},
             fence::{Admission, Check},
             lane::EAGER_BYTES,
+            membership::MemberId,
         },
         wire::{Fingerprint, Header, Kind},
     },
     engine::early::Content,
-    execute::{io::Io, issue::Identity, room::Arrived},
+    execute::{io::Io, issue::Identity, program::Call, room::Arrived},
     sys::span::Span,
     transport::{
         Broken, Destination, Inbox,
-        endpoint::{Link, send_control},
+        endpoint::{Introduced, Link, send_control},
         frame::Body,
         shm::Source,
         ticket::OpKey,
     },
 };
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// The largest control message on a data link.
 const CONTROL_BYTES: usize = 128 << 10;
@@ -277,38 +278,62 @@ impl Engine {
         }
     }
 
-    /// Tells reducers what a group is, before its first message to them.
-    pub(super) fn introduce(&mut self, group: u32) {
-        let Some(state) = self.groups.get(&group) else { return };
-        let generation = state.member.generation();
-        let (workers, reducers) = state.settings.roster.split_at(state.settings.workers as usize);
-        for (position, index) in reducers.iter().enumerate().filter(|_| !self.reduces) {
+    /// Tells reducers what a group is and uses, before its first message to them, and what a plan is made from, before its
+    /// first operation.
+    pub(super) fn introduce(&mut self, group: u32, call: &Call) {
+        let Some(state) = self.groups.get(&group).filter(|_| !self.reduces) else { return };
+        let Some(planned) = state.planned(call) else { return };
+        let (generation, plan, settings) =
+            (state.member.generation(), planned.fingerprint.plan, &state.settings);
+        let (workers, reducers) = settings.roster.split_at(settings.workers as usize);
+        for (position, index) in reducers.iter().enumerate() {
             let endpoint = &mut self.endpoints[*index as usize];
-            if !endpoint.is_up() || !endpoint.introduced.insert((group, generation)) {
+            let before = endpoint.introduced.get(&group);
+            let (is_new, current) = (before.is_none(), before.filter(|told| told.generation == generation));
+            if !endpoint.is_up() || current.is_some_and(|told| told.plans.contains(&plan)) {
                 continue;
             }
-            let message = Message::Introduce(Introduction {
-                group,
-                generation,
-                members: workers.to_vec(),
-                reducer: position as u32,
-                reducers: reducers.len() as u32,
-                hosts: state.settings.hosts.clone(),
-                order: state.settings.order,
-                forced: state.settings.forced.as_ref().map(ToString::to_string),
-                segment: state.settings.sizing.segment_bytes as u64,
-                most_staged: state.settings.sizing.most_staged as u64,
-            });
-            send_control(endpoint, &message);
+            let mut plans = current.map_or_else(BTreeSet::new, |told| told.plans.clone());
+            let is_current = current.is_some();
+            if is_new {
+                let parameters = Parameters::clone(&settings.parameters);
+                send_control(endpoint, &Message::Parameters { group, parameters });
+            }
+            if !is_current {
+                let introduction = Introduction {
+                    group,
+                    generation,
+                    epoch: settings.epoch,
+                    members: workers.iter().copied().map(MemberId::new).collect(),
+                    reducer: position as u32,
+                    reducers: reducers.len() as u32,
+                    hosts: settings.hosts.clone(),
+                    parameters: settings.parameters.digest(),
+                };
+                send_control(endpoint, &Message::Introduce(introduction));
+            }
+            let basis = Basis::clone(&planned.basis);
+            send_control(endpoint, &Message::Planned(Planned { group, generation, basis }));
+            plans.insert(plan);
+            endpoint.introduced.insert(group, Introduced { generation, plans });
         }
     }
 
-    /// A worker tells a reducer of a group, of its next generation, or that it needs it no more.
+    /// A worker tells a reducer of a group, of its next generation, of a plan, or that it needs the group no more.
     fn instructed(&mut self, worker: u32, bytes: &[u8]) -> Result<(), Broken> {
         let mut decoder = Decoder::new(crc32c::crc32c);
         decoder.push(bytes);
         match decoder.next_message() {
+            Ok(Some(Message::Parameters { group, parameters })) => self.told_parameters(group, parameters),
             Ok(Some(Message::Introduce(group))) => self.join_group(&group),
+            Ok(Some(Message::Planned(Planned { group, generation, basis }))) => {
+                let worker = &self.endpoints[worker as usize].name;
+                match self.groups.get_mut(&group).filter(|group| group.told_generation() == generation) {
+                    Some(group) => group.told_plan(worker, &basis),
+                    // Of a group or a generation that is over here.
+                    None => Ok(()),
+                }
+            }
             Ok(Some(Message::Forget { group })) => {
                 self.dropped_by(worker, group);
                 Ok(())
@@ -324,7 +349,7 @@ impl Engine {
     }
 
     /// What a reducer is told about an operation by a worker's first message.
-    fn announced(&mut self, header: &Header, told: &Fingerprint) -> Result<(), Broken> {
+    fn announced(&mut self, worker: u32, header: &Header, told: &Fingerprint) -> Result<(), Broken> {
         let Some(group) = self.groups.get_mut(&header.group) else {
             return Err(Broken::Protocol("an operation of a group that was not introduced"));
         };
@@ -333,6 +358,13 @@ impl Engine {
             return Ok(());
         }
         group.note_told(header, *told);
+        if let Some(reason) = group.refused_plan(told.plan) {
+            let place = (group.settings.me - group.settings.workers) as usize;
+            let address = group.settings.parameters.reducers.get(place).cloned().unwrap_or_default();
+            let (reason, sequence) = (reason.to_owned(), told.sequence);
+            self.call_for_fence(header.group, Cause::ReducerLost { address, rank: worker, reason, sequence });
+            return Ok(());
+        }
         self.begin_told(header.group, header.generation, header.hash, *told).map(drop)
     }
 }
@@ -354,7 +386,7 @@ impl Inbox for Reading<'_> {
             _ => return Err(Broken::Protocol("a payload where there is none")),
         }
         if let (Some(told), true) = (fingerprint, self.engine.reduces) {
-            self.engine.announced(header, told)?;
+            self.engine.announced(self.endpoint, header, told)?;
         }
         match self.engine.judge(header) {
             Verdict::Deliver(key) => match self.engine.ops.get(key) {

@@ -13,26 +13,30 @@ pub(crate) mod group;
 pub(crate) mod inbox;
 mod leave;
 pub(crate) mod links;
+mod plans;
 pub(crate) mod refused;
+mod settings;
 pub(crate) mod silence;
 pub(crate) mod spread;
 pub(crate) mod straight;
 pub(crate) mod table;
+mod told;
 
 use crate::{
     Error, ErrorKind, Result,
     clock::Moment,
     completion::Completion,
     core::session::{
-        Cause,
+        Cause, Parameters,
         control::{Introduction, Message},
         fence::Member,
+        membership::MemberId,
     },
     execute::{
         io::Io,
         issue::{Identity, Queued},
         operation::Progress,
-        program::{Call, Sizing},
+        program::Call,
         staging::Staging,
         straight::{Notes, Straight},
     },
@@ -41,12 +45,13 @@ use crate::{
 };
 use early::Early;
 use group::Group;
+use settings::Settings;
 use spread::{Elsewhere, Spread};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     os::fd::OwnedFd,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use table::Table;
 
@@ -78,6 +83,8 @@ pub(crate) struct Engine {
     forgotten: BTreeSet<u32>,
     /// What the hub has said of groups that this rank has not made yet.
     unmade: BTreeMap<u32, Member>,
+    /// What workers have told a reducer of groups that they have not introduced yet: by group and digest.
+    parameters: BTreeMap<(u32, u64), Arc<Parameters>>,
     pub(crate) staging: Staging,
     /// Where users' buffers may lie so that host-mates can reach them; reducers have none.
     pub(crate) heap: Option<Arc<Heap>>,
@@ -120,6 +127,7 @@ impl Engine {
             groups: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             unmade: BTreeMap::new(),
+            parameters: BTreeMap::new(),
             staging,
             heap: None,
             stats: Stats::default(),
@@ -255,42 +263,46 @@ impl Engine {
         self.spread.wait(self.me)
     }
 
-    /// A reducer is told of a group, or of its next generation.
-    pub(crate) fn join_group(&mut self, told: &Introduction) -> Result<(), Broken> {
-        let known = self.groups.get(&told.group).map(Group::told_generation);
-        if known.is_some_and(|generation| generation >= told.generation) {
+    /// A reducer is told what a group uses, before it is told of the group.
+    fn told_parameters(&mut self, group: u32, parameters: Parameters) -> Result<(), Broken> {
+        if self.groups.contains_key(&group) {
             return Ok(());
         }
-        if known.is_some() {
+        if self.parameters.len() >= REDUCER_GROUPS {
+            return Err(Broken::Protocol("the parameters of more groups than a reducer takes"));
+        }
+        self.parameters.insert((group, parameters.digest()), Arc::new(parameters));
+        Ok(())
+    }
+
+    /// A reducer is told of a group, or of its next generation.
+    pub(crate) fn join_group(&mut self, told: &Introduction) -> Result<(), Broken> {
+        let known = self.groups.get(&told.group);
+        if known.is_some_and(|group| group.told_generation() >= told.generation) {
+            return Ok(());
+        }
+        let before = known.map(|group| group.settings.parameters.clone());
+        let parameters = before.or_else(|| self.parameters.remove(&(told.group, told.parameters)));
+        let parameters = parameters.ok_or(Broken::Protocol("a group whose parameters were not told"))?;
+        self.parameters.retain(|(group, _), _| *group != told.group);
+        if self.groups.contains_key(&told.group) {
             self.close_group(told.group, &Error::new(ErrorKind::Closed));
             self.groups.remove(&told.group);
         }
-        if self.groups.len() >= REDUCER_GROUPS || told.members.iter().any(|member| *member >= self.me) {
+        let is_worker = |member: &MemberId| {
+            self.endpoints.get(member.index()).is_some_and(|endpoint| !endpoint.is_reducer)
+        };
+        if self.groups.len() >= REDUCER_GROUPS || !told.members.iter().all(is_worker) {
             return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
         }
-        let forced = told.forced.as_deref().map(str::parse).transpose();
-        let forced = forced.map_err(|_| Broken::Protocol("an algorithm that is not known here"))?;
-        let workers = told.members.len() as u32;
-        let mut roster = told.members.clone();
+        let members: Vec<u32> = told.members.iter().map(|member| member.number()).collect();
+        let workers = members.len() as u32;
+        let mut roster = members.clone();
+        // Reducers say nothing to each other.
         roster.resize((workers + told.reducers) as usize, self.me);
-        let settings = group::Settings {
-            id: told.group,
-            roster,
-            workers,
-            me: workers + told.reducer,
-            hosts: told.hosts.clone(),
-            order: told.order,
-            memories: told.hosts.clone(),
-            sizing: Sizing {
-                hosts: Sizing::distinct(&told.hosts),
-                shared: false,
-                segment_bytes: told.segment as usize,
-                most_staged: told.most_staged as usize,
-            },
-            forced,
-            timeout: Duration::MAX,
-        };
-        let mut group = Group::new(settings, Member::new(told.group, self.me, told.members.clone()));
+        let places = (roster, workers, workers + told.reducer);
+        let settings = Settings::new(told.group, told.epoch, places, told.hosts.clone(), parameters);
+        let mut group = Group::new(settings, Member::new(told.group, self.me, members));
         group.begin_generation(told.generation);
         self.groups.insert(told.group, group);
         Ok(())

@@ -1,42 +1,47 @@
 //! What is said about a group: to a reducer before its first operation, and to the hub when something goes wrong.
 
 use super::super::{
+    basis::Basis,
     cause::Cause,
     codec::{Malformed, Reader, Writer},
-    formation,
+    membership::MemberId,
 };
-use crate::{
-    group::{FoldOrder, Rank},
-    wire::Fingerprint,
-};
-use alloc::{string::String, vec::Vec};
+use crate::{group::Rank, wire::Fingerprint};
+use alloc::vec::Vec;
 
 /// How many operations a [`Report`] lists.
 pub const REPORTED: usize = 32;
 
-/// A group, as a reducer has to know it.
+/// A group, as a reducer has to know it. Its [`Parameters`](crate::session::Parameters) go before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introduction {
     /// The group.
     pub group: u32,
     /// The generation that begins.
     pub generation: u32,
-    /// Its members, ascending: the workers of the roster.
-    pub members: Vec<Rank>,
+    /// The roster's epoch.
+    pub epoch: u64,
+    /// Its workers, ascending.
+    pub members: Vec<MemberId>,
     /// The receiver's place among the roster's reducers.
     pub reducer: u32,
     /// How many reducers the roster has.
     pub reducers: u32,
-    /// The host of each member, equal for members of one host.
+    /// The host of each worker, equal for workers of one host.
     pub hosts: Vec<u32>,
-    /// Where the group's fold keys come from.
-    pub order: FoldOrder,
-    /// The algorithm that the job forces, by its name.
-    pub forced: Option<String>,
-    /// The job's wish for a segment's bytes; 0 leaves it to the engine.
-    pub segment: u64,
-    /// The most staging memory that an operation gets on any worker, in bytes.
-    pub most_staged: u64,
+    /// The digest of its parameters.
+    pub parameters: u64,
+}
+
+/// What the sender's next operations of a plan were made from: to a reducer, before the first of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// The group.
+    pub group: u32,
+    /// The generation.
+    pub generation: u32,
+    /// What the plan was made from. Its digest is what fingerprints say.
+    pub basis: Basis,
 }
 
 /// What a rank is waiting for.
@@ -82,6 +87,8 @@ pub struct Report {
     pub below: u64,
     /// The member's last operations up to the disputed one, ascending, at most [`REPORTED`].
     pub recent: Vec<Fingerprint>,
+    /// What their plans were made from, each once.
+    pub plans: Vec<Basis>,
 }
 
 /// How a generation ended.
@@ -101,26 +108,35 @@ impl Introduction {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.u32(self.generation);
-        to.ranks(&self.members);
+        to.u64(self.epoch);
+        to.list("a list of members", &self.members, |to, member| member.write(to));
         to.u32(self.reducer);
         to.u32(self.reducers);
         to.ranks(&self.hosts);
-        to.u8(self.order.code());
-        to.option(self.forced.as_ref(), |to, name| to.text("an algorithm", name));
-        to.u64(self.segment);
-        to.u64(self.most_staged);
+        to.u64(self.parameters);
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (group, generation, members) = (from.u32()?, from.u32()?, from.ranks()?);
-        let (reducer, reducers, hosts) = (from.u32()?, from.u32()?, from.ranks()?);
-        let order = formation::fold_order(from)?;
-        let (forced, segment, most_staged) = (from.option(Reader::text)?, from.u64()?, from.u64()?);
+        let (group, generation, epoch) = (from.u32()?, from.u32()?, from.u64()?);
+        let members = from.list(MemberId::read)?;
+        let (reducer, reducers, hosts, parameters) = (from.u32()?, from.u32()?, from.ranks()?, from.u64()?);
         let ascending = members.is_sorted_by(|a, b| a < b);
         if members.is_empty() || !ascending || hosts.len() != members.len() || reducer >= reducers {
             return Err(Malformed("a group that cannot be"));
         }
-        Ok(Self { group, generation, members, reducer, reducers, hosts, order, forced, segment, most_staged })
+        Ok(Self { group, generation, epoch, members, reducer, reducers, hosts, parameters })
+    }
+}
+
+impl Planned {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u32(self.generation);
+        self.basis.write(to);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { group: from.u32()?, generation: from.u32()?, basis: Basis::read(from)? })
     }
 }
 
@@ -162,16 +178,17 @@ impl Report {
         to.u64(self.next);
         to.u64(self.below);
         to.list("a list of operations", &self.recent, Writer::fingerprint);
+        to.list("a list of plans", &self.plans, |to, basis| basis.write(to));
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (group, generation) = (from.u32()?, from.u32()?);
         let (next, below) = (from.u64()?, from.u64()?);
-        let recent = from.list(Reader::fingerprint)?;
-        if recent.len() > REPORTED {
+        let (recent, plans) = (from.list(Reader::fingerprint)?, from.list(Basis::read)?);
+        if recent.len() > REPORTED || plans.len() > recent.len() {
             return Err(Malformed("it lists too many operations"));
         }
-        Ok(Self { group, generation, next, below, recent })
+        Ok(Self { group, generation, next, below, recent, plans })
     }
 }
 

@@ -10,12 +10,14 @@
 
 mod groups;
 
-pub use groups::{Decision, Dispute, Introduction, REPORTED, Report, Waiting};
+pub use groups::{Decision, Dispute, Introduction, Planned, REPORTED, Report, Waiting};
 
 use super::{
     cause::Cause,
     codec::{Malformed, Reader, TooLong, Writer},
-    formation::{Join, Roster},
+    formation::Join,
+    membership::Roster,
+    parameters::Parameters,
     refusal::Refusal,
 };
 use crate::{group::Rank, wire::Checksum};
@@ -33,7 +35,19 @@ pub enum Message {
     /// A rank wants to take part. To rank 0.
     Join(Join),
     /// Everyone is there. From rank 0.
-    Roster(Roster),
+    Roster {
+        /// The job: a random number, which keeps jobs with the same token apart.
+        job: u64,
+        /// Everyone.
+        roster: Roster,
+    },
+    /// What a group uses: from rank 0 after the roster, and to a reducer before the group's [`Introduction`].
+    Parameters {
+        /// The group; 0 for that of all ranks.
+        group: u32,
+        /// What it uses.
+        parameters: Parameters,
+    },
     /// The receiver may not take part.
     Refuse(Refusal),
     /// The sender is alive.
@@ -69,6 +83,8 @@ pub enum Message {
     Decide(Decision),
     /// What a reducer has to know of a group before its first operation.
     Introduce(Introduction),
+    /// What a plan was made from. To a reducer, before the first operation of the plan.
+    Planned(Planned),
     /// Who is in a group: to the hub, which may not be one of them.
     GroupInfo {
         /// The group.
@@ -163,7 +179,14 @@ impl Message {
         to.u8(self.number());
         match self {
             Message::Join(join) => join.write(to),
-            Message::Roster(roster) => roster.write(to),
+            Message::Roster { job, roster } => {
+                to.u64(*job);
+                roster.write(to);
+            }
+            Message::Parameters { group, parameters } => {
+                to.u32(*group);
+                parameters.write(to);
+            }
             Message::Refuse(refusal) => refusal.write(to),
             Message::Heartbeat | Message::Bye => {}
             Message::Dead { rank, death } => {
@@ -181,6 +204,7 @@ impl Message {
             }
             Message::Report(report) => report.write(to),
             Message::Introduce(introduction) => introduction.write(to),
+            Message::Planned(planned) => planned.write(to),
             Message::Decide(decision) => decision.write(to),
             Message::GroupInfo { group, generation, members } => {
                 to.u32(*group);
@@ -193,7 +217,7 @@ impl Message {
     fn number(&self) -> u8 {
         match self {
             Message::Join(_) => 1,
-            Message::Roster(_) => 2,
+            Message::Roster { .. } => 2,
             Message::Refuse(_) => 3,
             Message::Heartbeat => 4,
             Message::Dead { .. } => 5,
@@ -207,6 +231,8 @@ impl Message {
             Message::Bye => 13,
             Message::Introduce(_) => 14,
             Message::Forget { .. } => 15,
+            Message::Parameters { .. } => 16,
+            Message::Planned(_) => 17,
         }
     }
 
@@ -220,7 +246,7 @@ impl Message {
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(match from.u8()? {
             1 => Message::Join(Join::read(from)?),
-            2 => Message::Roster(Roster::read(from)?),
+            2 => Message::Roster { job: from.u64()?, roster: Roster::read(from)? },
             3 => Message::Refuse(Refusal::read(from)?),
             4 => Message::Heartbeat,
             5 => Message::Dead { rank: from.u32()?, death: Death::read(from)? },
@@ -234,6 +260,8 @@ impl Message {
             13 => Message::Bye,
             14 => Message::Introduce(Introduction::read(from)?),
             15 => Message::Forget { group: from.u32()? },
+            16 => Message::Parameters { group: from.u32()?, parameters: Parameters::read(from)? },
+            17 => Message::Planned(Planned::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })
     }

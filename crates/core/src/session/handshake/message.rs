@@ -171,8 +171,9 @@ impl Purpose {
 
 impl Versions {
     /// What this release speaks. Since version 2 reducers show their workers that they live, since version 3 they are told
-    /// the workers' hosts, and since version 4 the fold order.
-    pub const CURRENT: Versions = Versions { min: 4, max: 4 };
+    /// the workers' hosts, and since version 4 the fold order. Version 5 has members with identities, and tells each group's
+    /// parameters and plans.
+    pub const CURRENT: Versions = Versions { min: 5, max: 5 };
 
     /// The newest version that both sides speak.
     pub fn agree(self, other: Versions) -> Option<u16> {
@@ -205,7 +206,7 @@ impl fmt::Display for Versions {
 
 impl Identity {
     pub(super) fn write(&self, to: &mut Writer) {
-        to.u8(self.role as u8);
+        self.role.write(to);
         to.u64(self.job);
         to.u32(self.rank);
         to.u32(self.world);
