@@ -249,7 +249,7 @@ impl Kind {
 }
 
 impl Codec {
-    fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         (code == Codec::Plain as u8).then_some(Codec::Plain)
     }
 }
@@ -274,7 +274,7 @@ pub struct Fingerprint {
     pub root: u32,
     /// How many elements the caller gave.
     pub count: u64,
-    /// A [`digest`] of the algorithm's name and parameters.
+    /// The digest of what the plan was made from; see [`Basis`](crate::session::Basis).
     pub plan: u64,
     /// The caller's priority.
     pub priority: i32,
@@ -300,8 +300,10 @@ impl Fingerprint {
         Ok(Self::from_bytes(&get(bytes, 0)))
     }
 
-    /// The names of the fields in which two fingerprints differ, in the order in which people ask for them.
+    /// The names of the fields in which two fingerprints differ, in the order in which people ask for them. Plans of
+    /// different calls differ because of these, and are not named.
     pub fn difference(&self, other: &Self) -> Vec<&'static str> {
+        let call = |of: &Self| (of.collective, of.root, of.count, of.dtype, of.op, of.order);
         let fields = [
             ("collective", self.collective != other.collective),
             ("root", self.root != other.root),
@@ -309,7 +311,7 @@ impl Fingerprint {
             ("element type", self.dtype != other.dtype),
             ("reduce operation", self.op != other.op),
             ("fold order", self.order != other.order),
-            ("algorithm", self.plan != other.plan),
+            ("plan", self.plan != other.plan && call(self) == call(other)),
             ("priority", self.priority != other.priority),
             ("sequence", self.sequence != other.sequence),
         ];
@@ -420,7 +422,7 @@ pub fn roll(previous: u64, next: &Fingerprint) -> u64 {
     bytes.chunks(8).fold(previous, absorb)
 }
 
-/// A 64-bit hash of bytes, for [`Fingerprint::plan`]; made like [`roll`].
+/// A 64-bit hash of bytes; made like [`roll`].
 pub fn digest(bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(bytes.len() as u64, absorb)
 }

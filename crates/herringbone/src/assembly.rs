@@ -3,7 +3,10 @@
 use crate::{
     Communicator, Error, Result,
     config::{Config, Transport, check_sizes, settings},
-    core::algorithm::{Algorithm, Unsupported},
+    core::{
+        algorithm::{Algorithm, Unsupported},
+        session::{self, Role, membership::Member},
+    },
     engine::{Engine, group::WORLD_GROUP},
     execute::staging::Staging,
     fabric::{
@@ -49,41 +52,34 @@ impl Communicator {
 
 /// A communicator over a world that has formed.
 fn over(config: &Config, world: World) -> Result<Communicator> {
-    let World { roster, token, incarnation, listener, from, connections } = world;
-    let job = Job {
-        id: roster.job,
-        rank: config.rank,
-        world: config.world,
-        incarnation,
-        token,
-        from,
-        members: roster.members,
-        reducers: roster.settings.reducers,
-    };
-    let transport = match roster.settings.transport.as_deref() {
+    let World { formed, token, incarnation, listener, from, connections } = world;
+    let session::formation::Formed { job: id, roster, parameters } = formed;
+    let me = roster.worker(config.rank).map(|worker| worker.id);
+    let me = me.ok_or_else(|| Error::rendezvous("this rank is not in the roster"))?;
+    let job = Job { id, me, rank: config.rank, roster: Arc::new(roster), incarnation, token, from };
+    let transport = match parameters.transport.as_deref() {
         Some("shm") => Some(Transport::Shm),
         Some("tcp") => Some(Transport::Tcp),
         _ => None,
     };
-    let forced = roster.settings.algorithm.as_deref().map(str::parse).transpose();
+    let forced = parameters.algorithm.as_deref().map(str::parse).transpose();
     let shared = Shared {
-        order: roster.settings.order.unwrap_or_default(),
+        parameters: Arc::new(parameters),
         forced: forced.map_err(|error| Error::config("HERRINGBONE_ALGORITHM", error))?,
         transport,
         timeout: config.timeout,
-        segment_bytes: if roster.settings.segment == u64::MAX { 0 } else { roster.settings.segment as usize },
         manual_progress: config.manual_progress,
     };
     check_possible(&job, &shared)?;
-    let staging = roster.settings.staging as usize;
+    let staging = shared.parameters.staging as usize;
     // Each rank's own two sizes fit; the smallest of all ranks need not.
-    check_sizes(staging, shared.segment_bytes)?;
+    check_sizes(staging, shared.parameters.segment as usize)?;
     let parts = Parts::new(&job, shared.transport != Some(Transport::Tcp), staging);
     let parts = parts.map_err(|error| Error::io("preparing shared memory", error))?;
     let segments = match job.mates().len() {
         1 => None,
         _ => Some(
-            socket::listen_abstract(job.segment_socket(job.rank).as_bytes())
+            socket::listen_abstract(job.segment_socket(job.me.number(), job.incarnation).as_bytes())
                 .and_then(Guarded::new)
                 .map_err(|error| Error::io("listening for host-mates", error))?,
         ),
@@ -119,7 +115,7 @@ pub(crate) fn assemble(
     if !shared.manual_progress {
         threads.push(node.drive_in_background(format!("hb-drive-{}", job.rank))?);
     }
-    let members = (0..job.world).collect();
+    let members = job.roster.workers().map(|worker| worker.id.number()).collect();
     let (rank, timeout) = (job.rank, shared.timeout);
     let fabric = Fabric::new(job, node, commands, shared, threads);
     crate::log::info(&format!("rank {rank}"), &fabric);
@@ -127,13 +123,14 @@ pub(crate) fn assemble(
 }
 
 fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
-    if shared.transport == Some(Transport::Shm) && job.mates().len() < job.world as usize {
-        let elsewhere = (0..job.world).find(|rank| !job.mates().contains(rank)).unwrap_or_default();
-        let problem =
-            format!("shm: rank {elsewhere} does not share this host's memory; leave it out, or use tcp");
+    if shared.transport == Some(Transport::Shm) && job.mates().len() < job.roster.world() as usize {
+        let mates = job.roster.mates(job.me);
+        let elsewhere = job.roster.workers().find(|worker| !mates.contains(&worker.id));
+        let elsewhere = job.roster.name(elsewhere.map_or(job.me, |worker| worker.id));
+        let problem = format!("shm: {elsewhere} does not share this host's memory; leave it out, or use tcp");
         return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
     }
-    if let Some(rank) = shared.order.obstacle(&job.hosts()) {
+    if let Some(rank) = shared.parameters.order.obstacle(&job.roster.hosts()) {
         let problem = format!(
             "the order of hosts needs consecutive ranks on each host, and between rank {rank} and others of its host are \
              ranks of another; number the ranks host by host, or leave it out"
@@ -141,7 +138,8 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
         return Err(Error::config(settings::FOLD_ORDER.name, problem));
     }
     let forced = shared.forced.as_ref().filter(|forced| forced.needs_reducers());
-    if let Some(forced) = forced.filter(|_| job.reducers.is_empty() && job.world > 1) {
+    if let Some(forced) = forced.filter(|_| job.roster.reducers().next().is_none() && job.roster.world() > 1)
+    {
         let problem = format!("{forced} needs reducers: set HERRINGBONE_REDUCERS=host:port,... on rank 0");
         return Err(Error::config("HERRINGBONE_ALGORITHM", problem));
     }
@@ -154,8 +152,8 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
 
 /// The forced algorithm that hosts stand against, and how; for the rank that says so.
 fn given_way<'a>(job: &Job, shared: &'a Shared) -> Option<(&'a Algorithm, Unsupported)> {
-    let forced = shared.forced.as_ref().filter(|_| job.rank == 0 && job.world > 1)?;
-    job.stands_against(forced, shared.order).map(|reason| (forced, reason))
+    let forced = shared.forced.as_ref().filter(|_| job.rank == 0 && job.roster.world() > 1)?;
+    job.stands_against(forced, shared.parameters.order).map(|reason| (forced, reason))
 }
 
 /// A process's memory and engine, before it has threads.
@@ -191,11 +189,11 @@ impl Parts {
         let segment = Arc::new(segment);
         let pool = layout.pool_at()..layout.pool_at() + staging;
         let heap = Heap::new(segment.clone(), layout.heap_at()..layout.bytes());
-        let endpoints = (0..job.world + job.reducers.len() as u32)
-            .map(|endpoint| Endpoint::new(job.name(endpoint), endpoint >= job.world))
-            .collect();
+        let endpoint =
+            |member: &Member| Endpoint::new(job.roster.name(member.id), member.role == Role::Reducer);
+        let endpoints = job.roster.members().iter().map(endpoint).collect();
         let staging = Staging::new(segment.clone(), pool);
-        let mut engine = Engine::new(job.rank, endpoints, staging, false);
+        let mut engine = Engine::new(job.me.number(), endpoints, staging, false);
         engine.ops.heap = Some(heap);
         let mapping = Mapping { segment, bell: Arc::new(Bell::new()?), layout, mates, allowed };
         Ok(Self { mapping, engine })

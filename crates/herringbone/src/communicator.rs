@@ -3,17 +3,13 @@
 use crate::{
     Error, ErrorKind, Result,
     completion::Completion,
-    config::Transport,
     core::{
         collective::Collective,
         element::{DType, Element, ReduceOp},
         session::{control::Message, fence::Member},
     },
     engine::group::{self, Group, Settings, WORLD_GROUP},
-    execute::{
-        issue::Issue,
-        program::{Call, Sizing},
-    },
+    execute::{issue::Issue, program::Call},
     fabric::{Fabric, command::Command},
     request::Request,
     sys::{
@@ -101,31 +97,16 @@ impl Communicator {
         members: Vec<u32>,
         timeout: Duration,
     ) -> Self {
-        let job = &fabric.job;
-        let hosts = job.hosts();
+        let (job, shared) = (&fabric.job, &fabric.settings);
+        let hosts = job.roster.hosts();
         let hosts: Vec<u32> = members.iter().map(|member| hosts[*member as usize]).collect();
-        let memories = match fabric.settings.transport {
-            Some(Transport::Tcp) => (0..hosts.len() as u32).collect(),
-            _ => hosts.clone(),
-        };
-        let sizing = Sizing {
-            hosts: Sizing::distinct(&hosts),
-            shared: Sizing::distinct(&memories) == 1,
-            segment_bytes: fabric.settings.segment_bytes,
-            most_staged: fabric.node.with(|engine| engine.ops.staging.most()),
-        };
-        let reducers = (0..job.reducers.len() as u32).map(|reducer| job.world + reducer);
+        let reducers = job.roster.reducers().map(|reducer| reducer.id.number());
+        let roster = members.iter().copied().chain(reducers).collect();
+        let places = (roster, members.len() as u32, rank);
         let settings = Settings {
-            id: number,
-            roster: members.iter().copied().chain(reducers).collect(),
-            workers: members.len() as u32,
-            me: rank,
-            hosts,
-            order: fabric.settings.order,
-            memories,
-            sizing,
-            forced: fabric.settings.forced.clone(),
+            forced: shared.forced.clone(),
             timeout,
+            ..Settings::new(number, job.roster.epoch(), places, hosts, shared.parameters.clone())
         };
         if rank == 0 {
             let message = Message::GroupInfo { group: number, generation: 0, members: members.clone() };

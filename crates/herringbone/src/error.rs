@@ -41,7 +41,7 @@ pub enum ErrorKind {
     },
     /// Ranks called different operations. Every rank gets this error, those for which the call had succeeded in their next
     /// one; the group stays usable, and a rank's n-th call still meets the others' n-th.
-    #[error("the ranks disagree about operation {sequence}: {}; make every rank call the same operation", said(.calls))]
+    #[error("the ranks disagree about operation {sequence}: {}; make every rank call the same operation, under the same settings", said(.calls))]
     Mismatch {
         /// The number of the operation: how many calls of the group came before it on each rank.
         sequence: u64,

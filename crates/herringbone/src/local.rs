@@ -4,10 +4,15 @@ use crate::{
     Communicator, Error, Result,
     assembly::{Doors, Parts, assemble},
     config::Config,
-    core::session::{control::Decoder, formation::Member},
+    core::session::{
+        Parameters,
+        control::Decoder,
+        membership::{Member, Process, Roster},
+    },
+    execute::cutting,
     fabric::{Job, Shared, connection::Connection, greet},
 };
-use std::{collections::BTreeMap, io, os::unix::net::UnixStream, time::Duration};
+use std::{collections::BTreeMap, io, os::unix::net::UnixStream, sync::Arc, time::Duration};
 
 /// `size` communicators in this process, for a thread each: the same engine over the same shared-memory protocol,
 /// without rendezvous. For tests, and for programs whose ranks are threads.
@@ -46,59 +51,67 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
     }
     let random = || greet::random_number().map_err(|error| Error::io("drawing a random number", error));
     let (id, size) = (random()?, config.world);
-    let members: Result<Vec<_>> = (0..size)
-        .map(|rank| {
-            let incarnation = random()?;
-            Ok(Member { rank, address: String::new(), host: 0, incarnation })
-        })
-        .collect();
-    let members = members?;
-    assemble_local(&config, id, members).map_err(|error| Error::io("starting ranks as threads", error))
-}
-
-fn assemble_local(config: &Config, id: u64, members: Vec<Member>) -> io::Result<Vec<Communicator>> {
-    let shared = Shared {
+    let process = |_| Ok(Process { address: String::new(), host: 0, incarnation: random()? });
+    let processes = (0..size).map(process).collect::<Result<Vec<_>>>()?;
+    let roster = Roster::founded(processes, &[]).map_err(|error| Error::config("ranks as threads", error))?;
+    let parameters = Parameters {
         order: config.fold_order.unwrap_or_default(),
+        algorithm: config.algorithm.as_ref().map(ToString::to_string),
+        transport: None,
+        segment: config.segment_bytes as u64,
+        staging: config.staging_bytes as u64,
+        reducers: Vec::new(),
+        cutting: cutting::digest(),
+    };
+    let shared = Shared {
+        parameters: Arc::new(parameters),
         forced: config.algorithm.clone(),
         transport: None,
         timeout: config.timeout,
-        segment_bytes: config.segment_bytes,
         manual_progress: config.manual_progress,
     };
-    let job = |rank: u32| Job {
-        id,
-        rank,
-        world: config.world,
-        incarnation: members[rank as usize].incarnation,
-        token: Vec::new(),
-        from: None,
-        members: members.clone(),
-        reducers: Vec::new(),
+    assemble_local(id, roster, |_| shared.clone())
+        .map_err(|error| Error::io("starting ranks as threads", error))
+}
+
+/// Communicators of all workers of a roster; `shared` says what groups of each have in common. All take rank 0's staging.
+pub(crate) fn assemble_local(
+    id: u64,
+    roster: Roster,
+    shared: impl Fn(u32) -> Shared,
+) -> io::Result<Vec<Communicator>> {
+    let roster = Arc::new(roster);
+    let job = |(rank, worker): (u32, &Member)| {
+        let (from, token) = (None, Vec::new());
+        let (roster, incarnation) = (roster.clone(), worker.incarnation.unwrap_or_default());
+        Job { id, me: worker.id, rank, roster, incarnation, token, from }
     };
+    let jobs: Vec<Job> = (0..).zip(roster.workers()).map(job).collect();
     let mut parts = Vec::new();
-    for rank in 0..config.world {
-        parts.push(Parts::new(&job(rank), true, config.staging_bytes)?);
+    let staging = shared(0).parameters.staging as usize;
+    for job in &jobs {
+        parts.push(Parts::new(job, true, staging)?);
     }
     let shown: Vec<_> =
         parts.iter().map(|part| (part.mapping.segment.clone(), part.mapping.bell.clone())).collect();
-    let mut connections: Vec<BTreeMap<u32, Connection>> =
-        (0..config.world).map(|_| BTreeMap::new()).collect();
-    for rank in 1..config.world {
+    let mut connections: Vec<BTreeMap<u32, Connection>> = jobs.iter().map(|_| BTreeMap::new()).collect();
+    for rank in 1..jobs.len() as u32 {
         let (hub, member) = UnixStream::pair()?;
         let decoder = || Decoder::new(crc32c::crc32c);
         connections[0].insert(rank, Connection::new(hub.into(), decoder())?);
         connections[rank as usize].insert(0, Connection::new(member.into(), decoder())?);
     }
     let mut communicators = Vec::new();
-    for ((rank, mut part), connections) in (0..).zip(parts).zip(connections) {
-        let job = job(rank);
-        for (other, (segment, bell)) in (0..).zip(&shown).filter(|(other, _)| *other != rank) {
+    for ((job, mut part), connections) in jobs.into_iter().zip(parts).zip(connections) {
+        let shown = roster.workers().map(|worker| worker.id.number()).zip(&shown);
+        for (other, (segment, bell)) in shown.filter(|(other, _)| *other != job.me.number()) {
             if let Some(link) = part.mapping.link(&job, other, segment.clone(), bell.clone()) {
                 part.engine.connect(other, link);
             }
         }
         let doors = Doors { listener: None, segments: None, linger: Duration::ZERO };
-        communicators.push(assemble(job, shared.clone(), part, connections, doors)?);
+        let shared = shared(job.rank);
+        communicators.push(assemble(job, shared, part, connections, doors)?);
     }
     Ok(communicators)
 }

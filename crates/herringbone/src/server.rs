@@ -11,6 +11,7 @@ use crate::{
         Refusal, Role,
         control::{Dispute, Message},
         handshake::{Claim, Identity, Policy, Purpose, Versions},
+        membership::{MEMBERS, Member, MemberId, Process, Roster, RosterError},
     },
     engine::{Engine, control::SIGN_OF_LIFE, outbox::Event},
     execute::staging::Staging,
@@ -42,8 +43,6 @@ use std::{
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a job without connections is kept.
 const EMPTY: Duration = Duration::from_secs(2);
-/// The most workers of a job.
-const WORKERS: u32 = 1 << 16;
 
 /// How a reducer is run.
 #[derive(Clone)]
@@ -214,7 +213,8 @@ impl Shared {
 
     fn admit(self: &Arc<Self>, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
         let who = claim.hello().identity;
-        if claim.hello().purpose != Purpose::Data || who.role != Role::Worker || who.world > WORKERS {
+        if claim.hello().purpose != Purpose::Data || who.role != Role::Worker || who.world as usize >= MEMBERS
+        {
             greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
             return Ok(());
         }
@@ -299,10 +299,10 @@ impl Job {
         let layout = Layout { mates: 0, pool: staging, heap: 0 };
         let segment = Segment::create("herringbone-reducer", layout.bytes()).map_err(io::Error::other)?;
         let pool = layout.pool_at()..layout.bytes();
-        let mut endpoints: Vec<Endpoint> =
-            (0..world).map(|rank| Endpoint::new(format!("rank {rank}"), false)).collect();
-        endpoints.push(Endpoint::new("this reducer".to_owned(), true));
-        let engine = Engine::new(world, endpoints, Staging::new(Arc::new(segment), pool), true);
+        let (roster, me) = known_members(world).map_err(io::Error::other)?;
+        let endpoint = |member: &Member| Endpoint::new(roster.name(member.id), member.id == me);
+        let endpoints = roster.members().iter().map(endpoint).collect();
+        let engine = Engine::new(me.number(), endpoints, Staging::new(Arc::new(segment), pool), true);
         let bell = Arc::new(Bell::new()?);
         let surroundings = Box::new(OfJob { number, server });
         let node = Node::new(engine, bell, usize::MAX, surroundings)?;
@@ -330,6 +330,14 @@ impl Job {
         let stats = self.node.stats();
         (stats.workers_tcp.received, stats.workers_tcp.sent)
     }
+}
+
+/// The members of a job as far as a reducer knows them: the workers, by their identities, and itself. Where they are is no
+/// matter here, since they call.
+fn known_members(world: u32) -> Result<(Roster, MemberId), RosterError> {
+    let worker = |_| Process { address: String::new(), host: 0, incarnation: 0 };
+    let workers = Roster::founded((0..world).map(worker).collect(), &[])?;
+    workers.with_joined(Role::Reducer, "this reducer".to_owned(), None, None)
 }
 
 /// A job's engine speaks to the server, and to the workers.

@@ -62,7 +62,9 @@ const ORDERS: [Order; 6] = [
             "engine/links",
             "engine/outbox",
             "engine/buffers engine/early engine/group engine/refused engine/table engine/timers",
-            "engine/doom",
+            "engine/doom engine/told",
+            "engine/plans",
+            "engine/settings",
             // An operation that runs.
             "execute/arrival execute/in_turn execute/needs execute/step execute/straight",
             "execute/operation",

@@ -22,12 +22,13 @@ const SCATTERED: [(&str, usize); 1] = [("Operation", 6)];
 
 /// The structs that have more fields.
 const WIDE: [(&str, usize); 10] = [
+    // Everything that a plan is made from.
+    ("Basis", 15),
     ("Config", 14),
     ("Control", 18),
-    ("Group", 17),
     // As many as the frame on the wire.
     ("Header", 15),
-    ("Member", 13),
+    ("Member", 14),
     ("Node", 16),
     ("Operation", 20),
     // As many as the command line's.

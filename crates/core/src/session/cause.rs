@@ -2,10 +2,15 @@
 
 use super::{
     Ranks,
+    basis::{ALGORITHM, Basis},
     codec::{Malformed, Reader, Writer},
 };
 use crate::{group::Rank, wire::Fingerprint};
-use alloc::{string::String, vec::Vec};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 use core::fmt;
 
 /// Why every operation of a group up to some sequence number failed, on all its members alike.
@@ -157,6 +162,8 @@ pub struct Variant {
     pub fingerprint: Fingerprint,
     /// Who, ascending.
     pub ranks: Vec<Rank>,
+    /// What its plan was made from, where nothing but the plans differs.
+    pub basis: Option<Basis>,
 }
 
 impl Mismatch {
@@ -169,7 +176,7 @@ impl Mismatch {
         for (rank, fingerprint) in issued {
             match variants.iter_mut().find(|variant| variant.fingerprint == fingerprint) {
                 Some(variant) => variant.ranks.push(rank),
-                None => variants.push(Variant { fingerprint, ranks: [rank].into() }),
+                None => variants.push(Variant { fingerprint, ranks: [rank].into(), basis: None }),
             }
         }
         variants.iter_mut().for_each(|variant| variant.ranks.sort_unstable());
@@ -178,11 +185,57 @@ impl Mismatch {
         Self { sequence, variants }
     }
 
+    /// The same, with what plans were made from where only those differ: `basis` knows it by a rank and its plan's digest.
+    #[must_use]
+    pub fn explained(mut self, basis: impl Fn(Rank, u64) -> Option<Basis>) -> Self {
+        if self.is_of_plans() {
+            for variant in &mut self.variants {
+                let known = variant.ranks.iter().find_map(|rank| basis(*rank, variant.fingerprint.plan));
+                variant.basis = known;
+            }
+        }
+        self
+    }
+
+    /// Whether all members called the same, but planned it otherwise.
+    fn is_of_plans(&self) -> bool {
+        let [first, others @ ..] = &self.variants[..] else { return false };
+        let same_call = |other: &Variant| {
+            Fingerprint { plan: first.fingerprint.plan, ..other.fingerprint } == first.fingerprint
+        };
+        !others.is_empty() && others.iter().all(same_call)
+    }
+
+    /// What each variant's members issued, in the words of `call`, and how they planned it where only that differs.
+    pub fn issued(&self, call: impl Fn(&Fingerprint) -> String) -> Vec<(Vec<Rank>, String)> {
+        let planned: Vec<&Basis> =
+            self.variants.iter().filter_map(|variant| variant.basis.as_ref()).collect();
+        let mut names: Vec<&str> = Vec::new();
+        for pair in planned.windows(2) {
+            let differing = pair[0].difference(pair[1]).into_iter().map(|difference| difference.name);
+            names.extend(differing.filter(|name| *name != ALGORITHM));
+        }
+        names.sort_unstable();
+        names.dedup();
+        let how = |basis: &Basis| {
+            let values = names.iter().filter_map(|name| Some(format!("{name} {}", basis.value(name)?)));
+            let values = values.collect::<Vec<_>>().join(", ");
+            let with = if values.is_empty() { "" } else { " with " };
+            format!(" as {}{with}{values}", basis.algorithm)
+        };
+        let said = |variant: &Variant| {
+            let how = variant.basis.as_ref().map(how).unwrap_or_default();
+            (variant.ranks.clone(), call(&variant.fingerprint) + &how)
+        };
+        self.variants.iter().map(said).collect()
+    }
+
     fn write(&self, to: &mut Writer) {
         to.u64(self.sequence);
         to.list("a list of operations", &self.variants, |to, variant| {
             to.fingerprint(&variant.fingerprint);
             to.ranks(&variant.ranks);
+            to.option(variant.basis.as_ref(), |to, basis| basis.write(to));
         });
     }
 
@@ -190,7 +243,7 @@ impl Mismatch {
         let sequence = from.u64()?;
         let variants = from.list(|from| {
             let fingerprint = from.fingerprint()?;
-            Ok(Variant { fingerprint, ranks: from.ranks()? })
+            Ok(Variant { fingerprint, ranks: from.ranks()?, basis: from.option(Basis::read)? })
         })?;
         if variants.len() > Self::VARIANTS {
             return Err(Malformed("it lists too many operations"));
@@ -202,9 +255,10 @@ impl Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the ranks disagree about operation {}: ", self.sequence)?;
-        for (number, variant) in self.variants.iter().enumerate() {
+        let issued = self.issued(|fingerprint| fingerprint.call().to_string());
+        for (number, (ranks, call)) in issued.iter().enumerate() {
             let separator = if number == 0 { "" } else { "; " };
-            write!(f, "{separator}{} issued {}", Ranks(&variant.ranks), variant.fingerprint.call())?;
+            write!(f, "{separator}{} issued {call}", Ranks(ranks))?;
         }
         match &self.variants[..] {
             [first, second, ..] => {
@@ -213,7 +267,12 @@ impl fmt::Display for Mismatch {
             }
             _ => f.write_str(", but they already differed before it")?,
         }
-        f.write_str(". Every rank must call the same collectives, with the same arguments, in the same order")
+        f.write_str(match self.is_of_plans() {
+            true => ". Every rank must have the same settings and the same release",
+            false => {
+                ". Every rank must call the same collectives, with the same arguments, in the same order"
+            }
+        })
     }
 }
 

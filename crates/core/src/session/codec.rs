@@ -2,7 +2,10 @@
 //!
 //! Every length is bounded here, and nothing is reserved because of one: lists grow by what has arrived.
 
-use crate::{group::Rank, wire::Fingerprint};
+use crate::{
+    group::{FoldOrder, Rank},
+    wire::Fingerprint,
+};
 use alloc::{string::String, vec::Vec};
 
 /// The longest text in a message, in bytes.
@@ -74,6 +77,17 @@ impl Writer {
         if self.fits(field, items.len(), LIST_ITEMS) {
             self.u32(items.len() as u32);
             items.iter().for_each(|item| write(self, item));
+        }
+    }
+
+    /// A part with its length in front, of at most `limit` bytes.
+    pub(super) fn part(&mut self, field: &'static str, limit: usize, write: impl FnOnce(&mut Self)) {
+        let mut part = Self::default();
+        write(&mut part);
+        self.too_long = self.too_long.or(part.too_long);
+        if self.fits(field, part.bytes.len(), limit) {
+            self.u32(part.bytes.len() as u32);
+            self.bytes(&part.bytes);
         }
     }
 
@@ -160,7 +174,27 @@ impl<'a> Reader<'a> {
         if length > LIST_ITEMS {
             return Err(Malformed("a list is too long"));
         }
+        // No item is shorter than a byte.
+        if length > self.0.len() {
+            return Err(Malformed("it ends too early"));
+        }
         (0..length).map(|_| read(self)).collect()
+    }
+
+    /// A part of at most `limit` bytes, all of which `read` takes.
+    pub(super) fn part<T>(
+        &mut self,
+        limit: usize,
+        read: impl FnOnce(&mut Reader<'a>) -> Result<T, Malformed>,
+    ) -> Result<T, Malformed> {
+        let length = self.u32()? as usize;
+        if length > limit {
+            return Err(Malformed("a part is too long"));
+        }
+        let mut part = Reader(self.bytes(length)?);
+        let value = read(&mut part)?;
+        part.finish()?;
+        Ok(value)
     }
 
     pub(super) fn option<T>(
@@ -176,6 +210,10 @@ impl<'a> Reader<'a> {
 
     pub(super) fn ranks(&mut self) -> Result<Vec<Rank>, Malformed> {
         self.list(Self::u32)
+    }
+
+    pub(super) fn fold_order(&mut self) -> Result<FoldOrder, Malformed> {
+        FoldOrder::from_code(self.u8()?).ok_or(Malformed("a fold order that is unknown"))
     }
 
     pub(super) fn fingerprint(&mut self) -> Result<Fingerprint, Malformed> {

@@ -1,37 +1,26 @@
 //! How a world forms: rank 0 gathers the others.
 //!
-//! Every rank says in its [`Join`] what it was told; rank 0 lets it in or says why not, and when all are there, each
-//! gets the same [`Roster`]. What ranks may have of their own is settled here, whatever the order in which they come:
-//! the staging pool and the segment are the smallest that anybody has; the fold order, the
+//! Every rank says in its [`Join`] what it was told; rank 0 lets it in or says why not, and when all are there, each gets
+//! the same [roster](Roster) and the same [`Parameters`]. What ranks may have of their own is settled here, whatever the
+//! order in which they come: the staging pool and the segment are the smallest that anybody has; the fold order, the
 //! algorithm, the transport and the reducers are rank 0's, which the others either leave open or know.
 
 use super::{
+    basis::Difference,
     codec::{Malformed, Reader, Writer},
+    membership::{MEMBERS, Process, Roster},
+    parameters::{CUTTING, Parameters},
     refusal::Refusal,
 };
 use crate::group::{FoldOrder, Rank};
 use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
-
-/// One rank of a world, and where it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Its rank.
-    pub rank: Rank,
-    /// Where it listens, as `host:port`; at most 256 bytes.
-    pub address: String,
-    /// Its host: the same number means the same running machine, as far as the rank can tell. A hint: that two ranks
-    /// share memory is proven only by sharing it.
-    pub host: u64,
-    /// Its life: a random number, drawn anew whenever the process starts.
-    pub incarnation: u64,
-}
 
 /// What a rank would like the world to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The staging pool of a process, in bytes.
     pub staging: u64,
-    /// The most that a segment of a message has, in bytes.
+    /// The most that a segment has, in bytes over the whole buffer; `u64::MAX` where it is left to others.
     pub segment: u64,
     /// Where fold keys come from, if it is not left to rank 0, or by rank 0 to the default.
     pub order: Option<FoldOrder>,
@@ -41,13 +30,17 @@ pub struct Settings {
     pub transport: Option<String>,
     /// Where the reducers listen.
     pub reducers: Vec<String>,
+    /// A digest of the constants by which its build cuts messages.
+    pub cutting: u64,
 }
 
 /// A rank's wish to take part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
-    /// Who it is.
-    pub member: Member,
+    /// Which rank it was told it is.
+    pub rank: Rank,
+    /// Its process.
+    pub process: Process,
     /// How many ranks it was told there are.
     pub world: u32,
     /// What it would like.
@@ -56,13 +49,13 @@ pub struct Join {
 
 /// A world: who is in it, and what it uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Roster {
+pub struct Formed {
     /// The job: a random number, which keeps jobs with the same token apart.
     pub job: u64,
-    /// Everybody, by rank, without gaps.
-    pub members: Vec<Member>,
+    /// Everybody.
+    pub roster: Roster,
     /// What all of them use.
-    pub settings: Settings,
+    pub parameters: Parameters,
 }
 
 /// How far a formation has come.
@@ -70,7 +63,7 @@ pub struct Roster {
 pub enum Progress {
     /// This many ranks are missing; see [`Formation::missing`].
     Waiting(u32),
-    /// Everybody is there; see [`Formation::roster`].
+    /// Everybody is there; see [`Formation::found`].
     Complete,
 }
 
@@ -78,13 +71,14 @@ pub enum Progress {
 #[derive(Clone, Debug)]
 pub struct Formation {
     world: u32,
-    settings: Settings,
+    /// What rank 0 decides. Its sizes count as any other rank's.
+    decided: Parameters,
     joined: BTreeMap<Rank, Joined>,
 }
 
 #[derive(Clone, Debug)]
 struct Joined {
-    member: Member,
+    process: Process,
     from: String,
     staging: u64,
     segment: u64,
@@ -94,13 +88,17 @@ impl Formation {
     /// Begins with rank 0 itself, whose word counts.
     ///
     /// # Errors
-    /// If its rank is not one of its world's.
+    /// If its rank is not one of its world's, or there are more members than a roster takes.
     pub fn new(own: Join) -> Result<Self, Refusal> {
-        let Join { member, world, settings } = own;
-        check_rank(member.rank, world)?;
-        let (rank, from) = (member.rank, member.address.clone());
-        let joined = Joined { member, from, staging: settings.staging, segment: settings.segment };
-        Ok(Self { world, settings, joined: [(rank, joined)].into() })
+        let Join { rank, process, world, settings } = own;
+        check_rank(rank, world)?;
+        let decided = settings.over(&Parameters::default());
+        if world as usize + decided.reducers.len() > MEMBERS {
+            return Err(Refusal::NoRoom { what: "the number of members".into(), limit: MEMBERS as u64 });
+        }
+        let Settings { staging, segment, .. } = settings;
+        let joined = Joined { from: process.address.clone(), process, staging, segment };
+        Ok(Self { world, decided, joined: [(rank, joined)].into() })
     }
 
     /// A rank comes, over a connection from the address `from`. The same process may come again: its last word counts.
@@ -108,26 +106,27 @@ impl Formation {
     /// # Errors
     /// A reason to send back; the formation is as before.
     pub fn join(&mut self, join: Join, from: &str) -> Result<Progress, Refusal> {
-        let Join { member, world, settings } = join;
-        let rank = member.rank;
+        let Join { rank, process, world, settings } = join;
         if world != self.world {
             return Err(Refusal::World { rank, ours: self.world, theirs: world });
         }
         check_rank(rank, world)?;
         if let Some(there) = self.joined.get(&rank)
-            && there.member.incarnation != member.incarnation
+            && there.process.incarnation != process.incarnation
         {
             return Err(Refusal::DuplicateRank { rank, first: there.from.clone(), second: from.into() });
         }
-        self.settings.check(rank, &settings)?;
+        if let Some(difference) = self.decided.difference(&settings.over(&self.decided)).into_iter().next() {
+            return Err(refusal(rank, difference));
+        }
         let Settings { staging, segment, .. } = settings;
-        self.joined.insert(rank, Joined { member, from: from.into(), staging, segment });
+        self.joined.insert(rank, Joined { process, from: from.into(), staging, segment });
         Ok(self.progress())
     }
 
     /// A rank that had come is gone, and may come again as another process.
     pub fn withdraw(&mut self, rank: Rank, incarnation: u64) {
-        if self.joined.get(&rank).is_some_and(|there| there.member.incarnation == incarnation) {
+        if self.joined.get(&rank).is_some_and(|there| there.process.incarnation == incarnation) {
             self.joined.remove(&rank);
         }
     }
@@ -145,18 +144,21 @@ impl Formation {
         }
     }
 
-    /// The world, once it is complete.
-    pub fn roster(&self, job: u64) -> Option<Roster> {
+    /// The world in its first epoch, once it is complete.
+    pub fn found(&self, job: u64) -> Option<Formed> {
         if self.progress() != Progress::Complete {
             return None;
         }
-        let mut settings = self.settings.clone();
-        for joined in self.joined.values() {
-            settings.staging = settings.staging.min(joined.staging);
-            settings.segment = settings.segment.min(joined.segment);
-        }
-        let members = self.joined.values().map(|joined| joined.member.clone()).collect();
-        Some(Roster { job, members, settings })
+        let smallest = |size: fn(&Joined) -> u64| self.joined.values().map(size).min();
+        let wish = smallest(|joined| joined.segment)?;
+        let parameters = Parameters {
+            staging: smallest(|joined| joined.staging)?,
+            segment: if wish == u64::MAX { 0 } else { wish },
+            ..self.decided.clone()
+        };
+        let workers = self.joined.values().map(|joined| joined.process.clone()).collect();
+        let roster = Roster::founded(workers, &parameters.reducers).ok()?;
+        Some(Formed { job, roster, parameters })
     }
 }
 
@@ -164,27 +166,28 @@ fn check_rank(rank: Rank, world: u32) -> Result<(), Refusal> {
     if rank < world { Ok(()) } else { Err(Refusal::RankOutOfRange { rank, world }) }
 }
 
+/// Why a rank that differs so is not let in.
+fn refusal(rank: Rank, difference: Difference) -> Refusal {
+    let Difference { name, ours, theirs } = difference;
+    if name == CUTTING {
+        return Refusal::Build { rank, ours, theirs };
+    }
+    Refusal::Setting { rank, name: name.into(), ours: quoted(&ours), theirs: quoted(&theirs) }
+}
+
 impl Settings {
-    /// Whether `rank` may take part with what it would like, where these are rank 0's settings.
-    fn check(&self, rank: Rank, theirs: &Settings) -> Result<(), Refusal> {
-        let name = |value: &Option<String>| value.clone().unwrap_or_default();
-        let must_agree = [
-            (
-                "HERRINGBONE_FOLD_ORDER",
-                self.order.unwrap_or_default().name().into(),
-                theirs.order.map_or("", FoldOrder::name).into(),
-            ),
-            ("HERRINGBONE_ALGORITHM", name(&self.algorithm), name(&theirs.algorithm)),
-            ("HERRINGBONE_TRANSPORT", name(&self.transport), name(&theirs.transport)),
-            ("HERRINGBONE_REDUCERS", self.reducers.join(","), theirs.reducers.join(",")),
-        ];
-        for (name, ours, theirs) in must_agree {
-            if !theirs.is_empty() && theirs != ours {
-                let (ours, theirs) = (quoted(&ours), quoted(&theirs));
-                return Err(Refusal::Setting { rank, name: name.into(), ours, theirs });
-            }
+    /// What a rank with these settings would decide where it leaves to others what is decided already. Sizes are no
+    /// matter of opinion: the smallest count.
+    fn over(&self, decided: &Parameters) -> Parameters {
+        let Self { order, algorithm, transport, reducers, cutting, staging: _, segment: _ } = self;
+        Parameters {
+            order: order.unwrap_or(decided.order),
+            algorithm: algorithm.clone().or_else(|| decided.algorithm.clone()),
+            transport: transport.clone().or_else(|| decided.transport.clone()),
+            reducers: if reducers.is_empty() { decided.reducers.clone() } else { reducers.clone() },
+            cutting: *cutting,
+            ..*decided
         }
-        Ok(())
     }
 
     fn write(&self, to: &mut Writer) {
@@ -196,18 +199,15 @@ impl Settings {
         to.list("the list of reducers", &self.reducers, |to, address| {
             to.text("a reducer's address", address);
         });
+        to.u64(self.cutting);
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (staging, segment, order) = (from.u64()?, from.u64()?, from.option(fold_order)?);
+        let (staging, segment, order) = (from.u64()?, from.u64()?, from.option(Reader::fold_order)?);
         let (algorithm, transport) = (from.option(Reader::text)?, from.option(Reader::text)?);
-        Ok(Self { staging, segment, order, algorithm, transport, reducers: from.list(Reader::text)? })
+        let (reducers, cutting) = (from.list(Reader::text)?, from.u64()?);
+        Ok(Self { staging, segment, order, algorithm, transport, reducers, cutting })
     }
-}
-
-/// A fold order that travels as its code.
-pub(super) fn fold_order(from: &mut Reader<'_>) -> Result<FoldOrder, Malformed> {
-    FoldOrder::from_code(from.u8()?).ok_or(Malformed("a fold order that is unknown"))
 }
 
 /// A setting as a refusal shows it: short enough to be sent.
@@ -219,46 +219,16 @@ fn quoted(value: &str) -> String {
     }
 }
 
-impl Member {
-    fn write(&self, to: &mut Writer) {
-        to.u32(self.rank);
-        to.text("an address", &self.address);
-        to.u64(self.host);
-        to.u64(self.incarnation);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (rank, address) = (from.u32()?, from.text()?);
-        Ok(Self { rank, address, host: from.u64()?, incarnation: from.u64()? })
-    }
-}
-
 impl Join {
     pub(super) fn write(&self, to: &mut Writer) {
-        self.member.write(to);
+        to.u32(self.rank);
+        self.process.write(to);
         to.u32(self.world);
         self.settings.write(to);
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (member, world) = (Member::read(from)?, from.u32()?);
-        Ok(Self { member, world, settings: Settings::read(from)? })
-    }
-}
-
-impl Roster {
-    pub(super) fn write(&self, to: &mut Writer) {
-        to.u64(self.job);
-        to.list("the list of members", &self.members, |to, member| member.write(to));
-        self.settings.write(to);
-    }
-
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let job = from.u64()?;
-        let members = from.list(Member::read)?;
-        if members.is_empty() || members.iter().enumerate().any(|(at, member)| member.rank as usize != at) {
-            return Err(Malformed("its members are not the ranks of a world"));
-        }
-        Ok(Self { job, members, settings: Settings::read(from)? })
+        let (rank, process, world) = (from.u32()?, Process::read(from)?, from.u32()?);
+        Ok(Self { rank, process, world, settings: Settings::read(from)? })
     }
 }

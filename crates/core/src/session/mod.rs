@@ -2,9 +2,10 @@
 //!
 //! Bytes and messages go in, bytes, messages and decisions come out; sockets, clocks and random numbers belong to the
 //! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
-//! [`formation`] gathers the ranks, [`control`] is the language of control connections, [`lane`] carries the messages
+//! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
 //! of schedules, [`turns`] says in which order, and [`fence`] brings a group back into step after a disagreement.
 
+mod basis;
 mod cause;
 mod codec;
 pub mod control;
@@ -12,18 +13,22 @@ pub mod fence;
 pub mod formation;
 pub mod handshake;
 pub mod lane;
+pub mod membership;
+mod parameters;
 mod refusal;
 pub mod turns;
 mod versions;
 
+pub use basis::{Basis, Difference, Shares, Summary};
 pub use cause::{Cause, Mismatch, Variant};
 pub use codec::TooLong;
+pub use parameters::{PARAMETERS_BYTES, Parameters};
 pub use refusal::Refusal;
 
 use crate::group::Rank;
 use core::fmt;
 
-/// What a process is in a job.
+/// What a process is in a job. Codes above these are free for roles to come; a version that does not know one refuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Role {
@@ -34,10 +39,16 @@ pub enum Role {
 }
 
 impl Role {
+    fn write(self, to: &mut codec::Writer) {
+        to.u8(self as u8);
+    }
+
     fn read(from: &mut codec::Reader<'_>) -> Result<Self, codec::Malformed> {
         let code = from.u8()?;
         let known = [Role::Worker, Role::Reducer].into_iter().find(|role| *role as u8 == code);
-        known.ok_or(codec::Malformed("its role is unknown"))
+        known.ok_or(codec::Malformed(
+            "a role that this version does not know: install the same release everywhere",
+        ))
     }
 }
 

@@ -78,6 +78,19 @@ pub enum Refusal {
         /// The refused rank's value.
         theirs: String,
     },
+    /// Two builds of the software cut messages by different constants.
+    #[error(
+        "rank {rank} runs a build that cuts messages otherwise ({theirs}) than rank 0's ({ours}): install the same \
+         release everywhere"
+    )]
+    Build {
+        /// The refused rank.
+        rank: Rank,
+        /// What rank 0's build cuts by.
+        ours: String,
+        /// What the refused rank's build cuts by.
+        theirs: String,
+    },
     /// No more connections, groups or memory for this one.
     #[error("no room: {what} is limited to {limit} here")]
     NoRoom {
@@ -155,13 +168,19 @@ impl Refusal {
             }
             Refusal::Unexpected { role, rank } => {
                 to.u8(9);
-                to.u8(*role as u8);
+                role.write(to);
                 to.u32(*rank);
             }
             Refusal::Restarted { role, rank } => {
                 to.u8(10);
-                to.u8(*role as u8);
+                role.write(to);
                 to.u32(*rank);
+            }
+            Refusal::Build { rank, ours, theirs } => {
+                to.u8(12);
+                to.u32(*rank);
+                to.cut_text(ours);
+                to.cut_text(theirs);
             }
             Refusal::Absent { missing } => {
                 to.u8(11);
@@ -188,6 +207,7 @@ impl Refusal {
             9 => Refusal::Unexpected { role: Role::read(from)?, rank: from.u32()? },
             10 => Refusal::Restarted { role: Role::read(from)?, rank: from.u32()? },
             11 => Refusal::Absent { missing: from.ranks()? },
+            12 => Refusal::Build { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
             _ => return Err(Malformed("its refusal is unknown")),
         })
     }

@@ -1,16 +1,19 @@
 use crate::{any_fingerprint, call, crc32c};
 use herringbone_core::{
+    collective::Collective,
     group::FoldOrder,
     session::{
-        Cause, Mismatch, Ranks, Refusal, Role, TooLong, Variant,
+        Basis, Cause, Mismatch, PARAMETERS_BYTES, Parameters, Ranks, Refusal, Role, Shares, Summary, TooLong,
+        Variant,
         control::{
-            ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, Report,
-            Waiting,
+            ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, PlanTold,
+            Report, Waiting,
         },
-        formation::{Join, Member, Roster, Settings},
+        formation::{Join, Settings},
         handshake::Versions,
+        membership::{MemberId, Process, Roster},
     },
-    wire::Fingerprint,
+    wire::{Codec, Fingerprint},
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -22,30 +25,93 @@ fn any_ranks() -> impl Strategy<Value = Vec<u32>> {
     vec(any::<u32>(), 0..20)
 }
 
-fn any_member() -> impl Strategy<Value = Member> {
-    (any::<u32>(), any_text(), any::<u64>(), any::<u64>())
-        .prop_map(|(rank, address, host, incarnation)| Member { rank, address, host, incarnation })
+fn any_process() -> impl Strategy<Value = Process> {
+    (any_text(), any::<u64>(), any::<u64>()).prop_map(|(address, host, incarnation)| Process {
+        address,
+        host,
+        incarnation,
+    })
 }
 
 fn any_settings() -> impl Strategy<Value = Settings> {
     let names = (option::of(any_text()), option::of(any_text()), vec(any_text(), 0..4));
-    (any::<u64>(), any::<u64>(), any::<u8>(), names).prop_map(
-        |(staging, segment, order, (algorithm, transport, reducers))| Settings {
+    (any::<u64>(), any::<u64>(), any::<u8>(), names, any::<u64>()).prop_map(
+        |(staging, segment, order, (algorithm, transport, reducers), cutting)| Settings {
             staging,
             segment,
             order: FoldOrder::from_code(order),
             algorithm,
             transport,
             reducers,
+            cutting,
         },
     )
 }
 
+/// Some epochs after the first: members have joined and left.
 fn any_roster() -> impl Strategy<Value = Roster> {
-    (any::<u64>(), vec(any_member(), 1..8), any_settings()).prop_map(|(job, mut members, settings)| {
-        (0..).zip(&mut members).for_each(|(rank, member)| member.rank = rank);
-        Roster { job, members, settings }
-    })
+    let change = (any::<bool>(), any_process(), option::of(any::<prop::sample::Index>()));
+    (vec(any_process(), 1..6), vec(any_text(), 0..3), vec(change, 0..6)).prop_map(
+        |(workers, reducers, changes)| {
+            let mut roster = Roster::founded(workers, &reducers).unwrap();
+            for (is_worker, Process { address, host, incarnation }, leaves) in changes {
+                let role = if is_worker { Role::Worker } else { Role::Reducer };
+                let known = |number| is_worker.then_some(number);
+                roster = roster.with_joined(role, address, known(incarnation), known(host)).unwrap().0;
+                let leaves = leaves.map(|index| roster.members()[index.index(roster.members().len())].id);
+                roster = leaves.and_then(|id| roster.without(id).ok()).unwrap_or(roster);
+            }
+            roster
+        },
+    )
+}
+
+fn any_parameters() -> impl Strategy<Value = Parameters> {
+    let names = (option::of(any_text()), option::of(any_text()), vec(any_text(), 0..4));
+    (0_usize..2, names, any::<(u64, u64, u64)>()).prop_map(
+        |(order, (algorithm, transport, reducers), (segment, staging, cutting))| Parameters {
+            order: FoldOrder::ALL[order],
+            algorithm,
+            transport,
+            segment,
+            staging,
+            reducers,
+            cutting,
+        },
+    )
+}
+
+fn any_basis() -> impl Strategy<Value = Basis> {
+    let summary = || any::<(u32, u64)>().prop_map(|(kinds, digest)| Summary { kinds, digest });
+    let lists = (summary(), summary(), summary(), summary());
+    let call = (any_text(), 1_u8..7, any::<u32>(), any::<u32>(), 0_usize..2);
+    let sizes = (any::<(u64, u64, u64, u64)>(), option::of(any::<u64>()));
+    (call, lists, sizes).prop_map(
+        |(
+            (algorithm, code, root, workers, order),
+            (keys, reducers, hosts, memories),
+            (numbers, topology),
+        )| {
+            let (epoch, cutting, segment, staged) = numbers;
+            Basis {
+                epoch,
+                algorithm,
+                collective: Collective::from_code(code, root).unwrap(),
+                workers,
+                order: FoldOrder::ALL[order],
+                keys,
+                reducers,
+                hosts,
+                memories,
+                shares: Shares::Even,
+                topology,
+                codec: Codec::Plain,
+                cutting,
+                segment,
+                staged,
+            }
+        },
+    )
 }
 
 fn any_refusal() -> impl Strategy<Value = Refusal> {
@@ -64,6 +130,11 @@ fn any_refusal() -> impl Strategy<Value = Refusal> {
         any::<(u32, u32, u32)>().prop_map(|(rank, ours, theirs)| Refusal::World { rank, ours, theirs }),
         (any::<u32>(), any_text(), any_text(), any_text())
             .prop_map(|(rank, name, ours, theirs)| Refusal::Setting { rank, name, ours, theirs }),
+        (any::<u32>(), any_text(), any_text()).prop_map(|(rank, ours, theirs)| Refusal::Build {
+            rank,
+            ours,
+            theirs
+        }),
         (any_text(), any::<u64>()).prop_map(|(what, limit)| Refusal::NoRoom { what, limit }),
         (role.clone(), any::<u32>()).prop_map(|(role, rank)| Refusal::Unexpected { role, rank }),
         (role, any::<u32>()).prop_map(|(role, rank)| Refusal::Restarted { role, rank }),
@@ -72,11 +143,11 @@ fn any_refusal() -> impl Strategy<Value = Refusal> {
 }
 
 fn any_cause() -> impl Strategy<Value = Cause> {
-    let variants = vec((any_fingerprint(), any_ranks()), 0..=Mismatch::VARIANTS);
+    let variants = vec((any_fingerprint(), any_ranks(), option::of(any_basis())), 0..=Mismatch::VARIANTS);
     prop_oneof![
         (any::<u64>(), variants).prop_map(|(sequence, variants)| {
-            let variants = variants.into_iter().map(|(fingerprint, ranks)| Variant { fingerprint, ranks });
-            Cause::Mismatch(Mismatch { sequence, variants: variants.collect() })
+            let variant = |(fingerprint, ranks, basis)| Variant { fingerprint, ranks, basis };
+            Cause::Mismatch(Mismatch { sequence, variants: variants.into_iter().map(variant).collect() })
         }),
         (any_text(), any::<u32>(), any_text(), any::<u64>()).prop_map(|(address, rank, reason, sequence)| {
             Cause::ReducerLost { address, rank, reason, sequence }
@@ -106,9 +177,15 @@ fn any_death() -> impl Strategy<Value = Death> {
 fn any_message() -> impl Strategy<Value = Message> {
     let place = any::<(u32, u32)>;
     prop_oneof![
-        (any_member(), any::<u32>(), any_settings())
-            .prop_map(|(member, world, settings)| Message::Join(Join { member, world, settings })),
-        any_roster().prop_map(Message::Roster),
+        (any::<(u32, u32)>(), any_process(), any_settings()).prop_map(
+            |((rank, world), process, settings)| { Message::Join(Join { rank, process, world, settings }) }
+        ),
+        (any::<u64>(), any_roster()).prop_map(|(job, roster)| Message::Roster { job, roster }),
+        (any::<u32>(), any_parameters())
+            .prop_map(|(group, parameters)| Message::Parameters { group, parameters }),
+        (place(), any_basis()).prop_map(|((group, generation), basis)| {
+            Message::Planned(PlanTold { group, generation, basis })
+        }),
         any_refusal().prop_map(Message::Refuse),
         Just(Message::Heartbeat),
         (any::<u32>(), any_death()).prop_map(|(rank, death)| Message::Dead { rank, death }),
@@ -126,9 +203,11 @@ fn any_message() -> impl Strategy<Value = Message> {
             generation,
             cause
         }),
-        (place(), any::<(u64, u64)>(), vec(any_fingerprint(), 0..32)).prop_map(
-            |((group, generation), (next, below), recent)| {
-                Message::Report(Report { group, generation, next, below, recent })
+        (place(), any::<(u64, u64)>(), vec((any_fingerprint(), any_basis()), 0..32), 0_usize..32).prop_map(
+            |((group, generation), (next, below), issued, plans)| {
+                let (recent, mut bases): (Vec<_>, Vec<_>) = issued.into_iter().unzip();
+                bases.truncate(plans);
+                Message::Report(Report { group, generation, next, below, recent, plans: bases })
             }
         ),
         (place(), any::<u64>(), any_cause()).prop_map(|((group, generation), next, cause)| {
@@ -140,26 +219,19 @@ fn any_message() -> impl Strategy<Value = Message> {
             generation,
             members
         }),
-        (place(), vec(any::<u32>(), 1..20), any::<(u32, u32, u64, u64)>(), option::of("[a-z(),;0-9]{0,40}"))
-            .prop_map(|((group, generation), mut members, (reducer, more, segment, most_staged), forced)| {
+        (place(), vec(any::<u32>(), 1..20), any::<(u32, u32)>(), any::<(u64, u64)>()).prop_map(
+            |((group, generation), mut members, (reducer, more), (epoch, parameters))| {
                 members.sort_unstable();
                 members.dedup();
                 let reducers = reducer.saturating_add(more).max(1);
                 let reducer = reducer.min(reducers - 1);
                 let hosts = members.iter().map(|member| member / 4).collect();
-                Message::Introduce(Introduction {
-                    group,
-                    generation,
-                    members,
-                    reducer,
-                    reducers,
-                    hosts,
-                    order: FoldOrder::ALL[(reducers % 2) as usize],
-                    forced,
-                    segment,
-                    most_staged,
-                })
-            }),
+                let members = members.into_iter().map(MemberId::new).collect();
+                let introduction =
+                    Introduction { group, generation, epoch, members, reducer, reducers, hosts, parameters };
+                Message::Introduce(introduction)
+            }
+        ),
         Just(Message::Bye),
     ]
 }
@@ -233,7 +305,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_does_not_panic(number in 0_u8..17, noise in vec(any::<u8>(), 0..200)) {
+    fn noise_does_not_panic(number in 0_u8..19, noise in vec(any::<u8>(), 0..200)) {
         let _ = decoded(&noise);
         let body = [&[number][..], &noise].concat();
         if let Ok(Some(read)) = decoded(&framed(&body)) {
@@ -259,12 +331,19 @@ proptest! {
 
 #[test]
 fn a_message_over_its_bounds_is_not_sent() {
-    let member = |address: String| Member { rank: 0, address, host: 1, incarnation: 2 };
-    let settings =
-        Settings { staging: 1, segment: 1, order: None, algorithm: None, transport: None, reducers: vec![] };
+    let process = |address: String| Process { address, host: 1, incarnation: 2 };
+    let settings = Settings {
+        staging: 1,
+        segment: 1,
+        order: None,
+        algorithm: None,
+        transport: None,
+        reducers: vec![],
+        cutting: 0,
+    };
     let join = |length| {
-        let member = member("x".repeat(length));
-        Message::Join(Join { member, world: 1, settings: settings.clone() }).encode(crc32c)
+        let process = process("x".repeat(length));
+        Message::Join(Join { rank: 0, process, world: 1, settings: settings.clone() }).encode(crc32c)
     };
     assert!(join(256).is_ok());
     assert_eq!(join(257), Err(TooLong { field: "an address", limit: 256 }));
@@ -273,9 +352,17 @@ fn a_message_over_its_bounds_is_not_sent() {
     assert_eq!(decoded(&encoded(&info(65_536))), Ok(Some(info(65_536))));
     assert_eq!(info(65_537).encode(crc32c), Err(TooLong { field: "a list of ranks", limit: 65_536 }));
 
-    let members = (0..5_000).map(|rank| Member { rank, ..member("x".repeat(250)) }).collect();
-    let roster = Message::Roster(Roster { job: 0, members, settings });
-    assert_eq!(roster.encode(crc32c), Err(TooLong { field: "a message", limit: MESSAGE_BYTES }));
+    let roster = Roster::founded(vec![process("x".repeat(250)); 5_000], &[]).unwrap();
+    let message = Message::Roster { job: 0, roster };
+    assert_eq!(message.encode(crc32c), Err(TooLong { field: "a message", limit: MESSAGE_BYTES }));
+
+    let parameters = |reducers| {
+        let parameters = Parameters { reducers: vec!["x".repeat(200); reducers], ..Parameters::default() };
+        Message::Parameters { group: 0, parameters }
+    };
+    assert_eq!(decoded(&encoded(&parameters(300))), Ok(Some(parameters(300))));
+    let field = "the parameters of a group";
+    assert_eq!(parameters(400).encode(crc32c), Err(TooLong { field, limit: PARAMETERS_BYTES }));
 }
 
 #[test]
@@ -293,6 +380,11 @@ fn a_message_over_its_bounds_is_not_awaited() {
     let error = |reason| Err(ControlError::Malformed { number: 12, reason });
     assert_eq!(decoded(&list(u32::MAX)), error("a list is too long"));
     assert_eq!(decoded(&list(65_536)), error("it ends too early"));
+
+    let parameters = |length: u32| framed(&[&[16][..], &[0; 4], &length.to_le_bytes()].concat());
+    let error = |reason| Err(ControlError::Malformed { number: 16, reason });
+    assert_eq!(decoded(&parameters(PARAMETERS_BYTES as u32 + 1)), error("a part is too long"));
+    assert_eq!(decoded(&parameters(PARAMETERS_BYTES as u32)), error("it ends too early"));
 }
 
 #[test]
@@ -303,7 +395,12 @@ fn malformed_messages_say_what_is_wrong() {
     };
     assert_eq!(reason(&[]), (0, "it ends too early"));
     assert_eq!(reason(&[0]), (0, "its number is unknown"));
-    assert_eq!(reason(&[16]), (16, "its number is unknown"));
+    assert_eq!(reason(&[18]), (18, "its number is unknown"));
+    let table = [&[3, 9][..], &[3], &[0; 4]].concat();
+    assert_eq!(
+        reason(&table),
+        (3, "a role that this version does not know: install the same release everywhere")
+    );
     assert_eq!(reason(&[4, 0]), (4, "it is longer than it should be"));
     let bell = [&[3, 8][..], &[1, 0, 7], &[0; 8]].concat();
     assert_eq!(reason(&bell), (3, "a text has control characters"));

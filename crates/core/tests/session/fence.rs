@@ -287,7 +287,7 @@ fn dispute(members: &[u32], cause: Cause) -> Message {
 }
 
 fn report(next: u64, recent: Vec<Fingerprint>) -> Message {
-    Message::Report(Report { group: GROUP, generation: 0, next, below: next, recent })
+    Message::Report(Report { group: GROUP, generation: 0, next, below: next, recent, plans: vec![] })
 }
 
 fn targets(sent: &[Directed]) -> Vec<u32> {
@@ -326,7 +326,7 @@ fn the_hub_lets_an_operation_fail_on_whoever_had_finished() {
     let mut hub = Hub::new();
     hub.receive(2, dispute(&[1, 2], corrupt()));
     hub.receive(2, report(7, vec![]));
-    let finished = Report { group: GROUP, generation: 0, next: 7, below: 8, recent: vec![] };
+    let finished = Report { group: GROUP, generation: 0, next: 7, below: 8, recent: vec![], plans: vec![] };
     let (_, decision) = decided(&hub.receive(1, Message::Report(finished)));
     assert_eq!(decision.next, 8);
 }

@@ -1,7 +1,8 @@
 use herringbone_core::group::FoldOrder;
 use herringbone_core::session::{
-    Ranks, Refusal,
-    formation::{Formation, Join, Member, Progress, Settings},
+    Parameters, Ranks, Refusal,
+    formation::{Formation, Join, Progress, Settings},
+    membership::{MEMBERS, Process},
 };
 
 fn settings() -> Settings {
@@ -13,15 +14,16 @@ fn settings() -> Settings {
         algorithm: Some("ring".into()),
         transport: None,
         reducers,
+        cutting: 5,
     }
 }
 
 fn join(rank: u32) -> Join {
     let address = format!("10.0.0.{rank}:4000");
-    let member = Member { rank, address, host: u64::from(rank / 2), incarnation: 100 + u64::from(rank) };
+    let process = Process { address, host: u64::from(rank / 2), incarnation: 100 + u64::from(rank) };
     let settings =
         if rank == 0 { settings() } else { Settings { algorithm: None, reducers: vec![], ..settings() } };
-    Join { member, world: 4, settings }
+    Join { rank, process, world: 4, settings }
 }
 
 fn formation() -> Formation {
@@ -34,17 +36,42 @@ fn a_world_forms_in_any_order() {
     assert_eq!(formation.progress(), Progress::Waiting(3));
     assert_eq!(formation.join(join(3), "10.0.0.3:50000"), Ok(Progress::Waiting(2)));
     assert_eq!(Ranks(&formation.missing()).to_string(), "ranks 1, 2");
-    assert_eq!(formation.roster(77), None);
+    assert_eq!(formation.found(77), None);
     let mut modest = join(1);
     (modest.settings.staging, modest.settings.segment) = (16, 9);
     modest.settings.algorithm = Some("ring".into());
     assert_eq!(formation.join(modest, "10.0.0.1:50000"), Ok(Progress::Waiting(1)));
     assert_eq!(formation.join(join(2), "10.0.0.2:50000"), Ok(Progress::Complete));
 
-    let roster = formation.roster(77).unwrap();
-    assert_eq!(roster.job, 77);
-    assert_eq!(roster.members, [0, 1, 2, 3].map(|rank| join(rank).member));
-    assert_eq!(roster.settings, Settings { staging: 16, segment: 8, ..settings() });
+    let world = formation.found(77).unwrap();
+    assert_eq!((world.job, world.roster.epoch(), world.roster.world()), (77, 0, 4));
+    for (rank, worker) in (0..).zip(world.roster.workers()) {
+        assert_eq!(worker.id.number(), rank);
+        let Process { address, host, incarnation } = join(rank).process;
+        assert_eq!(
+            (&worker.address, worker.host, worker.incarnation),
+            (&address, Some(host), Some(incarnation))
+        );
+    }
+    let reducers: Vec<(u32, &str)> =
+        world.roster.reducers().map(|reducer| (reducer.id.number(), reducer.address.as_str())).collect();
+    assert_eq!(reducers, [(4, "10.0.0.9:7070")]);
+    let expected = Parameters {
+        algorithm: Some("ring".into()),
+        segment: 8,
+        staging: 16,
+        reducers: settings().reducers,
+        cutting: 5,
+        ..Parameters::default()
+    };
+    assert_eq!(world.parameters, expected, "the smallest sizes count");
+}
+
+#[test]
+fn nobody_need_wish_for_a_segment() {
+    let mut only = Join { world: 1, ..join(0) };
+    only.settings.segment = u64::MAX;
+    assert_eq!(Formation::new(only).unwrap().found(1).unwrap().parameters.segment, 0);
 }
 
 #[test]
@@ -57,16 +84,18 @@ fn the_fold_order_is_rank_0s_where_others_leave_it_open() {
     let refusal = formation.join(other, "10.0.0.1:50000").unwrap_err().to_string();
     assert!(refusal.contains("_FOLD_ORDER = \"ranks\", rank 0 has \"hosts\""), "{refusal}");
     assert_eq!(formation.join(Join { world: 2, ..join(1) }, "10.0.0.1:50000"), Ok(Progress::Complete));
-    assert_eq!(formation.roster(1).unwrap().settings.order, Some(FoldOrder::Hosts));
+    assert_eq!(formation.found(1).unwrap().parameters.order, FoldOrder::Hosts);
 }
 
 #[test]
 fn a_world_of_one_is_there_at_once() {
     let formation = Formation::new(Join { world: 1, ..join(0) }).unwrap();
     assert_eq!(formation.progress(), Progress::Complete);
-    assert_eq!(formation.roster(1).unwrap().members.len(), 1);
+    assert_eq!(formation.found(1).unwrap().roster.world(), 1);
     let nobody = Formation::new(Join { world: 0, ..join(0) });
     assert_eq!(nobody.unwrap_err(), Refusal::RankOutOfRange { rank: 0, world: 0 });
+    let too_many = Formation::new(Join { world: MEMBERS as u32, ..join(0) });
+    assert_eq!(too_many.unwrap_err().to_string(), "no room: the number of members is limited to 65536 here");
 }
 
 #[test]
@@ -74,14 +103,14 @@ fn a_second_claimant_is_refused_with_both_addresses() {
     let mut formation = formation();
     formation.join(join(2), "10.0.0.2:50000").unwrap();
     let mut second = join(2);
-    second.member.incarnation += 1;
+    second.process.incarnation += 1;
     let refusal = formation.join(second, "10.0.0.7:50001").unwrap_err();
     assert_eq!(
         refusal.to_string(),
         "rank 2 is there twice, at 10.0.0.2:50000 and at 10.0.0.7:50001: give each process a rank of its own"
     );
     let mut second_zero = join(0);
-    second_zero.member.incarnation += 1;
+    second_zero.process.incarnation += 1;
     let refusal = formation.join(second_zero, "10.0.0.7:50002").unwrap_err();
     assert!(matches!(refusal, Refusal::DuplicateRank { rank: 0, first, .. } if first == "10.0.0.0:4000"));
     assert_eq!(formation.missing(), [1, 3]);
@@ -92,11 +121,11 @@ fn the_same_process_may_come_again() {
     let mut formation = formation();
     formation.join(join(2), "10.0.0.2:50000").unwrap();
     let mut moved = join(2);
-    moved.member.address = "10.0.0.2:4001".into();
+    moved.process.address = "10.0.0.2:4001".into();
     assert_eq!(formation.join(moved, "10.0.0.2:50001"), Ok(Progress::Waiting(2)));
     formation.join(join(1), "10.0.0.1:50000").unwrap();
     formation.join(join(3), "10.0.0.3:50000").unwrap();
-    assert_eq!(formation.roster(1).unwrap().members[2].address, "10.0.0.2:4001");
+    assert_eq!(formation.found(1).unwrap().roster.worker(2).unwrap().address, "10.0.0.2:4001");
 }
 
 #[test]
@@ -111,10 +140,10 @@ fn a_rank_that_has_gone_makes_room() {
     assert_eq!(formation.missing(), [1, 2, 3]);
     for rank in 1..4 {
         let mut again = join(rank);
-        again.member.incarnation += 1;
+        again.process.incarnation += 1;
         formation.join(again, "10.0.0.8:1").unwrap();
     }
-    assert_eq!(formation.roster(1).unwrap().settings.staging, 64, "what is gone has no say");
+    assert_eq!(formation.found(1).unwrap().parameters.staging, 64, "what is gone has no say");
 }
 
 #[test]
@@ -150,6 +179,11 @@ fn settings_that_contradict_rank_0_are_refused() {
     assert!(refused(|settings| settings.transport = Some("tcp".into())).contains("_TRANSPORT = \"tcp\""));
     let order = refused(|settings| settings.order = Some(FoldOrder::Hosts));
     assert!(order.contains("_FOLD_ORDER = \"hosts\", rank 0 has \"ranks\""), "{order}");
+    assert_eq!(
+        refused(|settings| settings.cutting = 6),
+        "rank 1 runs a build that cuts messages otherwise (0000000000000006) than rank 0's (0000000000000005): \
+         install the same release everywhere"
+    );
     let long = refused(|settings| settings.reducers = vec!["10.0.0.8:7070".into(); 9]);
     assert!(long.contains("10.0.0.8:7070,10.0.0.8:7070"), "{long}");
     assert!(long.len() < 256, "{long}");

@@ -166,7 +166,7 @@ const CHANGES: [(&str, Change); 9] = [
     ("fold order", |f| f.order ^= 1),
     ("root", |f| f.root += 1),
     ("count", |f| f.count += 1),
-    ("algorithm", |f| f.plan ^= 1 << 63),
+    ("plan", |f| f.plan ^= 1 << 63),
     ("priority", |f| f.priority = -1),
 ];
 
@@ -178,7 +178,7 @@ fn differences_are_named() {
         change(&mut other);
         assert_eq!(call().difference(&other), [name]);
     }
-    let other = Fingerprint { collective: 3, root: 1, ..call() };
+    let other = Fingerprint { collective: 3, root: 1, plan: 8, ..call() };
     assert_eq!(other.difference(&call()), ["collective", "root"]);
 }
 

@@ -1,9 +1,25 @@
-//! What a defect of the engine does to a group.
+//! What a defect of the engine does to a group, and what ranks hear that do not use the same parameters.
 
-use crate::{ErrorKind, core::element::ReduceOp, local};
+use super::Communicator;
+use crate::{
+    Config, Error, ErrorKind, Rendezvous,
+    core::{
+        algorithm::Algorithm,
+        element::ReduceOp,
+        group::FoldOrder,
+        session::{
+            Parameters,
+            membership::{Process, Roster},
+        },
+    },
+    fabric::Shared,
+    local,
+    local::assemble_local,
+    server::{Server, ServerOptions},
+};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Barrier,
+    sync::{Arc, Barrier},
     time::{Duration, Instant},
 };
 
@@ -32,4 +48,119 @@ fn a_panic_in_an_engine_ends_the_group_on_all_ranks() {
         }
     });
     assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+/// What ranks hear of an all-reduce; all of them stay until all have heard.
+fn heard(ranks: Vec<Communicator>, count: usize) -> Vec<Error> {
+    let all = Barrier::new(ranks.len());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks
+            .iter()
+            .map(|comm| {
+                let all = &all;
+                scope.spawn(move || {
+                    let result = comm.all_reduce(&mut vec![1.0_f32; count], ReduceOp::Sum);
+                    all.wait();
+                    result.unwrap_err()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Three ranks of which the last one uses something else.
+fn otherwise(change: fn(&mut Parameters)) -> Vec<Communicator> {
+    let process = |incarnation| Process { address: String::new(), host: 0, incarnation };
+    let roster = Roster::founded((1..4).map(process).collect(), &[]).unwrap();
+    let shared = |rank| {
+        let staging = 64 << 20;
+        let mut parameters =
+            Parameters { algorithm: Some("radix".to_owned()), staging, ..Parameters::default() };
+        if rank == 2 {
+            change(&mut parameters);
+        }
+        Shared {
+            forced: parameters.algorithm.as_deref().map(|name| name.parse().unwrap()),
+            parameters: Arc::new(parameters),
+            transport: None,
+            timeout: Duration::from_secs(30),
+            manual_progress: false,
+        }
+    };
+    assemble_local(1, roster, shared).unwrap()
+}
+
+#[test]
+fn ranks_that_use_other_parameters_are_told_which_and_whose() {
+    type Change = fn(&mut Parameters);
+    let digest = |texts: &[String]| crate::core::session::Summary::of_texts(texts).to_string();
+    let (none, one) = (digest(&[]), digest(&["a:1".to_owned()]));
+    let changes: [(&str, &str, Change); 6] = [
+        ("radix", "tree", |other| other.algorithm = Some("tree".to_owned())),
+        ("radix with fold order ranks", "radix with fold order hosts", |other| {
+            other.order = FoldOrder::Hosts
+        }),
+        ("radix with shared memories 1 ", "radix with shared memories 3 ", |other| {
+            other.transport = Some("tcp".to_owned());
+        }),
+        ("radix with slice bytes 0", "radix with slice bytes 65536", |other| other.segment = 65536),
+        ("radix with staging bytes 58720256", "radix with staging bytes 29360128", |other| {
+            other.staging /= 2;
+        }),
+        (&format!("radix with reducers {none}"), &format!("radix with reducers {one}"), |other| {
+            other.reducers = vec!["a:1".to_owned()];
+        }),
+    ];
+    for (theirs, own, change) in changes {
+        for error in heard(otherwise(change), 1000) {
+            let ErrorKind::Mismatch { calls, .. } = error.kind() else { panic!("{error}") };
+            assert_eq!(calls.len(), 2, "{error}");
+            // A rank that had not called it yet is not among those that did.
+            let said = |of: &[u32], planned: &str| {
+                let theirs = |(ranks, _): &&(Vec<u32>, String)| ranks.iter().all(|rank| of.contains(rank));
+                let call = calls.iter().find(theirs).map(|(_, call)| call.as_str());
+                call.is_some_and(|call| call.contains(&format!(" as {planned}")))
+            };
+            assert!(said(&[2], own) && said(&[0, 1], theirs), "{error}");
+            assert!(error.to_string().contains("under the same settings"), "{error}");
+        }
+    }
+}
+
+/// As one of another build would do: it plans otherwise than the workers, who agree.
+#[test]
+fn a_reducer_that_plans_otherwise_is_lost_with_both_values() {
+    let token = "a token of the tests";
+    let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap());
+    options.token = Some(token.to_owned());
+    let server = Server::bind(options).unwrap();
+    let (address, stop) = (server.address().to_string(), server.stop());
+    let meet = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let config = |rank| {
+        Config::new(rank, 2, Rendezvous::Tcp(meet.clone()))
+            .token(token)
+            .reducers(vec![address.clone()])
+            .algorithm(Algorithm::ReductionServer)
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.run());
+        let second = scope.spawn(|| Communicator::connect(config(1)).unwrap());
+        let ranks = vec![Communicator::connect(config(0)).unwrap(), second.join().unwrap()];
+        for comm in &ranks {
+            comm.fabric.node.with(|engine| {
+                let group = engine.groups.get_mut(0).unwrap();
+                group.settings.sizing.segment_bytes = 65536;
+            });
+        }
+        for error in heard(ranks.clone(), 100_000) {
+            let ErrorKind::ReducerLost { address: lost, reason } = error.kind() else { panic!("{error}") };
+            assert_eq!(*lost, address, "{error}");
+            assert!(reason.contains("slice bytes 0 there and 65536 at rank "), "{error}");
+        }
+        let go_on = |comm: Communicator| scope.spawn(move || comm.barrier().unwrap());
+        let going_on: Vec<_> = ranks.into_iter().map(go_on).collect();
+        going_on.into_iter().for_each(|thread| thread.join().unwrap());
+        stop.stop();
+    });
 }

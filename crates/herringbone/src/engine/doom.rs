@@ -2,10 +2,7 @@
 
 use crate::{
     Error, ErrorKind,
-    core::{
-        group::Rank,
-        session::{Cause, Mismatch},
-    },
+    core::{group::Rank, session::Cause},
 };
 use std::time::Duration;
 
@@ -19,12 +16,9 @@ pub(crate) struct Doom {
 /// A cause as a user's error, in a group of these workers.
 pub(crate) fn error(cause: &Cause, members: &[u32]) -> Error {
     Error::new(match cause {
-        Cause::Mismatch(Mismatch { sequence, variants }) => ErrorKind::Mismatch {
-            sequence: *sequence,
-            calls: variants
-                .iter()
-                .map(|variant| (variant.ranks.clone(), variant.fingerprint.in_job(members).to_string()))
-                .collect(),
+        Cause::Mismatch(mismatch) => ErrorKind::Mismatch {
+            sequence: mismatch.sequence,
+            calls: mismatch.issued(|called| called.in_job(members).to_string()),
         },
         Cause::ReducerLost { address, rank, reason, .. } => {
             ErrorKind::ReducerLost { address: address.clone(), reason: format!("{reason}, says rank {rank}") }

@@ -1,97 +1,32 @@
 //! A group, as one of its ranks (or a reducer) sees it: who is in it, what its calls mean, where it stands.
 
-use crate::core::group::Group as FoldGroup;
+pub(crate) use super::{plans::Planned, settings::Settings};
+use super::{
+    plans::Plans,
+    told::{Told, call_of},
+};
 use crate::{
     Error, Result,
     core::{
-        algorithm::{Algorithm, Layout},
-        collective::Collective,
-        element::{DType, ReduceOp},
-        group::{FoldOrder, Rank},
-        plan,
-        schedule::Program,
+        group::Rank,
         session::{
+            Basis,
             control::Message,
-            fence::{Admission, Check, Member, REMEMBERED},
+            fence::{Admission, Check, Member},
         },
-        verify::{Verified, verify},
         wire::{Fingerprint, Header, digest},
     },
     engine::doom::Doom,
-    execute::{
-        cutting, prepare,
-        program::{Call, Prepared, Sizing},
-        script::Script,
-    },
-    transport::{stats::Stats, ticket::OpKey},
+    execute::{program::Call, script::Script},
+    transport::{Broken, stats::Stats, ticket::OpKey},
 };
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
 /// The number of the group of all ranks.
 pub(crate) const WORLD_GROUP: u32 = 0;
-/// Plans that are kept; a program that uses more kinds of calls makes them anew.
-const PLANS_KEPT: usize = 4096;
-
-/// What makes a group: the same on all its ranks, except `me`.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) id: u32,
-    /// The endpoints of the roster: workers by rank, then reducers.
-    pub(crate) roster: Vec<u32>,
-    pub(crate) workers: u32,
-    /// My position in the roster.
-    pub(crate) me: Rank,
-    /// The host of each worker.
-    pub(crate) hosts: Vec<u32>,
-    pub(crate) order: FoldOrder,
-    /// The same number for workers between whom messages go through memory.
-    pub(crate) memories: Vec<u32>,
-    pub(crate) sizing: Sizing,
-    pub(crate) forced: Option<Algorithm>,
-    pub(crate) timeout: Duration,
-}
-
-impl Settings {
-    /// The workers, by their numbers in the job.
-    pub(crate) fn members(&self) -> &[u32] {
-        &self.roster[..self.workers as usize]
-    }
-
-    /// What was called, as errors show it.
-    pub(super) fn named(&self, called: Fingerprint) -> Fingerprint {
-        called.in_job(self.members())
-    }
-}
-
-/// What workers have told a reducer.
-#[derive(Debug, Default)]
-struct Told {
-    generation: u32,
-    history: VecDeque<(u64, u64, Fingerprint)>,
-}
-
-/// One kind of call, planned and proved.
-#[derive(Debug)]
-pub(crate) struct Planned {
-    pub(crate) algorithm: String,
-    pub(crate) why: String,
-    pub(crate) fingerprint: Fingerprint,
-    /// The endpoints that it exchanges messages with.
-    pub(crate) partners: Vec<u32>,
-    pub(crate) with_reducers: bool,
-    /// How many operations of this kind were completed.
-    completed: u64,
-    verified: Arc<Verified>,
-    program: Program,
-    pub(crate) call: Call,
-    prepared: Option<(u64, Arc<Prepared>)>,
-    /// For operations that may run straight through.
-    script: Option<Arc<Script>>,
-}
 
 /// A group.
 #[derive(Debug)]
@@ -115,20 +50,13 @@ pub(crate) struct Group {
     /// A fence that is answered once the operations before the disputed one are complete.
     pub(crate) unanswered: Option<Message>,
     told: Told,
-    fold: FoldGroup,
-    plans: Vec<Planned>,
-    by_call: HashMap<Call, usize>,
-    /// The plan that was asked for last: training asks for the same again and again.
-    recent: usize,
-    /// The plan that goes next when there are too many.
-    oldest: usize,
-    proofs: HashMap<(Collective, String), Arc<Verified>>,
+    plans: Plans,
 }
 
 impl Group {
     pub(crate) fn new(settings: Settings, member: Member) -> Self {
         Self {
-            fold: settings.order.group(&settings.hosts),
+            plans: Plans::new(&settings),
             settings,
             member,
             is_dropped: false,
@@ -140,11 +68,6 @@ impl Group {
             frozen: None,
             unanswered: None,
             told: Told::default(),
-            plans: Vec::new(),
-            by_call: HashMap::new(),
-            recent: 0,
-            oldest: 0,
-            proofs: HashMap::new(),
         }
     }
 
@@ -192,22 +115,30 @@ impl Group {
         if !reduces {
             return self.member.check(header.sequence, header.hash);
         }
-        match self.told.history.iter().find(|(sequence, ..)| *sequence == header.sequence) {
-            Some((_, hash, _)) if *hash == header.hash => Check::Match,
-            Some(_) => Check::Differs,
-            None => Check::NotYet,
-        }
+        self.told.check(header)
     }
 
     /// A reducer remembers what the first worker to come says of an operation, and of those that run.
     pub(crate) fn note_told(&mut self, header: &Header, told: Fingerprint) {
-        if self.told.history.len() >= REMEMBERED {
-            // Few run at once, so what is over is found soon.
-            let is_over = |(sequence, ..): &(u64, u64, Fingerprint)| self.operation(*sequence).is_none();
-            let over = self.told.history.iter().position(is_over);
-            over.and_then(|over| self.told.history.remove(over));
-        }
-        self.told.history.push_back((header.sequence, header.hash, told));
+        let Self { told: known, running, .. } = self;
+        known.note(header, told, |sequence| running.iter().any(|(at, _)| *at == sequence));
+    }
+
+    /// A worker tells a reducer what a plan was made from.
+    pub(crate) fn told_plan(&mut self, worker: &str, theirs: &Basis) -> Result<(), Broken> {
+        self.told.plan(worker, theirs, &self.plans, &self.settings)
+    }
+
+    /// Why a reducer does not take part in operations of a plan, if it does not.
+    pub(crate) fn refused_plan(&self, plan: u64) -> Option<&str> {
+        self.told.refused(plan)
+    }
+
+    /// A reducer's address, as its workers know it.
+    pub(crate) fn own_address(&self) -> String {
+        let place = self.settings.me.checked_sub(self.settings.workers);
+        let address = place.and_then(|place| self.settings.parameters.reducers.get(place as usize));
+        address.cloned().unwrap_or_default()
     }
 
     /// The generation that a reducer works in.
@@ -217,7 +148,7 @@ impl Group {
 
     /// A reducer is told of a new generation.
     pub(crate) fn begin_generation(&mut self, generation: u32) {
-        self.told = Told { generation, history: VecDeque::new() };
+        self.told = Told::of(generation);
     }
 
     /// The position of an endpoint in the roster.
@@ -227,156 +158,46 @@ impl Group {
 
     /// What a call means here: chosen, generated, proved and compiled once.
     pub(crate) fn plan(&mut self, call: Call, stats: &mut Stats) -> Result<&mut Planned> {
-        match self.known(&call) {
-            Some(at) => self.recent = at,
-            None => {
-                let planned = self.chosen(call)?;
-                self.keep(planned, stats);
-            }
-        }
-        Ok(&mut self.plans[self.recent])
+        let Self { plans, settings, member, .. } = self;
+        plans.recall(settings.epoch, &call, stats, |plans| {
+            let planned = plans.chosen(settings, call)?;
+            member.planned(planned.fingerprint.plan, &planned.basis);
+            Ok(planned)
+        })
     }
 
-    fn known(&self, call: &Call) -> Option<usize> {
-        match self.plans.get(self.recent) {
-            Some(planned) if planned.call == *call => Some(self.recent),
-            _ => self.by_call.get(call).copied(),
-        }
+    /// The plan of a call, if it was made.
+    pub(crate) fn planned(&self, call: &Call) -> Option<&Planned> {
+        self.plans.known(self.settings.epoch, call)
     }
 
     /// What a call means, if it was prepared before and may run straight through, now that nothing else does.
     pub(crate) fn script(&self, call: &Call, links: u64) -> Option<&Arc<Script>> {
         let idle = self.running.is_empty() && self.frozen.is_none() && self.unanswered.is_none();
-        let planned = self.known(call).filter(|_| idle).map(|at| &self.plans[at])?;
-        planned.is_prepared(links).and(planned.script.as_ref())
-    }
-
-    fn keep(&mut self, planned: Planned, stats: &mut Stats) {
-        self.recent = if self.plans.len() < PLANS_KEPT { self.plans.len() } else { self.oldest };
-        self.by_call.insert(planned.call, self.recent);
-        match self.plans.get_mut(self.recent) {
-            None => self.plans.push(planned),
-            Some(place) => {
-                let gone = std::mem::replace(place, planned);
-                self.by_call.remove(&gone.call);
-                stats.completed(gone.call.collective.name(), &gone.algorithm, gone.completed);
-                self.oldest = (self.oldest + 1) % PLANS_KEPT;
-            }
-        }
+        idle.then(|| self.plans.known(self.settings.epoch, call))?.and_then(|planned| planned.script(links))
     }
 
     /// An operation of this kind was completed.
     pub(crate) fn completed(&mut self, call: &Call) {
-        if let Some(at) = self.known(call) {
-            self.plans[at].completed += 1;
-        }
+        self.plans.completed(self.settings.epoch, call);
     }
 
     /// Adds up what was completed.
     pub(crate) fn count(&self, stats: &mut Stats) {
-        for planned in &self.plans {
-            stats.completed(planned.call.collective.name(), &planned.algorithm, planned.completed);
-        }
-    }
-
-    fn chosen(&mut self, call: Call) -> Result<Planned> {
-        let reducers = self.settings.roster.len() as u32 - self.settings.workers;
-        let Call { collective, dtype, op, count } = call;
-        let choice = plan::choose(&plan::Request {
-            reducers,
-            hosts: &self.settings.hosts,
-            forced: self.settings.forced.as_ref(),
-            ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
-        })
-        .map_err(Error::unsupported)?;
-        self.planned(call, &choice.algorithm, choice.why)
+        self.plans.count(stats);
     }
 
     /// A reducer's plan for what a worker's fingerprint says.
     pub(crate) fn plan_as_told(&mut self, told: &Fingerprint, stats: &mut Stats) -> Result<&mut Planned> {
         let call = call_of(told)?;
-        match self.known(&call) {
-            Some(at) => self.recent = at,
-            None => {
-                let algorithm = self.told_algorithm(&call, told)?;
-                let planned = self.planned(call, &algorithm, String::new())?;
-                self.keep(planned, stats);
-            }
-        }
-        let planned = &mut self.plans[self.recent];
+        let Self { plans, settings, told: known, .. } = self;
+        let planned = plans.recall(settings.epoch, &call, stats, |plans| {
+            plans.made(settings, call, &known.algorithm(told.plan)?, String::new())
+        })?;
         if planned.fingerprint.plan != told.plan {
             return Err(Error::unsupported("another plan than it had before"));
         }
         Ok(planned)
-    }
-
-    /// Which of the algorithms that reducers take part in a worker means.
-    fn told_algorithm(&self, call: &Call, told: &Fingerprint) -> Result<Algorithm> {
-        let chosen = [Algorithm::ReductionServer, Algorithm::hosts_and_reducers()];
-        let plan =
-            |algorithm: &Algorithm| fingerprint(call, &algorithm.to_string(), self.settings.sizing).plan;
-        let meant = chosen.into_iter().chain(self.settings.forced.clone()).find(|one| plan(one) == told.plan);
-        meant.ok_or_else(|| Error::unsupported("an operation that does not concern reducers"))
-    }
-
-    fn planned(&mut self, call: Call, algorithm: &Algorithm, why: String) -> Result<Planned> {
-        let verified = self.proof(call.collective, algorithm)?;
-        let program = verified.schedule().program(self.settings.me).into_owned();
-        let partners = prepare::partners(&program);
-        let with_reducers = partners.iter().any(|rank| *rank >= self.settings.workers);
-        let partners = partners.iter().map(|rank| self.settings.roster[*rank as usize]).collect();
-        let algorithm = algorithm.to_string();
-        Ok(Planned {
-            fingerprint: fingerprint(&call, &algorithm, self.settings.sizing),
-            algorithm,
-            why,
-            partners,
-            with_reducers,
-            completed: 0,
-            verified,
-            program,
-            call,
-            prepared: None,
-            script: None,
-        })
-    }
-
-    fn proof(&mut self, collective: Collective, algorithm: &Algorithm) -> Result<Arc<Verified>> {
-        let key = (collective, algorithm.to_string());
-        if let Some(verified) = self.proofs.get(&key) {
-            return Ok(verified.clone());
-        }
-        let reducers = self.settings.roster.len() as u32 - self.settings.workers;
-        let layout = Layout { reducers, hosts: &self.settings.hosts };
-        let schedule = algorithm.schedule(collective, &self.fold, &layout).map_err(Error::unsupported)?;
-        let verified = verify(schedule, collective, &self.fold).map_err(|error| {
-            Error::unsupported(format!("the schedule of {algorithm} is wrong, a bug: {error}"))
-        })?;
-        let verified = Arc::new(verified);
-        self.proofs.insert(key, verified.clone());
-        Ok(verified)
-    }
-}
-
-impl Planned {
-    /// The program compiled for links as they are, if it is (`links` counts their changes).
-    pub(crate) fn is_prepared(&self, links: u64) -> Option<&Arc<Prepared>> {
-        self.prepared.as_ref().filter(|(made_for, _)| *made_for == links).map(|(_, prepared)| prepared)
-    }
-
-    /// Compiles rank `me`'s program, as [`prepare`](prepare::prepare) says.
-    pub(crate) fn prepare(
-        &mut self,
-        me: Rank,
-        sizing: (Sizing, &[u32]),
-        links: u64,
-        shared: impl Fn(u32) -> bool,
-    ) -> Arc<Prepared> {
-        let Self { verified, program, call, .. } = self;
-        let prepared = Arc::new(prepare::prepare(verified, program, me, *call, sizing, shared));
-        self.script = Script::of(&prepared, &self.partners).filter(|_| self.verified.serial()).map(Arc::new);
-        self.prepared = Some((links, prepared.clone()));
-        prepared
     }
 }
 
@@ -388,50 +209,40 @@ pub(crate) fn number_of(name: &str, members: &[u32]) -> u32 {
     ((hash ^ hash >> 32) as u32).max(WORLD_GROUP + 1)
 }
 
-fn fingerprint(call: &Call, algorithm: &str, sizing: Sizing) -> Fingerprint {
-    let (code, root) = (call.collective.code(), call.collective.root().unwrap_or(0));
-    let plan =
-        digest(format!("{algorithm} {}", cutting::constants()).as_bytes()) ^ sizing.segment_bytes as u64;
-    let folds = call.collective.folds();
-    Fingerprint {
-        sequence: 0,
-        collective: code,
-        dtype: call.dtype.code(),
-        op: if folds { call.op.code() } else { 0 },
-        order: 0,
-        root,
-        count: call.count as u64,
-        plan,
-        priority: 0,
-    }
-}
-
-fn call_of(told: &Fingerprint) -> Result<Call> {
-    let unknown = || Error::unsupported(format!("an operation that this version does not know: {told}"));
-    Ok(Call {
-        collective: Collective::from_code(told.collective, told.root).ok_or_else(unknown)?,
-        dtype: DType::from_code(told.dtype).ok_or_else(unknown)?,
-        op: ReduceOp::from_code(told.op).ok_or_else(unknown)?,
-        count: usize::try_from(told.count).map_err(|_| unknown())?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::wire::Kind;
+    use crate::core::{
+        collective::Collective,
+        element::{DType, ReduceOp},
+        session::{Parameters, fence::REMEMBERED},
+        wire::Kind,
+    };
+
+    const CALL: Call =
+        Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1000 };
+
+    /// Two workers and a reducer, as member `me` of these sees them.
+    fn group(me: u32, parameters: Parameters) -> Group {
+        let forced = parameters.algorithm.as_deref().map(|name| name.parse().unwrap());
+        let settings = Settings::new(7, 0, (vec![0, 1, 2], 2, me), vec![0, 1], Arc::new(parameters));
+        Group::new(Settings { forced, ..settings }, Member::new(7, me, vec![0, 1]))
+    }
+
+    fn parameters() -> Parameters {
+        Parameters {
+            algorithm: Some("reduction_server".to_owned()),
+            staging: 64 << 20,
+            reducers: vec!["10.0.0.9:7070".to_owned()],
+            ..Parameters::default()
+        }
+    }
 
     #[test]
     fn a_reducer_remembers_what_runs() {
-        let sizing = Sizing { hosts: 1, shared: false, segment_bytes: 0, most_staged: usize::MAX };
-        let (hosts, memories, timeout) = (vec![0], vec![0], Duration::from_secs(1));
-        let (id, roster, workers, me, forced) = (7, vec![0, 1], 1, 1, None);
-        let order = FoldOrder::Ranks;
-        let settings = Settings { id, roster, workers, me, hosts, order, memories, sizing, forced, timeout };
-        let mut group = Group::new(settings, Member::new(id, 1, vec![1]));
-        let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1 };
-        let told = fingerprint(&call, "reduction_server", sizing);
-        let header = |sequence| Header::new(Kind::Data, id, 0, sequence);
+        let mut group = group(2, parameters());
+        let told = group.plan(CALL, &mut Stats::default()).unwrap().fingerprint;
+        let header = |sequence| Header::new(Kind::Data, 7, 0, sequence);
         group.running.push_back((3, OpKey { number: 0, place: 0 }));
         let many = 2 * REMEMBERED as u64;
         (0..many).for_each(|sequence| group.note_told(&header(sequence), told));
@@ -439,5 +250,71 @@ mod tests {
             (0..many).filter(|sequence| group.check(&header(*sequence), true) == Check::Match).collect();
         let expected = [3].into_iter().chain(many - REMEMBERED as u64 + 1..many);
         assert_eq!(known, expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_reducer_takes_the_plan_that_it_is_told() {
+        let (mut worker, mut reducer) = (group(0, parameters()), group(2, parameters()));
+        let mut stats = Stats::default();
+        let planned = worker.plan(CALL, &mut stats).unwrap();
+        assert!(reducer.plan_as_told(&planned.fingerprint, &mut stats).is_err(), "it does not guess");
+        reducer.told_plan("rank 0", &planned.basis).unwrap();
+        assert_eq!(reducer.refused_plan(planned.fingerprint.plan), None);
+        let told = reducer.plan_as_told(&planned.fingerprint, &mut stats).unwrap();
+        assert_eq!((&told.algorithm, told.fingerprint), (&planned.algorithm, planned.fingerprint));
+    }
+
+    #[test]
+    fn a_reducer_refuses_what_it_would_make_otherwise_and_says_how() {
+        let basis = group(0, parameters()).plan(CALL, &mut Stats::default()).unwrap().basis.clone();
+        type Change = fn(&mut Basis);
+        let changes: [(&str, Change); 6] = [
+            ("cutting constants", |basis| basis.cutting ^= 1),
+            ("slice bytes", |basis| basis.segment = 65536),
+            ("staging bytes", |basis| basis.staged += 1),
+            ("workers", |basis| basis.workers += 1),
+            ("epoch", |basis| basis.epoch += 1),
+            ("topology", |basis| basis.topology = Some(1)),
+        ];
+        for (name, change) in changes {
+            let mut theirs = Basis::clone(&basis);
+            change(&mut theirs);
+            let mut reducer = group(2, parameters());
+            reducer.told_plan("rank 1", &theirs).unwrap();
+            let reason = reducer.refused_plan(theirs.digest()).unwrap().to_owned();
+            let [ours, theirs] = [&*basis, &theirs].map(|basis| basis.value(name).unwrap());
+            let expected = format!("otherwise than rank 1: {name} {ours} there and {theirs} at rank 1;");
+            assert!(reason.contains(&expected), "{reason}");
+        }
+        let mut reducer = group(2, parameters());
+        let unknown = Basis { algorithm: "butterfly".to_owned(), ..Basis::clone(&basis) };
+        reducer.told_plan("rank 1", &unknown).unwrap();
+        assert!(reducer.refused_plan(unknown.digest()).unwrap().contains("plan of rank 1: no algorithm"));
+    }
+
+    #[test]
+    fn a_reducer_remembers_so_many_plans_and_no_more() {
+        let basis = group(0, parameters()).plan(CALL, &mut Stats::default()).unwrap().basis.clone();
+        let mut reducer = group(2, parameters());
+        let mut tell = |cutting| reducer.told_plan("rank 0", &Basis { cutting, ..Basis::clone(&basis) });
+        let told = (0..1000).take_while(|cutting| tell(*cutting).is_ok()).count();
+        assert_eq!(told, 64);
+        assert!(tell(0).is_ok(), "what it knows it may be told again");
+        reducer.begin_generation(1);
+        assert!(reducer.told_plan("rank 0", &basis).is_ok());
+    }
+
+    /// A change of membership makes plans of its own.
+    #[test]
+    fn plans_are_of_an_epoch() {
+        let (mut group, mut stats) = (group(0, parameters()), Stats::default());
+        let first = group.plan(CALL, &mut stats).unwrap().fingerprint;
+        group.settings.epoch = 1;
+        assert!(group.planned(&CALL).is_none());
+        let second = group.plan(CALL, &mut stats).unwrap();
+        assert_eq!(first.difference(&second.fingerprint), ["plan"]);
+        assert_eq!(second.basis.epoch, 1);
+        group.settings.epoch = 0;
+        assert_eq!(group.plan(CALL, &mut stats).unwrap().fingerprint, first);
     }
 }

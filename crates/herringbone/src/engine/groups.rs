@@ -2,7 +2,7 @@
 
 use super::{
     doom::{Doom, error},
-    group::{self, Group},
+    group::{Group, Settings},
     links::Links,
     outbox::{Event, Outbox, Todo},
     refused::Refused,
@@ -12,20 +12,19 @@ use crate::{
     core::{
         group::Rank,
         session::{
-            Cause, Mismatch,
-            control::{Introduction, Message},
+            Cause, Mismatch, Parameters,
+            control::{Introduction, Message, PlanTold},
             fence::{Admission, Check, Member, NotIssued},
+            membership::MemberId,
         },
         wire::{Fingerprint, Header},
     },
-    execute::{
-        issue::{Identity, Issue},
-        program::Sizing,
-    },
+    execute::issue::{Identity, Issue},
     transport::{Broken, ticket::OpKey},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -52,6 +51,8 @@ pub(crate) struct Groups {
     pub(super) forgotten: BTreeSet<u32>,
     /// What the hub has said of groups that this rank has not made yet.
     pub(super) unmade: BTreeMap<u32, Member>,
+    /// What workers have told a reducer of groups that they have not introduced yet: by group and digest.
+    parameters: BTreeMap<(u32, u64), Arc<Parameters>>,
 }
 
 impl Groups {
@@ -153,8 +154,14 @@ impl Groups {
         group.is_lost() || group.admission(header, group.reduces()) == Admission::Discard
     }
 
-    /// A worker's first message tells a reducer of an operation. Returns whether it is new.
-    pub(super) fn announced(&mut self, header: &Header, told: &Fingerprint) -> Result<bool, Broken> {
+    /// A worker's first message tells a reducer of an operation. Returns whether it is to begin.
+    pub(super) fn announced(
+        &mut self,
+        worker: u32,
+        header: &Header,
+        told: &Fingerprint,
+        out: &mut Outbox,
+    ) -> Result<bool, Broken> {
         let Some(group) = self.get_mut(header.group) else {
             return Err(Broken::Protocol("an operation of a group that was not introduced"));
         };
@@ -163,45 +170,66 @@ impl Groups {
             return Ok(false);
         }
         group.note_told(header, *told);
-        Ok(true)
+        let Some(reason) = group.refused_plan(told.plan) else { return Ok(true) };
+        let (address, reason, sequence) = (group.own_address(), reason.to_owned(), told.sequence);
+        out.dispute(group, Cause::ReducerLost { address, rank: worker, reason, sequence });
+        Ok(false)
+    }
+
+    /// A reducer is told what a group uses, before it is told of the group.
+    pub(super) fn told_parameters(&mut self, group: u32, parameters: Parameters) -> Result<(), Broken> {
+        if self.groups.contains_key(&group) {
+            return Ok(());
+        }
+        if self.parameters.len() >= REDUCER_GROUPS {
+            return Err(Broken::Protocol("the parameters of more groups than a reducer takes"));
+        }
+        self.parameters.insert((group, parameters.digest()), Arc::new(parameters));
+        Ok(())
     }
 
     /// A reducer is told of a group, or of its next generation.
-    pub(super) fn join(&mut self, told: &Introduction, me: u32, out: &mut Outbox) -> Result<(), Broken> {
-        let known = self.get(told.group).map(Group::told_generation);
-        if known.is_some_and(|generation| generation >= told.generation) {
+    pub(super) fn join(
+        &mut self,
+        told: &Introduction,
+        (links, out): (&Links, &mut Outbox),
+    ) -> Result<(), Broken> {
+        let known = self.get(told.group);
+        if known.is_some_and(|group| group.told_generation() >= told.generation) {
             return Ok(());
         }
+        let before = known.map(|group| group.settings.parameters.clone());
+        let parameters = before.or_else(|| self.parameters.remove(&(told.group, told.parameters)));
+        let parameters = parameters.ok_or(Broken::Protocol("a group whose parameters were not told"))?;
+        self.parameters.retain(|(group, _), _| *group != told.group);
         self.remove(told.group, out);
-        if self.groups.len() >= REDUCER_GROUPS || told.members.iter().any(|member| *member >= me) {
+        let is_worker = |member: &MemberId| {
+            links.endpoints.get(member.index()).is_some_and(|endpoint| !endpoint.is_reducer)
+        };
+        if self.groups.len() >= REDUCER_GROUPS || !told.members.iter().all(is_worker) {
             return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
         }
-        let forced = told.forced.as_deref().map(str::parse).transpose();
-        let forced = forced.map_err(|_| Broken::Protocol("an algorithm that is not known here"))?;
-        let workers = told.members.len() as u32;
-        let mut roster = told.members.clone();
-        roster.resize((workers + told.reducers) as usize, me);
-        let settings = group::Settings {
-            id: told.group,
-            roster,
-            workers,
-            me: workers + told.reducer,
-            hosts: told.hosts.clone(),
-            order: told.order,
-            memories: told.hosts.clone(),
-            sizing: Sizing {
-                hosts: Sizing::distinct(&told.hosts),
-                shared: false,
-                segment_bytes: told.segment as usize,
-                most_staged: told.most_staged as usize,
-            },
-            forced,
-            timeout: Duration::MAX,
-        };
-        let mut group = Group::new(settings, Member::new(told.group, me, told.members.clone()));
+        let members: Vec<u32> = told.members.iter().map(|member| member.number()).collect();
+        let workers = members.len() as u32;
+        let mut roster = members.clone();
+        // Reducers say nothing to each other.
+        roster.resize((workers + told.reducers) as usize, links.me);
+        let places = (roster, workers, workers + told.reducer);
+        let settings = Settings::new(told.group, told.epoch, places, told.hosts.clone(), parameters);
+        let mut group = Group::new(settings, Member::new(told.group, links.me, members));
         group.begin_generation(told.generation);
         self.groups.insert(told.group, group);
         Ok(())
+    }
+
+    /// A worker tells a reducer what a plan is made from.
+    pub(super) fn told_plan(&mut self, worker: &str, planned: &PlanTold) -> Result<(), Broken> {
+        let PlanTold { group, generation, basis } = planned;
+        match self.get_mut(*group).filter(|group| group.told_generation() == *generation) {
+            Some(group) => group.told_plan(worker, basis),
+            // Of a group or a generation that is over here.
+            None => Ok(()),
+        }
     }
 
     /// A reducer is done with a group.

@@ -177,12 +177,18 @@ impl Engine {
         }
     }
 
-    /// A worker tells a reducer of a group, of its next generation, or that it needs it no more.
+    /// A worker tells a reducer of a group, of its next generation, of a plan, or that it needs the group no more.
     fn instructed(&mut self, worker: u32, bytes: &[u8]) -> Result<(), Broken> {
         let mut decoder = Decoder::new(crc32c::crc32c);
         decoder.push(bytes);
         match decoder.next_message() {
-            Ok(Some(Message::Introduce(group))) => self.groups.join(&group, self.links.me, &mut self.out),
+            Ok(Some(Message::Parameters { group, parameters })) => {
+                self.groups.told_parameters(group, parameters)
+            }
+            Ok(Some(Message::Introduce(group))) => self.groups.join(&group, (&self.links, &mut self.out)),
+            Ok(Some(Message::Planned(planned))) => {
+                self.groups.told_plan(&self.links.endpoints[worker as usize].name, &planned)
+            }
             Ok(Some(Message::Forget { group })) => {
                 self.groups.dropped_by(worker, group, &mut self.out);
                 Ok(())
@@ -192,9 +198,9 @@ impl Engine {
     }
 
     /// What a reducer is told about an operation by a worker's first message.
-    fn announced(&mut self, header: &Header, told: &Fingerprint) -> Result<(), Broken> {
+    fn announced(&mut self, worker: u32, header: &Header, told: &Fingerprint) -> Result<(), Broken> {
         let Self { groups, ops, links, out, .. } = self;
-        match groups.announced(header, told)? {
+        match groups.announced(worker, header, told, out)? {
             true => ops.begin_told(header, *told, groups, (links, out)),
             false => Ok(()),
         }
@@ -251,7 +257,7 @@ impl Inbox for Reading<'_> {
             _ => return Err(Broken::Protocol("a payload where there is none")),
         }
         if let (Some(told), true) = (fingerprint, self.engine.reduces) {
-            self.engine.announced(header, told)?;
+            self.engine.announced(self.endpoint, header, told)?;
         }
         match self.engine.judge(header) {
             Verdict::Deliver(key) => match self.engine.ops.get(key) {

@@ -8,21 +8,23 @@ use crate::{
     clock::Moment,
     core::{
         session::{
-            Cause,
-            control::{Introduction, Message},
+            Basis, Cause, Parameters,
+            control::{Introduction, Message, PlanTold},
+            membership::MemberId,
         },
         wire::{Header, Kind},
     },
+    execute::program::Call,
     sys::{doorbell, segment::Segment},
     transport::{
         Broken,
-        endpoint::{Endpoint, Link, send_control},
+        endpoint::{Endpoint, Introduced, Link, send_control},
         layout,
         shm::Board,
         tcp::Memory,
     },
 };
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
 /// How much silence one look adds at most: this process may have stood still as well.
 const STOOD_STILL: Duration = Duration::from_millis(200);
@@ -181,38 +183,39 @@ impl Links {
         lost.map_or(Ok(up), Err)
     }
 
-    /// Tells reducers what a group is, before its first message to them.
-    pub(super) fn introduce(&mut self, group: &Group) {
-        let generation = group.member.generation();
-        let settings = &group.settings;
-        let (workers, reducers) = settings.roster.split_at(settings.workers as usize);
-        for (position, index) in reducers.iter().enumerate().filter(|_| !group.reduces()) {
+    /// Tells reducers what a group is and uses, before its first message to them, and what a plan is made from, before its
+    /// first operation.
+    pub(super) fn introduce(&mut self, group: &Group, call: &Call) {
+        let Some(planned) = group.planned(call).filter(|_| !group.reduces()) else { return };
+        let (generation, plan) = (group.member.generation(), planned.fingerprint.plan);
+        for (position, index) in group.settings.roster[group.settings.workers as usize..].iter().enumerate() {
             let endpoint = &mut self.endpoints[*index as usize];
-            if !endpoint.is_up() || !endpoint.introduced.insert((settings.id, generation)) {
+            let before = endpoint.introduced.remove(&group.settings.id);
+            if !endpoint.is_up() {
                 continue;
             }
-            let message = Message::Introduce(Introduction {
-                group: settings.id,
-                generation,
-                members: workers.to_vec(),
-                reducer: position as u32,
-                reducers: reducers.len() as u32,
-                hosts: settings.hosts.clone(),
-                order: settings.order,
-                forced: settings.forced.as_ref().map(ToString::to_string),
-                segment: settings.sizing.segment_bytes as u64,
-                most_staged: settings.sizing.most_staged as u64,
-            });
-            send_control(endpoint, &message);
+            if before.is_none() {
+                let parameters = Parameters::clone(&group.settings.parameters);
+                send_control(endpoint, &Message::Parameters { group: group.settings.id, parameters });
+            }
+            let before = before.filter(|told| told.generation == generation);
+            if before.is_none() {
+                send_control(endpoint, &Message::Introduce(introduction(group, position as u32)));
+            }
+            let mut told = before.unwrap_or(Introduced { generation, plans: BTreeSet::new() });
+            if told.plans.insert(plan) {
+                let basis = Basis::clone(&planned.basis);
+                let planned = PlanTold { group: group.settings.id, generation, basis };
+                send_control(endpoint, &Message::Planned(planned));
+            }
+            endpoint.introduced.insert(group.settings.id, told);
         }
     }
 
     /// Tells reducers that nothing more comes of a group.
     pub(super) fn forget(&mut self, group: u32) {
         for endpoint in &mut self.endpoints {
-            let known = endpoint.introduced.len();
-            endpoint.introduced.retain(|(introduced, _)| *introduced != group);
-            if endpoint.introduced.len() < known {
+            if endpoint.introduced.remove(&group).is_some() {
                 send_control(endpoint, &Message::Forget { group });
             }
         }
@@ -280,5 +283,20 @@ impl Links {
     /// Whether all sockets have been closed from the other end too.
     pub(super) fn is_hung_up(&self) -> bool {
         self.endpoints.iter().all(|endpoint| !matches!(endpoint.link, Link::Tcp(_)))
+    }
+}
+
+/// What the reducer at a position is told of a group.
+fn introduction(group: &Group, reducer: u32) -> Introduction {
+    let settings = &group.settings;
+    Introduction {
+        group: settings.id,
+        generation: group.member.generation(),
+        epoch: settings.epoch,
+        members: settings.members().iter().copied().map(MemberId::new).collect(),
+        reducer,
+        reducers: settings.reducers(),
+        hosts: settings.hosts.clone(),
+        parameters: settings.parameters.digest(),
     }
 }

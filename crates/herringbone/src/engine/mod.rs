@@ -21,10 +21,13 @@ mod inbox;
 pub(crate) mod links;
 pub(crate) mod ops;
 pub(crate) mod outbox;
+mod plans;
 pub(crate) mod refused;
+mod settings;
 pub(crate) mod straight;
 mod table;
 mod timers;
+mod told;
 
 use crate::{
     Error, Result,

@@ -82,7 +82,7 @@ impl Ops {
         let roster = &group.settings.roster;
         let mut operation = Operation::new(key, queued, mapped, prepared, memory, (room, roster));
         if operation.with_reducers() {
-            links.introduce(group);
+            links.introduce(group, &operation.prepared.call);
             out.look_soon(Timer::Silence);
         }
         operation.start(&mut Io {

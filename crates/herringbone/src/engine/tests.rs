@@ -5,7 +5,6 @@ use crate::{
     core::{
         collective::Collective,
         element::{DType, ReduceOp},
-        group::FoldOrder,
         session::{fence::Member, lane::EAGER_SLOTS},
         wire::{HEADER_BYTES, Header, Kind},
     },
@@ -48,17 +47,12 @@ fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
 
 /// A group of all ranks.
 fn group(id: u32, ranks: u32, forced: Option<&str>) -> Group {
+    let all = || (0..ranks).collect::<Vec<u32>>();
     let settings = Settings {
-        id,
-        roster: (0..ranks).collect(),
-        workers: ranks,
-        me: 0,
-        hosts: (0..ranks).collect(),
-        order: FoldOrder::Ranks,
-        memories: (0..ranks).collect(),
-        sizing: Sizing { hosts: ranks, shared: false, segment_bytes: 0, most_staged: 3 << 20 },
         forced: forced.map(|name| name.parse().unwrap()),
+        sizing: Sizing { hosts: ranks, shared: false, segment_bytes: 0, most_staged: 3 << 20 },
         timeout: Duration::from_secs(60),
+        ..Settings::new(id, 0, (all(), ranks, 0), all(), Arc::default())
     };
     Group::new(settings, Member::new(id, 0, (0..ranks).collect()))
 }

@@ -10,6 +10,7 @@ use crate::{
         collective::Collective,
         schedule::{Cut, Form, GRAIN},
         session::lane::{EAGER_BYTES, EAGER_BYTES_HERE, EAGER_SLOTS, LEAST_DEPTH, SHARED_SLOTS},
+        wire,
     },
     execute::program::Call,
 };
@@ -127,14 +128,15 @@ impl Room {
     }
 }
 
-/// Names all constants that ranks and reducers have to agree on, for the fingerprint: builds that differ in one of them
-/// must not take each other's messages for their own.
-pub(crate) fn constants() -> String {
+/// A digest of all constants that ranks and reducers have to agree on: builds that differ in one of them must not take
+/// each other's messages for their own.
+pub(crate) fn digest() -> u64 {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
     let turns = format!("{PARTS:?} {MOST_CHANGES} {FEW_CHANGES} {LEAST_CLEARED} {LEAST_PER_CHANGE}");
-    format!(
+    let constants = format!(
         "{MEMORY:?} {LINKS:?} {LONG_TURNS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} {turns}"
-    )
+    );
+    wire::digest(constants.as_bytes())
 }
 
 /// The largest eager message.

@@ -40,10 +40,15 @@ pub(crate) struct Staging {
     most: usize,
 }
 
+/// How many bytes of a pool of `bytes` are for all operations: one operation can take as many.
+pub(crate) fn most_of(bytes: usize) -> usize {
+    bytes - (bytes / URGENT_PART).next_multiple_of(GRAIN).min(bytes)
+}
+
 impl Staging {
     /// A pool over `range` of a segment.
     pub(crate) fn new(segment: Arc<Segment>, range: Range<usize>) -> Self {
-        let border = range.end - (range.len() / URGENT_PART).next_multiple_of(GRAIN).min(range.len());
+        let border = range.start + most_of(range.len());
         let (common, urgent) = (Free::new(range.start..border), Free::new(border..range.end));
         Self { segment, common, urgent, border, most: border - range.start }
     }

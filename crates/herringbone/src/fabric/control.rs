@@ -359,7 +359,7 @@ impl Control {
                 format_args!("lost the link to {name}: {reason}"),
             );
         }
-        if endpoint >= self.job.world {
+        if self.job.is_reducer(endpoint) {
             self.node.with(|engine| engine.reducer_lost(endpoint));
         } else if !is_gone {
             self.broken.push((endpoint, Instant::now()));
@@ -372,7 +372,7 @@ impl Control {
             format_args!("no link to {}: {problem}", self.job.name(endpoint)),
         );
         self.node.with(|engine| engine.no_link(endpoint, problem));
-        if endpoint >= self.job.world {
+        if self.job.is_reducer(endpoint) {
             self.node.with(|engine| engine.reducer_lost(endpoint));
         } else {
             self.broken.push((endpoint, Instant::now()));

@@ -12,9 +12,12 @@ use crate::{
     core::session::{
         Ranks, Refusal, Role,
         control::{Decoder, Message},
-        formation::{Formation, Join, Member, Progress, Roster, Settings},
+        formation::{self, Formation, Join, Progress, Settings},
         handshake::{Claim, Expected, Hello, Identity, Policy, Purpose, Versions},
+        membership::Process,
     },
+    engine::group::WORLD_GROUP,
+    execute::cutting,
     rendezvous::{Store, StoreError},
 };
 use std::{
@@ -31,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// A world that has formed.
 pub(crate) struct World {
-    pub(crate) roster: Roster,
+    pub(crate) formed: formation::Formed,
     pub(crate) token: Vec<u8>,
     pub(crate) incarnation: u64,
     pub(crate) listener: TcpListener,
@@ -56,10 +59,11 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
         algorithm: config.algorithm.as_ref().map(ToString::to_string),
         transport: config.transport.map(|transport| transport.name().to_owned()),
         reducers: config.reducers.clone(),
+        cutting: cutting::digest(),
     };
     let host = crate::sys::socket::host_identity();
-    let member = Member { rank: config.rank, address: address.to_string(), host, incarnation };
-    Join { member, world: config.world, settings }
+    let process = Process { address: address.to_string(), host, incarnation };
+    Join { rank: config.rank, process, world: config.world, settings }
 }
 
 /// Where rank 0 listens, and the token that counts. At an address that all ranks know rank 0 listens whatever the
@@ -145,7 +149,7 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
         });
         match next(&applicants, deadline) {
             Some((mut stream, decoder, join, from)) => {
-                let (rank, life) = (join.member.rank, join.member.incarnation);
+                let (rank, life) = (join.rank, join.process.incarnation);
                 match formation.join(join, &from) {
                     Ok(_) => drop(joined.insert(rank, (stream, decoder, life))),
                     Err(refusal) => {
@@ -163,7 +167,7 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
         }
     }
     let job = greet::random_number().map_err(|error| Error::io("drawing a random number", error))?;
-    let roster = formation.roster(job).ok_or_else(|| Error::rendezvous("the roster is incomplete").at(0))?;
+    let formed = formation.found(job).ok_or_else(|| Error::rendezvous("the roster is incomplete").at(0))?;
     for (mut stream, _, join, from) in applicants.try_iter() {
         if let Err(refusal) = formation.join(join, &from) {
             // It is refused whether or not it hears why.
@@ -172,11 +176,13 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
     }
     let mut connections = BTreeMap::new();
     for (rank, (mut stream, decoder, _)) in joined {
-        let told = greet::say(&mut stream, &Message::Roster(roster.clone()));
+        let formation::Formed { job, roster, parameters } = formed.clone();
+        let told = greet::say(&mut stream, &Message::Roster { job, roster })
+            .and_then(|()| greet::say(&mut stream, &Message::Parameters { group: WORLD_GROUP, parameters }));
         told.map_err(|error| error.at(&format!("rank {rank}")))?;
         connections.insert(rank, connection(stream, decoder)?);
     }
-    Ok(World { roster, token, incarnation, listener, from, connections })
+    Ok(World { formed, token, incarnation, listener, from, connections })
 }
 
 fn connection(stream: TcpStream, decoder: Decoder) -> Result<Connection> {
@@ -210,7 +216,7 @@ fn hear_join(
             if let Err(mpsc::SendError((mut stream, _, join, _))) = sender.send((stream, decoder, join, from))
             {
                 // Rank 0 has formed its world, or given up, in the meantime.
-                let refusal = Refusal::Unexpected { role: Role::Worker, rank: join.member.rank };
+                let refusal = Refusal::Unexpected { role: Role::Worker, rank: join.rank };
                 greet::say(&mut stream, &Message::Refuse(refusal))?;
             }
             Ok(())
@@ -277,20 +283,47 @@ fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let problem = |error: GreetError| error.at(&format!("rank 0 at {hub}")).at(config.rank);
     greet::say(&mut stream, &Message::Join(join)).map_err(problem)?;
     let mut decoder = Decoder::new(crc32c::crc32c);
-    match greet::hear(&mut stream, &mut decoder, deadline + greet::DEADLINE) {
-        Ok(Message::Roster(roster)) if roster.members.len() == config.world as usize => {
-            let connections = BTreeMap::from([(0, connection(stream, decoder)?)]);
-            Ok(World { roster, token: secret, incarnation, listener, from, connections })
+    let formed = match greet::hear(&mut stream, &mut decoder, deadline + greet::DEADLINE) {
+        Ok(Message::Roster { job, roster }) => {
+            match greet::hear(&mut stream, &mut decoder, deadline + greet::DEADLINE) {
+                Ok(Message::Parameters { group: WORLD_GROUP, parameters }) => {
+                    Ok(formation::Formed { job, roster, parameters })
+                }
+                Ok(_) => Err(GreetError::Protocol("it did not tell its parameters")),
+                Err(error) => Err(error),
+            }
         }
-        Ok(Message::Refuse(refusal)) => Err(Error::rendezvous(refusal).at(config.rank)),
-        Ok(_) => Err(problem(GreetError::Protocol("it answered with something else"))),
+        Ok(Message::Refuse(refusal)) => return Err(Error::rendezvous(refusal).at(config.rank)),
+        Ok(_) => Err(GreetError::Protocol("it answered with something else")),
         Err(GreetError::Late) => {
             let seconds = config.timeout.as_secs_f64();
             let text = format!("not all ranks came within {seconds} s; rank 0's log names the missing ones");
-            Err(Error::rendezvous(text).at(config.rank))
+            return Err(Error::rendezvous(text).at(config.rank));
         }
-        Err(error) => Err(problem(error)),
+        Err(error) => Err(error),
+    };
+    let formed = formed.map_err(problem)?;
+    check_formed(&formed, config, incarnation).map_err(problem)?;
+    let connections = BTreeMap::from([(0, connection(stream, decoder)?)]);
+    Ok(World { formed, token: secret, incarnation, listener, from, connections })
+}
+
+/// Whether the world that rank 0 tells of is the one that this rank has joined.
+fn check_formed(formed: &formation::Formed, config: &Config, incarnation: u64) -> Result<(), GreetError> {
+    let formation::Formed { roster, parameters, .. } = formed;
+    let own = roster.worker(config.rank).and_then(|worker| worker.incarnation);
+    if roster.world() != config.world || own != Some(incarnation) {
+        return Err(GreetError::Protocol("this rank is not in its roster"));
     }
+    if !roster.reducers().map(|reducer| &reducer.address).eq(&parameters.reducers) {
+        return Err(GreetError::Protocol("its roster has other reducers than its parameters"));
+    }
+    if parameters.cutting != cutting::digest() {
+        return Err(GreetError::Protocol(
+            "its build cuts messages otherwise: install the same release everywhere",
+        ));
+    }
+    Ok(())
 }
 
 fn find_hub(config: &Config, deadline: Instant) -> Result<(String, Option<String>)> {

@@ -13,6 +13,7 @@ use crate::{
     core::session::{
         Refusal, Role,
         handshake::{Claim, Expected, Purpose},
+        membership::MemberId,
     },
     node::Node,
     sys::socket,
@@ -43,7 +44,8 @@ pub(crate) fn make(
     commands: &Arc<Commands>,
     endpoint: u32,
 ) {
-    if endpoint < job.rank {
+    let called = !job.is_reducer(endpoint) && endpoint < job.me.number();
+    if called {
         return;
     }
     let (job, node, mapping, commands) = (job.clone(), node.clone(), mapping.clone(), commands.clone());
@@ -83,10 +85,10 @@ fn share(
     commands: &Commands,
     rank: u32,
 ) -> Result<(), GreetError> {
-    let mut stream = knock(job.segment_socket(rank).as_bytes())?;
+    let incarnation = job.incarnation_of(rank).ok_or(GreetError::Protocol("nothing is known of it"))?;
+    let mut stream = knock(job.segment_socket(rank, incarnation).as_bytes())?;
     stream.set_nonblocking(false)?;
-    let incarnation = Some(job.members[rank as usize].incarnation);
-    let expected = Expected { role: Role::Worker, rank: Some(rank), incarnation };
+    let expected = Expected { role: Role::Worker, rank: Some(rank), incarnation: Some(incarnation) };
     greet::greet(&mut stream, job.hello(Purpose::Segment), expected, &job.token)?;
     connect_mate(job, node, mapping, commands, rank, &mut stream)
 }
@@ -124,21 +126,15 @@ fn connect_mate(
 
 /// Connects to a worker or a reducer over TCP, trying again while it is not there.
 fn call(job: &Job, node: &Arc<Node>, endpoint: u32) -> Result<(), GreetError> {
-    let (address, expected, patience) = match endpoint.checked_sub(job.world) {
-        Some(reducer) => {
-            let expected = Expected { role: Role::Reducer, rank: None, incarnation: None };
-            (job.reducers[reducer as usize].clone(), expected, Duration::MAX)
-        }
-        None => {
-            let member = &job.members[endpoint as usize];
-            let incarnation = Some(member.incarnation);
-            let expected = Expected { role: Role::Worker, rank: Some(endpoint), incarnation };
-            (member.address.clone(), expected, WORKER_PATIENCE)
-        }
-    };
+    let id = MemberId::new(endpoint);
+    let member = job.roster.member(id).ok_or(GreetError::Protocol("it is no member of the job"))?;
+    let expected =
+        Expected { role: member.role, rank: job.roster.rank_of(id), incarnation: member.incarnation };
+    let address = &member.address;
+    let patience = if member.role == Role::Reducer { Duration::MAX } else { WORKER_PATIENCE };
     let (began, mut pause, mut warned) = (Instant::now(), FIRST_PAUSE, false);
     loop {
-        let error = match attempt(job, &address, expected) {
+        let error = match attempt(job, address, expected) {
             Ok(stream) => {
                 let link = door::into_link(stream)?;
                 node.with(|engine| engine.connect(endpoint, Link::Tcp(link)));
@@ -220,9 +216,13 @@ pub(crate) fn admit(
     claim: Claim,
 ) -> Result<(), GreetError> {
     let (who, purpose) = (claim.hello().identity, claim.hello().purpose);
-    let member = job.members.get(who.rank as usize).filter(|_| who.role == Role::Worker);
+    let member = job.roster.worker(who.rank).filter(|_| who.role == Role::Worker);
     let refusal = match (purpose, member) {
-        (Purpose::Data, Some(member)) if who.incarnation == member.incarnation && who.rank < job.rank => None,
+        (Purpose::Data, Some(member))
+            if member.incarnation == Some(who.incarnation) && member.id < job.me =>
+        {
+            None
+        }
         (Purpose::Join, Some(member)) => Some(Refusal::DuplicateRank {
             rank: who.rank,
             first: member.address.clone(),
@@ -256,7 +256,7 @@ pub(crate) fn admit_mate(
         let who = claim.hello().identity;
         let is_mate =
             mapping.reaches(who.rank) && who.rank < job.rank && claim.hello().purpose == Purpose::Segment;
-        if !is_mate || job.members[who.rank as usize].incarnation != who.incarnation {
+        if !is_mate || job.incarnation_of(who.rank) != Some(who.incarnation) {
             greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
             return Ok(());
         }

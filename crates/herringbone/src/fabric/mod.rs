@@ -19,8 +19,9 @@ use crate::{
         collective::Collective,
         group::FoldOrder,
         session::{
-            Role,
+            Parameters, Role,
             handshake::{Hello, Identity, Policy, Purpose, Versions},
+            membership::{MemberId, Roster},
         },
     },
     node::{FLUSH, Node},
@@ -38,14 +39,14 @@ use std::{
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) id: u64,
+    /// This process.
+    pub(crate) me: MemberId,
     pub(crate) rank: u32,
-    pub(crate) world: u32,
+    pub(crate) roster: Arc<Roster>,
     pub(crate) incarnation: u64,
     pub(crate) token: Vec<u8>,
     /// The address that data links are called from; the system's choice if none.
     pub(crate) from: Option<IpAddr>,
-    pub(crate) members: Vec<crate::core::session::formation::Member>,
-    pub(crate) reducers: Vec<String>,
 }
 
 impl Job {
@@ -54,7 +55,7 @@ impl Job {
             role: Role::Worker,
             job: self.id,
             rank: self.rank,
-            world: self.world,
+            world: self.roster.world(),
             incarnation: self.incarnation,
         }
     }
@@ -64,58 +65,53 @@ impl Job {
     }
 
     pub(crate) fn policy(&self) -> Policy {
-        Policy { versions: Versions::CURRENT, job: Some(self.id), world: Some(self.world) }
+        Policy { versions: Versions::CURRENT, job: Some(self.id), world: Some(self.roster.world()) }
     }
 
     /// What people call an endpoint.
     pub(crate) fn name(&self, endpoint: u32) -> String {
-        match endpoint.checked_sub(self.world) {
-            None => format!("rank {endpoint}"),
-            Some(reducer) => self.reducers[reducer as usize].clone(),
-        }
+        self.roster.name(MemberId::new(endpoint))
     }
 
-    /// The ranks of my host, ascending: those that claim to share its memory.
+    /// Whether an endpoint is a reducer's.
+    pub(crate) fn is_reducer(&self, endpoint: u32) -> bool {
+        self.roster.is_reducer(MemberId::new(endpoint))
+    }
+
+    /// The endpoints of my host's ranks, with mine, ascending: those that claim to share its memory.
     pub(crate) fn mates(&self) -> Vec<u32> {
-        let own = self.members[self.rank as usize].host;
-        self.members.iter().filter(|member| member.host == own).map(|member| member.rank).collect()
+        self.roster.mates(self.me).into_iter().map(MemberId::number).collect()
     }
 
-    /// The host of each rank, numbered in the order of their first ranks.
-    pub(crate) fn hosts(&self) -> Vec<u32> {
-        let mut seen: Vec<u64> = Vec::new();
-        let number = |host: u64, seen: &mut Vec<u64>| {
-            seen.iter().position(|at| *at == host).unwrap_or_else(|| {
-                seen.push(host);
-                seen.len() - 1
-            }) as u32
-        };
-        self.members.iter().map(|member| number(member.host, &mut seen)).collect()
+    /// The life of a worker, by its endpoint.
+    pub(crate) fn incarnation_of(&self, endpoint: u32) -> Option<u64> {
+        self.roster.member(MemberId::new(endpoint))?.incarnation
     }
 
     /// How hosts stand against a forced algorithm, if they do: then sizes decide.
     pub(crate) fn stands_against(&self, forced: &Algorithm, order: FoldOrder) -> Option<Unsupported> {
-        let hosts = self.hosts();
+        let hosts = self.roster.hosts();
         let group = order.group(&hosts);
-        let layout = Layout { reducers: self.reducers.len() as u32, hosts: &hosts };
+        let layout = Layout { reducers: self.roster.reducers().count() as u32, hosts: &hosts };
         let reason = forced.schedule(Collective::AllReduce, &group, &layout).err()?;
         reason.is_layout().then_some(reason)
     }
 
-    /// The name of the socket at which a rank hands out its segment, scoped by the network namespace.
-    pub(crate) fn segment_socket(&self, rank: u32) -> String {
-        format!("herringbone/{:016x}/{rank}/{:016x}", self.id, self.members[rank as usize].incarnation)
+    /// The name of the socket at which a worker of a life hands out its segment, scoped by the network namespace.
+    pub(crate) fn segment_socket(&self, endpoint: u32, incarnation: u64) -> String {
+        format!("herringbone/{:016x}/{endpoint}/{incarnation:016x}", self.id)
     }
 }
 
 /// What all groups of a fabric have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
-    pub(crate) order: FoldOrder,
+    /// What rank 0 has decided.
+    pub(crate) parameters: Arc<Parameters>,
+    /// The algorithm and the transport that it forces.
     pub(crate) forced: Option<Algorithm>,
     pub(crate) transport: Option<Transport>,
     pub(crate) timeout: Duration,
-    pub(crate) segment_bytes: usize,
     pub(crate) manual_progress: bool,
 }
 
@@ -182,12 +178,13 @@ impl Drop for Fabric {
 impl fmt::Display for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Fabric { job, settings, .. } = self;
-        let (here, reducers) = (job.mates().len(), job.reducers.len());
+        let order = settings.parameters.order;
+        let (here, world) = (job.mates().len(), job.roster.world());
+        let reducers = job.roster.reducers().count();
         let s = if reducers == 1 { "" } else { "s" };
-        write!(f, "rank {} of {}, {here} on this host, {reducers} reducer{s}", job.rank, job.world)?;
-        let taken =
-            settings.forced.as_ref().filter(|forced| job.stands_against(forced, settings.order).is_none());
-        if reducers > 0 && here == job.world as usize && taken.is_none() {
+        write!(f, "rank {} of {}, {here} on this host, {reducers} reducer{s}", job.rank, world)?;
+        let taken = settings.forced.as_ref().filter(|forced| job.stands_against(forced, order).is_none());
+        if reducers > 0 && here == world as usize && taken.is_none() {
             f.write_str(" that one host does not need")?;
         }
         match (&settings.forced, taken) {
@@ -195,8 +192,8 @@ impl fmt::Display for Fabric {
             (Some(algorithm), None) => write!(f, ", all_reduce by size and not by the forced {algorithm}")?,
             (None, None) => {}
         }
-        if settings.order != FoldOrder::default() {
-            write!(f, ", sums in the order of {}", settings.order.name())?;
+        if order != FoldOrder::default() {
+            write!(f, ", sums in the order of {}", order.name())?;
         }
         if let Some(transport) = settings.transport {
             write!(f, ", {} forced", transport.name())?;

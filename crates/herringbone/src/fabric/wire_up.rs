@@ -76,7 +76,7 @@ impl Mapping {
         bell: std::os::fd::OwnedFd,
     ) -> Option<Link> {
         let segment = Segment::attach(segment).ok()?;
-        let incarnation = job.members[rank as usize].incarnation;
+        let incarnation = job.incarnation_of(rank)?;
         if !layout::is_stamped(&segment, self.layout, job.id, rank, incarnation) {
             return None;
         }

@@ -18,7 +18,13 @@ use crate::{
         ticket::{OpKey, Token},
     },
 };
-use std::{cmp::Reverse, collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
 
 /// How messages travel to an endpoint.
 #[derive(Debug)]
@@ -40,6 +46,14 @@ pub(crate) enum Link {
     },
 }
 
+/// What a reducer has been told of a group.
+#[derive(Debug)]
+pub(crate) struct Introduced {
+    pub(crate) generation: u32,
+    /// The digests of the plans that were told in it.
+    pub(crate) plans: BTreeSet<u64>,
+}
+
 /// A worker or a reducer that this process exchanges messages with.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -47,8 +61,8 @@ pub(crate) struct Endpoint {
     pub(crate) name: String,
     pub(crate) link: Link,
     pub(crate) is_reducer: bool,
-    /// Groups that a reducer has been told of, with their generation.
-    pub(crate) introduced: BTreeSet<(u32, u32)>,
+    /// Groups that a reducer has been told of.
+    pub(crate) introduced: BTreeMap<u32, Introduced>,
     credits: Credits,
     /// Operations that wait for eager slots there: urgent ones first, then in the order in which they began.
     in_line: BTreeSet<(Reverse<i32>, OpKey)>,
@@ -68,7 +82,7 @@ impl Endpoint {
             name,
             link: Link::None,
             is_reducer,
-            introduced: BTreeSet::new(),
+            introduced: BTreeMap::new(),
             credits: Credits::new(EAGER_SLOTS),
             in_line: BTreeSet::new(),
             parked: 0,

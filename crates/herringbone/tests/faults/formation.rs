@@ -3,7 +3,7 @@
 use crate::world::{Over, TOKEN, Watchdog, check_sums, each, meeting_place, sum, through};
 use herringbone::{
     Communicator, Config, Error, ErrorKind, Rendezvous, Transport,
-    core::algorithm::Algorithm,
+    core::{algorithm::Algorithm, group::FoldOrder},
     server::{Server, ServerOptions},
 };
 use std::{
@@ -134,6 +134,13 @@ fn contradictions_are_refused_and_the_others_go_on() {
     );
     let meet = meeting_place();
     refused(
+        config(1, 2, &meet).fold_order(FoldOrder::Ranks),
+        &meet,
+        |config| config.fold_order(FoldOrder::Hosts),
+        &["rank 1", "HERRINGBONE_FOLD_ORDER", "\"ranks\"", "\"hosts\""],
+    );
+    let meet = meeting_place();
+    refused(
         config(1, 2, &meet).reducers(vec!["127.0.0.1:9".to_owned()]),
         &meet,
         |config| config,
@@ -202,6 +209,19 @@ fn settings_that_cannot_be_used_are_refused() {
     let meet = meeting_place();
     let forced = [0, 1].map(|rank| self::config(rank, 2, &meet).algorithm(Algorithm::ReductionServer));
     form(&forced).iter().for_each(|error| says(error, &["HERRINGBONE_ALGORITHM", "needs reducers"]));
+}
+
+/// The smallest of all ranks counts, of each size.
+#[test]
+fn sizes_of_different_ranks_make_no_disagreement() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        let meet = meeting_place();
+        let errors = form(&[
+            config(0, 2, &meet).transport(transport).staging_bytes(64 << 20).segment_bytes(64 << 10),
+            config(1, 2, &meet).transport(transport).staging_bytes(16 << 20),
+        ]);
+        assert!(errors.iter().all(Option::is_none), "{errors:?}");
+    }
 }
 
 /// The smallest of all ranks counts, of each size, so two that fit on every rank may not fit together.

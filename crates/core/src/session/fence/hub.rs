@@ -245,7 +245,13 @@ fn explain(cause: Cause, reports: &BTreeMap<Rank, Report>) -> Cause {
     }
     let differ = |issued: &[(Rank, Fingerprint)]| issued.iter().any(|(_, one)| *one != issued[0].1);
     match issued.into_iter().find(|(_, issued)| differ(issued)) {
-        Some((sequence, issued)) => Cause::Mismatch(Mismatch::new(sequence, issued)),
+        Some((sequence, issued)) => {
+            let basis = |rank: Rank, plan: u64| {
+                let plans = &reports.get(&rank)?.plans;
+                plans.iter().find(|basis| basis.digest() == plan).cloned()
+            };
+            Cause::Mismatch(Mismatch::new(sequence, issued).explained(basis))
+        }
         None => name_the_late(cause, reports),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{
     super::{
+        basis::Basis,
         cause::{Cause, Mismatch},
         control::{Decision, Dispute, Message, REPORTED, Report, Waiting},
     },
@@ -11,7 +12,11 @@ use crate::{
     group::Rank,
     wire::{Fingerprint, roll},
 };
-use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    vec::Vec,
+};
 use core::cmp::Ordering;
 
 /// How many decisions a member may be behind with; see [`Member::issue`].
@@ -40,6 +45,8 @@ pub struct Member {
     /// Whether a call of this generation has failed already, ahead of the decision.
     told: bool,
     debts: VecDeque<Debt>,
+    /// What the plans of its operations were made from, by digest.
+    plans: BTreeMap<u64, Arc<Basis>>,
     /// Why the group is over at this member.
     ended: Option<Arc<Cause>>,
 }
@@ -164,6 +171,7 @@ impl Member {
             open: 0,
             told: false,
             debts: VecDeque::new(),
+            plans: BTreeMap::new(),
             ended: None,
         }
     }
@@ -182,6 +190,11 @@ impl Member {
     /// The number of the next operation: how many were issued, or failed in their place.
     pub fn next(&self) -> u64 {
         self.next
+    }
+
+    /// What the operations of a plan are made from, so that a fence can say what differs. `plan` is its digest.
+    pub fn planned(&mut self, plan: u64, basis: &Arc<Basis>) {
+        self.plans.entry(plan).or_insert_with(|| basis.clone());
     }
 
     /// A collective is called; its fingerprint's sequence is filled in here.
@@ -315,12 +328,16 @@ impl Member {
         self.phase = Phase::Frozen;
         let end = cause.sequence().map_or(self.next, |disputed| self.next.min(disputed.saturating_add(1)));
         let start = end.saturating_sub(REPORTED as u64);
-        let recent = (start..end).filter_map(|sequence| self.issued(sequence).copied()).collect();
+        let recent: Vec<Fingerprint> =
+            (start..end).filter_map(|sequence| self.issued(sequence).copied()).collect();
+        let digests: BTreeSet<u64> = recent.iter().map(|operation| operation.plan).collect();
+        let plans = digests.iter().filter_map(|digest| self.plans.get(digest));
+        let plans = plans.map(|basis| Basis::clone(basis)).collect();
         let Self { group, generation, next, .. } = *self;
         let after_debts = self.debts.back().map_or(next, |debt| debt.below.max(next));
         let learns_later = self.open == 0 && !self.told;
         let below = after_debts.saturating_add(u64::from(learns_later));
-        Action::Send(Message::Report(Report { group, generation, next, below, recent }))
+        Action::Send(Message::Report(Report { group, generation, next, below, recent, plans }))
     }
 
     fn settle(&mut self, decision: &Decision) -> Action {

@@ -112,7 +112,7 @@ impl Purpose {
 
 impl Identity {
     pub(super) fn write(&self, to: &mut Writer) {
-        to.u8(self.role as u8);
+        self.role.write(to);
         to.u64(self.job);
         to.u32(self.rank);
         to.u32(self.world);

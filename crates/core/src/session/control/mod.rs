@@ -8,24 +8,24 @@
 //! 256 bytes and no control characters, a list 65,536 items; memory grows with what has arrived, not with what is
 //! announced. Damage, and bytes that make no message, are errors and never panics.
 
+mod groups;
+
+pub use groups::{Decision, Dispute, Introduction, PlanTold, REPORTED, Report, Waiting};
+
 use super::{
     cause::Cause,
     codec::{Malformed, Reader, TooLong, Writer},
-    formation::{self, Join, Roster},
+    formation::Join,
+    membership::Roster,
+    parameters::Parameters,
     refusal::Refusal,
 };
-use crate::{
-    group::{FoldOrder, Rank},
-    wire::{Checksum, Fingerprint},
-};
-use alloc::{string::String, vec::Vec};
+use crate::{group::Rank, wire::Checksum};
+use alloc::vec::Vec;
 use core::fmt;
 
 /// The longest message, without its prefix.
 pub const MESSAGE_BYTES: usize = 1 << 20;
-
-/// How many operations a [`Report`] lists.
-pub const REPORTED: usize = 32;
 
 const PREFIX_BYTES: usize = 12;
 
@@ -35,7 +35,19 @@ pub enum Message {
     /// A rank wants to take part. To rank 0.
     Join(Join),
     /// Everyone is there. From rank 0.
-    Roster(Roster),
+    Roster {
+        /// The job: a random number, which keeps jobs with the same token apart.
+        job: u64,
+        /// Everyone.
+        roster: Roster,
+    },
+    /// What a group uses: from rank 0 after the roster, and to a reducer before the group's [`Introduction`].
+    Parameters {
+        /// The group; 0 for that of all ranks.
+        group: u32,
+        /// What it uses.
+        parameters: Parameters,
+    },
     /// The receiver may not take part.
     Refuse(Refusal),
     /// The sender is alive.
@@ -71,6 +83,8 @@ pub enum Message {
     Decide(Decision),
     /// What a reducer has to know of a group before its first operation.
     Introduce(Introduction),
+    /// What a plan was made from. To a reducer, before the first operation of the plan.
+    Planned(PlanTold),
     /// Who is in a group: to the hub, which may not be one of them.
     GroupInfo {
         /// The group.
@@ -113,89 +127,6 @@ impl fmt::Display for Death {
             }
         }
     }
-}
-
-/// A group, as a reducer has to know it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Introduction {
-    /// The group.
-    pub group: u32,
-    /// The generation that begins.
-    pub generation: u32,
-    /// Its members, ascending: the workers of the roster.
-    pub members: Vec<Rank>,
-    /// The receiver's place among the roster's reducers.
-    pub reducer: u32,
-    /// How many reducers the roster has.
-    pub reducers: u32,
-    /// The host of each member, equal for members of one host.
-    pub hosts: Vec<u32>,
-    /// Where the group's fold keys come from.
-    pub order: FoldOrder,
-    /// The algorithm that the job forces, by its name.
-    pub forced: Option<String>,
-    /// The job's wish for a segment's bytes; 0 leaves it to the engine.
-    pub segment: u64,
-    /// The most staging memory that an operation gets on any worker, in bytes.
-    pub most_staged: u64,
-}
-
-/// What a rank is waiting for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// Who waits.
-    pub rank: Rank,
-    /// In which group.
-    pub group: u32,
-    /// In which generation of it.
-    pub generation: u32,
-    /// How often it has said so before.
-    pub round: u32,
-    /// The rolling hash after the operation.
-    pub hash: u64,
-    /// The operation.
-    pub fingerprint: Fingerprint,
-}
-
-/// Something went wrong in a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dispute {
-    /// The group.
-    pub group: u32,
-    /// The generation that has to end.
-    pub generation: u32,
-    /// The group's members, ascending: the hub may not be one of them.
-    pub members: Vec<Rank>,
-    /// What went wrong.
-    pub cause: Cause,
-}
-
-/// Where a member stands at a fence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// The group.
-    pub group: u32,
-    /// The generation that ends.
-    pub generation: u32,
-    /// The sequence number of the member's next operation: how many it has issued.
-    pub next: u64,
-    /// Calls below this number have to fail, so that the member learns of it in one that takes its number.
-    pub below: u64,
-    /// The member's last operations up to the disputed one, ascending, at most [`REPORTED`].
-    pub recent: Vec<Fingerprint>,
-}
-
-/// How a generation ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// The group.
-    pub group: u32,
-    /// The generation that ended; the next one follows it.
-    pub generation: u32,
-    /// The first sequence number of the next generation. Every operation below it that was not complete has failed.
-    pub next: u64,
-    /// Why.
-    pub cause: Cause,
 }
 
 /// Why bytes are no message. The stream has no next message to find: close the connection.
@@ -248,7 +179,14 @@ impl Message {
         to.u8(self.number());
         match self {
             Message::Join(join) => join.write(to),
-            Message::Roster(roster) => roster.write(to),
+            Message::Roster { job, roster } => {
+                to.u64(*job);
+                roster.write(to);
+            }
+            Message::Parameters { group, parameters } => {
+                to.u32(*group);
+                parameters.write(to);
+            }
             Message::Refuse(refusal) => refusal.write(to),
             Message::Heartbeat | Message::Bye => {}
             Message::Dead { rank, death } => {
@@ -266,6 +204,7 @@ impl Message {
             }
             Message::Report(report) => report.write(to),
             Message::Introduce(introduction) => introduction.write(to),
+            Message::Planned(planned) => planned.write(to),
             Message::Decide(decision) => decision.write(to),
             Message::GroupInfo { group, generation, members } => {
                 to.u32(*group);
@@ -278,7 +217,7 @@ impl Message {
     fn number(&self) -> u8 {
         match self {
             Message::Join(_) => 1,
-            Message::Roster(_) => 2,
+            Message::Roster { .. } => 2,
             Message::Refuse(_) => 3,
             Message::Heartbeat => 4,
             Message::Dead { .. } => 5,
@@ -292,6 +231,8 @@ impl Message {
             Message::Bye => 13,
             Message::Introduce(_) => 14,
             Message::Forget { .. } => 15,
+            Message::Parameters { .. } => 16,
+            Message::Planned(_) => 17,
         }
     }
 
@@ -305,7 +246,7 @@ impl Message {
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(match from.u8()? {
             1 => Message::Join(Join::read(from)?),
-            2 => Message::Roster(Roster::read(from)?),
+            2 => Message::Roster { job: from.u64()?, roster: Roster::read(from)? },
             3 => Message::Refuse(Refusal::read(from)?),
             4 => Message::Heartbeat,
             5 => Message::Dead { rank: from.u32()?, death: Death::read(from)? },
@@ -319,35 +260,10 @@ impl Message {
             13 => Message::Bye,
             14 => Message::Introduce(Introduction::read(from)?),
             15 => Message::Forget { group: from.u32()? },
+            16 => Message::Parameters { group: from.u32()?, parameters: Parameters::read(from)? },
+            17 => Message::Planned(PlanTold::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })
-    }
-}
-
-impl Introduction {
-    fn write(&self, to: &mut Writer) {
-        to.u32(self.group);
-        to.u32(self.generation);
-        to.ranks(&self.members);
-        to.u32(self.reducer);
-        to.u32(self.reducers);
-        to.ranks(&self.hosts);
-        to.u8(self.order.code());
-        to.option(self.forced.as_ref(), |to, name| to.text("an algorithm", name));
-        to.u64(self.segment);
-        to.u64(self.most_staged);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (group, generation, members) = (from.u32()?, from.u32()?, from.ranks()?);
-        let (reducer, reducers, hosts) = (from.u32()?, from.u32()?, from.ranks()?);
-        let order = formation::fold_order(from)?;
-        let (forced, segment, most_staged) = (from.option(Reader::text)?, from.u64()?, from.u64()?);
-        let ascending = members.is_sorted_by(|a, b| a < b);
-        if members.is_empty() || !ascending || hosts.len() != members.len() || reducer >= reducers {
-            return Err(Malformed("a group that cannot be"));
-        }
-        Ok(Self { group, generation, members, reducer, reducers, hosts, order, forced, segment, most_staged })
     }
 }
 
@@ -370,71 +286,6 @@ impl Death {
             3 => Death::Silent { milliseconds: from.u64()? },
             _ => return Err(Malformed("its kind of death is unknown")),
         })
-    }
-}
-
-impl Waiting {
-    fn write(&self, to: &mut Writer) {
-        to.u32(self.rank);
-        to.u32(self.group);
-        to.u32(self.generation);
-        to.u32(self.round);
-        to.u64(self.hash);
-        to.fingerprint(&self.fingerprint);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (rank, group, generation) = (from.u32()?, from.u32()?, from.u32()?);
-        let (round, hash) = (from.u32()?, from.u64()?);
-        Ok(Self { rank, group, generation, round, hash, fingerprint: from.fingerprint()? })
-    }
-}
-
-impl Dispute {
-    fn write(&self, to: &mut Writer) {
-        to.u32(self.group);
-        to.u32(self.generation);
-        to.ranks(&self.members);
-        self.cause.write(to);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (group, generation) = (from.u32()?, from.u32()?);
-        Ok(Self { group, generation, members: from.ranks()?, cause: Cause::read(from)? })
-    }
-}
-
-impl Report {
-    fn write(&self, to: &mut Writer) {
-        to.u32(self.group);
-        to.u32(self.generation);
-        to.u64(self.next);
-        to.u64(self.below);
-        to.list("a list of operations", &self.recent, Writer::fingerprint);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (group, generation) = (from.u32()?, from.u32()?);
-        let (next, below) = (from.u64()?, from.u64()?);
-        let recent = from.list(Reader::fingerprint)?;
-        if recent.len() > REPORTED {
-            return Err(Malformed("it lists too many operations"));
-        }
-        Ok(Self { group, generation, next, below, recent })
-    }
-}
-
-impl Decision {
-    fn write(&self, to: &mut Writer) {
-        to.u32(self.group);
-        to.u32(self.generation);
-        to.u64(self.next);
-        self.cause.write(to);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (group, generation, next) = (from.u32()?, from.u32()?, from.u64()?);
-        Ok(Self { group, generation, next, cause: Cause::read(from)? })
     }
 }
 

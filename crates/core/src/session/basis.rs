@@ -1,0 +1,314 @@
+//! What a plan was made from, so that ranks compare that and not a name.
+
+use super::codec::{Malformed, Reader, Writer};
+use crate::{
+    collective::Collective,
+    group::FoldOrder,
+    wire::{Codec, digest},
+};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::fmt;
+
+/// Something in which two sides differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What it is called.
+    pub name: &'static str,
+    /// This side's value.
+    pub ours: String,
+    /// The other side's.
+    pub theirs: String,
+}
+
+/// The named values in which two lists of the same names differ.
+pub(super) fn differences<const N: usize>(
+    ours: [(&'static str, String); N],
+    theirs: [(&'static str, String); N],
+) -> Vec<Difference> {
+    let pairs = ours.into_iter().zip(theirs);
+    let differing = pairs.filter(|((_, ours), (_, theirs))| ours != theirs);
+    differing.map(|((name, ours), (_, theirs))| Difference { name, ours, theirs }).collect()
+}
+
+/// A digest of named values: of all that [`differences`] compares.
+pub(super) fn digest_of<const N: usize>(items: [(&'static str, String); N]) -> u64 {
+    // No text that travels has a control character, so two lists never run together to the same text.
+    let lines = items.map(|(name, value)| format!("{name}={value}\n"));
+    digest(lines.concat().as_bytes())
+}
+
+/// A list in short: ranks compare it without sending it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Summary {
+    /// How many different entries it has.
+    pub kinds: u32,
+    /// A digest of it.
+    pub digest: u64,
+}
+
+impl Summary {
+    /// Of numbers of which only matters which are equal: they are numbered in the order in which they come.
+    pub fn of_places(numbers: &[u32]) -> Self {
+        let mut seen = BTreeMap::new();
+        let numbered = numbers.iter().map(|number| {
+            let next = seen.len() as u32;
+            *seen.entry(*number).or_insert(next)
+        });
+        let bytes: Vec<u8> = numbered.flat_map(u32::to_le_bytes).collect();
+        Self { kinds: seen.len() as u32, digest: digest(&bytes) }
+    }
+
+    /// Of numbers as they are.
+    pub fn of_numbers(numbers: &[u32]) -> Self {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Self { kinds: numbers.iter().collect::<BTreeSet<_>>().len() as u32, digest: digest(&bytes) }
+    }
+
+    /// Of texts without control characters.
+    pub fn of_texts(texts: &[String]) -> Self {
+        let kinds = texts.iter().collect::<BTreeSet<_>>().len() as u32;
+        Self { kinds, digest: digest(texts.join("\n").as_bytes()) }
+    }
+
+    fn write(self, to: &mut Writer) {
+        to.u32(self.kinds);
+        to.u64(self.digest);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { kinds: from.u32()?, digest: from.u64()? })
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (digest {:016x})", self.kinds, self.digest)
+    }
+}
+
+/// How much of a buffer each rank takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Shares {
+    /// As much as every other.
+    #[default]
+    Even = 0,
+}
+
+/// Everything that a plan and the way it is cut were made from. Its [digest](Self::digest) is what fingerprints carry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Basis {
+    /// The roster's epoch.
+    pub epoch: u64,
+    /// The algorithm with its parameters, as [`Algorithm`](crate::algorithm::Algorithm) writes it.
+    pub algorithm: String,
+    /// The collective with its root.
+    pub collective: Collective,
+    /// How many workers the group has.
+    pub workers: u32,
+    /// Where fold keys come from.
+    pub order: FoldOrder,
+    /// The fold keys.
+    pub keys: Summary,
+    /// The reducers.
+    pub reducers: Summary,
+    /// The host of each worker.
+    pub hosts: Summary,
+    /// The memory that each worker shares.
+    pub memories: Summary,
+    /// How much each rank takes.
+    pub shares: Shares,
+    /// A digest of the topology, once one is known.
+    pub topology: Option<u64>,
+    /// How messages are coded.
+    pub codec: Codec,
+    /// A digest of the constants by which a build cuts messages.
+    pub cutting: u64,
+    /// The wish for a segment's bytes; 0 if there is none.
+    pub segment: u64,
+    /// The most staging memory that an operation gets, in bytes.
+    pub staged: u64,
+}
+
+impl Basis {
+    /// What ranks have to agree on. Every release has to compute the same from the same.
+    pub fn digest(&self) -> u64 {
+        digest_of(self.items())
+    }
+
+    /// In what another one differs, in the order in which people ask for it.
+    pub fn difference(&self, other: &Self) -> Vec<Difference> {
+        differences(self.items(), other.items())
+    }
+
+    /// The value of a name that [`difference`](Self::difference) gives.
+    pub fn value(&self, name: &str) -> Option<String> {
+        self.items().into_iter().find(|(item, _)| *item == name).map(|(_, value)| value)
+    }
+
+    fn items(&self) -> [(&'static str, String); 15] {
+        let Self { epoch, algorithm, collective, workers, order, keys, reducers, hosts, memories, .. } = self;
+        let Self { shares, topology, codec, cutting, segment, staged, .. } = self;
+        [
+            (ALGORITHM, algorithm.clone()),
+            ("collective", collective.to_string()),
+            ("workers", workers.to_string()),
+            ("fold order", order.name().into()),
+            ("fold keys", keys.to_string()),
+            ("reducers", reducers.to_string()),
+            ("hosts", hosts.to_string()),
+            ("shared memories", memories.to_string()),
+            ("slice bytes", segment.to_string()),
+            ("staging bytes", staged.to_string()),
+            ("cutting constants", format!("{cutting:016x}")),
+            (
+                "shares",
+                match shares {
+                    Shares::Even => "even".into(),
+                },
+            ),
+            ("topology", topology.map_or_else(|| "none".into(), |digest| format!("{digest:016x}"))),
+            (
+                "codec",
+                match codec {
+                    Codec::Plain => "plain".into(),
+                },
+            ),
+            ("epoch", epoch.to_string()),
+        ]
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u64(self.epoch);
+        to.text("an algorithm", &self.algorithm);
+        to.u8(self.collective.code());
+        to.u32(self.collective.root().unwrap_or(0));
+        to.u32(self.workers);
+        to.u8(self.order.code());
+        [self.keys, self.reducers, self.hosts, self.memories].into_iter().for_each(|list| list.write(to));
+        to.u8(self.shares as u8);
+        to.option(self.topology.as_ref(), |to, digest| to.u64(*digest));
+        to.u8(self.codec as u8);
+        [self.cutting, self.segment, self.staged].into_iter().for_each(|number| to.u64(number));
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (epoch, algorithm) = (from.u64()?, from.text()?);
+        let (code, root) = (from.u8()?, from.u32()?);
+        let collective = Collective::from_code(code, root)
+            .filter(|collective| collective.root().unwrap_or(0) == root)
+            .ok_or(Malformed("a collective that is unknown"))?;
+        let (workers, order) = (from.u32()?, from.fold_order()?);
+        let (keys, reducers) = (Summary::read(from)?, Summary::read(from)?);
+        let (hosts, memories) = (Summary::read(from)?, Summary::read(from)?);
+        let shares = match from.u8()? {
+            0 => Shares::Even,
+            _ => return Err(Malformed("shares that are unknown")),
+        };
+        let topology = from.option(Reader::u64)?;
+        let codec = Codec::from_code(from.u8()?).ok_or(Malformed("a codec that is unknown"))?;
+        let (cutting, segment, staged) = (from.u64()?, from.u64()?, from.u64()?);
+        Ok(Self {
+            epoch,
+            algorithm,
+            collective,
+            workers,
+            order,
+            keys,
+            reducers,
+            hosts,
+            memories,
+            shares,
+            topology,
+            codec,
+            cutting,
+            segment,
+            staged,
+        })
+    }
+}
+
+/// What [`Basis::difference`] calls the algorithm.
+pub(super) const ALGORITHM: &str = "algorithm";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn basis() -> Basis {
+        Basis {
+            epoch: 0,
+            algorithm: "radix(4)".into(),
+            collective: Collective::AllReduce,
+            workers: 4,
+            order: FoldOrder::Ranks,
+            keys: Summary::of_numbers(&[0, 1, 2, 3]),
+            reducers: Summary::of_texts(&[]),
+            hosts: Summary::of_places(&[0, 0, 1, 1]),
+            memories: Summary::of_places(&[0, 0, 1, 1]),
+            shares: Shares::Even,
+            topology: None,
+            codec: Codec::Plain,
+            cutting: 7,
+            segment: 0,
+            staged: 1 << 20,
+        }
+    }
+
+    /// Each of them alone, with the name that it goes by.
+    type Change = fn(&mut Basis);
+    const CHANGES: [(&str, Change); 13] = [
+        ("algorithm", |basis| basis.algorithm = "radix(2)".into()),
+        ("collective", |basis| basis.collective = Collective::Broadcast { root: 3 }),
+        ("workers", |basis| basis.workers = 5),
+        ("fold order", |basis| basis.order = FoldOrder::Hosts),
+        ("fold keys", |basis| basis.keys = Summary::of_numbers(&[0, 1, 4, 5])),
+        ("reducers", |basis| basis.reducers = Summary::of_texts(&["a:1".into()])),
+        ("hosts", |basis| basis.hosts = Summary::of_places(&[0, 1, 1, 1])),
+        ("shared memories", |basis| basis.memories = Summary::of_places(&[0, 1, 2, 3])),
+        ("slice bytes", |basis| basis.segment = 4096),
+        ("staging bytes", |basis| basis.staged = 1 << 21),
+        ("cutting constants", |basis| basis.cutting = 8),
+        ("topology", |basis| basis.topology = Some(0)),
+        ("epoch", |basis| basis.epoch = 1),
+    ];
+
+    #[test]
+    fn whatever_differs_is_named_and_shows_in_the_digest() {
+        let ours = basis();
+        assert_eq!(ours.difference(&ours.clone()), []);
+        let mut digests = BTreeSet::from([ours.digest()]);
+        for (name, change) in CHANGES {
+            let mut theirs = basis();
+            change(&mut theirs);
+            let found = ours.difference(&theirs);
+            let value = |basis: &Basis| basis.value(name).unwrap();
+            let expected = Difference { name, ours: value(&ours), theirs: value(&theirs) };
+            assert_eq!(found, [expected]);
+            assert!(digests.insert(theirs.digest()), "{name}");
+        }
+    }
+
+    /// Every release has to compute the same number. This one was computed by another program.
+    #[test]
+    fn the_digest_has_this_value() {
+        assert_eq!(basis().digest(), 0x51d8_ed6c_1471_c2ce);
+    }
+
+    #[test]
+    fn lists_are_compared_in_short() {
+        assert_eq!(Summary::of_places(&[7, 7, 2]), Summary::of_places(&[0, 0, 5]));
+        assert_ne!(Summary::of_places(&[0, 1, 0]), Summary::of_places(&[0, 1, 1]));
+        assert_ne!(Summary::of_numbers(&[7, 7, 2]), Summary::of_numbers(&[0, 0, 5]));
+        assert_eq!(Summary::of_places(&[7, 7, 2]).kinds, 2);
+        assert_ne!(
+            Summary::of_texts(&["a".into(), "b".into()]),
+            Summary::of_texts(&["b".into(), "a".into()])
+        );
+    }
+}

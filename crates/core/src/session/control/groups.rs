@@ -1,0 +1,207 @@
+//! What is said about a group: to a reducer before its first operation, and to the hub when something goes wrong.
+
+use super::super::{
+    basis::Basis,
+    cause::Cause,
+    codec::{Malformed, Reader, Writer},
+    membership::MemberId,
+};
+use crate::{group::Rank, wire::Fingerprint};
+use alloc::vec::Vec;
+
+/// How many operations a [`Report`] lists.
+pub const REPORTED: usize = 32;
+
+/// A group, as a reducer has to know it. Its [`Parameters`](crate::session::Parameters) go before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// The group.
+    pub group: u32,
+    /// The generation that begins.
+    pub generation: u32,
+    /// The roster's epoch.
+    pub epoch: u64,
+    /// Its workers, ascending.
+    pub members: Vec<MemberId>,
+    /// The receiver's place among the roster's reducers.
+    pub reducer: u32,
+    /// How many reducers the roster has.
+    pub reducers: u32,
+    /// The host of each worker, equal for workers of one host.
+    pub hosts: Vec<u32>,
+    /// The digest of its parameters.
+    pub parameters: u64,
+}
+
+/// What the sender's next operations of a plan were made from: to a reducer, before the first of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanTold {
+    /// The group.
+    pub group: u32,
+    /// The generation.
+    pub generation: u32,
+    /// What the plan was made from. Its digest is what fingerprints say.
+    pub basis: Basis,
+}
+
+/// What a rank is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Who waits.
+    pub rank: Rank,
+    /// In which group.
+    pub group: u32,
+    /// In which generation of it.
+    pub generation: u32,
+    /// How often it has said so before.
+    pub round: u32,
+    /// The rolling hash after the operation.
+    pub hash: u64,
+    /// The operation.
+    pub fingerprint: Fingerprint,
+}
+
+/// Something went wrong in a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dispute {
+    /// The group.
+    pub group: u32,
+    /// The generation that has to end.
+    pub generation: u32,
+    /// The group's members, ascending: the hub may not be one of them.
+    pub members: Vec<Rank>,
+    /// What went wrong.
+    pub cause: Cause,
+}
+
+/// Where a member stands at a fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The group.
+    pub group: u32,
+    /// The generation that ends.
+    pub generation: u32,
+    /// The sequence number of the member's next operation: how many it has issued.
+    pub next: u64,
+    /// Calls below this number have to fail, so that the member learns of it in one that takes its number.
+    pub below: u64,
+    /// The member's last operations up to the disputed one, ascending, at most [`REPORTED`].
+    pub recent: Vec<Fingerprint>,
+    /// What their plans were made from, each once.
+    pub plans: Vec<Basis>,
+}
+
+/// How a generation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The group.
+    pub group: u32,
+    /// The generation that ended; the next one follows it.
+    pub generation: u32,
+    /// The first sequence number of the next generation. Every operation below it that was not complete has failed.
+    pub next: u64,
+    /// Why.
+    pub cause: Cause,
+}
+
+impl Introduction {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u32(self.generation);
+        to.u64(self.epoch);
+        to.list("a list of members", &self.members, |to, member| member.write(to));
+        to.u32(self.reducer);
+        to.u32(self.reducers);
+        to.ranks(&self.hosts);
+        to.u64(self.parameters);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, generation, epoch) = (from.u32()?, from.u32()?, from.u64()?);
+        let members = from.list(MemberId::read)?;
+        let (reducer, reducers, hosts, parameters) = (from.u32()?, from.u32()?, from.ranks()?, from.u64()?);
+        let ascending = members.is_sorted_by(|a, b| a < b);
+        if members.is_empty() || !ascending || hosts.len() != members.len() || reducer >= reducers {
+            return Err(Malformed("a group that cannot be"));
+        }
+        Ok(Self { group, generation, epoch, members, reducer, reducers, hosts, parameters })
+    }
+}
+
+impl PlanTold {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u32(self.generation);
+        self.basis.write(to);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { group: from.u32()?, generation: from.u32()?, basis: Basis::read(from)? })
+    }
+}
+
+impl Waiting {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.rank);
+        to.u32(self.group);
+        to.u32(self.generation);
+        to.u32(self.round);
+        to.u64(self.hash);
+        to.fingerprint(&self.fingerprint);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (rank, group, generation) = (from.u32()?, from.u32()?, from.u32()?);
+        let (round, hash) = (from.u32()?, from.u64()?);
+        Ok(Self { rank, group, generation, round, hash, fingerprint: from.fingerprint()? })
+    }
+}
+
+impl Dispute {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u32(self.generation);
+        to.ranks(&self.members);
+        self.cause.write(to);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, generation) = (from.u32()?, from.u32()?);
+        Ok(Self { group, generation, members: from.ranks()?, cause: Cause::read(from)? })
+    }
+}
+
+impl Report {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u32(self.generation);
+        to.u64(self.next);
+        to.u64(self.below);
+        to.list("a list of operations", &self.recent, Writer::fingerprint);
+        to.list("a list of plans", &self.plans, |to, basis| basis.write(to));
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, generation) = (from.u32()?, from.u32()?);
+        let (next, below) = (from.u64()?, from.u64()?);
+        let (recent, plans) = (from.list(Reader::fingerprint)?, from.list(Basis::read)?);
+        if recent.len() > REPORTED || plans.len() > recent.len() {
+            return Err(Malformed("it lists too many operations"));
+        }
+        Ok(Self { group, generation, next, below, recent, plans })
+    }
+}
+
+impl Decision {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u32(self.generation);
+        to.u64(self.next);
+        self.cause.write(to);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, generation, next) = (from.u32()?, from.u32()?, from.u64()?);
+        Ok(Self { group, generation, next, cause: Cause::read(from)? })
+    }
+}

@@ -1,0 +1,122 @@
+//! What rank 0 decides for a group. It travels once per group, in a message of its own.
+
+use super::{
+    basis::{Difference, differences, digest_of},
+    codec::{Malformed, Reader, Writer},
+};
+use crate::group::FoldOrder;
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+/// How long they are at most, in bytes.
+pub const PARAMETERS_BYTES: usize = 64 << 10;
+
+/// What all members of a group use, by rank 0's word.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// Where fold keys come from.
+    pub order: FoldOrder,
+    /// The algorithm that is forced for all-reduces, if one is.
+    pub algorithm: Option<String>,
+    /// The transport that is forced, if one is.
+    pub transport: Option<String>,
+    /// The wish for a segment's bytes; 0 leaves it to the transport.
+    pub segment: u64,
+    /// The staging pool of each process, in bytes.
+    pub staging: u64,
+    /// Where the reducers listen, in the order in which schedules number them.
+    pub reducers: Vec<String>,
+    /// A digest of the constants by which the build cuts messages.
+    pub cutting: u64,
+}
+
+impl Parameters {
+    /// What tells them apart from others, in short.
+    pub fn digest(&self) -> u64 {
+        digest_of(self.items())
+    }
+
+    /// In what others differ: by the names of their settings, where they have one.
+    pub fn difference(&self, other: &Self) -> Vec<Difference> {
+        differences(self.items(), other.items())
+    }
+
+    fn items(&self) -> [(&'static str, String); 7] {
+        let Self { order, algorithm, transport, segment, staging, reducers, cutting } = self;
+        [
+            ("HERRINGBONE_FOLD_ORDER", order.name().into()),
+            ("HERRINGBONE_ALGORITHM", algorithm.clone().unwrap_or_default()),
+            ("HERRINGBONE_TRANSPORT", transport.clone().unwrap_or_default()),
+            ("HERRINGBONE_REDUCERS", reducers.join(",")),
+            ("HERRINGBONE_SLICE_BYTES", segment.to_string()),
+            ("HERRINGBONE_STAGING_BYTES", staging.to_string()),
+            (CUTTING, format!("{cutting:016x}")),
+        ]
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.part("the parameters of a group", PARAMETERS_BYTES, |to| {
+            to.u8(self.order.code());
+            to.option(self.algorithm.as_ref(), |to, name| to.text("an algorithm's name", name));
+            to.option(self.transport.as_ref(), |to, name| to.text("a transport's name", name));
+            [self.segment, self.staging, self.cutting].into_iter().for_each(|number| to.u64(number));
+            to.list("the list of reducers", &self.reducers, |to, address| {
+                to.text("a reducer's address", address);
+            });
+        });
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        from.part(PARAMETERS_BYTES, |from| {
+            let order = from.fold_order()?;
+            let (algorithm, transport) = (from.option(Reader::text)?, from.option(Reader::text)?);
+            let (segment, staging, cutting) = (from.u64()?, from.u64()?, from.u64()?);
+            let reducers = from.list(Reader::text)?;
+            Ok(Self { order, algorithm, transport, segment, staging, reducers, cutting })
+        })
+    }
+}
+
+/// What the constants of a build are called.
+pub(super) const CUTTING: &str = "the build's cutting constants";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters() -> Parameters {
+        Parameters {
+            algorithm: Some("ring".into()),
+            segment: 4096,
+            staging: 64 << 20,
+            reducers: ["a:1", "b:2"].map(String::from).into(),
+            cutting: 9,
+            ..Parameters::default()
+        }
+    }
+
+    #[test]
+    fn whatever_differs_is_named_with_both_values() {
+        type Change = fn(&mut Parameters);
+        let changes: [(&str, &str, &str, Change); 7] = [
+            ("HERRINGBONE_FOLD_ORDER", "ranks", "hosts", |other| other.order = FoldOrder::Hosts),
+            ("HERRINGBONE_ALGORITHM", "ring", "", |other| other.algorithm = None),
+            ("HERRINGBONE_TRANSPORT", "", "tcp", |other| other.transport = Some("tcp".into())),
+            ("HERRINGBONE_REDUCERS", "a:1,b:2", "a:1", |other| drop(other.reducers.pop())),
+            ("HERRINGBONE_SLICE_BYTES", "4096", "0", |other| other.segment = 0),
+            ("HERRINGBONE_STAGING_BYTES", "67108864", "1", |other| other.staging = 1),
+            (CUTTING, "0000000000000009", "000000000000000a", |other| other.cutting = 10),
+        ];
+        for (name, ours, theirs, change) in changes {
+            let mut other = parameters();
+            change(&mut other);
+            let expected = Difference { name, ours: ours.into(), theirs: theirs.into() };
+            assert_eq!(parameters().difference(&other), [expected]);
+            assert_ne!(parameters().digest(), other.digest(), "{name}");
+        }
+        assert_eq!(parameters().difference(&parameters()), []);
+    }
+}

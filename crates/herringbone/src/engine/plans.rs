@@ -1,0 +1,262 @@
+//! What calls mean to a group: planned, proved and compiled once, and kept by epoch and call.
+
+use super::settings::Settings;
+use crate::{
+    Error, Result,
+    core::{
+        algorithm::{Algorithm, Layout},
+        collective::Collective,
+        group::{Group as FoldGroup, Rank},
+        plan,
+        schedule::Program,
+        session::{Basis, Shares, Summary},
+        verify::{Verified, verify},
+        wire::{Codec, Fingerprint},
+    },
+    execute::{
+        cutting, prepare,
+        program::{Call, Prepared, Sizing},
+        script::Script,
+    },
+    transport::stats::Stats,
+};
+use std::{collections::HashMap, sync::Arc};
+
+/// Plans that are kept; a program that uses more kinds of calls makes them anew.
+const KEPT: usize = 4096;
+
+/// One kind of call, planned and proved.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) algorithm: String,
+    pub(crate) why: String,
+    pub(crate) fingerprint: Fingerprint,
+    /// What it was made from; its digest is in the fingerprint.
+    pub(crate) basis: Arc<Basis>,
+    /// The endpoints that it exchanges messages with.
+    pub(crate) partners: Vec<u32>,
+    pub(crate) with_reducers: bool,
+    /// How many operations of this kind were completed.
+    completed: u64,
+    verified: Arc<Verified>,
+    program: Program,
+    pub(crate) call: Call,
+    prepared: Option<(u64, Arc<Prepared>)>,
+    /// For operations that may run straight through.
+    script: Option<Arc<Script>>,
+}
+
+/// A schedule that was proved, and what it was made from.
+#[derive(Clone, Debug)]
+struct Proof {
+    verified: Arc<Verified>,
+    basis: Arc<Basis>,
+    digest: u64,
+}
+
+/// The plans of a group.
+#[derive(Debug)]
+pub(crate) struct Plans {
+    fold: FoldGroup,
+    kept: Vec<(u64, Planned)>,
+    places: HashMap<(u64, Call), usize>,
+    /// The plan that was asked for last: training asks for the same again and again.
+    recent: usize,
+    /// The plan that goes next when there are too many.
+    oldest: usize,
+    proofs: HashMap<(u64, Collective, Algorithm), Proof>,
+}
+
+impl Plans {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        Self {
+            fold: settings.parameters.order.group(&settings.hosts),
+            kept: Vec::new(),
+            places: HashMap::new(),
+            recent: 0,
+            oldest: 0,
+            proofs: HashMap::new(),
+        }
+    }
+
+    /// The plan of a call, if it was made.
+    pub(crate) fn known(&self, epoch: u64, call: &Call) -> Option<&Planned> {
+        self.place(epoch, call).map(|at| &self.kept[at].1)
+    }
+
+    fn place(&self, epoch: u64, call: &Call) -> Option<usize> {
+        match self.kept.get(self.recent) {
+            Some((of, planned)) if planned.call == *call && *of == epoch => Some(self.recent),
+            _ => self.places.get(&(epoch, *call)).copied(),
+        }
+    }
+
+    /// The plan of a call, which is the recent one from now on; made by `make` if it was not.
+    pub(crate) fn recall(
+        &mut self,
+        epoch: u64,
+        call: &Call,
+        stats: &mut Stats,
+        make: impl FnOnce(&mut Self) -> Result<Planned>,
+    ) -> Result<&mut Planned> {
+        match self.place(epoch, call) {
+            Some(at) => self.recent = at,
+            None => {
+                let planned = make(self)?;
+                self.keep(epoch, planned, stats);
+            }
+        }
+        Ok(&mut self.kept[self.recent].1)
+    }
+
+    fn keep(&mut self, epoch: u64, planned: Planned, stats: &mut Stats) {
+        self.recent = if self.kept.len() < KEPT { self.kept.len() } else { self.oldest };
+        self.places.insert((epoch, planned.call), self.recent);
+        match self.kept.get_mut(self.recent) {
+            None => self.kept.push((epoch, planned)),
+            Some(place) => {
+                let (of, gone) = std::mem::replace(place, (epoch, planned));
+                self.places.remove(&(of, gone.call));
+                stats.completed(gone.call.collective.name(), &gone.algorithm, gone.completed);
+                self.oldest = (self.oldest + 1) % KEPT;
+            }
+        }
+    }
+
+    /// An operation of this kind was completed.
+    pub(crate) fn completed(&mut self, epoch: u64, call: &Call) {
+        if let Some(at) = self.place(epoch, call) {
+            self.kept[at].1.completed += 1;
+        }
+    }
+
+    /// Adds up what was completed.
+    pub(crate) fn count(&self, stats: &mut Stats) {
+        for (_, planned) in &self.kept {
+            stats.completed(planned.call.collective.name(), &planned.algorithm, planned.completed);
+        }
+    }
+
+    /// A plan as sizes and hosts have it.
+    pub(crate) fn chosen(&mut self, settings: &Settings, call: Call) -> Result<Planned> {
+        let Call { collective, dtype, op, count } = call;
+        let choice = plan::choose(&plan::Request {
+            reducers: settings.reducers(),
+            hosts: &settings.hosts,
+            forced: settings.forced.as_ref(),
+            ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
+        })
+        .map_err(Error::unsupported)?;
+        self.made(settings, call, &choice.algorithm, choice.why)
+    }
+
+    /// The plan that takes `algorithm`.
+    pub(crate) fn made(
+        &mut self,
+        settings: &Settings,
+        call: Call,
+        algorithm: &Algorithm,
+        why: String,
+    ) -> Result<Planned> {
+        let Proof { verified, basis, digest } = self.proof(settings, call.collective, algorithm)?;
+        let program = verified.schedule().program(settings.me).into_owned();
+        let partners = prepare::partners(&program);
+        let with_reducers = partners.iter().any(|rank| *rank >= settings.workers);
+        let partners = partners.iter().map(|rank| settings.roster[*rank as usize]).collect();
+        Ok(Planned {
+            fingerprint: fingerprint(&call, digest),
+            algorithm: basis.algorithm.clone(),
+            why,
+            basis,
+            partners,
+            with_reducers,
+            completed: 0,
+            verified,
+            program,
+            call,
+            prepared: None,
+            script: None,
+        })
+    }
+
+    fn proof(&mut self, settings: &Settings, collective: Collective, algorithm: &Algorithm) -> Result<Proof> {
+        let key = (settings.epoch, collective, algorithm.clone());
+        if let Some(proof) = self.proofs.get(&key) {
+            return Ok(proof.clone());
+        }
+        let layout = Layout { reducers: settings.reducers(), hosts: &settings.hosts };
+        let schedule = algorithm.schedule(collective, &self.fold, &layout).map_err(Error::unsupported)?;
+        let verified = verify(schedule, collective, &self.fold).map_err(|error| {
+            Error::unsupported(format!("the schedule of {algorithm} is wrong, a bug: {error}"))
+        })?;
+        let basis = Arc::new(self.basis(settings, collective, algorithm));
+        let proof = Proof { verified: Arc::new(verified), digest: basis.digest(), basis };
+        self.proofs.insert(key, proof.clone());
+        Ok(proof)
+    }
+
+    /// Everything that a plan with this algorithm is made from.
+    pub(crate) fn basis(&self, settings: &Settings, collective: Collective, algorithm: &Algorithm) -> Basis {
+        let Settings { epoch, workers, hosts, memories, parameters, sizing, .. } = settings;
+        Basis {
+            epoch: *epoch,
+            algorithm: algorithm.to_string(),
+            collective,
+            workers: *workers,
+            order: parameters.order,
+            keys: Summary::of_numbers(self.fold.keys()),
+            reducers: Summary::of_texts(&parameters.reducers),
+            hosts: Summary::of_places(hosts),
+            memories: Summary::of_places(memories),
+            shares: Shares::Even,
+            topology: None,
+            codec: Codec::Plain,
+            cutting: cutting::digest(),
+            segment: sizing.segment_bytes as u64,
+            staged: sizing.most_staged as u64,
+        }
+    }
+}
+
+impl Planned {
+    /// The program compiled for links as they are, if it is (`links` counts their changes).
+    pub(crate) fn is_prepared(&self, links: u64) -> Option<&Arc<Prepared>> {
+        self.prepared.as_ref().filter(|(made_for, _)| *made_for == links).map(|(_, prepared)| prepared)
+    }
+
+    /// For operations that may run straight through over links as they are.
+    pub(crate) fn script(&self, links: u64) -> Option<&Arc<Script>> {
+        self.is_prepared(links).and(self.script.as_ref())
+    }
+
+    /// Compiles rank `me`'s program, as [`prepare`](prepare::prepare) says.
+    pub(crate) fn prepare(
+        &mut self,
+        me: Rank,
+        sizing: (Sizing, &[u32]),
+        links: u64,
+        shared: impl Fn(u32) -> bool,
+    ) -> Arc<Prepared> {
+        let Self { verified, program, call, .. } = self;
+        let prepared = Arc::new(prepare::prepare(verified, program, me, *call, sizing, shared));
+        self.script = Script::of(&prepared, &self.partners).filter(|_| self.verified.serial()).map(Arc::new);
+        self.prepared = Some((links, prepared.clone()));
+        prepared
+    }
+}
+
+fn fingerprint(call: &Call, plan: u64) -> Fingerprint {
+    let (code, root) = (call.collective.code(), call.collective.root().unwrap_or(0));
+    let folds = call.collective.folds();
+    Fingerprint {
+        sequence: 0,
+        collective: code,
+        dtype: call.dtype.code(),
+        op: if folds { call.op.code() } else { 0 },
+        order: 0,
+        root,
+        count: call.count as u64,
+        plan,
+        priority: 0,
+    }
+}

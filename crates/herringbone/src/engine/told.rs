@@ -1,0 +1,115 @@
+//! What a reducer is told by workers, and remembers: it plans nothing by itself.
+
+use super::{plans::Plans, settings::Settings};
+use crate::{
+    Error, Result,
+    core::{
+        algorithm::Algorithm,
+        collective::Collective,
+        element::{DType, ReduceOp},
+        session::{
+            Basis,
+            fence::{Check, REMEMBERED},
+        },
+        wire::{Fingerprint, Header},
+    },
+    execute::program::Call,
+    transport::Broken,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How many plans a reducer remembers for a generation of a group. Few algorithms go through reducers.
+const PLANS: usize = 64;
+
+/// What workers have told a reducer of a generation of a group.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) generation: u32,
+    history: VecDeque<(u64, u64, Fingerprint)>,
+    /// By digest: the algorithm of a plan, or why it is not taken.
+    plans: BTreeMap<u64, Result<Algorithm, String>>,
+}
+
+impl Told {
+    /// Nothing, of a generation that begins.
+    pub(crate) fn of(generation: u32) -> Self {
+        Self { generation, ..Self::default() }
+    }
+
+    /// How a frame's rolling hash compares with what other workers have told.
+    pub(crate) fn check(&self, header: &Header) -> Check {
+        match self.history.iter().find(|(sequence, ..)| *sequence == header.sequence) {
+            Some((_, hash, _)) if *hash == header.hash => Check::Match,
+            Some(_) => Check::Differs,
+            None => Check::NotYet,
+        }
+    }
+
+    /// Remembers what the first worker to come says of an operation, and of those that run.
+    pub(crate) fn note(&mut self, header: &Header, told: Fingerprint, runs: impl Fn(u64) -> bool) {
+        if self.history.len() >= REMEMBERED {
+            // Few run at once, so what is over is found soon.
+            let over = self.history.iter().position(|(sequence, ..)| !runs(*sequence));
+            over.and_then(|over| self.history.remove(over));
+        }
+        self.history.push_back((header.sequence, header.hash, told));
+    }
+
+    /// A worker says what a plan was made from. It is taken if the same is made of it here.
+    pub(crate) fn plan(
+        &mut self,
+        worker: &str,
+        theirs: &Basis,
+        plans: &Plans,
+        settings: &Settings,
+    ) -> Result<(), Broken> {
+        let digest = theirs.digest();
+        if self.plans.contains_key(&digest) {
+            return Ok(());
+        }
+        if self.plans.len() >= PLANS {
+            return Err(Broken::Protocol("more plans than a reducer remembers"));
+        }
+        self.plans.insert(digest, compared(worker, theirs, plans, settings));
+        Ok(())
+    }
+
+    /// Why operations of a plan do not run here, if they do not.
+    pub(crate) fn refused(&self, plan: u64) -> Option<&str> {
+        self.plans.get(&plan)?.as_ref().err().map(String::as_str)
+    }
+
+    /// The algorithm of a plan.
+    pub(crate) fn algorithm(&self, plan: u64) -> Result<Algorithm> {
+        let told = self.plans.get(&plan).and_then(|told| told.as_ref().ok());
+        told.cloned().ok_or_else(|| Error::unsupported("an operation of a plan that was not told"))
+    }
+}
+
+/// The algorithm that a worker's plan takes, or in what it differs from the plan that would be made here.
+fn compared(worker: &str, theirs: &Basis, plans: &Plans, settings: &Settings) -> Result<Algorithm, String> {
+    let algorithm: Algorithm = theirs
+        .algorithm
+        .parse()
+        .map_err(|error| format!("it does not know the plan of {worker}: {error}"))?;
+    let difference = plans.basis(settings, theirs.collective, &algorithm).difference(theirs);
+    if difference.is_empty() {
+        return Ok(algorithm);
+    }
+    let each = difference
+        .iter()
+        .map(|one| format!("{} {} there and {} at {worker}", one.name, one.ours, one.theirs));
+    let each = each.collect::<Vec<_>>().join(", ");
+    Err(format!("it plans otherwise than {worker}: {each}; start the same release everywhere"))
+}
+
+/// What a worker's fingerprint says was called.
+pub(crate) fn call_of(told: &Fingerprint) -> Result<Call> {
+    let unknown = || Error::unsupported(format!("an operation that this version does not know: {told}"));
+    Ok(Call {
+        collective: Collective::from_code(told.collective, told.root).ok_or_else(unknown)?,
+        dtype: DType::from_code(told.dtype).ok_or_else(unknown)?,
+        op: ReduceOp::from_code(told.op).ok_or_else(unknown)?,
+        count: usize::try_from(told.count).map_err(|_| unknown())?,
+    })
+}
