@@ -423,7 +423,24 @@ fn the_hub_forgets_groups_that_nobody_needs() {
     assert!(hub.receive(0, report(4, vec![])).is_empty());
     assert_eq!(targets(&hub.receive(1, forget())), [0], "the last that was waited for");
     assert_eq!(hub.groups(), 1);
+    let all_left = |to| Directed { to, message: forget() };
+    assert_eq!(
+        hub.receive(0, forget()),
+        [0, 1, 2].map(all_left),
+        "nobody reads what others have left for it"
+    );
+    assert_eq!(hub.groups(), 0);
+}
+
+/// A rank that died or left needs no group either.
+#[test]
+fn the_hub_forgets_groups_whose_other_members_are_gone() {
+    let mut hub = Hub::new();
+    let forget = || Message::Forget { group: GROUP };
+    hub.receive(0, Message::GroupInfo { group: GROUP, generation: 0, members: vec![0, 1, 2] });
     assert!(hub.receive(0, forget()).is_empty());
+    assert!(hub.lose(1).is_empty());
+    assert_eq!(hub.leave(2), [Directed { to: 0, message: forget() }]);
     assert_eq!(hub.groups(), 0);
 }
 

@@ -77,7 +77,9 @@ impl Engine {
     /// Numbers a call and adds it to what this rank has issued. Returns also how long it may take if it does not say.
     pub(super) fn agree(&mut self, issue: &Issue) -> Result<(Identity, Duration), Refused> {
         let me = self.me;
-        let group = self.groups.get_mut(&issue.group).ok_or_else(|| Error::new(ErrorKind::Closed))?;
+        let group = self.groups.get_mut(&issue.group).filter(|group| !group.is_dropped);
+        let group =
+            group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
         let planned = group.plan(issue.call, &mut self.stats).map_err(|error| error.at(me))?;
         let (mut fingerprint, with_reducers) = (planned.fingerprint, planned.with_reducers);
         (fingerprint.sequence, fingerprint.priority) = (group.member.next(), issue.priority);

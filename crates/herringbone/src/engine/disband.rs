@@ -1,8 +1,12 @@
-//! Groups that programs are done with: what others may still read of theirs stays until they have, then nothing is left of them.
+//! Groups that programs are done with.
+//!
+//! Operations that are under way go on. What this rank has left in memory stays until the others have read it. A rank
+//! that has failed an operation reads no more and says nothing of it, so the others keep its slots until the hub says that
+//! no member needs the group. Then only the group's number is left.
 
 use super::{Engine, Event};
 use crate::{
-    transport::endpoint::send_control,
+    transport::{endpoint::send_control, ticket::OpKey},
     {Error, ErrorKind, core::session::control::Message},
 };
 
@@ -12,7 +16,7 @@ impl Engine {
         self.groups.contains_key(&number) || self.forgotten.contains(&number)
     }
 
-    /// The last handle of a group is gone, so nothing more is called in it here. What is under way goes on.
+    /// A group was closed, or its last handle is gone: nothing more is called in it here. What is under way goes on.
     pub(crate) fn drop_group(&mut self, number: u32) {
         if let Some(group) = self.groups.get_mut(&number) {
             group.is_dropped = true;
@@ -20,14 +24,37 @@ impl Engine {
         }
     }
 
-    /// Forgets a group that was dropped and of which nothing is under way. Only its number stays, so that what others send late
-    /// is not taken for early.
+    /// Fails what is under way in a group. Nothing more is called in it here.
+    pub(crate) fn abort_group(&mut self, number: u32) {
+        self.fail_issued(number, &Error::new(ErrorKind::Closed));
+        self.drop_group(number);
+    }
+
+    /// Once nothing is under way in a group that was dropped, this rank has read all that it needs from the others, and says
+    /// so. Once they have read all from this rank, the group is forgotten.
     pub(super) fn forget_if_over(&mut self, number: u32) {
         let Some(group) = self.groups.get(&number).filter(|group| group.is_dropped) else { return };
-        if !group.running.is_empty() || self.queue.iter().any(|queued| queued.id.group == number) {
+        let is_issued =
+            |key: &OpKey| self.ops.get(*key).is_some_and(|operation| operation.completion.is_some());
+        if group.running.iter().any(|(_, key)| is_issued(key))
+            || self.queue.iter().any(|queued| queued.id.group == number)
+        {
             return;
         }
-        group.count(&mut self.stats);
+        let is_read = group.running.is_empty() && group.kept.is_empty();
+        if !group.is_left {
+            self.leave_group(number);
+        }
+        if is_read {
+            self.forget_group(number);
+        }
+    }
+
+    /// Tells the hub and the reducers that this rank takes no part in a group any more.
+    fn leave_group(&mut self, number: u32) {
+        if let Some(group) = self.groups.get_mut(&number) {
+            group.is_left = true;
+        }
         for endpoint in &mut self.endpoints {
             let known = endpoint.introduced.len();
             endpoint.introduced.retain(|(group, _)| *group != number);
@@ -35,11 +62,26 @@ impl Engine {
                 send_control(endpoint, &Message::Forget { group: number });
             }
         }
-        self.groups.remove(&number);
+        self.events.push(Event::ToHub(Message::Forget { group: number }));
+    }
+
+    /// No member takes part in a group any more, so nobody reads what this rank has left for it.
+    pub(crate) fn left_by_all(&mut self, number: u32) {
+        let Some(group) = self.groups.get_mut(&number).filter(|group| group.is_left) else { return };
+        let running: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).collect();
+        let kept = std::mem::take(&mut group.kept);
+        kept.into_iter().for_each(|memory| self.staging.give_back(memory));
+        running.into_iter().for_each(|key| self.end(key));
+        self.forget_group(number);
+    }
+
+    /// Only a group's number stays, so that what others send late is not taken for early.
+    fn forget_group(&mut self, number: u32) {
+        let Some(group) = self.groups.remove(&number) else { return };
+        group.count(&mut self.stats);
         self.forgotten.insert(number);
         let early = self.early.take_group(number);
         self.redeliver(early);
-        self.events.push(Event::ToHub(Message::Forget { group: number }));
         self.finished = true;
     }
 

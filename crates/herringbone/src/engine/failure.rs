@@ -144,7 +144,17 @@ impl Engine {
         self.finished = true;
     }
 
-    /// Fails what a group has under way. Slots that others may still read are not used again if `keep_memory`.
+    /// Fails what is under way in a group, except operations that have ended for their callers: others may still read those.
+    pub(super) fn fail_issued(&mut self, number: u32, error: &Error) {
+        self.fail_queued(number, error);
+        let Some(group) = self.groups.get(&number) else { return };
+        let is_issued =
+            |key: &OpKey| self.ops.get(*key).is_some_and(|operation| operation.completion.is_some());
+        let issued: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).filter(is_issued).collect();
+        issued.into_iter().for_each(|key| self.fail(key, error, true));
+    }
+
+    /// Fails all operations of a group. Slots that others may still read stay until no member needs the group if `keep_memory`.
     fn fail_group(&mut self, number: u32, error: &Error, keep_memory: bool) {
         self.fail_queued(number, error);
         let Some(group) = self.groups.get(&number) else { return };
@@ -173,8 +183,12 @@ impl Engine {
             let (id, call, issued) = (operation.id, operation.prepared.call, operation.issued);
             self.conclude(&id, &call, Some(completion), Err(error.clone()), issued);
         }
-        if keep_memory && let Some(operation) = self.ops.get_mut(key) {
-            operation.memory = 0..0;
+        if keep_memory
+            && let Some(operation) = self.ops.get_mut(key)
+            && let Some(group) = self.groups.get_mut(&operation.id.group)
+        {
+            let memory = std::mem::take(&mut operation.memory);
+            group.kept.extend((!memory.is_empty()).then_some(memory));
         }
         self.end(key);
     }

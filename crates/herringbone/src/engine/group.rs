@@ -27,6 +27,7 @@ use crate::{
 };
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    ops::Range,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -100,6 +101,10 @@ pub(crate) struct Group {
     pub(crate) member: Member,
     /// Whether nothing more is called in it here.
     pub(crate) is_dropped: bool,
+    /// Whether this rank has said that it takes no part any more.
+    pub(crate) is_left: bool,
+    /// Staging memory of operations that failed: other ranks of the host may still read it.
+    pub(crate) kept: Vec<Range<usize>>,
     /// Workers that have told a reducer that they take no part in it any more.
     pub(crate) dropped_by: BTreeSet<u32>,
     /// Operations that have been issued and are not over, oldest first.
@@ -132,6 +137,8 @@ impl Group {
             settings,
             member,
             is_dropped: false,
+            is_left: false,
+            kept: Vec::new(),
             dropped_by: BTreeSet::new(),
             running: VecDeque::new(),
             lost: None,

@@ -125,12 +125,13 @@ impl Engine {
         let Some(group) = self.groups.get(&header.group) else {
             return if self.forgotten.contains(&header.group) { Verdict::Discard } else { Verdict::Park };
         };
+        let early = if group.is_dropped { Verdict::Discard } else { Verdict::Park };
         if group.is_lost() {
             return Verdict::Discard;
         }
         match group.admission(header, self.reduces) {
             Admission::Accept => {}
-            Admission::Hold => return Verdict::Park,
+            Admission::Hold => return early,
             Admission::Discard => return Verdict::Discard,
         }
         match group.check(header, self.reduces) {
@@ -139,7 +140,7 @@ impl Engine {
                 None if self.is_queued(header) => Verdict::Park,
                 None => Verdict::Discard,
             },
-            Check::NotYet => Verdict::Park,
+            Check::NotYet => early,
             Check::Forgotten => Verdict::Discard,
             Check::Differs => {
                 let own = group.member.issued(header.sequence).map(|own| (self.me, *own));

@@ -168,8 +168,8 @@ impl Engine {
     /// Runs an operation as far as it can, and ends it if that was all.
     pub(crate) fn run(&mut self, key: OpKey) {
         let Some(operation) = self.ops.get_mut(key) else { return };
-        let sequence = operation.id.fingerprint.sequence;
-        if self.groups.get(&operation.id.group).is_none_or(|group| group.is_frozen(sequence)) {
+        let (number, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
+        if self.groups.get(&number).is_none_or(|group| group.is_frozen(sequence)) {
             return;
         }
         let mut io = Io { endpoints: &mut self.endpoints, staging: &self.staging, stats: &mut self.stats };
@@ -180,8 +180,10 @@ impl Engine {
             let (id, call, issued) = (operation.id, operation.prepared.call, operation.issued);
             self.conclude(&id, &call, completion, Ok(()), issued);
         }
-        if progress == Progress::Over {
-            self.end(key);
+        match progress {
+            Progress::Running => {}
+            Progress::Complete => self.forget_if_over(number),
+            Progress::Over => self.end(key),
         }
     }
 
