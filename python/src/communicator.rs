@@ -19,8 +19,6 @@ use std::{str::FromStr, sync::Arc};
 #[pyclass(frozen, module = "herringbone._herringbone")]
 pub(crate) struct Communicator {
     inner: herringbone::Communicator,
-    /// Whether it is the group of all ranks, whose end is the end of them all.
-    is_world: bool,
 }
 
 #[pymethods]
@@ -69,7 +67,7 @@ impl Communicator {
         config = apply(config, transport.map(parse_transport).transpose()?, Config::transport);
         config = apply(config, fold_order.map(parse_fold_order).transpose()?, Config::fold_order);
         let inner = joined(py, move || herringbone::Communicator::connect(config))?;
-        Ok(Self { inner, is_world: true })
+        Ok(Self { inner })
     }
 
     #[getter]
@@ -91,7 +89,7 @@ impl Communicator {
         let ranks = ranks.iter().map(rank).collect::<PyResult<Vec<u32>>>()?;
         let inner =
             py.detach(|| self.inner.subgroup(name, &ranks)).map_err(|error| errors::to_python(&error))?;
-        Ok(Self { inner, is_world: false })
+        Ok(Self { inner })
     }
 
     /// Start one operation.
@@ -201,7 +199,7 @@ impl Communicator {
 
     /// Leave the group; the world's end is the job's end for this process, which says goodbye to the others.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| if self.is_world { self.inner.close() } else { self.inner.abort() });
+        py.detach(|| self.inner.close());
     }
 
     /// Leave at once: every running operation fails with `ClosedError`.

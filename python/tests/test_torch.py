@@ -40,6 +40,12 @@ def mistakes(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    settings = {"HERRINGBONE_STAGING_BYTES": "16M"}
+    return torchrun("endings.py", 2, tmp_path_factory.mktemp("endings"), **settings)
+
+
+@pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return torchrun("training.py", 2, tmp_path_factory.mktemp("training"))
 
@@ -76,6 +82,11 @@ def test_exchanges_between_four_over_tcp(exchanges_over_tcp: Run, case: str) -> 
 @pytest.mark.parametrize("case", cases_of("mistakes.py"))
 def test_mistakes(mistakes: Run, case: str) -> None:
     mistakes.check(case)
+
+
+@pytest.mark.parametrize("case", cases_of("endings.py"))
+def test_endings(endings: Run, case: str) -> None:
+    endings.check(case)
 
 
 @pytest.mark.parametrize("case", cases_of("training.py"))

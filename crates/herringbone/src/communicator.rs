@@ -57,10 +57,7 @@ impl Drop for GroupHandle {
         if let Some(fabric) = self.fabric.upgrade()
             && !fabric.is_forked()
         {
-            fabric.node.with(|engine| match self.number {
-                WORLD_GROUP => engine.close_group(WORLD_GROUP, &Error::new(ErrorKind::Closed)),
-                number => engine.drop_group(number),
-            });
+            fabric.node.with(|engine| engine.drop_group(self.number));
         }
     }
 }
@@ -424,18 +421,19 @@ impl Communicator {
     /// Fails everything that is under way in this group, here, and everything that is called later.
     pub fn abort(&self) {
         if !self.fabric.is_forked() {
-            let closed = Error::new(ErrorKind::Closed);
-            self.fabric.node.with(|engine| engine.close_group(self.group.number, &closed));
+            self.fabric.node.with(|engine| engine.abort_group(self.group.number));
         }
     }
 
-    /// Ends the group here: operations called later fail. On the communicator of all ranks this leaves the job in order,
-    /// saying goodbye once what was sent is on its way; dropping the last handle does the same.
+    /// Ends the group here: operations called later fail, those under way go on. On the communicator of all ranks this leaves
+    /// the job in order, saying goodbye once what was sent is on its way; dropping the last handle does the same.
     pub fn close(&self) {
         if self.group.number == WORLD_GROUP {
             self.fabric.close();
+            self.abort();
+        } else if !self.fabric.is_forked() {
+            self.fabric.node.with(|engine| engine.drop_group(self.group.number));
         }
-        self.abort();
     }
 }
 

@@ -4,6 +4,7 @@ mod control;
 mod fence;
 mod formation;
 mod handshake;
+mod hub;
 mod plans;
 mod simulation;
 mod wire;

@@ -193,6 +193,12 @@ impl Engine {
         answer
     }
 
+    /// No member takes part in a group any more, says the hub.
+    pub(crate) fn left_by_all(&mut self, group: u32) {
+        self.groups.left_by_all(group, &mut self.ops, &mut self.out);
+        self.catch_up();
+    }
+
     /// Sends a control message on a data link.
     pub(crate) fn say(&mut self, index: u32, message: &Message) {
         send_control(&mut self.links.endpoints[index as usize], message);

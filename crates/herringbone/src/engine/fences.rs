@@ -132,7 +132,7 @@ impl Groups {
         out.finished = true;
     }
 
-    /// Fails what a group has under way. Slots that others may still read are not used again if `keep_memory`.
+    /// Fails all operations of a group. Slots that others may still read stay until no member needs the group if `keep_memory`.
     fn fail(&mut self, number: u32, error: &Error, keep_memory: bool, out: &mut Outbox) {
         let Some(group) = self.get(number) else { return };
         out.push(Todo::FailQueued { group: number, error: error.clone() });

@@ -22,21 +22,32 @@ use crate::{
 };
 use std::{
     collections::{BTreeSet, VecDeque},
+    ops::Range,
     sync::Arc,
 };
 
 /// The number of the group of all ranks.
 pub(crate) const WORLD_GROUP: u32 = 0;
 
+/// How far a group has come to its end.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    /// Whether nothing more is called in it here.
+    pub(crate) is_dropped: bool,
+    /// Whether this rank has said that it takes no part any more.
+    pub(crate) is_left: bool,
+    /// Staging memory of operations that failed: other ranks of the host may still read it.
+    pub(crate) kept: Vec<Range<usize>>,
+    /// Workers that have told a reducer that they take no part in it any more.
+    pub(crate) dropped_by: BTreeSet<u32>,
+}
+
 /// A group.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) settings: Settings,
     pub(crate) member: Member,
-    /// Whether nothing more is called in it here.
-    pub(crate) is_dropped: bool,
-    /// Workers that have told a reducer that they take no part in it any more.
-    pub(crate) dropped_by: BTreeSet<u32>,
+    pub(crate) ending: Ending,
     /// Operations that have been issued and are not over, oldest first.
     pub(crate) running: VecDeque<(u64, OpKey)>,
     /// Set when the group cannot go on.
@@ -59,8 +70,7 @@ impl Group {
             plans: Plans::new(&settings),
             settings,
             member,
-            is_dropped: false,
-            dropped_by: BTreeSet::new(),
+            ending: Ending::default(),
             running: VecDeque::new(),
             lost: None,
             without_reducers: None,

@@ -4,7 +4,7 @@ use super::{
     doom::{Doom, error},
     group::{Group, Settings},
     links::Links,
-    outbox::{Event, Outbox, Todo},
+    outbox::Outbox,
     refused::Refused,
 };
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
         group::Rank,
         session::{
             Cause, Mismatch, Parameters,
-            control::{Introduction, Message, PlanTold},
+            control::{Introduction, PlanTold},
             fence::{Admission, Check, Member, NotIssued},
             membership::MemberId,
         },
@@ -90,7 +90,9 @@ impl Groups {
         me: u32,
         out: &mut Outbox,
     ) -> Result<(Identity, Duration), Refused> {
-        let group = self.get_mut(issue.group).ok_or_else(|| Error::new(ErrorKind::Closed))?;
+        let group = self.get_mut(issue.group).filter(|group| !group.ending.is_dropped);
+        let group =
+            group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
         let planned = group.plan(issue.call, &mut out.stats).map_err(|error| error.at(me))?;
         let (mut fingerprint, with_reducers) = (planned.fingerprint, planned.with_reducers);
         (fingerprint.sequence, fingerprint.priority) = (group.member.next(), issue.priority);
@@ -125,12 +127,14 @@ impl Groups {
         let Some(group) = self.get(header.group) else {
             return if self.forgotten.contains(&header.group) { Verdict::Discard } else { Verdict::Park };
         };
+        // Nothing that begins later is called here any more.
+        let early = if group.ending.is_dropped { Verdict::Discard } else { Verdict::Park };
         if group.is_lost() {
             return Verdict::Discard;
         }
         match group.admission(header, group.reduces()) {
             Admission::Accept => {}
-            Admission::Hold => return Verdict::Park,
+            Admission::Hold => return early,
             Admission::Discard => return Verdict::Discard,
         }
         match group.check(header, group.reduces()) {
@@ -138,7 +142,7 @@ impl Groups {
                 Some(key) => Verdict::Deliver(key),
                 None => Verdict::NotRunning,
             },
-            Check::NotYet => Verdict::Park,
+            Check::NotYet => early,
             Check::Forgotten => Verdict::Discard,
             Check::Differs => {
                 let own = group.member.issued(header.sequence).map(|own| (me, *own));
@@ -241,26 +245,10 @@ impl Groups {
     /// A worker tells a reducer that it takes no part in a group any more.
     pub(super) fn dropped_by(&mut self, worker: u32, number: u32, out: &mut Outbox) {
         let Some(group) = self.get_mut(number) else { return };
-        group.dropped_by.insert(worker);
-        if group.settings.members().iter().all(|worker| group.dropped_by.contains(worker)) {
+        group.ending.dropped_by.insert(worker);
+        if group.settings.members().iter().all(|worker| group.ending.dropped_by.contains(worker)) {
             self.remove(number, out);
         }
-    }
-
-    /// Forgets a group that was dropped and of which nothing runs or is queued. Only its number stays, so that what others send late
-    /// is not taken for early.
-    pub(super) fn forget_if_over(&mut self, number: u32, (links, out): (&mut Links, &mut Outbox)) {
-        let Some(group) = self.get(number).filter(|group| group.is_dropped) else { return };
-        if !group.running.is_empty() {
-            return;
-        }
-        group.count(&mut out.stats);
-        links.forget(number);
-        self.groups.remove(&number);
-        self.forgotten.insert(number);
-        out.push(Todo::RedeliverGroup(number));
-        out.events.push(Event::ToHub(Message::Forget { group: number }));
-        out.finished = true;
     }
 }
 

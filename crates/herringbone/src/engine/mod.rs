@@ -12,6 +12,7 @@ mod backlog;
 mod begin;
 mod buffers;
 pub(crate) mod control;
+mod disband;
 mod doom;
 mod early;
 mod fences;
@@ -103,18 +104,15 @@ impl Engine {
         self.groups.has_had(number)
     }
 
-    /// The last handle of a group is gone, so nothing more is called in it here. What is under way goes on.
+    /// A group was closed, or its last handle is gone: nothing more is called in it here. What is under way goes on.
     pub(crate) fn drop_group(&mut self, number: u32) {
-        if let Some(group) = self.groups.get_mut(number) {
-            group.is_dropped = true;
-            self.out.push(Todo::Forget(number));
-            self.catch_up();
-        }
+        self.groups.drop_group(number, &mut self.out);
+        self.catch_up();
     }
 
-    /// Fails everything of one group, for ever.
-    pub(crate) fn close_group(&mut self, number: u32, error: &Error) {
-        self.groups.close(number, error, &mut self.out);
+    /// Fails what is under way in a group. Nothing more is called in it here.
+    pub(crate) fn abort_group(&mut self, number: u32) {
+        self.groups.abort(number, &self.ops, &mut self.out);
         self.catch_up();
     }
 
@@ -238,7 +236,7 @@ impl Engine {
             }
             Todo::Answer(number) => groups.answer(number, false, (ops, backlog), out),
             Todo::Forget(number) if backlog.has_any(number) => {}
-            Todo::Forget(number) => groups.forget_if_over(number, (links, out)),
+            Todo::Forget(number) => groups.forget_if_over(number, ops, (links, out)),
             Todo::Departed => {
                 backlog.start_ready(groups, ops, (links, out));
                 out.finished = true;

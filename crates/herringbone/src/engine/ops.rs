@@ -116,13 +116,16 @@ impl Ops {
             && let Some(ended) = ended(operation, Ok(()))
         {
             out.conclude(group, me, ended);
+            if group.ending.is_dropped {
+                out.push(Todo::Forget(group.settings.id));
+            }
         }
         if progress == Progress::Over {
             self.end(key, groups, out);
         }
     }
 
-    /// An operation fails. Slots that others may still read are not used again if `keep_memory`.
+    /// An operation fails. Slots that others may still read stay until no member needs the group if `keep_memory`.
     pub(super) fn fail(
         &mut self,
         key: OpKey,
@@ -137,20 +140,21 @@ impl Ops {
         {
             out.conclude(group, links.me, ended);
         }
-        if keep_memory {
-            operation.memory = 0..0;
+        if keep_memory && let Some(group) = groups.get_mut(operation.id.group) {
+            let memory = std::mem::take(&mut operation.memory);
+            group.ending.kept.extend((!memory.is_empty()).then_some(memory));
         }
         self.end(key, groups, out);
     }
 
     /// Forgets an operation and frees its memory.
-    fn end(&mut self, key: OpKey, groups: &mut Groups, out: &mut Outbox) {
+    pub(super) fn end(&mut self, key: OpKey, groups: &mut Groups, out: &mut Outbox) {
         let Some(operation) = self.table.remove(key) else { return };
         let number = operation.id.group;
         if let Some(group) = groups.get_mut(number) {
             let at = group.running.iter().position(|(_, running)| *running == key);
             at.and_then(|at| group.running.remove(at));
-            if group.is_dropped {
+            if group.ending.is_dropped {
                 out.push(Todo::Forget(number));
             }
         }
@@ -190,6 +194,11 @@ impl Ops {
         } else {
             Haste::Stream
         }
+    }
+
+    /// Whether somebody waits for an operation here.
+    pub(super) fn is_awaited(&self, key: OpKey) -> bool {
+        self.get(key).is_some_and(|operation| operation.completion.is_some())
     }
 
     /// The first operation of a group that has started and needs reducers.

@@ -60,7 +60,7 @@ pub(super) enum Todo {
     Run(OpKey),
     /// An operation has started.
     Started(OpKey),
-    /// An operation fails. Slots that others may still read are not used again if `keep_memory`.
+    /// An operation fails. Slots that others may still read stay until no member needs the group if `keep_memory`.
     Fail { key: OpKey, error: Error, keep_memory: bool },
     /// Operations of a group that have not started fail.
     FailQueued { group: u32, error: Error },

@@ -207,6 +207,9 @@ impl Control {
             Message::Fence { group, .. } => self.obey_hub(group, &message),
             Message::Decide(ref decision) => self.obey_hub(decision.group, &message),
             Message::Waiting(ref waiting) if self.hub.is_none() => self.obey_hub(waiting.group, &message),
+            Message::Forget { group } if self.hub.is_none() => {
+                self.node.with(|engine| engine.left_by_all(group));
+            }
             message => self.at_hub(from, message),
         }
     }
@@ -242,6 +245,7 @@ impl Control {
             Message::Fence { group, .. } => self.obey_hub(*group, &message),
             Message::Decide(decision) => self.obey_hub(decision.group, &message),
             Message::Waiting(waiting) => self.obey_hub(waiting.group, &message),
+            Message::Forget { group } => self.node.with(|engine| engine.left_by_all(*group)),
             _ => {}
         }
     }

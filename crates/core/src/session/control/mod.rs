@@ -94,7 +94,8 @@ pub enum Message {
         /// Its members, ascending.
         members: Vec<Rank>,
     },
-    /// The sender takes no part in a group any more. To the hub, and to reducers that were told of it.
+    /// The sender takes no part in a group any more. To the hub, and to reducers that were told of it. From the hub: no
+    /// member does.
     Forget {
         /// The group.
         group: u32,

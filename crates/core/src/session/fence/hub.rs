@@ -83,7 +83,8 @@ impl Hub {
     /// A message of a worker or reducer: what to send because of it.
     ///
     /// * GroupInfo and Dispute say who is in a group.
-    /// * Forget says that a member takes no part in a group any more; one that no member needs is forgotten.
+    /// * Forget says that a member takes no part in a group any more. A group that no member needs is forgotten, and
+    ///   all members that live are told so: then nobody reads what others have left in memory for it.
     /// * Dispute begins a fence, if it is of the current generation and none is under way.
     /// * Report brings a fence forward; the last one ends it.
     /// * Waiting is shown to those who can compare it with their own history: to the next who waits behind it and
@@ -94,8 +95,7 @@ impl Hub {
         match message {
             Message::GroupInfo { group, members, .. } => {
                 self.groups.entry(group).or_default().members = members;
-                self.drop_if_left(group);
-                Vec::new()
+                self.drop_if_left(group)
             }
             Message::Forget { group } => self.forget(from, group),
             Message::Dispute(dispute) => self.dispute(dispute),
@@ -125,6 +125,8 @@ impl Hub {
                 sent.extend(group.decide_if_complete(*number, &self.gone));
             }
         }
+        let numbers: Vec<u32> = self.groups.keys().copied().collect();
+        sent.extend(numbers.into_iter().flat_map(|number| self.drop_if_left(number)));
         sent
     }
 
@@ -134,18 +136,20 @@ impl Hub {
         if let Some(fence) = &mut group.fence {
             fence.awaited.remove(&from);
         }
-        let sent = group.decide_if_complete(number, &self.gone);
-        self.drop_if_left(number);
+        let mut sent = group.decide_if_complete(number, &self.gone);
+        sent.extend(self.drop_if_left(number));
         sent
     }
 
-    fn drop_if_left(&mut self, number: u32) {
-        let is_left = |group: &Group| {
-            !group.members.is_empty() && group.members.iter().all(|rank| group.left.contains(rank))
-        };
-        if self.groups.get(&number).is_some_and(is_left) {
-            self.groups.remove(&number);
+    fn drop_if_left(&mut self, number: u32) -> Vec<Directed> {
+        let Self { groups, gone } = self;
+        let is_left = |group: &Group| !group.members.is_empty() && group.live(gone).next().is_none();
+        if !groups.get(&number).is_some_and(is_left) {
+            return Vec::new();
         }
+        let members = groups.remove(&number).map_or(Vec::new(), |group| group.members);
+        let alive = members.into_iter().filter(|rank| !gone.has(*rank));
+        alive.map(|to| Directed { to, message: Message::Forget { group: number } }).collect()
     }
 
     fn dispute(&mut self, dispute: Dispute) -> Vec<Directed> {

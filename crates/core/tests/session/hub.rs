@@ -1,0 +1,238 @@
+//! The hub: disputes, reports and decisions, and the groups that it forgets.
+
+use crate::{
+    call,
+    fence::{GROUP, corrupt, lost},
+    simulation::{Simulation, Trouble},
+};
+use herringbone_core::{
+    session::{
+        Cause, Mismatch,
+        control::{Decision, Dispute, Message, Report, Waiting},
+        fence::{Action, Admission, Check, Directed, Failed, Hub, Issued, Member, NotIssued, REMEMBERED},
+    },
+    wire::{Fingerprint, roll},
+};
+use std::sync::Arc;
+fn dispute(members: &[u32], cause: Cause) -> Message {
+    Message::Dispute(Dispute { group: GROUP, generation: 0, members: members.into(), cause })
+}
+
+fn report(next: u64, recent: Vec<Fingerprint>) -> Message {
+    Message::Report(Report { group: GROUP, generation: 0, next, below: next, recent, plans: vec![] })
+}
+
+fn targets(sent: &[Directed]) -> Vec<u32> {
+    sent.iter().map(|directed| directed.to).collect()
+}
+
+/// What all of them are told.
+fn decided(sent: &[Directed]) -> (Vec<u32>, Decision) {
+    match &sent[0].message {
+        Message::Decide(decision) => (targets(sent), decision.clone()),
+        other => panic!("{other:?} is no decision"),
+    }
+}
+
+#[test]
+fn the_hub_fences_once_and_decides_when_all_have_reported() {
+    let mut hub = Hub::new();
+    let sent = hub.receive(2, dispute(&[1, 2, 3], corrupt()));
+    assert_eq!(targets(&sent), [1, 2, 3]);
+    assert_eq!(sent[0].message, Message::Fence { group: GROUP, generation: 0, cause: corrupt() });
+    assert!(hub.receive(1, dispute(&[1, 2, 3], lost(3))).is_empty());
+    assert!(hub.receive(1, report(7, vec![])).is_empty());
+    assert!(hub.receive(1, report(99, vec![])).is_empty(), "a second report does not count");
+    assert!(hub.receive(9, report(99, vec![])).is_empty(), "nor does a stranger's");
+    assert!(hub.receive(3, report(9, vec![])).is_empty());
+    let (to, decision) = decided(&hub.receive(2, report(8, vec![])));
+    assert_eq!(to, [1, 2, 3]);
+    assert_eq!(decision, Decision { group: GROUP, generation: 0, next: 9, cause: corrupt() });
+    assert!(hub.receive(2, dispute(&[1, 2, 3], corrupt())).is_empty(), "that generation is over");
+    assert!(hub.receive(2, report(9, vec![])).is_empty());
+}
+
+/// Else its next call would be the others' second next one.
+#[test]
+fn the_hub_lets_an_operation_fail_on_whoever_had_finished() {
+    let mut hub = Hub::new();
+    hub.receive(2, dispute(&[1, 2], corrupt()));
+    hub.receive(2, report(7, vec![]));
+    let finished = Report { group: GROUP, generation: 0, next: 7, below: 8, recent: vec![], plans: vec![] };
+    let (_, decision) = decided(&hub.receive(1, Message::Report(finished)));
+    assert_eq!(decision.next, 8);
+}
+
+#[test]
+fn the_hub_names_the_first_operation_that_differs() {
+    let issued = |sequence, count| Fingerprint { sequence, count, ..call() };
+    let timeout =
+        Cause::Timeout { rank: 2, operation: issued(4, 1000), milliseconds: 9, waiting_for: vec![1] };
+    let late = Cause::Mismatch(Mismatch::new(4, [(1, issued(4, 7)), (2, issued(4, 8))]));
+    for cause in [timeout, late] {
+        let mut hub = Hub::new();
+        hub.receive(2, dispute(&[1, 2, 3], cause));
+        hub.receive(1, report(5, [2, 3, 4].map(|sequence| issued(sequence, sequence)).into()));
+        hub.receive(2, report(5, vec![issued(3, 1000), issued(4, 1000)]));
+        let (_, decision) = decided(&hub.receive(3, report(3, vec![issued(2, 2)])));
+        let first = Mismatch::new(3, [(1, issued(3, 3)), (2, issued(3, 1000))]);
+        assert_eq!((decision.next, decision.cause), (5, Cause::Mismatch(first)));
+    }
+}
+
+#[test]
+fn the_hub_does_not_wait_for_the_dead() {
+    let mut hub = Hub::new();
+    hub.receive(1, dispute(&[1, 2, 3], corrupt()));
+    hub.receive(1, report(4, vec![]));
+    hub.receive(2, report(6, vec![]));
+    assert!(hub.lose(8).is_empty());
+    let (to, decision) = decided(&hub.lose(3));
+    assert_eq!((to, decision.next, decision.cause), (vec![1, 2], 6, lost(3)));
+
+    let mut reported = Hub::new();
+    reported.receive(1, dispute(&[1, 2], corrupt()));
+    reported.receive(2, report(4, vec![]));
+    assert!(reported.lose(2).is_empty());
+    let (to, decision) = decided(&reported.receive(1, report(4, vec![])));
+    assert_eq!((to, decision.cause), (vec![1], lost(2)), "who has reported may still die");
+
+    let mut known = Hub::new();
+    known.lose(2);
+    assert_eq!(targets(&known.receive(1, dispute(&[1, 2], corrupt()))), [1]);
+    assert_eq!(decided(&known.receive(1, report(1, vec![]))).1.cause, lost(2));
+    assert!(known.receive(1, dispute(&[2], corrupt())).is_empty(), "nobody is left to tell");
+}
+
+#[test]
+fn the_hub_does_not_blame_those_who_left_because_another_died() {
+    let mut hub = Hub::new();
+    hub.receive(1, dispute(&[1, 2, 3], corrupt()));
+    assert!(hub.leave(2).is_empty());
+    assert!(hub.receive(1, report(4, vec![])).is_empty(), "rank 3 has not reported");
+    assert_eq!(decided(&hub.lose(3)).1.cause, lost(3));
+
+    let mut nobody_died = Hub::new();
+    nobody_died.receive(1, dispute(&[1, 2], corrupt()));
+    assert!(nobody_died.receive(1, report(4, vec![])).is_empty());
+    assert_eq!(decided(&nobody_died.leave(2)).1.cause, lost(2));
+}
+
+fn waiting(rank: u32, sequence: u64, hash: u64, round: u32) -> Message {
+    let fingerprint = Fingerprint { sequence, ..call() };
+    Message::Waiting(Waiting { rank, group: GROUP, generation: 0, round, hash, fingerprint })
+}
+
+#[test]
+fn the_hub_brings_those_who_wait_together() {
+    let mut hub = Hub::new();
+    hub.receive(0, Message::GroupInfo { group: GROUP, generation: 0, members: vec![0, 1, 2, 3] });
+    let show = |to, message| Directed { to, message };
+    assert!(hub.receive(1, waiting(1, 7, 70, 0)).is_empty());
+    assert!(hub.receive(2, waiting(2, 7, 70, 0)).is_empty(), "they agree");
+    let met = hub.receive(3, waiting(3, 7, 71, 0));
+    assert_eq!(met, [show(3, waiting(1, 7, 70, 0))], "they differ: it will find so itself");
+    let ahead = hub.receive(3, waiting(3, 9, 90, 0));
+    assert_eq!(ahead, [show(3, waiting(1, 7, 70, 0))]);
+    let between = hub.receive(2, waiting(2, 8, 80, 0));
+    assert_eq!(between, [show(2, waiting(1, 7, 70, 0)), show(3, waiting(2, 8, 80, 0))]);
+
+    let asked = hub.receive(2, waiting(2, 7, 70, 1));
+    assert_eq!(asked, [0, 1, 3].map(|to| show(to, waiting(2, 7, 70, 1))));
+    assert!(hub.receive(1, waiting(1, 7, 70, 1)).is_empty(), "all have been asked in this round");
+    hub.lose(3);
+    assert_eq!(targets(&hub.receive(1, waiting(1, 7, 70, 2))), [0, 2]);
+}
+
+/// Who has no use for a group holds up no fence of the others, and the last one takes it along.
+#[test]
+fn the_hub_forgets_groups_that_nobody_needs() {
+    let mut hub = Hub::new();
+    let forget = || Message::Forget { group: GROUP };
+    assert!(hub.receive(2, forget()).is_empty(), "it may go before others say who is in it");
+    hub.receive(0, Message::GroupInfo { group: GROUP, generation: 0, members: vec![0, 1, 2] });
+    assert_eq!(targets(&hub.receive(0, dispute(&[0, 1, 2], corrupt()))), [0, 1]);
+    assert!(hub.receive(0, report(4, vec![])).is_empty());
+    assert_eq!(targets(&hub.receive(1, forget())), [0], "the last that was waited for");
+    assert_eq!(hub.groups(), 1);
+    let all_left = |to| Directed { to, message: forget() };
+    assert_eq!(
+        hub.receive(0, forget()),
+        [0, 1, 2].map(all_left),
+        "nobody reads what others have left for it"
+    );
+    assert_eq!(hub.groups(), 0);
+}
+
+/// A rank that died or left needs no group either.
+#[test]
+fn the_hub_forgets_groups_whose_other_members_are_gone() {
+    let mut hub = Hub::new();
+    let forget = || Message::Forget { group: GROUP };
+    hub.receive(0, Message::GroupInfo { group: GROUP, generation: 0, members: vec![0, 1, 2] });
+    assert!(hub.receive(0, forget()).is_empty());
+    assert!(hub.lose(1).is_empty());
+    assert_eq!(hub.leave(2), [Directed { to: 0, message: forget() }]);
+    assert_eq!(hub.groups(), 0);
+}
+
+#[test]
+fn the_hub_forgets_who_waited_in_an_older_generation() {
+    let mut hub = Hub::new();
+    hub.receive(1, waiting(1, 7, 70, 0));
+    hub.receive(1, dispute(&[1], corrupt()));
+    assert!(hub.receive(1, waiting(2, 7, 71, 0)).is_empty(), "a fence is under way");
+    hub.receive(1, report(8, vec![]));
+    let Message::Waiting(later) = waiting(2, 9, 90, 0) else { panic!() };
+    assert!(hub.receive(2, Message::Waiting(Waiting { generation: 1, ..later })).is_empty());
+}
+
+#[test]
+fn a_member_that_is_shown_another_history_disputes() {
+    let mut member = member(2);
+    let issued = issue(&mut member, 3);
+    let theirs = Fingerprint { sequence: 2, count: 7, ..call() };
+    let shown = |generation, sequence, hash| {
+        let fingerprint = Fingerprint { sequence, ..theirs };
+        Message::Waiting(Waiting { rank: 1, group: GROUP, generation, round: 1, hash, fingerprint })
+    };
+    assert_eq!(member.receive(&shown(0, 2, issued.hash)), Action::Nothing);
+    assert_eq!(member.receive(&shown(0, 3, 1)), Action::Nothing, "it has not come that far");
+    assert_eq!(member.receive(&shown(1, 2, 1)), Action::Nothing);
+    let Action::Send(Message::Dispute(dispute)) = member.receive(&shown(0, 2, 1)) else { panic!() };
+    let both = [(1, theirs), (2, issued.fingerprint)];
+    assert_eq!(dispute.cause, Cause::Mismatch(Mismatch::new(2, both)));
+    assert_eq!(member.receive(&shown(0, 2, 1)), Action::Nothing, "once is enough");
+}
+
+#[test]
+fn reports_end_with_the_disputed_operation() {
+    let reported = |cause: Cause| {
+        let mut member = member(1);
+        issue(&mut member, 100);
+        let Action::Send(Message::Report(report)) =
+            member.receive(&Message::Fence { group: GROUP, generation: 0, cause })
+        else {
+            panic!()
+        };
+        assert_eq!(report.next, 100);
+        let numbers: Vec<u64> = report.recent.iter().map(|fingerprint| fingerprint.sequence).collect();
+        numbers
+    };
+    let at = |sequence| Cause::Mismatch(Mismatch::new(sequence, [(0, Fingerprint { sequence, ..call() })]));
+    assert!(reported(at(50)).into_iter().eq(19..51));
+    assert!(reported(at(3)).into_iter().eq(0..4));
+    assert!(reported(at(u64::MAX)).into_iter().eq(68..100));
+    assert!(reported(corrupt()).into_iter().eq(68..100));
+}
+
+#[test]
+fn causes_are_shared_not_copied() {
+    let mut member = member(1);
+    settle(&mut member, 2, corrupt());
+    let causes = [(); 2].map(|()| match member.issue(call()) {
+        Err(NotIssued::Failed(failed)) => failed.cause,
+        other => panic!("{other:?}"),
+    });
+    assert!(Arc::ptr_eq(&causes[0], &causes[1]));
+}
