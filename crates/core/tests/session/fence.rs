@@ -4,13 +4,12 @@ use crate::{
 };
 use herringbone_core::{
     session::{
-        Cause, Mismatch,
-        control::{Decision, Dispute, Message, Report, Waiting},
-        fence::{Action, Admission, Check, Directed, Failed, Hub, Issued, Member, NotIssued, REMEMBERED},
+        Cause,
+        control::{Decision, Dispute, Message},
+        fence::{Action, Admission, Check, Failed, Issued, Member, NotIssued, REMEMBERED},
     },
     wire::{Fingerprint, roll},
 };
-use std::sync::Arc;
 
 const CALM: Trouble =
     Trouble { members: 2, operations: 60, width: 1, mistakes: 0, timeouts: 0, death: false };
@@ -84,7 +83,7 @@ pub(crate) fn corrupt() -> Cause {
 }
 
 /// Fences and settles the member's generation, with `next` from the other members' reports.
-pub(crate) fn settle(member: &mut Member, next: u64, cause: Cause) -> Option<bool> {
+fn settle(member: &mut Member, next: u64, cause: Cause) -> Option<bool> {
     let generation = member.generation();
     let fence = Message::Fence { group: GROUP, generation, cause: cause.clone() };
     let Action::Send(Message::Report(report)) = member.receive(&fence) else { panic!("it reports") };
@@ -100,7 +99,7 @@ pub(crate) fn settle(member: &mut Member, next: u64, cause: Cause) -> Option<boo
     }
 }
 
-pub(crate) fn failure(member: &mut Member) -> (Option<u64>, Cause) {
+fn failure(member: &mut Member) -> (Option<u64>, Cause) {
     match member.issue(call()) {
         Err(NotIssued::Failed(Failed { sequence, cause })) => (sequence, Cause::clone(&cause)),
         other => panic!("the call gave {other:?}"),

@@ -2,16 +2,15 @@
 
 use crate::{
     call,
-    fence::{GROUP, corrupt, lost},
-    simulation::{Simulation, Trouble},
+    fence::{GROUP, corrupt, issue, lost, member, settle},
 };
 use herringbone_core::{
     session::{
         Cause, Mismatch,
         control::{Decision, Dispute, Message, Report, Waiting},
-        fence::{Action, Admission, Check, Directed, Failed, Hub, Issued, Member, NotIssued, REMEMBERED},
+        fence::{Action, Directed, Hub, NotIssued},
     },
-    wire::{Fingerprint, roll},
+    wire::Fingerprint,
 };
 use std::sync::Arc;
 fn dispute(members: &[u32], cause: Cause) -> Message {
