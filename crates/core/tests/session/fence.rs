@@ -83,7 +83,7 @@ pub(crate) fn corrupt() -> Cause {
 }
 
 /// Fences and settles the member's generation, with `next` from the other members' reports.
-fn settle(member: &mut Member, next: u64, cause: Cause) -> Option<bool> {
+pub(crate) fn settle(member: &mut Member, next: u64, cause: Cause) -> Option<bool> {
     let generation = member.generation();
     let fence = Message::Fence { group: GROUP, generation, cause: cause.clone() };
     let Action::Send(Message::Report(report)) = member.receive(&fence) else { panic!("it reports") };
@@ -99,7 +99,7 @@ fn settle(member: &mut Member, next: u64, cause: Cause) -> Option<bool> {
     }
 }
 
-fn failure(member: &mut Member) -> (Option<u64>, Cause) {
+pub(crate) fn failure(member: &mut Member) -> (Option<u64>, Cause) {
     match member.issue(call()) {
         Err(NotIssued::Failed(Failed { sequence, cause })) => (sequence, Cause::clone(&cause)),
         other => panic!("the call gave {other:?}"),
