@@ -4,8 +4,8 @@ use crate::{
     Communicator, Error, Result,
     config::{Config, Transport, check_sizes, settings},
     core::algorithm::{Algorithm, Unsupported},
-    engine::{Engine, group::WORLD_GROUP},
-    execute::staging::Staging,
+    engine::Engine,
+    execute::{issue::WORLD_GROUP, staging::Staging},
     fabric::{
         Fabric, Job, Shared,
         command::{Commands, ToControl},

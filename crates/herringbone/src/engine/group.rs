@@ -19,10 +19,13 @@ use crate::{
     },
     engine::doom::Doom,
     execute::{
-        cutting, prepare,
+        cutting,
+        issue::WORLD_GROUP,
+        prepare,
         program::{Call, Prepared, Sizing},
         script::Script,
     },
+    observe::Observer,
     transport::{stats::Stats, ticket::OpKey},
 };
 use std::{
@@ -31,8 +34,6 @@ use std::{
     time::Duration,
 };
 
-/// The number of the group of all ranks.
-pub(crate) const WORLD_GROUP: u32 = 0;
 /// Plans that are kept; a program that uses more kinds of calls makes them anew.
 const PLANS_KEPT: usize = 4096;
 
@@ -78,6 +79,8 @@ struct Told {
 #[derive(Debug)]
 pub(crate) struct Planned {
     pub(crate) algorithm: String,
+    /// The number by which the observer knows its name.
+    pub(crate) number: u32,
     pub(crate) why: String,
     pub(crate) fingerprint: Fingerprint,
     /// The endpoints that it exchanges messages with.
@@ -226,12 +229,12 @@ impl Group {
     }
 
     /// What a call means here: chosen, generated, proved and compiled once.
-    pub(crate) fn plan(&mut self, call: Call, stats: &mut Stats) -> Result<&mut Planned> {
+    pub(crate) fn plan(&mut self, call: Call, observer: &mut Observer) -> Result<&mut Planned> {
         match self.known(&call) {
             Some(at) => self.recent = at,
             None => {
                 let planned = self.chosen(call)?;
-                self.keep(planned, stats);
+                self.keep(planned, observer);
             }
         }
         Ok(&mut self.plans[self.recent])
@@ -251,7 +254,8 @@ impl Group {
         planned.is_prepared(links).and(planned.script.as_ref())
     }
 
-    fn keep(&mut self, planned: Planned, stats: &mut Stats) {
+    fn keep(&mut self, mut planned: Planned, observer: &mut Observer) {
+        planned.number = observer.number_of(&planned.algorithm);
         self.recent = if self.plans.len() < PLANS_KEPT { self.plans.len() } else { self.oldest };
         self.by_call.insert(planned.call, self.recent);
         match self.plans.get_mut(self.recent) {
@@ -259,7 +263,7 @@ impl Group {
             Some(place) => {
                 let gone = std::mem::replace(place, planned);
                 self.by_call.remove(&gone.call);
-                stats.completed(gone.call.collective.name(), &gone.algorithm, gone.completed);
+                observer.stats.completed(gone.call.collective.name(), &gone.algorithm, gone.completed);
                 self.oldest = (self.oldest + 1) % PLANS_KEPT;
             }
         }
@@ -293,14 +297,18 @@ impl Group {
     }
 
     /// A reducer's plan for what a worker's fingerprint says.
-    pub(crate) fn plan_as_told(&mut self, told: &Fingerprint, stats: &mut Stats) -> Result<&mut Planned> {
+    pub(crate) fn plan_as_told(
+        &mut self,
+        told: &Fingerprint,
+        observer: &mut Observer,
+    ) -> Result<&mut Planned> {
         let call = call_of(told)?;
         match self.known(&call) {
             Some(at) => self.recent = at,
             None => {
                 let algorithm = self.told_algorithm(&call, told)?;
                 let planned = self.planned(call, &algorithm, String::new())?;
-                self.keep(planned, stats);
+                self.keep(planned, observer);
             }
         }
         let planned = &mut self.plans[self.recent];
@@ -329,6 +337,7 @@ impl Group {
         Ok(Planned {
             fingerprint: fingerprint(&call, &algorithm, self.settings.sizing),
             algorithm,
+            number: 0,
             why,
             partners,
             with_reducers,

@@ -7,6 +7,7 @@
 
 mod api;
 mod corpus;
+mod events;
 mod large;
 mod mapped;
 mod memory;
