@@ -284,9 +284,7 @@ impl Engine {
             {
                 let message = group.member.waiting(id.fingerprint.sequence, round);
                 self.out.events.extend(message.map(Event::ToHub));
-                for endpoint in operation.missing() {
-                    self.out.observer.suspected(endpoint, waited);
-                }
+                self.out.observer.suspected(|| operation.missing(), waited);
             }
             if waited >= timeout {
                 let missing = operation.missing();
@@ -370,7 +368,7 @@ impl Engine {
             if endpoint.silence >= LOST {
                 self.out.push(Todo::Broken { endpoint: index, reason: Broken::Silent(endpoint.silence) });
             } else if endpoint.silence >= SUSPECT {
-                self.out.observer.suspected(index, endpoint.silence);
+                self.out.observer.suspected(|| vec![index], endpoint.silence);
                 let (name, silence) = (&endpoint.name, endpoint.silence.as_secs());
                 let what = format_args!("the reducer at {name} has been silent for {silence} s");
                 crate::log::warn(&format!("rank {}", self.links.me), what);

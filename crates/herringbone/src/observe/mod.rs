@@ -218,9 +218,13 @@ impl Observer {
         }
     }
 
-    /// Nothing has come from an endpoint for long.
-    pub(crate) fn suspected(&mut self, endpoint: u32, silent: Duration) {
-        self.tell(|| Happening::Suspected { endpoint, silent });
+    /// Nothing has come from these for long.
+    pub(crate) fn suspected(&mut self, endpoints: impl FnOnce() -> Vec<u32>, silent: Duration) {
+        if let Some(listener) = &mut self.listener {
+            for endpoint in endpoints() {
+                listener.tell(self.now, &Happening::Suspected { endpoint, silent });
+            }
+        }
     }
 
     /// A process has ended, or cannot be reached any more.
