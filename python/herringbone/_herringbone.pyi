@@ -143,6 +143,9 @@ class Communicator:
     def stats(self) -> dict[str, Any]:
         """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""
 
+    def recent(self) -> list[dict[str, Any]]:
+        """The last 1,024 operations of this process, oldest first, over all groups."""
+
     def describe(self) -> str:
         """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
 

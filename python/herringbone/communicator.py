@@ -232,6 +232,18 @@ class Communicator:
         """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""
         return self._native.stats()
 
+    def recent(self) -> list[dict[str, Any]]:
+        """The last 1,024 operations that this process issued, oldest first.
+
+        They are those of all groups, since operations of one group wait for links and memory that others use. Each is
+        a dictionary: ``group``, ``sequence`` and ``generation`` say which it is; ``collective``, ``root``, ``dtype``,
+        ``op``, ``count`` and ``priority`` what was called, the count in elements; ``algorithm`` how it runs; ``state``
+        is "queued", "running", "done" or "failed: " with a kind of error; ``issued_s``, ``began_s`` and ``ended_s`` are
+        how many seconds ago that was, up to 10 ms off; ``sent`` and ``received`` are bytes; ``text`` is all of it in a
+        line.
+        """
+        return self._native.recent()
+
     def explain(self, count: int, dtype: npt.DTypeLike = "float32", collective: str = "all_reduce") -> str:
         """The algorithm that a collective takes, and why.
 

@@ -7,7 +7,7 @@ use crate::{
     store::TorchStore,
     waiting,
 };
-use herringbone::{Collective, Config, FoldOrder, Rendezvous, Request, Transport};
+use herringbone::{Collective, Config, FoldOrder, Recent, ReduceOp, Rendezvous, Request, Transport};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -186,6 +186,12 @@ impl Communicator {
         Ok(all)
     }
 
+    /// The last 1,024 operations of this process, oldest first, over all groups.
+    fn recent<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let recent = py.detach(|| self.inner.recent());
+        recent.iter().map(|operation| described(py, operation)).collect()
+    }
+
     /// The algorithm of a collective of `count` elements, and why it is this one.
     fn explain(&self, py: Python<'_>, collective: &str, dtype: &str, count: usize) -> PyResult<String> {
         let (collective, dtype) = (parse_collective(collective, 0)?, parse(dtype)?);
@@ -206,6 +212,29 @@ impl Communicator {
     fn abort(&self, py: Python<'_>) {
         py.detach(|| self.inner.abort());
     }
+}
+
+/// An operation as a dictionary: what was called, how far it is, and all that in a line.
+fn described<'py>(py: Python<'py>, operation: &Recent) -> PyResult<Bound<'py, PyDict>> {
+    let all = PyDict::new(py);
+    all.set_item("group", &operation.group)?;
+    all.set_item("sequence", operation.id.sequence)?;
+    all.set_item("generation", operation.id.generation)?;
+    all.set_item("collective", operation.collective.name())?;
+    all.set_item("root", operation.collective.root())?;
+    all.set_item("dtype", operation.dtype.name())?;
+    all.set_item("op", operation.op.map(ReduceOp::name))?;
+    all.set_item("count", operation.count)?;
+    all.set_item("algorithm", &operation.algorithm)?;
+    all.set_item("priority", operation.priority)?;
+    all.set_item("state", operation.state.to_string())?;
+    all.set_item("issued_s", operation.times.issued.as_secs_f64())?;
+    all.set_item("began_s", operation.times.began.map(|began| began.as_secs_f64()))?;
+    all.set_item("ended_s", operation.times.ended.map(|ended| ended.as_secs_f64()))?;
+    all.set_item("sent", operation.moved.sent)?;
+    all.set_item("received", operation.moved.received)?;
+    all.set_item("text", operation.to_string())?;
+    Ok(all)
 }
 
 /// `config` with `value`, if there is one.

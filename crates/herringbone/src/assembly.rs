@@ -7,8 +7,8 @@ use crate::{
         algorithm::{Algorithm, Unsupported},
         session::{self, Role, membership::Member},
     },
-    engine::{Engine, group::WORLD_GROUP},
-    execute::staging::Staging,
+    engine::Engine,
+    execute::{issue::WORLD_GROUP, staging::Staging},
     fabric::{
         Fabric, Job, Shared,
         command::{Commands, ToControl},

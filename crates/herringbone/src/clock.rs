@@ -3,22 +3,31 @@
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 use std::time::Duration;
 
-/// A point in time, counted from some start that all moments of a process share.
+/// How many are a second.
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// A point in time, in nanoseconds from some start that all moments of a process share.
 ///
 /// The engine reads no clock: its callers hand it the moment, so that tests run it in virtual time. [`Moment::now`] is what
 /// real callers hand it: the kernel's last tick, early by up to 10 ms. Reading that takes a fifth of the time that an exact
 /// reading takes, which is a good part of a small operation's. Sums of what elapses between two are right on average.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(Duration);
+pub(crate) struct Moment(u64);
 
 impl Moment {
     /// The kernel's last tick.
     pub(crate) fn now() -> Self {
-        Self(duration(clock_gettime(ClockId::MonotonicCoarse)))
+        let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::MonotonicCoarse);
+        Self(tv_sec as u64 * NANOSECONDS + tv_nsec as u64)
     }
 
     /// How long before this moment another one was, to a tick.
     pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.nanoseconds_since(earlier))
+    }
+
+    /// As [`since`](Self::since), for sums of many.
+    pub(crate) fn nanoseconds_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
@@ -32,17 +41,14 @@ impl std::ops::Add<Duration> for Moment {
     type Output = Self;
 
     fn add(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(duration))
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
 /// By how much a moment may be early: a timeout, which must not pass too early, waits for so much longer.
 pub(crate) fn resolution() -> Duration {
-    duration(clock_getres(ClockId::MonotonicCoarse))
-}
-
-fn duration(time: Timespec) -> Duration {
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    let Timespec { tv_sec, tv_nsec } = clock_getres(ClockId::MonotonicCoarse);
+    Duration::new(tv_sec as u64, tv_nsec as u32)
 }
 
 #[cfg(test)]

@@ -8,9 +8,13 @@ use crate::{
         element::{DType, Element, ReduceOp},
         session::{control::Message, fence::Member},
     },
-    engine::group::{self, Group, Settings, WORLD_GROUP},
-    execute::{issue::Issue, program::Call},
+    engine::group::{self, Group, Settings},
+    execute::{
+        issue::{Issue, WORLD_GROUP},
+        program::Call,
+    },
     fabric::{Fabric, command::Command},
+    observe::{Recent, Sink},
     request::Request,
     sys::{
         heap::Mapped,
@@ -142,6 +146,7 @@ impl Communicator {
                 "there is such a group with this name already: give every group a name of its own",
             ));
         }
+        self.fabric.node.with(|engine| engine.out.observer.name_group(number, name));
         Ok(Self::group(self.fabric.clone(), number, rank as u32, members, self.timeout()))
     }
 
@@ -397,6 +402,31 @@ impl Communicator {
         self.fabric.node.stats()
     }
 
+    /// The last 1,024 operations that this process issued, oldest first: of all groups of the communicator's fabric, since
+    /// groups share links and memory, and operations of one wait for those of another. Keeping them takes no setting; each
+    /// is a line as text.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), herringbone::Error> {
+    /// for comm in herringbone::local(1)? {
+    ///     comm.barrier()?;
+    ///     for operation in comm.recent() {
+    ///         println!("{operation}");
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn recent(&self) -> Vec<Recent> {
+        self.fabric.node.with(|engine| engine.out.observer.recent())
+    }
+
+    /// Tells a sink all that happens on this rank from now on, in all groups of the communicator's fabric. A fabric has one
+    /// sink: another one takes its place.
+    pub fn listen(&self, sink: Box<dyn Sink>) {
+        self.fabric.node.with(|engine| engine.out.observer.listen(sink));
+    }
+
     /// How this rank takes part, in a line.
     pub fn describe(&self) -> String {
         self.fabric.to_string()
@@ -413,7 +443,7 @@ impl Communicator {
             let group =
                 engine.groups.get_mut(self.group.number).ok_or_else(|| Error::new(ErrorKind::Closed))?;
             group
-                .plan(call, &mut engine.out.stats)
+                .plan(call, &mut engine.out.observer)
                 .map(|planned| format!("{}: {}", planned.algorithm, planned.why))
         })
     }

@@ -217,5 +217,27 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl ErrorKind {
+    /// Its name, as it stands here.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ErrorKind::PeerLost { .. } => "PeerLost",
+            ErrorKind::ReducerLost { .. } => "ReducerLost",
+            ErrorKind::Mismatch { .. } => "Mismatch",
+            ErrorKind::Timeout { .. } => "Timeout",
+            ErrorKind::Auth { .. } => "Auth",
+            ErrorKind::Config { .. } => "Config",
+            ErrorKind::Rendezvous { .. } => "Rendezvous",
+            ErrorKind::Protocol { .. } => "Protocol",
+            ErrorKind::Corrupt { .. } => "Corrupt",
+            ErrorKind::Forked => "Forked",
+            ErrorKind::Closed => "Closed",
+            ErrorKind::Unsupported { .. } => "Unsupported",
+            ErrorKind::BufferSize { .. } => "BufferSize",
+            ErrorKind::Io { .. } => "Io",
+        }
+    }
+}
+
 /// What the functions of this crate return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -33,6 +33,7 @@ mod fabric;
 mod local;
 mod log;
 mod node;
+mod observe;
 mod rendezvous;
 mod request;
 pub mod server;
@@ -52,6 +53,7 @@ pub use config::{
 pub use error::{Error, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};
 pub use local::{local, local_with};
+pub use observe::{Happening, OperationId, OperationState, OperationTimes, Recent, Sink};
 pub use rendezvous::{Store, StoreError};
 pub use request::Request;
 pub use transport::stats::{Moved, Stats};

@@ -42,6 +42,10 @@ class Named(Exchanges):
         """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""
         return self.member.communicator.stats()
 
+    def recent(self) -> list[dict[str, Any]]:
+        """The last 1,024 operations of this process, as :meth:`herringbone.Communicator.recent` describes them."""
+        return self.member.communicator.recent()
+
     def describe(self) -> str:
         """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
         return self.member.communicator.describe()

@@ -350,6 +350,7 @@ def what_is_chosen_is_explained() -> None:
 def ranks_that_disagree_get_an_error_and_go_on() -> None:
     mine = np.ones(4 if group.rank else 5, np.float32)
     error = error_of(herringbone.MismatchError, lambda: group.all_reduce(mine), "rank 0")
+    assert group.recent()[-1]["state"] == "failed: Mismatch"
     assert set(error.calls) <= set(range(group.size)) and len(error.calls) >= 2
     assert group.all_reduce(np.ones(3, np.float32)).tolist() == [group.size] * 3
 
@@ -454,6 +455,26 @@ def counters_count() -> None:
     moved = sum(stats[way]["sent"] for way in ("workers_shm", "workers_tcp", "reducers_tcp"))
     assert moved > 0
     assert stats["failed"] >= 1 and stats["waiting_s"] > 0
+
+
+@case
+def the_last_operations_are_remembered() -> None:
+    group.subgroup(range(group.size), "for recent").all_reduce(np.ones(3, np.float64), op="max")
+    last = group.recent()[-1]
+    called = {
+        "group": "for recent",
+        "sequence": 0,
+        "collective": "all_reduce",
+        "root": None,
+        "dtype": "f64",
+        "op": "max",
+        "count": 3,
+        "priority": 0,
+        "state": "done",
+    }
+    assert {key: last[key] for key in called} == called, last
+    assert last["issued_s"] >= last["began_s"] >= last["ended_s"] >= 0, last
+    assert last["text"].startswith("for recent #0 all_reduce max of 3 f64 by "), last
 
 
 @case

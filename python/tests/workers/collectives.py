@@ -30,6 +30,7 @@ def the_backend_is_known_without_an_import() -> None:
     group = dist.group.WORLD
     assert group.name() == "herringbone" and group.rank() == rank() and group.size() == size()
     assert group.stats()["failed"] == 0
+    assert isinstance(group.recent(), list)
     assert isinstance(group.describe(), str)
     assert group.explain(16).startswith("one_shot: ")
     assert group.explain(16, torch.float16, "broadcast").startswith("tree: ")

@@ -70,6 +70,9 @@ const ORDERS: [Order; 6] = [
             "execute/operation",
             // What it is made of before it runs.
             "execute",
+            // What happens to it, told to those that count and listen.
+            "observe",
+            "execute/issue",
             "execute/program",
             // Another process: its link and its credits.
             "transport/stats",

@@ -11,8 +11,9 @@ use crate::core::wire::Header;
 use crate::{
     Error,
     execute::issue::{Identity, Queued},
+    observe::Observer,
     sys::span::Span,
-    transport::{Broken, frame::Body, stats::Stats},
+    transport::{Broken, frame::Body},
 };
 use std::collections::VecDeque;
 
@@ -45,11 +46,11 @@ impl Backlog {
     }
 
     /// The first operation of a group that has not started and needs reducers.
-    pub(super) fn first_with_reducers(&self, group: &mut Group, stats: &mut Stats) -> Option<u64> {
+    pub(super) fn first_with_reducers(&self, group: &mut Group, observer: &mut Observer) -> Option<u64> {
         let number = group.settings.id;
         let mut queued = self.queue.iter().filter(|queued| queued.id.group == number);
         let needs =
-            |queued: &&Queued| group.plan(queued.call, stats).is_ok_and(|planned| planned.with_reducers);
+            |queued: &&Queued| group.plan(queued.call, observer).is_ok_and(|planned| planned.with_reducers);
         queued.find(needs).map(|queued| queued.id.fingerprint.sequence)
     }
 
@@ -131,6 +132,9 @@ pub(super) fn not_started(
             let result = Err(error.clone());
             out.conclude(group, links.me, Ended { id, call, completion, issued, result });
         }
-        None => completion.into_iter().for_each(|completion| completion.finish(Err(error.clone()))),
+        None => {
+            out.observer.ended(&id, issued, &Err(error.clone()));
+            completion.into_iter().for_each(|completion| completion.finish(Err(error.clone())));
+        }
     }
 }

@@ -13,11 +13,12 @@ use crate::{
     Error, ErrorKind,
     core::wire::{Fingerprint, Header},
     execute::{
-        issue::{Identity, Queued},
+        issue::Queued,
         program::{Call, Prepared},
         staging::{Claim, Part},
     },
-    transport::{Broken, stats::Stats},
+    observe::Observer,
+    transport::Broken,
 };
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -72,6 +73,7 @@ impl Backlog {
             };
             if let Start::Later(bytes) = start {
                 let part = if id.is_urgent() { Part::Either } else { Part::Common };
+                out.observer.waited(&id, || missing(id.group, groups, links));
                 stuck.classes.push(class);
                 stuck.claims.push(Claim { bytes, part });
                 at += 1;
@@ -97,7 +99,7 @@ impl Backlog {
         (links, out): (&mut Links, &mut Outbox),
     ) -> Start {
         let Queued { id, call, .. } = self.queue[at];
-        let planned = match group.plan(call, &mut out.stats) {
+        let planned = match group.plan(call, &mut out.observer) {
             Ok(planned) => planned,
             Err(error) => return Start::Never(error),
         };
@@ -112,7 +114,7 @@ impl Backlog {
                 }
             }
         }
-        let prepared = match prepared(group, call, links, &mut out.stats) {
+        let prepared = match prepared(group, call, links, &mut out.observer) {
             Ok(prepared) => prepared,
             Err(error) => return Start::Never(error),
         };
@@ -170,18 +172,19 @@ impl Ops {
         if group.running.len() >= 4 * REDUCER_OPERATIONS {
             return Err(Broken::Protocol("more operations at once than were agreed"));
         }
-        let call = group.plan_as_told(&told, &mut out.stats).map_err(nonsense)?.call;
-        let prepared = prepared(group, call, links, &mut out.stats).map_err(nonsense)?;
+        let planned = group.plan_as_told(&told, &mut out.observer).map_err(nonsense)?;
+        let (call, algorithm) = (planned.call, planned.number);
+        let prepared = prepared(group, call, links, &mut out.observer).map_err(nonsense)?;
         let memory = self.staging.take(prepared.staging_bytes(prepared.depth), Part::Either).ok_or(
             Broken::Protocol("an operation too large for a job's memory here: lower HERRINGBONE_SLICE_BYTES"),
         )?;
         let Header { generation, hash, .. } = *header;
         let queued = Queued {
-            id: Identity { group: header.group, generation, hash, fingerprint: told },
+            id: out.observer.issued((header.group, generation), (told, hash), algorithm),
             call,
             buffers: None,
             completion: None,
-            issued: out.now,
+            issued: out.now(),
             timeout: Duration::MAX,
             given_up: false,
         };
@@ -190,12 +193,22 @@ impl Ops {
     }
 }
 
+/// The endpoints to which links are missing.
+fn missing(group: u32, groups: &Groups, links: &Links) -> Vec<u32> {
+    groups.get(group).map_or_else(Vec::new, |group| links.wanted(group).collect())
+}
+
 /// The program of a call, compiled for the links there are.
-fn prepared(group: &mut Group, call: Call, links: &Links, stats: &mut Stats) -> Result<Arc<Prepared>, Error> {
-    if let Some(prepared) = group.plan(call, stats)?.is_prepared(links.changes) {
+fn prepared(
+    group: &mut Group,
+    call: Call,
+    links: &Links,
+    observer: &mut Observer,
+) -> Result<Arc<Prepared>, Error> {
+    if let Some(prepared) = group.plan(call, observer)?.is_prepared(links.changes) {
         return Ok(prepared.clone());
     }
     let Settings { me, sizing, memories, roster, .. } = group.settings.clone();
     let shared = |rank: u32| links.endpoints[roster[rank as usize] as usize].is_shared();
-    Ok(group.plan(call, stats)?.prepare(me, (sizing, &memories), links.changes, shared))
+    Ok(group.plan(call, observer)?.prepare(me, (sizing, &memories), links.changes, shared))
 }

@@ -114,6 +114,7 @@ impl Engine {
         self.catch_up();
         let Self { links, groups, ops, backlog, out, .. } = self;
         links.endpoints[index as usize].dead = true;
+        out.observer.lost(index, reason);
         groups.lose(index, (reason, hub_is_gone), (ops, backlog), out);
         self.catch_up();
     }
@@ -122,7 +123,7 @@ impl Engine {
     /// used, also by operations that begin only later here: at once in shared memory, until the end of a socket, and, if a link
     /// is still under way, once that is there. Only an operation that needs more of it fails.
     pub(crate) fn leave(&mut self, index: u32) {
-        self.links.endpoints[index as usize].left = Some(self.out.now);
+        self.links.endpoints[index as usize].left = Some(self.out.now());
         self.out.after(Timer::Departed(index), GRACE);
         if self.links.endpoints[index as usize].is_lost() {
             // Its socket was read to the end before its goodbye came.
@@ -220,6 +221,7 @@ impl Engine {
     /// A reducer is gone: operations that use it fail, everywhere.
     pub(crate) fn reducer_lost(&mut self, index: u32) {
         let Self { links, groups, ops, backlog, out, .. } = self;
+        out.observer.lost(index, links.why_lost(index));
         groups.lose_reducer(index, (ops, backlog), (links, out));
         self.catch_up();
     }
@@ -238,7 +240,7 @@ impl Engine {
     /// Looks after what has waited for long. Called about ten times a second.
     pub(crate) fn tick(&mut self) {
         self.flush();
-        while let Some(timer) = self.out.timers.expire(self.out.now) {
+        while let Some(timer) = self.out.timers.expire(self.out.now()) {
             self.expired(timer);
             self.catch_up();
         }
@@ -283,13 +285,14 @@ impl Engine {
             if operation.completion.is_none() {
                 continue;
             }
-            let waited = self.out.now.since(operation.issued).saturating_sub(resolution());
+            let waited = self.out.now().since(operation.issued).saturating_sub(resolution());
             let (id, timeout) = (operation.id, operation.timeout);
             if let Some(round) = operation.tells_hub(waited)
                 && let Some(group) = self.groups.get(id.group)
             {
                 let message = group.member.waiting(id.fingerprint.sequence, round);
                 self.out.events.extend(message.map(Event::ToHub));
+                self.out.observer.suspected(|| operation.missing(), waited);
             }
             if waited >= timeout {
                 let missing = operation.missing();
@@ -301,7 +304,7 @@ impl Engine {
     }
 
     fn look_through_queue(&mut self) {
-        let (now, resolution) = (self.out.now, resolution());
+        let (now, resolution) = (self.out.now(), resolution());
         let overdue = self.backlog.queue.iter().filter_map(|queued| {
             let waited = now.since(queued.issued).saturating_sub(resolution);
             (waited >= queued.timeout).then_some((queued.id, queued.timeout, waited))
@@ -352,7 +355,7 @@ impl Engine {
     /// for long, while operations need reducers. Nobody reads sockets, or misses anything, while there are none.
     fn listen_for_silence(&mut self) {
         let needed = !self.reduces && self.ops.table.iter().any(|operation| operation.with_reducers());
-        let passed = self.links.silent_for(self.out.now, needed);
+        let passed = self.links.silent_for(self.out.now(), needed);
         if !needed {
             return;
         }
@@ -373,6 +376,7 @@ impl Engine {
             if endpoint.silence >= LOST {
                 self.out.push(Todo::Broken { endpoint: index, reason: Broken::Silent(endpoint.silence) });
             } else if endpoint.silence >= SUSPECT {
+                self.out.observer.suspected(|| vec![index], endpoint.silence);
                 let (name, silence) = (&endpoint.name, endpoint.silence.as_secs());
                 let what = format_args!("the reducer at {name} has been silent for {silence} s");
                 crate::log::warn(&format!("rank {}", self.links.me), what);

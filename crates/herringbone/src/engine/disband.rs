@@ -55,14 +55,14 @@ impl Groups {
         let Some(group) = self.get_mut(number).filter(|group| group.ending.is_left) else { return };
         let running: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).collect();
         std::mem::take(&mut group.ending.kept).into_iter().for_each(|memory| ops.staging.give_back(memory));
-        running.into_iter().for_each(|key| ops.end(key, self, out));
+        running.into_iter().for_each(|key| ops.end(key, Ok(()), self, out));
         self.forget(number, out);
     }
 
     /// Only a group's number stays, so that what others send late is not taken for early.
     fn forget(&mut self, number: u32, out: &mut Outbox) {
         let Some(group) = self.groups.remove(&number) else { return };
-        group.count(&mut out.stats);
+        group.count(&mut out.observer.stats);
         self.forgotten.insert(number);
         out.push(Todo::RedeliverGroup(number));
         out.finished = true;

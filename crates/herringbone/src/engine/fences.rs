@@ -121,6 +121,7 @@ impl Groups {
         self.fail(number, &error, is_final, out);
         if let Some(group) = self.get_mut(number) {
             (group.frozen, group.unanswered) = (None, None);
+            out.observer.fenced(number, group.generation(), &settled.cause);
             out.timers.clear(Timer::Answer(number));
             match &*settled.cause {
                 Cause::ReducerLost { .. } => group.without_reducers = Some(error),
@@ -252,7 +253,7 @@ impl Groups {
         (links, out): (&Links, &mut Outbox),
     ) {
         for group in self.groups.values_mut() {
-            let queued = backlog.first_with_reducers(group, &mut out.stats);
+            let queued = backlog.first_with_reducers(group, &mut out.observer);
             let first = ops.first_with_reducers(group).into_iter().chain(queued).min();
             if let Some(sequence) = first {
                 out.dispute(group, links.lost_reducer(index, sequence));

@@ -17,7 +17,8 @@ use crate::{
         wire::{Fingerprint, Header, digest},
     },
     engine::doom::Doom,
-    execute::{program::Call, script::Script},
+    execute::{issue::WORLD_GROUP, program::Call, script::Script},
+    observe::Observer,
     transport::{Broken, stats::Stats, ticket::OpKey},
 };
 use std::{
@@ -25,9 +26,6 @@ use std::{
     ops::Range,
     sync::Arc,
 };
-
-/// The number of the group of all ranks.
-pub(crate) const WORLD_GROUP: u32 = 0;
 
 /// How far a group has come to its end.
 #[derive(Debug, Default)]
@@ -167,9 +165,9 @@ impl Group {
     }
 
     /// What a call means here: chosen, generated, proved and compiled once.
-    pub(crate) fn plan(&mut self, call: Call, stats: &mut Stats) -> Result<&mut Planned> {
+    pub(crate) fn plan(&mut self, call: Call, observer: &mut Observer) -> Result<&mut Planned> {
         let Self { plans, settings, member, .. } = self;
-        plans.recall(settings.epoch, &call, stats, |plans| {
+        plans.recall(settings.epoch, &call, observer, |plans| {
             let planned = plans.chosen(settings, call)?;
             member.planned(planned.fingerprint.plan, &planned.basis);
             Ok(planned)
@@ -198,10 +196,14 @@ impl Group {
     }
 
     /// A reducer's plan for what a worker's fingerprint says.
-    pub(crate) fn plan_as_told(&mut self, told: &Fingerprint, stats: &mut Stats) -> Result<&mut Planned> {
+    pub(crate) fn plan_as_told(
+        &mut self,
+        told: &Fingerprint,
+        observer: &mut Observer,
+    ) -> Result<&mut Planned> {
         let call = call_of(told)?;
         let Self { plans, settings, told: known, .. } = self;
-        let planned = plans.recall(settings.epoch, &call, stats, |plans| {
+        let planned = plans.recall(settings.epoch, &call, observer, |plans| {
             plans.made(settings, call, &known.algorithm(told.plan)?, String::new())
         })?;
         if planned.fingerprint.plan != told.plan {
@@ -251,7 +253,7 @@ mod tests {
     #[test]
     fn a_reducer_remembers_what_runs() {
         let mut group = group(2, parameters());
-        let told = group.plan(CALL, &mut Stats::default()).unwrap().fingerprint;
+        let told = group.plan(CALL, &mut Observer::default()).unwrap().fingerprint;
         let header = |sequence| Header::new(Kind::Data, 7, 0, sequence);
         group.running.push_back((3, OpKey { number: 0, place: 0 }));
         let many = 2 * REMEMBERED as u64;
@@ -265,7 +267,7 @@ mod tests {
     #[test]
     fn a_reducer_takes_the_plan_that_it_is_told() {
         let (mut worker, mut reducer) = (group(0, parameters()), group(2, parameters()));
-        let mut stats = Stats::default();
+        let mut stats = Observer::default();
         let planned = worker.plan(CALL, &mut stats).unwrap();
         assert!(reducer.plan_as_told(&planned.fingerprint, &mut stats).is_err(), "it does not guess");
         reducer.told_plan("rank 0", &planned.basis).unwrap();
@@ -276,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_reducer_refuses_what_it_would_make_otherwise_and_says_how() {
-        let basis = group(0, parameters()).plan(CALL, &mut Stats::default()).unwrap().basis.clone();
+        let basis = group(0, parameters()).plan(CALL, &mut Observer::default()).unwrap().basis.clone();
         type Change = fn(&mut Basis);
         let changes: [(&str, Change); 6] = [
             ("cutting constants", |basis| basis.cutting ^= 1),
@@ -304,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_reducer_remembers_so_many_plans_and_no_more() {
-        let basis = group(0, parameters()).plan(CALL, &mut Stats::default()).unwrap().basis.clone();
+        let basis = group(0, parameters()).plan(CALL, &mut Observer::default()).unwrap().basis.clone();
         let mut reducer = group(2, parameters());
         let mut tell = |cutting| reducer.told_plan("rank 0", &Basis { cutting, ..Basis::clone(&basis) });
         let told = (0..1000).take_while(|cutting| tell(*cutting).is_ok()).count();
@@ -317,7 +319,7 @@ mod tests {
     /// A change of membership makes plans of its own.
     #[test]
     fn plans_are_of_an_epoch() {
-        let (mut group, mut stats) = (group(0, parameters()), Stats::default());
+        let (mut group, mut stats) = (group(0, parameters()), Observer::default());
         let first = group.plan(CALL, &mut stats).unwrap().fingerprint;
         group.settings.epoch = 1;
         assert!(group.planned(&CALL).is_none());

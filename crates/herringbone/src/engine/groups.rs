@@ -93,8 +93,9 @@ impl Groups {
         let group = self.get_mut(issue.group).filter(|group| !group.ending.is_dropped);
         let group =
             group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
-        let planned = group.plan(issue.call, &mut out.stats).map_err(|error| error.at(me))?;
-        let (mut fingerprint, with_reducers) = (planned.fingerprint, planned.with_reducers);
+        let planned = group.plan(issue.call, &mut out.observer).map_err(|error| error.at(me))?;
+        let (mut fingerprint, with_reducers, algorithm) =
+            (planned.fingerprint, planned.with_reducers, planned.number);
         (fingerprint.sequence, fingerprint.priority) = (group.member.next(), issue.priority);
         if let Some(error) = &group.lost {
             return Err(error.about(me, group.settings.named(fingerprint)).into());
@@ -104,21 +105,29 @@ impl Groups {
             out.dispute(group, Cause::PeerLost { ranks: doom.ranks.clone() });
             return Err(error.into());
         }
+        let at = (issue.group, group.member.generation());
         let issued = group.member.issue(fingerprint).map_err(|reason| match reason {
             NotIssued::Frozen => Refused::Frozen,
             NotIssued::Failed(failed) => {
                 let error = error(&failed.cause, group.settings.members());
                 let error = error.about(me, group.settings.named(fingerprint));
-                if failed.sequence.is_some() { Refused::Counted(error) } else { Refused::Failed(error) }
+                if failed.sequence.is_none() {
+                    return Refused::Failed(error);
+                }
+                let id = out.observer.issued(at, (fingerprint, 0), algorithm);
+                out.observer.ended(&id, out.now(), &Err(error.clone()));
+                Refused::Counted(error)
             }
         })?;
+        let (hash, generation) = (issued.hash, issued.generation);
+        let id = out.observer.issued((issue.group, generation), (fingerprint, hash), algorithm);
         if let Some(error) = group.without_reducers.as_ref().filter(|_| with_reducers) {
             // All ranks know, and fail the same call: there is nothing to decide.
             group.member.complete(issued.fingerprint.sequence);
-            return Err(Refused::Counted(error.about(me, group.settings.named(issued.fingerprint))));
+            let error = error.about(me, group.settings.named(issued.fingerprint));
+            out.observer.ended(&id, out.now(), &Err(error.clone()));
+            return Err(Refused::Counted(error));
         }
-        let (hash, generation) = (issued.hash, issued.generation);
-        let id = Identity { group: issue.group, generation, hash, fingerprint };
         Ok((id, group.settings.timeout))
     }
 

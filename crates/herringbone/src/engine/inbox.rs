@@ -128,7 +128,8 @@ impl Engine {
                 let to = segment.span(place..place + length);
                 fetch(content, to, endpoint, (is_mapped, eager))
             })?;
-            io.stats.received(&io.endpoints[index as usize], length);
+            let from = (index, &io.endpoints[index as usize]);
+            io.observer.received(&operation.id, header.segment, from, length);
         }
         match header.kind {
             Kind::Data if operation.has_come(index, &mut io)? => self.out.push(Todo::Flush),

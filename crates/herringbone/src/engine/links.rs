@@ -129,7 +129,7 @@ impl Links {
             Link::Tcp(_) => {
                 out.interests.push(Interest::New(index));
                 self.sockets += 1;
-                out.stats.connections += 1;
+                out.observer.stats.connections += 1;
             }
             Link::Shm(link) => self.board.read_by(link),
             _ => {}
@@ -240,12 +240,17 @@ impl Links {
 
     /// That a reducer is lost, and what is known of that here.
     pub(super) fn lost_reducer(&self, index: u32, sequence: u64) -> Cause {
-        let Endpoint { name, link, .. } = &self.endpoints[index as usize];
-        let reason = match link {
-            Link::Lost { reason, .. } => reason.clone(),
-            _ => "it cannot be reached".to_owned(),
-        };
-        Cause::ReducerLost { address: name.clone(), rank: self.me, reason, sequence }
+        let (address, reason) =
+            (self.endpoints[index as usize].name.clone(), self.why_lost(index).to_owned());
+        Cause::ReducerLost { address, rank: self.me, reason, sequence }
+    }
+
+    /// Why there is no link to an endpoint.
+    pub(super) fn why_lost(&self, index: u32) -> &str {
+        match &self.endpoints[index as usize].link {
+            Link::Lost { reason, .. } => reason,
+            _ => "it cannot be reached",
+        }
     }
 
     /// The endpoints of a group to which there is no link yet, though one is wanted.
@@ -268,7 +273,7 @@ impl Links {
     /// Whether nothing more will come from an endpoint that left so long ago.
     pub(super) fn has_departed(&self, index: u32, out: &Outbox, grace: Duration) -> bool {
         let endpoint = &self.endpoints[index as usize];
-        endpoint.is_lost() && endpoint.left.is_some_and(|left| out.now.since(left) >= grace)
+        endpoint.is_lost() && endpoint.left.is_some_and(|left| out.now().since(left) >= grace)
     }
 
     /// Says on all sockets that nothing more will come.

@@ -75,7 +75,7 @@ impl Engine {
 
     /// The engine, at this moment.
     pub(crate) fn at(&mut self, now: Moment) -> &mut Self {
-        self.out.now = now;
+        self.out.observer.now = now;
         self
     }
 
@@ -123,17 +123,18 @@ impl Engine {
     /// [`Refused::Frozen`] while a fence is under way: to be tried again after its decision.
     pub(crate) fn issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
         match self.try_issue(issue) {
-            Err(Refused::Counted(error)) => Ok(self.counted_as_failed(error)),
+            Err(Refused::Counted(error)) => Ok(Self::counted_as_failed(error)),
             result => {
-                self.out.stats.failed += u64::from(matches!(result, Err(Refused::Failed(_))));
+                if matches!(result, Err(Refused::Failed(_))) {
+                    self.out.observer.refused();
+                }
                 result
             }
         }
     }
 
     /// The end of an operation that has failed already.
-    fn counted_as_failed(&mut self, error: Error) -> Arc<Completion> {
-        self.out.stats.failed += 1;
+    fn counted_as_failed(error: Error) -> Arc<Completion> {
         let completion = Arc::new(Completion::default());
         completion.finish(Err(error));
         completion
@@ -142,7 +143,7 @@ impl Engine {
     fn try_issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
         let (id, timeout) = self.groups.agree(issue, self.links.me, &mut self.out)?;
         let completion = Arc::new(Completion::default());
-        let queued = Queued::new(id, issue, Some(completion.clone()), timeout, self.out.now);
+        let queued = Queued::new(id, issue, Some(completion.clone()), timeout, self.out.now());
         self.backlog.queue.push_back(queued);
         self.out.look_soon(timers::Timer::Operations);
         self.backlog.check_early(&id, &mut self.out);
@@ -154,7 +155,7 @@ impl Engine {
 
     /// What moved where, up to now.
     pub(crate) fn counted(&self) -> Stats {
-        let mut stats = self.out.stats.clone();
+        let mut stats = self.out.observer.counted();
         self.groups.iter().for_each(|group| group.count(&mut stats));
         stats
     }

@@ -63,7 +63,7 @@ impl Ops {
         out: &'a mut Outbox,
     ) -> Option<(&'a mut Operation, Io<'a>)> {
         let operation = self.table.get_mut(key)?;
-        let io = Io { endpoints: &mut links.endpoints, staging: &self.staging, stats: &mut out.stats };
+        let io = Io { endpoints: &mut links.endpoints, staging: &self.staging, observer: &mut out.observer };
         Some((operation, io))
     }
 
@@ -85,10 +85,11 @@ impl Ops {
             links.introduce(group, &operation.prepared.call);
             out.look_soon(Timer::Silence);
         }
+        out.observer.began(&operation.id, self.table.len() + 1);
         operation.start(&mut Io {
             endpoints: &mut links.endpoints,
             staging: &self.staging,
-            stats: &mut out.stats,
+            observer: &mut out.observer,
         });
         self.insert(operation, group, out);
         key
@@ -98,7 +99,6 @@ impl Ops {
     pub(super) fn insert(&mut self, operation: Operation, group: &mut Group, out: &mut Outbox) {
         group.running.push_back((operation.id.fingerprint.sequence, operation.key));
         self.table.insert(operation);
-        out.stats.most_in_flight = out.stats.most_in_flight.max(self.table.len() as u64);
         out.look_soon(Timer::Operations);
     }
 
@@ -112,16 +112,16 @@ impl Ops {
             return;
         };
         let progress = operation.run(&mut io);
-        if progress != Progress::Running
-            && let Some(ended) = ended(operation, Ok(()))
-        {
+        if progress == Progress::Running {
+            io.observer.waited(&operation.id, || operation.missing());
+        } else if let Some(ended) = ended(operation, Ok(())) {
             out.conclude(group, me, ended);
             if group.ending.is_dropped {
                 out.push(Todo::Forget(group.settings.id));
             }
         }
         if progress == Progress::Over {
-            self.end(key, groups, out);
+            self.end(key, Ok(()), groups, out);
         }
     }
 
@@ -144,12 +144,21 @@ impl Ops {
             let memory = std::mem::take(&mut operation.memory);
             group.ending.kept.extend((!memory.is_empty()).then_some(memory));
         }
-        self.end(key, groups, out);
+        self.end(key, Err(error), groups, out);
     }
 
     /// Forgets an operation and frees its memory.
-    pub(super) fn end(&mut self, key: OpKey, groups: &mut Groups, out: &mut Outbox) {
+    pub(super) fn end(
+        &mut self,
+        key: OpKey,
+        result: Result<(), &Error>,
+        groups: &mut Groups,
+        out: &mut Outbox,
+    ) {
         let Some(operation) = self.table.remove(key) else { return };
+        if !operation.is_workers() {
+            out.observer.reduced(&operation.id, result);
+        }
         let number = operation.id.group;
         if let Some(group) = groups.get_mut(number) {
             let at = group.running.iter().position(|(_, running)| *running == key);

@@ -14,9 +14,9 @@ use crate::{
         issue::{Identity, Queued},
         program::Call,
     },
+    observe::Observer,
     transport::{
         Broken,
-        stats::Stats,
         tcp::TcpLink,
         ticket::{OpKey, Token},
     },
@@ -98,20 +98,23 @@ pub(super) struct Ended {
 /// What an engine leaves to do.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// The moment at which the engine was called.
-    pub(crate) now: Moment,
     /// For the surroundings.
     pub(crate) events: Vec<Event>,
     /// For the poller.
     pub(crate) interests: Vec<Interest>,
     /// Whether something ended since this was last asked.
     pub(super) finished: bool,
-    pub(crate) stats: Stats,
+    pub(crate) observer: Observer,
     pub(super) timers: Timers,
     todo: VecDeque<Todo>,
 }
 
 impl Outbox {
+    /// The moment at which the engine was called.
+    pub(crate) fn now(&self) -> Moment {
+        self.observer.now
+    }
+
     /// Leaves something to do.
     pub(super) fn push(&mut self, todo: Todo) {
         if let (Todo::Run(key), Some(Todo::Run(last))) = (&todo, self.todo.back())
@@ -129,12 +132,12 @@ impl Outbox {
 
     /// Sets a timer to this long from now.
     pub(super) fn after(&mut self, timer: Timer, delay: Duration) {
-        self.timers.set(timer, self.now + delay);
+        self.timers.set(timer, self.now() + delay);
     }
 
     /// Has operations, or reducers, looked through soon.
     pub(super) fn look_soon(&mut self, timer: Timer) {
-        self.timers.ensure(timer, self.now + LOOK);
+        self.timers.ensure(timer, self.now() + LOOK);
     }
 
     /// Asks the surroundings to have a group fenced.
@@ -147,13 +150,10 @@ impl Outbox {
     pub(super) fn conclude(&mut self, group: &mut Group, me: u32, ended: Ended) {
         let Ended { id, call, completion, issued, result } = ended;
         let result = result.map_err(|error| error.about(me, group.settings.named(id.fingerprint)));
-        match &result {
-            Ok(()) => {
-                group.completed(&call);
-                self.stats.in_flight += self.now.since(issued);
-                group.member.complete(id.fingerprint.sequence);
-            }
-            Err(_) => self.stats.failed += 1,
+        self.observer.ended(&id, issued, &result);
+        if result.is_ok() {
+            group.completed(&call);
+            group.member.complete(id.fingerprint.sequence);
         }
         if group.unanswered.is_some() {
             self.push(Todo::Answer(id.group));

@@ -18,6 +18,7 @@ use crate::{
         program::{Call, Prepared, Sizing},
         script::Script,
     },
+    observe::Observer,
     transport::stats::Stats,
 };
 use std::{collections::HashMap, sync::Arc};
@@ -29,6 +30,8 @@ const KEPT: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Planned {
     pub(crate) algorithm: String,
+    /// The number by which the observer knows its name.
+    pub(crate) number: u32,
     pub(crate) why: String,
     pub(crate) fingerprint: Fingerprint,
     /// What it was made from; its digest is in the fingerprint.
@@ -41,7 +44,15 @@ pub(crate) struct Planned {
     verified: Arc<Verified>,
     program: Program,
     pub(crate) call: Call,
-    prepared: Option<(u64, Arc<Prepared>)>,
+    compiled: Option<Compiled>,
+}
+
+/// A program compiled for links as they were.
+#[derive(Debug)]
+struct Compiled {
+    /// How many changes of links there had been.
+    links: u64,
+    prepared: Arc<Prepared>,
     /// For operations that may run straight through.
     script: Option<Arc<Script>>,
 }
@@ -96,20 +107,21 @@ impl Plans {
         &mut self,
         epoch: u64,
         call: &Call,
-        stats: &mut Stats,
+        observer: &mut Observer,
         make: impl FnOnce(&mut Self) -> Result<Planned>,
     ) -> Result<&mut Planned> {
         match self.place(epoch, call) {
             Some(at) => self.recent = at,
             None => {
                 let planned = make(self)?;
-                self.keep(epoch, planned, stats);
+                self.keep(epoch, planned, observer);
             }
         }
         Ok(&mut self.kept[self.recent].1)
     }
 
-    fn keep(&mut self, epoch: u64, planned: Planned, stats: &mut Stats) {
+    fn keep(&mut self, epoch: u64, mut planned: Planned, observer: &mut Observer) {
+        planned.number = observer.number_of(&planned.algorithm);
         self.recent = if self.kept.len() < KEPT { self.kept.len() } else { self.oldest };
         self.places.insert((epoch, planned.call), self.recent);
         match self.kept.get_mut(self.recent) {
@@ -117,7 +129,7 @@ impl Plans {
             Some(place) => {
                 let (of, gone) = std::mem::replace(place, (epoch, planned));
                 self.places.remove(&(of, gone.call));
-                stats.completed(gone.call.collective.name(), &gone.algorithm, gone.completed);
+                observer.stats.completed(gone.call.collective.name(), &gone.algorithm, gone.completed);
                 self.oldest = (self.oldest + 1) % KEPT;
             }
         }
@@ -170,12 +182,12 @@ impl Plans {
             basis,
             partners,
             with_reducers,
+            number: 0,
             completed: 0,
             verified,
             program,
             call,
-            prepared: None,
-            script: None,
+            compiled: None,
         })
     }
 
@@ -219,14 +231,18 @@ impl Plans {
 }
 
 impl Planned {
+    fn compiled(&self, links: u64) -> Option<&Compiled> {
+        self.compiled.as_ref().filter(|compiled| compiled.links == links)
+    }
+
     /// The program compiled for links as they are, if it is (`links` counts their changes).
     pub(crate) fn is_prepared(&self, links: u64) -> Option<&Arc<Prepared>> {
-        self.prepared.as_ref().filter(|(made_for, _)| *made_for == links).map(|(_, prepared)| prepared)
+        self.compiled(links).map(|compiled| &compiled.prepared)
     }
 
     /// For operations that may run straight through over links as they are.
     pub(crate) fn script(&self, links: u64) -> Option<&Arc<Script>> {
-        self.is_prepared(links).and(self.script.as_ref())
+        self.compiled(links).and_then(|compiled| compiled.script.as_ref())
     }
 
     /// Compiles rank `me`'s program, as [`prepare`](prepare::prepare) says.
@@ -239,8 +255,8 @@ impl Planned {
     ) -> Arc<Prepared> {
         let Self { verified, program, call, .. } = self;
         let prepared = Arc::new(prepare::prepare(verified, program, me, *call, sizing, shared));
-        self.script = Script::of(&prepared, &self.partners).filter(|_| self.verified.serial()).map(Arc::new);
-        self.prepared = Some((links, prepared.clone()));
+        let script = Script::of(&prepared, &self.partners).filter(|_| self.verified.serial()).map(Arc::new);
+        self.compiled = Some(Compiled { links, prepared: prepared.clone(), script });
         prepared
     }
 }

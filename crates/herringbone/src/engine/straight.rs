@@ -60,8 +60,11 @@ pub(crate) struct Runner {
 /// What a straight run needs of an engine.
 fn io(engine: &mut Engine) -> (Io<'_>, &mut Board) {
     let links = &mut engine.links;
-    let io =
-        Io { endpoints: &mut links.endpoints, staging: &engine.ops.staging, stats: &mut engine.out.stats };
+    let io = Io {
+        endpoints: &mut links.endpoints,
+        staging: &engine.ops.staging,
+        observer: &mut engine.out.observer,
+    };
     (io, &mut links.board)
 }
 
@@ -108,15 +111,15 @@ impl Runner {
                 engine.ops.staging.give_back(memory);
                 return match refused {
                     Refused::Frozen => Ok(Begun::No(issue)),
-                    Refused::Counted(error) => Ok(Begun::Ordinary(engine.counted_as_failed(error))),
+                    Refused::Counted(error) => Ok(Begun::Ordinary(Engine::counted_as_failed(error))),
                     Refused::Failed(error) => {
-                        engine.out.stats.failed += 1;
+                        engine.out.observer.refused();
                         Err(error)
                     }
                 };
             }
         };
-        engine.out.stats.most_in_flight = engine.out.stats.most_in_flight.max(1);
+        engine.out.observer.began_straight(&agreed.0);
         let is_early = !engine.backlog.early.is_empty();
         let notes = std::mem::take(&mut self.notes);
         self.straight = Some(Straight::new(script, issue, agreed, memory, (notes, now)));
@@ -141,8 +144,8 @@ impl Runner {
                         .is_some_and(|bytes| straight.arrived_early(*endpoint, header, bytes, &ops.staging))
             });
         for Parked { endpoint, header, .. } in taken {
+            out.observer.received_straight(&id, endpoint, header.length as usize);
             let endpoint = &mut links.endpoints[endpoint as usize];
-            out.stats.received(endpoint, header.length as usize);
             endpoint.parked -= u16::from(header.eager);
             straight.notes.flush |= endpoint.emptied(header.eager);
         }
@@ -155,6 +158,9 @@ impl Runner {
         let Some(straight) = &mut self.straight else { return Pace::Stuck };
         let (mut io, board) = io(&mut self.engine);
         let pace = straight.run(tries, &mut io, board);
+        if pace == Pace::Waiting {
+            io.observer.waited(&straight.id, || straight.missing());
+        }
         // If it is done, it is not quite over: somebody has to see to the links.
         self.engine.out.finished |= !self.flush();
         pace
@@ -226,6 +232,7 @@ impl Runner {
         let Engine { groups, links, ops, out, .. } = self.engine.at(now);
         ops.staging.give_back(straight.memory.clone());
         let (id, call, issued) = (straight.id, straight.issue.call, straight.issued);
+        out.observer.left_straight(&id);
         let ended = Ended { id, call, completion: straight.completion.take(), issued, result: Ok(()) };
         if let Some(group) = groups.get_mut(id.group) {
             out.conclude(group, links.me, ended);
@@ -254,7 +261,9 @@ impl Runner {
         let Engine { groups, links, ops, out, .. } = &mut self.engine;
         let group = groups.get_mut(straight.id.group)?;
         let (key, room) = ops.table.reserve();
-        let mut io = Io { endpoints: &mut links.endpoints, staging: &ops.staging, stats: &mut out.stats };
+        out.observer.left_straight(&straight.id);
+        let mut io =
+            Io { endpoints: &mut links.endpoints, staging: &ops.staging, observer: &mut out.observer };
         let operation = straight.into_operation(key, room, &group.settings.roster, &mut io);
         ops.insert(operation, group, out);
         out.push(Todo::Started(key));

@@ -13,6 +13,7 @@ use crate::{
         outbox::{Event, Interest},
     },
     execute::program::{Call, Sizing},
+    observe::{Happening, OperationState, Sink},
     sys::{fork::Guarded, region::Region, segment::Segment},
     transport::{endpoint::Link, layout, tcp::TcpLink},
 };
@@ -102,6 +103,30 @@ fn a_group_with_a_dead_member_is_lost_from_the_start() {
     let Err(Refused::Failed(error)) = engine.issue(&issue) else { panic!("it was issued") };
     assert!(matches!(error.kind(), crate::ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
     assert!(matches!(&engine.out.events[..], [Event::Dispute { group: 7, .. }]), "the others are told");
+}
+
+/// A sink that writes down whom it is told to be lost.
+#[derive(Clone, Debug, Default)]
+struct Obituaries(Arc<std::sync::Mutex<Vec<(u32, String)>>>);
+
+impl Sink for Obituaries {
+    fn event(&mut self, _: Duration, happening: &Happening<'_>) {
+        if let Happening::Lost { endpoint, reason } = *happening {
+            self.0.lock().unwrap().push((endpoint, reason.to_owned()));
+        }
+    }
+}
+
+#[test]
+fn a_listener_hears_of_a_rank_that_is_lost() {
+    let (mut engine, _theirs) = rank_0(3, None);
+    let lost = Obituaries::default();
+    engine.out.observer.listen(Box::new(lost.clone()));
+    begin(&mut engine, Collective::AllGather, 1);
+    engine.lose(2, "ended, hung or left", false);
+    assert_eq!(lost.0.lock().unwrap()[..], [(2, "ended, hung or left".to_owned())]);
+    let states: Vec<_> = engine.out.observer.recent().iter().map(|recent| recent.state).collect();
+    assert_eq!(states, [OperationState::Failed("PeerLost")]);
 }
 
 /// The frames that are in some bytes, with their payloads, of which the checksums are right.
@@ -213,7 +238,7 @@ fn messages_leave_to_one_rank_after_the_other() {
     }
     go_on(&mut engine);
     for (stream, parts) in theirs.iter().zip([1, 2, 3]) {
-        assert_eq!(engine.out.stats.workers_tcp.sent as usize, parts * PART);
+        assert_eq!(engine.counted().workers_tcp.sent as usize, parts * PART);
         let taken = drain(&mut engine, stream).len();
         assert!((PART..PART + PART / 8).contains(&taken), "{taken} of turn {parts}");
     }

@@ -1,11 +1,11 @@
 //! What an operation needs of the engine.
 
 use super::staging::Staging;
-use crate::transport::{endpoint::Endpoint, stats::Stats};
+use crate::{observe::Observer, transport::endpoint::Endpoint};
 
 /// What an operation needs of the engine while it runs.
 pub(crate) struct Io<'a> {
     pub(crate) endpoints: &'a mut [Endpoint],
     pub(crate) staging: &'a Staging,
-    pub(crate) stats: &'a mut Stats,
+    pub(crate) observer: &'a mut Observer,
 }

@@ -9,6 +9,9 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
+/// The number of the group of all ranks.
+pub(crate) const WORLD_GROUP: u32 = 0;
+
 /// What an operation is and where it runs; see [`Operation::start`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
@@ -16,6 +19,8 @@ pub(crate) struct Identity {
     pub(crate) generation: u32,
     pub(crate) hash: u64,
     pub(crate) fingerprint: Fingerprint,
+    /// How many operations were issued before it in this process, of all groups.
+    pub(crate) number: u64,
 }
 
 impl Identity {

@@ -134,6 +134,11 @@ impl Operation {
         self.room.emptied()
     }
 
+    /// Whether this rank has data in it, and its caller waits for the end.
+    pub(crate) fn is_workers(&self) -> bool {
+        self.is_worker
+    }
+
     /// Whether reducers take part.
     pub(crate) fn with_reducers(&self) -> bool {
         self.with_reducers
@@ -267,7 +272,9 @@ impl Operation {
         let prepared = self.prepared.clone();
         loop {
             while let Some((segment, instr)) = self.room.ready.pop_front() {
-                if self.step(&prepared, segment, instr, io) {
+                let complete = self.step(&prepared, segment, instr, io);
+                io.observer.step(&self.id, segment, instr);
+                if complete {
                     self.complete(segment, instr);
                 }
             }

@@ -164,7 +164,7 @@ impl Operation {
                     continue;
                 }
                 endpoint.send_shared(&mut frame, to.index, eager);
-                io.stats.sent(endpoint, payload.len());
+                io.observer.sent(&self.id, 0, (flow.endpoint, endpoint), payload.len());
                 sent += 1;
             }
         });
@@ -203,7 +203,7 @@ impl Operation {
             }
             header.eager = true;
         }
-        io.stats.sent(endpoint, header.length as usize);
+        io.observer.sent(&self.id, segment, (flow.endpoint, endpoint), header.length as usize);
         if endpoint.is_shared() {
             let body = self.body(send, segment, lane);
             endpoint.send_shared(&mut Frame::new(&header, Some(body)), lane_to.index, header.eager);

@@ -170,12 +170,13 @@ impl Straight {
         let (Some(input), Some(output)) = (&input, &output) else { return Pace::Stuck };
         let staged = io.staging.segment().span(self.memory.clone());
         let memory = Memory { input: input.span(), output: output.span(), staged };
-        let run = Run { script: &self.script, common: &self.common, memory };
+        let run = Run { script: &self.script, common: &self.common, id: &self.id, memory };
         while let Some(line) = self.script.lines.get(self.done) {
             let pace = run.line(line, &mut self.notes, &mut tries, io, board);
             if pace != Pace::Done {
                 return pace;
             }
+            io.observer.step(&self.id, 0, self.done as u32);
             self.done += 1;
         }
         Pace::Done
@@ -191,13 +192,20 @@ impl Straight {
             if self.notes.arrived[at] != Arrival::No {
                 continue;
             }
-            match look(&self.common, message, &mut self.notes, io) {
+            match look((&self.common, &self.id), message, &mut self.notes, io) {
                 Ok(Some((source, found))) => self.notes.arrived[at] = Arrival::Next(source, found),
                 Ok(None) => missing = Some(message.endpoint),
                 Err(()) => return None,
             }
         }
         missing
+    }
+
+    /// The endpoints from which messages are missing that the next instruction needs, as far as it has looked.
+    pub(crate) fn missing(&self) -> Vec<u32> {
+        let messages = self.script.lines.get(self.done).map_or(0..0, |line| line.messages.clone());
+        let missing = messages.filter(|at| self.notes.arrived[*at] == Arrival::No);
+        missing.map(|at| self.script.messages[at].endpoint).collect()
     }
 
     /// Takes in a message that came before this operation began. Returns whether the script has it.
@@ -250,7 +258,7 @@ fn keep(message: &Message, source: Source, at: usize, memory: &Range<usize>, io:
 
 /// Looks for a message. Returns where it lies, or an error if something else has come.
 fn look(
-    common: &Common,
+    (common, id): (&Common, &Identity),
     message: &Message,
     notes: &mut Notes,
     io: &mut Io<'_>,
@@ -266,7 +274,7 @@ fn look(
                 {
                     payload.fetch(FETCHED_BYTES);
                 }
-                io.stats.received(endpoint, message.bytes);
+                io.observer.received_straight(id, message.endpoint, message.bytes);
                 return Ok(Some(found));
             }
             Some(Err(())) if !endpoint.take_credits() => return Err(()),
@@ -280,6 +288,7 @@ fn look(
 struct Run<'a> {
     script: &'a Script,
     common: &'a Common,
+    id: &'a Identity,
     memory: Memory<'a>,
 }
 
@@ -295,7 +304,7 @@ impl Run<'_> {
     ) -> Pace {
         for at in line.messages.clone() {
             while notes.arrived[at] == Arrival::No {
-                match look(self.common, &self.script.messages[at], notes, io) {
+                match look((self.common, self.id), &self.script.messages[at], notes, io) {
                     Ok(Some((source, found))) => notes.arrived[at] = Arrival::Next(source, found),
                     // At once: on some cores an instruction that says to wait lasts as long as a message takes.
                     Ok(None) if *tries > 0 => *tries -= 1,
@@ -347,7 +356,7 @@ impl Run<'_> {
                 continue;
             }
             endpoint.send_shared(&mut frame, lane.index, true);
-            io.stats.sent(endpoint, payload.len());
+            io.observer.sent_straight(self.id, lane.endpoint, payload.len());
         }
         notes.blocked.is_empty()
     }
@@ -372,7 +381,7 @@ impl Run<'_> {
         for lane in &self.script.lanes[lanes] {
             let endpoint = &mut io.endpoints[lane.endpoint as usize];
             endpoint.was_posted();
-            io.stats.sent(endpoint, payload.len());
+            io.observer.sent_straight(self.id, lane.endpoint, payload.len());
         }
         true
     }

@@ -16,8 +16,8 @@ use crate::{
         handshake::{Claim, Expected, Hello, Identity, Policy, Purpose, Versions},
         membership::Process,
     },
-    engine::group::WORLD_GROUP,
     execute::cutting,
+    execute::issue::WORLD_GROUP,
     rendezvous::{Store, StoreError},
 };
 use std::{

@@ -8,6 +8,7 @@
 mod api;
 mod corpus;
 mod endings;
+mod events;
 mod large;
 mod mapped;
 mod memory;

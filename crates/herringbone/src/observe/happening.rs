@@ -1,0 +1,114 @@
+//! What can happen, as a listener is told of it.
+
+use crate::{
+    Result,
+    core::{session::Cause, wire::Fingerprint},
+};
+use std::{fmt, time::Duration};
+
+/// Which operation: what the events of one operation have in common, and all ranks call it alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OperationId {
+    /// The number of its group; 0 is the group of all ranks.
+    pub group: u32,
+    /// How many fences of its group came before it.
+    pub generation: u32,
+    /// How many operations of its group were issued before it.
+    pub sequence: u64,
+}
+
+/// Something that happened on this rank. Endpoints are ranks by their numbers in the job; reducers follow the ranks.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Happening<'a> {
+    /// A program called an operation, or a worker told a reducer of one.
+    Issued {
+        /// The operation.
+        operation: OperationId,
+        /// What was called.
+        call: &'a Fingerprint,
+    },
+    /// Its links, its memory and its buffers are there, so its program runs.
+    Began {
+        /// The operation.
+        operation: OperationId,
+    },
+    /// An instruction of its program ran, for one segment. The messages of a send may leave later.
+    Step {
+        /// The operation.
+        operation: OperationId,
+        /// The segment.
+        segment: u32,
+        /// The instruction, counted from 0 in this rank's program.
+        instruction: u32,
+    },
+    /// A message was given to the link of its receiver.
+    Sent {
+        /// The operation.
+        operation: OperationId,
+        /// The receiver.
+        endpoint: u32,
+        /// The segment.
+        segment: u32,
+        /// How long the message's payload is.
+        bytes: usize,
+    },
+    /// A message was taken in.
+    Received {
+        /// The operation.
+        operation: OperationId,
+        /// The sender.
+        endpoint: u32,
+        /// The segment.
+        segment: u32,
+        /// How long the message's payload is.
+        bytes: usize,
+    },
+    /// The operation cannot go on. It is told again only when it waits for others.
+    Waited {
+        /// The operation.
+        operation: OperationId,
+        /// The endpoints whose messages, room or links are missing. There are none if it waits for memory, or for an
+        /// older operation.
+        endpoints: &'a [u32],
+    },
+    /// The caller has the operation's result; on a reducer, it is over.
+    Ended {
+        /// The operation.
+        operation: OperationId,
+        /// How.
+        result: &'a Result<()>,
+    },
+    /// Nothing has come from an endpoint for long.
+    Suspected {
+        /// The endpoint: a silent reducer, or a rank that an operation waits for.
+        endpoint: u32,
+        /// For how long.
+        silent: Duration,
+    },
+    /// A process has ended, or cannot be reached any more.
+    Lost {
+        /// The endpoint.
+        endpoint: u32,
+        /// What was seen.
+        reason: &'a str,
+    },
+    /// All members of a group have left the operations that could not go on.
+    Fenced {
+        /// The number of the group.
+        group: u32,
+        /// The generation that begins.
+        generation: u32,
+        /// Why.
+        cause: &'a Cause,
+    },
+}
+
+/// A listener, which is told what happens; see [`Communicator::listen`](crate::Communicator::listen).
+///
+/// It is called by whichever thread drives the engine, which waits meanwhile: it returns soon, and calls no communicator.
+pub trait Sink: Send + fmt::Debug {
+    /// Something happened. `now` counts from some start that all events of a process share, by the kernel's last tick: it
+    /// is early by up to 10 ms, and events of one tick come in their order.
+    fn event(&mut self, now: Duration, happening: &Happening<'_>);
+}

@@ -1,0 +1,275 @@
+//! What happens on this rank: counted, kept of the last operations, and told to a listener if there is one.
+//!
+//! The engine tells its [`Observer`] once of everything. That allocates and formats nothing while nobody listens: an
+//! event costs a comparison then.
+
+mod happening;
+mod recent;
+
+pub use happening::{Happening, OperationId, Sink};
+pub use recent::{OperationState, OperationTimes, Recent};
+
+use crate::{
+    Error, Result,
+    clock::Moment,
+    core::{session::Cause, wire::Fingerprint},
+    execute::issue::{Identity, WORLD_GROUP},
+    transport::{
+        endpoint::Endpoint,
+        stats::{Moved, Stats},
+    },
+};
+use recent::{Entry, Ring};
+use std::{collections::BTreeMap, time::Duration};
+
+/// More names of groups than this are kept only of groups with recent operations.
+const NAMES: usize = 2048;
+
+/// What an engine tells of all that happens.
+#[derive(Debug, Default)]
+pub(crate) struct Observer {
+    /// The moment at which the engine was called.
+    pub(crate) now: Moment,
+    pub(crate) stats: Stats,
+    /// The time that operations were under way, in nanoseconds, summed over operations.
+    in_flight: u64,
+    recent: Ring,
+    /// What had moved through shared memory when the last straight run began: what moves until it ends is its own.
+    before_straight: Moved,
+    algorithms: Vec<String>,
+    groups: BTreeMap<u32, String>,
+    listener: Option<Box<Listener>>,
+}
+
+/// A sink, and for whom operations wait that it knows of.
+#[derive(Debug)]
+struct Listener {
+    sink: Box<dyn Sink>,
+    waiting: BTreeMap<u64, Vec<u32>>,
+}
+
+impl Listener {
+    #[cold]
+    fn tell(&mut self, now: Moment, happening: &Happening<'_>) {
+        self.sink.event(now.since(Moment::default()), happening);
+    }
+
+    #[cold]
+    fn tell_of_wait(&mut self, now: Moment, id: &Identity, endpoints: Vec<u32>) {
+        if self.waiting.get(&id.number) != Some(&endpoints) {
+            self.tell(now, &Happening::Waited { operation: operation(id), endpoints: &endpoints });
+            self.waiting.insert(id.number, endpoints);
+        }
+    }
+}
+
+fn operation(id: &Identity) -> OperationId {
+    OperationId { group: id.group, generation: id.generation, sequence: id.fingerprint.sequence }
+}
+
+impl Observer {
+    /// Tells everything to this sink from now on, and nothing to another one.
+    pub(crate) fn listen(&mut self, sink: Box<dyn Sink>) {
+        self.listener = Some(Box::new(Listener { sink, waiting: BTreeMap::new() }));
+    }
+
+    #[inline]
+    fn tell<'a>(&mut self, happening: impl FnOnce() -> Happening<'a>) {
+        if let Some(listener) = &mut self.listener {
+            listener.tell(self.now, &happening());
+        }
+    }
+
+    /// An operation was issued. Gives it its number.
+    #[inline]
+    pub(crate) fn issued(
+        &mut self,
+        (group, generation): (u32, u32),
+        (fingerprint, hash): (Fingerprint, u64),
+        algorithm: u32,
+    ) -> Identity {
+        let number = self.recent.add(Entry {
+            group,
+            generation,
+            fingerprint,
+            algorithm,
+            state: OperationState::Queued,
+            issued: self.now,
+            began: None,
+            ended: self.now,
+            moved: Moved::default(),
+        });
+        let id = Identity { group, generation, hash, fingerprint, number };
+        self.tell(|| Happening::Issued { operation: operation(&id), call: &id.fingerprint });
+        id
+    }
+
+    /// A call became no operation.
+    pub(crate) fn refused(&mut self) {
+        self.stats.failed += 1;
+    }
+
+    /// An operation's program begins to run, while so many are under way.
+    #[inline]
+    pub(crate) fn began(&mut self, id: &Identity, under_way: usize) {
+        self.stats.most_in_flight = self.stats.most_in_flight.max(under_way as u64);
+        if let Some(entry) = self.recent.get_mut(id.number) {
+            (entry.state, entry.began) = (OperationState::Running, Some(self.now));
+        }
+        self.tell(|| Happening::Began { operation: operation(id) });
+    }
+
+    /// As [`began`](Self::began), of the only operation that is under way. Until [`left_straight`](Self::left_straight) its
+    /// messages are told of without looking for it.
+    #[inline]
+    pub(crate) fn began_straight(&mut self, id: &Identity) {
+        self.before_straight = self.stats.workers_shm;
+        self.began(id, 1);
+    }
+
+    /// A straight run is over, or its operation goes on in another way.
+    #[inline]
+    pub(crate) fn left_straight(&mut self, id: &Identity) {
+        let (before, now) = (self.before_straight, self.stats.workers_shm);
+        if let Some(entry) = self.recent.get_mut(id.number) {
+            entry.moved = Moved { sent: now.sent - before.sent, received: now.received - before.received };
+        }
+    }
+
+    /// An instruction of a segment ran.
+    #[inline]
+    pub(crate) fn step(&mut self, id: &Identity, segment: u32, instruction: u32) {
+        self.tell(|| Happening::Step { operation: operation(id), segment, instruction });
+    }
+
+    /// A message was given to a link.
+    #[inline]
+    pub(crate) fn sent(&mut self, id: &Identity, segment: u32, to: (u32, &Endpoint), bytes: usize) {
+        self.stats.sent(to.1, bytes);
+        if let Some(entry) = self.recent.get_mut(id.number) {
+            entry.moved.sent += bytes as u64;
+        }
+        self.tell(|| Happening::Sent { operation: operation(id), endpoint: to.0, segment, bytes });
+    }
+
+    /// A message of a straight run was given to a local rank.
+    #[inline]
+    pub(crate) fn sent_straight(&mut self, id: &Identity, endpoint: u32, bytes: usize) {
+        self.stats.workers_shm.sent += bytes as u64;
+        self.tell(|| Happening::Sent { operation: operation(id), endpoint, segment: 0, bytes });
+    }
+
+    /// A message was taken in.
+    #[inline]
+    pub(crate) fn received(&mut self, id: &Identity, segment: u32, from: (u32, &Endpoint), bytes: usize) {
+        self.stats.received(from.1, bytes);
+        if let Some(entry) = self.recent.get_mut(id.number) {
+            entry.moved.received += bytes as u64;
+        }
+        self.tell(|| Happening::Received { operation: operation(id), endpoint: from.0, segment, bytes });
+    }
+
+    /// A message of a local rank was taken in for a straight run.
+    #[inline]
+    pub(crate) fn received_straight(&mut self, id: &Identity, endpoint: u32, bytes: usize) {
+        self.stats.workers_shm.received += bytes as u64;
+        self.tell(|| Happening::Received { operation: operation(id), endpoint, segment: 0, bytes });
+    }
+
+    /// An operation cannot go on without these.
+    #[inline]
+    pub(crate) fn waited(&mut self, id: &Identity, endpoints: impl FnOnce() -> Vec<u32>) {
+        if let Some(listener) = &mut self.listener {
+            listener.tell_of_wait(self.now, id, endpoints());
+        }
+    }
+
+    /// An operation that was issued at some moment has ended.
+    #[inline]
+    pub(crate) fn ended(&mut self, id: &Identity, issued: Moment, result: &Result<()>) {
+        let state = match result {
+            Ok(()) => {
+                self.in_flight += self.now.nanoseconds_since(issued);
+                OperationState::Done
+            }
+            Err(error) => {
+                self.stats.failed += 1;
+                OperationState::Failed(error.kind().name())
+            }
+        };
+        self.over(id, state, result);
+    }
+
+    /// An operation is over on a reducer, which counts none.
+    pub(crate) fn reduced(&mut self, id: &Identity, result: Result<(), &Error>) {
+        let state = result
+            .map_or_else(|error| OperationState::Failed(error.kind().name()), |()| OperationState::Done);
+        self.over(id, state, &result.map_err(Error::clone));
+    }
+
+    #[inline]
+    fn over(&mut self, id: &Identity, state: OperationState, result: &Result<()>) {
+        if let Some(entry) = self.recent.get_mut(id.number) {
+            (entry.state, entry.ended) = (state, self.now);
+        }
+        if let Some(listener) = &mut self.listener {
+            listener.waiting.remove(&id.number);
+            listener.tell(self.now, &Happening::Ended { operation: operation(id), result });
+        }
+    }
+
+    /// Nothing has come from these for long.
+    pub(crate) fn suspected(&mut self, endpoints: impl FnOnce() -> Vec<u32>, silent: Duration) {
+        if let Some(listener) = &mut self.listener {
+            for endpoint in endpoints() {
+                listener.tell(self.now, &Happening::Suspected { endpoint, silent });
+            }
+        }
+    }
+
+    /// A process has ended, or cannot be reached any more.
+    pub(crate) fn lost(&mut self, endpoint: u32, reason: &str) {
+        self.tell(|| Happening::Lost { endpoint, reason });
+    }
+
+    /// A group begins a generation.
+    pub(crate) fn fenced(&mut self, group: u32, generation: u32, cause: &Cause) {
+        self.tell(|| Happening::Fenced { group, generation, cause });
+    }
+
+    /// Keeps the name of an algorithm. Returns its number.
+    pub(crate) fn number_of(&mut self, algorithm: &str) -> u32 {
+        let known = self.algorithms.iter().position(|name| name == algorithm);
+        known.unwrap_or_else(|| {
+            self.algorithms.push(algorithm.to_owned());
+            self.algorithms.len() - 1
+        }) as u32
+    }
+
+    /// Keeps the name of a group.
+    pub(crate) fn name_group(&mut self, number: u32, name: &str) {
+        if self.groups.len() >= NAMES {
+            let recent = &self.recent;
+            self.groups.retain(|number, _| recent.iter().any(|entry| entry.group == *number));
+        }
+        self.groups.insert(number, name.to_owned());
+    }
+
+    /// What was counted, without operations of kinds that groups still count.
+    pub(crate) fn counted(&self) -> Stats {
+        Stats { in_flight: Duration::from_nanos(self.in_flight), ..self.stats.clone() }
+    }
+
+    /// The last operations, oldest first.
+    pub(crate) fn recent(&self) -> Vec<Recent> {
+        let shown = |entry: &Entry| {
+            let name = self.groups.get(&entry.group).cloned();
+            let name = name.unwrap_or_else(|| match entry.group {
+                WORLD_GROUP => "world".to_owned(),
+                number => format!("group {number}"),
+            });
+            entry.shown(self.now, name, self.algorithms.get(entry.algorithm as usize)?)
+        };
+        self.recent.iter().filter_map(shown).collect()
+    }
+}
