@@ -66,7 +66,7 @@ const ORDERS: [Order; 6] = [
             "engine/plans",
             "engine/settings",
             // An operation that runs.
-            "execute/arrival execute/in_turn execute/needs execute/step execute/straight",
+            "execute/exchange execute/step execute/straight",
             "execute/operation",
             // What it is made of before it runs.
             "execute",

@@ -177,7 +177,9 @@ impl Engine {
         if !links.has_departed(index, out, GRACE) || !ops.needs(key, index, groups) {
             return;
         }
-        let Some(operation) = ops.get(key).filter(|operation| operation.completion.is_some()) else { return };
+        let Some(operation) = ops.get(key).filter(|operation| operation.caller.completion.is_some()) else {
+            return;
+        };
         let which = (operation.id.group, operation.id.fingerprint.sequence);
         groups.fail_departed(which, key, index, (links, out));
     }
@@ -282,11 +284,11 @@ impl Engine {
     fn look_through_operations(&mut self) {
         for key in self.ops.table.keys() {
             let Some(operation) = self.ops.table.get_mut(key) else { continue };
-            if operation.completion.is_none() {
+            if operation.caller.completion.is_none() {
                 continue;
             }
-            let waited = self.out.now().since(operation.issued).saturating_sub(resolution());
-            let (id, timeout) = (operation.id, operation.timeout);
+            let waited = self.out.now().since(operation.caller.issued).saturating_sub(resolution());
+            let (id, timeout) = (operation.id, operation.caller.timeout);
             if let Some(round) = operation.tells_hub(waited)
                 && let Some(group) = self.groups.get(id.group)
             {

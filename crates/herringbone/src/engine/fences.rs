@@ -101,7 +101,7 @@ impl Groups {
         let Some(group) = self.groups.get_mut(&number) else { return };
         let from = group.frozen.unwrap_or(0);
         let running = group.running.iter().any(|(sequence, key)| {
-            *sequence < from && ops.get(*key).is_some_and(|operation| operation.completion.is_some())
+            *sequence < from && ops.get(*key).is_some_and(|operation| operation.caller.completion.is_some())
         });
         if (running || backlog.has_before(number, from) || group.member.next() < from) && !late {
             return;

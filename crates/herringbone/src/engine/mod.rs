@@ -82,7 +82,7 @@ impl Engine {
     /// Whether nobody waits for anything here, nor for what is still queued for a link.
     pub(crate) fn is_idle(&self) -> bool {
         self.backlog.queue.is_empty()
-            && self.ops.table.iter().all(|operation| operation.completion.is_none())
+            && self.ops.table.iter().all(|operation| operation.caller.completion.is_none())
             && !self.links.has_unsent()
     }
 

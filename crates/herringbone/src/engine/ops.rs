@@ -207,7 +207,7 @@ impl Ops {
 
     /// Whether somebody waits for an operation here.
     pub(super) fn is_awaited(&self, key: OpKey) -> bool {
-        self.get(key).is_some_and(|operation| operation.completion.is_some())
+        self.get(key).is_some_and(|operation| operation.caller.completion.is_some())
     }
 
     /// The first operation of a group that has started and needs reducers.
@@ -232,9 +232,9 @@ impl Ops {
 
 /// The end of an operation that somebody waits for.
 fn ended(operation: &mut Operation, result: crate::Result<()>) -> Option<Ended> {
-    let completion = operation.completion.take()?;
+    let completion = operation.caller.completion.take()?;
     operation.release_buffers();
-    let (id, call, issued) = (operation.id, operation.prepared.call, operation.issued);
+    let (id, call, issued) = (operation.id, operation.prepared.call, operation.caller.issued);
     Some(Ended { id, call, completion: Some(completion), issued, result })
 }
 

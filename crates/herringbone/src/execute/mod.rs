@@ -1,15 +1,13 @@
 //! Running a rank's program: compiled once, then a ready list over the segments in flight, or straight
 //! through if it is small.
 
-mod arrival;
 mod cache;
 mod compile;
 pub(crate) mod cutting;
 mod direct;
-mod in_turn;
+mod exchange;
 pub(crate) mod io;
 pub(crate) mod issue;
-mod needs;
 pub(crate) mod operation;
 pub(crate) mod prepare;
 pub(crate) mod program;

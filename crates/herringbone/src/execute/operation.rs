@@ -33,37 +33,57 @@ const GRANTS_PER_WINDOW: u32 = 4;
 /// its core then has more to do in its turn.
 const LOTS_PER_WINDOW: u32 = 4;
 
+/// The call that an operation is for.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    /// How its end is told, until it is.
+    pub(crate) completion: Option<Arc<Completion>>,
+    pub(crate) timeout: Duration,
+    pub(crate) issued: Moment,
+    /// How often the hub was told that this rank waits.
+    told_hub: u32,
+}
+
+/// The user's buffers. Reducers have none.
+#[derive(Debug)]
+pub(super) struct Lent {
+    /// `None` when it is the output.
+    pub(super) input: Option<Region>,
+    pub(super) output: Option<Region>,
+    /// Where in my segment the user's buffer lies.
+    pub(super) mapped: Option<usize>,
+    /// Whether the results of the ranks of this host are more than a cache holds when the last comes.
+    pub(super) outgrows_cache: bool,
+}
+
+/// How far an operation is, in segments that are counted from the first.
+#[derive(Debug)]
+pub(super) struct Course {
+    /// How many I have in flight at most: as many as there is memory for.
+    ahead: u32,
+    /// How many of them begin at once at the least.
+    lot: u32,
+    /// Those that have begun.
+    pub(super) begun: u32,
+    /// Those that are done.
+    pub(super) finished: u32,
+    /// How many finished ones the others know of.
+    granted: u32,
+}
+
 /// A running operation.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) key: OpKey,
     pub(crate) id: Identity,
     pub(crate) prepared: Arc<Prepared>,
-    pub(crate) completion: Option<Arc<Completion>>,
-    pub(crate) timeout: Duration,
-    /// How often the hub was told that this rank waits.
-    told_hub: u32,
-    pub(crate) issued: Moment,
+    pub(crate) caller: Caller,
     pub(crate) memory: Range<usize>,
-    /// The user's buffers; the input is `None` when it is the output. Reducers have neither.
-    pub(super) input: Option<Region>,
-    pub(super) output: Option<Region>,
-    /// Where in my segment the user's buffer lies.
-    pub(super) mapped: Option<usize>,
+    pub(super) lent: Lent,
+    pub(super) course: Course,
+    pub(super) room: Room,
     is_worker: bool,
     with_reducers: bool,
-    /// Whether the results of the ranks of this host are more than a cache holds when the last comes.
-    pub(super) outgrows_cache: bool,
-    /// How many segments I have in flight at most: as many as there is memory for.
-    ahead: u32,
-    /// How many of them begin at once at the least.
-    lot: u32,
-    /// Segments that have begun, and those that are done, counted from the first.
-    pub(super) begun: u32,
-    pub(super) finished: u32,
-    /// How many finished segments the others know of.
-    granted: u32,
-    pub(super) room: Room,
 }
 
 /// What the engine does with an operation after a turn.
@@ -101,22 +121,23 @@ impl Operation {
         let mut operation = Self {
             key,
             id: queued.id,
-            completion: queued.completion,
-            timeout: queued.timeout,
-            told_hub: 0,
-            issued: queued.issued,
+            caller: Caller {
+                completion: queued.completion,
+                timeout: queued.timeout,
+                issued: queued.issued,
+                told_hub: 0,
+            },
             memory,
-            input,
-            output,
-            mapped,
+            lent: Lent { input, output, mapped, outgrows_cache: results > cache::results_that_stay() },
+            course: Course {
+                ahead,
+                lot: if prepared.is_in_memory() { (ahead / LOTS_PER_WINDOW).max(1) } else { 1 },
+                begun: 0,
+                finished: 0,
+                granted: 0,
+            },
             is_worker,
             with_reducers,
-            outgrows_cache: results > cache::results_that_stay(),
-            ahead,
-            lot: if prepared.is_in_memory() { (ahead / LOTS_PER_WINDOW).max(1) } else { 1 },
-            begun: 0,
-            finished: 0,
-            granted: 0,
             room,
             prepared,
         };
@@ -126,7 +147,7 @@ impl Operation {
 
     /// Whether host-mates may put results into the user's buffer.
     pub(crate) fn is_mapped(&self) -> bool {
-        self.mapped.is_some()
+        self.lent.mapped.is_some()
     }
 
     /// Its room, empty.
@@ -159,7 +180,7 @@ impl Operation {
 
     /// Makes room for what is counted.
     fn furnish(&mut self, roster: &[u32]) {
-        let Self { prepared, room, ahead, is_worker, .. } = self;
+        let Self { prepared, room, course: Course { ahead, .. }, is_worker, .. } = self;
         let stages = prepared.depth as usize;
         room.waits.resize(stages * prepared.instrs.len(), 0);
         room.deliveries.resize(stages * prepared.instrs.len(), Delivery::default());
@@ -217,7 +238,7 @@ impl Operation {
     }
 
     fn grant(&self) -> Header {
-        self.header(FrameKind::Grant, self.finished)
+        self.header(FrameKind::Grant, self.course.finished)
     }
 
     pub(super) fn stage(&self, segment: u32) -> usize {
@@ -227,27 +248,29 @@ impl Operation {
     }
 
     pub(super) fn stage_at(&self, segment: u32) -> usize {
-        let stage = if segment < self.ahead { segment } else { segment % self.ahead };
+        let stage = if segment < self.course.ahead { segment } else { segment % self.course.ahead };
         self.memory.start + stage as usize * self.prepared.stage_bytes
     }
 
     /// Begins segments for which there is a free stage, here and with everyone that I send to.
     pub(super) fn begin_segments(&mut self, io: &Io<'_>) {
-        let after_a_lot = self.prepared.segments.min(self.begun + self.lot);
-        if after_a_lot > self.finished + self.ahead {
+        let after_a_lot = self.prepared.segments.min(self.course.begun + self.course.lot);
+        if after_a_lot > self.course.finished + self.course.ahead {
             return;
         }
-        while self.begun < self.prepared.segments && self.begun < self.finished + self.ahead {
+        while self.course.begun < self.prepared.segments
+            && self.course.begun < self.course.finished + self.course.ahead
+        {
             let room = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
                 peer.sends == 0
-                    || flow.window.has_room(self.begun)
+                    || flow.window.has_room(self.course.begun)
                     || io.endpoints[flow.endpoint as usize].is_away()
             });
             if !room {
                 return;
             }
-            let segment = self.begun;
-            self.begun += 1;
+            let segment = self.course.begun;
+            self.course.begun += 1;
             let stage = self.stage(segment) * self.prepared.instrs.len();
             for instr in 0..self.prepared.instrs.len() {
                 if self.room.waits[stage + instr] == 0 {
@@ -288,7 +311,7 @@ impl Operation {
 
     fn progress(&self, io: &Io<'_>) -> Progress {
         let segments = self.prepared.segments;
-        if self.finished < segments || self.room.flows.iter().any(|flow| !flow.stable) {
+        if self.course.finished < segments || self.room.flows.iter().any(|flow| !flow.stable) {
             return Progress::Running;
         }
         let read = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
@@ -310,16 +333,21 @@ impl Operation {
 
     /// Moves the window over finished segments and tells the others. Returns whether there is more to run.
     fn advance(&mut self, io: &mut Io<'_>) -> bool {
-        while self.finished < self.begun && self.room.left[self.stage(self.finished)] == 0 {
-            self.finished += 1;
-            let next = self.finished - 1 + self.prepared.depth;
+        while self.course.finished < self.course.begun
+            && self.room.left[self.stage(self.course.finished)] == 0
+        {
+            self.course.finished += 1;
+            let next = self.course.finished - 1 + self.prepared.depth;
             if next < self.prepared.segments {
                 self.arm(next);
             }
         }
         let worth_a_grant = (self.prepared.lead / GRANTS_PER_WINDOW).max(1);
-        let ends_lap = self.finished == self.prepared.segments || self.stage(self.finished) == 0;
-        if self.finished - self.granted >= worth_a_grant || self.finished > self.granted && ends_lap {
+        let ends_lap =
+            self.course.finished == self.prepared.segments || self.stage(self.course.finished) == 0;
+        if self.course.finished - self.course.granted >= worth_a_grant
+            || self.course.finished > self.course.granted && ends_lap
+        {
             self.grant_finished(io);
         }
         self.begin_segments(io);
@@ -329,11 +357,12 @@ impl Operation {
     /// Grants what is finished. Not after every segment: others may begin as many as a window ahead of what they know, so
     /// all come to where the next grant is due without one, and no rank has less than the lead for a window.
     fn grant_finished(&mut self, io: &mut Io<'_>) {
-        let before = std::mem::replace(&mut self.granted, self.finished);
+        let before = std::mem::replace(&mut self.course.granted, self.course.finished);
         let (lead, segments) = (self.prepared.lead, self.prepared.segments);
         for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
             let in_place = peer.shared && !self.prepared.eager;
-            let last = self.finished == segments && (in_place || (self.is_worker && self.with_reducers));
+            let last =
+                self.course.finished == segments && (in_place || (self.is_worker && self.with_reducers));
             if !peer.heads.is_empty() && (last || before + lead < segments) {
                 io.endpoints[flow.endpoint as usize].notice(self.grant());
             }
@@ -347,7 +376,7 @@ impl Operation {
         };
         match header.kind {
             FrameKind::Grant => {
-                let granted = flow.window.grant(header.segment, self.begun);
+                let granted = flow.window.grant(header.segment, self.course.begun);
                 granted.map_err(|_| Broken::Protocol("a grant for what was not sent"))?;
             }
             FrameKind::Stable if !flow.stable => flow.stable = true,
@@ -364,7 +393,7 @@ impl Operation {
     fn tell_stable(&self, io: &mut Io<'_>) {
         let segments = self.prepared.segments;
         if !self.is_worker
-            && self.finished == segments
+            && self.course.finished == segments
             && self.room.flows.iter().all(|flow| flow.window.done() == segments)
         {
             for flow in &self.room.flows {
@@ -388,7 +417,7 @@ impl Operation {
         let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
         let waits = &mut self.room.waits[at];
         *waits -= 1;
-        if *waits == 0 && segment < self.begun {
+        if *waits == 0 && segment < self.course.begun {
             self.room.ready.push_back((segment, instr));
         }
     }
@@ -412,20 +441,20 @@ impl Operation {
 
     /// Whether, after waiting for `waited`, it is time to tell the hub (again): the how-manieth time it is.
     pub(crate) fn tells_hub(&mut self, waited: Duration) -> Option<u32> {
-        let due = WAITING_MILLISECONDS + WAITING_AGAIN_MILLISECONDS * u64::from(self.told_hub);
+        let due = WAITING_MILLISECONDS + WAITING_AGAIN_MILLISECONDS * u64::from(self.caller.told_hub);
         let tells = waited >= Duration::from_millis(due);
-        self.told_hub += u32::from(tells);
-        tells.then(|| self.told_hub - 1)
+        self.caller.told_hub += u32::from(tells);
+        tells.then(|| self.caller.told_hub - 1)
     }
 
     /// The user's buffers, until they are given back: input and output.
     pub(crate) fn buffers(&self) -> Option<(&Region, &Region)> {
-        let output = self.output.as_ref()?;
-        Some((self.input.as_ref().unwrap_or(output), output))
+        let output = self.lent.output.as_ref()?;
+        Some((self.lent.input.as_ref().unwrap_or(output), output))
     }
 
     /// Gives the user's buffers back.
     pub(crate) fn release_buffers(&mut self) {
-        (self.input, self.output) = (None, None);
+        (self.lent.input, self.lent.output) = (None, None);
     }
 }

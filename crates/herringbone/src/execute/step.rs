@@ -224,7 +224,7 @@ impl Operation {
             return Body::Placed;
         }
         let start = self.range(send.from, send.form, segment).start;
-        match (send.copy, self.mapped.filter(|_| send.direct)) {
+        match (send.copy, self.lent.mapped.filter(|_| send.direct)) {
             (_, Some(mapped)) => Body::Direct(mapped + start),
             (Some(offset), None) => Body::At(self.stage_at(segment) + offset),
             (None, None) => Body::At(start),
@@ -236,7 +236,7 @@ impl Operation {
         let range = self.range(send.from, send.form, segment);
         match send.from {
             Loc::Staged { .. } => Payload::Staged(range),
-            Loc::Input(_) => Payload::User { op: self.key, output: self.input.is_none(), range },
+            Loc::Input(_) => Payload::User { op: self.key, output: self.lent.input.is_none(), range },
             Loc::Output(_) => Payload::User { op: self.key, output: true, range },
         }
     }
@@ -248,7 +248,11 @@ impl Operation {
     }
 
     fn region(&self, output: bool) -> Option<&Region> {
-        if output { self.output.as_ref() } else { self.input.as_ref().or(self.output.as_ref()) }
+        if output {
+            self.lent.output.as_ref()
+        } else {
+            self.lent.input.as_ref().or(self.lent.output.as_ref())
+        }
     }
 
     /// A stretch of a user's buffer, for a transport.
@@ -316,7 +320,7 @@ impl Operation {
         if into.same_start(source.span) {
             return;
         }
-        if self.outgrows_cache { into.stream_from(source.span) } else { into.copy_from(source.span) }
+        if self.lent.outgrows_cache { into.stream_from(source.span) } else { into.copy_from(source.span) }
     }
 
     /// A message that has arrived, where it lies.
@@ -347,8 +351,8 @@ struct Memory<'a> {
 
 impl<'a> Memory<'a> {
     fn of(operation: &'a Operation, segment: u32, io: &'a Io<'a>) -> Self {
-        let input = operation.input.as_ref().and_then(Region::access);
-        let output = operation.output.as_ref().and_then(Region::access);
+        let input = operation.lent.input.as_ref().and_then(Region::access);
+        let output = operation.lent.output.as_ref().and_then(Region::access);
         Self { operation, segment, input, output, io }
     }
 

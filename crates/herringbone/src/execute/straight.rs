@@ -240,7 +240,7 @@ impl Straight {
         let queued = Queued::new(id, &issue, completion, timeout, issued);
         let prepared = script.prepared.clone();
         let mut operation = Operation::new(key, queued, None, prepared, memory, (room, roster));
-        operation.go_on(done, &notes, io);
+        go_on(&mut operation, done, &notes, io);
         operation
     }
 }
@@ -430,34 +430,32 @@ impl Run<'_> {
     }
 }
 
-impl Operation {
-    /// Goes on in any order after the first `done` instructions; the next one may have begun to send.
-    fn go_on(&mut self, done: usize, notes: &Notes, io: &mut Io<'_>) {
-        let prepared = self.prepared.clone();
-        for (head, arrived) in self.room.heads.iter_mut().zip(&notes.arrived) {
-            *head = if *arrived == Arrival::No { Arrived::No } else { Arrived::Staged };
-        }
-        self.room.waits.copy_from_slice(&prepared.waits);
-        self.room.left[0] = (prepared.instrs.len() - done) as u32;
-        for lane in &notes.blocked {
-            let flow = &self.room.flows[prepared.lanes[*lane].peer as usize];
-            io.endpoints[flow.endpoint as usize].wait_for_slot(self.id.fingerprint.priority, self.key);
-            self.room.blocked.push(Unsent { segment: 0, instr: done as u32, lane: *lane as u32 });
-        }
-        let ran = done + usize::from(!notes.blocked.is_empty());
-        if ran > done {
-            self.room.deliveries[done] = Delivery { left: notes.blocked.len() as u16, checksum: None };
-        }
-        for (head, arrived) in prepared.heads.iter().zip(&self.room.heads) {
-            self.room.waits[head.instr as usize] -= u16::from(*arrived != Arrived::No);
-        }
-        for instr in 0..done {
-            for next in prepared.instrs[instr].next.clone() {
-                self.room.waits[prepared.next[next as usize] as usize] -= 1;
-            }
-        }
-        self.room.waits[..ran].fill(NEVER);
-        self.invite(io);
-        self.begin_segments(io);
+/// Goes on in any order after the first `done` instructions; the next one may have begun to send.
+fn go_on(operation: &mut Operation, done: usize, notes: &Notes, io: &mut Io<'_>) {
+    let prepared = operation.prepared.clone();
+    for (head, arrived) in operation.room.heads.iter_mut().zip(&notes.arrived) {
+        *head = if *arrived == Arrival::No { Arrived::No } else { Arrived::Staged };
     }
+    operation.room.waits.copy_from_slice(&prepared.waits);
+    operation.room.left[0] = (prepared.instrs.len() - done) as u32;
+    for lane in &notes.blocked {
+        let flow = &operation.room.flows[prepared.lanes[*lane].peer as usize];
+        io.endpoints[flow.endpoint as usize].wait_for_slot(operation.id.fingerprint.priority, operation.key);
+        operation.room.blocked.push(Unsent { segment: 0, instr: done as u32, lane: *lane as u32 });
+    }
+    let ran = done + usize::from(!notes.blocked.is_empty());
+    if ran > done {
+        operation.room.deliveries[done] = Delivery { left: notes.blocked.len() as u16, checksum: None };
+    }
+    for (head, arrived) in prepared.heads.iter().zip(&operation.room.heads) {
+        operation.room.waits[head.instr as usize] -= u16::from(*arrived != Arrived::No);
+    }
+    for instr in 0..done {
+        for next in prepared.instrs[instr].next.clone() {
+            operation.room.waits[prepared.next[next as usize] as usize] -= 1;
+        }
+    }
+    operation.room.waits[..ran].fill(NEVER);
+    operation.invite(io);
+    operation.begin_segments(io);
 }

@@ -1,0 +1,211 @@
+//! What a running operation has to do with other ranks: messages that arrive, turns in which messages leave, and what it
+//! still needs.
+
+use super::{operation::Operation, room::Flow};
+use crate::{
+    core::{
+        session::turns::Words,
+        wire::{Header, Kind as FrameKind},
+    },
+    execute::{
+        io::Io,
+        program::{Head, Kind, Loc, Peer, Prepared},
+        room::Arrived,
+    },
+    transport::{Broken, Destination},
+};
+
+/// Messages that arrive: checked against the schedule, and noted.
+impl Operation {
+    /// Where the payload of an arriving message goes: a result straight to where it belongs if nothing that the schedule
+    /// does before has to be waited for, everything else to its place in my staging memory.
+    pub(crate) fn place(&self, endpoint: u32, header: &Header) -> Result<Destination, Broken> {
+        let (head, _) = self.expected(endpoint, header)?;
+        let at = self.stage(header.segment) * self.prepared.instrs.len() + head.instr as usize;
+        let only_for_this = self.room.waits[at] == 1 && header.segment < self.course.begun;
+        Ok(match self.prepared.instrs[head.instr as usize].kind {
+            Kind::Recv { into: Loc::Output(chunk), .. } if only_for_this => {
+                Destination::User { op: self.key, range: self.prepared.output(chunk, header.segment) }
+            }
+            _ if head.placed => {
+                return Err(Broken::Protocol("a result before all of what it is made of was sent"));
+            }
+            _ => Destination::Staged(self.stage_at(header.segment) + head.offset),
+        })
+    }
+
+    /// The head that a frame is for, after all its numbers are checked against what the schedule says.
+    fn expected(&self, endpoint: u32, header: &Header) -> Result<(&Head, usize), Broken> {
+        let at = self.room.flows.iter().position(|flow| flow.endpoint == endpoint);
+        let head = at.and_then(|at| self.prepared.peers[at].heads.get(header.index as usize));
+        let Some(&head) = head else {
+            return Err(Broken::Protocol("a message that the schedule does not have"));
+        };
+        if header.segment < self.course.finished
+            || header.segment >= self.course.finished + self.prepared.depth
+        {
+            return Err(Broken::Protocol("a message outside its window"));
+        }
+        let wanted = &self.prepared.heads[head as usize];
+        if header.length as usize != self.prepared.bytes(wanted.chunk, header.segment, wanted.form) {
+            return Err(Broken::Protocol("a message of the wrong length"));
+        }
+        Ok((wanted, self.stage(header.segment) * self.prepared.heads.len() + head as usize))
+    }
+
+    /// A message is here: `fetch` says where, given its place in my staging memory.
+    pub(crate) fn arrive(
+        &mut self,
+        endpoint: u32,
+        header: &Header,
+        fetch: impl FnOnce(usize) -> Result<Arrived, Broken>,
+    ) -> Result<(), Broken> {
+        let (head, at) = self.expected(endpoint, header)?;
+        if self.room.heads[at] != Arrived::No {
+            return Err(Broken::Protocol("a message that came before"));
+        }
+        let (instr, offset) = (head.instr, head.offset);
+        let arrived = fetch(self.stage_at(header.segment) + offset)?;
+        if matches!(arrived, Arrived::Direct(_)) && !self.prepared.may_be_direct(head) {
+            return Err(Broken::Protocol("a place for a result that may lie on what it is made of"));
+        }
+        self.room.heads[at] = arrived;
+        self.satisfied(header.segment, instr);
+        Ok(())
+    }
+}
+
+/// Messages that wait for their turn.
+impl Operation {
+    /// Sends what has come to its turn. Returns whether anything has.
+    pub(super) fn release(&mut self, prepared: &Prepared, io: &mut Io<'_>) -> bool {
+        let mut any = false;
+        while !self.awaits_word(io)
+            && let Some(&(turn, unsent)) = self.room.held.first()
+            && turn == self.room.sending.line.turn()
+        {
+            self.room.held.pop_first();
+            self.send_later(prepared, unsent, io);
+            any = true;
+        }
+        any
+    }
+
+    /// A message was handed to the kernel, or its link is of no use any more.
+    pub(crate) fn handed_over(&mut self, segment: u32, instr: u32) {
+        self.has_left();
+        self.delivered(segment, instr);
+    }
+
+    /// A message of this turn has left, or need not.
+    pub(super) fn has_left(&mut self) {
+        if let Some(turns) = &self.prepared.turns {
+            self.room.sending.left(turns);
+        }
+    }
+
+    /// Whether this rank waits for word of another one before it sends on.
+    pub(super) fn awaits_word(&self, io: &Io<'_>) -> bool {
+        self.awaited(|endpoint| io.endpoints[endpoint as usize].is_away()).is_some()
+    }
+
+    /// The peer whose word this rank waits for, if not of one that is away.
+    pub(super) fn awaited(&self, is_away: impl Fn(u32) -> bool) -> Option<usize> {
+        self.prepared.arrivals.as_ref()?;
+        let turns = self.prepared.turns.as_ref()?;
+        let heard = |rank| {
+            let flow = &self.room.flows[self.prepared.peer(rank)?];
+            (!is_away(flow.endpoint)).then_some(flow.heard)
+        };
+        self.room.sending.awaited(turns, heard).and_then(|rank| self.prepared.peer(rank))
+    }
+
+    /// Lets the rank send from which messages are to come first.
+    pub(super) fn welcome(&self, io: &mut Io<'_>) {
+        if let Some(arrivals) = &self.prepared.arrivals {
+            self.say(self.room.arrivals.welcome(arrivals), io);
+        }
+    }
+
+    /// A message has come. Returns whether others wait for word of that.
+    pub(crate) fn has_come(&mut self, endpoint: u32, io: &mut Io<'_>) -> Result<bool, Broken> {
+        let Some(arrivals) = &self.prepared.arrivals else { return Ok(false) };
+        let from = self.room.flows.iter().position(|flow| flow.endpoint == endpoint);
+        if from.is_some_and(|peer| self.prepared.peers[peer].shared) {
+            return Ok(false);
+        }
+        let whose = self.room.arrivals.with(arrivals).and_then(|rank| self.prepared.peer(rank));
+        if whose != from {
+            return Err(Broken::Protocol("a message whose turn was not cleared"));
+        }
+        let words = self.room.arrivals.came(arrivals);
+        self.say(words, io);
+        Ok(words != Words::default())
+    }
+
+    fn say(&self, words: Words, io: &mut Io<'_>) {
+        for (kind, word) in [(FrameKind::Clear, words.clear), (FrameKind::Taken, words.taken)] {
+            let Some((rank, turn)) = word else { continue };
+            let Some(peer) = self.prepared.peer(rank) else { continue };
+            let header = Header { index: turn.number as u16, ..self.header(kind, turn.lap) };
+            io.endpoints[self.room.flows[peer].endpoint as usize].notice(header);
+        }
+    }
+}
+
+/// What is still needed of other ranks: for errors, losses and leaves.
+impl Operation {
+    /// The endpoints that have not sent, granted or confirmed what this operation needs of them.
+    pub(crate) fn missing(&self) -> Vec<u32> {
+        let awaited = self.awaited(|_| false);
+        let waits_for_room =
+            self.course.finished == self.course.begun && self.course.begun < self.prepared.segments;
+        let waiting = |(at, (peer, flow)): &(usize, (&Peer, &Flow))| {
+            self.has_unheard(peer)
+                || waits_for_room && !peer.heads.is_empty()
+                || self.is_blocked_on(flow.endpoint)
+                || awaited == Some(*at)
+                || !flow.stable
+        };
+        let peers = self.prepared.peers.iter().zip(&self.room.flows).enumerate();
+        peers.filter(waiting).map(|(_, (_, flow))| flow.endpoint).collect()
+    }
+
+    /// Whether a message or word from an endpoint is still needed to complete: also word that it has room for a message.
+    pub(crate) fn needs(&self, endpoint: u32) -> bool {
+        self.is_blocked_on(endpoint)
+            || self.prepared.peers.iter().zip(&self.room.flows).any(|(peer, flow)| {
+                let takes_part = peer.sends > 0 || !peer.heads.is_empty();
+                flow.endpoint == endpoint
+                    && (!flow.stable
+                        || takes_part && self.course.begun < self.prepared.segments
+                        || self.has_unheard(peer))
+            })
+    }
+
+    /// Whether a message of a segment that has begun has not come from a rank.
+    fn has_unheard(&self, peer: &Peer) -> bool {
+        let has_not_come = |segment, head| self.arrived(segment, head) == Arrived::No;
+        (self.course.finished..self.course.begun)
+            .any(|segment| peer.heads.iter().any(|head| has_not_come(segment, *head)))
+    }
+
+    /// Whether reducers have not said yet that all workers hold the whole result: until then it needs each of them.
+    pub(crate) fn is_unstable(&self) -> bool {
+        self.room.flows.iter().any(|flow| !flow.stable)
+    }
+
+    /// Whether an endpoint takes part and is not done.
+    pub(crate) fn involves(&self, endpoint: u32) -> bool {
+        self.room
+            .flows
+            .iter()
+            .any(|flow| flow.endpoint == endpoint && flow.window.done() < self.prepared.segments)
+    }
+
+    /// Whether something waits to be sent to an endpoint.
+    pub(crate) fn is_blocked_on(&self, endpoint: u32) -> bool {
+        let to = |lane: u32| self.room.flows[self.prepared.lanes[lane as usize].peer as usize].endpoint;
+        self.room.blocked.iter().any(|unsent| to(unsent.lane) == endpoint)
+    }
+}
