@@ -15,15 +15,20 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock README.md $(shell find crates python -type
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench verify-large fmt clean
+.PHONY: help setup demo plan test bench verify-large fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
-setup: $(VENV)/wheel.stamp $(BINARY) ## .venv with torch and the wheel, target/release/herringbone; again: what changed
+setup: plan $(VENV)/wheel.stamp $(BINARY) ## .venv with torch and the wheel, target/release/herringbone; again: what changed
 
-demo: setup ## Train with 4 workers and 2 reducers, compare with Gloo, draw demo-report.svg
+demo: plan $(VENV)/wheel.stamp ## Train beside Gloo, on this host and over limited links, draw demo-report.svg
 	@$(IN_VENV) demo/run.py --report demo-report.svg
+
+plan:
+	@test -e $(VENV)/wheel.stamp || printf '%s\n' \
+		"Set-up: about 2 minutes on two cores, to compile. If $(PYTHON) has $$(grep ^torch requirements.txt), its torch is used;" \
+		"else torch is downloaded: 2 to 10 minutes more, and 6 GB."
 
 test: setup ## All checks and tests, Rust and Python
 	@$(IN_VENV) tests/run.py
@@ -47,20 +52,28 @@ clean: ## Remove everything that was made
 
 # Cargo knows what changed, so it is always asked. Naming both packages gives their dependencies the features that the
 # wheel's build gives them, so that they are compiled once.
-.PHONY: $(BINARY)
-$(BINARY):
-	@command -v cargo >/dev/null || { echo "Rust is needed: see https://rustup.rs"; exit 1; }
+.PHONY: $(BINARY) rust
+$(BINARY): | rust
 	cargo build --release --package herringbone-cli --package herringbone-python --bin herringbone
 
-$(VENV)/python.stamp: tools/environment.py
+rust:
+	@command -v cargo >/dev/null || { echo "Rust is needed: see https://rustup.rs"; exit 1; }
+
+# It renews its stamp if something has changed; a PYTHON that is named on the command line may be another one.
+$(VENV)/python.stamp: tools/environment.py $(if $(filter command,$(firstword $(origin PYTHON))),ask)
 	$(PYTHON) tools/environment.py $(VENV)
-	@touch $@
 
+.PHONY: ask
+ask:
+
+# A borrowed maturin may have no program that this environment could call.
 $(VENV)/requirements.stamp: requirements.txt $(VENV)/python.stamp
-	$(IN_VENV) -m pip install --progress-bar off --requirement requirements.txt
+	$(IN_VENV) -m pip install --requirement requirements.txt
+	@test -x $(VENV)/bin/maturin || \
+		$(IN_VENV) -m pip install --ignore-installed --no-deps "$$(grep ^maturin requirements.txt)"
 	@touch $@
 
-$(VENV)/wheel.stamp: $(VENV)/requirements.stamp $(WHEEL_SOURCES) | $(BINARY)
+$(VENV)/wheel.stamp: $(VENV)/requirements.stamp $(WHEEL_SOURCES) | rust
 	rm -rf $(WHEELS)
 	$(VENV)/bin/maturin build --release --manifest-path python/Cargo.toml --interpreter $(IN_VENV) \
 		--compatibility linux --out $(WHEELS)

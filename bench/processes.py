@@ -93,8 +93,9 @@ class Processes:
     def start(self, words, host=0, **options):
         """Starts a command on a host; it ends with the job at the latest."""
         command = self.hosts.command(host, [str(word) for word in words])
-        process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL, **options)
-        self.running.append(process)
+        with signals_held():
+            process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL, **options)
+            self.running.append(process)
         return process
 
     def reducer(self, environment, host=0):
@@ -133,6 +134,21 @@ class Reducer:
         if not line:
             raise JobFailed(f"a reducer ended with exit code {self.process.wait()}")
         return json.loads(line)
+
+
+@contextlib.contextmanager
+def signals_held():
+    """Signals that end this process take effect behind the block: a process that it starts is known by then."""
+    held = []
+    enders = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    handlers = {number: signal.signal(number, lambda came, _: held.append(came)) for number in enders}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in held:
+            signal.raise_signal(number)
 
 
 def free_port():

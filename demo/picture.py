@@ -1,179 +1,114 @@
-"""The demo's result as one SVG picture: who moved how many bytes, how accuracy rose, where the time went."""
+"""The demo's result as one SVG picture: what a step takes beside Gloo, what links carry, whose bits are equal."""
 
-from html import escape
+from colorsys import hls_to_rgb
 
-INK, GREY, FAINT, PAPER = "#1f2933", "#697586", "#e4e7ec", "#ffffff"
-UP, DOWN = "#2f6fde", "#e08a1e"
-SANS = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
-UNITS = "KB", "MB", "GB", "TB"
-SIZE = 1200, 760
-TOP, HEIGHT = 178, 440  # of the flow of bytes
+from svg import BLUE, FAINT, GREY, INK, ORANGE, box, line, text
+from svg import picture as svg
 
-
-def human(count):
-    """A number of bytes with three significant digits: 7.52 GB."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    unit = 0
-    while count >= 999.5 and unit < len(UNITS):
-        count, unit = count / 1000, unit + 1
-    return f"{count:.3g} {UNITS[unit - 1]}"
+WIDTH, MARGIN, GAP = 1200, 40, 34
+NAMES, BARS = 204, 320  # of the left half: room for names, and the longest bar
+RIGHT = 838  # where the right half begins
+BAR, ROW = 26, 36
+CELLS = 6
+"""A fingerprint shows so many bytes of a digest, one coloured cell each."""
 
 
-def text(x, y, content, size=14, fill=INK, anchor="start", weight=400):
-    """One line of text; (x, y) is its baseline."""
-    style = f"font-size='{size}' fill='{fill}' text-anchor='{anchor}' font-weight='{weight}'"
-    return f"<text x='{x:.1f}' y='{y:.1f}' {style}>{escape(content)}</text>"
+def milliseconds(seconds):
+    """Three digits of it."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
-def box(x, y, width, height, fill, radius=0, stroke="none"):
-    """A rectangle."""
-    shape = f"x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}' rx='{radius}'"
-    return f"<rect {shape} fill='{fill}' stroke='{stroke}'/>"
+def name_of(row, y):
+    """What a bar is of; ours is bold."""
+    return text(MARGIN, y + 18, row.program(), 14, weight=400 if row.is_gloo else 600)
 
 
-def dot(x, y):
-    """Our run at one epoch."""
-    return f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{UP}'/>"
+def speed(row):
+    """How it compares, behind the bar."""
+    return "" if row.is_gloo else f"{row.beside_gloo()[0]:.2f} × Gloo's speed"
 
 
-def ring(x, y):
-    """Gloo's run at one epoch."""
-    return f"<circle cx='{x:.1f}' cy='{y:.1f}' r='8' fill='none' stroke='{GREY}' stroke-width='1.5'/>"
+def steps(setting, top):
+    """Bars of a setting's steps, each setting to a scale of its own."""
+    rows = setting.rows()
+    pixels = BARS / max(row.seconds for row in rows)
+    yield text(MARGIN, top, setting.words, 17, weight=700)
+    for number, row in enumerate(rows):
+        y = top + 14 + number * ROW
+        computing = (row.seconds - row.waited) * pixels
+        yield name_of(row, y)
+        x = MARGIN + NAMES
+        yield box(x, y, computing, BAR, BLUE, f"computing: {milliseconds(row.seconds - row.waited)}")
+        yield box(x + computing, y, row.waited * pixels, BAR, ORANGE, f"waiting: {milliseconds(row.waited)}")
+        x += row.seconds * pixels + 10
+        yield text(x, y + 18, milliseconds(row.seconds), 14)
+        yield text(x + 62, y + 18, speed(row), 14, BLUE, weight=700)
 
 
-def ribbon(left, top_left, right, top_right, thickness, fill):
-    """A band from (left, top_left) to (right, top_right), level at both ends."""
-    middle = (left + right) / 2
-    low_left, low_right = top_left + thickness, top_right + thickness
-    edge = f"M{left},{top_left:.1f} C{middle},{top_left:.1f} {middle},{top_right:.1f} {right},{top_right:.1f}"
-    back = f"L{right},{low_right:.1f} C{middle},{low_right:.1f} {middle},{low_left:.1f} {left},{low_left:.1f}"
-    return f"<path d='{edge} {back} Z' fill='{fill}' fill-opacity='0.5'/>"
-
-
-class Column:
-    """Boxes of one role, one above the other, each as tall as the bytes that pass its edge."""
-
-    def __init__(self, x, names, sent, received, bytes_per_pixel):
-        self.x, self.names, self.sent, self.received = x, names, sent, received
-        self.heights = [(s + r) / bytes_per_pixel for s, r in zip(sent, received)]
-        gap = (HEIGHT - sum(self.heights)) / max(1, len(names) - 1) if len(names) > 1 else 0
-        self.tops, y = [], TOP if len(names) > 1 else TOP + (HEIGHT - self.heights[0]) / 2
-        for height in self.heights:
-            self.tops.append(y)
-            y += height + gap
-        self.next = list(self.tops)
-
-    def take(self, index, thickness):
-        """The next free stretch of a box's edge."""
-        self.next[index] += thickness
-        return self.next[index] - thickness
-
-    def draw(self, width):
-        for name, sent, received, top, height in zip(
-            self.names, self.sent, self.received, self.tops, self.heights
-        ):
-            middle, x = top + height / 2, self.x + width / 2
-            yield box(self.x, top, width, height, PAPER, 8, GREY)
-            yield text(x, middle - 10, name, 15, anchor="middle", weight=600)
-            yield text(x, middle + 10, f"sent {human(sent)}", 12.5, GREY, "middle")
-            yield text(x, middle + 27, f"received {human(received)}", 12.5, GREY, "middle")
-
-
-def flow(run):
-    """Workers on the left, reducers on the right, a ribbon for each direction of each pair."""
-    workers, reducers = len(run["to_reducers"]), run["reducers"]
-    up, down = sum(run["to_reducers"]), sum(run["from_reducers"])
-    scale = (up + down) / (HEIGHT * 0.84) or 1
-    left = Column(
-        40, [f"worker {i}" for i in range(workers)], run["to_reducers"], run["from_reducers"], scale
-    )
-    names = [f"reducer {i}" for i in range(reducers)]
-    right = Column(470, names, run["reducers_sent"], run["reducers_received"], scale)
-    for counted, fill in ((run["to_reducers"], UP), (run["from_reducers"], DOWN)):
-        for worker, count in enumerate(counted):
-            for reducer in range(reducers):
-                thick = count / reducers / scale
-                ends = left.take(worker, thick), right.take(reducer, thick)
-                yield ribbon(190, ends[0], 470, ends[1], thick, fill)
-    yield from left.draw(150)
-    yield from right.draw(150)
-    for y, fill, what in (
-        (TOP - 34, UP, f"gradients, workers to reducers: {human(up)}"),
-        (TOP - 14, DOWN, f"sums, reducers to workers: {human(down)}"),
+def legend(y):
+    """What the colours of the bars mean."""
+    x = MARGIN + NAMES
+    for fill, words, width in (
+        (BLUE, "computing", 100),
+        (ORANGE, "waiting for sums and other workers, after the last gradient", 0),
     ):
-        yield box(40, y - 10, 12, 12, fill, 2)
-        yield text(60, y, what, 13.5)
+        yield box(x, y - 11, 12, 12, fill)
+        yield text(x + 18, y, words, 13, GREY)
+        x += width
 
 
-def curve(run, gloo):
-    """Accuracy after each epoch: our run as a line, Gloo's as rings around the same points."""
-    x0, y0, width, height = 740, 166, 400, 210
-    lowest = min(run["accuracy"] + gloo["accuracy"])
-    floor = max(0.0, int((lowest - 0.01) * 20) / 20)
-
-    def at(epoch, value):
-        return (
-            x0 + width * (epoch + 0.5) / len(run["accuracy"]),
-            y0 + height * (1 - (value - floor) / (1 - floor)),
-        )
-
-    yield text(x0 - 40, 140, "Accuracy on unseen digits, after each epoch", 15, weight=600)
-    for part in range(5):
-        value = floor + (1 - floor) * part / 4
-        _, y = at(0, value)
-        yield f"<line x1='{x0}' y1='{y:.1f}' x2='{x0 + width}' y2='{y:.1f}' stroke='{FAINT}'/>"
-        yield text(x0 - 8, y + 4, f"{100 * value:g}%", 12, GREY, "end")
-    points = [at(epoch, value) for epoch, value in enumerate(run["accuracy"])]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    yield f"<polyline points='{line}' fill='none' stroke='{UP}' stroke-width='2.5' stroke-linejoin='round'/>"
-    for epoch, (x, y) in enumerate(points):
-        yield dot(x, y)
-        yield ring(*at(epoch, gloo["accuracy"][epoch]))
-        yield text(x, y0 + height + 20, str(epoch + 1), 12, GREY, "middle")
-    x, y = points[-1]
-    yield text(x, y + 28, f"{run['accuracy'][-1]:.1%}", 14, UP, "middle", 600)
-    legend = y0 + height + 40
-    yield dot(x0 + 6, legend)
-    yield text(x0 + 18, legend + 5, "Herringbone", 12.5)
-    yield ring(x0 + 122, legend)
-    yield text(x0 + 136, legend + 5, "Gloo, the same training", 12.5)
+def carried(rows, top):
+    """Bars of the bytes that a worker's link carries in a step."""
+    pixels = 130 / max(row.sent() for row in rows)
+    yield text(RIGHT, top, "What a worker's link carries in a step", 15, weight=700)
+    for number, row in enumerate(rows):
+        y = top + 14 + number * 30
+        yield text(RIGHT, y + 15, row.program().replace("Herringbone, ", "with "), 13)
+        yield box(RIGHT + 110, y, row.sent() * pixels, 20, GREY)
+        yield text(RIGHT + 118 + row.sent() * pixels, y + 15, f"{row.sent() / 1e6:.1f} MB", 13)
 
 
-def times(run, gloo):
-    """Seconds per step: how long a worker computed, and how long it waited after its last gradient."""
-    x0, width = 700, 400
-    pixels = width / max(run["step_seconds"], gloo["step_seconds"])
-    yield text(x0, 482, "Where a step's time went, mean over the workers", 15, weight=600)
-    for y, name, one in ((510, "Herringbone, with reducers", run), (568, "Gloo, without", gloo)):
-        computing = one["step_seconds"] - one["wait_seconds"]
-        yield text(x0, y, name, 12.5)
-        yield box(x0, y + 8, computing * pixels, 26, UP)
-        yield box(x0 + computing * pixels, y + 8, one["wait_seconds"] * pixels, 26, DOWN)
-        yield text(x0 + 8, y + 26, f"{computing:.2f} s", 12.5, PAPER)
-        yield text(x0 + one["step_seconds"] * pixels + 8, y + 26, f"{one['step_seconds']:.2f} s", 13)
-    yield box(x0, 617, 12, 12, UP, 2)
-    yield text(x0 + 18, 627, "computing", 12.5)
-    yield box(x0 + 110, 617, 12, 12, DOWN, 2)
-    yield text(x0 + 128, 627, "waiting for sums", 12.5)
+def fingerprint(digest, x, y):
+    """The first bytes of a digest as colours: equal bits look equal."""
+    for cell in range(CELLS):
+        byte = int(digest[2 * cell : 2 * cell + 2], 16)
+        red, green, blue = (round(255 * part) for part in hls_to_rgb(byte / 256, 0.45 + byte % 4 * 0.08, 0.65))
+        yield box(x + cell * 14, y, 12, 20, f"rgb({red},{green},{blue})")
 
 
-def picture(run, gloo):
-    """The whole picture; see `report` in run.py for the fields of the two runs."""
-    width, height = SIZE
-    workers = len(run["to_reducers"])
-    millions = f"{run['parameters'] / 1e6:.1f} million parameters"
-    title = f"{workers} workers and {run['reducers']} reducers train {millions}"
-    facts = f"handwritten digits, {run['steps']} steps, {run['all_reduces']} all-reduces per worker, "
-    facts += f"algorithm {run['algorithm']}"
-    parts = [
-        box(0, 0, width, height, PAPER),
-        text(40, 56, title, 26, weight=700),
-        text(40, 84, facts, 15, GREY),
-    ]
-    for panel in (flow(run), curve(run, gloo), times(run, gloo)):
-        parts.extend(panel)
-    parts.append(f"<line x1='40' y1='672' x2='{width - 40}' y2='672' stroke='{FAINT}'/>")
-    parts.extend(text(40, 700 + 24 * line, fact, 14) for line, fact in enumerate(run["facts"]))
-    head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' {SANS} role='img'>"
-    return "\n".join([head, f"<title>{escape(title)}</title>", *parts, "</svg>\n"])
+def bits(rows, top):
+    """A fingerprint of each training's parameters, or one per rank where ranks differ."""
+    yield text(RIGHT, top, "The bits of all parameters in the end", 15, weight=700)
+    y = top + 14
+    for row in sorted(rows, key=lambda row: row.is_gloo):
+        for digest in sorted(row.digests()):
+            yield from fingerprint(digest, RIGHT, y)
+            yield text(RIGHT + CELLS * 14 + 10, y + 15, f"{row.program()}, {row.setting.title}", 13)
+            y += 28
+
+
+def picture(settings, facts, left_out, machine):
+    """The whole picture; `facts` are sentences below it."""
+    rows = [row for setting in settings for row in setting.rows()]
+    workers, parameters = len(rows[0].ranks), len(settings[0].parameters["gloo"])
+    title = f"{workers} workers train {parameters / 1e6:.1f} million parameters: Herringbone beside Gloo"
+    about = f"{machine['CPU']}, {machine['cores']} cores, load before {machine['load before']}; medians of"
+    about += f" {sum(map(len, rows[0].rounds()))} steps, taken in turns"
+    parts = [text(MARGIN, 52, title, 24, weight=700), text(MARGIN, 78, about, 14, GREY)]
+    y = 126
+    for setting in settings:
+        parts.extend(steps(setting, y))
+        y += 14 + ROW * len(setting.trainings) + GAP
+    parts.extend(legend(y - GAP + 22))
+    links = [row for row in rows if row.sent() is not None]
+    parts.extend(bits(rows, 126))
+    beside = 126 + 14 + 28 * sum(len(row.digests()) for row in rows) + GAP
+    if links:
+        parts.extend(carried(links, beside))
+        beside += 14 + 30 * len(links) + GAP
+    y = max(y + 20, beside)
+    parts.append(line([(MARGIN, y), (WIDTH - MARGIN, y)], FAINT))
+    sentences = [*facts, *([left_out] if left_out else [])]
+    for number, sentence in enumerate(sentences):
+        parts.append(text(MARGIN, y + 30 + 22 * number, sentence, 13, INK))
+    return svg(WIDTH, y + 30 + 22 * len(sentences), title, parts)

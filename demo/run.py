@@ -1,160 +1,158 @@
-"""The demo: the same training twice, through Herringbone with reducers and through Gloo, and what it showed.
+"""The demo: Herringbone beside Gloo, inside this host and over links of limited rate, and what bits each comes to.
 
-Starts the reducers and, under torchrun, the workers of demo/train.py; compares the ranks with each other
-and the two runs as a whole; prints what moved where and draws it. Whatever happens, no process stays
-behind. Exit code 0: all ranks hold the same bits and both runs agree; 1: they do not, or a process failed.
+Starts the workers of demo/train.py, once on this host and once on hosts of their own (network namespaces, where the
+machine allows them) with reducers beside them. Prints a table and draws it. Whatever happens, no process and no
+namespace stays behind. Exit code 0: Herringbone came to the same bits everywhere and agrees with Gloo; 1: it did not, or
+a process failed.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import secrets
 import signal
 import sys
 import tempfile
-
-import numpy
-
-from picture import human, picture
+import textwrap
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "bench"))
 
-from processes import JobFailed, Processes
+from machine import machine
+from namespaces import Namespaces, NoNamespaces
+from picture import picture
+from processes import Here, JobFailed, Processes, free_port
+from results import Setting, facts, table
 
-RTOL, ATOL = 1e-3, 1e-6
-
-
-def train(processes, backend, workers, epochs, out, environment):
-    """Trains through `backend`; returns what every rank left behind, and rank 0's parameters."""
-    out.mkdir()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
-    script = [HERE / "train.py", "--backend", backend, "--epochs", epochs, "--out", out]
-    code = processes.start(torchrun + script, env=environment | {"OMP_NUM_THREADS": "1"}).wait()
-    if code != 0:
-        raise JobFailed(f"the training through {backend} ended with exit code {code}")
-    ranks = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(workers)]
-    with numpy.load(out / "parameters.npz") as parameters:
-        return ranks, dict(parameters)
+START_SECONDS, STEP_SECONDS = 25, 2.2
+"""On two cores: all imports of torch, and a step of all trainings."""
+BUCKET_MEBIBYTES = {"inside": 8, "links": 25}
+"""They differ because the order in which Gloo adds depends on them, and so do its bits; 25 is what DDP has by default."""
 
 
-def both_runs(options, folder):
-    """Trains through Herringbone and then through Gloo; returns both results and the reducers' accounts."""
-    with Processes() as processes:
-        token = {"HERRINGBONE_TOKEN": secrets.token_hex(16)}
-        reducers = [processes.reducer(os.environ | token) for _ in range(options.reducers)]
-        addresses = ",".join(reducer.address for reducer in reducers)
-        print(f"{options.workers} workers, {options.reducers} reducers at {addresses}", flush=True)
-        settings = token | {"HERRINGBONE_REDUCERS": addresses, "HERRINGBONE_ALGORITHM": "reduction_server"}
-        size = options.workers, options.epochs
-        ours = train(processes, "herringbone", *size, folder / "herringbone", os.environ | settings)
-        accounts = [reducer.stop() for reducer in reducers]
-        theirs = train(processes, "gloo", *size, folder / "gloo", os.environ)
-        return ours, theirs, accounts
-
-
-def difference(ours, theirs):
-    """The greatest |a - b| over all parameters, and whether all are equal within the tolerance."""
-    greatest = max(float(numpy.max(numpy.abs(ours[name] - theirs[name]))) for name in theirs)
-    equal = all(numpy.allclose(ours[name], theirs[name], rtol=RTOL, atol=ATOL) for name in theirs)
-    return greatest, equal
-
-
-def summary(ranks):
-    """What table and picture say about either run."""
-    first = ranks[0]
-    return {
-        "accuracy": [epoch["accuracy"] for epoch in first["history"]],
-        "step_seconds": first["seconds"] / first["steps"],
-        "wait_seconds": sum(rank["waiting"] for rank in ranks) / len(ranks) / first["steps"],
-        "steps": first["steps"],
-        "parameters": first["parameters"],
+def environment(hosts, options):
+    """What all workers and reducers have: torch's settings, one token, and no setting of Herringbone from elsewhere."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HERRINGBONE_")}
+    return kept | {
+        "HERRINGBONE_TOKEN": secrets.token_hex(16),
+        "GLOO_SOCKET_IFNAME": hosts.interface,
+        "MASTER_ADDR": hosts.address(0),
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(options.workers),
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # the hosts have no name service, about which torch warns
     }
 
 
-def account(ranks, reducers):
-    """What the engine counted on each worker and each reducer."""
-    stats = [rank["stats"] for rank in ranks]
-    all_reduces = stats[0]["operations"]["all_reduce"]
-    between = [[each["workers_shm"], each["workers_tcp"]] for each in stats]
-    return {
-        "reducers": len(reducers),
-        "reducers_sent": [each["sent"] for each in reducers],
-        "reducers_received": [each["received"] for each in reducers],
-        "to_reducers": [each["reducers_tcp"]["sent"] for each in stats],
-        "from_reducers": [each["reducers_tcp"]["received"] for each in stats],
-        "to_workers": [sum(way["sent"] for way in ways) for ways in between],
-        "operations": sum(sum(algorithms.values()) for algorithms in stats[0]["operations"].values()),
-        "all_reduces": sum(all_reduces.values()),
-        "algorithm": max(all_reduces, key=all_reduces.get),
-    }
+def train(hosts, setting, options, words):
+    """Runs the workers on hosts, and reducers where the setting has them."""
+    setting.folder.mkdir()
+    with Processes(hosts) as processes:
+        shared = environment(hosts, options)
+        reducers = [processes.reducer(shared, options.workers + index) for index in range(setting.reducers)]
+        if reducers:
+            words += ["--reducers", ",".join(reducer.address for reducer in reducers)]
+        words += ["--title", setting.title, "--trainings", ",".join(setting.trainings), "--out", setting.folder]
+        words += ["--rounds", options.rounds, "--steps", options.steps]
+        say(f"{setting.words}: {options.workers} workers import torch and meet")
+        workers = [
+            processes.start(
+                [sys.executable, HERE / "train.py", *words],
+                rank,
+                env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(options.workers)
+        ]
+        processes.finish(workers)
+    setting.read(options.workers)
+    return setting
 
 
-def table(run, gloo):
-    """Prints accuracy by epoch, then what moved where."""
-    print(f"\n{'epoch':>7}{'Herringbone':>14}{'Gloo':>10}")
-    for epoch, (ours, theirs) in enumerate(zip(run["accuracy"], gloo["accuracy"]), 1):
-        print(f"{epoch:>7}{ours:>14.2%}{theirs:>10.2%}")
-    steps = run["steps"]
-    print(f"\n{'what moved where':<32}{'bytes':>12}{'per step':>12}{'per process':>13}")
-    for way, counts in (
-        ("sent by workers to reducers", run["to_reducers"]),
-        ("received by reducers", run["reducers_received"]),
-        ("sent by reducers", run["reducers_sent"]),
-        ("received by workers of reducers", run["from_reducers"]),
-        ("sent by workers to workers", run["to_workers"]),
-    ):
-        total = sum(counts)
-        print(f"{way:<32}{human(total):>12}{human(total / steps):>12}{human(total / len(counts)):>13}")
-    print(f"\n{'operations per worker':<32}{run['operations']:>12}")
-    print(f"{'of them, all-reduces':<32}{run['all_reduces']:>12}  {run['algorithm']}")
-    print(f"\n{'seconds per step':<32}{'Herringbone':>12}{'Gloo':>12}")
-    print(f"{'all':<32}{run['step_seconds']:>12.3f}{gloo['step_seconds']:>12.3f}")
-    print(f"{'of them, waiting for sums':<32}{run['wait_seconds']:>12.3f}{gloo['wait_seconds']:>12.3f}")
-    print("(reducers spare links between hosts; on one host, as here, they are a detour that was asked for)\n")
+def inside(options, folder):
+    """All workers on this host, which Gloo and Herringbone share."""
+    setting = Setting("inside host", "inside this host", folder / "inside", ["gloo", "herringbone"])
+    return train(Here(), setting, options, ["--bucket", BUCKET_MEBIBYTES["inside"]])
 
 
-def report(results, options):
-    """Compares, prints and draws; returns whether everything agreed."""
-    (ours, our_parameters), (theirs, gloo_parameters), reducers = results
-    run, gloo = summary(ours) | account(ours, reducers), summary(theirs)
-    digests = {rank["digest"] for rank in ours}
-    greatest, equal = difference(our_parameters, gloo_parameters)
-    table(run, gloo)
-    run["facts"] = [
-        f"{'The same bits' if len(digests) == 1 else 'DIFFERENT BITS'} on all {len(ours)} ranks: "
-        f"{run['parameters']:,} parameters, sha256 {', '.join(sorted(digests))}",
-        f"{'Equal to' if equal else 'DIFFERENT FROM'} the same training through Gloo within rtol {RTOL:g} "
-        f"(atol {ATOL:g}): the greatest difference of a parameter is {greatest:.1e}",
-    ]
-    print("\n".join(run["facts"]))
-    options.report.write_text(picture(run, gloo))
-    print(options.report)
-    return len(digests) == 1 and equal
+def over_links(options, folder):
+    """A host for each worker and each reducer, and a link of limited rate to each."""
+    words = f"{options.workers} hosts with {options.rate} Mbit/s links"
+    trainings = ["gloo", "herringbone", "reducers"]
+    setting = Setting("over links", words, folder / "links", trainings, options.reducers)
+    with Namespaces(options.workers + options.reducers, options.rate) as hosts:
+        words = ["--interface", hosts.interface, "--bucket", BUCKET_MEBIBYTES["links"]]
+        return train(hosts, setting, options, words)
+
+
+def both(options, folder):
+    """The settings that this machine allows, and why not the other one."""
+    settings, left_out = [inside(options, folder)], None
+    try:
+        settings.append(over_links(options, folder))
+    except NoNamespaces as reason:
+        left_out = f"The part over links is left out, because {reason}."
+        say(left_out)
+    return settings, left_out
+
+
+def say(text):
+    """Says what happens now."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def announce(options):
+    """Says what comes and how long it takes; returns what this machine is."""
+    host = machine()
+    seconds = START_SECONDS + STEP_SECONDS * (options.rounds * options.steps + 2)
+    say(f"{options.workers} workers train a network through Gloo and Herringbone, in turns: inside this host, then over")
+    say(f"{options.rate} Mbit/s links, also with {options.reducers} reducers. About {seconds:.0f} s on two cores that are free.")
+    say(f"This machine: {host['CPU']}; {host['cores']} cores, load {host['load before']}.")
+    return host
+
+
+def stop(number, _):
+    """Ends the demo; a second signal does not disturb its cleaning up."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def parsed():
+    arguments = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    option = arguments.add_argument
+    option("--workers", type=int, default=4, help="processes that train")
+    option("--reducers", type=int, default=4, help="processes that add up for them, over links")
+    option("--rounds", type=int, default=6, help="turns of each training")
+    option("--steps", type=int, default=5, help="steps of a turn")
+    option("--rate", type=int, default=500, help="Mbit/s of each link, both ways")
+    option("--report", type=pathlib.Path, default=pathlib.Path("demo-report.svg"), help="the picture to write")
+    options = arguments.parse_args()
+    if min(options.workers, options.reducers, options.rounds, options.steps, options.rate) < 1:
+        arguments.error("at least one worker, one reducer, one round, one step and 1 Mbit/s")
+    return options
 
 
 def main():
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--workers", type=int, default=4, help="processes that train (4)")
-    arguments.add_argument("--reducers", type=int, default=2, help="processes that add up for them (2)")
-    arguments.add_argument("--epochs", type=int, default=6, help="how often all digits are seen (6)")
-    drawn = pathlib.Path("demo-report.svg")
-    arguments.add_argument("--report", type=pathlib.Path, default=drawn, help=f"the picture to write ({drawn})")
-    options = arguments.parse_args()
-    if min(options.workers, options.reducers, options.epochs) < 1:
-        arguments.error("at least one worker, one reducer and one epoch")
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    options = parsed()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    began, host = time.monotonic(), announce(options)
     try:
         with tempfile.TemporaryDirectory(prefix="herringbone-demo-") as folder:
-            results = both_runs(options, pathlib.Path(folder))
+            settings, left_out = both(options, pathlib.Path(folder))
+            found, agree = facts(settings)
     except JobFailed as failure:
         sys.exit(f"demo: {failure}")
     except KeyboardInterrupt:
-        sys.exit("demo: interrupted")
-    if not report(results, options):
-        sys.exit("demo: the runs do not agree")
+        sys.exit("demo: interrupted; all that it started has ended")
+    print("", *table(settings), "", sep="\n")
+    print(*(textwrap.fill(fact, 80) for fact in [*found, *([left_out] if left_out else [])]), sep="\n")
+    options.report.write_text(picture(settings, found, left_out, host))
+    print(f"After {time.monotonic() - began:.0f} s drawn: {options.report}")
+    sys.exit(None if agree else "demo: the trainings do not agree")
 
 
 if __name__ == "__main__":

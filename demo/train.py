@@ -1,9 +1,9 @@
-"""Trains a residual network on scikit-learn's handwritten digits with DistributedDataParallel.
+"""One worker of the demo: trains the same network through several backends, in turns.
 
-An ordinary DDP script, started by torchrun once per worker. The one thing that concerns Herringbone is the
-backend's name: `--backend herringbone` and `--backend gloo` run the same lines. Every rank leaves
-`rank<r>.json` in `--out`, rank 0 its parameters as well, so that `run.py` can compare the ranks with each
-other and the two runs as a whole.
+An ordinary training with DistributedDataParallel on scikit-learn's handwritten digits; the one thing that concerns
+Herringbone is the backend's name. All trainings begin with the same parameters and see the same batches, and they take
+turns of a few steps, so that all of them see the same machine. A worker leaves `rank<r>.json` in `--out`, and rank 0 the
+parameters of each training.
 """
 
 import argparse
@@ -11,6 +11,8 @@ import datetime
 import hashlib
 import json
 import pathlib
+import re
+import statistics
 import time
 
 import numpy
@@ -20,17 +22,20 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import herringbone
 from progress import Progress
 
-WIDTH = 1536
-BLOCKS = 6
+WIDTH = 1024
+BLOCKS = 3
 BATCH = 32
-LEARNING_RATE = 0.01
+LEARNING_RATE = 0.02
 SEED = 7
+WARM_UP_STEPS = 2
+"""The first turn of each training, whose times do not count: DDP makes its buckets, links are made."""
 
 
 class Block(nn.Module):
-    """x + two linear layers: two tensors of 9.4 MB each, so that a 25 MiB bucket holds a few of them."""
+    """x + two linear layers: two tensors of 4.2 MB each."""
 
     def __init__(self, width):
         super().__init__()
@@ -43,123 +48,150 @@ class Block(nn.Module):
 
 
 def network():
-    """28.5 million parameters: 114 MB of gradients in every step."""
+    """6.4 million parameters: 25 MB of gradients in every step."""
+    torch.manual_seed(SEED)
     blocks = [Block(WIDTH) for _ in range(BLOCKS)]
     return nn.Sequential(nn.Linear(64, WIDTH), *blocks, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10))
 
 
-def digits():
-    """The 1,797 images of 8 x 8 pixels, in a fixed order: (train images, labels), (test images, labels)."""
-    images, labels = load_digits(return_X_y=True)
-    order = numpy.random.default_rng(SEED).permutation(len(images))
-    images = torch.tensor(images[order] / 16.0 - 0.5, dtype=torch.float32)
-    labels = torch.tensor(labels[order])
-    test = len(images) // 5
-    return (images[test:], labels[test:]), (images[:test], labels[:test])
+class Digits:
+    """The 1,797 images of 8 x 8 pixels in a fixed order: a fifth tests, and each rank trains with its part of the rest."""
+
+    def __init__(self):
+        images, labels = load_digits(return_X_y=True)
+        order = numpy.random.default_rng(SEED).permutation(len(images))
+        self.images = torch.tensor(images[order] / 16.0 - 0.5, dtype=torch.float32)
+        self.labels = torch.tensor(labels[order])
+        self.tests = len(images) // 5
+
+    def batch(self, step, rank, world):
+        """This rank's images and labels in a step: every rank draws the same order and takes its own part of it."""
+        count = len(self.images) - self.tests
+        epoch, place = divmod(step, count // (BATCH * world))
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(SEED + epoch)) + self.tests
+        own = order[(place * world + rank) * BATCH :][:BATCH]
+        return self.images[own], self.labels[own]
+
+    def accuracy(self, model):
+        """The share of the tests that the model gets right."""
+        with torch.no_grad():
+            guessed = model(self.images[: self.tests]).argmax(1)
+        return (guessed == self.labels[: self.tests]).float().mean().item()
 
 
-def own_batches(count, epoch, rank, world):
-    """This rank's batches of an epoch: every rank draws the same order and takes its own part of it."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(SEED + epoch))
-    step = BATCH * world
-    for start in range(0, count - step + 1, step):
-        yield order[start + rank * BATCH : start + (rank + 1) * BATCH]
+class Training:
+    """A network, and the group through which its gradients become means."""
 
-
-def accuracy(model, images, labels):
-    """The share of the images that the model gets right."""
-    with torch.no_grad():
-        return (model(images).argmax(1) == labels).float().mean().item()
-
-
-def digest(model):
-    """SHA-256 over the bits of all parameters."""
-    sha = hashlib.sha256()
-    for parameter in model.parameters():
-        sha.update(parameter.detach().numpy().tobytes())
-    return sha.hexdigest()
-
-
-class Waiting:
-    """How long backward passes went on after their last gradient: the time spent waiting for sums."""
-
-    def __init__(self, model):
-        self.seconds, self.last_gradient = 0.0, 0.0
-        for parameter in model.parameters():
+    def __init__(self, group, bucket_mebibytes):
+        self.group = group
+        self.model = DistributedDataParallel(network(), process_group=group, bucket_cap_mb=bucket_mebibytes)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+        self.steps, self.last_gradient = 0, 0.0
+        for parameter in self.model.parameters():
             parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
 
     def _gradient_is_there(self, _):
         self.last_gradient = time.monotonic()
 
-    def backward(self, loss):
-        """`loss.backward()`, which returns once all sums are there."""
-        loss.backward()
-        self.seconds += time.monotonic() - self.last_gradient
+    def step(self, digits):
+        """One step: its seconds, and how many of them the backward pass went on after its last gradient."""
+        images, labels = digits.batch(self.steps, dist.get_rank(), dist.get_world_size())
+        began = time.monotonic()
+        self.optimizer.zero_grad()
+        nn.functional.cross_entropy(self.model(images), labels).backward()
+        waited = time.monotonic() - self.last_gradient
+        self.optimizer.step()
+        self.steps += 1
+        return time.monotonic() - began, waited
+
+    def parameters(self):
+        """All of them, one behind the other."""
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self.model.parameters()]).numpy()
+
+    def algorithm(self):
+        """What most all-reduces went by; Gloo does not say."""
+        if dist.get_backend(self.group) == "gloo":
+            return None
+        counted = self.group.stats()["operations"]["all_reduce"]
+        return max(counted, key=counted.get)
 
 
-def engine_stats(backend):
-    """What the engine counted on this rank; Gloo counts nothing."""
-    return dist.group.WORLD.stats() if backend == "herringbone" else None
+def groups(names, reducers):
+    """A group of all workers for each name, apart from each other: gloo, herringbone, and reducers."""
+    dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=2))
+    made = {
+        "gloo": lambda: dist.group.WORLD,
+        "herringbone": lambda: dist.new_group(backend="herringbone"),
+        "reducers": lambda: dist.new_group(
+            backend="herringbone", pg_options=herringbone.Options(reducers=reducers.split(","))
+        ),
+    }
+    return {name: made[name]() for name in names.split(",")}
 
 
-def train(model, waiting, epochs, rank, world, progress):
-    """Trains for `epochs`; returns a list with accuracy, loss and seconds of each."""
-    (images, labels), test = digits()
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
-    history = []
-    for epoch in range(epochs):
-        began, losses = time.monotonic(), []
-        for batch in own_batches(len(images), epoch, rank, world):
-            loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
-            optimizer.zero_grad()
-            waiting.backward(loss)
-            optimizer.step()
-            losses.append(loss.item())
-            progress.step(f"epoch {epoch + 1}/{epochs}  loss {losses[-1]:.4f}")
-        seconds = time.monotonic() - began
-        right = accuracy(model.module, *test)
-        history.append({"accuracy": right, "loss": sum(losses) / len(losses), "seconds": seconds})
-        progress.line(f"epoch {epoch + 1}/{epochs}  accuracy {right:7.2%}  {seconds:5.1f} s")
-    return history
+def sent(interface):
+    """Bytes that have left through a network interface of this host; 0 without one."""
+    if not interface:
+        return 0
+    counters = re.search(rf"^\s*{interface}:(.*)", pathlib.Path("/proc/net/dev").read_text(), re.MULTILINE)
+    return int(counters[1].split()[8])
+
+
+def race(trainings, digits, options):
+    """Trains in turns: for each name the seconds of each step, by round, and the bytes that this host has sent."""
+    times, bytes_sent = {name: [] for name in trainings}, dict.fromkeys(trainings, 0)
+    steps = len(trainings) * (WARM_UP_STEPS + options.rounds * options.steps)
+    progress = Progress(options.title, steps, visible=dist.get_rank() == 0)
+    for number in range(options.rounds + 1):
+        for name in list(trainings)[:: -1 if number % 2 else 1]:
+            dist.barrier()
+            before = sent(options.interface)
+            times[name].append([])
+            for _ in range(options.steps if number else WARM_UP_STEPS):
+                times[name][-1].append(trainings[name].step(digits))
+                progress.step(f"{name} {times[name][-1][-1][0]:.3f} s a step")
+            bytes_sent[name] += sent(options.interface) - before
+        if number:
+            medians = (f"{name} {statistics.median(each[0] for each in times[name][-1]):.3f} s" for name in trainings)
+            progress.line(f"round {number} of {options.rounds}, a step: {', '.join(medians)}")
+    progress.close()
+    return times, bytes_sent
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--backend", required=True)
-    arguments.add_argument("--epochs", type=int, required=True)
+    arguments.add_argument("--title", required=True, help="what the progress is called")
+    arguments.add_argument("--trainings", required=True, help="of gloo, herringbone and reducers, with commas")
+    arguments.add_argument("--reducers", help="their addresses, with commas")
+    arguments.add_argument("--interface", default="", help="whose bytes are counted")
+    arguments.add_argument("--bucket", type=float, help="mebibytes of a bucket of gradients")
+    arguments.add_argument("--rounds", type=int, required=True)
+    arguments.add_argument("--steps", type=int, required=True)
     arguments.add_argument("--out", type=pathlib.Path, required=True)
     options = arguments.parse_args()
 
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    torch.manual_seed(SEED)
-    dist.init_process_group(options.backend, timeout=datetime.timedelta(minutes=3))
-    rank, world = dist.get_rank(), dist.get_world_size()
+    made = groups(options.trainings, options.reducers)
+    trainings = {name: Training(group, options.bucket) for name, group in made.items()}
+    digits = Digits()
+    times, bytes_sent = race(trainings, digits, options)
 
-    model = DistributedDataParallel(network(), gradient_as_bucket_view=True)
-    waiting = Waiting(model)
-    steps = options.epochs * (len(digits()[0][0]) // (BATCH * world))
-    progress = Progress(options.backend, steps, visible=rank == 0)
-    began = time.monotonic()
-    history = train(model, waiting, options.epochs, rank, world, progress)
-    seconds = time.monotonic() - began
-    progress.close()
-
-    parameters = list(model.module.parameters())
-    result = {
-        "rank": rank,
-        "digest": digest(model.module),
-        "parameters": sum(parameter.numel() for parameter in parameters),
-        "steps": steps,
-        "seconds": seconds,
-        "waiting": waiting.seconds,
-        "history": history,
-        "stats": engine_stats(options.backend),
-    }
-    (options.out / f"rank{rank}.json").write_text(json.dumps(result))
-    if rank == 0:
-        arrays = {name: value.detach().numpy() for name, value in model.module.named_parameters()}
-        numpy.savez(options.out / "parameters.npz", **arrays)
+    result = {}
+    for name, training in trainings.items():
+        parameters = training.parameters()
+        if dist.get_rank() == 0:
+            numpy.save(options.out / f"{name}.npy", parameters)
+        result[name] = {
+            "rounds": times[name][1:],
+            "sent": bytes_sent[name] / training.steps if options.interface else None,
+            "steps": training.steps,
+            "digest": hashlib.sha256(parameters.tobytes()).hexdigest(),
+            "accuracy": digits.accuracy(training.model.module),
+            "algorithm": training.algorithm(),
+        }
+    (options.out / f"rank{dist.get_rank()}.json").write_text(json.dumps(result))
+    dist.barrier()
     dist.destroy_process_group()
 
 

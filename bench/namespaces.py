@@ -1,0 +1,113 @@
+"""Hosts on this machine: network namespaces with a router between them, and links of limited rate where wanted.
+
+It works as root and, where the system lets users make namespaces, without. The namespaces have no names: each lives as
+long as a process in it, and its first process ends when this one does, however it ends. Nothing else of the system
+changes.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+
+PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
+LARGEST_FRAME = 9000
+LARGEST_PACKET = 1 << 14
+"""What the kernel hands to a link at once. A bucket has to hold it, and a bucket that holds little is a steady link."""
+BURST = LARGEST_PACKET + 2 * LARGEST_FRAME
+QUEUES = {"host": 8_000_000, "router": 1_000_000}
+"""Bytes that wait before a link, on the host and in the router, which has what a switch has for a port."""
+
+
+class NoNamespaces(Exception):
+    """This machine gives us no hosts; the text says why."""
+
+
+class Namespaces:
+    """So many hosts; a link carries at most `rate` Mbit/s each way, or what the machine can do."""
+
+    interface = "eth0"
+
+    def __init__(self, hosts, rate=None):
+        self.count, self.rate = hosts, rate
+        self.user = os.geteuid() != 0
+        self.router, self.hosts = None, []
+        self.stack = contextlib.ExitStack()
+
+    def __enter__(self):
+        with self.stack:
+            self._check_tools()
+            as_root = ["--user", "--map-root-user"] if self.user else []
+            self.router = self._namespace(["unshare", *as_root])
+            self._run(self.router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+            for host in range(self.count):
+                self.hosts.append(self._namespace([*self._entered(self.router), "unshare"]))
+                self._connect(host)
+            self.stack = self.stack.pop_all()
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+    def address(self, host):
+        """The address of a host."""
+        return f"10.78.{host}.2"
+
+    def command(self, host, words):
+        """The command that runs `words` on a host."""
+        return [*self._entered(self.hosts[host]), *words]
+
+    def _check_tools(self):
+        for tool in ["unshare", "nsenter", "ip", *(["tc"] if self.rate else [])]:
+            if shutil.which(tool) is None:
+                raise NoNamespaces(f"there is no program {tool} (package {PACKAGES[tool]})")
+
+    def _namespace(self, unshare):
+        """The process id of a new namespace's first process, which ends when its standard input does."""
+        first = subprocess.Popen(
+            [*unshare, "--net", "sh", "-c", "echo ready && exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        self.stack.callback(first.communicate)
+        if first.stdout.readline() != "ready\n":
+            why = " ".join(first.stderr.read().split())
+            raise NoNamespaces(f"the system does not allow new network namespaces ({why})")
+        return first.pid
+
+    def _entered(self, process):
+        """What a command begins with to run in a namespace."""
+        as_user = ["--user", "--preserve-credentials"] if self.user else []
+        return ["nsenter", "--target", str(process), *as_user, "--net"]
+
+    def _run(self, process, *words):
+        done = subprocess.run([*self._entered(process), *words], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise NoNamespaces(f"`{' '.join(words)}` failed ({' '.join(done.stderr.split())})")
+
+    def _connect(self, host):
+        """Gives a host its link to the router."""
+        own, link, router = self.hosts[host], f"link{host}", f"10.78.{host}.1"
+        for process, command in (
+            (self.router, f"ip link add {link} type veth peer name eth0 netns {own}"),
+            (self.router, f"ip addr add {router}/24 dev {link}"),
+            (self.router, f"ip link set {link} up"),
+            (own, f"ip addr add {self.address(host)}/24 dev eth0"),
+            (own, "ip link set lo up"),
+            (own, "ip link set eth0 up"),
+            (own, f"ip route add default via {router}"),
+        ):
+            self._run(process, *command.split())
+        if self.rate:
+            self._limit(own, "eth0", QUEUES["host"])
+            self._limit(self.router, link, QUEUES["router"])
+
+    def _limit(self, process, interface, queue):
+        """Limits what leaves a namespace through an interface, by a token bucket."""
+        sizes = f"mtu {LARGEST_FRAME} gso_max_size {LARGEST_PACKET}"
+        self._run(process, *f"ip link set {interface} {sizes}".split())
+        bucket = f"tbf rate {self.rate}mbit burst {BURST} limit {queue}"
+        self._run(process, *f"tc qdisc replace dev {interface} root {bucket}".split())

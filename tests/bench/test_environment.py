@@ -1,0 +1,63 @@
+"""tools/environment.py: a new enough torch of the Python that runs it is borrowed, and nothing of that Python changes."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOOL = ROOT / "tools" / "environment.py"
+
+
+def lend(folder, version, available=True):
+    """Gives an environment a torch of some version, which can train or not."""
+    [packages] = folder.glob("lib/python*/site-packages")
+    for old in packages.glob("torch*"):
+        shutil.rmtree(old)
+    for name, text in {
+        "torch/__init__.py": f"from . import distributed\n__version__ = '{version}'\n",
+        "torch/distributed.py": f"def is_available():\n    return {available}\n",
+        f"torch-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n",
+    }.items():
+        (packages / name).parent.mkdir(exist_ok=True)
+        (packages / name).write_text(text)
+
+
+def made_by(lender, folder):
+    """What the tool says when the lender's Python runs it."""
+    done = subprocess.run([lender / "bin" / "python", TOOL, folder], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def version_in(folder):
+    """The version of torch that an environment has; empty without one."""
+    program = "import torch; print(torch.__version__)"
+    return subprocess.run([folder / "bin" / "python", "-c", program], capture_output=True, text=True).stdout.strip()
+
+
+def test_torch_is_borrowed_if_it_is_new_enough_and_can_train(tmp_path, monkeypatch):
+    pytest.importorskip("ensurepip", reason="without it pip would be downloaded")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    lender, folder = tmp_path / "lender", tmp_path / "made"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", lender], check=True)
+    for version, available in (("1.0", True), ("99.1", False)):
+        lend(lender, version, available)
+        assert "another one will be downloaded" in made_by(lender, folder)
+        assert version_in(folder) == ""
+
+    lend(lender, "99.1")
+    files = sorted(lender.rglob("*"))
+    said = f"torch 99.1 of {lender} is used; nothing is installed or changed there\n"
+    assert (made_by(lender, folder), version_in(folder)) == (said, "99.1")
+    assert (folder / "bin" / "torchrun").read_text().startswith(f"#!{folder}/bin/python\n")
+    stamp = (folder / "python.stamp").stat().st_mtime_ns
+    assert made_by(lender, folder) == said
+    assert (folder / "python.stamp").stat().st_mtime_ns == stamp, "make would install everything again"
+    assert sorted(lender.rglob("*")) == files
+
+    lend(folder, "98")
+    assert made_by(lender, folder) == f"torch 98 is installed in {folder}\n"
+    assert version_in(folder) == "98"
