@@ -7,7 +7,6 @@ use crate::{
     transport::{
         Broken, Outgoing, Payload,
         endpoint::Link,
-        layout,
         tcp::Memory,
         ticket::{OpKey, Token},
     },
@@ -61,7 +60,6 @@ impl Engine {
                 link.announce();
             }
         }
-        doorbell::rouse(layout::dozers(self.staging.segment()));
     }
 
     /// Whether all links have taken what was in line for them.

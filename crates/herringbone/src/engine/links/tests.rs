@@ -20,7 +20,7 @@ use crate::{
         program::{Call, Sizing},
     },
     sys::{fork::Guarded, region::Region, segment::Segment},
-    transport::{endpoint::Endpoint, tcp::TcpLink},
+    transport::{endpoint::Endpoint, layout, tcp::TcpLink},
 };
 use std::{
     io::{ErrorKind, Read, Write},
