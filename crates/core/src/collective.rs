@@ -87,17 +87,6 @@ impl Collective {
         }
     }
 
-    /// Whether no worker's part is over before every worker has begun: what each gets is made of all workers' inputs.
-    pub fn holds_all(self) -> bool {
-        match self {
-            Collective::AllReduce
-            | Collective::ReduceScatter
-            | Collective::AllGather
-            | Collective::Barrier => true,
-            Collective::Reduce { .. } | Collective::Broadcast { .. } => false,
-        }
-    }
-
     /// Whether results are folds, so that an element type and a reduce operation matter; if not, bytes are moved.
     pub fn folds(self) -> bool {
         match self {
@@ -261,21 +250,6 @@ mod tests {
     }
 
     /// The ranges of the chunks that a worker has make up its buffer, no more and no less.
-    #[test]
-    fn all_are_held_where_each_result_is_made_of_all_inputs() {
-        let needs = |collective: Collective, worker, from| {
-            (0..5).any(|chunk| match collective.result(worker, chunk) {
-                Some(Expected::Fold) => collective.has_input(from, chunk),
-                Some(Expected::Input(rank)) => rank == from,
-                None => false,
-            })
-        };
-        for collective in ALL {
-            let of_all = (0..5).all(|worker| (0..5).all(|from| needs(collective, worker, from)));
-            assert_eq!(collective.holds_all(), of_all, "{collective}");
-        }
-    }
-
     #[test]
     fn ranges_make_up_the_buffers() {
         let (workers, count) = (4, 100);

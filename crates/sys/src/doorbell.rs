@@ -12,27 +12,14 @@
 //! flag that the sleeper stored (or a 0 that another publisher made of it, which then rings), and rings. If F2 does,
 //! the sleeper sees the message when it looks. The bell stays audible until it is drained, and a drain is followed by
 //! a look. Tried in every order by `tests/loom.rs`.
-//!
-//! # Dozing
-//! A short sleep until one other process has something to say needs no bell. A *word* in that process's segment counts in its
-//! upper bits how often those who doze by it were woken; its lowest bit says that somebody may doze by it. The sleeper calls
-//! [`announce_doze`], looks once more, and then [`doze`]s: a futex, and the kernel puts nobody to sleep by a word that is not
-//! as it was announced. Whoever publishes something calls [`published`], and then [`rouse`]: one system call for all
-//! sleepers. By the argument above the publisher sees the bit, or the sleeper the message. Of several who see the bit one
-//! changes the word, and only then wakes all; so who has announced and does not sleep yet will not. Tried in every order by
-//! `tests/loom.rs`.
 
 use crate::fork::Guarded;
 use crate::sync::{AtomicU64, Ordering, fence, full_fence};
 use rustix::event::EventfdFlags;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-#[cfg(not(loom))]
-use rustix::{fs::Timespec, thread::futex};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-#[cfg(not(loom))]
-use std::{sync::atomic::AtomicU32, time::Duration};
 
 /// An eventfd: readable from the first [`ring`](Self::ring) to the next [`drain`](Self::drain).
 #[derive(Debug)]
@@ -124,50 +111,6 @@ pub fn wake_published(flag: &AtomicU64, bell: &Bell) -> io::Result<()> {
     if must_ring(flag) { bell.ring() } else { Ok(()) }
 }
 
-/// Says that the caller is about to [`doze`] until the owner of `word`, who may be another process, publishes something.
-/// Returns what to doze by, after one more look.
-pub fn announce_doze(word: &AtomicU64) -> u64 {
-    let announcement = word.fetch_or(1, Ordering::Relaxed) | 1;
-    fence(Ordering::SeqCst);
-    announcement
-}
-
-/// Whether somebody has [announced](announce_doze) to doze by `word`, and this caller, after [`published`], is the one to
-/// wake all who have.
-#[inline]
-#[must_use = "who is told to wake must wake"]
-pub fn must_rouse(word: &AtomicU64) -> bool {
-    let seen = word.load(Ordering::Relaxed);
-    let next = seen.wrapping_add(1);
-    seen & 1 != 0 && word.compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-}
-
-/// Sleeps, for at most `limit`, unless somebody has [roused](rouse) those who doze by `word` since the `announcement`.
-#[cfg(not(loom))]
-pub fn doze(word: &AtomicU64, announcement: u64, limit: Duration) {
-    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-    // Woken, too late to sleep, interrupted or at the limit: whoever dozes looks again in any case.
-    let _woken = futex::wait(low_half(word), futex::Flags::empty(), announcement as u32, Some(&limit));
-}
-
-/// Wakes all who doze by `word`, if anybody does: its owner, after [`published`], or who knows of one of them.
-#[cfg(not(loom))]
-#[inline]
-pub fn rouse(word: &AtomicU64) {
-    if must_rouse(word) {
-        // There is nothing that the address of a mapped word could fail by.
-        let _roused = futex::wake(low_half(word), futex::Flags::empty(), i32::MAX as u32);
-    }
-}
-
-/// The half of a word that holds small numbers, as the kernel wants it.
-#[cfg(not(loom))]
-fn low_half(word: &AtomicU64) -> &AtomicU32 {
-    let halves = word.as_ptr().cast::<AtomicU32>();
-    // SAFETY: within the word, aligned, and alive as long; the kernel reads it, and nobody here.
-    unsafe { &*halves.add(usize::from(cfg!(target_endian = "big"))) }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -215,38 +158,6 @@ mod tests {
         rustix::io::write(bell.fd(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
         bell.ring().unwrap();
         assert!(audible(&bell));
-    }
-
-    /// Who does not wake them has them sleep for an hour.
-    #[test]
-    fn all_who_doze_are_roused_at_once_or_do_not_fall_asleep() {
-        const HOUR: Duration = Duration::from_secs(3600);
-        let (word, said) = (AtomicU64::new(0), AtomicU64::new(0));
-        let announcement = announce_doze(&word);
-        rouse(&word);
-        doze(&word, announcement, HOUR);
-        assert!(!must_rouse(&word), "nobody dozes");
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    for heard in 0..1000 {
-                        loop {
-                            let announcement = announce_doze(&word);
-                            if said.load(Ordering::Acquire) > heard {
-                                break;
-                            }
-                            doze(&word, announcement, HOUR);
-                        }
-                    }
-                });
-            }
-            for saying in 1..=1000 {
-                said.store(saying, Ordering::Release);
-                published();
-                rouse(&word);
-                std::thread::yield_now();
-            }
-        });
     }
 
     #[test]

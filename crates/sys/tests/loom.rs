@@ -2,7 +2,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p herringbone-sys --test loom --release`.
 #![cfg(loom)]
 
-use herringbone_sys::doorbell::{announce_doze, announce_sleep, awake, must_ring, must_rouse, published};
+use herringbone_sys::doorbell::{announce_sleep, awake, must_ring, published};
 use herringbone_sys::ring::{Consumer, MESSAGE_WORDS, Producer, cells_words};
 use herringbone_sys::sync::{AtomicU64, Ordering};
 use loom::cell::UnsafeCell;
@@ -224,62 +224,4 @@ fn no_wake_up_is_lost_between_two_publishers() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| sleep_until_all_is_heard(2));
-}
-
-/// A futex, as far as the protocol uses it: nobody falls asleep by a word that has changed.
-#[derive(Default)]
-struct Futex {
-    calls: Mutex<u64>,
-    woken: Condvar,
-}
-
-impl Futex {
-    fn doze(&self, word: &AtomicU64, announcement: u64) {
-        let mut calls = self.calls.lock().unwrap();
-        let before = *calls;
-        if word.load(Ordering::SeqCst) != announcement {
-            return;
-        }
-        while *calls == before {
-            calls = self.woken.wait(calls).unwrap();
-        }
-    }
-
-    fn wake_all(&self) {
-        *self.calls.lock().unwrap() += 1;
-        self.woken.notify_all();
-    }
-}
-
-/// Two doze until a third speaks, who says one thing to each, one after the other.
-#[test]
-fn nobody_dozes_through_what_was_said() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
-        let speaker = Arc::new((AtomicU64::new(0), Futex::default()));
-        let mut rings = Vec::new();
-        for _ in 0..2 {
-            let (to, mut from) = ring(1);
-            rings.push(to);
-            let speaker = Arc::clone(&speaker);
-            thread::spawn(move || {
-                let (word, futex) = &*speaker;
-                loop {
-                    let announcement = announce_doze(word);
-                    if from.take() {
-                        break;
-                    }
-                    futex.doze(word, announcement);
-                }
-            });
-        }
-        for mut to in rings {
-            assert!(to.try_push(&[]));
-            published();
-            if must_rouse(&speaker.0) {
-                speaker.1.wake_all();
-            }
-        }
-    });
 }

@@ -15,7 +15,7 @@ use crate::{
         wire::{Header, Kind},
     },
     execute::program::Call,
-    sys::{doorbell, segment::Segment},
+    sys::doorbell,
     transport::{
         Broken,
         endpoint::{Endpoint, Introduced, Link, send_control},
@@ -61,7 +61,7 @@ impl Links {
 
     /// Hands to links what is queued for them: a little to each in turn, and not all ranks to the same one first, so that
     /// no link is flooded while others are idle.
-    pub(super) fn flush(&mut self, memory: &mut impl Memory, own: &Segment, out: &mut Outbox) -> bool {
+    pub(super) fn flush(&mut self, memory: &mut impl Memory, out: &mut Outbox) -> bool {
         let (mut moved, mut unannounced) = (false, false);
         let links = self.linked.len();
         for at in 0..links {
@@ -78,20 +78,19 @@ impl Links {
             }
         }
         if unannounced {
-            self.announce(own);
+            self.announce();
         }
         moved
     }
 
     /// Wakes local ranks that sleep and were sent something: one fence for all of them.
-    fn announce(&mut self, own: &Segment) {
+    fn announce(&mut self) {
         doorbell::published();
         for index in &self.linked {
             if let Link::Shm(link) = &mut self.endpoints[*index as usize].link {
                 link.announce();
             }
         }
-        doorbell::rouse(layout::dozers(own));
     }
 
     /// Whether there are links through memory.

@@ -184,7 +184,7 @@ impl Ops {
     /// Hands to links what is queued for them. Returns whether they took anything.
     pub(super) fn flush(&mut self, links: &mut Links, out: &mut Outbox) -> bool {
         let mut buffers = Buffers { table: &mut self.table, staging: &self.staging };
-        links.flush(&mut buffers, self.staging.segment(), out)
+        links.flush(&mut buffers, out)
     }
 
     /// Hands to a socket what is queued for it. Returns whether it took anything.

@@ -21,10 +21,9 @@ use crate::{
         staging::Part,
         straight::{Notes, Pace, Straight},
     },
-    sys::{doorbell, segment::Segment},
-    transport::{layout, shm::Board},
+    transport::shm::Board,
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 /// How an operation began that was to be run straight through.
 #[derive(Debug)]
@@ -34,19 +33,6 @@ pub(crate) enum Begun {
     Ordinary(Arc<Completion>),
     /// Not at all: nothing has changed.
     No(Issue),
-}
-
-/// How a thread dozes until a local rank has something to say.
-pub(crate) struct Doze {
-    theirs: Arc<Segment>,
-    announcement: u64,
-}
-
-impl Doze {
-    /// Does so, for at most `limit`; without the engine's lock.
-    pub(crate) fn doze(&self, limit: Duration) {
-        doorbell::doze(layout::dozers(&self.theirs), self.announcement, limit);
-    }
 }
 
 /// An engine, and the operation that a thread may be running straight through in it; then there is no other.
@@ -178,54 +164,6 @@ impl Runner {
         !unsent
     }
 
-    /// The thread of the run is about to doze: until the host-mate speaks from whom a message is missing. Says so to it, and
-    /// looks once more. Returns how to doze; `None` if there is something to do at once.
-    ///
-    /// It is deaf to others then, and none of them may need it: they have its word of what was taken in, nothing waits for room,
-    /// and the operation is one that nobody leaves before all are there. Any other becomes an ordinary operation here.
-    pub(crate) fn about_to_doze(&mut self) -> Option<Doze> {
-        let mut announced: Option<(u32, Doze)> = None;
-        loop {
-            let straight = self.straight.as_mut()?;
-            let holds_all = straight.issue.call.collective.holds_all();
-            let missing = straight.take_in(&mut io(&mut self.engine).0);
-            let flushed = self.flush();
-            let endpoint = missing?;
-            let theirs = self.engine.links.endpoints[endpoint as usize].segment().cloned();
-            let Some(theirs) = theirs.filter(|_| holds_all && flushed) else {
-                self.interrupt();
-                return None;
-            };
-            match announced {
-                Some((until, doze)) if until == endpoint => {
-                    self.straight.as_mut()?.dozes_until = Some(endpoint);
-                    return Some(doze);
-                }
-                // Who was announced to before makes a system call for nobody, once.
-                _ => {
-                    let announcement = doorbell::announce_doze(layout::dozers(&theirs));
-                    announced = Some((endpoint, Doze { theirs, announcement }));
-                }
-            }
-        }
-    }
-
-    /// The calling thread, whose run this is, dozes no more.
-    pub(crate) fn has_dozed(&mut self) {
-        if let Some(straight) = &mut self.straight {
-            straight.dozes_until = None;
-        }
-    }
-
-    /// Wakes the thread of the run, if it dozes.
-    fn rouse(&self) {
-        let until = self.straight.as_ref().and_then(|straight| straight.dozes_until);
-        let endpoints = &self.engine.links.endpoints;
-        if let Some(segment) = until.and_then(|endpoint| endpoints[endpoint as usize].segment()) {
-            doorbell::rouse(layout::dozers(segment));
-        }
-    }
-
     /// The run is done, and so is the operation.
     pub(crate) fn end(&mut self, now: Moment) {
         let Some(mut straight) = self.straight.take() else { return };
@@ -256,7 +194,6 @@ impl Runner {
     /// Makes the run, if there is one, an operation like any other. Returns how its end can be learnt of.
     pub(crate) fn interrupt(&mut self) -> Option<Arc<Completion>> {
         let completion = self.follow()?;
-        self.rouse();
         let straight = self.straight.take()?;
         let Engine { groups, links, ops, out, .. } = &mut self.engine;
         let group = groups.get_mut(straight.id.group)?;

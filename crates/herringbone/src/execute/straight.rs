@@ -26,7 +26,6 @@ use crate::{
     sys::{doorbell, kernel, span::Span},
     transport::{
         frame::{CELL_BYTES, Common, Frame, Wanted},
-        layout,
         shm::{Board, Source},
         ticket::OpKey,
     },
@@ -50,8 +49,6 @@ pub(crate) struct Straight {
     pub(crate) issued: Moment,
     pub(crate) memory: Range<usize>,
     pub(crate) completion: Option<Arc<Completion>>,
-    /// The endpoint until whose next word its thread dozes, without the engine's lock.
-    pub(crate) dozes_until: Option<u32>,
     /// What the frames of all its messages have in common.
     common: Common,
     /// How many instructions are done.
@@ -137,7 +134,6 @@ impl Straight {
             issued: now,
             memory,
             completion: None,
-            dozes_until: None,
             done: 0,
             notes,
         }
@@ -162,7 +158,6 @@ impl Straight {
         for endpoint in receivers.chain(senders) {
             self.notes.flush |= !io.endpoints[endpoint as usize].announce();
         }
-        doorbell::rouse(layout::dozers(io.staging.segment()));
     }
 
     fn advance(&mut self, mut tries: u32, io: &mut Io<'_>, board: &mut Board) -> Pace {
@@ -180,25 +175,6 @@ impl Straight {
             self.done += 1;
         }
         Pace::Done
-    }
-
-    /// Takes in all messages that the next instruction needs and that are there. Returns the endpoint from which one is missing,
-    /// of several that of the last, since with it most of the others will be there; `None` if none is, or if something else has
-    /// come.
-    pub(crate) fn take_in(&mut self, io: &mut Io<'_>) -> Option<u32> {
-        let mut missing = None;
-        for at in self.script.lines.get(self.done)?.messages.clone() {
-            let message = &self.script.messages[at];
-            if self.notes.arrived[at] != Arrival::No {
-                continue;
-            }
-            match look((&self.common, &self.id), message, &mut self.notes, io) {
-                Ok(Some((source, found))) => self.notes.arrived[at] = Arrival::Next(source, found),
-                Ok(None) => missing = Some(message.endpoint),
-                Err(()) => return None,
-            }
-        }
-        missing
     }
 
     /// The endpoints from which messages are missing that the next instruction needs, as far as it has looked.

@@ -183,14 +183,6 @@ impl Endpoint {
         }
     }
 
-    /// A host-mate's segment.
-    pub(crate) fn segment(&self) -> Option<&Arc<Segment>> {
-        match &self.link {
-            Link::Shm(link) => Some(link.segment()),
-            _ => None,
-        }
-    }
-
     /// Sends a message through shared memory.
     pub(crate) fn send_shared(&mut self, frame: &mut Frame<'_>, index: u16, eager: bool) {
         frame.address(index, eager, self.credits.settle());

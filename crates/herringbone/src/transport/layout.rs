@@ -26,7 +26,6 @@ const TAIL_BYTES: usize = ring::TAIL_WORDS * WORD;
 const STAMP: Range<usize> = 0..3;
 const GOODBYE: Range<usize> = 3..4;
 pub(super) const SLEEPING: Range<usize> = 16..17;
-const DOZERS: Range<usize> = 48..49;
 
 impl Layout {
     /// The whole segment.
@@ -74,11 +73,6 @@ impl Layout {
 /// The word that tells others that this process sleeps and wants its bell rung.
 pub(crate) fn sleeping(segment: &Segment) -> &AtomicU64 {
     &segment.atomics(SLEEPING)[0]
-}
-
-/// The word in which others say that they doze until this process has sent something.
-pub(crate) fn dozers(segment: &Segment) -> &AtomicU64 {
-    &segment.atomics(DOZERS)[0]
 }
 
 /// The word in which a process says that it leaves in order: 0 until then.

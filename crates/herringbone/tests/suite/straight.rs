@@ -53,9 +53,9 @@ fn whoever_needs_the_engine_interrupts() {
     });
 }
 
-/// Whoever waits for one that is late dozes, some so long that they make an ordinary operation of it.
+/// Ranks that wait for a late one yield, and make an ordinary operation of their run if it is very late.
 #[test]
-fn ranks_doze_until_one_that_is_late_speaks() {
+fn ranks_wait_until_a_late_one_sends() {
     for (ranks, transport) in [(2, Transport::Shm), (5, Transport::Local), (9, Transport::Local)] {
         World::new(ranks, transport).run(|comm| {
             for operation in 0..24 {
