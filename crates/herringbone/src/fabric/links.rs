@@ -43,9 +43,6 @@ pub(crate) fn make(
     commands: &Arc<Commands>,
     endpoint: u32,
 ) {
-    if endpoint < job.rank {
-        return;
-    }
     let (job, node, mapping, commands) = (job.clone(), node.clone(), mapping.clone(), commands.clone());
     let spawned = std::thread::Builder::new().name("herringbone-link".to_owned()).spawn({
         let commands = commands.clone();
