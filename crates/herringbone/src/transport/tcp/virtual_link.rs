@@ -137,8 +137,15 @@ impl Direction {
         times.into_iter().chain([self.ended, self.reset]).flatten().filter(|at| *at > now).min()
     }
 
-    fn is_readable(&self, full: bool, now: Moment) -> bool {
-        let enough = self.arrived.len() >= self.wanted.max(1) || full && !self.arrived.is_empty();
+    /// Whether its writer's poller finds room, of so many bytes in all.
+    fn has_room(&self, most: usize) -> bool {
+        self.dead || most.saturating_sub(self.held) >= most / 3
+    }
+
+    /// Whether its reader's poller finds something: also less than is wanted, if no more can come before it is read.
+    fn is_readable(&self, most: usize, now: Moment) -> bool {
+        let wanted = if self.has_room(most) { self.wanted.max(1) } else { 1 };
+        let enough = self.arrived.len() >= wanted;
         enough || [self.ended, self.reset].into_iter().flatten().any(|at| at <= now)
     }
 }
@@ -185,8 +192,7 @@ impl VirtualLink {
         let (both, now) = self.lock();
         let (ours, theirs) = (&both.directions[side], &both.directions[1 - side]);
         let most = both.nature.buffer;
-        let room = ours.dead || most - ours.held >= most / 3;
-        (room, theirs.is_readable(theirs.held >= most, now))
+        (ours.has_room(most), theirs.is_readable(most, now))
     }
 
     /// When something changes next by itself.

@@ -1,0 +1,134 @@
+//! Faults that no engine can make up for, done by the world: its checks find each of them.
+
+use super::{Kind, World, calls::Task, exact::verdict, machine::Todo};
+use crate::{
+    core::wire::{HEADER_BYTES, Header, Kind as FrameKind},
+    transport::tcp::virtual_link::Tamper,
+};
+use std::time::Duration;
+
+/// What comes of a world whose link from rank 0 to rank 1 is tampered with like this.
+fn tampered(tamper: Option<Tamper>) -> Result<(), String> {
+    let mut world = World::new(Kind::of(3, 0), 0);
+    for _ in 0..2 {
+        let todo = Todo { task: Task::sum(20_000, 3, &mut world.dice), timeout: None };
+        world.call(0..3, &todo);
+        verdict(&mut world)?;
+    }
+    let (link, side) = world.link(0, 1).expect("a link");
+    tamper.into_iter().for_each(|tamper| link.tamper(side, tamper));
+    let todo = Todo { task: Task::sum(20_000, 3, &mut world.dice), timeout: None };
+    world.call(0..3, &todo);
+    verdict(&mut world)
+}
+
+/// The first data frame with a payload that a write holds in full.
+fn first_frame(bytes: &[u8]) -> Option<(Header, std::ops::Range<usize>)> {
+    let mut at = 0;
+    while let Some(head) = bytes.get(at..)?.first_chunk::<HEADER_BYTES>() {
+        let header = Header::decode(head, crc32c::crc32c).ok()?;
+        let end = at + HEADER_BYTES + header.length as usize;
+        if header.kind == FrameKind::Data && header.length > 0 && !header.fingerprint && end <= bytes.len() {
+            return Some((header, at..end));
+        }
+        at = end;
+    }
+    None
+}
+
+/// A tamper that does this to the first data frame, once.
+fn once(mut f: impl FnMut(&mut Vec<u8>, Header, std::ops::Range<usize>) + Send + 'static) -> Tamper {
+    let mut done = false;
+    Box::new(move |mut bytes| {
+        if let Some((header, range)) = first_frame(&bytes).filter(|_| !done) {
+            done = true;
+            f(&mut bytes, header, range);
+        }
+        bytes
+    })
+}
+
+#[test]
+fn without_a_fault_nothing_is_found() {
+    tampered(None).unwrap();
+    tampered(Some(Box::new(|bytes| bytes))).unwrap();
+    tampered(Some(once(|_, _, _| {}))).unwrap();
+}
+
+/// All checksums are right, and a number is wrong.
+#[test]
+fn a_wrong_number_is_found() {
+    let found = tampered(Some(once(|bytes, mut header, range| {
+        let (head, payload) = bytes[range].split_at_mut(HEADER_BYTES);
+        payload[0] ^= 1;
+        header.payload_crc = crc32c::crc32c(payload);
+        head.copy_from_slice(&header.encode(crc32c::crc32c));
+    })));
+    assert!(found.unwrap_err().contains("has a wrong result on rank"));
+}
+
+#[test]
+fn a_frame_that_comes_twice_is_found() {
+    let found = tampered(Some(once(|bytes, _, range| {
+        let again = bytes[range.clone()].to_vec();
+        bytes.splice(range.end..range.end, again);
+    })));
+    assert!(found.is_err());
+}
+
+#[test]
+fn two_writes_in_the_wrong_order_are_found() {
+    let mut held = None;
+    let mut swapped = false;
+    let found = tampered(Some(Box::new(move |mut bytes| match held.take() {
+        Some(before) => {
+            swapped = true;
+            bytes.extend::<Vec<u8>>(before);
+            bytes
+        }
+        None if swapped => bytes,
+        None => {
+            held = Some(bytes);
+            Vec::new()
+        }
+    })));
+    assert!(found.is_err());
+}
+
+/// A rank to which time does not pass never gives up.
+#[test]
+fn a_timer_that_does_not_expire_is_found() {
+    let mut ends = [false, true].map(|is_timeless| {
+        let mut world = World::new(Kind::of(3, 0), 0);
+        world.machine(1).is_timeless = is_timeless;
+        world.hang(2);
+        let timeout = Some(Duration::from_secs(1));
+        let todo = Todo { task: Task::sum(3, 3, &mut world.dice), timeout };
+        world.call([1], &todo);
+        world.run_to_the_end(Duration::from_secs(5))
+    });
+    ends.sort_unstable();
+    assert_eq!(ends, [false, true]);
+}
+
+/// A rank that is not told of a decision does not learn why its call failed.
+#[test]
+fn a_decision_that_is_lost_is_found() {
+    use crate::{ErrorKind, core::session::control::Message};
+    let told = |loses: bool| {
+        let mut world = World::new(Kind::of(3, 0), 0);
+        if loses {
+            world.filter = Some(Box::new(|to, message| to != 1 || !matches!(message, Message::Decide(_))));
+        }
+        for rank in 0..3 {
+            let count = if rank == 1 { 4 } else { 3 };
+            let timeout = Some(Duration::from_secs(1));
+            let todo = Todo { task: Task::sum(count, 3, &mut world.dice), timeout };
+            world.call([rank], &todo);
+        }
+        world.run_to_the_end(Duration::from_secs(10));
+        let end = world.machine(1).ends().pop().flatten();
+        matches!(end, Some(Err(error)) if matches!(error.kind(), ErrorKind::Mismatch { .. }))
+    };
+    assert!(told(false) && !told(true));
+}
