@@ -22,7 +22,6 @@ pub(crate) struct Task {
 pub(crate) struct Called {
     pub(super) task: Rc<Task>,
     pub(super) rank: usize,
-    pub(crate) issued: Moment,
     pub(super) completion: Option<Arc<Completion>>,
     /// The input and the output, while they are lent.
     pub(super) buffers: Option<(Owned<u8>, Owned<u8>)>,

@@ -138,11 +138,8 @@ impl World {
                     None => heed(machine.engine.at(now), event),
                 }
             }
-            let mut orders = Vec::new();
-            while let Some(order) = machine.next_order(now) {
-                orders.push(order);
-            }
-            if idle && orders.is_empty() {
+            let (orders, moved) = machine.orders(now);
+            if idle && !moved && orders.is_empty() {
                 break;
             }
             orders.into_iter().for_each(|order| self.carry_out(at, order));
@@ -152,9 +149,8 @@ impl World {
         let waits = machine.called.iter().all(|called| called.ended.is_some()) && !machine.program.is_empty();
         let leaves = machine.leaving.is_some();
         if left {
-            while let Some(order) = self.machine(at).next_order(now) {
-                self.carry_out(at, order);
-            }
+            let (orders, _) = self.machine(at).orders(now);
+            orders.into_iter().for_each(|order| self.carry_out(at, order));
             self.kill(at);
         } else if ready {
             self.after(LOOK_AGAIN, Happening::Look(at));

@@ -155,31 +155,33 @@ impl Machine {
         let task = task.clone();
         match self.engine.at(now).issue(&issue) {
             Ok(completion) => {
-                let mut called =
-                    Called { task, rank, issued: now, completion: Some(completion), buffers, ended: None };
+                let mut called = Called { task, rank, completion: Some(completion), buffers, ended: None };
                 called.look(now);
                 Some(called)
             }
             Err(Refused::Frozen) => None,
             Err(Refused::Failed(error) | Refused::Counted(error)) => {
                 let ended = Some((now, Err(error)));
-                Some(Called { task, rank, issued: now, completion: None, buffers, ended })
+                Some(Called { task, rank, completion: None, buffers, ended })
             }
         }
     }
 
-    /// The next order of its watch. What is to be done to the engine is done.
-    pub(super) fn next_order(&mut self, now: Moment) -> Option<Order> {
-        let Self { watch: Some(watch), engine, .. } = self else { return None };
-        loop {
-            match watch.next_order()? {
+    /// What its watch wants done besides what is to be done to the engine, which is done. Returns also whether that was anything.
+    pub(super) fn orders(&mut self, now: Moment) -> (Vec<Order>, bool) {
+        let Self { watch: Some(watch), engine, .. } = self else { return (Vec::new(), false) };
+        let (mut orders, mut moved) = (Vec::new(), false);
+        while let Some(order) = watch.next_order() {
+            match order {
                 Order::Do(deed) => {
+                    moved = true;
                     let answer = deed.done_to(engine.at(now));
                     answer.into_iter().for_each(|answer| watch.tell_hub(answer));
                 }
-                order => return Some(order),
+                order => orders.push(order),
             }
         }
+        (orders, moved)
     }
 
     /// Goes on leaving in order, as [`Fabric::close`](crate::fabric::Fabric::close) does. Returns whether it has left.

@@ -2,24 +2,27 @@
 
 use super::{Kind, World, calls::Task, exact::verdict, machine::Todo};
 use crate::{
-    core::wire::{HEADER_BYTES, Header, Kind as FrameKind},
-    transport::tcp::virtual_link::Tamper,
+    core::algorithm::Algorithm,
+    core::wire::{FINGERPRINT_BYTES, HEADER_BYTES, Header, Kind as FrameKind},
+    transport::tcp::virtual_link::{Nature, Tamper},
 };
 use std::time::Duration;
 
 /// What comes of a world whose link from rank 0 to rank 1 is tampered with like this.
 fn tampered(tamper: Option<Tamper>) -> Result<(), String> {
-    let mut world = World::new(Kind::of(3, 0), 0);
-    for _ in 0..2 {
+    // Messages are written whole.
+    let nature = Nature { buffer: 4 << 20, ..Nature::default() };
+    let kind = Kind { nature, forced: Some(Algorithm::radix(vec![])), ..Kind::of(3, 0) };
+    let mut world = World::new(kind, 0);
+    let mut sum = |world: &mut World| {
         let todo = Todo { task: Task::sum(20_000, 3, &mut world.dice), timeout: None };
         world.call(0..3, &todo);
-        verdict(&mut world)?;
-    }
+        verdict(world)
+    };
+    sum(&mut world)?;
     let (link, side) = world.link(0, 1).expect("a link");
     tamper.into_iter().for_each(|tamper| link.tamper(side, tamper));
-    let todo = Todo { task: Task::sum(20_000, 3, &mut world.dice), timeout: None };
-    world.call(0..3, &todo);
-    verdict(&mut world)
+    sum(&mut world)
 }
 
 /// The first data frame with a payload that a write holds in full.
@@ -27,8 +30,9 @@ fn first_frame(bytes: &[u8]) -> Option<(Header, std::ops::Range<usize>)> {
     let mut at = 0;
     while let Some(head) = bytes.get(at..)?.first_chunk::<HEADER_BYTES>() {
         let header = Header::decode(head, crc32c::crc32c).ok()?;
-        let end = at + HEADER_BYTES + header.length as usize;
-        if header.kind == FrameKind::Data && header.length > 0 && !header.fingerprint && end <= bytes.len() {
+        let fingerprint = if header.fingerprint { FINGERPRINT_BYTES } else { 0 };
+        let end = at + HEADER_BYTES + fingerprint + header.length as usize;
+        if header.kind == FrameKind::Data && header.length > 0 && fingerprint == 0 && end <= bytes.len() {
             return Some((header, at..end));
         }
         at = end;
