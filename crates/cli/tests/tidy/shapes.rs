@@ -21,9 +21,8 @@ const DEFINITIONS: usize = 1;
 const SCATTERED: [(&str, usize); 1] = [("Operation", 6)];
 
 /// The structs that have more fields.
-const WIDE: [(&str, usize); 10] = [
+const WIDE: [(&str, usize); 9] = [
     ("Config", 14),
-    ("Control", 18),
     ("Group", 17),
     // As many as the frame on the wire.
     ("Header", 15),

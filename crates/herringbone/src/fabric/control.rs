@@ -9,7 +9,7 @@ use super::{
     door,
     door::Door,
     links,
-    watch::{Order, TICK, Watch},
+    watch::{Instruction, TICK, Watch},
     wire_up::Mapping,
 };
 use crate::{
@@ -176,16 +176,16 @@ impl Control {
     fn carry_out(&mut self) {
         while let Some(order) = self.watch.next_order() {
             match order {
-                Order::Say { to, message } => {
+                Instruction::Say { to, message } => {
                     // One that is broken is noticed when it is read.
                     let _noticed = self.connections.get_mut(&to).map(|connection| connection.say(&message));
                 }
-                Order::Beat => self.beat(),
-                Order::Part(rank) => drop(self.connections.remove(&rank)),
-                Order::Link(endpoint) => {
+                Instruction::Beat => self.beat(),
+                Instruction::Part(rank) => drop(self.connections.remove(&rank)),
+                Instruction::Link(endpoint) => {
                     links::make(&self.job, &self.node, &self.mapping, &self.commands, endpoint);
                 }
-                Order::Do(deed) => {
+                Instruction::Do(deed) => {
                     let answer = self.node.with(|engine| deed.done_to(engine));
                     answer.into_iter().for_each(|answer| self.watch.tell_hub(answer));
                 }

@@ -1,6 +1,6 @@
 //! Which ranks live, which have left, and what the hub says: what a control thread decides, without connections or a clock.
 //!
-//! A [`Watch`] is told what happened, with the time, and leaves [`Order`]s. The control thread carries them out over its
+//! A [`Watch`] is told what happened, with the time, and leaves [`Instruction`]s. The control thread carries them out over its
 //! connections and on its engine; so does the world of the tests, in virtual time.
 
 use crate::{
@@ -35,7 +35,7 @@ const BROKEN_FOR: Duration = Duration::from_millis(500);
 
 /// What a watch wants done.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum Instruction {
     /// A message is to be sent on the connection with a rank.
     Say { to: Rank, message: Message },
     /// A sign of life is to be sent on all connections; those that are broken are [unreachable](Watch::unreachable).
@@ -114,7 +114,7 @@ pub(crate) struct Watch {
     leaving: Option<Leaving>,
     /// How long rank 0 stays for the others when it leaves.
     linger: Duration,
-    orders: VecDeque<Order>,
+    orders: VecDeque<Instruction>,
 }
 
 impl Watch {
@@ -144,17 +144,17 @@ impl Watch {
     }
 
     /// The next thing to do.
-    pub(crate) fn next_order(&mut self) -> Option<Order> {
+    pub(crate) fn next_order(&mut self) -> Option<Instruction> {
         self.orders.pop_front()
     }
 
     fn order(&mut self, deed: Deed) {
-        self.orders.push_back(Order::Do(deed));
+        self.orders.push_back(Instruction::Do(deed));
     }
 
     fn say(&mut self, to: Rank, message: Message) {
         if self.peers.contains_key(&to) {
-            self.orders.push_back(Order::Say { to, message });
+            self.orders.push_back(Instruction::Say { to, message });
         }
     }
 
@@ -226,7 +226,7 @@ impl Watch {
 
     fn part(&mut self, rank: Rank) {
         if self.peers.remove(&rank).is_some() {
-            self.orders.push_back(Order::Part(rank));
+            self.orders.push_back(Instruction::Part(rank));
         }
     }
 
@@ -290,7 +290,7 @@ impl Watch {
     pub(crate) fn event(&mut self, event: Event, now: Moment) {
         match event {
             // The lower of two ranks calls; workers call reducers.
-            Event::Want(endpoint) if endpoint > self.me => self.orders.push_back(Order::Link(endpoint)),
+            Event::Want(endpoint) if endpoint > self.me => self.orders.push_back(Instruction::Link(endpoint)),
             Event::Want(_) => {}
             Event::Broken { endpoint, reason } => self.link_broke(endpoint, &reason, now),
             Event::Dispute { group, generation, cause } => {
@@ -352,7 +352,7 @@ impl Watch {
         }
         if now.since(self.beat) >= HEARTBEAT {
             self.beat = now;
-            self.orders.push_back(Order::Beat);
+            self.orders.push_back(Instruction::Beat);
         }
         self.listen_for_silence(now);
     }

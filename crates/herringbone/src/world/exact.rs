@@ -1,6 +1,6 @@
 //! Sums are exact, to the bit, whatever links are like.
 
-use super::{Kind, World, calls::Task, happenings::Happening, machine::Todo};
+use super::{Setup, VirtualWorld, calls::Task, happenings::Happening, machine::ToCall};
 use crate::{
     core::algorithm::Algorithm,
     transport::tcp::virtual_link::{Dice, Nature},
@@ -11,7 +11,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(600);
 
 /// A world that nothing was done to, and what it is to do.
-fn any_world(seed: u64) -> World {
+pub(super) fn any_world(seed: u64, timeout: Duration) -> VirtualWorld {
     let mut dice = Dice(seed);
     let (workers, reducers) = (2 + dice.below(7) as u32, dice.below(4) as u32);
     let nature = Nature {
@@ -26,13 +26,13 @@ fn any_world(seed: u64) -> World {
         _ => None,
     };
     let segment_bytes = dice.pick(&[0, 0, 4096, 65_536]);
-    let kind = Kind { nature, forced, segment_bytes, timeout: LONG, ..Kind::of(workers, reducers) };
-    let mut world = World::new(kind, seed);
+    let setup = Setup { nature, forced, segment_bytes, timeout, ..Setup::of(workers, reducers) };
+    let mut world = VirtualWorld::new(setup, seed);
     let window = 1 + dice.below(6) as usize;
     let most = dice.pick(&[1 << 10, 1 << 16, 3 << 20]).min(60 * nature.buffer);
     for _ in 0..1 + dice.below(6) {
         let task = Task::any(workers, most, &mut dice);
-        let todo = Todo { task, timeout: None };
+        let todo = ToCall { task, timeout: None };
         for (_, worker) in world.workers() {
             worker.window = window;
             worker.program.push_back(todo.clone());
@@ -46,7 +46,7 @@ fn any_world(seed: u64) -> World {
 }
 
 /// What is wrong with a world to which nothing was done, after it has run.
-pub(super) fn verdict(world: &mut World) -> Result<(), String> {
+pub(super) fn verdict(world: &mut VirtualWorld) -> Result<(), String> {
     let done = world.run_to_the_end(LONG);
     let (seed, problems) = (world.seed, world.problems());
     for (rank, worker) in world.workers() {
@@ -61,7 +61,7 @@ pub(super) fn verdict(world: &mut World) -> Result<(), String> {
 #[test]
 fn results_are_exact_whatever_links_are_like() {
     for seed in 0..300 {
-        verdict(&mut any_world(seed)).unwrap();
+        verdict(&mut any_world(seed, LONG)).unwrap();
     }
 }
 
@@ -69,10 +69,10 @@ fn results_are_exact_whatever_links_are_like() {
 #[test]
 fn results_are_exact_over_links_that_stall() {
     for seed in 0..50 {
-        let mut world = any_world(seed);
+        let mut world = any_world(seed, LONG);
         for number in 0..20 {
-            let stall = move |world: &mut World| {
-                let machines = u64::from(world.kind.workers + world.kind.reducers);
+            let stall = move |world: &mut VirtualWorld| {
+                let machines = u64::from(world.setup.workers + world.setup.reducers);
                 let [one, other] = [(); 2].map(|()| world.dice.below(machines) as usize);
                 let delay = Duration::from_micros(world.dice.below(300_000));
                 world.link(one, other).into_iter().for_each(|(link, side)| link.stall(side, delay));
@@ -86,7 +86,7 @@ fn results_are_exact_over_links_that_stall() {
 #[test]
 fn the_same_seed_is_the_same_world() {
     let trace = |seed| {
-        let mut world = any_world(seed);
+        let mut world = any_world(seed, LONG);
         verdict(&mut world).unwrap();
         world.trace
     };

@@ -1,10 +1,10 @@
 //! What happens in a world: time passes, control messages arrive, links are made, processes end, hang, or leave.
 
-use super::World;
+use super::VirtualWorld;
 use crate::{
     core::session::control::Message,
     engine::control::SIGN_OF_LIFE,
-    fabric::watch::{Order, TICK},
+    fabric::watch::{Instruction, TICK},
     server::heed,
     transport::{
         endpoint::Link,
@@ -40,7 +40,7 @@ pub(crate) enum Happening {
     /// A link that was accepted is there at its caller, too.
     Linked { caller: usize, other: usize, end: TcpLink, pipe: (VirtualLink, usize) },
     /// What the test wants to happen.
-    Done(Box<dyn FnOnce(&mut World)>),
+    Done(Box<dyn FnOnce(&mut VirtualWorld)>),
 }
 
 impl fmt::Debug for Happening {
@@ -72,7 +72,7 @@ impl Happening {
     }
 }
 
-impl World {
+impl VirtualWorld {
     pub(super) fn happen(&mut self, happening: Happening) {
         let now = self.clock.now();
         if let Some(at) = happening.to() {
@@ -159,39 +159,39 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, at: usize, order: Order) {
-        let latency = self.kind.nature.latency;
+    fn carry_out(&mut self, at: usize, order: Instruction) {
+        let latency = self.setup.nature.latency;
         match order {
-            Order::Say { to, message } => self.say(at, to as usize, message),
-            Order::Beat => {
+            Instruction::Say { to, message } => self.say(at, to as usize, message),
+            Instruction::Beat => {
                 let peers: Vec<usize> =
                     self.control.iter().filter(|(end, _)| *end == at).map(|(_, peer)| *peer).collect();
                 peers.into_iter().for_each(|peer| self.say(at, peer, Message::Heartbeat));
             }
-            Order::Part(rank) => {
+            Instruction::Part(rank) => {
                 self.control.remove(&(at, rank as usize));
                 self.after(latency, Happening::Parted { at: rank as usize, from: at });
             }
-            Order::Link(endpoint) => {
+            Instruction::Link(endpoint) => {
                 let other = endpoint as usize;
                 self.after(2 * latency, Happening::Called { caller: at, other, for_so_long: Duration::ZERO });
             }
-            Order::Do(_) => unreachable!("the machine does it"),
+            Instruction::Do(_) => unreachable!("the machine does it"),
         }
     }
 
     fn say(&mut self, from: usize, to: usize, message: Message) {
         let passes = self.filter.as_mut().is_none_or(|filter| filter(to, &message));
         if passes && self.control.contains(&(from, to)) {
-            self.after(self.kind.nature.latency, Happening::Said { from, to, message });
+            self.after(self.setup.nature.latency, Happening::Said { from, to, message });
         }
     }
 
     fn called(&mut self, caller: usize, other: usize, for_so_long: Duration) {
-        let (now, latency) = (self.clock.now(), self.kind.nature.latency);
+        let (now, latency) = (self.clock.now(), self.setup.nature.latency);
         let answers = self.machines[other].as_ref().is_some_and(|machine| !machine.is_hung);
         if !answers {
-            let is_worker = other < self.kind.workers as usize;
+            let is_worker = other < self.setup.workers as usize;
             let link = &self.machine(caller).engine.links.endpoints[other].link;
             if is_worker && for_so_long >= WORKER_PATIENCE {
                 let problem = "nobody answers".to_owned();
@@ -205,7 +205,7 @@ impl World {
             return;
         }
         let seed = self.dice.roll();
-        let (link, ends) = VirtualLink::new(self.kind.nature, seed, &self.clock);
+        let (link, ends) = VirtualLink::new(self.setup.nature, seed, &self.clock);
         let [ours, theirs] = ends.map(TcpLink::of_virtual);
         self.machine(other).connect(caller as u32, theirs, (link.clone(), 1), now);
         self.settle(other);
@@ -215,7 +215,7 @@ impl World {
     /// A process ends: the kernel closes what it had.
     pub(crate) fn kill(&mut self, at: usize) {
         self.machines[at] = None;
-        let latency = self.kind.nature.latency;
+        let latency = self.setup.nature.latency;
         let connections: Vec<_> = self.control.iter().copied().filter(|(end, _)| *end == at).collect();
         for (_, peer) in connections {
             self.control.remove(&(at, peer));

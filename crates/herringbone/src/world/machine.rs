@@ -9,7 +9,7 @@ use crate::{
     clock::Moment,
     engine::{Engine, outbox::Event, outbox::Interest, refused::Refused},
     execute::issue::Issue,
-    fabric::watch::{Order, Watch},
+    fabric::watch::{Instruction, Watch},
     sys::region::{Owned, Region},
     transport::{
         endpoint::Link,
@@ -29,7 +29,7 @@ const UNTOUCHED: u8 = 0xa5;
 
 /// A call that a rank is to make.
 #[derive(Clone)]
-pub(crate) struct Todo {
+pub(crate) struct ToCall {
     pub(crate) task: Rc<Task>,
     pub(crate) timeout: Option<Duration>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Machine {
     pub(crate) pipes: BTreeMap<u32, (VirtualLink, usize)>,
     wants_room: BTreeSet<u32>,
     /// Calls that are to be made, and how many may be under way at once.
-    pub(crate) program: VecDeque<Todo>,
+    pub(crate) program: VecDeque<ToCall>,
     pub(crate) window: usize,
     pub(crate) called: Vec<Called>,
     /// Whether it does not run for the time being.
@@ -139,7 +139,7 @@ impl Machine {
     }
 
     /// Makes a call, unless a fence is under way.
-    fn call(&mut self, Todo { task, timeout }: &Todo, now: Moment) -> Option<Called> {
+    fn call(&mut self, ToCall { task, timeout }: &ToCall, now: Moment) -> Option<Called> {
         let rank = self.engine.groups.get(0)?.settings.me as usize;
         let input = Region::own(task.inputs[rank].clone());
         let output: Owned<u8> = Region::own(vec![UNTOUCHED; task.expected[rank].len()]);
@@ -168,12 +168,12 @@ impl Machine {
     }
 
     /// What its watch wants done besides what is to be done to the engine, which is done. Returns also whether that was anything.
-    pub(super) fn orders(&mut self, now: Moment) -> (Vec<Order>, bool) {
+    pub(super) fn orders(&mut self, now: Moment) -> (Vec<Instruction>, bool) {
         let Self { watch: Some(watch), engine, .. } = self else { return (Vec::new(), false) };
         let (mut orders, mut moved) = (Vec::new(), false);
         while let Some(order) = watch.next_order() {
             match order {
-                Order::Do(deed) => {
+                Instruction::Do(deed) => {
                     moved = true;
                     let answer = deed.done_to(engine.at(now));
                     answer.into_iter().for_each(|answer| watch.tell_hub(answer));

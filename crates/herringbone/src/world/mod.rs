@@ -10,6 +10,7 @@ mod faults;
 mod happenings;
 mod machine;
 mod planted;
+mod trouble;
 
 use crate::{
     clock::Moment,
@@ -36,7 +37,7 @@ use crate::{
     },
 };
 use happenings::Happening;
-use machine::{Machine, Todo};
+use machine::{Machine, ToCall};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
@@ -49,7 +50,7 @@ const REDUCER_BYTES: usize = 64 << 20;
 
 /// What a world is like.
 #[derive(Clone, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct Setup {
     pub(crate) workers: u32,
     pub(crate) reducers: u32,
     pub(crate) nature: Nature,
@@ -58,7 +59,7 @@ pub(crate) struct Kind {
     pub(crate) timeout: Duration,
 }
 
-impl Kind {
+impl Setup {
     /// Workers and reducers with good links between them.
     pub(crate) fn of(workers: u32, reducers: u32) -> Self {
         let timeout = Duration::from_secs(60);
@@ -68,8 +69,8 @@ impl Kind {
 }
 
 /// Processes, what is between them, and what is yet to happen.
-pub(crate) struct World {
-    pub(crate) kind: Kind,
+pub(crate) struct VirtualWorld {
+    pub(crate) setup: Setup,
     pub(crate) seed: u64,
     pub(crate) dice: Dice,
     pub(crate) clock: VirtualClock,
@@ -91,8 +92,8 @@ fn staging(bytes: usize) -> Staging {
     Staging::new(Arc::new(segment), layout.pool_at()..layout.pool_at() + layout.pool)
 }
 
-impl World {
-    pub(crate) fn new(kind: Kind, seed: u64) -> Self {
+impl VirtualWorld {
+    pub(crate) fn new(setup: Setup, seed: u64) -> Self {
         let mut world = Self {
             seed,
             dice: Dice(seed),
@@ -100,17 +101,17 @@ impl World {
             machines: Vec::new(),
             happenings: BTreeMap::new(),
             numbered: 0,
-            control: (1..kind.workers as usize).flat_map(|rank| [(0, rank), (rank, 0)]).collect(),
+            control: (1..setup.workers as usize).flat_map(|rank| [(0, rank), (rank, 0)]).collect(),
             trace: 0xcbf2_9ce4_8422_2325,
             filter: None,
-            kind,
+            setup,
         };
-        for rank in 0..world.kind.workers {
+        for rank in 0..world.setup.workers {
             let worker = world.worker(rank);
             world.machines.push(Some(worker));
             world.after(TICK, Happening::Tick(rank as usize));
         }
-        for at in world.kind.workers..world.kind.workers + world.kind.reducers {
+        for at in world.setup.workers..world.setup.workers + world.setup.reducers {
             let reducer = world.reducer();
             world.machines.push(Some(reducer));
             world.after(SIGN_OF_LIFE, Happening::SignOfLife(at as usize));
@@ -119,7 +120,7 @@ impl World {
     }
 
     fn worker(&self, rank: u32) -> Machine {
-        let Kind { workers, reducers, forced, segment_bytes, timeout, .. } = self.kind.clone();
+        let Setup { workers, reducers, forced, segment_bytes, timeout, .. } = self.setup.clone();
         let name = |reducer: u32| format!("reducer {reducer}");
         let endpoints = (0..workers).map(|rank| Endpoint::new(format!("rank {rank}"), false));
         let endpoints = endpoints.chain((0..reducers).map(|reducer| Endpoint::new(name(reducer), true)));
@@ -150,7 +151,7 @@ impl World {
     }
 
     fn reducer(&self) -> Machine {
-        let workers = self.kind.workers;
+        let workers = self.setup.workers;
         let endpoints = (0..workers).map(|rank| Endpoint::new(format!("rank {rank}"), false));
         let own = Endpoint::new("this reducer".to_owned(), true);
         let staging = staging(REDUCER_BYTES);
@@ -169,7 +170,7 @@ impl World {
 
     /// All workers that have not ended.
     pub(crate) fn workers(&mut self) -> impl Iterator<Item = (u32, &mut Machine)> {
-        let workers = self.kind.workers as usize;
+        let workers = self.setup.workers as usize;
         let machines = self.machines.iter_mut().take(workers).enumerate();
         machines.filter_map(|(rank, machine)| Some((rank as u32, machine.as_mut()?)))
     }
@@ -181,7 +182,7 @@ impl World {
     }
 
     /// Has these ranks make a call next, and at once if nothing is before it.
-    pub(crate) fn call(&mut self, ranks: impl IntoIterator<Item = u32>, todo: &Todo) {
+    pub(crate) fn call(&mut self, ranks: impl IntoIterator<Item = u32>, todo: &ToCall) {
         for rank in ranks {
             self.machine(rank as usize).program.push_back(todo.clone());
             self.settle(rank as usize);

@@ -223,6 +223,25 @@ impl VirtualLink {
         }
     }
 
+    /// Bits of a byte change that `side` writes after so many others.
+    pub(crate) fn flip(&self, side: usize, after: usize, bits: u8) {
+        let mut left = Some(after);
+        self.tamper(
+            side,
+            Box::new(move |mut bytes| {
+                match left {
+                    Some(at) if at < bytes.len() => {
+                        bytes[at] ^= bits;
+                        left = None;
+                    }
+                    Some(at) => left = Some(at - bytes.len()),
+                    None => {}
+                }
+                bytes
+            }),
+        );
+    }
+
     /// What `side` writes goes through this.
     pub(crate) fn tamper(&self, side: usize, tamper: Tamper) {
         self.lock().0.directions[side].tamper = Some(tamper);
