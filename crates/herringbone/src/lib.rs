@@ -39,6 +39,8 @@ mod request;
 pub mod server;
 mod transport;
 mod work;
+#[cfg(test)]
+mod world;
 
 pub use crate::core::{
     algorithm::Algorithm,

@@ -351,34 +351,35 @@ impl Surroundings for OfJob {
         let Some(server) = self.server.upgrade() else { return };
         let Some(job) = server.jobs().present.get(&self.number).cloned() else { return };
         for event in events {
-            match event {
-                Event::Broken { endpoint, reason } => {
-                    let who = format!("reducer, job {:016x}", self.number);
-                    let what = format_args!("rank {endpoint} is gone: {reason}");
-                    match reason {
-                        Broken::Closed | Broken::Io(_) => crate::log::info(&who, what),
-                        // It hears only that its connection was closed.
-                        Broken::Corrupt | Broken::Protocol(_) | Broken::Silent(_) => {
-                            crate::log::warn(&who, what)
-                        }
-                    }
-                    job.connections.fetch_sub(1, Ordering::SeqCst);
-                    job.node.with(|engine| engine.drop_operations_with(endpoint));
+            if let Event::Broken { endpoint, reason } = &event {
+                let who = format!("reducer, job {:016x}", self.number);
+                let what = format_args!("rank {endpoint} is gone: {reason}");
+                match reason {
+                    Broken::Closed | Broken::Io(_) => crate::log::info(&who, what),
+                    // It hears only that its connection was closed.
+                    Broken::Corrupt | Broken::Protocol(_) | Broken::Silent(_) => crate::log::warn(&who, what),
                 }
-                Event::Dispute { group, generation, cause } => job.node.with(|engine| {
-                    let Some(state) = engine.groups.get(group) else { return };
-                    let members = state.settings.members().to_vec();
-                    let lowest = members
-                        .iter()
-                        .copied()
-                        .find(|member| engine.links.endpoints[*member as usize].is_up());
-                    let dispute = Message::Dispute(Dispute { group, generation, members, cause });
-                    if let Some(lowest) = lowest {
-                        engine.say(lowest, &dispute);
-                    }
-                }),
-                Event::Want(_) | Event::ToHub(_) | Event::Control { .. } => {}
+                job.connections.fetch_sub(1, Ordering::SeqCst);
+            }
+            job.node.with(|engine| heed(engine, event));
+        }
+    }
+}
+
+/// Does what a reducer's engine asks for: it has no hub, so it tells a worker what went wrong.
+pub(crate) fn heed(engine: &mut Engine, event: Event) {
+    match event {
+        Event::Broken { endpoint, .. } => engine.drop_operations_with(endpoint),
+        Event::Dispute { group, generation, cause } => {
+            let Some(state) = engine.groups.get(group) else { return };
+            let members = state.settings.members().to_vec();
+            let is_up = |member: &u32| engine.links.endpoints[*member as usize].is_up();
+            let lowest = members.iter().copied().find(is_up);
+            let dispute = Message::Dispute(Dispute { group, generation, members, cause });
+            if let Some(lowest) = lowest {
+                engine.say(lowest, &dispute);
             }
         }
+        Event::Want(_) | Event::ToHub(_) | Event::Control { .. } => {}
     }
 }

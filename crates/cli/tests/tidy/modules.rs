@@ -42,6 +42,8 @@ const ORDERS: [Order; 6] = [
         folder: "crates/herringbone/src",
         lines: &[
             "lib",
+            // Processes for tests, in virtual time.
+            "world",
             // Putting a process together.
             "local",
             "assembly server",

@@ -25,7 +25,6 @@ const WIDE: [(&str, usize); 9] = [
     // Everything that a plan is made from.
     ("Basis", 15),
     ("Config", 14),
-    ("Control", 18),
     // As many as the frame on the wire.
     ("Header", 15),
     ("Member", 14),

@@ -5,15 +5,15 @@ use crate::{
     sys::fork::Guarded,
 };
 use rustix::{io::Errno, net::SendFlags};
-use std::{os::fd::OwnedFd, time::Instant};
+use std::os::fd::OwnedFd;
 
 /// One control connection.
 pub(crate) struct Connection {
     pub(super) fd: Guarded<OwnedFd>,
     decoder: Decoder,
     out: Vec<u8>,
-    pub(super) heard: Instant,
-    pub(super) suspected: bool,
+    /// Whether anything was read since this was last asked.
+    heard: bool,
     pub(super) full: bool,
 }
 
@@ -22,7 +22,7 @@ impl Connection {
     pub(crate) fn new(fd: OwnedFd, decoder: Decoder) -> std::io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         let fd = Guarded::new(fd)?;
-        Ok(Self { fd, decoder, out: Vec::new(), heard: Instant::now(), suspected: false, full: false })
+        Ok(Self { fd, decoder, out: Vec::new(), heard: false, full: false })
     }
 
     pub(super) fn say(&mut self, message: &Message) -> bool {
@@ -49,6 +49,10 @@ impl Connection {
         true
     }
 
+    pub(super) fn take_heard(&mut self) -> bool {
+        std::mem::take(&mut self.heard)
+    }
+
     /// Reads what is there. Returns the messages, and whether the connection goes on.
     pub(super) fn hear(&mut self) -> (Vec<Message>, bool) {
         let (mut messages, mut open) = (Vec::new(), true);
@@ -58,7 +62,7 @@ impl Connection {
                 Ok(0) => open = false,
                 Ok(got) => {
                     self.decoder.push(&bytes[..got]);
-                    (self.heard, self.suspected) = (Instant::now(), false);
+                    self.heard = true;
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,

@@ -44,10 +44,6 @@ pub(crate) fn make(
     commands: &Arc<Commands>,
     endpoint: u32,
 ) {
-    let called = !job.is_reducer(endpoint) && endpoint < job.me.number();
-    if called {
-        return;
-    }
     let (job, node, mapping, commands) = (job.clone(), node.clone(), mapping.clone(), commands.clone());
     let spawned = std::thread::Builder::new().name("herringbone-link".to_owned()).spawn({
         let commands = commands.clone();

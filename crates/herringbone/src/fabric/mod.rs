@@ -10,6 +10,7 @@ pub(crate) mod door;
 pub(crate) mod formation;
 pub(crate) mod greet;
 pub(crate) mod links;
+pub(crate) mod watch;
 pub(crate) mod wire_up;
 
 use crate::{
@@ -66,16 +67,6 @@ impl Job {
 
     pub(crate) fn policy(&self) -> Policy {
         Policy { versions: Versions::CURRENT, job: Some(self.id), world: Some(self.roster.world()) }
-    }
-
-    /// What people call an endpoint.
-    pub(crate) fn name(&self, endpoint: u32) -> String {
-        self.roster.name(MemberId::new(endpoint))
-    }
-
-    /// Whether an endpoint is a reducer's.
-    pub(crate) fn is_reducer(&self, endpoint: u32) -> bool {
-        self.roster.is_reducer(MemberId::new(endpoint))
     }
 
     /// The endpoints of my host's ranks, with mine, ascending: those that claim to share its memory.

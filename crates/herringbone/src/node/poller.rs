@@ -37,29 +37,30 @@ impl Poller {
     }
 
     fn see_to(&self, interest: Interest, engine: &mut Engine) {
-        let link = |endpoint: u32| match &engine.links.endpoints[endpoint as usize].link {
-            Link::Tcp(link) => Some(link),
+        // A link without a descriptor is nothing to watch.
+        let fd = |endpoint: u32| match &engine.links.endpoints[endpoint as usize].link {
+            Link::Tcp(link) => link.fd(),
             _ => None,
         };
         match interest {
             Interest::New(endpoint) => {
-                let Some(link) = link(endpoint) else { return };
+                let Some(fd) = fd(endpoint) else { return };
                 let data = epoll::EventData::new_u64(u64::from(endpoint));
-                if let Err(error) = epoll::add(&self.0, link.fd(), data, epoll::EventFlags::IN) {
+                if let Err(error) = epoll::add(&self.0, fd, data, epoll::EventFlags::IN) {
                     engine.unwatched(endpoint, &error.into());
                 }
             }
             Interest::Room { endpoint, wanted } => {
-                let Some(link) = link(endpoint) else { return };
+                let Some(fd) = fd(endpoint) else { return };
                 let mut flags = epoll::EventFlags::IN;
                 flags.set(epoll::EventFlags::OUT, wanted);
                 let data = epoll::EventData::new_u64(u64::from(endpoint));
                 // A socket that the poller does not know any more is about to be reported as broken.
-                let _gone = epoll::modify(&self.0, link.fd(), data, flags);
+                let _gone = epoll::modify(&self.0, fd, data, flags);
             }
             Interest::Gone(link) => {
                 // The descriptor closes right after this.
-                let _gone = epoll::delete(&self.0, link.fd());
+                let _gone = link.fd().map(|fd| epoll::delete(&self.0, fd));
             }
         }
     }

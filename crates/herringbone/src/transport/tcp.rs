@@ -1,22 +1,22 @@
 //! A link over a stream socket: 64-byte headers with their own checksum, payloads with theirs.
 
 mod incoming;
+mod pipe;
+#[cfg(test)]
+pub(crate) mod virtual_link;
 
 use super::{Broken, Outgoing, Payload};
 use crate::{
-    sys::{
-        fork::Guarded,
-        socket::{self, Part},
-        span::Span,
-    },
+    sys::{fork::Guarded, socket::Part, span::Span},
     transport::ticket::Token,
 };
 pub(crate) use incoming::Incoming;
+use pipe::Pipe;
 use std::{
     collections::VecDeque,
     io,
     ops::Range,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{BorrowedFd, OwnedFd},
     sync::Arc,
 };
 
@@ -30,7 +30,7 @@ const TURN_BYTES: usize = 16 << 10;
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
-    socket: Arc<Guarded<OwnedFd>>,
+    pipe: Pipe,
     urgent: VecDeque<Outgoing>,
     queue: VecDeque<Outgoing>,
     sending: Option<Sending>,
@@ -62,10 +62,19 @@ pub(crate) trait Memory {
 
 impl TcpLink {
     pub(crate) fn new(socket: Guarded<OwnedFd>) -> Self {
-        let socket = Arc::new(socket);
+        Self::over(Pipe::Socket(Arc::new(socket)))
+    }
+
+    /// One end of a virtual link.
+    #[cfg(test)]
+    pub(crate) fn of_virtual(end: virtual_link::End) -> Self {
+        Self::over(Pipe::Virtual(Arc::new(end)))
+    }
+
+    fn over(pipe: Pipe) -> Self {
         Self {
-            incoming: Some(Box::new(Incoming::new(socket.clone()))),
-            socket,
+            incoming: Some(Box::new(Incoming::new(pipe.clone()))),
+            pipe,
             urgent: VecDeque::new(),
             queue: VecDeque::new(),
             sending: None,
@@ -75,14 +84,14 @@ impl TcpLink {
         }
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// What a poller watches, if it can.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.fd()
     }
 
     /// Says that nothing more will come.
     pub(crate) fn hang_up(&self) {
-        // A socket that is broken needs no goodbye.
-        let _gone = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Write);
+        self.pipe.hang_up();
     }
 
     /// Puts a frame in line: grants and the like before data, data by priority.
@@ -164,17 +173,13 @@ impl TcpLink {
             let result = memory.with(&sending.payload, |span| match span {
                 Some(span) => {
                     let rest = span.slice(payload_at..span.len());
-                    socket::send_vectored(
-                        self.socket.as_fd(),
-                        &[Part::Bytes(head_left), Part::Span(rest)],
-                        more,
-                    )
+                    self.pipe.write(&[Part::Bytes(head_left), Part::Span(rest)], more)
                 }
                 None if head_left.is_empty() => {
                     let rest = (sending.payload.len() - payload_at).min(ZEROES.len());
-                    socket::send_vectored(self.socket.as_fd(), &[Part::Bytes(&ZEROES[..rest])], more)
+                    self.pipe.write(&[Part::Bytes(&ZEROES[..rest])], more)
                 }
-                None => socket::send_vectored(self.socket.as_fd(), &[Part::Bytes(head_left)], more),
+                None => self.pipe.write(&[Part::Bytes(head_left)], more),
             });
             match result {
                 Ok(0) => return Err(Broken::Closed),

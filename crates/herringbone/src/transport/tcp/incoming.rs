@@ -1,17 +1,12 @@
 //! What is read from a socket: headers are looked for in a buffer, payloads go straight to where they belong.
 
-use super::broken;
+use super::{Pipe, broken};
 use crate::{
     core::wire::{FINGERPRINT_BYTES, Fingerprint, HEADER_BYTES, Header, WireError},
-    sys::{fork::Guarded, socket, span::Span},
+    sys::span::Span,
     transport::{Broken, Destination, Inbox},
 };
-use std::{
-    io,
-    ops::Range,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Arc,
-};
+use std::{io, ops::Range};
 
 /// How much is read at once while no long message arrives: more than the first packet of one.
 const READ_BYTES: usize = 16 << 10;
@@ -27,7 +22,7 @@ const TURN_BYTES: usize = 2 << 20;
 /// The reading half of a link.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    socket: Arc<Guarded<OwnedFd>>,
+    pipe: Pipe,
     buffer: Box<[u8]>,
     filled: Range<usize>,
     receiving: Option<Receiving>,
@@ -44,9 +39,9 @@ struct Receiving {
 }
 
 impl Incoming {
-    pub(super) fn new(socket: Arc<Guarded<OwnedFd>>) -> Self {
+    pub(super) fn new(pipe: Pipe) -> Self {
         let buffer = vec![0; READ_BYTES].into();
-        Self { socket, buffer, filled: 0..0, receiving: None, wanted: 1 }
+        Self { pipe, buffer, filled: 0..0, receiving: None, wanted: 1 }
     }
 
     /// A payload that is arriving in `staged` is read to nowhere from now on.
@@ -66,8 +61,7 @@ impl Incoming {
             let (result, space) = match &mut self.receiving {
                 Some(receiving) => {
                     // All that was in the buffer is in the message; what follows it there is the next header.
-                    let (result, space) =
-                        receiving.read(self.socket.as_fd(), inbox, &mut self.buffer[..NEXT]);
+                    let (result, space) = receiving.read(&self.pipe, inbox, &mut self.buffer[..NEXT]);
                     let result = result.map(|(bytes, next)| {
                         self.filled = 0..next;
                         bytes
@@ -78,7 +72,7 @@ impl Incoming {
                     self.buffer.copy_within(self.filled.clone(), 0);
                     self.filled = 0..self.filled.len();
                     let space = Span::of(&mut self.buffer[self.filled.end..]);
-                    let result = socket::recv(self.socket.as_fd(), space);
+                    let result = self.pipe.read(space, None);
                     (result.inspect(|bytes| self.filled.end += bytes), space.len())
                 }
             };
@@ -105,7 +99,7 @@ impl Incoming {
         let missing = self.receiving.as_ref().map_or(0, Receiving::missing);
         let wanted = if missing < WORTH_WAITING { 1 } else { missing.min(ENOUGH_BYTES) };
         // A socket that does not take the hint is read more often.
-        if wanted != self.wanted && socket::set_wanted(self.socket.as_fd(), wanted).is_ok() {
+        if wanted != self.wanted && self.pipe.set_wanted(wanted).is_ok() {
             self.wanted = wanted;
         }
     }
@@ -165,7 +159,7 @@ impl Receiving {
     /// there could have been.
     fn read(
         &mut self,
-        socket: BorrowedFd<'_>,
+        pipe: &Pipe,
         inbox: &impl Inbox,
         next: &mut [u8],
     ) -> (io::Result<(usize, usize)>, usize) {
@@ -173,11 +167,11 @@ impl Receiving {
         let space = missing + next.len();
         let length = self.header.length as usize;
         let result = inbox.with(&mut self.destination, length, |span| match span {
-            Some(span) => socket::recv_two(socket, span.slice(at..span.len()), Span::of(next)),
+            Some(span) => pipe.read(span.slice(at..span.len()), Some(Span::of(next))),
             None => {
                 let mut nowhere = [0; 8192];
                 let most = missing.min(nowhere.len());
-                socket::recv(socket, Span::of(&mut nowhere[..most]))
+                pipe.read(Span::of(&mut nowhere[..most]), None)
             }
         });
         let result = result.map(|bytes| {

@@ -1,0 +1,428 @@
+//! Which ranks live, which have left, and what the hub says: what a control thread decides, without connections or a clock.
+//!
+//! A [`Watch`] is told what happened, with the time, and leaves [`Instruction`]s. The control thread carries them out over its
+//! connections and on its engine; so does the world of the tests, in virtual time.
+
+use crate::{
+    clock::Moment,
+    core::{
+        group::Rank,
+        session::{
+            Cause, Ranks,
+            control::{Death, Decoder, Message},
+            fence::{Directed, Hub},
+            membership::{MemberId, Roster},
+        },
+    },
+    engine::{Engine, outbox::Event},
+    transport::Broken,
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+/// How often time is looked at.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// After this silence a rank is suspected, in a warning.
+const SUSPECT: Duration = Duration::from_secs(3);
+/// After this silence a rank is dead.
+const DEAD: Duration = Duration::from_secs(6);
+/// A pause between two looks at time that says that this process did not run.
+const STOOD_STILL: Duration = Duration::from_secs(2);
+/// How long a broken link between workers may be the first sign of a death.
+const BROKEN_FOR: Duration = Duration::from_millis(500);
+
+/// What a watch wants done.
+#[derive(Debug)]
+pub(crate) enum Instruction {
+    /// A message is to be sent on the connection with a rank.
+    Say { to: Rank, message: Message },
+    /// A sign of life is to be sent on all connections; those that are broken are [unreachable](Watch::unreachable).
+    Beat,
+    /// The connection with a rank is of no use any more.
+    Part(Rank),
+    /// A link to this endpoint is to be made.
+    Link(u32),
+    /// Something is to be done to the engine. What that [answers](Deed::done_to) is for [the hub](Watch::tell_hub).
+    Do(Deed),
+}
+
+/// What is to be done to an engine.
+#[derive(Debug)]
+pub(crate) enum Deed {
+    Tell { group: u32, message: Message },
+    Dispute { group: u32, generation: u32, cause: Cause },
+    DisputeAllWith { endpoint: u32, cause: Cause },
+    Lose { rank: Rank, death: Death, hub_is_gone: bool },
+    Leave(Rank),
+    LoseReducer(u32),
+    NoLink { endpoint: u32, problem: String },
+    LeftByAll(u32),
+    SayGoodbye,
+}
+
+impl Deed {
+    /// Does it. Returns what the engine answers to the hub.
+    pub(crate) fn done_to(self, engine: &mut Engine) -> Option<Message> {
+        match self {
+            Deed::Tell { group, message } => return engine.told_by_hub(group, &message),
+            Deed::Dispute { group, generation, cause } => return engine.dispute(group, generation, cause),
+            Deed::DisputeAllWith { endpoint, cause } => engine.dispute_all_with(endpoint, &cause),
+            Deed::Lose { rank, death, hub_is_gone } => engine.lose(rank, &death.to_string(), hub_is_gone),
+            Deed::Leave(rank) => engine.leave(rank),
+            Deed::LoseReducer(endpoint) => engine.reducer_lost(endpoint),
+            Deed::NoLink { endpoint, problem } => engine.no_link(endpoint, problem),
+            Deed::LeftByAll(group) => engine.left_by_all(group),
+            Deed::SayGoodbye => engine.say_goodbye(),
+        }
+        None
+    }
+}
+
+/// A rank with which there is a control connection.
+#[derive(Debug)]
+struct Peer {
+    heard: Moment,
+    suspected: bool,
+}
+
+/// A process that leaves.
+#[derive(Debug)]
+struct Leaving {
+    since: Moment,
+    /// Whether it was said that rank 0 waits for others to leave.
+    warned: bool,
+}
+
+/// One process's view of the others.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    me: Rank,
+    roster: Arc<Roster>,
+    /// On rank 0.
+    hub: Option<Hub>,
+    /// All others on rank 0, rank 0 elsewhere; those that are there.
+    peers: BTreeMap<Rank, Peer>,
+    /// Ranks that have died (`true`) or left.
+    gone: BTreeMap<Rank, bool>,
+    /// Links between workers that broke, and when.
+    broken: Vec<(u32, Moment)>,
+    beat: Moment,
+    /// When time was last looked at.
+    ticked: Moment,
+    leaving: Option<Leaving>,
+    /// How long rank 0 stays for the others when it leaves.
+    linger: Duration,
+    orders: VecDeque<Instruction>,
+}
+
+impl Watch {
+    /// The watch of rank `me`, with its control connections.
+    pub(crate) fn new(
+        me: Rank,
+        roster: Arc<Roster>,
+        peers: impl IntoIterator<Item = Rank>,
+        linger: Duration,
+        now: Moment,
+    ) -> Self {
+        let peer = |rank| (rank, Peer { heard: now, suspected: false });
+        Self {
+            me,
+            roster,
+            hub: (me == 0).then(Hub::new),
+            peers: peers.into_iter().map(peer).collect(),
+            gone: BTreeMap::new(),
+            broken: Vec::new(),
+            beat: now,
+            ticked: now,
+            leaving: None,
+            linger,
+            orders: VecDeque::new(),
+        }
+    }
+
+    /// The next thing to do.
+    pub(crate) fn next_order(&mut self) -> Option<Instruction> {
+        self.orders.pop_front()
+    }
+
+    fn order(&mut self, deed: Deed) {
+        self.orders.push_back(Instruction::Do(deed));
+    }
+
+    fn say(&mut self, to: Rank, message: Message) {
+        if self.peers.contains_key(&to) {
+            self.orders.push_back(Instruction::Say { to, message });
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("rank {}", self.me)
+    }
+
+    fn name_of(&self, endpoint: u32) -> String {
+        self.roster.name(MemberId::new(endpoint))
+    }
+
+    fn is_reducer(&self, endpoint: u32) -> bool {
+        self.roster.is_reducer(MemberId::new(endpoint))
+    }
+
+    /// Something has come from a rank.
+    pub(crate) fn heard(&mut self, rank: Rank, now: Moment) {
+        if let Some(peer) = self.peers.get_mut(&rank) {
+            (peer.heard, peer.suspected) = (now, false);
+        }
+    }
+
+    /// A rank's message.
+    pub(crate) fn message(&mut self, from: Rank, message: Message) {
+        match message {
+            Message::Heartbeat => {}
+            Message::Bye => {
+                self.part(from);
+                self.left(from);
+            }
+            Message::Dead { rank, death } => self.died(rank, death),
+            Message::Leave { rank } => self.left(rank),
+            message @ (Message::Fence { .. } | Message::Decide(_)) => self.hub_says(message),
+            message @ (Message::Waiting(_) | Message::Forget { .. }) if self.hub.is_none() => {
+                self.hub_says(message);
+            }
+            message => self.at_hub(from, message),
+        }
+    }
+
+    /// A message for the hub: dealt with here if this is it, else sent there.
+    pub(crate) fn tell_hub(&mut self, message: Message) {
+        if self.hub.is_some() {
+            self.at_hub(self.me, message);
+        } else {
+            self.say(0, message);
+        }
+    }
+
+    fn at_hub(&mut self, from: Rank, message: Message) {
+        if let Some(hub) = &mut self.hub {
+            let directed = hub.receive(from, message);
+            self.direct(directed);
+        }
+    }
+
+    fn direct(&mut self, messages: Vec<Directed>) {
+        for Directed { to, message } in messages {
+            if to == self.me { self.hub_says(message) } else { self.say(to, message) }
+        }
+    }
+
+    fn hub_says(&mut self, message: Message) {
+        let group = match &message {
+            Message::Fence { group, .. } => *group,
+            Message::Decide(decision) => decision.group,
+            Message::Waiting(waiting) => waiting.group,
+            Message::Forget { group } => return self.order(Deed::LeftByAll(*group)),
+            _ => return,
+        };
+        self.order(Deed::Tell { group, message });
+    }
+
+    fn part(&mut self, rank: Rank) {
+        if self.peers.remove(&rank).is_some() {
+            self.orders.push_back(Instruction::Part(rank));
+        }
+    }
+
+    /// A rank's connection is broken.
+    pub(crate) fn unreachable(&mut self, rank: Rank) {
+        if self.peers.contains_key(&rank) {
+            self.part(rank);
+            self.died(rank, Death::Unreachable);
+        }
+    }
+
+    /// A rank has died, as far as anybody knows: everybody is told, once. By rank 0 also while it leaves: it stays to tell.
+    fn died(&mut self, rank: Rank, death: Death) {
+        let leaves = self.leaving.is_some() && self.hub.is_none();
+        if self.gone.contains_key(&rank) || rank == self.me || leaves {
+            return;
+        }
+        self.gone.insert(rank, true);
+        self.part(rank);
+        crate::log::info(&self.name(), format_args!("rank {rank} is lost: {death}"));
+        self.spread(rank, &Message::Dead { rank, death });
+        let hub_is_gone = rank == 0 || self.is_alone();
+        self.order(Deed::Lose { rank, death, hub_is_gone });
+        if let Some(hub) = &mut self.hub {
+            let directed = hub.lose(rank);
+            self.direct(directed);
+        }
+    }
+
+    /// Whether rank 0 is gone: nobody can say any more which ranks live.
+    fn is_alone(&self) -> bool {
+        self.hub.is_none() && self.peers.is_empty()
+    }
+
+    /// A rank has left in order.
+    fn left(&mut self, rank: Rank) {
+        if self.gone.contains_key(&rank) || rank == self.me {
+            return;
+        }
+        self.gone.insert(rank, false);
+        self.spread(rank, &Message::Leave { rank });
+        self.order(Deed::Leave(rank));
+        if let Some(hub) = &mut self.hub {
+            let directed = hub.leave(rank);
+            self.direct(directed);
+        }
+    }
+
+    /// The hub tells all others; any other rank tells the hub.
+    fn spread(&mut self, about: Rank, message: &Message) {
+        let others: Vec<Rank> = self.peers.keys().copied().filter(|rank| *rank != about).collect();
+        others.into_iter().for_each(|to| self.say(to, message.clone()));
+    }
+
+    /// The process of a local rank has ended; `said_goodbye` if it left word of that in its memory.
+    pub(crate) fn ended(&mut self, rank: Rank, said_goodbye: bool) {
+        if said_goodbye { self.left(rank) } else { self.died(rank, Death::Exited) }
+    }
+
+    /// The engine asks for something.
+    pub(crate) fn event(&mut self, event: Event, now: Moment) {
+        match event {
+            // The lower of two ranks calls; workers call reducers.
+            Event::Want(endpoint) if self.is_reducer(endpoint) || endpoint > self.me => {
+                self.orders.push_back(Instruction::Link(endpoint));
+            }
+            Event::Want(_) => {}
+            Event::Broken { endpoint, reason } => self.link_broke(endpoint, &reason, now),
+            Event::Dispute { group, generation, cause } => {
+                self.order(Deed::Dispute { group, generation, cause });
+            }
+            Event::ToHub(message) => self.tell_hub(message),
+            Event::Control { bytes } => {
+                let mut decoder = Decoder::new(crc32c::crc32c);
+                decoder.push(&bytes);
+                if let Ok(Some(message @ Message::Dispute(_))) = decoder.next_message() {
+                    self.tell_hub(message);
+                }
+            }
+        }
+    }
+
+    fn link_broke(&mut self, endpoint: u32, reason: &Broken, now: Moment) {
+        if !self.gone.contains_key(&endpoint) && self.leaving.is_none() {
+            let name = self.name_of(endpoint);
+            crate::log::info(&self.name(), format_args!("lost the link to {name}: {reason}"));
+        }
+        if self.is_reducer(endpoint) {
+            self.order(Deed::LoseReducer(endpoint));
+        } else if !self.gone.contains_key(&endpoint) {
+            self.broken.push((endpoint, now));
+        }
+    }
+
+    /// A link could not be made.
+    pub(crate) fn no_link(&mut self, endpoint: u32, problem: String, now: Moment) {
+        let name = self.name_of(endpoint);
+        crate::log::warn(&self.name(), format_args!("no link to {name}: {problem}"));
+        self.order(Deed::NoLink { endpoint, problem });
+        if self.is_reducer(endpoint) {
+            self.order(Deed::LoseReducer(endpoint));
+        } else {
+            self.broken.push((endpoint, now));
+        }
+    }
+
+    /// Time has passed. Called about ten times a second.
+    pub(crate) fn tick(&mut self, now: Moment) {
+        let stood_still = now.since(std::mem::replace(&mut self.ticked, now)).saturating_sub(TICK);
+        if stood_still >= STOOD_STILL {
+            self.excuse(stood_still, now);
+        }
+        let late = self.broken.extract_if(.., |(_, since)| now.since(*since) >= BROKEN_FOR);
+        let late: Vec<u32> = late.map(|(endpoint, _)| endpoint).collect();
+        for endpoint in late {
+            if self.gone.contains_key(&endpoint) {
+                continue;
+            }
+            if self.is_alone() {
+                self.died(endpoint, Death::Unreachable);
+                continue;
+            }
+            let cause = Cause::Corrupt { from: endpoint, to: self.me };
+            self.order(Deed::DisputeAllWith { endpoint, cause });
+        }
+        if now.since(self.beat) >= HEARTBEAT {
+            self.beat = now;
+            self.orders.push_back(Instruction::Beat);
+        }
+        self.listen_for_silence(now);
+    }
+
+    /// This process, or the whole machine, was stopped for a while: what others said meanwhile may be on its way yet.
+    fn excuse(&mut self, stood_still: Duration, now: Moment) {
+        let seconds = stood_still.as_secs();
+        let what = format_args!("this process stood still for {seconds} s: others may have given it up");
+        crate::log::warn(&self.name(), what);
+        for peer in self.peers.values_mut() {
+            peer.heard = now.min(peer.heard + stood_still);
+        }
+    }
+
+    fn listen_for_silence(&mut self, now: Moment) {
+        let (mut dead, name) = (Vec::new(), self.name());
+        for (rank, peer) in &mut self.peers {
+            let silence = now.since(peer.heard);
+            if silence >= DEAD {
+                dead.push((*rank, silence.as_millis() as u64));
+            } else if silence >= SUSPECT && !peer.suspected {
+                peer.suspected = true;
+                let seconds = silence.as_secs();
+                crate::log::warn(&name, format_args!("rank {rank} has been silent for {seconds} s"));
+            }
+        }
+        dead.into_iter().for_each(|(rank, milliseconds)| self.died(rank, Death::Silent { milliseconds }));
+    }
+
+    /// This process leaves.
+    pub(crate) fn leave(&mut self, now: Moment) {
+        self.leaving = Some(Leaving { since: now, warned: false });
+        self.order(Deed::SayGoodbye);
+        // Rank 0 leaves as a rank now and as the hub last.
+        let goodbye = if self.hub.is_some() { Message::Leave { rank: self.me } } else { Message::Bye };
+        self.spread(self.me, &goodbye);
+    }
+
+    /// Whether this process is leaving.
+    pub(crate) fn leaves(&self) -> bool {
+        self.leaving.is_some()
+    }
+
+    /// Whether this process has left. Rank 0 stays until the others have left, for a while, and says goodbye as the hub then.
+    /// Any other stays until its goodbye is sent (`unsent` if it is not).
+    pub(crate) fn has_left(&mut self, unsent: bool, now: Moment) -> bool {
+        let Some(Leaving { since, warned }) = &mut self.leaving else { return false };
+        let (left_for, is_hub) = (now.since(*since), self.hub.is_some());
+        let waits = if is_hub { !self.peers.is_empty() } else { unsent };
+        if waits && left_for < self.linger {
+            if is_hub && left_for >= SUSPECT && !std::mem::replace(warned, true) {
+                let others: Vec<Rank> = self.peers.keys().copied().collect();
+                let (others, most) = (Ranks(&others), self.linger.as_secs());
+                let problem = format_args!(
+                    "waiting for {others} to leave, for at most {most} s: they learn from rank 0 who is lost"
+                );
+                crate::log::warn("rank 0", problem);
+            }
+            return false;
+        }
+        if is_hub {
+            self.spread(self.me, &Message::Bye);
+        }
+        true
+    }
+}

@@ -1,0 +1,97 @@
+//! Sums are exact, to the bit, whatever links are like.
+
+use super::{Setup, VirtualWorld, calls::Task, happenings::Happening, machine::ToCall};
+use crate::{
+    core::algorithm::Algorithm,
+    transport::tcp::virtual_link::{Dice, Nature},
+};
+use std::time::Duration;
+
+/// How long a world may run whose links are slow at worst.
+const LONG: Duration = Duration::from_secs(600);
+
+/// A world that nothing was done to, and what it is to do.
+pub(super) fn any_world(seed: u64, timeout: Duration) -> VirtualWorld {
+    let mut dice = Dice(seed);
+    let (workers, reducers) = (2 + dice.below(7) as u32, dice.below(4) as u32);
+    let nature = Nature {
+        latency: Duration::from_nanos(dice.below(2_000_000)),
+        rate: [None, Some(10 << 20), Some(1 << 30)][dice.below(3) as usize],
+        buffer: dice.pick(&[300, 5000, 70_000, 1 << 20]),
+        choppy: dice.one_in(2),
+    };
+    let forced = match dice.below(3) {
+        0 if reducers > 0 => Some(Algorithm::ReductionServer),
+        1 => Some(Algorithm::radix(vec![2])),
+        _ => None,
+    };
+    let segment_bytes = dice.pick(&[0, 0, 4096, 65_536]);
+    let setup = Setup { nature, forced, segment_bytes, timeout, ..Setup::of(workers, reducers) };
+    let mut world = VirtualWorld::new(setup, seed);
+    let window = 1 + dice.below(6) as usize;
+    let most = dice.pick(&[1 << 10, 1 << 16, 3 << 20]).min(60 * nature.buffer);
+    for _ in 0..1 + dice.below(6) {
+        let task = Task::any(workers, most, &mut dice);
+        let todo = ToCall { task, timeout: None };
+        for (_, worker) in world.workers() {
+            worker.window = window;
+            worker.program.push_back(todo.clone());
+        }
+    }
+    for rank in 0..workers as usize {
+        let delay = Duration::from_micros(dice.below(5000));
+        world.after(delay, Happening::Look(rank));
+    }
+    world
+}
+
+/// What is wrong with a world to which nothing was done, after it has run.
+pub(super) fn verdict(world: &mut VirtualWorld) -> Result<(), String> {
+    let done = world.run_to_the_end(LONG);
+    let (seed, problems) = (world.seed, world.problems());
+    for (rank, worker) in world.workers() {
+        let ends = worker.ends();
+        if !done || ends.iter().any(|end| !matches!(end, Some(Ok(())))) {
+            return Err(format!("seed {seed}: rank {rank}, of which all calls should end well: {ends:?}"));
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(format!("seed {seed}: {problems:?}")) }
+}
+
+#[test]
+fn results_are_exact_whatever_links_are_like() {
+    for seed in 0..300 {
+        verdict(&mut any_world(seed, LONG)).unwrap();
+    }
+}
+
+/// Lost packets delay what follows them, and break nothing.
+#[test]
+fn results_are_exact_over_links_that_stall() {
+    for seed in 0..50 {
+        let mut world = any_world(seed, LONG);
+        for number in 0..20 {
+            let stall = move |world: &mut VirtualWorld| {
+                let machines = u64::from(world.setup.workers + world.setup.reducers);
+                let [one, other] = [(); 2].map(|()| world.dice.below(machines) as usize);
+                let delay = Duration::from_micros(world.dice.below(300_000));
+                world.link(one, other).into_iter().for_each(|(link, side)| link.stall(side, delay));
+            };
+            world.after(Duration::from_millis(2 * number), Happening::Done(Box::new(stall)));
+        }
+        verdict(&mut world).unwrap();
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_world() {
+    let trace = |seed| {
+        let mut world = any_world(seed, LONG);
+        verdict(&mut world).unwrap();
+        world.trace
+    };
+    for seed in 0..20 {
+        assert_eq!(trace(seed), trace(seed), "seed {seed}");
+    }
+    assert_ne!(trace(0), trace(1));
+}

@@ -1,0 +1,351 @@
+//! What ranks are told, and exactly when, when processes end, hang, leave or disagree, and links break: twins of the tests in
+//! `tests/faults`, which need seconds there.
+
+use super::{Setup, VirtualWorld, calls::Task, happenings::Happening, machine::ToCall};
+use crate::{Collective, DType, ErrorKind, ReduceOp, clock::Moment, execute::program::Call};
+use std::{rc::Rc, time::Duration};
+
+const LARGE: usize = 100_000;
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// Sizes of a single message, of several, and of several segments.
+const COUNTS: [usize; 3] = [3, 5000, LARGE];
+
+/// A world in which the first sums have made all links, 1.05 s after it began, which is between two ticks.
+fn begun(workers: u32, reducers: u32, seed: u64) -> VirtualWorld {
+    let mut world = VirtualWorld::new(Setup::of(workers, reducers), seed);
+    works(&mut world);
+    world.run_for(ms(1050) - world.now());
+    world
+}
+
+/// Has ranks sum so many numbers.
+fn sum(
+    world: &mut VirtualWorld,
+    ranks: impl IntoIterator<Item = u32>,
+    count: usize,
+    timeout: Option<Duration>,
+) {
+    let workers = world.setup.workers;
+    let task = Task::sum(count, workers, &mut world.dice);
+    world.call(ranks, &ToCall { task, timeout });
+}
+
+fn barrier(world: &mut VirtualWorld) -> Rc<Task> {
+    let call = Call { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
+    Task::new(call, world.setup.workers, &mut world.dice)
+}
+
+/// How a rank's last call failed, and when.
+#[track_caller]
+fn told(world: &mut VirtualWorld, rank: u32) -> (Duration, ErrorKind) {
+    let seed = world.seed;
+    let called = world.machine(rank as usize).called.last().expect("it has called");
+    match &called.ended {
+        Some((at, Err(error))) => (at.since(Moment::default()), error.kind().clone()),
+        Some((_, Ok(()))) => panic!("seed {seed}: rank {rank}'s call has succeeded"),
+        None => panic!("seed {seed}: rank {rank}'s call has not ended"),
+    }
+}
+
+/// Asserts that a rank's last call failed at this time, to the millisecond, because these ranks are lost.
+#[track_caller]
+fn lost(world: &mut VirtualWorld, rank: u32, at: Duration, expected: &[u32]) {
+    let (told_at, kind) = told(world, rank);
+    assert!(matches!(&kind, ErrorKind::PeerLost { ranks, .. } if ranks == expected), "rank {rank}: {kind:?}");
+    assert_eq!(told_at.as_millis(), at.as_millis(), "rank {rank}");
+}
+
+/// Asserts that the group works: the next sums of all that run are right.
+#[track_caller]
+fn works(world: &mut VirtualWorld) {
+    let limit = world.now() + ms(5000);
+    for count in COUNTS {
+        let ranks: Vec<u32> = world.workers().map(|(rank, _)| rank).collect();
+        sum(world, ranks, count, None);
+    }
+    assert!(world.run_to_the_end(limit), "seed {}: the group hangs", world.seed);
+    for (rank, worker) in world.workers() {
+        let ends = worker.ends();
+        assert!(
+            ends[ends.len() - 3..].iter().all(|end| matches!(end, Some(Ok(())))),
+            "rank {rank}: {ends:?}"
+        );
+    }
+    assert_eq!(world.problems(), [""; 0], "seed {}", world.seed);
+}
+
+/// Twin of `deaths::a_killed_rank_is_named`.
+#[test]
+fn a_killed_rank_is_named_at_once() {
+    for (seed, reducers) in [(0, 0), (1, 2)] {
+        let mut world = begun(4, reducers, seed);
+        sum(&mut world, 0..4, LARGE, None);
+        world.kill(3);
+        assert!(world.run_to_the_end(ms(5000)));
+        (0..3).for_each(|rank| lost(&mut world, rank, ms(1050), &[3]));
+        sum(&mut world, 0..3, 3, None);
+        let now = world.now();
+        (0..3).for_each(|rank| lost(&mut world, rank, now, &[3]));
+    }
+}
+
+/// Twin of `deaths::a_killed_rank_0_is_named`: with it the hub is gone.
+#[test]
+fn a_killed_rank_0_is_named_at_once() {
+    let mut world = begun(4, 0, 2);
+    sum(&mut world, 0..4, LARGE, None);
+    world.kill(0);
+    assert!(world.run_to_the_end(ms(5000)));
+    (1..3).for_each(|rank| lost(&mut world, rank, ms(1050), &[0]));
+    // It exchanges nothing with rank 0 itself, and nobody is left to say that others have given up.
+    lost(&mut world, 3, ms(1400), &[0]);
+}
+
+/// Twin of `deaths::a_stopped_rank_is_named`: it was last heard at the heartbeat of 1.0 s, and is dead 6 s later.
+#[test]
+fn a_stopped_rank_is_named_after_six_seconds() {
+    for reducers in [0, 2] {
+        let mut world = begun(3, reducers, 3);
+        world.hang(1);
+        sum(&mut world, [0, 2], LARGE, None);
+        assert!(world.run_to_the_end(ms(20_000)));
+        [0, 2].into_iter().for_each(|rank| lost(&mut world, rank, ms(7100), &[1]));
+    }
+}
+
+/// A rank that was stopped for less is not lost, and ends its calls.
+#[test]
+fn a_rank_that_was_stopped_for_five_seconds_goes_on() {
+    let mut world = begun(3, 0, 4);
+    world.hang(1);
+    sum(&mut world, 0..3, LARGE, None);
+    world.run_for(ms(5000));
+    assert!(!world.machine(0).is_done());
+    world.resume(1);
+    works(&mut world);
+}
+
+/// Twin of `deaths::a_job_that_stood_still_as_a_whole_goes_on`.
+#[test]
+fn a_job_that_stood_still_as_a_whole_goes_on() {
+    let mut world = begun(3, 2, 5);
+    sum(&mut world, 0..3, LARGE, None);
+    (0..5).for_each(|at| world.hang(at));
+    world.run_for(ms(8000));
+    (0..5).for_each(|at| world.resume(at));
+    world.run_for(ms(8000));
+    works(&mut world);
+}
+
+/// Asserts that all ranks were told that reducer 0 is lost, at this time, and that what needs none goes on.
+#[track_caller]
+fn reducer_lost(world: &mut VirtualWorld, at: Duration) {
+    assert!(world.run_to_the_end(ms(30_000)));
+    for rank in 0..3 {
+        let (told_at, kind) = told(world, rank);
+        assert!(
+            matches!(&kind, ErrorKind::ReducerLost { address, .. } if address == "reducer 0"),
+            "{kind:?}"
+        );
+        assert_eq!(told_at.as_millis(), at.as_millis(), "rank {rank}");
+    }
+    let task = barrier(world);
+    world.call(0..3, &ToCall { task, timeout: None });
+    assert!(world.run_to_the_end(world.now() + ms(1000)));
+    for (rank, worker) in world.workers() {
+        assert!(matches!(worker.ends().last(), Some(Some(Ok(())))), "rank {rank}: {:?}", worker.ends());
+    }
+}
+
+/// Twin of `deaths::a_killed_reducer_is_named_and_what_needs_none_goes_on`.
+#[test]
+fn a_killed_reducer_is_named_at_once() {
+    let mut world = begun(3, 2, 6);
+    sum(&mut world, 0..3, LARGE, None);
+    world.kill(3);
+    reducer_lost(&mut world, ms(1050));
+}
+
+/// Twin of `deaths::a_stopped_reducer_is_named_and_what_needs_none_goes_on`: silence counts while it is waited for.
+#[test]
+fn a_stopped_reducer_is_named_after_six_seconds() {
+    let mut world = begun(3, 2, 7);
+    world.hang(3);
+    sum(&mut world, 0..3, LARGE, None);
+    reducer_lost(&mut world, ms(7200));
+}
+
+/// Twin of `timeouts::reducers_that_wait_for_long_are_not_lost`.
+#[test]
+fn reducers_that_wait_for_long_are_not_lost() {
+    let mut world = begun(3, 1, 8);
+    let task = Task::sum(LARGE, 3, &mut world.dice);
+    let todo = ToCall { task, timeout: None };
+    world.call([0, 2], &todo);
+    world.run_for(ms(8000));
+    world.call([1], &todo);
+    works(&mut world);
+}
+
+/// Twin of `timeouts::a_late_rank_is_named_and_may_come_back`.
+#[test]
+fn a_late_rank_is_named_after_the_timeout_and_may_come_back() {
+    for (reducers, count) in [(0, 3), (0, LARGE), (1, 3), (1, LARGE)] {
+        let mut world = begun(3, reducers, 9);
+        let todo = ToCall { task: Task::sum(count, 3, &mut world.dice), timeout: Some(ms(1000)) };
+        world.call(0..2, &todo);
+        world.run_for(ms(2000));
+        world.call([2], &todo);
+        assert!(world.run_to_the_end(ms(10_000)));
+        for (rank, at) in [(0, 2100), (1, 2100), (2, 3050)] {
+            let (told_at, kind) = told(&mut world, rank);
+            let ErrorKind::Timeout { missing, after, .. } = &kind else { panic!("rank {rank}: {kind:?}") };
+            assert_eq!((*after, &missing[..]), (ms(1000), &["rank 2".to_owned()][..]), "rank {rank}");
+            assert_eq!(told_at.as_millis(), at, "rank {rank}, {reducers} reducers, {count} numbers");
+        }
+        works(&mut world);
+    }
+}
+
+/// Nobody decides while the hub is stopped: two seconds after its timeout an operation fails by itself.
+#[test]
+fn without_a_decision_an_operation_fails_two_seconds_after_its_timeout() {
+    let mut world = begun(3, 0, 10);
+    world.hang(0);
+    sum(&mut world, 1..3, LARGE, Some(ms(1000)));
+    assert!(world.run_to_the_end(ms(6000)));
+    for rank in 1..3 {
+        let (at, kind) = told(&mut world, rank);
+        assert!(matches!(kind, ErrorKind::Timeout { .. }), "{kind:?}");
+        assert_eq!(at.as_millis(), 4100, "rank {rank}");
+    }
+}
+
+/// Twin of `deaths::a_rank_that_leaves_early_is_named`: others have 300 ms to name a better cause. Where there was no link to
+/// it, one could still be on its way for a second.
+#[test]
+fn a_rank_that_leaves_early_is_named_after_its_grace() {
+    for (reducers, at) in [(0, 1400), (1, 2100)] {
+        let mut world = begun(3, reducers, 11);
+        world.leave(2);
+        sum(&mut world, 0..2, LARGE, None);
+        assert!(world.run_to_the_end(ms(10_000)));
+        (0..2).for_each(|rank| lost(&mut world, rank, ms(at), &[2]));
+    }
+}
+
+/// Twin of `deaths::ranks_that_leave_after_their_last_operation_harm_nobody`: all leave, rank 0 last.
+#[test]
+fn ranks_that_leave_after_their_last_operation_harm_nobody() {
+    for seed in 0..20 {
+        let mut world = VirtualWorld::new(Setup::of(4, (seed % 3) as u32), seed);
+        sum(&mut world, 0..4, LARGE, None);
+        let mut left = [false; 4];
+        let ended = world.run_until(ms(5000), |world| {
+            for (rank, left) in left.iter_mut().enumerate() {
+                let Some(worker) = &mut world.machines[rank] else { continue };
+                if !*left && worker.is_done() {
+                    assert!(matches!(worker.ends()[..], [Some(Ok(()))]), "seed {seed}: {:?}", worker.ends());
+                    *left = true;
+                    world.leave(rank);
+                }
+            }
+            world.workers().count() == 0
+        });
+        assert!(ended, "seed {seed}: not all have left");
+    }
+}
+
+/// Ranks call these, rank 1 the other one; what is small is found out by the first message, and so is what is large.
+fn disagree(world: &mut VirtualWorld, usual: &ToCall, odd: &ToCall) {
+    let workers = world.setup.workers;
+    world.call((0..workers).filter(|rank| *rank != 1), usual);
+    world.call([1], odd);
+    assert!(world.run_to_the_end(world.now() + ms(5000)), "seed {}", world.seed);
+}
+
+/// Twin of `disagreement::over_tcp` and `through_a_reducer`.
+#[test]
+fn ranks_that_disagree_are_told_at_once_and_go_on() {
+    for (seed, reducers) in [(12, 0), (13, 1)] {
+        for (one, other) in [(3, 4), (3, LARGE), (LARGE, LARGE + 1)] {
+            let mut world = begun(4, reducers, seed);
+            let [usual, odd] = [one, other]
+                .map(|count| ToCall { task: Task::sum(count, 4, &mut world.dice), timeout: None });
+            disagree(&mut world, &usual, &odd);
+            for rank in 0..4 {
+                let (at, kind) = told(&mut world, rank);
+                assert!(matches!(kind, ErrorKind::Mismatch { .. }), "rank {rank}: {kind:?}");
+                assert_eq!(at.as_millis(), 1050, "rank {rank}, {one} or {other} numbers");
+            }
+            works(&mut world);
+        }
+    }
+}
+
+/// Has ranks call barriers until one succeeds after an error. Asserts that each is told that a link broke, at this time if it
+/// was in the middle of a call.
+#[track_caller]
+fn settle(world: &mut VirtualWorld, at: Duration) {
+    let (seed, task, limit) = (world.seed, barrier(world), world.now() + ms(5000));
+    let mut told: Vec<bool> = world.machines.iter().map(|_| false).collect();
+    let settled = world.run_until(limit, |world| {
+        let mut next = Vec::new();
+        for (rank, worker) in world.workers().filter(|(_, worker)| worker.is_done()) {
+            let (ended, end) = worker.called.last().and_then(|called| called.ended.clone()).expect("a call");
+            if let Err(error) = &end {
+                assert!(
+                    matches!(error.kind(), ErrorKind::Corrupt { .. }),
+                    "seed {seed}: rank {rank}: {error}"
+                );
+                assert!(ended.since(Moment::default()) >= at, "seed {seed}: rank {rank}");
+                told[rank as usize] = true;
+            }
+            if end.is_err() || !told[rank as usize] {
+                next.push(rank);
+            }
+        }
+        let settled = next.is_empty() && world.workers().all(|(_, worker)| worker.is_done());
+        world.call(next, &ToCall { task: task.clone(), timeout: None });
+        settled
+    });
+    assert!(settled && told.iter().all(|told| *told), "seed {seed}: {told:?} of the ranks were told");
+}
+
+/// A link of rank 0 whose connection breaks, or of which a byte changes on its way, fails what needs it half a second later,
+/// on all ranks, and is made again.
+fn break_link(seed: u64, fault: impl FnOnce(&mut VirtualWorld)) {
+    let mut world = begun(3, 0, seed);
+    fault(&mut world);
+    sum(&mut world, 0..3, LARGE, None);
+    assert!(world.run_to_the_end(ms(10_000)));
+    assert_eq!(world.now().as_millis(), 1600, "seed {seed}");
+    settle(&mut world, ms(1600));
+    works(&mut world);
+}
+
+#[test]
+fn a_byte_that_changes_on_its_way_is_found_and_the_link_made_again() {
+    for seed in 0..20 {
+        break_link(seed, |world| {
+            let (link, side) = world.link(0, 1).expect("a link");
+            let (after, bit) = (world.dice.below(50_000) as usize, world.dice.below(8));
+            link.flip(side, after, 1 << bit);
+        });
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_in_the_middle_is_made_again() {
+    for seed in 0..20 {
+        break_link(seed, |world| {
+            let after = Duration::from_micros(100 + world.dice.below(100));
+            let cut = |world: &mut VirtualWorld| world.link(0, 1).expect("a link").0.cut();
+            world.after(after, Happening::Done(Box::new(cut)));
+        });
+    }
+}

@@ -1,0 +1,246 @@
+//! What happens in a world: time passes, control messages arrive, links are made, processes end, hang, or leave.
+
+use super::VirtualWorld;
+use crate::{
+    core::session::control::Message,
+    engine::control::SIGN_OF_LIFE,
+    fabric::watch::{Instruction, TICK},
+    server::heed,
+    transport::{
+        endpoint::Link,
+        tcp::{TcpLink, virtual_link::VirtualLink},
+    },
+};
+use std::{fmt, time::Duration};
+
+/// How long a rank calls another one that does not answer, and how often.
+const WORKER_PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(500);
+/// How soon a poller that found something ready is asked again.
+const LOOK_AGAIN: Duration = Duration::from_micros(20);
+/// How long a call waits that finds a fence under way.
+const UNFREEZE: Duration = Duration::from_millis(1);
+
+/// What happens.
+pub(crate) enum Happening {
+    /// Time passes; the world goes no further in one step.
+    Nothing,
+    /// A worker's control thread looks at time.
+    Tick(usize),
+    /// A reducer shows its workers that it lives.
+    SignOfLife(usize),
+    /// A thread that drives an engine looks again.
+    Look(usize),
+    /// A control message arrives.
+    Said { from: usize, to: usize, message: Message },
+    /// A control connection's end is noticed.
+    Parted { at: usize, from: usize },
+    /// A call for a link reaches another process; for so long it was not answered.
+    Called { caller: usize, other: usize, for_so_long: Duration },
+    /// A link that was accepted is there at its caller, too.
+    Linked { caller: usize, other: usize, end: TcpLink, pipe: (VirtualLink, usize) },
+    /// What the test wants to happen.
+    Done(Box<dyn FnOnce(&mut VirtualWorld)>),
+}
+
+impl fmt::Debug for Happening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Happening::Nothing => f.write_str("nothing"),
+            Happening::Tick(at) => write!(f, "tick {at}"),
+            Happening::SignOfLife(at) => write!(f, "sign of life {at}"),
+            Happening::Look(at) => write!(f, "look {at}"),
+            Happening::Said { from, to, message } => write!(f, "{from} to {to}: {message:?}"),
+            Happening::Parted { at, from } => write!(f, "{from} parted from {at}"),
+            Happening::Called { caller, other, .. } => write!(f, "{caller} calls {other}"),
+            Happening::Linked { caller, other, .. } => write!(f, "{caller} linked to {other}"),
+            Happening::Done(_) => f.write_str("done"),
+        }
+    }
+}
+
+impl Happening {
+    /// Which process it happens to.
+    fn to(&self) -> Option<usize> {
+        match self {
+            Happening::Tick(at) | Happening::SignOfLife(at) | Happening::Look(at) => Some(*at),
+            Happening::Said { to, .. } => Some(*to),
+            Happening::Parted { at, .. } => Some(*at),
+            Happening::Linked { caller, .. } | Happening::Called { caller, .. } => Some(*caller),
+            Happening::Nothing | Happening::Done(_) => None,
+        }
+    }
+}
+
+impl VirtualWorld {
+    pub(super) fn happen(&mut self, happening: Happening) {
+        let now = self.clock.now();
+        if let Some(at) = happening.to() {
+            let Some(machine) = &mut self.machines[at] else { return };
+            if machine.is_hung {
+                machine.held.push(happening);
+                return;
+            }
+        }
+        match happening {
+            Happening::Nothing => {}
+            Happening::Done(deed) => deed(self),
+            Happening::Look(at) => self.settle(at),
+            Happening::Tick(at) => {
+                self.after(TICK, Happening::Tick(at));
+                let machine = self.machine(at);
+                if !machine.is_timeless {
+                    machine.engine.at(now).tick();
+                }
+                machine.watch.iter_mut().for_each(|watch| watch.tick(now));
+                self.settle(at);
+            }
+            Happening::SignOfLife(at) => {
+                self.after(SIGN_OF_LIFE, Happening::SignOfLife(at));
+                self.machine(at).engine.at(now).show_life();
+                self.settle(at);
+            }
+            Happening::Said { from, to, message } => {
+                if self.control.contains(&(to, from))
+                    && let Some(watch) = &mut self.machine(to).watch
+                {
+                    watch.heard(from as u32, now);
+                    watch.message(from as u32, message);
+                    self.settle(to);
+                }
+            }
+            Happening::Parted { at, from } => {
+                if self.control.remove(&(at, from))
+                    && let Some(watch) = &mut self.machine(at).watch
+                {
+                    watch.unreachable(from as u32);
+                    self.settle(at);
+                }
+            }
+            Happening::Called { caller, other, for_so_long } => self.called(caller, other, for_so_long),
+            Happening::Linked { caller, other, end, pipe } => {
+                self.machine(caller).connect(other as u32, end, pipe, now);
+                self.settle(caller);
+            }
+        }
+    }
+
+    /// Lets a process do all that it can do now.
+    pub(super) fn settle(&mut self, at: usize) {
+        let now = self.clock.now();
+        loop {
+            let Some(machine) = self.machines[at].as_mut().filter(|machine| !machine.is_hung) else { return };
+            let events = machine.drive(now);
+            let idle = events.is_empty();
+            for event in events {
+                match &mut machine.watch {
+                    Some(watch) => watch.event(event, now),
+                    None => heed(machine.engine.at(now), event),
+                }
+            }
+            let (orders, moved) = machine.orders(now);
+            if idle && !moved && orders.is_empty() {
+                break;
+            }
+            orders.into_iter().for_each(|order| self.carry_out(at, order));
+        }
+        let machine = self.machine(at);
+        let (ready, left) = (machine.is_ready(), machine.go_on_leaving(now));
+        let waits = machine.called.iter().all(|called| called.ended.is_some()) && !machine.program.is_empty();
+        let leaves = machine.leaving.is_some();
+        if left {
+            let (orders, _) = self.machine(at).orders(now);
+            orders.into_iter().for_each(|order| self.carry_out(at, order));
+            self.kill(at);
+        } else if ready {
+            self.after(LOOK_AGAIN, Happening::Look(at));
+        } else if waits || leaves {
+            self.after(UNFREEZE, Happening::Look(at));
+        }
+    }
+
+    fn carry_out(&mut self, at: usize, order: Instruction) {
+        let latency = self.setup.nature.latency;
+        match order {
+            Instruction::Say { to, message } => self.say(at, to as usize, message),
+            Instruction::Beat => {
+                let peers: Vec<usize> =
+                    self.control.iter().filter(|(end, _)| *end == at).map(|(_, peer)| *peer).collect();
+                peers.into_iter().for_each(|peer| self.say(at, peer, Message::Heartbeat));
+            }
+            Instruction::Part(rank) => {
+                self.control.remove(&(at, rank as usize));
+                self.after(latency, Happening::Parted { at: rank as usize, from: at });
+            }
+            Instruction::Link(endpoint) => {
+                let other = endpoint as usize;
+                self.after(2 * latency, Happening::Called { caller: at, other, for_so_long: Duration::ZERO });
+            }
+            Instruction::Do(_) => unreachable!("the machine does it"),
+        }
+    }
+
+    fn say(&mut self, from: usize, to: usize, message: Message) {
+        let passes = self.filter.as_mut().is_none_or(|filter| filter(to, &message));
+        if passes && self.control.contains(&(from, to)) {
+            self.after(self.setup.nature.latency, Happening::Said { from, to, message });
+        }
+    }
+
+    fn called(&mut self, caller: usize, other: usize, for_so_long: Duration) {
+        let (now, latency) = (self.clock.now(), self.setup.nature.latency);
+        let answers = self.machines[other].as_ref().is_some_and(|machine| !machine.is_hung);
+        if !answers {
+            let is_worker = other < self.setup.workers as usize;
+            let link = &self.machine(caller).engine.links.endpoints[other].link;
+            if is_worker && for_so_long >= WORKER_PATIENCE {
+                let problem = "nobody answers".to_owned();
+                let watch = self.machine(caller).watch.as_mut().expect("workers call");
+                watch.no_link(other as u32, problem, now);
+                self.settle(caller);
+            } else if matches!(link, Link::Wanted) {
+                let for_so_long = for_so_long + PAUSE;
+                self.after(PAUSE, Happening::Called { caller, other, for_so_long });
+            }
+            return;
+        }
+        let seed = self.dice.roll();
+        let (link, ends) = VirtualLink::new(self.setup.nature, seed, &self.clock);
+        let [ours, theirs] = ends.map(TcpLink::of_virtual);
+        self.machine(other).connect(caller as u32, theirs, (link.clone(), 1), now);
+        self.settle(other);
+        self.after(latency, Happening::Linked { caller, other, end: ours, pipe: (link, 0) });
+    }
+
+    /// A process ends: the kernel closes what it had.
+    pub(crate) fn kill(&mut self, at: usize) {
+        self.machines[at] = None;
+        let latency = self.setup.nature.latency;
+        let connections: Vec<_> = self.control.iter().copied().filter(|(end, _)| *end == at).collect();
+        for (_, peer) in connections {
+            self.control.remove(&(at, peer));
+            self.after(latency, Happening::Parted { at: peer, from: at });
+        }
+    }
+
+    /// A process is stopped: its kernel takes in what is sent to it, and nothing answers.
+    pub(crate) fn hang(&mut self, at: usize) {
+        self.machine(at).is_hung = true;
+    }
+
+    /// A process that was stopped goes on.
+    pub(crate) fn resume(&mut self, at: usize) {
+        let machine = self.machine(at);
+        machine.is_hung = false;
+        let held = std::mem::take(&mut machine.held);
+        held.into_iter().for_each(|happening| self.after(Duration::ZERO, happening));
+        self.after(Duration::ZERO, Happening::Look(at));
+    }
+
+    /// A worker leaves in order.
+    pub(crate) fn leave(&mut self, at: usize) {
+        let now = self.clock.now();
+        self.machine(at).leaving = Some((now, false));
+        self.settle(at);
+    }
+}

@@ -1,0 +1,208 @@
+//! One process of a world: its engine, and what its threads would do for it.
+
+use super::{
+    calls::{Called, Task},
+    happenings::Happening,
+};
+use crate::{
+    Error,
+    clock::Moment,
+    engine::{Engine, outbox::Event, outbox::Interest, refused::Refused},
+    execute::issue::Issue,
+    fabric::watch::{Instruction, Watch},
+    sys::region::{Owned, Region},
+    transport::{
+        endpoint::Link,
+        tcp::{TcpLink, virtual_link::VirtualLink},
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    rc::Rc,
+    time::Duration,
+};
+
+/// How long others may take to close their ends.
+const HANG_UP: Duration = Duration::from_secs(1);
+/// What outputs hold before a call.
+const UNTOUCHED: u8 = 0xa5;
+
+/// A call that a rank is to make.
+#[derive(Clone)]
+pub(crate) struct ToCall {
+    pub(crate) task: Rc<Task>,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// One process.
+pub(crate) struct Machine {
+    pub(crate) engine: Engine,
+    /// What its control thread knows; a reducer has none.
+    pub(crate) watch: Option<Watch>,
+    pub(crate) pipes: BTreeMap<u32, (VirtualLink, usize)>,
+    wants_room: BTreeSet<u32>,
+    /// Calls that are to be made, and how many may be under way at once.
+    pub(crate) program: VecDeque<ToCall>,
+    pub(crate) window: usize,
+    pub(crate) called: Vec<Called>,
+    /// Whether it does not run for the time being.
+    pub(crate) is_hung: bool,
+    /// Whether no timer of its engine ever expires: a fault.
+    pub(crate) is_timeless: bool,
+    /// What has happened meanwhile, for when it runs again.
+    pub(super) held: Vec<Happening>,
+    /// When it began to leave, and whether it has said so.
+    pub(crate) leaving: Option<(Moment, bool)>,
+}
+
+impl Machine {
+    pub(super) fn new(engine: Engine, watch: Option<Watch>) -> Self {
+        Self {
+            engine,
+            watch,
+            pipes: BTreeMap::new(),
+            wants_room: BTreeSet::new(),
+            program: VecDeque::new(),
+            window: 1,
+            called: Vec::new(),
+            is_hung: false,
+            is_timeless: false,
+            held: Vec::new(),
+            leaving: None,
+        }
+    }
+
+    /// A link is there.
+    pub(super) fn connect(&mut self, endpoint: u32, end: TcpLink, pipe: (VirtualLink, usize), now: Moment) {
+        self.pipes.insert(endpoint, pipe);
+        self.engine.at(now).connect(endpoint, Link::Tcp(end));
+    }
+
+    /// Whether a poller would find a socket of interest.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.is_hung && self.pipes.keys().any(|endpoint| self.ready(*endpoint) != (false, false))
+    }
+
+    fn ready(&self, endpoint: u32) -> (bool, bool) {
+        let Some((link, side)) = self.pipes.get(&endpoint) else { return (false, false) };
+        let (room, readable) = link.ready(*side);
+        (room && self.wants_room.contains(&endpoint), readable)
+    }
+
+    /// Has the engine serve its links, as a thread that drives it does, until nothing moves. Returns what it asks for.
+    pub(super) fn drive(&mut self, now: Moment) -> Vec<Event> {
+        loop {
+            let mut moved = false;
+            for endpoint in self.pipes.keys().copied().collect::<Vec<_>>() {
+                let ready = self.ready(endpoint);
+                if ready != (false, false) {
+                    moved |= self.engine.at(now).serve(endpoint, ready);
+                    self.heed_interests();
+                }
+            }
+            moved |= self.engine.at(now).turn();
+            self.heed_interests();
+            moved |= self.make_calls(now);
+            if !moved {
+                return std::mem::take(&mut self.engine.out.events);
+            }
+        }
+    }
+
+    fn heed_interests(&mut self) {
+        for interest in std::mem::take(&mut self.engine.out.interests) {
+            match interest {
+                Interest::Room { endpoint, wanted: true } => drop(self.wants_room.insert(endpoint)),
+                Interest::Room { endpoint, wanted: false } | Interest::New(endpoint) => {
+                    self.wants_room.remove(&endpoint);
+                }
+                Interest::Gone(link) => drop(link),
+            }
+        }
+        let endpoints = &self.engine.links.endpoints;
+        self.pipes.retain(|endpoint, _| endpoints[*endpoint as usize].is_up());
+    }
+
+    /// Notes what has ended, and makes the next calls. Returns whether it made any.
+    fn make_calls(&mut self, now: Moment) -> bool {
+        self.called.iter_mut().for_each(|called| called.look(now));
+        let mut made = false;
+        while self.called.iter().filter(|called| called.ended.is_none()).count() < self.window
+            && let Some(todo) = self.program.front().cloned()
+        {
+            let Some(called) = self.call(&todo, now) else { return made };
+            self.program.pop_front();
+            self.called.push(called);
+            made = true;
+        }
+        made
+    }
+
+    /// Makes a call, unless a fence is under way.
+    fn call(&mut self, ToCall { task, timeout }: &ToCall, now: Moment) -> Option<Called> {
+        let rank = self.engine.groups.get(0)?.settings.me as usize;
+        let input = Region::own(task.inputs[rank].clone());
+        let output: Owned<u8> = Region::own(vec![UNTOUCHED; task.expected[rank].len()]);
+        let issue = Issue {
+            group: 0,
+            call: task.call,
+            priority: 0,
+            input: input.region().clone(),
+            output: output.region().clone(),
+            timeout: *timeout,
+        };
+        let buffers = Some((input, output));
+        let task = task.clone();
+        match self.engine.at(now).issue(&issue) {
+            Ok(completion) => {
+                let mut called = Called { task, rank, completion: Some(completion), buffers, ended: None };
+                called.look(now);
+                Some(called)
+            }
+            Err(Refused::Frozen) => None,
+            Err(Refused::Failed(error) | Refused::Counted(error)) => {
+                let ended = Some((now, Err(error)));
+                Some(Called { task, rank, completion: None, buffers, ended })
+            }
+        }
+    }
+
+    /// What its watch wants done besides what is to be done to the engine, which is done. Returns also whether that was anything.
+    pub(super) fn orders(&mut self, now: Moment) -> (Vec<Instruction>, bool) {
+        let Self { watch: Some(watch), engine, .. } = self else { return (Vec::new(), false) };
+        let (mut orders, mut moved) = (Vec::new(), false);
+        while let Some(order) = watch.next_order() {
+            match order {
+                Instruction::Do(deed) => {
+                    moved = true;
+                    let answer = deed.done_to(engine.at(now));
+                    answer.into_iter().for_each(|answer| watch.tell_hub(answer));
+                }
+                order => orders.push(order),
+            }
+        }
+        (orders, moved)
+    }
+
+    /// Goes on leaving in order, as [`Fabric::close`](crate::fabric::Fabric::close) does. Returns whether it has left.
+    pub(super) fn go_on_leaving(&mut self, now: Moment) -> bool {
+        let (Some((since, said)), Some(watch)) = (&mut self.leaving, &mut self.watch) else { return false };
+        if !*said && self.engine.at(now).is_flushed() {
+            (*since, *said) = (now, true);
+            watch.leave(now);
+            self.engine.hang_up();
+        }
+        let closed = *said && (self.engine.is_hung_up() || now.since(*since) >= HANG_UP);
+        closed && watch.has_left(false, now)
+    }
+
+    /// How the calls that were made have ended.
+    pub(crate) fn ends(&self) -> Vec<Option<Result<(), Error>>> {
+        self.called.iter().map(|called| called.ended.as_ref().map(|(_, end)| end.clone())).collect()
+    }
+
+    /// Whether all calls were made and have ended.
+    pub(crate) fn is_done(&self) -> bool {
+        self.program.is_empty() && self.called.iter().all(|called| called.ended.is_some())
+    }
+}

@@ -1,0 +1,265 @@
+//! A world of several engines in one thread and in virtual time, for tests.
+//!
+//! Its processes have real engines with memory of their own, and the workers' control threads' [`Watch`]es. What is between
+//! them is [virtual](crate::transport::tcp::virtual_link). Nothing sleeps; time goes from one event to the next. Everything
+//! that happens follows from the seed.
+
+mod calls;
+mod exact;
+mod faults;
+mod happenings;
+mod machine;
+mod planted;
+mod trouble;
+
+use crate::{
+    clock::Moment,
+    core::{
+        algorithm::Algorithm,
+        session::{
+            Parameters, Role,
+            control::Message,
+            fence::Member,
+            membership::{self, Process, Roster},
+        },
+    },
+    engine::{
+        Engine,
+        control::SIGN_OF_LIFE,
+        group::{Group, Settings},
+    },
+    execute::{issue::WORLD_GROUP, staging::Staging},
+    fabric::{
+        control::LAST_OUT,
+        watch::{TICK, Watch},
+    },
+    sys::segment::Segment,
+    transport::{
+        endpoint::Endpoint,
+        layout::Layout,
+        tcp::virtual_link::{Dice, Nature, VirtualClock, VirtualLink},
+    },
+};
+use happenings::Happening;
+use machine::{Machine, ToCall};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::Arc,
+    time::Duration,
+};
+
+const POOL_BYTES: usize = 4 << 20;
+const REDUCER_BYTES: usize = 64 << 20;
+
+/// What a world is like.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) workers: u32,
+    pub(crate) reducers: u32,
+    pub(crate) nature: Nature,
+    pub(crate) forced: Option<Algorithm>,
+    pub(crate) segment_bytes: usize,
+    pub(crate) timeout: Duration,
+}
+
+impl Setup {
+    /// Workers and reducers with good links between them.
+    pub(crate) fn of(workers: u32, reducers: u32) -> Self {
+        let timeout = Duration::from_secs(60);
+        let forced = (reducers > 0).then_some(Algorithm::ReductionServer);
+        Self { workers, reducers, nature: Nature::default(), forced, segment_bytes: 0, timeout }
+    }
+}
+
+/// What becomes of a message on its way to a machine: `false` if it is lost.
+pub(crate) type Filter = Box<dyn FnMut(usize, &Message) -> bool>;
+
+/// Processes, what is between them, and what is yet to happen.
+pub(crate) struct VirtualWorld {
+    pub(crate) setup: Setup,
+    pub(crate) seed: u64,
+    pub(crate) dice: Dice,
+    pub(crate) clock: VirtualClock,
+    /// Workers, then reducers; those that have ended are gone.
+    pub(crate) machines: Vec<Option<Machine>>,
+    happenings: BTreeMap<(Moment, u64), Happening>,
+    numbered: u64,
+    /// Control connections, by the end that is open.
+    control: BTreeSet<(usize, usize)>,
+    /// A hash of all that has happened.
+    pub(crate) trace: u64,
+    /// Messages of control connections that this says `false` about are lost, which no connection does: a fault.
+    pub(crate) filter: Option<Filter>,
+}
+
+fn staging(bytes: usize) -> Staging {
+    let layout = Layout { mates: 1, pool: bytes, heap: 0 };
+    let segment = Segment::create("virtual-world", layout.bytes()).expect("memory");
+    Staging::new(Arc::new(segment), layout.pool_at()..layout.pool_at() + layout.pool)
+}
+
+impl VirtualWorld {
+    pub(crate) fn new(setup: Setup, seed: u64) -> Self {
+        let mut world = Self {
+            seed,
+            dice: Dice(seed),
+            clock: VirtualClock::default(),
+            machines: Vec::new(),
+            happenings: BTreeMap::new(),
+            numbered: 0,
+            control: (1..setup.workers as usize).flat_map(|rank| [(0, rank), (rank, 0)]).collect(),
+            trace: 0xcbf2_9ce4_8422_2325,
+            filter: None,
+            setup,
+        };
+        for rank in 0..world.setup.workers {
+            let worker = world.worker(rank);
+            world.machines.push(Some(worker));
+            world.after(TICK, Happening::Tick(rank as usize));
+        }
+        for at in world.setup.workers..world.setup.workers + world.setup.reducers {
+            let reducer = world.reducer();
+            world.machines.push(Some(reducer));
+            world.after(SIGN_OF_LIFE, Happening::SignOfLife(at as usize));
+        }
+        world
+    }
+
+    fn worker(&self, rank: u32) -> Machine {
+        let Setup { workers, reducers, forced, segment_bytes, timeout, .. } = self.setup.clone();
+        let names: Vec<String> = (0..reducers).map(|reducer| format!("reducer {reducer}")).collect();
+        let process = |rank: u32| Process { address: String::new(), host: rank.into(), incarnation: 1 };
+        let roster = Roster::founded((0..workers).map(process).collect(), &names).unwrap();
+        let endpoint =
+            |member: &membership::Member| Endpoint::new(roster.name(member.id), member.role == Role::Reducer);
+        let endpoints = roster.members().iter().map(endpoint).collect();
+        let mut engine = Engine::new(rank, endpoints, staging(POOL_BYTES), false);
+        let members: Vec<u32> = (0..workers).collect();
+        let parameters = Parameters {
+            algorithm: forced.as_ref().map(ToString::to_string),
+            segment: segment_bytes as u64,
+            staging: POOL_BYTES as u64,
+            reducers: names,
+            ..Parameters::default()
+        };
+        let places = ((0..workers + reducers).collect(), workers, rank);
+        let settings = Settings::new(WORLD_GROUP, 0, places, members.clone(), Arc::new(parameters));
+        let settings = Settings { forced, timeout, ..settings };
+        let member = Member::new(WORLD_GROUP, rank, members.clone());
+        engine.at(self.clock.now()).add_group(Group::new(settings, member));
+        let peers: Vec<u32> = if rank == 0 { (1..workers).collect() } else { vec![0] };
+        let mut watch = Watch::new(rank, Arc::new(roster), peers, LAST_OUT, self.clock.now());
+        if rank == 0 {
+            watch.tell_hub(Message::GroupInfo { group: WORLD_GROUP, generation: 0, members });
+        }
+        Machine::new(engine, Some(watch))
+    }
+
+    fn reducer(&self) -> Machine {
+        let workers = self.setup.workers;
+        let endpoints = (0..workers).map(|rank| Endpoint::new(format!("rank {rank}"), false));
+        let own = Endpoint::new("this reducer".to_owned(), true);
+        let staging = staging(REDUCER_BYTES);
+        Machine::new(Engine::new(workers, endpoints.chain([own]).collect(), staging, true), None)
+    }
+
+    /// How long the world has run.
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.passed()
+    }
+
+    /// The machine of a rank or reducer that has not ended.
+    pub(crate) fn machine(&mut self, at: usize) -> &mut Machine {
+        self.machines[at].as_mut().expect("it runs")
+    }
+
+    /// All workers that have not ended.
+    pub(crate) fn workers(&mut self) -> impl Iterator<Item = (u32, &mut Machine)> {
+        let workers = self.setup.workers as usize;
+        let machines = self.machines.iter_mut().take(workers).enumerate();
+        machines.filter_map(|(rank, machine)| Some((rank as u32, machine.as_mut()?)))
+    }
+
+    /// Has something happen after a while.
+    pub(crate) fn after(&mut self, delay: Duration, happening: Happening) {
+        self.numbered += 1;
+        self.happenings.insert((self.clock.now() + delay, self.numbered), happening);
+    }
+
+    /// Has these ranks make a call next, and at once if nothing is before it.
+    pub(crate) fn call(&mut self, ranks: impl IntoIterator<Item = u32>, todo: &ToCall) {
+        for rank in ranks {
+            self.machine(rank as usize).program.push_back(todo.clone());
+            self.settle(rank as usize);
+        }
+    }
+
+    /// Runs until this holds, but not beyond a time. Returns whether it does.
+    pub(crate) fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        while !done(self) {
+            if self.now() >= limit || !self.step() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Runs until all workers that have not ended and do not hang have made their calls, and these have ended.
+    pub(crate) fn run_to_the_end(&mut self, limit: Duration) -> bool {
+        self.run_until(limit, |world| world.workers().all(|(_, worker)| worker.is_hung || worker.is_done()))
+    }
+
+    /// Runs for a while.
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        let until = self.now() + time;
+        self.after(time, Happening::Nothing);
+        self.run_until(until, |world| world.now() >= until);
+    }
+
+    /// What happens next. Returns whether there was anything.
+    fn step(&mut self) -> bool {
+        let links = self.machines.iter().flatten().flat_map(|machine| machine.pipes.values());
+        let moved = links.filter_map(|(link, _)| link.next()).min();
+        let happens = self.happenings.keys().next().map(|(at, _)| *at);
+        let Some(next) = moved.into_iter().chain(happens).min() else { return false };
+        self.clock.set(next.max(self.clock.now()));
+        while let Some(entry) = self.happenings.first_entry()
+            && entry.key().0 <= next
+        {
+            let happening = entry.remove();
+            self.note(&happening);
+            self.happen(happening);
+        }
+        let machines = self.machines.len();
+        let first = self.dice.below(machines as u64) as usize;
+        for at in (0..machines).map(|at| (at + first) % machines) {
+            if self.machines[at].as_ref().is_some_and(Machine::is_ready) {
+                self.note(&at);
+                self.settle(at);
+            }
+        }
+        true
+    }
+
+    /// Adds something to the trace (FNV-1a).
+    fn note(&mut self, what: &impl Debug) {
+        for byte in format!("{:?} {what:?}", self.now()).bytes() {
+            self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    /// The link between two machines, if there is one, and the side of the first.
+    pub(crate) fn link(&self, one: usize, other: usize) -> Option<(VirtualLink, usize)> {
+        self.machines[one].as_ref()?.pipes.get(&(other as u32)).cloned()
+    }
+
+    /// All that is wrong with the results that there are.
+    pub(crate) fn problems(&mut self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (_, worker) in self.workers() {
+            problems.extend(worker.called.iter_mut().filter_map(calls::Called::problem));
+        }
+        problems
+    }
+}
