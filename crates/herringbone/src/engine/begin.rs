@@ -13,7 +13,7 @@ use crate::{
     Error, ErrorKind,
     core::wire::{Fingerprint, Header},
     execute::{
-        issue::Queued,
+        issue::{Identity, Queued},
         program::{Call, Prepared},
         staging::{Claim, Part},
     },
@@ -179,8 +179,11 @@ impl Ops {
             Broken::Protocol("an operation too large for a job's memory here: lower HERRINGBONE_SLICE_BYTES"),
         )?;
         let Header { generation, hash, .. } = *header;
+        let number = out.observer.next();
+        let id = Identity { group: header.group, generation, hash, fingerprint: told, number };
+        out.observer.issued(&id, algorithm);
         let queued = Queued {
-            id: out.observer.issued((header.group, generation), (told, hash), algorithm),
+            id,
             call,
             buffers: None,
             completion: None,

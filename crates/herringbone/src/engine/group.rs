@@ -319,14 +319,14 @@ mod tests {
     /// A change of membership makes plans of its own.
     #[test]
     fn plans_are_of_an_epoch() {
-        let (mut group, mut stats) = (group(0, parameters()), Observer::default());
-        let first = group.plan(CALL, &mut stats).unwrap().fingerprint;
+        let (mut group, mut observer) = (group(0, parameters()), Observer::default());
+        let first = group.plan(CALL, &mut observer).unwrap().fingerprint;
         group.settings.epoch = 1;
         assert!(group.planned(&CALL).is_none());
-        let second = group.plan(CALL, &mut stats).unwrap();
+        let second = group.plan(CALL, &mut observer).unwrap();
         assert_eq!(first.difference(&second.fingerprint), ["plan"]);
         assert_eq!(second.basis.epoch, 1);
         group.settings.epoch = 0;
-        assert_eq!(group.plan(CALL, &mut stats).unwrap().fingerprint, first);
+        assert_eq!(group.plan(CALL, &mut observer).unwrap().fingerprint, first);
     }
 }

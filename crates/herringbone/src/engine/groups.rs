@@ -114,13 +114,16 @@ impl Groups {
                 if failed.sequence.is_none() {
                     return Refused::Failed(error);
                 }
-                let id = out.observer.issued(at, (fingerprint, 0), algorithm);
+                let (group, generation) = at;
+                let id = Identity { group, generation, hash: 0, fingerprint, number: out.observer.next() };
+                out.observer.issued(&id, algorithm);
                 out.observer.ended(&id, out.now(), &Err(error.clone()));
                 Refused::Counted(error)
             }
         })?;
         let (hash, generation) = (issued.hash, issued.generation);
-        let id = out.observer.issued((issue.group, generation), (fingerprint, hash), algorithm);
+        let id = Identity { group: issue.group, generation, hash, fingerprint, number: out.observer.next() };
+        out.observer.issued(&id, algorithm);
         if let Some(error) = group.without_reducers.as_ref().filter(|_| with_reducers) {
             // All ranks know, and fail the same call: there is nothing to decide.
             group.member.complete(issued.fingerprint.sequence);

@@ -12,7 +12,7 @@ pub use recent::{OperationState, OperationTimes, Recent};
 use crate::{
     Error, Result,
     clock::Moment,
-    core::{session::Cause, wire::Fingerprint},
+    core::session::Cause,
     execute::issue::{Identity, WORLD_GROUP},
     transport::{
         endpoint::Endpoint,
@@ -50,16 +50,23 @@ struct Listener {
 
 impl Listener {
     #[cold]
-    fn tell(&mut self, now: Moment, happening: &Happening<'_>) {
-        self.sink.event(now.since(Moment::default()), happening);
+    #[inline(never)]
+    fn tell<'a>(&mut self, now: Moment, happening: impl FnOnce() -> Happening<'a>) {
+        self.sink.event(now.since(Moment::default()), &happening());
     }
 
     #[cold]
     fn tell_of_wait(&mut self, now: Moment, id: &Identity, endpoints: Vec<u32>) {
         if self.waiting.get(&id.number) != Some(&endpoints) {
-            self.tell(now, &Happening::Waited { operation: operation(id), endpoints: &endpoints });
+            self.tell(now, || Happening::Waited { operation: operation(id), endpoints: &endpoints });
             self.waiting.insert(id.number, endpoints);
         }
+    }
+
+    #[cold]
+    fn tell_of_end(&mut self, now: Moment, id: &Identity, result: &Result<()>) {
+        self.waiting.remove(&id.number);
+        self.tell(now, || Happening::Ended { operation: operation(id), result });
     }
 }
 
@@ -76,32 +83,22 @@ impl Observer {
     #[inline]
     fn tell<'a>(&mut self, happening: impl FnOnce() -> Happening<'a>) {
         if let Some(listener) = &mut self.listener {
-            listener.tell(self.now, &happening());
+            listener.tell(self.now, happening);
         }
     }
 
-    /// An operation was issued. Gives it its number.
+    /// The number of the operation that is issued next.
     #[inline]
-    pub(crate) fn issued(
-        &mut self,
-        (group, generation): (u32, u32),
-        (fingerprint, hash): (Fingerprint, u64),
-        algorithm: u32,
-    ) -> Identity {
-        let number = self.recent.add(Entry {
-            group,
-            generation,
-            fingerprint,
-            algorithm,
-            state: OperationState::Queued,
-            issued: self.now,
-            began: None,
-            ended: self.now,
-            moved: Moved::default(),
-        });
-        let id = Identity { group, generation, hash, fingerprint, number };
-        self.tell(|| Happening::Issued { operation: operation(&id), call: &id.fingerprint });
-        id
+    pub(crate) fn next(&self) -> u64 {
+        self.recent.issued()
+    }
+
+    /// An operation was issued, which has the [`next`](Self::next) number.
+    // Inlined it would copy the call's fields one by one.
+    #[inline(never)]
+    pub(crate) fn issued(&mut self, id: &Identity, algorithm: u32) {
+        self.recent.add(id, algorithm, self.now);
+        self.tell(|| Happening::Issued { operation: operation(id), call: &id.fingerprint });
     }
 
     /// A call became no operation.
@@ -110,7 +107,6 @@ impl Observer {
     }
 
     /// An operation's program begins to run, while so many are under way.
-    #[inline]
     pub(crate) fn began(&mut self, id: &Identity, under_way: usize) {
         self.stats.most_in_flight = self.stats.most_in_flight.max(under_way as u64);
         if let Some(entry) = self.recent.get_mut(id.number) {
@@ -119,12 +115,13 @@ impl Observer {
         self.tell(|| Happening::Began { operation: operation(id) });
     }
 
-    /// As [`began`](Self::began), of the only operation that is under way. Until [`left_straight`](Self::left_straight) its
-    /// messages are told of without looking for it.
+    /// An operation began as it was issued, and is the only one that is under way. What it does is not looked for until it
+    /// [ends or goes on in another way](Self::left_straight).
     #[inline]
     pub(crate) fn began_straight(&mut self, id: &Identity) {
         self.before_straight = self.stats.workers_shm;
-        self.began(id, 1);
+        self.stats.most_in_flight = self.stats.most_in_flight.max(1);
+        self.tell(|| Happening::Began { operation: operation(id) });
     }
 
     /// A straight run is over, or its operation goes on in another way.
@@ -132,6 +129,7 @@ impl Observer {
     pub(crate) fn left_straight(&mut self, id: &Identity) {
         let (before, now) = (self.before_straight, self.stats.workers_shm);
         if let Some(entry) = self.recent.get_mut(id.number) {
+            (entry.state, entry.began) = (OperationState::Running, Some(entry.issued));
             entry.moved = Moved { sent: now.sent - before.sent, received: now.received - before.received };
         }
     }
@@ -213,8 +211,7 @@ impl Observer {
             (entry.state, entry.ended) = (state, self.now);
         }
         if let Some(listener) = &mut self.listener {
-            listener.waiting.remove(&id.number);
-            listener.tell(self.now, &Happening::Ended { operation: operation(id), result });
+            listener.tell_of_end(self.now, id, result);
         }
     }
 
@@ -222,7 +219,7 @@ impl Observer {
     pub(crate) fn suspected(&mut self, endpoints: impl FnOnce() -> Vec<u32>, silent: Duration) {
         if let Some(listener) = &mut self.listener {
             for endpoint in endpoints() {
-                listener.tell(self.now, &Happening::Suspected { endpoint, silent });
+                listener.tell(self.now, || Happening::Suspected { endpoint, silent });
             }
         }
     }

@@ -8,6 +8,7 @@ use crate::{
         element::{DType, ReduceOp},
         wire::Fingerprint,
     },
+    execute::issue::Identity,
     transport::stats::Moved,
 };
 use std::{fmt, time::Duration};
@@ -177,13 +178,21 @@ impl Default for Ring {
 }
 
 impl Ring {
-    /// Keeps one more, instead of the oldest. Returns its number.
+    /// How many operations were issued.
     #[inline]
-    pub(super) fn add(&mut self, entry: Entry) -> u64 {
-        let number = self.issued;
-        self.entries[number as usize % KEPT] = entry;
-        self.issued += 1;
-        number
+    pub(super) fn issued(&self) -> u64 {
+        self.issued
+    }
+
+    /// Keeps one that was issued now, instead of the oldest.
+    #[inline]
+    pub(super) fn add(&mut self, id: &Identity, algorithm: u32, now: Moment) {
+        let entry = &mut self.entries[id.number as usize % KEPT];
+        (entry.group, entry.generation) = (id.group, id.generation);
+        (entry.fingerprint, entry.algorithm) = (id.fingerprint, algorithm);
+        (entry.state, entry.issued, entry.began) = (OperationState::Queued, now, None);
+        entry.moved = Moved::default();
+        self.issued = id.number + 1;
     }
 
     /// An operation, if it is still kept.
