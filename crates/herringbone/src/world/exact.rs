@@ -1,6 +1,6 @@
 //! Sums are exact, to the bit, whatever links are like.
 
-use super::{Setup, VirtualWorld, calls::Task, happenings::Happening, machine::ToCall};
+use super::{Setup, VirtualWorld, calls::Task, happening::Happening, machine::ToCall};
 use crate::{
     core::algorithm::Algorithm,
     transport::tcp::virtual_link::{Dice, Nature},
@@ -77,7 +77,7 @@ fn results_are_exact_over_links_that_stall() {
                 let delay = Duration::from_micros(world.dice.below(300_000));
                 world.link(one, other).into_iter().for_each(|(link, side)| link.stall(side, delay));
             };
-            world.after(Duration::from_millis(2 * number), Happening::Done(Box::new(stall)));
+            world.later(Duration::from_millis(2 * number), stall);
         }
         verdict(&mut world).unwrap();
     }

@@ -1,7 +1,7 @@
 //! What ranks are told, and exactly when, when processes end, hang, leave or disagree, and links break: twins of the tests in
 //! `tests/faults`, which need seconds there.
 
-use super::{Setup, VirtualWorld, calls::Task, happenings::Happening, machine::ToCall};
+use super::{Setup, VirtualWorld, calls::Task, machine::ToCall};
 use crate::{Collective, DType, ErrorKind, ReduceOp, clock::Moment, execute::program::Call};
 use std::{rc::Rc, time::Duration};
 
@@ -247,10 +247,11 @@ fn ranks_that_leave_after_their_last_operation_harm_nobody() {
         let mut left = [false; 4];
         let ended = world.run_until(ms(5000), |world| {
             for (rank, left) in left.iter_mut().enumerate() {
-                let Some(worker) = &mut world.machines[rank] else { continue };
-                if !*left && worker.is_done() {
+                let Some(worker) = world.machines[rank].as_mut().filter(|worker| worker.is_done()) else {
+                    continue;
+                };
+                if !std::mem::replace(left, true) {
                     assert!(matches!(worker.ends()[..], [Some(Ok(()))]), "seed {seed}: {:?}", worker.ends());
-                    *left = true;
                     world.leave(rank);
                 }
             }
@@ -345,7 +346,7 @@ fn a_connection_that_breaks_in_the_middle_is_made_again() {
         break_link(seed, |world| {
             let after = Duration::from_micros(100 + world.dice.below(100));
             let cut = |world: &mut VirtualWorld| world.link(0, 1).expect("a link").0.cut();
-            world.after(after, Happening::Done(Box::new(cut)));
+            world.later(after, cut);
         });
     }
 }

@@ -1,6 +1,6 @@
 //! What happens in a world: time passes, control messages arrive, links are made, processes end, hang, or leave.
 
-use super::VirtualWorld;
+use super::{VirtualWorld, happening::Happening};
 use crate::{
     core::session::control::Message,
     engine::control::SIGN_OF_LIFE,
@@ -11,7 +11,7 @@ use crate::{
         tcp::{TcpLink, virtual_link::VirtualLink},
     },
 };
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 /// How long a rank calls another one that does not answer, and how often.
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
@@ -20,57 +20,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_micros(20);
 /// How long a call waits that finds a fence under way.
 const UNFREEZE: Duration = Duration::from_millis(1);
-
-/// What happens.
-pub(crate) enum Happening {
-    /// Time passes; the world goes no further in one step.
-    Nothing,
-    /// A worker's control thread looks at time.
-    Tick(usize),
-    /// A reducer shows its workers that it lives.
-    SignOfLife(usize),
-    /// A thread that drives an engine looks again.
-    Look(usize),
-    /// A control message arrives.
-    Said { from: usize, to: usize, message: Message },
-    /// A control connection's end is noticed.
-    Parted { at: usize, from: usize },
-    /// A call for a link reaches another process; for so long it was not answered.
-    Called { caller: usize, other: usize, for_so_long: Duration },
-    /// A link that was accepted is there at its caller, too.
-    Linked { caller: usize, other: usize, end: TcpLink, pipe: (VirtualLink, usize) },
-    /// What the test wants to happen.
-    Done(Box<dyn FnOnce(&mut VirtualWorld)>),
-}
-
-impl fmt::Debug for Happening {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Happening::Nothing => f.write_str("nothing"),
-            Happening::Tick(at) => write!(f, "tick {at}"),
-            Happening::SignOfLife(at) => write!(f, "sign of life {at}"),
-            Happening::Look(at) => write!(f, "look {at}"),
-            Happening::Said { from, to, message } => write!(f, "{from} to {to}: {message:?}"),
-            Happening::Parted { at, from } => write!(f, "{from} parted from {at}"),
-            Happening::Called { caller, other, .. } => write!(f, "{caller} calls {other}"),
-            Happening::Linked { caller, other, .. } => write!(f, "{caller} linked to {other}"),
-            Happening::Done(_) => f.write_str("done"),
-        }
-    }
-}
-
-impl Happening {
-    /// Which process it happens to.
-    fn to(&self) -> Option<usize> {
-        match self {
-            Happening::Tick(at) | Happening::SignOfLife(at) | Happening::Look(at) => Some(*at),
-            Happening::Said { to, .. } => Some(*to),
-            Happening::Parted { at, .. } => Some(*at),
-            Happening::Linked { caller, .. } | Happening::Called { caller, .. } => Some(*caller),
-            Happening::Nothing | Happening::Done(_) => None,
-        }
-    }
-}
 
 impl VirtualWorld {
     pub(super) fn happen(&mut self, happening: Happening) {
@@ -84,7 +33,10 @@ impl VirtualWorld {
         }
         match happening {
             Happening::Nothing => {}
-            Happening::Done(deed) => deed(self),
+            Happening::Done(number) => {
+                let act = self.acts.remove(&number).expect("it was not done yet");
+                act(self);
+            }
             Happening::Look(at) => self.settle(at),
             Happening::Tick(at) => {
                 self.after(TICK, Happening::Tick(at));

@@ -2,7 +2,7 @@
 
 use super::{
     calls::{Called, Task},
-    happenings::Happening,
+    happening::Happening,
 };
 use crate::{
     Error,

@@ -7,6 +7,7 @@
 mod calls;
 mod exact;
 mod faults;
+mod happening;
 mod happenings;
 mod machine;
 mod planted;
@@ -40,7 +41,7 @@ use crate::{
         tcp::virtual_link::{Dice, Nature, VirtualClock, VirtualLink},
     },
 };
-use happenings::Happening;
+use happening::Happening;
 use machine::{Machine, ToCall};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -72,8 +73,11 @@ impl Setup {
     }
 }
 
-/// What becomes of a message on its way to a machine: `false` if it is lost.
-pub(crate) type Filter = Box<dyn FnMut(usize, &Message) -> bool>;
+/// Whether a control message to a process arrives.
+type Filter = Box<dyn FnMut(usize, &Message) -> bool>;
+
+/// What a test does.
+type Act = Box<dyn FnOnce(&mut VirtualWorld)>;
 
 /// Processes, what is between them, and what is yet to happen.
 pub(crate) struct VirtualWorld {
@@ -85,6 +89,7 @@ pub(crate) struct VirtualWorld {
     pub(crate) machines: Vec<Option<Machine>>,
     happenings: BTreeMap<(Moment, u64), Happening>,
     numbered: u64,
+    acts: BTreeMap<u64, Act>,
     /// Control connections, by the end that is open.
     control: BTreeSet<(usize, usize)>,
     /// A hash of all that has happened.
@@ -108,6 +113,7 @@ impl VirtualWorld {
             machines: Vec::new(),
             happenings: BTreeMap::new(),
             numbered: 0,
+            acts: BTreeMap::new(),
             control: (1..setup.workers as usize).flat_map(|rank| [(0, rank), (rank, 0)]).collect(),
             trace: 0xcbf2_9ce4_8422_2325,
             filter: None,
@@ -185,6 +191,13 @@ impl VirtualWorld {
     pub(crate) fn after(&mut self, delay: Duration, happening: Happening) {
         self.numbered += 1;
         self.happenings.insert((self.clock.now() + delay, self.numbered), happening);
+    }
+
+    /// Has the test do something after a while.
+    pub(crate) fn later(&mut self, delay: Duration, act: impl FnOnce(&mut Self) + 'static) {
+        let number = self.numbered;
+        self.acts.insert(number, Box::new(act));
+        self.after(delay, Happening::Done(number));
     }
 
     /// Has these ranks make a call next, and at once if nothing is before it.
