@@ -1,6 +1,6 @@
 //! Sums are exact, to the bit, whatever links are like.
 
-use super::{Setup, VirtualWorld, calls::Task, happening::Happening, machine::ToCall};
+use super::{Setup, VirtualWorld, calls::Task, machine::ToCall, occurrence::Occurrence};
 use crate::{
     core::algorithm::Algorithm,
     transport::tcp::virtual_link::{Dice, Nature},
@@ -40,7 +40,7 @@ pub(super) fn any_world(seed: u64, timeout: Duration) -> VirtualWorld {
     }
     for rank in 0..workers as usize {
         let delay = Duration::from_micros(dice.below(5000));
-        world.after(delay, Happening::Look(rank));
+        world.after(delay, Occurrence::Look(rank));
     }
     world
 }

@@ -2,7 +2,7 @@
 
 use super::{
     calls::{Called, Task},
-    happening::Happening,
+    occurrence::Occurrence,
 };
 use crate::{
     Error,
@@ -50,7 +50,7 @@ pub(crate) struct Machine {
     /// Whether no timer of its engine ever expires: a fault.
     pub(crate) is_timeless: bool,
     /// What has happened meanwhile, for when it runs again.
-    pub(super) held: Vec<Happening>,
+    pub(super) held: Vec<Occurrence>,
     /// When it began to leave, and whether it has said so.
     pub(crate) leaving: Option<(Moment, bool)>,
 }

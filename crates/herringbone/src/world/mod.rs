@@ -7,9 +7,9 @@
 mod calls;
 mod exact;
 mod faults;
-mod happening;
-mod happenings;
 mod machine;
+mod occurrence;
+mod occurrences;
 mod planted;
 mod trouble;
 
@@ -41,8 +41,8 @@ use crate::{
         tcp::virtual_link::{Dice, Nature, VirtualClock, VirtualLink},
     },
 };
-use happening::Happening;
 use machine::{Machine, ToCall};
+use occurrence::Occurrence;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
@@ -87,7 +87,7 @@ pub(crate) struct VirtualWorld {
     pub(crate) clock: VirtualClock,
     /// Workers, then reducers; those that have ended are gone.
     pub(crate) machines: Vec<Option<Machine>>,
-    happenings: BTreeMap<(Moment, u64), Happening>,
+    occurrences: BTreeMap<(Moment, u64), Occurrence>,
     numbered: u64,
     acts: BTreeMap<u64, Act>,
     /// Control connections, by the end that is open.
@@ -111,7 +111,7 @@ impl VirtualWorld {
             dice: Dice(seed),
             clock: VirtualClock::default(),
             machines: Vec::new(),
-            happenings: BTreeMap::new(),
+            occurrences: BTreeMap::new(),
             numbered: 0,
             acts: BTreeMap::new(),
             control: (1..setup.workers as usize).flat_map(|rank| [(0, rank), (rank, 0)]).collect(),
@@ -122,12 +122,12 @@ impl VirtualWorld {
         for rank in 0..world.setup.workers {
             let worker = world.worker(rank);
             world.machines.push(Some(worker));
-            world.after(TICK, Happening::Tick(rank as usize));
+            world.after(TICK, Occurrence::Tick(rank as usize));
         }
         for at in world.setup.workers..world.setup.workers + world.setup.reducers {
             let reducer = world.reducer();
             world.machines.push(Some(reducer));
-            world.after(SIGN_OF_LIFE, Happening::SignOfLife(at as usize));
+            world.after(SIGN_OF_LIFE, Occurrence::SignOfLife(at as usize));
         }
         world
     }
@@ -188,16 +188,16 @@ impl VirtualWorld {
     }
 
     /// Has something happen after a while.
-    pub(crate) fn after(&mut self, delay: Duration, happening: Happening) {
+    pub(crate) fn after(&mut self, delay: Duration, occurrence: Occurrence) {
         self.numbered += 1;
-        self.happenings.insert((self.clock.now() + delay, self.numbered), happening);
+        self.occurrences.insert((self.clock.now() + delay, self.numbered), occurrence);
     }
 
     /// Has the test do something after a while.
     pub(crate) fn later(&mut self, delay: Duration, act: impl FnOnce(&mut Self) + 'static) {
         let number = self.numbered;
         self.acts.insert(number, Box::new(act));
-        self.after(delay, Happening::Done(number));
+        self.after(delay, Occurrence::Done(number));
     }
 
     /// Has these ranks make a call next, and at once if nothing is before it.
@@ -226,7 +226,7 @@ impl VirtualWorld {
     /// Runs for a while.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let until = self.now() + time;
-        self.after(time, Happening::Nothing);
+        self.after(time, Occurrence::Nothing);
         self.run_until(until, |world| world.now() >= until);
     }
 
@@ -234,15 +234,15 @@ impl VirtualWorld {
     fn step(&mut self) -> bool {
         let links = self.machines.iter().flatten().flat_map(|machine| machine.pipes.values());
         let moved = links.filter_map(|(link, _)| link.next()).min();
-        let happens = self.happenings.keys().next().map(|(at, _)| *at);
+        let happens = self.occurrences.keys().next().map(|(at, _)| *at);
         let Some(next) = moved.into_iter().chain(happens).min() else { return false };
         self.clock.set(next.max(self.clock.now()));
-        while let Some(entry) = self.happenings.first_entry()
+        while let Some(entry) = self.occurrences.first_entry()
             && entry.key().0 <= next
         {
-            let happening = entry.remove();
-            self.note(&happening);
-            self.happen(happening);
+            let occurrence = entry.remove();
+            self.note(&occurrence);
+            self.happen(occurrence);
         }
         let machines = self.machines.len();
         let first = self.dice.below(machines as u64) as usize;

@@ -1,6 +1,6 @@
 //! What happens in a world: time passes, control messages arrive, links are made, processes end, hang, or leave.
 
-use super::{VirtualWorld, happening::Happening};
+use super::{VirtualWorld, occurrence::Occurrence};
 use crate::{
     core::session::control::Message,
     engine::control::SIGN_OF_LIFE,
@@ -22,24 +22,24 @@ const LOOK_AGAIN: Duration = Duration::from_micros(20);
 const UNFREEZE: Duration = Duration::from_millis(1);
 
 impl VirtualWorld {
-    pub(super) fn happen(&mut self, happening: Happening) {
+    pub(super) fn happen(&mut self, occurrence: Occurrence) {
         let now = self.clock.now();
-        if let Some(at) = happening.to() {
+        if let Some(at) = occurrence.to() {
             let Some(machine) = &mut self.machines[at] else { return };
             if machine.is_hung {
-                machine.held.push(happening);
+                machine.held.push(occurrence);
                 return;
             }
         }
-        match happening {
-            Happening::Nothing => {}
-            Happening::Done(number) => {
+        match occurrence {
+            Occurrence::Nothing => {}
+            Occurrence::Done(number) => {
                 let act = self.acts.remove(&number).expect("it was not done yet");
                 act(self);
             }
-            Happening::Look(at) => self.settle(at),
-            Happening::Tick(at) => {
-                self.after(TICK, Happening::Tick(at));
+            Occurrence::Look(at) => self.settle(at),
+            Occurrence::Tick(at) => {
+                self.after(TICK, Occurrence::Tick(at));
                 let machine = self.machine(at);
                 if !machine.is_timeless {
                     machine.engine.at(now).tick();
@@ -47,12 +47,12 @@ impl VirtualWorld {
                 machine.watch.iter_mut().for_each(|watch| watch.tick(now));
                 self.settle(at);
             }
-            Happening::SignOfLife(at) => {
-                self.after(SIGN_OF_LIFE, Happening::SignOfLife(at));
+            Occurrence::SignOfLife(at) => {
+                self.after(SIGN_OF_LIFE, Occurrence::SignOfLife(at));
                 self.machine(at).engine.at(now).show_life();
                 self.settle(at);
             }
-            Happening::Said { from, to, message } => {
+            Occurrence::Said { from, to, message } => {
                 if self.control.contains(&(to, from))
                     && let Some(watch) = &mut self.machine(to).watch
                 {
@@ -61,7 +61,7 @@ impl VirtualWorld {
                     self.settle(to);
                 }
             }
-            Happening::Parted { at, from } => {
+            Occurrence::Parted { at, from } => {
                 if self.control.remove(&(at, from))
                     && let Some(watch) = &mut self.machine(at).watch
                 {
@@ -69,8 +69,8 @@ impl VirtualWorld {
                     self.settle(at);
                 }
             }
-            Happening::Called { caller, other, for_so_long } => self.called(caller, other, for_so_long),
-            Happening::Linked { caller, other, end, pipe } => {
+            Occurrence::Called { caller, other, for_so_long } => self.called(caller, other, for_so_long),
+            Occurrence::Linked { caller, other, end, pipe } => {
                 self.machine(caller).connect(other as u32, end, pipe, now);
                 self.settle(caller);
             }
@@ -105,9 +105,9 @@ impl VirtualWorld {
             orders.into_iter().for_each(|order| self.carry_out(at, order));
             self.kill(at);
         } else if ready {
-            self.after(LOOK_AGAIN, Happening::Look(at));
+            self.after(LOOK_AGAIN, Occurrence::Look(at));
         } else if waits || leaves {
-            self.after(UNFREEZE, Happening::Look(at));
+            self.after(UNFREEZE, Occurrence::Look(at));
         }
     }
 
@@ -122,11 +122,14 @@ impl VirtualWorld {
             }
             Instruction::Part(rank) => {
                 self.control.remove(&(at, rank as usize));
-                self.after(latency, Happening::Parted { at: rank as usize, from: at });
+                self.after(latency, Occurrence::Parted { at: rank as usize, from: at });
             }
             Instruction::Link(endpoint) => {
                 let other = endpoint as usize;
-                self.after(2 * latency, Happening::Called { caller: at, other, for_so_long: Duration::ZERO });
+                self.after(
+                    2 * latency,
+                    Occurrence::Called { caller: at, other, for_so_long: Duration::ZERO },
+                );
             }
             Instruction::Do(_) => unreachable!("the machine does it"),
         }
@@ -135,7 +138,7 @@ impl VirtualWorld {
     fn say(&mut self, from: usize, to: usize, message: Message) {
         let passes = self.filter.as_mut().is_none_or(|filter| filter(to, &message));
         if passes && self.control.contains(&(from, to)) {
-            self.after(self.setup.nature.latency, Happening::Said { from, to, message });
+            self.after(self.setup.nature.latency, Occurrence::Said { from, to, message });
         }
     }
 
@@ -152,7 +155,7 @@ impl VirtualWorld {
                 self.settle(caller);
             } else if matches!(link, Link::Wanted) {
                 let for_so_long = for_so_long + PAUSE;
-                self.after(PAUSE, Happening::Called { caller, other, for_so_long });
+                self.after(PAUSE, Occurrence::Called { caller, other, for_so_long });
             }
             return;
         }
@@ -161,7 +164,7 @@ impl VirtualWorld {
         let [ours, theirs] = ends.map(TcpLink::of_virtual);
         self.machine(other).connect(caller as u32, theirs, (link.clone(), 1), now);
         self.settle(other);
-        self.after(latency, Happening::Linked { caller, other, end: ours, pipe: (link, 0) });
+        self.after(latency, Occurrence::Linked { caller, other, end: ours, pipe: (link, 0) });
     }
 
     /// A process ends: the kernel closes what it had.
@@ -171,7 +174,7 @@ impl VirtualWorld {
         let connections: Vec<_> = self.control.iter().copied().filter(|(end, _)| *end == at).collect();
         for (_, peer) in connections {
             self.control.remove(&(at, peer));
-            self.after(latency, Happening::Parted { at: peer, from: at });
+            self.after(latency, Occurrence::Parted { at: peer, from: at });
         }
     }
 
@@ -185,8 +188,8 @@ impl VirtualWorld {
         let machine = self.machine(at);
         machine.is_hung = false;
         let held = std::mem::take(&mut machine.held);
-        held.into_iter().for_each(|happening| self.after(Duration::ZERO, happening));
-        self.after(Duration::ZERO, Happening::Look(at));
+        held.into_iter().for_each(|occurrence| self.after(Duration::ZERO, occurrence));
+        self.after(Duration::ZERO, Occurrence::Look(at));
     }
 
     /// A worker leaves in order.

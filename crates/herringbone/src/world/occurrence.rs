@@ -7,7 +7,7 @@ use crate::{
 use std::{fmt, time::Duration};
 
 /// What happens.
-pub(crate) enum Happening {
+pub(crate) enum Occurrence {
     /// Time passes; the world goes no further in one step.
     Nothing,
     /// A worker's control thread looks at time.
@@ -28,31 +28,31 @@ pub(crate) enum Happening {
     Done(u64),
 }
 
-impl fmt::Debug for Happening {
+impl fmt::Debug for Occurrence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Happening::Nothing => f.write_str("nothing"),
-            Happening::Tick(at) => write!(f, "tick {at}"),
-            Happening::SignOfLife(at) => write!(f, "sign of life {at}"),
-            Happening::Look(at) => write!(f, "look {at}"),
-            Happening::Said { from, to, message } => write!(f, "{from} to {to}: {message:?}"),
-            Happening::Parted { at, from } => write!(f, "{from} parted from {at}"),
-            Happening::Called { caller, other, .. } => write!(f, "{caller} calls {other}"),
-            Happening::Linked { caller, other, .. } => write!(f, "{caller} linked to {other}"),
-            Happening::Done(number) => write!(f, "done {number}"),
+            Occurrence::Nothing => f.write_str("nothing"),
+            Occurrence::Tick(at) => write!(f, "tick {at}"),
+            Occurrence::SignOfLife(at) => write!(f, "sign of life {at}"),
+            Occurrence::Look(at) => write!(f, "look {at}"),
+            Occurrence::Said { from, to, message } => write!(f, "{from} to {to}: {message:?}"),
+            Occurrence::Parted { at, from } => write!(f, "{from} parted from {at}"),
+            Occurrence::Called { caller, other, .. } => write!(f, "{caller} calls {other}"),
+            Occurrence::Linked { caller, other, .. } => write!(f, "{caller} linked to {other}"),
+            Occurrence::Done(number) => write!(f, "done {number}"),
         }
     }
 }
 
-impl Happening {
+impl Occurrence {
     /// Which process it happens to.
     pub(super) fn to(&self) -> Option<usize> {
         match self {
-            Happening::Tick(at) | Happening::SignOfLife(at) | Happening::Look(at) => Some(*at),
-            Happening::Said { to, .. } => Some(*to),
-            Happening::Parted { at, .. } => Some(*at),
-            Happening::Linked { caller, .. } | Happening::Called { caller, .. } => Some(*caller),
-            Happening::Nothing | Happening::Done(_) => None,
+            Occurrence::Tick(at) | Occurrence::SignOfLife(at) | Occurrence::Look(at) => Some(*at),
+            Occurrence::Said { to, .. } => Some(*to),
+            Occurrence::Parted { at, .. } => Some(*at),
+            Occurrence::Linked { caller, .. } | Occurrence::Called { caller, .. } => Some(*caller),
+            Occurrence::Nothing | Occurrence::Done(_) => None,
         }
     }
 }
