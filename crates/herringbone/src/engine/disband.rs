@@ -6,6 +6,7 @@
 
 use super::{Engine, Event};
 use crate::{
+    execute::issue::Identity,
     transport::{endpoint::send_control, ticket::OpKey},
     {Error, ErrorKind, core::session::control::Message},
 };
@@ -14,6 +15,11 @@ impl Engine {
     /// Whether there is a group of this number, or was one.
     pub(crate) fn has_had_group(&self, number: u32) -> bool {
         self.groups.contains_key(&number) || self.forgotten.contains(&number)
+    }
+
+    /// Whether this rank has a group of this number, and has not closed it.
+    pub(crate) fn takes_calls(&self, number: u32) -> bool {
+        self.groups.get(&number).is_some_and(|group| !group.is_dropped)
     }
 
     /// A group was closed, or its last handle is gone: nothing more is called in it here. What is under way goes on.
@@ -28,6 +34,37 @@ impl Engine {
     pub(crate) fn abort_group(&mut self, number: u32) {
         self.fail_issued(number, &Error::new(ErrorKind::Closed));
         self.drop_group(number);
+    }
+
+    /// The program is done with all groups.
+    pub(crate) fn drop_all_groups(&mut self) {
+        self.groups
+            .keys()
+            .copied()
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|number| self.drop_group(number));
+    }
+
+    /// Fails what is under way in all groups.
+    pub(crate) fn abort_all_groups(&mut self) {
+        self.groups
+            .keys()
+            .copied()
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|number| self.abort_group(number));
+    }
+
+    /// The operations that callers have not seen end: how many, and the name of one.
+    pub(crate) fn unfinished(&self) -> Option<(usize, String)> {
+        let running = self.ops.iter().filter(|operation| operation.completion.is_some());
+        let queued = self.queue.iter().map(|queued| queued.id);
+        let ids: Vec<Identity> = running.map(|operation| operation.id).chain(queued).collect();
+        let first = ids.iter().min_by_key(|id| id.fingerprint.sequence)?;
+        let settings = self.groups.get(&first.group).map(|group| &group.settings);
+        let name = settings.map_or(String::new(), |settings| settings.named(first.fingerprint).to_string());
+        Some((ids.len(), name))
     }
 
     /// Once nothing is under way in a group that was dropped, this rank has read all that it needs from the others, and says

@@ -127,8 +127,8 @@ impl Engine {
     }
 
     fn settle(&mut self, number: u32, settled: &Settled) {
-        let members = self.groups.get(&number).map_or(&[][..], |group| group.settings.members());
-        let error = error(&settled.cause, members);
+        let Some(group) = self.groups.get(&number) else { return };
+        let error = self.error_of(&settled.cause, group);
         let is_final = settled.cause.is_final();
         self.fail_group(number, &error, is_final);
         if let Some(group) = self.groups.get_mut(&number) {

@@ -7,8 +7,14 @@ use super::Engine;
 use crate::{
     Error, ErrorKind,
     core::session::Cause,
+    engine::{doom::error, group::Group},
     execute::operation::Operation,
-    transport::{Broken, endpoint::Link, layout, ticket::OpKey},
+    transport::{
+        Broken,
+        endpoint::{Endpoint, Link},
+        layout,
+        ticket::OpKey,
+    },
 };
 use std::{
     sync::atomic::Ordering,
@@ -66,17 +72,22 @@ impl Engine {
                 self.departed();
             }
         }
-        let all = 0..self.endpoints.len() as u32;
-        let gone: Vec<u32> = all.filter(|index| self.has_departed(*index)).collect();
-        for index in gone {
+        for index in self.departed_by(now) {
             self.ops.keys().into_iter().for_each(|key| self.fail_if_departed(key, index));
         }
     }
 
-    /// Whether nothing more will come from a rank that left a while ago.
-    fn has_departed(&self, index: u32) -> bool {
-        let endpoint = &self.endpoints[index as usize];
-        endpoint.is_lost() && endpoint.left.is_some_and(|left| left.elapsed() >= GRACE)
+    /// The ranks that left a while ago and of which nothing more will come, in the order in which they left: those that
+    /// left later may only have followed.
+    fn departed_by(&self, now: Instant) -> Vec<u32> {
+        let left = |index: &u32| self.endpoints[*index as usize].left;
+        let has_departed = |index: &u32| {
+            let late = left(index).is_some_and(|left| now.saturating_duration_since(left) >= GRACE);
+            late && self.endpoints[*index as usize].is_lost()
+        };
+        let mut departed: Vec<u32> = (0..self.endpoints.len() as u32).filter(has_departed).collect();
+        departed.sort_by_key(left);
+        departed
     }
 
     /// Nothing more will come from a rank that has left.
@@ -87,15 +98,13 @@ impl Engine {
 
     /// An operation that has just begun may need what somebody who left never sent.
     pub(super) fn fail_if_any_departed(&mut self, key: OpKey) {
-        for index in 0..self.endpoints.len() as u32 {
-            self.fail_if_departed(key, index);
+        if self.endpoints.iter().any(|endpoint| endpoint.left.is_some()) {
+            let departed = self.departed_by(Instant::now());
+            departed.into_iter().for_each(|index| self.fail_if_departed(key, index));
         }
     }
 
     fn fail_if_departed(&mut self, key: OpKey, index: u32) {
-        if !self.has_departed(index) {
-            return;
-        }
         let needs = |operation: &&Operation| operation.completion.is_some() && self.needs(key, index);
         let Some(operation) = self.ops.get(key).filter(needs) else { return };
         let (number, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
@@ -103,20 +112,52 @@ impl Engine {
         group.member.fail(sequence);
         // Where a member died, that is why this one left.
         let lost = group.doom.as_ref().map(|doom| (doom.ranks.clone(), doom.error.clone()));
-        let (ranks, error) = lost.unwrap_or_else(|| (vec![index], self.left_because(index)));
+        let is_dropped = group.is_dropped;
+        let (ranks, error) = lost.unwrap_or_else(|| (vec![index], self.left_because(index, is_dropped)));
         self.fail(key, &error, true);
         self.call_for_fence(number, Cause::PeerLost { ranks });
     }
 
-    /// Why a rank that left is missed where none of the group died: perhaps one of another group did.
-    fn left_because(&self, index: u32) -> Error {
-        let dead = self.endpoints.iter().filter(|endpoint| endpoint.dead);
-        let dead: Vec<&str> = dead.map(|endpoint| endpoint.name.as_str()).collect();
-        let reason = match dead.as_slice() {
-            [] => "ended, or left".to_owned(),
-            names => format!("left after {} had died", names.join(", ")),
+    /// Why a rank that left is missed where none of the group died: perhaps one of another group did, or left before. In a group
+    /// that this rank has closed itself, that is why.
+    fn left_because(&self, index: u32, is_dropped: bool) -> Error {
+        if is_dropped {
+            return Error::new(ErrorKind::Closed);
+        }
+        let named = |which: &dyn Fn(&Endpoint) -> bool| {
+            let names = self.endpoints.iter().filter(|endpoint| which(endpoint));
+            names.map(|endpoint| endpoint.name.as_str()).collect::<Vec<_>>().join(", ")
         };
+        let dead = named(&|endpoint| endpoint.dead);
+        let before = named(&|endpoint| {
+            endpoint.left.is_some_and(|left| Some(left) < self.endpoints[index as usize].left)
+        });
+        let after = match (dead.as_str(), before.as_str()) {
+            ("", "") => String::new(),
+            ("", _) => format!(", after {before} had left"),
+            _ => format!(", after {dead} had died"),
+        };
+        let reason = format!("it left, by close() or the end of its program{after}");
         Error::new(ErrorKind::PeerLost { ranks: vec![index], reason })
+    }
+
+    /// A decision of the hub as an error: where all ranks that are lost have left in order, this rank knows more than the hub
+    /// says.
+    pub(super) fn error_of(&self, cause: &Cause, group: &Group) -> Error {
+        match cause {
+            Cause::PeerLost { ranks } if ranks.iter().all(|rank| self.has_only_left(*rank)) => {
+                if group.is_dropped {
+                    return Error::new(ErrorKind::Closed);
+                }
+                let reason = "it left, by close() or the end of its program".to_owned();
+                Error::new(ErrorKind::PeerLost { ranks: ranks.clone(), reason })
+            }
+            _ => error(cause, group.settings.members()),
+        }
+    }
+
+    fn has_only_left(&self, rank: u32) -> bool {
+        self.endpoints.get(rank as usize).is_some_and(|endpoint| endpoint.left.is_some() && !endpoint.dead)
     }
 
     /// Says on all sockets that nothing more will come.

@@ -21,7 +21,7 @@ use crate::{
             handshake::{Hello, Identity, Policy, Purpose, Versions},
         },
     },
-    engine::Event,
+    engine::{Engine, Event},
     node::{FLUSH, Node, Surroundings},
     sys::doorbell::Bell,
 };
@@ -164,7 +164,8 @@ impl Fabric {
         self.node.is_forked()
     }
 
-    /// Leaves in order: says goodbye once what was sent is on its way, and ends the threads.
+    /// Leaves in order: lets operations end that all ranks have issued, says goodbye once what was sent is on its way, and ends
+    /// the threads.
     pub(crate) fn close(&self) {
         if self.is_forked() {
             return;
@@ -173,10 +174,22 @@ impl Fabric {
         if threads.is_empty() {
             return;
         }
-        if !self.node.flush_out() {
-            let seconds = FLUSH.as_secs();
+        let (who, seconds) = (format!("rank {}", self.job.rank), FLUSH.as_secs());
+        self.node.with(Engine::drop_all_groups);
+        if let Some((count, name)) = self.node.see_to_the_end() {
+            let others = if count == 1 { String::new() } else { format!(" and {} more", count - 1) };
             crate::log::warn(
-                &format!("rank {}", self.job.rank),
+                &who,
+                format_args!(
+                    "leaving before {name}{others} ended here, as nothing moved for {seconds} s: make every rank call the same \
+                     operations before it leaves"
+                ),
+            );
+        }
+        self.node.with(Engine::abort_all_groups);
+        if !self.node.flush_out() {
+            crate::log::warn(
+                &who,
                 format_args!(
                     "leaving though others have not taken all that was sent to them, and nothing of it for {seconds} s"
                 ),
