@@ -18,14 +18,25 @@ use crate::{
         wire_up::Mapping,
     },
     node::Node,
-    sys::{doorbell::Bell, fork::Guarded, heap::Heap, segment::Segment, socket},
+    sys::{
+        doorbell::Bell,
+        fork::Guarded,
+        heap::Heap,
+        segment::{self, Segment},
+        socket,
+    },
     transport::{
         endpoint::Endpoint,
         layout::{self, Layout},
     },
 };
 use std::{
-    collections::BTreeMap, io, net::TcpListener, os::unix::net::UnixListener, sync::Arc, time::Duration,
+    collections::BTreeMap,
+    io,
+    net::TcpListener,
+    os::unix::net::UnixListener,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 impl Communicator {
@@ -169,16 +180,23 @@ pub(crate) struct Doors {
     pub(crate) linger: Duration,
 }
 
-/// How much memory the machine has. A heap of that size takes memory only where it is used.
-fn all_memory() -> usize {
+/// How large a heap of users' buffers is: as the machine's memory, because it takes memory only where it is used. Where a
+/// process may have less address space (`ulimit -v`), it is half of what is left beside the other segments of the host, of
+/// which each process maps all.
+fn heap_bytes(mates: usize, beside: usize) -> usize {
     let info = rustix::system::sysinfo();
-    (info.totalram as usize).saturating_mul(info.mem_unit as usize)
+    let memory = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
+    match segment::address_space_left() {
+        Some(left) => memory.min((left / mates).saturating_sub(beside) / 2),
+        None => memory,
+    }
 }
 
 impl Parts {
     pub(crate) fn new(job: &Job, allowed: bool, staging: usize) -> io::Result<Self> {
         let mates = job.mates();
-        let mut layout = Layout { mates: mates.len(), pool: staging, heap: all_memory() };
+        let mut layout = Layout { mates: mates.len(), pool: staging, heap: 0 };
+        layout.heap = heap_bytes(mates.len(), layout.bytes()).next_multiple_of(rustix::param::page_size());
         let segment = Segment::create("herringbone", layout.bytes()).or_else(|_| {
             // Less address space than memory: then there is none for users' buffers.
             layout.heap = 0;
@@ -195,7 +213,8 @@ impl Parts {
         let staging = Staging::new(segment.clone(), pool);
         let mut engine = Engine::new(job.me.number(), endpoints, staging, false);
         engine.ops.heap = Some(heap);
-        let mapping = Mapping { segment, bell: Arc::new(Bell::new()?), layout, mates, allowed };
+        let (bell, lacks) = (Arc::new(Bell::new()?), AtomicBool::new(false));
+        let mapping = Mapping { segment, bell, layout, mates, allowed, lacks };
         Ok(Self { mapping, engine })
     }
 }

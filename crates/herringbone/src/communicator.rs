@@ -129,6 +129,9 @@ impl Communicator {
     /// [`ErrorKind::Config`] if the ranks make no group with this rank in it, or the name was used.
     pub fn subgroup(&self, name: &str, ranks: &[u32]) -> Result<Self> {
         self.check_usable()?;
+        if self.fabric.node.with(|engine| !engine.takes_calls(self.group.number)) {
+            return Err(Error::new(ErrorKind::Closed).about(self.fabric.job.rank, "subgroup"));
+        }
         let wrong = |problem: &str| Error::config("ranks of a group", problem).at(self.fabric.job.rank);
         if let Some(pair) = ranks.windows(2).find(|pair| pair[0] >= pair[1]) {
             return Err(wrong(&format!("they have to ascend, and {} stands before {}", pair[0], pair[1])));
@@ -455,12 +458,14 @@ impl Communicator {
         }
     }
 
-    /// Ends the group here: operations called later fail, those under way go on. On the communicator of all ranks this leaves
-    /// the job in order, saying goodbye once what was sent is on its way; dropping the last handle does the same.
+    /// Ends the group here: operations called later fail, those under way go on.
+    ///
+    /// On the communicator of all ranks this leaves the job in order, and dropping the last handle does the same. It lets the
+    /// operations of all groups end, waits for them as long as anything moves in 10 s, and fails what is left with
+    /// [`ErrorKind::Closed`]. Then it says goodbye, once what was sent is on its way.
     pub fn close(&self) {
         if self.group.number == WORLD_GROUP {
             self.fabric.close();
-            self.abort();
         } else if !self.fabric.is_forked() {
             self.fabric.node.with(|engine| engine.drop_group(self.group.number));
         }

@@ -4,6 +4,7 @@ use crate::core::{
     group::Rank,
     session::{Ranks, Refusal, handshake::HandshakeError},
 };
+use rustix::io::Errno;
 use std::{fmt, io, sync::Arc, time::Duration};
 
 /// An error of a communicator, an operation or a server. Cheap to clone; the same error is given to everyone whom it concerns.
@@ -101,8 +102,10 @@ pub enum ErrorKind {
         "this process was forked after the group was formed; use the group in the parent only, or form a new one"
     )]
     Forked,
-    /// The communicator was closed.
-    #[error("the communicator is closed")]
+    /// The communicator was closed, or aborted while the operation was under way.
+    #[error(
+        "this rank has closed the communicator; close it when all its operations have ended, or make a new one"
+    )]
     Closed,
     /// The request is one that cannot be served.
     #[error("{problem}")]
@@ -154,6 +157,15 @@ fn waited_for(missing: &[String]) -> String {
     if missing.is_empty() { String::new() } else { format!(" while waiting for {}", missing.join(", ")) }
 }
 
+/// What to do about an error of the system, where that is known.
+pub(crate) fn remedy(error: &io::Error) -> &'static str {
+    let known = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+    match error.raw_os_error() {
+        Some(code) if known.contains(&code) => "; let each process open more files (ulimit -n)",
+        _ => "",
+    }
+}
+
 impl Error {
     pub(crate) fn new(kind: ErrorKind) -> Self {
         Self { inner: Arc::new(Inner { kind, rank: None, operation: None }) }
@@ -183,7 +195,8 @@ impl Error {
     }
 
     pub(crate) fn io(action: impl fmt::Display, error: impl Into<io::Error>) -> Self {
-        Self::new(ErrorKind::Io { action: action.to_string(), problem: error.into().to_string() })
+        let error = error.into();
+        Self::new(ErrorKind::Io { action: action.to_string(), problem: format!("{error}{}", remedy(&error)) })
     }
 
     /// What happened.

@@ -244,6 +244,26 @@ impl Node {
         }
     }
 
+    /// Waits until the operations that are under way have ended, as long as anything moves. Returns those that have not: how many,
+    /// and the name of one.
+    pub(crate) fn see_to_the_end(&self) -> Option<(usize, String)> {
+        let (mut seen, mut since) = (None, Instant::now());
+        loop {
+            let (unfinished, moved) =
+                self.with(|engine| (engine.unfinished(), engine.out.observer.stats.moved()));
+            let unfinished = unfinished?;
+            let now = Some((unfinished.0, moved));
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            } else if since.elapsed() >= FLUSH {
+                return Some(unfinished);
+            }
+            if !self.turn() {
+                std::thread::sleep(UNFREEZE);
+            }
+        }
+    }
+
     /// Hands what is in line to the kernel and to host-mates, as long as they go on taking it. Returns whether that is all.
     #[must_use]
     pub(crate) fn flush_out(&self) -> bool {

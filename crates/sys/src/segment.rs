@@ -9,6 +9,7 @@ use crate::span::{Kind, Span};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::Resource;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, Range};
@@ -58,7 +59,7 @@ pub enum SegmentError {
     },
     /// The system did not map it.
     #[error(
-        "a shared segment of {bytes} bytes cannot be mapped: {source}; allow the process more address space"
+        "a shared segment of {bytes} bytes cannot be mapped: {source}; allow the process more address space (ulimit -v)"
     )]
     Map {
         /// Its size.
@@ -78,6 +79,16 @@ pub enum SegmentError {
         /// The seals found.
         seals: u32,
     },
+}
+
+/// How much address space this process may still take, where that is limited (`ulimit -v`).
+pub fn address_space_left() -> Option<usize> {
+    let limit = rustix::process::getrlimit(Resource::As).current?;
+    // Pages of all mappings; see proc_pid_statm(5).
+    let taken = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = taken.and_then(|text| text.split(' ').next()?.parse::<usize>().ok()).unwrap_or(0);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    Some(limit.saturating_sub(pages.saturating_mul(rustix::param::page_size())))
 }
 
 /// What every segment is sealed against.

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType,
 };
 use std::fs;
@@ -137,7 +137,8 @@ pub fn pass_fds(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>])
 /// At most `most` descriptors are kept, close-on-exec; further ones are closed.
 ///
 /// # Errors
-/// `WouldBlock` if nothing has arrived; `InvalidInput` if `into` is empty or `most` exceeds [`MOST_DESCRIPTORS`].
+/// `WouldBlock` if nothing has arrived; `InvalidInput` if `into` is empty or `most` exceeds [`MOST_DESCRIPTORS`]; `EMFILE` if
+/// this process may not open as many files as came: what came is lost then.
 pub fn receive_fds(socket: impl AsFd, into: &mut [u8], most: usize) -> io::Result<(usize, Vec<OwnedFd>)> {
     if into.is_empty() || most > MOST_DESCRIPTORS {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -152,6 +153,9 @@ pub fn receive_fds(socket: impl AsFd, into: &mut [u8], most: usize) -> io::Resul
         if let RecvAncillaryMessage::ScmRights(passed) = message {
             descriptors.extend(passed);
         }
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) && descriptors.len() < most {
+        return Err(Errno::MFILE.into());
     }
     descriptors.truncate(most);
     Ok((received.bytes, descriptors))

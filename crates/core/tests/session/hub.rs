@@ -117,6 +117,24 @@ fn the_hub_does_not_blame_those_who_left_because_another_died() {
     assert_eq!(decided(&nobody_died.leave(2)).1.cause, lost(2));
 }
 
+/// Ranks that leave because an operation failed, for want of another that had left, are not to blame.
+#[test]
+fn a_rank_that_follows_one_that_left_is_not_blamed() {
+    let lost = |rank| Cause::PeerLost { ranks: vec![rank] };
+    let mut named = Hub::new();
+    named.leave(3);
+    named.leave(1);
+    assert_eq!(targets(&named.receive(2, dispute(&[0, 1, 2, 3], lost(1)))), [0, 2]);
+    assert!(named.leave(2).is_empty());
+    assert_eq!(decided(&named.receive(0, report(4, vec![]))).1.cause, lost(1), "rank 3 was not needed");
+
+    let mut unnamed = Hub::new();
+    unnamed.receive(0, dispute(&[0, 1, 2], corrupt()));
+    assert!(unnamed.leave(2).is_empty());
+    assert!(unnamed.leave(1).is_empty());
+    assert_eq!(decided(&unnamed.receive(0, report(4, vec![]))).1.cause, lost(2), "the first that left");
+}
+
 fn waiting(rank: u32, sequence: u64, hash: u64, round: u32) -> Message {
     let fingerprint = Fingerprint { sequence, ..call() };
     Message::Waiting(Waiting { rank, group: GROUP, generation: 0, round, hash, fingerprint })

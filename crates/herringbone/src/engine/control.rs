@@ -165,23 +165,24 @@ impl Engine {
         self.links.is_hung_up()
     }
 
-    /// An operation that has just begun may need what a rank that left never sent.
+    /// An operation that has just begun may need what a rank that left never sent. Ranks that left later may only have followed.
     pub(super) fn fail_if_any_departed(&mut self, key: OpKey) {
-        for index in 0..self.links.endpoints.len() as u32 {
-            self.fail_if_departed(key, index);
-        }
+        let departed = self.links.departed(self.out.now(), GRACE);
+        let _failed = departed.into_iter().any(|index| self.fail_if_departed(key, index));
     }
 
-    fn fail_if_departed(&mut self, key: OpKey, index: u32) {
+    /// Returns whether the operation fails.
+    fn fail_if_departed(&mut self, key: OpKey, index: u32) -> bool {
         let Self { links, groups, ops, out, .. } = self;
-        if !links.has_departed(index, out, GRACE) || !ops.needs(key, index, groups) {
-            return;
+        if !ops.needs(key, index, groups) {
+            return false;
         }
         let Some(operation) = ops.get(key).filter(|operation| operation.caller.completion.is_some()) else {
-            return;
+            return false;
         };
         let which = (operation.id.group, operation.id.fingerprint.sequence);
         groups.fail_departed(which, key, index, (links, out));
+        true
     }
 
     /// Something went wrong in a generation of a group: what to tell the hub, unless that generation is over.
@@ -191,7 +192,7 @@ impl Engine {
 
     /// What the hub says about a group, and what to answer.
     pub(crate) fn told_by_hub(&mut self, number: u32, message: &Message) -> Option<Message> {
-        let answer = self.groups.told_by_hub(number, message, self.links.me, &mut self.out);
+        let answer = self.groups.told_by_hub(number, message, (&self.links, &mut self.out));
         self.catch_up();
         answer
     }
@@ -274,9 +275,12 @@ impl Engine {
     }
 
     fn fail_all_departed(&mut self, index: u32) {
-        self.ops.table.keys().into_iter().for_each(|key| self.fail_if_departed(key, index));
-        // It may be lost only later, and operations may begin to need it.
-        if !self.links.has_departed(index, &self.out, GRACE) {
+        if self.links.departed(self.out.now(), GRACE).contains(&index) {
+            for key in self.ops.table.keys() {
+                self.fail_if_departed(key, index);
+            }
+        } else {
+            // It may be lost only later, and operations may begin to need it.
             self.out.look_soon(Timer::Departed(index));
         }
     }

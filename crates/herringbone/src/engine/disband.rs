@@ -33,6 +33,11 @@ impl Groups {
         self.drop_group(number, out);
     }
 
+    /// Whether this rank has a group of this number, and has not closed it.
+    pub(super) fn takes_calls(&self, number: u32) -> bool {
+        self.get(number).is_some_and(|group| !group.ending.is_dropped)
+    }
+
     /// Once nothing is under way in a group that was dropped, this rank has read all that it needs from the others, and says
     /// so. Once they have read all from this rank, the group is forgotten.
     pub(super) fn forget_if_over(&mut self, number: u32, ops: &Ops, (links, out): (&mut Links, &mut Outbox)) {

@@ -18,7 +18,7 @@ use crate::{
         fence::{Action, Member, Settled},
     },
     execute::operation::Operation,
-    transport::ticket::OpKey,
+    transport::{endpoint::Endpoint, ticket::OpKey},
 };
 use std::time::Duration;
 
@@ -26,6 +26,9 @@ use std::time::Duration;
 const AGREED_END: Duration = Duration::from_secs(1);
 /// How long operations may stand still after the hub's death, which needed nothing of it themselves.
 const GRACE: Duration = Duration::from_millis(300);
+
+/// Why a rank is missed that left in order.
+const LEFT: &str = "it left, by close() or the end of its program";
 
 /// The operation before which all end first when a fence is called for.
 fn disputed(cause: &Cause) -> Option<u64> {
@@ -42,15 +45,16 @@ impl Groups {
         if member.generation() == generation { member.dispute(cause) } else { None }
     }
 
-    /// What the hub says about a group, and what rank `me` answers.
+    /// What the hub says about a group, and what this rank answers.
     pub(super) fn told_by_hub(
         &mut self,
         number: u32,
         message: &Message,
-        me: u32,
-        out: &mut Outbox,
+        (links, out): (&Links, &mut Outbox),
     ) -> Option<Message> {
-        let Some(group) = self.groups.get_mut(&number) else { return self.told_early(number, message, me) };
+        let Some(group) = self.groups.get_mut(&number) else {
+            return self.told_early(number, message, links.me);
+        };
         if let Message::Fence { generation, cause, .. } = message
             && let Some(sequence) = disputed(cause)
             && *generation == group.member.generation()
@@ -71,13 +75,13 @@ impl Groups {
                 Some(answer)
             }
             Action::Settled(settled) => {
-                self.settle(number, &settled, out);
+                self.settle(number, &settled, (links, out));
                 None
             }
         }
     }
 
-    /// The others of a group may disagree, or give up backlog, before this rank has made it: they are answered as by a rank that
+    /// The others of a group may disagree, or give up waiting, before this rank has made it: they are answered as by a rank that
     /// has called nothing, whose first calls fail then.
     fn told_early(&mut self, number: u32, message: &Message, me: u32) -> Option<Message> {
         if matches!(message, Message::Fence { .. }) && !self.forgotten.contains(&number) {
@@ -114,9 +118,9 @@ impl Groups {
         }
     }
 
-    fn settle(&mut self, number: u32, settled: &Settled, out: &mut Outbox) {
-        let members = self.get(number).map_or(&[][..], |group| group.settings.members());
-        let error = error(&settled.cause, members);
+    fn settle(&mut self, number: u32, settled: &Settled, (links, out): (&Links, &mut Outbox)) {
+        let Some(group) = self.get(number) else { return };
+        let error = error_of(&settled.cause, group, links);
         let is_final = settled.cause.is_final();
         self.fail(number, &error, is_final, out);
         if let Some(group) = self.get_mut(number) {
@@ -239,8 +243,9 @@ impl Groups {
         let Some(group) = self.get_mut(number) else { return };
         group.member.fail(sequence);
         // Where a member died, that is why this one left.
+        let is_dropped = group.ending.is_dropped;
         let lost = group.doom.as_ref().map(|doom| (doom.ranks.clone(), doom.error.clone()));
-        let (ranks, error) = lost.unwrap_or_else(|| (vec![index], left_because(index, links)));
+        let (ranks, error) = lost.unwrap_or_else(|| (vec![index], left_because(index, is_dropped, links)));
         out.push(Todo::Fail { key, error, keep_memory: true });
         out.dispute(group, Cause::PeerLost { ranks });
     }
@@ -286,13 +291,39 @@ impl Groups {
     }
 }
 
-/// Why a rank that left is missed where none of the group died: perhaps one of another group did.
-fn left_because(index: u32, links: &Links) -> Error {
-    let dead = links.endpoints.iter().filter(|endpoint| endpoint.dead);
-    let dead: Vec<&str> = dead.map(|endpoint| endpoint.name.as_str()).collect();
-    let reason = match dead.as_slice() {
-        [] => "ended, or left".to_owned(),
-        names => format!("left after {} had died", names.join(", ")),
+/// Why a rank that left is missed where none of the group died: perhaps one of another group did, or left before. In a group
+/// that this rank has closed itself, that is why.
+fn left_because(index: u32, is_dropped: bool, links: &Links) -> Error {
+    if is_dropped {
+        return Error::new(ErrorKind::Closed);
+    }
+    let named = |which: &dyn Fn(&Endpoint) -> bool| {
+        let names = links.endpoints.iter().filter(|endpoint| which(endpoint));
+        names.map(|endpoint| endpoint.name.as_str()).collect::<Vec<_>>().join(", ")
     };
-    Error::new(ErrorKind::PeerLost { ranks: vec![index], reason })
+    let left = links.endpoints[index as usize].left;
+    let dead = named(&|endpoint| endpoint.dead);
+    let before = named(&|endpoint| endpoint.left.is_some_and(|at| Some(at) < left));
+    let after = match (dead.as_str(), before.as_str()) {
+        ("", "") => String::new(),
+        ("", _) => format!(", after {before} had left"),
+        _ => format!(", after {dead} had died"),
+    };
+    Error::new(ErrorKind::PeerLost { ranks: vec![index], reason: format!("{LEFT}{after}") })
+}
+
+/// A decision of the hub as an error: where all ranks that are lost have left in order, this rank knows more than the hub says.
+fn error_of(cause: &Cause, group: &Group, links: &Links) -> Error {
+    let has_only_left = |rank: &u32| {
+        links.endpoints.get(*rank as usize).is_some_and(|endpoint| endpoint.left.is_some() && !endpoint.dead)
+    };
+    match cause {
+        Cause::PeerLost { ranks } if ranks.iter().all(has_only_left) => {
+            Error::new(match group.ending.is_dropped {
+                true => ErrorKind::Closed,
+                false => ErrorKind::PeerLost { ranks: ranks.clone(), reason: LEFT.to_owned() },
+            })
+        }
+        _ => error(cause, group.settings.members()),
+    }
 }

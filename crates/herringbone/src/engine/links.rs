@@ -269,10 +269,16 @@ impl Links {
         layout::goodbye(segment).load(Ordering::Acquire) != 0
     }
 
-    /// Whether nothing more will come from an endpoint that left so long ago.
-    pub(super) fn has_departed(&self, index: u32, out: &Outbox, grace: Duration) -> bool {
-        let endpoint = &self.endpoints[index as usize];
-        endpoint.is_lost() && endpoint.left.is_some_and(|left| out.now().since(left) >= grace)
+    /// The endpoints that left so long ago and from which nothing more will come, in the order in which they left.
+    pub(super) fn departed(&self, now: Moment, grace: Duration) -> Vec<u32> {
+        let left = |index: &u32| self.endpoints[*index as usize].left;
+        let has_departed = |index: &u32| {
+            self.endpoints[*index as usize].is_lost()
+                && left(index).is_some_and(|left| now.since(left) >= grace)
+        };
+        let mut departed: Vec<u32> = (0..self.endpoints.len() as u32).filter(has_departed).collect();
+        departed.sort_by_key(left);
+        departed
     }
 
     /// Says on all sockets that nothing more will come.

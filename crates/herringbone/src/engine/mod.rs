@@ -35,7 +35,7 @@ use crate::{
     clock::Moment,
     completion::Completion,
     execute::{
-        issue::{Issue, Queued},
+        issue::{Identity, Issue, Queued},
         staging::Staging,
     },
     transport::{endpoint::Endpoint, stats::Stats},
@@ -114,6 +114,31 @@ impl Engine {
     pub(crate) fn abort_group(&mut self, number: u32) {
         self.groups.abort(number, &self.ops, &mut self.out);
         self.catch_up();
+    }
+
+    /// Whether this rank has a group of this number, and has not closed it.
+    pub(crate) fn takes_calls(&self, number: u32) -> bool {
+        self.groups.takes_calls(number)
+    }
+
+    /// The program is done with all groups.
+    pub(crate) fn drop_all_groups(&mut self) {
+        self.groups.numbers().into_iter().for_each(|number| self.drop_group(number));
+    }
+
+    /// Fails what is under way in all groups.
+    pub(crate) fn abort_all_groups(&mut self) {
+        self.groups.numbers().into_iter().for_each(|number| self.abort_group(number));
+    }
+
+    /// The operations whose callers have not seen them end: how many, and the name of one.
+    pub(crate) fn unfinished(&self) -> Option<(usize, String)> {
+        let running = self.ops.table.iter().filter(|operation| operation.caller.completion.is_some());
+        let queued = self.backlog.queue.iter().map(|queued| queued.id);
+        let ids: Vec<Identity> = running.map(|operation| operation.id).chain(queued).collect();
+        let first = ids.iter().min_by_key(|id| id.fingerprint.sequence)?;
+        let named = |group: &Group| group.settings.named(first.fingerprint).to_string();
+        Some((ids.len(), self.groups.get(first.group).map_or(String::new(), named)))
     }
 
     /// Issues an operation and lets it run as far as it can. One that failed on other ranks before it was called here fails as

@@ -161,7 +161,7 @@ impl Operation {
         let waits_for_room =
             self.course.finished == self.course.begun && self.course.begun < self.prepared.segments;
         let waiting = |(at, (peer, flow)): &(usize, (&Peer, &Flow))| {
-            self.has_unheard(peer)
+            self.has_unheard_before(self.course.begun, peer)
                 || waits_for_room && !peer.heads.is_empty()
                 || self.is_blocked_on(flow.endpoint)
                 || awaited == Some(*at)
@@ -171,23 +171,27 @@ impl Operation {
         peers.filter(waiting).map(|(_, (_, flow))| flow.endpoint).collect()
     }
 
-    /// Whether a message or word from an endpoint is still needed to complete: also word that it has room for a message.
+    /// Whether a message from an endpoint is still needed to complete, or word that it has room for one. What has come is enough
+    /// for segments that have not begun, too: the endpoint may have been ahead, and have left since.
     pub(crate) fn needs(&self, endpoint: u32) -> bool {
+        let (begun, segments) = (self.course.begun, self.prepared.segments);
+        let lacks_room = |flow: &Flow| begun < segments && !flow.window.has_room(segments - 1);
         self.is_blocked_on(endpoint)
             || self.prepared.peers.iter().zip(&self.room.flows).any(|(peer, flow)| {
-                let takes_part = peer.sends > 0 || !peer.heads.is_empty();
                 flow.endpoint == endpoint
                     && (!flow.stable
-                        || takes_part && self.course.begun < self.prepared.segments
-                        || self.has_unheard(peer))
+                        || peer.sends > 0 && lacks_room(flow)
+                        || self.has_unheard_before(segments, peer))
             })
     }
 
-    /// Whether a message of a segment that has begun has not come from a rank.
-    fn has_unheard(&self, peer: &Peer) -> bool {
-        let has_not_come = |segment, head| self.arrived(segment, head) == Arrived::No;
-        (self.course.finished..self.course.begun)
-            .any(|segment| peer.heads.iter().any(|head| has_not_come(segment, *head)))
+    /// Whether a message of a segment below `end` has not come from a rank.
+    fn has_unheard_before(&self, end: u32, peer: &Peer) -> bool {
+        let finished = self.course.finished;
+        let has_come = |segment, head| {
+            segment < finished + self.prepared.depth && self.arrived(segment, head) != Arrived::No
+        };
+        (finished..end).any(|segment| !peer.heads.iter().all(|head| has_come(segment, *head)))
     }
 
     /// Whether reducers have not said yet that all workers hold the whole result: until then it needs each of them.

@@ -54,6 +54,11 @@ pub(crate) enum GreetError {
     Closed,
     #[error("it broke the protocol: {0}")]
     Protocol(&'static str),
+    /// This process cannot have the other one's memory.
+    #[error("{0}")]
+    Unshared(String),
+    #[error("it cannot have this process's memory, and says why itself")]
+    UnsharedThere,
     /// It was not called, as others than this job's could answer.
     #[error("{0}")]
     Unprotected(ErrorKind),
@@ -67,7 +72,11 @@ impl GreetError {
             GreetError::Handshake(HandshakeError::Refused(refusal)) => {
                 matches!(refusal, Refusal::NoRoom { .. })
             }
-            GreetError::Handshake(_) | GreetError::Protocol(_) | GreetError::Unprotected(_) => false,
+            GreetError::Handshake(_)
+            | GreetError::Protocol(_)
+            | GreetError::Unshared(_)
+            | GreetError::UnsharedThere
+            | GreetError::Unprotected(_) => false,
         }
     }
 

@@ -50,9 +50,7 @@ pub(crate) fn make(
         move || {
             let result = if mapping.reaches(endpoint) {
                 share(&job, &node, &mapping, &commands, endpoint).or_else(|error| {
-                    let who = format!("rank {}", job.rank);
-                    let what = "is on this host, but its memory cannot be shared";
-                    crate::log::info(&who, format_args!("rank {endpoint} {what}: {error}; TCP instead"));
+                    mapping.explain_lack(&job, endpoint, &error);
                     call(&job, &node, endpoint)
                 })
             } else {
@@ -258,6 +256,7 @@ pub(crate) fn admit_mate(
         }
         greet::welcome(&mut stream, claim, job.identity())?;
         connect_mate(&job, &node, &mapping, &commands, who.rank, &mut stream)
+            .inspect_err(|error| mapping.explain_lack(&job, who.rank, error))
     };
     // A host-mate that fails here calls over TCP instead.
     let _spawned = std::thread::Builder::new().name("herringbone-mate".to_owned()).spawn(admit);

@@ -25,6 +25,7 @@ use crate::{
             membership::{MemberId, Roster},
         },
     },
+    engine::Engine,
     node::{FLUSH, Node},
 };
 use command::{Command, Commands};
@@ -131,7 +132,8 @@ impl Fabric {
         self.node.is_forked()
     }
 
-    /// Leaves in order: says goodbye once what was sent is on its way, and ends the threads.
+    /// Leaves in order: lets operations end that all ranks have issued, says goodbye once what was sent is on its way, and ends
+    /// the threads.
     pub(crate) fn close(&self) {
         if self.is_forked() {
             return;
@@ -140,10 +142,22 @@ impl Fabric {
         if threads.is_empty() {
             return;
         }
-        if !self.node.flush_out() {
-            let seconds = FLUSH.as_secs();
+        let (who, seconds) = (format!("rank {}", self.job.rank), FLUSH.as_secs());
+        self.node.with(Engine::drop_all_groups);
+        if let Some((count, name)) = self.node.see_to_the_end() {
+            let others = if count == 1 { String::new() } else { format!(" and {} more", count - 1) };
             crate::log::warn(
-                &format!("rank {}", self.job.rank),
+                &who,
+                format_args!(
+                    "leaving before {name}{others} ended here, as nothing moved for {seconds} s: make every rank call the same \
+                     operations before it leaves"
+                ),
+            );
+        }
+        self.node.with(Engine::abort_all_groups);
+        if !self.node.flush_out() {
+            crate::log::warn(
+                &who,
                 format_args!(
                     "leaving though others have not taken all that was sent to them, and nothing of it for {seconds} s"
                 ),

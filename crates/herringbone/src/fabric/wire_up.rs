@@ -5,6 +5,7 @@ use super::{
     greet::{DEADLINE, GreetError},
 };
 use crate::{
+    error::remedy,
     sys::{doorbell::Bell, segment::Segment, socket},
     transport::{
         endpoint::Link,
@@ -16,7 +17,10 @@ use rustix::event::{PollFd, PollFlags};
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// What a process shows to its host-mates.
@@ -28,6 +32,8 @@ pub(crate) struct Mapping {
     pub(crate) mates: Vec<u32>,
     /// Whether processes may share memory at all.
     pub(crate) allowed: bool,
+    /// Whether it was said that a host-mate's memory cannot be had.
+    pub(crate) lacks: AtomicBool,
 }
 
 const YES: [u8; 1] = *b"+";
@@ -55,16 +61,32 @@ impl Mapping {
         socket::pass_fds(&*stream, &YES, &[self.segment.fd(), self.bell.fd()])?;
         let mut byte = [0];
         wait_readable(stream)?;
-        let (got, descriptors) = socket::receive_fds(&*stream, &mut byte, 2)?;
-        let link = match (got, <[_; 2]>::try_from(descriptors)) {
-            (1, Ok([segment, bell])) => self.checked(job, rank, segment, bell),
-            _ => None,
+        let link = match socket::receive_fds(&*stream, &mut byte, 2).map(|(_, fds)| <[_; 2]>::try_from(fds)) {
+            Ok(Ok([segment, bell])) => self.checked(job, rank, segment, bell),
+            Ok(Err(_)) => Err(GreetError::Protocol("it did not pass its memory")),
+            Err(error) => Err(GreetError::Io(error)),
         };
-        stream.write_all(if link.is_some() { &YES } else { &NO })?;
+        stream.write_all(if link.is_ok() { &YES } else { &NO })?;
+        let link = link?;
         stream.read_exact(&mut byte)?;
-        match link {
-            Some(link) if byte == YES => Ok(link),
-            _ => Err(GreetError::Protocol("its memory cannot be shared")),
+        if byte == YES { Ok(link) } else { Err(GreetError::UnsharedThere) }
+    }
+
+    /// Says, the first time, that messages to a host-mate go over TCP, why, and what to do. The other end knows its own
+    /// reasons.
+    pub(crate) fn explain_lack(&self, job: &Job, rank: u32, error: &GreetError) {
+        let remedy = match error {
+            GreetError::Io(error) => remedy(error),
+            _ => "",
+        };
+        let what = format_args!(
+            "rank {rank} is on this host, but its memory cannot be shared, so messages to it take several times as long, \
+             over TCP: {error}{remedy}"
+        );
+        let who = format!("rank {}", job.rank);
+        match matches!(error, GreetError::UnsharedThere) || self.lacks.swap(true, Ordering::Relaxed) {
+            true => crate::log::info(&who, what),
+            false => crate::log::warn(&who, what),
         }
     }
 
@@ -74,13 +96,15 @@ impl Mapping {
         rank: u32,
         segment: std::os::fd::OwnedFd,
         bell: std::os::fd::OwnedFd,
-    ) -> Option<Link> {
-        let segment = Segment::attach(segment).ok()?;
-        let incarnation = job.incarnation_of(rank)?;
-        if !layout::is_stamped(&segment, self.layout, job.id, rank, incarnation) {
-            return None;
-        }
-        self.link(job, rank, Arc::new(segment), Arc::new(Bell::from_fd(bell).ok()?))
+    ) -> Result<Link, GreetError> {
+        let segment = Segment::attach(segment).map_err(|error| GreetError::Unshared(error.to_string()))?;
+        let incarnation = job.incarnation_of(rank);
+        let is_its = |incarnation| layout::is_stamped(&segment, self.layout, job.id, rank, incarnation);
+        let link = match incarnation.is_some_and(is_its) {
+            true => self.link(job, rank, Arc::new(segment), Arc::new(Bell::from_fd(bell)?)),
+            false => None,
+        };
+        link.ok_or(GreetError::Protocol("its memory is laid out in another way: run one build on all ranks"))
     }
 }
 

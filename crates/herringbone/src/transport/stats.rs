@@ -54,6 +54,12 @@ impl Stats {
         self.with(from).received += bytes as u64;
     }
 
+    /// All bytes in either direction.
+    pub(crate) fn moved(&self) -> u64 {
+        let ways = [self.workers_shm, self.workers_tcp, self.reducers_tcp];
+        ways.iter().map(|way| way.sent + way.received).sum()
+    }
+
     pub(crate) fn completed(&mut self, collective: &'static str, algorithm: &str, operations: u64) {
         if operations > 0 {
             *self.operations.entry((collective, algorithm.to_owned())).or_default() += operations;

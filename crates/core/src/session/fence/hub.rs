@@ -25,7 +25,8 @@ pub struct Hub {
 #[derive(Debug, Default)]
 struct Gone {
     dead: BTreeSet<Rank>,
-    left: BTreeSet<Rank>,
+    /// In the order in which they left.
+    left: Vec<Rank>,
 }
 
 impl Gone {
@@ -33,12 +34,18 @@ impl Gone {
         self.dead.contains(&rank) || self.left.contains(&rank)
     }
 
-    /// Which of a group's members are the reason that it cannot go on: who left may have done so because another died.
-    fn blamed(&self, members: &[Rank]) -> Vec<Rank> {
-        let of =
-            |ranks: &BTreeSet<Rank>| members.iter().copied().filter(|rank| ranks.contains(rank)).collect();
-        let dead: Vec<Rank> = of(&self.dead);
-        if dead.is_empty() { of(&self.left) } else { dead }
+    /// Which of a group's members are the reason that it cannot go on. A rank that left may have done so because another rank
+    /// died or left before, so it is named if the cause names it, or if it was the first.
+    fn blamed(&self, members: &[Rank], cause: &Cause) -> Vec<Rank> {
+        let dead: Vec<Rank> = members.iter().copied().filter(|rank| self.dead.contains(rank)).collect();
+        let mut left = self.left.iter().copied().filter(|rank| members.contains(rank));
+        match cause {
+            _ if !dead.is_empty() => dead,
+            Cause::PeerLost { ranks } if ranks.iter().any(|rank| self.left.contains(rank)) => {
+                left.filter(|rank| ranks.contains(rank)).collect()
+            }
+            _ => left.next().into_iter().collect(),
+        }
     }
 }
 
@@ -111,9 +118,12 @@ impl Hub {
         self.go_on_without(rank)
     }
 
-    /// A rank has left in order: as if it were [dead](Self::lose), but it is named as lost only where nobody died.
+    /// A rank has left in order: as if it were [dead](Self::lose), but it is named as lost only where nobody died, and where
+    /// it did not follow another rank that left.
     pub fn leave(&mut self, rank: Rank) -> Vec<Directed> {
-        self.gone.left.insert(rank);
+        if !self.gone.left.contains(&rank) {
+            self.gone.left.push(rank);
+        }
         self.go_on_without(rank)
     }
 
@@ -219,7 +229,7 @@ impl Group {
         let Some(Fence { cause, reports, .. }) = self.fence.take_if(|fence| fence.awaited.is_empty()) else {
             return Vec::new();
         };
-        let lost = gone.blamed(&self.members);
+        let lost = gone.blamed(&self.members, &cause);
         let live: Vec<Rank> = self.live(gone).collect();
         let cause = if lost.is_empty() { explain(cause, &reports) } else { Cause::PeerLost { ranks: lost } };
         let next = reports.values().map(|report| report.next.max(report.below)).max().unwrap_or_default();
