@@ -220,11 +220,20 @@ fn a_listener_hears_each_station_of_an_operation_in_order() {
 #[test]
 fn a_listener_hears_for_whom_an_operation_waits_and_whom_that_makes_suspect() {
     for straight in [false, true] {
+        let of_rank_0 = Mutex::new(None::<Notebook>);
+        let is_suspected = || {
+            let notebook = of_rank_0.lock().unwrap();
+            notebook.as_ref().is_some_and(|notebook| notebook.has(("suspected", 0, 1)))
+        };
         World::new(2, Transport::Local).run(|comm| {
             comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum).unwrap();
             let notebook = Notebook::on(comm);
-            if comm.rank() == 1 {
-                thread::sleep(Duration::from_millis(400));
+            if comm.rank() == 0 {
+                *of_rank_0.lock().unwrap() = Some(notebook.clone());
+            }
+            // Rank 1 comes once rank 0 has heard that it is late; the operation's timeout bounds that.
+            while comm.rank() == 1 && !is_suspected() {
+                thread::sleep(Duration::from_millis(5));
             }
             match straight {
                 true => comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum).unwrap(),
