@@ -108,6 +108,8 @@ def announce(options):
     say(f"{options.workers} workers train a network through Gloo and Herringbone, in turns: inside this host, then over")
     say(f"{options.rate} Mbit/s links, also with {options.reducers} reducers. About {seconds:.0f} s on two cores that are free.")
     say(f"This machine: {host['CPU']}; {host['cores']} cores, load {host['load before']}.")
+    if float(host["load before"]) > 1.5 * len(os.sched_getaffinity(0)):
+        say("Other programs load it: steps will take longer, and the comparison will be less certain.")
     return host
 
 
