@@ -11,6 +11,8 @@ import shutil
 import subprocess
 
 PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
+ADMINISTRATION = ":/usr/sbin:/sbin"
+"""Where these programs may be; a user's PATH need not lead there."""
 LARGEST_FRAME = 9000
 LARGEST_PACKET = 1 << 14
 """What the kernel hands to a link at once. A bucket has to hold it, and a bucket that holds little is a steady link."""
@@ -31,6 +33,7 @@ class Namespaces:
     def __init__(self, hosts, rate=None):
         self.count, self.rate = hosts, rate
         self.user = os.geteuid() != 0
+        self.path = os.environ.get("PATH", os.defpath) + ADMINISTRATION
         self.router, self.hosts = None, []
         self.stack = contextlib.ExitStack()
 
@@ -59,7 +62,7 @@ class Namespaces:
 
     def _check_tools(self):
         for tool in ["unshare", "nsenter", "ip", *(["tc"] if self.rate else [])]:
-            if shutil.which(tool) is None:
+            if shutil.which(tool, path=self.path) is None:
                 raise NoNamespaces(f"there is no program {tool} (package {PACKAGES[tool]})")
 
     def _namespace(self, unshare):
@@ -84,7 +87,8 @@ class Namespaces:
         return ["nsenter", "--target", str(process), *as_user, "--net"]
 
     def _run(self, process, *words):
-        done = subprocess.run([*self._entered(process), *words], capture_output=True, text=True)
+        command, environment = [*self._entered(process), *words], os.environ | {"PATH": self.path}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             raise NoNamespaces(f"`{' '.join(words)}` failed ({' '.join(done.stderr.split())})")
 

@@ -109,8 +109,8 @@ def facts(settings):
     said = [
         f"Herringbone: {verdict} in all {copies} copies of {len(theirs[0]):,} parameters after {ours[0].steps} steps, "
         f"by {', '.join(row.algorithm for row in ours)}.",
-        f"Herringbone {'equals' if agree else 'DIFFERS FROM'} Gloo within rtol {RTOL:g}, atol {ATOL:g}: they differ by up "
-        f"to {greatest:.1e}. Unseen digits they get right: {ours[0].accuracy:.1%}, {rows[0].accuracy:.1%}.",
+        f"Herringbone {'equals' if agree else 'DIFFERS FROM'} Gloo within rtol {RTOL:g}, atol {ATOL:g}: they differ by "
+        f"up to {greatest:.1e}. Unseen digits they get right: {ours[0].accuracy:.1%}, {rows[0].accuracy:.1%}.",
     ]
     if len(theirs) > 1:
         apart, _ = difference(*theirs)

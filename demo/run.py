@@ -2,8 +2,8 @@
 
 Starts the workers of demo/train.py, once on this host and once on hosts of their own (network namespaces, where the
 machine allows them) with reducers beside them. Prints a table and draws it. Whatever happens, no process and no
-namespace stays behind. Exit code 0: Herringbone came to the same bits everywhere and agrees with Gloo; 1: it did not, or
-a process failed.
+namespace stays behind. Exit code 0: Herringbone came to the same bits everywhere and agrees with Gloo; 1: it did not,
+or a process failed.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from results import Setting, facts, table
 START_SECONDS, STEP_SECONDS = 25, 2.2
 """On two cores: all imports of torch, and a step of all trainings."""
 BUCKET_MEBIBYTES = {"inside": 8, "links": 25}
-"""They differ because the order in which Gloo adds depends on them, and so do its bits; 25 is what DDP has by default."""
+"""They differ since the order in which Gloo adds depends on them, and so do its bits; 25 is what DDP has by default."""
 
 
 def environment(hosts, options):
@@ -105,9 +105,11 @@ def announce(options):
     """Says what comes and how long it takes; returns what this machine is."""
     host = machine()
     seconds = START_SECONDS + STEP_SECONDS * (options.rounds * options.steps + 2)
-    say(f"{options.workers} workers train a network through Gloo and Herringbone, in turns: inside this host, then over")
-    say(f"{options.rate} Mbit/s links, also with {options.reducers} reducers. About {seconds:.0f} s on two cores that are free.")
+    say(f"{options.workers} workers train a network through Gloo and Herringbone, in turns: inside this host, then")
+    say(f"over {options.rate} Mbit/s links, also with {options.reducers} reducers. About {seconds:.0f} s on two free cores.")
     say(f"This machine: {host['CPU']}; {host['cores']} cores, load {host['load before']}.")
+    if float(host["load before"]) > 1.5 * len(os.sched_getaffinity(0)):
+        say("Other programs load it: steps will take longer, and the comparison will be less certain.")
     return host
 
 

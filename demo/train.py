@@ -2,8 +2,8 @@
 
 An ordinary training with DistributedDataParallel on scikit-learn's handwritten digits; the one thing that concerns
 Herringbone is the backend's name. All trainings begin with the same parameters and see the same batches, and they take
-turns of a few steps, so that all of them see the same machine. A worker leaves `rank<r>.json` in `--out`, and rank 0 the
-parameters of each training.
+turns of a few steps, so that all of them see the same machine. A worker leaves `rank<r>.json` in `--out`, and rank 0
+the parameters of each training.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def network():
 
 
 class Digits:
-    """The 1,797 images of 8 x 8 pixels in a fixed order: a fifth tests, and each rank trains with its part of the rest."""
+    """1,797 images of 8 x 8 pixels in a fixed order: a fifth tests, and each rank trains with its part of the rest."""
 
     def __init__(self):
         images, labels = load_digits(return_X_y=True)

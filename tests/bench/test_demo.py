@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,7 +125,7 @@ def runs_in(first, space):
 
 
 def test_a_machine_without_namespaces_is_told_why(demo, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     options = argparse.Namespace(workers=2, reducers=1, rounds=1, steps=1, rate=500)
     monkeypatch.setattr(demo.run, "inside", lambda *_: "inside")
     settings, left_out = demo.run.both(options, tmp_path)

@@ -1,4 +1,4 @@
-"""tools/environment.py: a new enough torch of the Python that runs it is borrowed, and nothing of that Python changes."""
+"""tools/environment.py: a new enough torch of the Python that runs it is borrowed, and nothing there changes."""
 
 import pathlib
 import shutil
