@@ -14,8 +14,6 @@ Importing this package does not import torch.
 
 from __future__ import annotations
 
-import sys
-
 from ._herringbone import __version__
 from .communicator import Communicator, Work, empty, finalize, init
 from .errors import (
@@ -35,6 +33,7 @@ from .errors import (
     UnsupportedError,
 )
 from .options import Options
+from .registration import register_once_torch_is_there
 
 __all__ = [
     "AuthError",
@@ -60,8 +59,4 @@ __all__ = [
     "init",
 ]
 
-if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_available():
-    # torch before 2.14 reads no entry points; there this is what registers the backend.
-    from .torch import register
-
-    register()
+register_once_torch_is_there()

@@ -270,11 +270,14 @@ class Communicator:
         return self._native.describe()
 
     def close(self) -> None:
-        """Leave the group once the others hold what they need from this rank; later calls fail.
+        """Leave the group: operations that are under way end, later calls raise ``ClosedError``.
 
-        Rank 0 waits until the others have left, for at most 10 seconds: they learn from it who is lost.
+        The group of all ranks waits for its operations, and those of its subgroups, as long as anything moves in 10
+        seconds. What has not ended then, or never can, raises ``ClosedError`` where it is waited for. Rank 0 waits until the others have left, for at most 10 seconds: they learn from it who is lost.
         """
         self._native.close()
+        if self in _made:
+            _made.remove(self)
 
     def __enter__(self) -> Communicator:
         return self
@@ -327,7 +330,7 @@ class Communicator:
 
 
 _made: list[Communicator] = []
-"""What :func:`init` has made in this process."""
+"""What :func:`init` has made in this process and nobody has closed."""
 
 
 def init(
@@ -383,7 +386,7 @@ def empty(
     """A zeroed array that all ranks of this host map; see :meth:`Communicator.empty`.
 
     Args:
-        communicator: whose ranks; what :func:`init` has made last if it is not given.
+        communicator: whose ranks; of those that :func:`init` has made and nobody has closed, the last if it is not given.
 
     Raises:
         ClosedError: there is none.
@@ -398,7 +401,7 @@ def empty(
 def finalize() -> None:
     """Close every communicator that :func:`init` has made. The end of the process does it, too."""
     while _made:
-        _made.pop().close()
+        _made[-1].close()
 
 
 atexit.register(finalize)

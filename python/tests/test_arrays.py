@@ -48,3 +48,30 @@ def test_rank_0_says_for_whom_it_waits(group: Group) -> None:
     (first, said), (second, _) = group.finish()
     assert (first, second) == (0, 0)
     assert "waiting for rank 1 to leave, for at most 10 s" in said
+
+
+def test_nothing_is_left_of_the_lives_of_a_job(group: Group) -> None:
+    group.start_ranks("lives.py", 2, *[f"127.0.0.1:{free_port()}" for _ in range(5)])
+    for status, output in group.finish():
+        assert status == 0 and "lived" in output, output
+
+
+@pytest.mark.parametrize(
+    ("limit", "way", "remedy"),
+    [
+        ("files", "over TCP", "ulimit -n"),
+        ("address space", "over TCP", "ulimit -v"),
+        ("address space of all from the beginning", "shared", None),
+    ],
+)
+def test_memory_that_cannot_be_shared_is_told_of_once(group: Group, limit: str, way: str, remedy: str | None) -> None:
+    group.start_ranks("limits.py", 2, limit, HERRINGBONE_STORE=f"127.0.0.1:{free_port()}")
+    outcomes = group.finish()
+    assert all(status == 0 and way in output for status, output in outcomes), outcomes
+    warnings = [line for _, output in outcomes for line in output.splitlines() if "warning" in line]
+    if remedy is None:
+        assert not warnings
+    else:
+        [warning] = warnings
+        said = "[herringbone rank 1] warning: rank 0 is on this host, but its memory cannot be shared"
+        assert warning.startswith(said) and remedy in warning, warning

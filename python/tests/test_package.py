@@ -40,6 +40,25 @@ print(get_backend(), tensor.tolist())"""
     assert outcome.stdout == "herringbone [1.0, 1.0]\n", outcome.stderr
 
 
+@pytest.mark.parametrize("order", ["import herringbone, torch", "import torch, herringbone"])
+def test_torch_that_reads_no_entry_points_knows_the_backend(order: str) -> None:
+    pytest.importorskip("torch")
+    code = f"""import importlib.metadata
+importlib.metadata.entry_points = lambda **_: []  # as before torch 2.14
+{order}
+import importlib.util
+print("HERRINGBONE" in torch.distributed.Backend._plugins, type(importlib.util.find_spec("torch").loader).__name__)"""
+    outcome = python("-c", code)
+    assert outcome.stdout == "True SourceFileLoader\n", outcome.stderr
+
+
+def test_looking_for_torch_does_not_import_it() -> None:
+    code = """import herringbone, importlib.util, sys
+found = importlib.util.find_spec("torch") is not None
+print("torch" in sys.modules, found == (importlib.util.find_spec("torch") is not None))"""
+    assert python("-c", code).stdout == "False True\n"
+
+
 def test_the_entry_point_and_the_script_are_installed() -> None:
     points = {(point.group, point.value) for point in distribution("herringbone").entry_points}
     assert ("torch.distributed.backends", "herringbone.torch:register") in points

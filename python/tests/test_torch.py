@@ -126,3 +126,13 @@ def test_torchrun_starts_again_what_a_death_has_ended(group: Group, tmp_path: Pa
     done = re.findall(r"rank (\d) is done, attempt 1, from step (\d)", output)
     assert status == 0 and sorted(rank for rank, _ in done) == ["0", "1", "2"], output
     assert {step for _, step in done} in ({"3"}, {"4"}), "where the rank died, or the sum was out by then"
+
+
+@pytest.mark.parametrize("leaver", [0, 2])
+@pytest.mark.parametrize("how", ["ends", "destroys the group"])
+def test_operations_end_though_a_rank_leaves(group: Group, how: str, leaver: int) -> None:
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    group.start_ranks("leaving.py", 3, how, str(leaver), **environment)
+    for rank, (status, output) in enumerate(group.finish()):
+        assert status == 0, output
+        assert "all there" in output or (how == "ends" and rank == leaver), output

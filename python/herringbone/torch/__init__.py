@@ -1,7 +1,7 @@
 """Herringbone as a ``torch.distributed`` backend.
 
-``torch.distributed.init_process_group("herringbone")`` is all that a program needs: torch 2.14 and later find
-this module through the wheel's entry point, older versions after ``import herringbone``.
+``torch.distributed.init_process_group("herringbone")`` is all that a program needs: torch 2.14 and later find this module
+through the wheel's entry point. With older versions the program also imports herringbone, before or after torch.
 """
 
 from __future__ import annotations

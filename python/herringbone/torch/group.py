@@ -118,7 +118,12 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
     """The group that ``init_process_group("herringbone")`` and ``new_group`` make."""
 
     def __init__(self, member: Member, store: Store) -> None:
-        dist.ProcessGroup.__init__(self, store, member.communicator.rank, member.communicator.size)
+        place = member.communicator.rank, member.communicator.size
+        try:
+            dist.ProcessGroup.__init__(self, store, *place)
+        except TypeError:
+            # torch before 2.14 makes a group with a store only of its own class.
+            dist.ProcessGroup.__init__(self, *place)
         self.member = member
         self._group_name = ""
         self._group_desc = ""

@@ -100,6 +100,7 @@ const ORDERS: [Order; 6] = [
         folder: "python/herringbone",
         lines: &[
             "__init__ __main__",
+            "registration",
             "torch/__init__",
             "torch/group",
             "torch/coalescing torch/exchanges",

@@ -1,0 +1,66 @@
+"""Making torch know the backend, whichever of the two packages is imported first.
+
+torch 2.14 and later find the backend through the wheel's entry point. Earlier versions read no entry points, so the backend is
+registered as soon as both packages are there. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+__all__ = ["register_once_torch_is_there"]
+
+
+def register_once_torch_is_there() -> None:
+    """Register the backend now if torch has been imported, else at the end of torch's import."""
+    if "torch" in sys.modules:
+        _register()
+    elif not any(isinstance(finder, _TorchFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _TorchFinder())
+
+
+def _register() -> None:
+    if importlib.import_module("torch.distributed").is_available():
+        importlib.import_module(".torch", __package__).register()
+
+
+class _TorchFinder:
+    """Finds torch where the other finders do, and sees the end of its import."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What the other finders say of torch; of all other modules nothing."""
+        if name != "torch":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is not None and spec.loader is not None:
+            self._watch(spec.loader)
+        return spec
+
+    def _watch(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            # The loader stays what it was: others look at its type, and read the package's files through it.
+            loader.exec_module = execute
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            try:
+                _register()
+            except Exception as error:
+                # It is torch that the program imports here: that it has another version than the backend needs is no
+                # reason to fail, as long as nobody asks for the backend.
+                warnings.warn(
+                    f"torch {module.__version__} cannot use the backend 'herringbone': {error!r}", stacklevel=2
+                )
+
+        loader.exec_module = execute_and_register
