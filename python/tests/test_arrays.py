@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from conftest import Group, Run, cases_of, collect, free_port
 
@@ -64,8 +66,11 @@ def test_nothing_is_left_of_the_lives_of_a_job(group: Group) -> None:
         ("address space of all from the beginning", "shared", None),
     ],
 )
-def test_memory_that_cannot_be_shared_is_told_of_once(group: Group, limit: str, way: str, remedy: str | None) -> None:
-    group.start_ranks("limits.py", 2, limit, HERRINGBONE_STORE=f"127.0.0.1:{free_port()}")
+def test_memory_that_cannot_be_shared_is_told_of_once(
+    group: Group, tmp_path: Path, limit: str, way: str, remedy: str | None
+) -> None:
+    limited = str(tmp_path / "limited")
+    group.start_ranks("limits.py", 2, limit, limited, HERRINGBONE_STORE=f"127.0.0.1:{free_port()}")
     outcomes = group.finish()
     assert all(status == 0 and way in output for status, output in outcomes), outcomes
     warnings = [line for _, output in outcomes for line in output.splitlines() if "warning" in line]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ def set_limit(kind: int, value: int) -> None:
 
 
 def main() -> None:
-    what = sys.argv[1]
+    what, limited = sys.argv[1], Path(sys.argv[2])
     if what == "address space of all from the beginning":
         limit_address_space(2 * GIB)
     group = herringbone.init(timeout=60)
@@ -46,6 +47,11 @@ def main() -> None:
         limit_files(2)
     if group.rank == 1 and what == "address space":
         limit_address_space(GIB)
+    if group.rank == 1:
+        limited.touch()
+    # Rank 0 makes the link to rank 1, and does not before that is limited.
+    while not limited.exists():
+        time.sleep(0.01)
     for _ in range(2):
         assert (group.all_reduce(np.ones(100_000, np.float32)) == group.size).all()
     stats = group.stats()

@@ -67,8 +67,10 @@ impl Mapping {
             Err(error) => Err(GreetError::Io(error)),
         };
         stream.write_all(if link.is_ok() { &YES } else { &NO })?;
+        // The other end's answer is read in any case: if it found this end closed, it would blame the connection.
+        let answered = stream.read_exact(&mut byte);
         let link = link?;
-        stream.read_exact(&mut byte)?;
+        answered?;
         if byte == YES { Ok(link) } else { Err(GreetError::UnsharedThere) }
     }
 
