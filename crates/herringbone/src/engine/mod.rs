@@ -235,8 +235,9 @@ impl Engine {
                     backlog.take_early(&operation.id, out);
                 }
                 out.push(Todo::Run(key));
-                self.fail_if_any_departed(key);
+                out.push(Todo::Missed(key));
             }
+            Todo::Missed(key) => self.fail_if_any_departed(key),
             Todo::Fail { key, error, keep_memory } => {
                 ops.fail(key, (&error, keep_memory), groups, (links, out));
             }

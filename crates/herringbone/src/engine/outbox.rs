@@ -60,6 +60,8 @@ pub(super) enum Todo {
     Run(OpKey),
     /// An operation has started.
     Started(OpKey),
+    /// An operation has started, and has what came early for it. It may need what a rank that left has never sent.
+    Missed(OpKey),
     /// An operation fails. Slots that others may still read stay until no member needs the group if `keep_memory`.
     Fail { key: OpKey, error: Error, keep_memory: bool },
     /// Operations of a group that have not started fail.

@@ -238,6 +238,28 @@ fn a_rank_that_leaves_early_is_named_after_its_grace() {
     }
 }
 
+/// Twin of `endings::a_broadcast_outlives_its_root`: what the root sent came early, and is used though its grace is over.
+#[test]
+fn a_broadcast_outlives_its_root() {
+    for (seed, later) in [(40, 100), (41, 500), (42, 5000)] {
+        let mut world = begun(3, 0, seed);
+        let broadcast = Collective::Broadcast { root: 2 };
+        let call = Call { collective: broadcast, dtype: DType::U8, op: ReduceOp::Sum, count: 80 };
+        let task = Task::new(call, 3, &mut world.dice);
+        world.call([2], &ToCall { task: task.clone(), timeout: None });
+        assert!(world.run_to_the_end(ms(2000)), "the root waits for others");
+        world.leave(2);
+        world.run_for(ms(later));
+        world.call(0..2, &ToCall { task, timeout: None });
+        assert!(world.run_to_the_end(ms(10_000)));
+        for rank in 0..2 {
+            let end = world.machine(rank).ends().pop().flatten();
+            assert!(matches!(end, Some(Ok(()))), "rank {rank}, {later} ms later: {end:?}");
+        }
+        assert_eq!(world.problems(), [""; 0], "seed {seed}");
+    }
+}
+
 /// Twin of `deaths::ranks_that_leave_after_their_last_operation_harm_nobody`: all leave, rank 0 last.
 #[test]
 fn ranks_that_leave_after_their_last_operation_harm_nobody() {
