@@ -1,6 +1,6 @@
 """How numpy's arrays and types are put to the engine, and arrays over its memory.
 
-The engine sees memory: an address, a number of elements, one of its eight types. numpy is imported only where an
+The engine sees memory: an address, a number of elements, one of its types. numpy is imported only where an
 array has to be made.
 """
 
@@ -42,11 +42,25 @@ FOLDED = {
     "uint8": "u8",
     "int32": "i32",
     "int64": "i64",
+    "int16": "i16",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
 }
 """numpy's names (``bfloat16``: of ml_dtypes) of the types that the engine can fold."""
 
-OPS = ("sum", "average", "product", "min", "max")
-SYNONYMS = {"mean": "average", "avg": "average", "add": "sum", "prod": "product", "mul": "product"}
+OPS = ("sum", "average", "product", "min", "max", "bit_and", "bit_or", "bit_xor")
+SYNONYMS = {
+    "mean": "average",
+    "avg": "average",
+    "add": "sum",
+    "prod": "product",
+    "mul": "product",
+    "band": "bit_and",
+    "bor": "bit_or",
+    "bxor": "bit_xor",
+    "xor": "bit_xor",
+}
 """What others call some of them."""
 
 _folded: dict[Any, str] = {}
@@ -64,11 +78,11 @@ def fold_type(name: str, array: Array, op: str) -> str:
     if array.dtype.kind not in "biufcV" or array.dtype.name.startswith("void"):
         raise UnsupportedError(f"{name} does not reduce {array.dtype}, which is no number; pass numbers, like float32")
     if array.dtype.name == "bool":
-        alternative = "array.view('uint8') with min (logical and) or max (logical or)"
+        alternative = "array.view('uint8') with min (all), max (any) or bit_xor"
     elif array.dtype.kind == "c":
         alternative = f"array.view('{array.real.dtype}') for sum or average"
-    elif array.dtype.kind in "iu":
-        alternative = f"array.astype('int{32 if array.dtype.itemsize < 4 else 64}')"
+    elif not array.dtype.isnative:
+        alternative = f"array.astype('{array.dtype.newbyteorder('=')}')"
     else:
         alternative = "array.astype('float32')"
     raise UnsupportedError(f"{name} does not reduce {array.dtype} with {op}; pass {alternative}")

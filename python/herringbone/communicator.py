@@ -96,7 +96,8 @@ class Communicator:
 
         Args:
             array: any shape, the same number of elements and type on every rank.
-            op: ``"sum"``, ``"average"``, ``"product"``, ``"min"`` or ``"max"``.
+            op: ``"sum"``, ``"average"``, ``"product"``, ``"min"``, ``"max"``, or, of integers, ``"bit_and"``, ``"bit_or"``
+                or ``"bit_xor"``.
             out: an array of the same type and size; it may be ``array``, or overlap it.
 
         Returns:

@@ -357,7 +357,13 @@ impl Communicator {
     }
 
     fn check_request(&self, request: &Request) -> Result<()> {
-        let Request { collective, dtype, count, input, output, .. } = request;
+        let Request { collective, dtype, op, count, input, output, .. } = request;
+        if collective.folds() && !op.takes(*dtype) {
+            return Err(Error::unsupported(format_args!(
+                "{} of {dtype} with {op}: it joins the bits of integers; pass integers",
+                collective.name()
+            )));
+        }
         if let Some(root) = collective.root().filter(|root| *root >= self.size()) {
             return Err(Error::unsupported(format_args!(
                 "{} with root {root}: the root has to be one of the group's ranks, 0 to {}",

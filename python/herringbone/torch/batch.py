@@ -10,7 +10,7 @@ from .. import errors
 from .._herringbone import Communicator, Pending
 from .member import Member
 from .priorities import current_priority
-from .tensors import Finish, source, target
+from .tensors import Finish, Folding, source, target
 from .work import StagedWork, Work, torch_error
 
 __all__ = ["Batch", "span"]
@@ -63,14 +63,20 @@ class Batch:
         self._calls.append((among or self._group.member.communicator, call))
         self._names.append(name or self._name)
 
-    def add_in_place(
-        self, collective: str, dtype: str, tensor: torch.Tensor, scale: int = 1, op: str = "sum", root: int = 0
-    ) -> None:
+    def move_in_place(self, collective: str, dtype: str, tensor: torch.Tensor, scale: int, root: int) -> None:
         """Add ``collective`` on ``tensor``, which holds the input and receives the result."""
         staged = source(tensor)
-        if staged is not tensor:
+        target(tensor, staged, self.finish)
+        self.add(collective, dtype, staged.numel() * scale, staged, staged, "sum", root)
+
+    def fold_in_place(
+        self, collective: str, fold: Folding, tensor: torch.Tensor, root: int = 0, receives: bool = True
+    ) -> None:
+        """Add ``collective`` on ``tensor``, which holds the input and, if it ``receives`` one, gets the result."""
+        staged = fold.staged(tensor)
+        if receives:
             target(tensor, staged, self.finish)
-        self.add(collective, dtype, staged.numel() * scale, staged, staged, op, root)
+        self.add(collective, fold.dtype, staged.numel() * fold.scale, staged, staged, fold.op, root)
 
     def work(self, tensors: list[torch.Tensor]) -> Work:
         """Start everything; ``tensors`` hold the result in the end. Where the caller waits, this does."""

@@ -20,8 +20,9 @@ from .priorities import current_priority
 from .tensors import (
     BY_HASH,
     FOLDED,
+    Reduction,
     adjacent,
-    fold_type,
+    folding,
     in_order,
     move_type,
     reduce_op,
@@ -88,11 +89,11 @@ class Collectives:
         return finished
 
     def _all_reduce(self, name: str, tensors: Tensors, opts: Any, timeout: timedelta | None) -> Work:
-        op = reduce_op(opts)
-        types = [fold_type(tensor, op) for tensor in tensors]
+        reduction = reduce_op(opts)
+        folds = [folding(tensor, reduction) for tensor in tensors]
         batch = self._batch(name, opts, timeout)
-        for tensor, dtype in zip(tensors, types):
-            batch.add_in_place("all_reduce", dtype, tensor, op=op)
+        for tensor, fold in zip(tensors, folds):
+            batch.fold_in_place("all_reduce", fold, tensor)
         return batch.work(tensors)
 
     def reduce(
@@ -100,10 +101,10 @@ class Collectives:
     ) -> Work:
         """Replace the root's tensor by the fold over all ranks; the other ranks' tensors keep their values."""
         tensor = one("reduce", tensors)
-        kind = reduce_op(opts if op is None and not isinstance(opts, int) else op)
-        dtype = fold_type(tensor, kind)
+        fold = folding(tensor, reduce_op(opts if op is None and not isinstance(opts, int) else op))
         batch = self._batch("reduce", opts, timeout)
-        batch.add_in_place("reduce", dtype, tensor, op=kind, root=self._root("reduce", opts))
+        root = self._root("reduce", opts)
+        batch.fold_in_place("reduce", fold, tensor, root, receives=root == self.member.communicator.rank)
         return batch.work([tensor])
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
@@ -111,7 +112,7 @@ class Collectives:
         tensor = one("broadcast", tensors)
         dtype, scale = move_type(tensor)
         batch = self._batch("broadcast", opts, timeout)
-        batch.add_in_place("broadcast", dtype, tensor, scale, root=self._root("broadcast", opts))
+        batch.move_in_place("broadcast", dtype, tensor, scale, self._root("broadcast", opts))
         return batch.work([tensor])
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
@@ -203,18 +204,21 @@ class Collectives:
         self._scatter("reduce_scatter", batch, output, flat, kind)
         return batch.work([output])
 
-    def _scatter_uneven(self, batch: Batch, output: torch.Tensor, inputs: Tensors, op: str) -> None:
+    def _scatter_uneven(
+        self, batch: Batch, output: torch.Tensor, inputs: Tensors, reduction: Reduction
+    ) -> None:
         """Reduce each input to the rank at its place in the list."""
         rank = self.member.communicator.rank
-        fold_type(output, op)
+        folding(output, reduction)
         self._check_number("reduce_scatter", "inputs", inputs)
         self._check_part("reduce_scatter", "inputs", rank, inputs[rank], output)
         staged = source(output)
         target(output, staged, batch.finish)
         for root, tensor in enumerate(inputs):
-            dtype = fold_type(tensor, op)
-            read = source(tensor)
-            batch.add("reduce", dtype, read.numel(), read, staged if root == rank else read, op, root)
+            fold = folding(tensor, reduction)
+            read = fold.staged(tensor)
+            write = staged if root == rank else read
+            batch.add("reduce", fold.dtype, read.numel() * fold.scale, read, write, fold.op, root)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Give rank ``i`` the fold of the ``i``-th part of the inputs."""
@@ -225,19 +229,22 @@ class Collectives:
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Reduce-scatter each input into its output."""
-        op, name = reduce_op(opts), "reduce_scatter_tensor"
+        reduction, name = reduce_op(opts), "reduce_scatter_tensor"
         batch = self._batch(name, opts, None)
         for output, tensor in zip(outputs, inputs, strict=True):
-            self._scatter(name, batch, output, tensor, op)
+            self._scatter(name, batch, output, tensor, reduction)
         return batch.work(outputs)
 
-    def _scatter(self, name: str, batch: Batch, output: torch.Tensor, tensor: torch.Tensor, op: str) -> None:
+    def _scatter(
+        self, name: str, batch: Batch, output: torch.Tensor, tensor: torch.Tensor, reduction: Reduction
+    ) -> None:
         self._check_whole(name, "input", tensor, output)
-        dtype = fold_type(tensor, op)
-        fold_type(output, op)
+        fold = folding(tensor, reduction)
+        folding(output, reduction)
         staged = source(output)
         target(output, staged, batch.finish)
-        batch.add("reduce_scatter", dtype, output.numel(), source(tensor), staged, op)
+        count = output.numel() * fold.scale
+        batch.add("reduce_scatter", fold.dtype, count, fold.staged(tensor), staged, fold.op)
 
     # The names of torch before 2.14.
 

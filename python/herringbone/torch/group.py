@@ -19,7 +19,7 @@ from ..options import Options
 from .exchanges import Exchanges
 from .member import Member
 from .memory import tensor_in
-from .tensors import fold_type
+from .tensors import Reduction, folding
 from .work import torch_error
 
 __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
@@ -68,7 +68,7 @@ class Named(Exchanges):
         count = check_explained(count, collective)
         if not isinstance(dtype, torch.dtype):
             raise TypeError(f"explain: dtype is a {type(dtype).__name__}, not one of torch's, like torch.float32")
-        kind = fold_type(torch.empty(0, dtype=dtype), "sum")
+        kind = folding(torch.empty(0, dtype=dtype), Reduction("sum")).dtype
         return self.member.communicator.explain(collective, kind, count)
 
     def shutdown(self) -> None:

@@ -1,6 +1,6 @@
 """How torch's tensors, types and options are put to the engine.
 
-The engine sees memory: an address, a number of elements, one of its eight types. What torch allows beyond that
+The engine sees memory: an address, a number of elements, one of its types. What torch allows beyond that
 is translated here or refused with the alternative named.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,9 +19,11 @@ __all__ = [
     "BY_HASH",
     "FOLDED",
     "Finish",
+    "Folding",
+    "Reduction",
     "adjacent",
     "check_cpu",
-    "fold_type",
+    "folding",
     "in_order",
     "move_type",
     "reduce_op",
@@ -42,8 +44,15 @@ FOLDED = {
     torch.uint8: "u8",
     torch.int32: "i32",
     torch.int64: "i64",
+    torch.int16: "i16",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
 }
 """The types that the engine can fold."""
+
+PAIRS = {torch.complex32: "f16", torch.complex64: "f32", torch.complex128: "f64"}
+"""Types of which sums and averages are those of pairs."""
 
 OPS = {
     dist.ReduceOp.SUM: "sum",
@@ -51,6 +60,9 @@ OPS = {
     dist.ReduceOp.PRODUCT: "product",
     dist.ReduceOp.MIN: "min",
     dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.BAND: "bit_and",
+    dist.ReduceOp.BOR: "bit_or",
+    dist.ReduceOp.BXOR: "bit_xor",
 }
 """torch's ops that the engine has."""
 
@@ -59,40 +71,54 @@ BY_HASH = {hash(kind): name for kind, name in OPS.items()}
 
 NO_TIME = timedelta(0)
 
-INSTEAD_OF_OP = {
-    "BAND": 'all_gather and fold, or MIN for booleans, or a dist.new_group(backend="gloo")',
-    "BOR": 'all_gather and fold, or MAX for booleans, or a dist.new_group(backend="gloo")',
-    "BXOR": 'all_gather and fold, or a dist.new_group(backend="gloo")',
-    "PREMUL_SUM": "SUM of a tensor that you have multiplied",
-}
-
-INSTEAD_OF_TYPE = {
-    torch.bool: "use op MIN (logical and) or MAX (logical or), or convert it with .to(torch.uint8)",
-    torch.int16: "convert it with .to(torch.int32)",
-    torch.uint16: "convert it with .to(torch.int32)",
-    torch.uint32: "convert it with .to(torch.int64)",
-    torch.uint64: "convert it with .to(torch.int64)",
-    torch.complex32: "pass torch.view_as_real(tensor) for sum or average",
-    torch.complex64: "pass torch.view_as_real(tensor) for sum or average",
-    torch.complex128: "pass torch.view_as_real(tensor) for sum or average",
-}
+OF_TRUTHS = {"sum": "max", **{op: op for op in ("product", "min", "max", "bit_and", "bit_or", "bit_xor")}}
+"""What ops on booleans are on their bytes, which are 0 or 1: a sum is true if any is."""
 
 
-def reduce_op(opts: Any) -> str:
-    """The engine's name of the op in ``opts``, which is torch's options, a ``ReduceOp``, or ``None`` (sum).
+class Reduction(NamedTuple):
+    """What a caller wants done with elements."""
+
+    op: str
+    """The engine's name of it."""
+    factor: Any = None
+    """What each rank multiplies its input by first, a number or a tensor (``PREMUL_SUM``)."""
+
+
+class Folding(NamedTuple):
+    """How the elements of a tensor are folded."""
+
+    dtype: str
+    """The engine's type."""
+    scale: int
+    """How many elements of that type each element is."""
+    op: str
+    factor: Any
+
+    def staged(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The input: ``tensor``, or a copy with its values in order, multiplied if a factor is given."""
+        if self.factor is None:
+            return source(tensor)
+        return (tensor.detach() * self.factor).to(tensor.dtype).contiguous()
+
+
+def reduce_op(opts: Any) -> Reduction:
+    """The op in ``opts``, which is torch's options, a ``ReduceOp``, or ``None`` (sum).
 
     Raises:
         UnsupportedError: the engine has no such op.
     """
     if opts is None:
-        return "sum"
+        return Reduction("sum")
     op = getattr(opts, "reduceOp", opts)
     known = BY_HASH.get(hash(op))
-    if known is None:
-        op = getattr(op, "op", op)
-        alternative = INSTEAD_OF_OP.get(op.name, "one of " + ", ".join(kind.name for kind in OPS))
-        raise UnsupportedError(f"herringbone does not reduce with ReduceOp.{op.name}; use {alternative}")
-    return known
+    if known is not None:
+        return Reduction(known)
+    kind = getattr(op, "op", op)
+    if kind == dist.ReduceOp.PREMUL_SUM:
+        # torch gives the factor away only in what it would pickle.
+        return Reduction("sum", op.__getstate__()[1])
+    names = ", ".join(kind.name for kind in OPS)
+    raise UnsupportedError(f"herringbone does not reduce with ReduceOp.{kind.name}; use one of {names}")
 
 
 def timeout_of(opts: Any, timeout: timedelta | None, default: float) -> float:
@@ -101,20 +127,33 @@ def timeout_of(opts: Any, timeout: timedelta | None, default: float) -> float:
     return given.total_seconds() if isinstance(given, timedelta) and given > NO_TIME else default
 
 
-def fold_type(tensor: torch.Tensor, op: str) -> str:
-    """The engine's type for folding ``tensor`` with ``op``.
+def folding(tensor: torch.Tensor, reduction: Reduction) -> Folding:
+    """How the engine folds ``tensor``.
 
     Raises:
-        UnsupportedError: the tensor is not on the CPU, is sparse, or the engine does not fold its type.
+        UnsupportedError: the tensor is not on the CPU, is sparse, or its type is not folded so.
     """
     check_cpu(tensor)
+    op, factor = reduction
     known = FOLDED.get(tensor.dtype)
-    if known is not None:
-        return known
-    if tensor.dtype == torch.bool and op in ("product", "min", "max"):
-        return "u8"
-    alternative = INSTEAD_OF_TYPE.get(tensor.dtype, "convert it with .to(torch.float32)")
-    raise UnsupportedError(f"herringbone does not reduce {tensor.dtype} with {op}; {alternative}")
+    if known is not None and not (tensor.dtype.is_floating_point and op.startswith("bit_")):
+        return Folding(known, 1, op, factor)
+    if tensor.dtype == torch.bool and op in OF_TRUTHS and factor is None:
+        return Folding("u8", 1, OF_TRUTHS[op], None)
+    if tensor.dtype in PAIRS and op in ("sum", "average"):
+        return Folding(PAIRS[tensor.dtype], 2, op, factor)
+    raise UnsupportedError(f"herringbone does not reduce {tensor.dtype} with {op}; {instead(tensor.dtype)}")
+
+
+def instead(dtype: torch.dtype) -> str:
+    """What to do where elements of ``dtype`` are not folded as was asked."""
+    if dtype == torch.bool:
+        return "convert it with .to(torch.uint8), or use MIN (all), MAX (any) or BXOR"
+    if dtype in PAIRS:
+        return "complex numbers have SUM and AVG; pass torch.view_as_real(tensor) to fold their parts"
+    if dtype in FOLDED:
+        return "bit operations take integers; pass tensor.view() as integers of the same length"
+    return "convert it with .to(torch.float32)"
 
 
 def move_type(tensor: torch.Tensor) -> tuple[str, int]:

@@ -28,6 +28,10 @@ macro_rules! with_type {
             DType::U8 => $($function)::+::<u8>($($argument),*),
             DType::I32 => $($function)::+::<i32>($($argument),*),
             DType::I64 => $($function)::+::<i64>($($argument),*),
+            DType::I16 => $($function)::+::<i16>($($argument),*),
+            DType::U16 => $($function)::+::<u16>($($argument),*),
+            DType::U32 => $($function)::+::<u32>($($argument),*),
+            DType::U64 => $($function)::+::<u64>($($argument),*),
         }
     };
 }
@@ -62,7 +66,15 @@ fn has_use(options: &Options) -> Result<(), Failure> {
         ("--reducers", options.reducers.is_some() && options.collective != Collective::AllReduce),
         ("--mapped", options.mapped && !measure::has_place(options.collective)),
     ];
-    Failure::if_useless(&useless, options.collective.name(), ABOUT_COLLECTIVE)
+    Failure::if_useless(&useless, options.collective.name(), ABOUT_COLLECTIVE)?;
+    let (op, dtype) = (options.op(), options.dtype);
+    if !op.takes(dtype) {
+        return Err(Failure::Usage {
+            problem: format!("--op {op} joins the bits of integers, and --dtype {dtype} is none"),
+            hint: "pass an integer type, like --dtype i32",
+        });
+    }
+    Ok(())
 }
 
 /// What to run, from or to the root.
@@ -133,7 +145,7 @@ mod tests {
             cases.push(vec!["--collective", collective, "--root", "2"]);
         }
         for op in ReduceOp::ALL {
-            for dtype in DType::ALL {
+            for dtype in DType::ALL.into_iter().filter(|dtype| op.takes(*dtype)) {
                 cases.push(vec!["--op", op.name(), "--dtype", dtype.name()]);
             }
         }

@@ -49,7 +49,7 @@ macro_rules! sample {
 }
 sample!(float f32, f64);
 sample!(half f16, bf16);
-sample!(integer i8, u8, i32, i64);
+sample!(integer i8, u8, i32, i64, i16, u16, u32, u64);
 
 /// What ranks put in, and what must come out. Both repeat along the buffer, so a table answers for every element.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ impl Pattern {
     fn period(self) -> usize {
         match self.op {
             ReduceOp::Sum => 17,
-            ReduceOp::Product => self.ranks as usize,
+            ReduceOp::Product | ReduceOp::BitAnd | ReduceOp::BitOr => self.ranks as usize,
             _ => 61,
         }
     }
@@ -81,6 +81,8 @@ impl Pattern {
                     1
                 }
             }
+            ReduceOp::BitAnd => 3 - i64::from(at == 0),
+            ReduceOp::BitOr => i64::from(at == 0),
             _ => at as i64,
         }
     }
@@ -117,6 +119,9 @@ impl Pattern {
             ReduceOp::Product => T::of(values.product()),
             ReduceOp::Min => T::of(values.min().unwrap_or(0)),
             ReduceOp::Max => T::of(values.max().unwrap_or(0)),
+            ReduceOp::BitAnd => T::of(values.fold(-1, |a, b| a & b)),
+            ReduceOp::BitOr => T::of(values.fold(0, |a, b| a | b)),
+            ReduceOp::BitXor => T::of(values.fold(0, |a, b| a ^ b)),
         }
     }
 }

@@ -22,6 +22,14 @@ pub enum DType {
     I32 = 6,
     /// Signed, 64 bits.
     I64 = 7,
+    /// Signed, 16 bits.
+    I16 = 8,
+    /// Unsigned, 16 bits.
+    U16 = 9,
+    /// Unsigned, 32 bits.
+    U32 = 10,
+    /// Unsigned, 64 bits.
+    U64 = 11,
 }
 
 /// How elements are reduced.
@@ -38,7 +46,16 @@ pub enum ReduceOp {
     Min = 3,
     /// The larger one; of floats, IEEE 754-2019 `maximum`.
     Max = 4,
+    /// a & b, bit by bit; of integers only.
+    BitAnd = 5,
+    /// a | b, bit by bit; of integers only.
+    BitOr = 6,
+    /// a ^ b, bit by bit; of integers only.
+    BitXor = 7,
 }
+
+const KNOWN_TYPES: &str = "f32, f64, f16, bf16, i8, u8, i32, i64, i16, u16, u32, u64";
+const KNOWN_OPERATIONS: &str = "sum, average, product, min, max, bit_and, bit_or, bit_xor";
 
 /// A name that stands for nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,8 +67,20 @@ pub struct UnknownName {
 
 impl DType {
     /// All element types, in the order of their codes.
-    pub const ALL: [DType; 8] =
-        [DType::F32, DType::F64, DType::F16, DType::Bf16, DType::I8, DType::U8, DType::I32, DType::I64];
+    pub const ALL: [DType; 12] = [
+        DType::F32,
+        DType::F64,
+        DType::F16,
+        DType::Bf16,
+        DType::I8,
+        DType::U8,
+        DType::I32,
+        DType::I64,
+        DType::I16,
+        DType::U16,
+        DType::U32,
+        DType::U64,
+    ];
 
     /// The number that stands for it on the wire. Never changes.
     pub fn code(self) -> u8 {
@@ -67,9 +96,9 @@ impl DType {
     pub fn bytes(self) -> usize {
         match self {
             DType::I8 | DType::U8 => 1,
-            DType::F16 | DType::Bf16 => 2,
-            DType::F32 | DType::I32 => 4,
-            DType::F64 | DType::I64 => 8,
+            DType::F16 | DType::Bf16 | DType::I16 | DType::U16 => 2,
+            DType::F32 | DType::I32 | DType::U32 => 4,
+            DType::F64 | DType::I64 | DType::U64 => 8,
         }
     }
 
@@ -84,15 +113,25 @@ impl DType {
             DType::U8 => "u8",
             DType::I32 => "i32",
             DType::I64 => "i64",
+            DType::I16 => "i16",
+            DType::U16 => "u16",
+            DType::U32 => "u32",
+            DType::U64 => "u64",
         }
     }
 
+    /// Whether it is a floating-point type.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::Bf16)
+    }
+
     /// The type that partial results of `op` are kept and sent in: f32 for 16-bit floats, i64 for the average of
-    /// integers, and otherwise the type itself.
+    /// integers (but u64 for that of u64), and otherwise the type itself.
     pub fn accumulator(self, op: ReduceOp) -> DType {
         match (self, op) {
             (DType::F16 | DType::Bf16, _) => DType::F32,
-            (DType::I8 | DType::U8 | DType::I32, ReduceOp::Average) => DType::I64,
+            (DType::I8 | DType::U8 | DType::I16 | DType::U16, ReduceOp::Average)
+            | (DType::I32 | DType::U32, ReduceOp::Average) => DType::I64,
             _ => self,
         }
     }
@@ -100,8 +139,16 @@ impl DType {
 
 impl ReduceOp {
     /// All operations, in the order of their codes.
-    pub const ALL: [ReduceOp; 5] =
-        [ReduceOp::Sum, ReduceOp::Average, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max];
+    pub const ALL: [ReduceOp; 8] = [
+        ReduceOp::Sum,
+        ReduceOp::Average,
+        ReduceOp::Product,
+        ReduceOp::Min,
+        ReduceOp::Max,
+        ReduceOp::BitAnd,
+        ReduceOp::BitOr,
+        ReduceOp::BitXor,
+    ];
 
     /// The number that stands for it on the wire. Never changes.
     pub fn code(self) -> u8 {
@@ -121,7 +168,20 @@ impl ReduceOp {
             ReduceOp::Product => "product",
             ReduceOp::Min => "min",
             ReduceOp::Max => "max",
+            ReduceOp::BitAnd => "bit_and",
+            ReduceOp::BitOr => "bit_or",
+            ReduceOp::BitXor => "bit_xor",
         }
+    }
+
+    /// Whether elements of this type can be reduced so: bit operations take integers, all others everything.
+    pub fn takes(self, dtype: DType) -> bool {
+        !self.joins_bits() || !dtype.is_float()
+    }
+
+    /// Whether it joins bits, each by itself.
+    pub const fn joins_bits(self) -> bool {
+        matches!(self, ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor)
     }
 }
 
@@ -129,7 +189,7 @@ impl FromStr for DType {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let error = UnknownName { what: "element type", known: "f32, f64, f16, bf16, i8, u8, i32, i64" };
+        let error = UnknownName { what: "element type", known: KNOWN_TYPES };
         Self::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or(error)
     }
 }
@@ -138,7 +198,7 @@ impl FromStr for ReduceOp {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let error = UnknownName { what: "operation", known: "sum, average, product, min, max" };
+        let error = UnknownName { what: "operation", known: KNOWN_OPERATIONS };
         Self::ALL.into_iter().find(|op| op.name() == name).ok_or(error)
     }
 }

@@ -14,7 +14,8 @@
 //! * **Average** divides the accumulator by the number of contributors, before that rounding. It is a true division:
 //!   x * (1 / N) has other bits than x / N for most N that are no power of two.
 //! * **Min and max** are IEEE 754-2019 `minimum` and `maximum`: a NaN wins, and -0 is below +0.
-//! * **Integers** wrap. Their average folds in i64 and truncates once, toward zero.
+//! * **Integers** wrap. Their average folds in i64, that of u64 in u64, and truncates once, toward zero.
+//! * **Bit operations** take integers.
 //! * No denormal is flushed to zero, no multiplication is fused with an addition, and no fold starts from a zero of
 //!   its own making (-0 + 0 is +0).
 
@@ -23,7 +24,7 @@ mod kinds;
 mod number;
 
 pub use kinds::{DType, ReduceOp, UnknownName};
-pub use number::{Divide, Element, Number};
+pub use number::{Divide, Element, Integer, Number};
 
 use core::marker::PhantomData;
 
@@ -73,37 +74,68 @@ pub trait Visitor {
     fn visit<R: Reduction>(self) -> Self::Output;
 }
 
-/// Calls `visitor` with the [`Reduction`] of `op` on elements of `dtype`.
+/// Calls `visitor` with the [`Reduction`] of `op` on elements of `dtype`; or with that of another type, where it makes the same
+/// bytes of the same bytes: sums of unsigned integers are those of signed ones, and bits are joined byte by byte.
+///
+/// # Panics
+/// If the operation does not [take](ReduceOp::takes) the type.
 pub fn dispatch<V: Visitor>(dtype: DType, op: ReduceOp, visitor: V) -> V::Output {
-    match dtype {
-        DType::F32 => dispatch_op::<f32, V>(op, visitor),
-        DType::F64 => dispatch_op::<f64, V>(op, visitor),
-        DType::F16 => dispatch_op::<half::f16, V>(op, visitor),
-        DType::Bf16 => dispatch_op::<half::bf16, V>(op, visitor),
-        DType::I8 => dispatch_op::<i8, V>(op, visitor),
-        DType::U8 => dispatch_op::<u8, V>(op, visitor),
-        DType::I32 => dispatch_op::<i32, V>(op, visitor),
-        DType::I64 => dispatch_op::<i64, V>(op, visitor),
+    match (dtype, op) {
+        (_, ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor) => dispatch_bits(dtype, op, visitor),
+        (DType::U8, ReduceOp::Sum | ReduceOp::Product) => dispatch_op::<i8, V>(op, visitor),
+        (DType::U16, ReduceOp::Sum | ReduceOp::Product) => dispatch_op::<i16, V>(op, visitor),
+        (DType::U32, ReduceOp::Sum | ReduceOp::Product) => dispatch_op::<i32, V>(op, visitor),
+        (DType::U64, ReduceOp::Sum | ReduceOp::Product) => dispatch_op::<i64, V>(op, visitor),
+        (DType::F32, _) => dispatch_op::<f32, V>(op, visitor),
+        (DType::F64, _) => dispatch_op::<f64, V>(op, visitor),
+        (DType::F16, _) => dispatch_op::<half::f16, V>(op, visitor),
+        (DType::Bf16, _) => dispatch_op::<half::bf16, V>(op, visitor),
+        (DType::I8, _) => dispatch_op::<i8, V>(op, visitor),
+        (DType::I16, _) => dispatch_op::<i16, V>(op, visitor),
+        (DType::I32, _) => dispatch_op::<i32, V>(op, visitor),
+        (DType::I64, _) => dispatch_op::<i64, V>(op, visitor),
+        (DType::U8, _) => dispatch_unsigned::<u8, V>(op, visitor),
+        (DType::U16, _) => dispatch_unsigned::<u16, V>(op, visitor),
+        (DType::U32, _) => dispatch_unsigned::<u32, V>(op, visitor),
+        (DType::U64, _) => dispatch_unsigned::<u64, V>(op, visitor),
     }
 }
 
 fn dispatch_op<E: Element, V: Visitor>(op: ReduceOp, visitor: V) -> V::Output {
     match op {
         ReduceOp::Sum => visitor.visit::<Sum<E>>(),
-        ReduceOp::Average => visitor.visit::<Average<E>>(),
         ReduceOp::Product => visitor.visit::<Product<E>>(),
+        op => dispatch_unsigned::<E, V>(op, visitor),
+    }
+}
+
+/// The operations that an unsigned integer has no signed one for.
+fn dispatch_unsigned<E: Element, V: Visitor>(op: ReduceOp, visitor: V) -> V::Output {
+    match op {
+        ReduceOp::Average => visitor.visit::<Average<E>>(),
         ReduceOp::Min => visitor.visit::<Min<E>>(),
         ReduceOp::Max => visitor.visit::<Max<E>>(),
+        op => unreachable!("{op} has a branch of its own"),
+    }
+}
+
+/// Bits do not care how they are grouped, so bytes stand for all integers.
+fn dispatch_bits<V: Visitor>(dtype: DType, op: ReduceOp, visitor: V) -> V::Output {
+    assert!(op.takes(dtype), "{op} takes integers, not {dtype}");
+    match op {
+        ReduceOp::BitAnd => visitor.visit::<BitAnd<u8>>(),
+        ReduceOp::BitOr => visitor.visit::<BitOr<u8>>(),
+        _ => visitor.visit::<BitXor<u8>>(),
     }
 }
 
 macro_rules! reduction {
-    ($name:ident, $merge:ident, $doc:literal) => {
+    ($name:ident, $acc:ident, $merge:ident, $doc:literal) => {
         #[doc = $doc]
         #[derive(Debug)]
         pub struct $name<E>(PhantomData<E>);
 
-        impl<E: Element> Reduction for $name<E> {
+        impl<E: Element<Acc: $acc>> Reduction for $name<E> {
             type Element = E;
             type Acc = E::Acc;
             const OP: ReduceOp = ReduceOp::$name;
@@ -126,10 +158,13 @@ macro_rules! reduction {
     };
 }
 
-reduction!(Sum, plus, "[`ReduceOp::Sum`] of elements of type `E`.");
-reduction!(Product, times, "[`ReduceOp::Product`] of elements of type `E`.");
-reduction!(Min, minimum, "[`ReduceOp::Min`] of elements of type `E`.");
-reduction!(Max, maximum, "[`ReduceOp::Max`] of elements of type `E`.");
+reduction!(Sum, Number, plus, "[`ReduceOp::Sum`] of elements of type `E`.");
+reduction!(Product, Number, times, "[`ReduceOp::Product`] of elements of type `E`.");
+reduction!(Min, Number, minimum, "[`ReduceOp::Min`] of elements of type `E`.");
+reduction!(Max, Number, maximum, "[`ReduceOp::Max`] of elements of type `E`.");
+reduction!(BitAnd, Integer, bit_and, "[`ReduceOp::BitAnd`] of integers of type `E`.");
+reduction!(BitOr, Integer, bit_or, "[`ReduceOp::BitOr`] of integers of type `E`.");
+reduction!(BitXor, Integer, bit_xor, "[`ReduceOp::BitXor`] of integers of type `E`.");
 
 /// [`ReduceOp::Average`] of elements of type `E`.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ pub trait Element: Copy + Default + PartialEq + Debug + Send + Sync + 'static + 
     const DTYPE: DType;
     /// What every operation but the average folds in: f32 for 16-bit floats, otherwise the type itself.
     type Acc: Number;
-    /// What the average folds in: as `Acc`, but i64 for integers.
+    /// What the average folds in: as `Acc`, but i64 for integers, and u64 for u64.
     type Mean: Divide;
 
     /// The accumulator that holds just this element. Exact.
@@ -205,14 +205,26 @@ macro_rules! float16 {
 float16!(f16, F16, f16_to_f32, f32_to_f16);
 float16!(bf16, Bf16, bf16_to_f32, f32_to_bf16);
 
+/// An integer, whose bits can be joined one by one.
+pub trait Integer: Number {
+    /// self & other.
+    fn bit_and(self, other: Self) -> Self;
+
+    /// self | other.
+    fn bit_or(self, other: Self) -> Self;
+
+    /// self ^ other.
+    fn bit_xor(self, other: Self) -> Self;
+}
+
 macro_rules! integer {
-    ($integer:ident, $dtype:ident) => {
+    ($integer:ident, $dtype:ident, $mean:ident) => {
         impl sealed::Sealed for $integer {}
 
         impl Element for $integer {
             const DTYPE: DType = DType::$dtype;
             type Acc = Self;
-            type Mean = i64;
+            type Mean = $mean;
 
             #[inline(always)]
             fn lift(self) -> Self {
@@ -220,8 +232,8 @@ macro_rules! integer {
             }
 
             #[inline(always)]
-            fn lift_for_mean(self) -> i64 {
-                i64::from(self)
+            fn lift_for_mean(self) -> $mean {
+                $mean::from(self)
             }
 
             #[inline(always)]
@@ -230,7 +242,7 @@ macro_rules! integer {
             }
 
             #[inline(always)]
-            fn round_mean(mean: i64) -> Self {
+            fn round_mean(mean: $mean) -> Self {
                 mean as Self
             }
 
@@ -263,17 +275,45 @@ macro_rules! integer {
                 self
             }
         }
+
+        impl Integer for $integer {
+            #[inline(always)]
+            fn bit_and(self, other: Self) -> Self {
+                self & other
+            }
+
+            #[inline(always)]
+            fn bit_or(self, other: Self) -> Self {
+                self | other
+            }
+
+            #[inline(always)]
+            fn bit_xor(self, other: Self) -> Self {
+                self ^ other
+            }
+        }
     };
 }
 
-integer!(i8, I8);
-integer!(u8, U8);
-integer!(i32, I32);
-integer!(i64, I64);
+integer!(i8, I8, i64);
+integer!(u8, U8, i64);
+integer!(i32, I32, i64);
+integer!(i64, I64, i64);
+integer!(i16, I16, i64);
+integer!(u16, U16, i64);
+integer!(u32, U32, i64);
+integer!(u64, U64, u64);
 
-impl Divide for i64 {
-    #[inline(always)]
-    fn divided_by(self, divisor: u32) -> Self {
-        self / Self::from(divisor)
-    }
+macro_rules! divide {
+    ($integer:ident) => {
+        impl Divide for $integer {
+            #[inline(always)]
+            fn divided_by(self, divisor: u32) -> Self {
+                self / Self::from(divisor)
+            }
+        }
+    };
 }
+
+divide!(i64);
+divide!(u64);

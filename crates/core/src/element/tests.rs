@@ -27,17 +27,26 @@ const F32_EDGES: [u32; 22] = [
     0x7fff_ffff,
 ];
 
-struct Fold<'a>(&'a [u8], u32);
+struct Fold<'a> {
+    elements: &'a [u8],
+    width: usize,
+    contributors: u32,
+}
 
 impl Visitor for Fold<'_> {
     type Output = Vec<u8>;
 
     fn visit<R: Reduction>(self) -> Vec<u8> {
-        let width = R::Element::DTYPE.bytes();
-        let lifted = self.0.chunks(width).map(|bytes| R::lift(R::Element::load(bytes)));
-        let mut out = vec![0; width];
-        R::finish(lifted.reduce(R::merge).unwrap(), self.1).store(&mut out);
-        out
+        let Fold { elements, width, contributors } = self;
+        let own = R::Element::DTYPE.bytes();
+        let folded = (0..width / own).flat_map(|at| {
+            let parts = elements.chunks(width).map(|element| &element[at * own..(at + 1) * own]);
+            let lifted = parts.map(|bytes| R::lift(R::Element::load(bytes)));
+            let mut out = vec![0; own];
+            R::finish(lifted.reduce(R::merge).unwrap(), contributors).store(&mut out);
+            out
+        });
+        folded.collect()
     }
 }
 
@@ -50,7 +59,7 @@ fn fold_of<E: Element>(op: ReduceOp, elements: &[E], contributors: u32) -> E {
     let width = E::DTYPE.bytes();
     let mut bytes = vec![0; width * elements.len()];
     elements.iter().zip(bytes.chunks_mut(width)).for_each(|(element, bytes)| element.store(bytes));
-    E::load(&dispatch(E::DTYPE, op, Fold(&bytes, contributors)))
+    E::load(&dispatch(E::DTYPE, op, Fold { elements: &bytes, width, contributors }))
 }
 
 struct Types;
@@ -65,11 +74,59 @@ impl Visitor for Types {
 
 #[test]
 fn dispatch_agrees_with_the_accumulator_table() {
-    for dtype in DType::ALL {
-        for op in ReduceOp::ALL {
-            assert_eq!(dispatch(dtype, op, Types), (dtype, dtype.accumulator(op), op));
-        }
+    for (dtype, op) in pairs() {
+        let (element, accumulator, dispatched) = dispatch(dtype, op, Types);
+        assert_eq!(dispatched, op);
+        let expected = match op {
+            ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => (DType::U8, DType::U8),
+            ReduceOp::Sum | ReduceOp::Product => (signed(dtype), signed(dtype.accumulator(op))),
+            _ => (dtype, dtype.accumulator(op)),
+        };
+        assert_eq!((element, accumulator), expected, "{dtype} {op}");
     }
+}
+
+fn signed(dtype: DType) -> DType {
+    match dtype {
+        DType::U8 => DType::I8,
+        DType::U16 => DType::I16,
+        DType::U32 => DType::I32,
+        DType::U64 => DType::I64,
+        other => other,
+    }
+}
+
+/// All types with the operations that take them.
+fn pairs() -> impl Iterator<Item = (DType, ReduceOp)> {
+    let pairs = DType::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op)));
+    pairs.filter(|(dtype, op)| op.takes(*dtype))
+}
+
+#[test]
+#[should_panic(expected = "bit_or takes integers, not f32")]
+fn floats_have_no_bits_to_join() {
+    fold(ReduceOp::BitOr, &[1.0f32]);
+}
+
+#[test]
+fn bits_are_joined_one_by_one() {
+    assert_eq!(fold(ReduceOp::BitAnd, &[0b1100u8, 0b1010]), 0b1000);
+    assert_eq!(fold(ReduceOp::BitOr, &[0b1100i32, 0b1010]), 0b1110);
+    assert_eq!(fold(ReduceOp::BitXor, &[-1i64, 0b1010, 0b1000]), !0b0010);
+    assert_eq!(fold(ReduceOp::BitXor, &[0xf0f0u16, 0xffff]), 0x0f0f);
+    assert_eq!(fold(ReduceOp::BitOr, &[u64::MAX << 63, 1]), 1 << 63 | 1);
+    assert_eq!(fold(ReduceOp::BitAnd, &[i16::MIN, -1]), i16::MIN);
+}
+
+#[test]
+fn unsigned_integers_are_not_taken_for_signed_ones() {
+    assert_eq!(fold(ReduceOp::Sum, &[u16::MAX, 2]), 1);
+    assert_eq!(fold(ReduceOp::Product, &[u32::MAX, u32::MAX]), 1);
+    assert_eq!(fold(ReduceOp::Min, &[u32::MAX, 7]), 7);
+    assert_eq!(fold(ReduceOp::Max, &[u64::MAX, 7]), u64::MAX);
+    assert_eq!(fold(ReduceOp::Average, &[u16::MAX, u16::MAX]), u16::MAX);
+    assert_eq!(fold_of(ReduceOp::Average, &[u64::MAX], 2), u64::MAX / 2);
+    assert_eq!(fold(ReduceOp::Average, &[i16::MIN, i16::MIN]), i16::MIN);
 }
 
 #[test]
@@ -82,9 +139,13 @@ fn names_and_codes_round_trip() {
         assert_eq!(ReduceOp::from_code(op.code()), Some(op));
         assert_eq!(op.to_string().parse(), Ok(op));
     }
-    assert_eq!((DType::from_code(8), ReduceOp::from_code(5)), (None, None));
+    assert_eq!((DType::from_code(12), ReduceOp::from_code(8)), (None, None));
     let error = "half".parse::<DType>().unwrap_err();
-    assert_eq!(error.to_string(), "unknown element type; known are f32, f64, f16, bf16, i8, u8, i32, i64");
+    let known = DType::ALL.map(DType::name).join(", ");
+    assert_eq!(error.to_string(), format!("unknown element type; known are {known}"));
+    let known = ReduceOp::ALL.map(ReduceOp::name).join(", ");
+    let error = "xor".parse::<ReduceOp>().unwrap_err();
+    assert_eq!(error.to_string(), format!("unknown operation; known are {known}"));
 }
 
 #[test]
@@ -162,7 +223,7 @@ fn minimum_and_maximum_are_those_of_ieee_754_2019() {
 #[test]
 fn merges_commute_bit_for_bit() {
     let floats = F32_EDGES.map(f32::from_bits);
-    for op in ReduceOp::ALL {
+    for op in ReduceOp::ALL.into_iter().filter(|op| op.takes(DType::F32)) {
         for a in floats {
             for b in floats {
                 assert_eq!(fold(op, &[a, b]).to_bits(), fold(op, &[b, a]).to_bits(), "{op} {a} {b}");
@@ -174,7 +235,7 @@ fn merges_commute_bit_for_bit() {
 #[test]
 fn a_nan_is_canonical_and_everything_else_kept() {
     for bits in F32_EDGES {
-        for op in ReduceOp::ALL {
+        for op in ReduceOp::ALL.into_iter().filter(|op| op.takes(DType::F32)) {
             let value = f32::from_bits(bits);
             let expected = if value.is_nan() { 0x7fc0_0000 } else { bits };
             assert_eq!(fold(op, &[value]).to_bits(), expected, "{op} of one");

@@ -106,10 +106,11 @@ fn compared(worker: &str, theirs: &Basis, plans: &Plans, settings: &Settings) ->
 /// What a worker's fingerprint says was called.
 pub(crate) fn call_of(told: &Fingerprint) -> Result<Call> {
     let unknown = || Error::unsupported(format!("an operation that this version does not know: {told}"));
+    let dtype = DType::from_code(told.dtype).ok_or_else(unknown)?;
     Ok(Call {
         collective: Collective::from_code(told.collective, told.root).ok_or_else(unknown)?,
-        dtype: DType::from_code(told.dtype).ok_or_else(unknown)?,
-        op: ReduceOp::from_code(told.op).ok_or_else(unknown)?,
+        dtype,
+        op: ReduceOp::from_code(told.op).filter(|op| op.takes(dtype)).ok_or_else(unknown)?,
         count: usize::try_from(told.count).map_err(|_| unknown())?,
     })
 }

@@ -69,7 +69,7 @@ impl Task {
             Collective::Barrier,
         ]);
         let dtype = if collective.folds() { dice.pick(&DType::ALL) } else { DType::U8 };
-        let ops = [ReduceOp::Sum, ReduceOp::Average, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max];
+        let ops: Vec<ReduceOp> = ReduceOp::ALL.into_iter().filter(|op| op.takes(dtype)).collect();
         let op = if collective.folds() { dice.pick(&ops) } else { ReduceOp::Sum };
         let whole = collective.input_elements(workers, 1).max(collective.output_elements(workers, 1)).max(1);
         // All orders of magnitude alike.

@@ -4,8 +4,9 @@ use super::{Job, Level, Source, Target, mode::DefaultMode, portable, shape};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use crate::span::Span;
-use herringbone_core::element::{DType, ReduceOp, Reduction, Visitor, dispatch};
+use herringbone_core::element::{DType, Element, ReduceOp, Reduction, Visitor, dispatch};
 use herringbone_core::schedule::Form;
+use std::marker::PhantomData;
 
 /// Folds of at most this many bytes in all are over before wide registers pay: these have longer lines to fill up, and cost
 /// more to save when threads take turns.
@@ -21,7 +22,8 @@ const SMALL: usize = 8 << 10;
 /// # Panics
 /// If a place of `into` is not writable, not a whole number of items, not as long as the others or overlaps one of them,
 /// a source has another number of items, a place overlaps a source without being it, the form of `into` is not what
-/// `finish` makes it, an average is finished for no contributors, or the sources do not fold into exactly one result.
+/// `finish` makes it, an average is finished for no contributors, the operation does not take the type, or the sources do not
+/// fold into exactly one result.
 #[track_caller]
 pub fn fold(dtype: DType, op: ReduceOp, into: Target<'_>, sources: &[Source<'_>], finish: Option<u32>) {
     let level = if into.span.len() * sources.len() <= SMALL { Level::Portable } else { Level::best() };
@@ -45,6 +47,9 @@ pub fn fold_with(
     let finished = if finish.is_some() { Form::Plain } else { Form::Acc };
     assert!(into.form == finished, "a fold makes elements if it is the last, and otherwise partial results");
     assert!(op != ReduceOp::Average || finish != Some(0), "an average of no contributors");
+    assert!(op.takes(dtype), "{op} takes integers, not {dtype}");
+    // As `dispatch` takes it.
+    let dtype = if op.joins_bits() { DType::U8 } else { dtype };
     let width = |form| match form {
         Form::Plain => dtype.bytes(),
         Form::Acc => dtype.accumulator(op).bytes(),
@@ -85,10 +90,23 @@ struct Run<'a> {
     job: Job<'a>,
 }
 
+/// Whether a reduction is compiled for every level. Gradients are of none of the others, and each more takes a compiler a
+/// second, and a program 10 KiB.
+struct Compiled<R>(PhantomData<R>);
+
+impl<R: Reduction> Compiled<R> {
+    const FOR_ALL_LEVELS: bool = !R::OP.joins_bits()
+        && !matches!(R::Element::DTYPE, DType::I16 | DType::U16 | DType::U32 | DType::U64);
+}
+
 impl Visitor for Run<'_> {
     type Output = ();
 
     fn visit<R: Reduction>(self) {
+        if !Compiled::<R>::FOR_ALL_LEVELS {
+            // SAFETY: `fold_with` has checked the job, with the element type and operation of `R`.
+            return unsafe { portable::fold::<R>(&self.job) };
+        }
         // SAFETY: `fold_with` has checked the job, with the element type and operation of `R`, and the level.
         unsafe {
             match self.level {

@@ -139,8 +139,8 @@ fn small(dtype: DType, number: u64) -> u64 {
         DType::F64 => (signed as f64).to_bits(),
         DType::F16 => u64::from(f16::from_f32(signed as f32).to_bits()),
         DType::Bf16 => u64::from(bf16::from_f32(signed as f32).to_bits()),
-        DType::U8 => number,
-        DType::I8 | DType::I32 | DType::I64 => signed as u64,
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => number,
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => signed as u64,
     }
 }
 
@@ -177,7 +177,8 @@ fn specials(dtype: DType) -> &'static [u64] {
         DType::F16 => &[0, 0x8000, 0x3c00, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 1, 0x83ff, 0x7e55, 0xfc01],
         DType::Bf16 => &[0, 0x8000, 0x3f80, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 1, 0x807f, 0x7fd5, 0xff81],
         DType::I8 | DType::U8 => &[0, 1, 0x7f, 0x80, 0xff],
-        DType::I32 => &[0, 1, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff],
-        DType::I64 => &[0, 1, i64::MAX as u64, 1 << 63, u64::MAX],
+        DType::I16 | DType::U16 => &[0, 1, 0x7fff, 0x8000, 0xffff],
+        DType::I32 | DType::U32 => &[0, 1, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff],
+        DType::I64 | DType::U64 => &[0, 1, i64::MAX as u64, 1 << 63, u64::MAX],
     }
 }
