@@ -2,8 +2,7 @@
 
 use herringbone_core::{
     schedule::{Origin, Place, Program, Rank, Schedule, Step},
-    session::turns::{Heard, Line, Sending, Turns, Words, arrivals, numbered},
-    verify::Verified,
+    session::turns::{Sending, Turns, numbered},
 };
 use std::collections::BTreeMap;
 
@@ -77,50 +76,25 @@ pub(crate) struct Simulation {
     ranks: Vec<Vec<Node>>,
     /// Per rank: the turns in which it sends, and how far it is.
     sending: Vec<(Turns, Sending)>,
-    /// The same of receiving, if turns have to be cleared, and what each rank has heard of which.
-    receiving: Vec<(Turns, Line)>,
-    heard: BTreeMap<(Rank, Rank), Heard>,
     /// Ranks with the same host share memory: their messages have no turns.
     hosts: Vec<u32>,
     lanes: BTreeMap<(Rank, Rank), Lane>,
 }
 
 impl Simulation {
-    /// Whether a schedule completes.
+    /// Whether a schedule completes if each rank has a host of its own.
     pub(crate) fn completes(schedule: &Schedule, execution: Execution) -> bool {
         Self::new(schedule, execution, (0..schedule.ranks()).collect()).run_to_the_end()
     }
 
-    /// Whether a schedule completes whose turns are cleared; nothing if they cannot be.
-    pub(crate) fn completes_cleared(
-        schedule: &Verified,
-        execution: Execution,
-        hosts: &[u32],
-    ) -> Option<bool> {
-        let mut simulation = Self::new(schedule.schedule(), execution, hosts.to_vec());
-        for rank in 0..schedule.ranks() {
-            let mates = |one, other| simulation.are_mates(one, other);
-            let turns = arrivals(schedule, rank, mates, usize::MAX)?.0;
-            let line = Line::new(&turns, execution.segments as u32, execution.lap as u32);
-            simulation.receiving.push((turns, line));
-        }
-        for rank in 0..schedule.ranks() {
-            let (turns, line) = &simulation.receiving[rank as usize];
-            simulation.say(rank, line.welcome(turns));
-        }
-        Some(simulation.run_to_the_end())
+    /// Whether a schedule completes with ranks on these hosts.
+    pub(crate) fn completes_on(schedule: &Schedule, execution: Execution, hosts: &[u32]) -> bool {
+        Self::new(schedule, execution, hosts.to_vec()).run_to_the_end()
     }
 
     fn new(schedule: &Schedule, execution: Execution, hosts: Vec<u32>) -> Self {
-        let mut simulation = Self {
-            execution,
-            ranks: Vec::new(),
-            sending: Vec::new(),
-            receiving: Vec::new(),
-            heard: BTreeMap::new(),
-            hosts,
-            lanes: BTreeMap::new(),
-        };
+        let mut simulation =
+            Self { execution, ranks: Vec::new(), sending: Vec::new(), hosts, lanes: BTreeMap::new() };
         for rank in 0..schedule.ranks() {
             simulation.add(rank, &schedule.program(rank));
         }
@@ -141,15 +115,6 @@ impl Simulation {
         self.hosts.get(one as usize).is_some_and(|host| self.hosts.get(other as usize) == Some(host))
     }
 
-    fn say(&mut self, rank: Rank, words: Words) {
-        if let Some((to, turn)) = words.clear {
-            self.heard.entry((to, rank)).or_default().clear = Some(turn);
-        }
-        if let Some((to, turn)) = words.taken {
-            self.heard.entry((to, rank)).or_default().taken = Some(turn);
-        }
-    }
-
     fn add(&mut self, rank: Rank, program: &Program) {
         let mut nodes: Vec<Node> = Vec::new();
         let mut turns = Turns::default();
@@ -160,17 +125,17 @@ impl Simulation {
             for to in &node.sends {
                 self.lanes.entry((rank, *to)).or_default().sends.push(at);
             }
-            node.turns = numbers.by_ref().take(node.sends.len()).map(|(_, number)| number).collect();
+            node.turns = numbers.by_ref().take(node.sends.len()).collect();
             let over_links = node.sends.iter().zip(&node.turns).filter(|(to, _)| !self.are_mates(rank, **to));
-            over_links.for_each(|(to, number)| turns.add(*to, *number));
+            over_links.for_each(|(_, number)| turns.add(*number));
             for from in &node.receives {
                 self.lanes.entry((*from, rank)).or_default().receives.push(at);
             }
             nodes.push(node);
         }
         self.ranks.push(nodes);
-        let line = Line::new(&turns, self.execution.segments as u32, self.execution.lap as u32);
-        self.sending.push((turns, Sending::new(line)));
+        let sending = Sending::new(&turns, self.execution.segments as u32, self.execution.lap as u32);
+        self.sending.push((turns, sending));
     }
 
     /// Lets every step go as far as it can; whether any went.
@@ -254,7 +219,8 @@ impl Simulation {
         for to in ready.into_iter().take(at_most) {
             self.lanes.get_mut(&(rank as Rank, to)).unwrap().sent += 1;
             if !self.are_mates(rank as Rank, to) {
-                self.has_left(rank, to);
+                let (turns, sending) = &mut self.sending[rank];
+                sending.left(turns);
             }
         }
         true
@@ -262,21 +228,8 @@ impl Simulation {
 
     /// Whether it is a message's turn.
     fn has_turn(&self, rank: usize, number: u32, segment: usize) -> bool {
-        let (turns, sending) = &self.sending[rank];
-        let turn = sending.line.turn();
-        let heard = |of: Rank| Some(self.heard.get(&(rank as Rank, of)).copied().unwrap_or_default());
+        let turn = self.sending[rank].1.turn();
         (turn.lap as usize, turn.number) == (segment / self.execution.lap, number)
-            && (self.receiving.is_empty() || sending.awaited(turns, heard).is_none())
-    }
-
-    /// A message over a link has left, and is there.
-    fn has_left(&mut self, rank: usize, to: Rank) {
-        let (turns, sending) = &mut self.sending[rank];
-        sending.left(turns);
-        if let Some((turns, line)) = self.receiving.get_mut(to as usize) {
-            let words = line.came(turns);
-            self.say(to, words);
-        }
     }
 
     fn run(&mut self, rank: usize, step: usize) -> bool {
