@@ -5,11 +5,22 @@
 //! messages to one receiver, in the order of its program. A turn covers a **lap**, as many segments as are in flight: a
 //! message waits until all those of earlier turns and laps have left.
 //!
+//! A turn begins when the one before has left. It does not wait until the receivers have taken that, and no receiver says
+//! when a turn may begin.
+//!
 //! Why that cannot deadlock: turns keep the order of the program's sends, and of every schedule that runs in turns it is
 //! proved that it completes in that order ([`Verified::sends_in_order`](crate::verify::Verified::sends_in_order)). So its
 //! steps can be numbered such that each waits for lower ones only, and so do a lap's segments of each step. And no message
 //! of a lap waits for a later one: a segment begins when the one a lap before is over, of which every rank tells the others
 //! at a lap's end at the latest.
+//!
+//! Why no message overwrites an earlier one: turns have no part in that, the [window](super::lane::Window) has. Each message
+//! of a program has a place of its own at its receiver, for each segment of a lap. So two messages of a lap never share a
+//! place, whatever their turns are. Segment k takes the places of segment k - lap. Its sender begins it only when each
+//! receiver has granted that segment, and a receiver grants a segment when it has used all its messages. A receiver refuses a
+//! message of a segment that is not in its window, and a second one for a place. At the sender a message that has left is in
+//! the kernel's memory, so the sender may write its source again. `crates/core/tests/segments` tries this: with grants no
+//! message comes to a place that is in use, and without them some do.
 
 use crate::{
     group::Rank,

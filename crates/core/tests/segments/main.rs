@@ -148,3 +148,22 @@ fn the_librarys_sends_may_go_to_all_at_once_or_in_turns() {
     println!("{tried} schedules");
     assert!(tried > 200, "{tried}");
 }
+
+/// A turn begins when the one before has left, whether its receiver has taken that or not. The window alone keeps a message
+/// from the slot of an earlier one: each message of the segments in flight has a slot of its own.
+#[test]
+fn windows_and_not_turns_keep_messages_from_slots_that_are_in_use() {
+    let mut without_grants = 0;
+    for workers in 2..=12 {
+        for algorithm in Algorithm::all() {
+            let group = Group::of_size(workers);
+            let layout = Layout { reducers: 2, hosts: &[] };
+            let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout);
+            let Ok(schedule) = schedule else { continue };
+            assert_eq!(Simulation::overwrites(&schedule, Execution::LAPS), 0, "{algorithm} {workers}");
+            let alone = Execution { granted: false, ..Execution::LAPS };
+            without_grants += Simulation::overwrites(&schedule, alone);
+        }
+    }
+    assert!(without_grants > 0, "this model cannot see what grants are for");
+}
