@@ -53,11 +53,6 @@ pub enum Kind {
     Stable = 4,
     /// The payload is a [control message](crate::session::control).
     Control = 5,
-    /// Nobody else sends to the receiver now: the sender's [turns](crate::session::turns) may go on, to one in this lap
-    /// ([`Header::segment`]) of this number ([`Header::index`]).
-    Clear = 6,
-    /// All of the sender's messages are there, to those of such a turn.
-    Taken = 7,
 }
 
 /// How a payload is coded.
@@ -243,8 +238,8 @@ impl Header {
 
 impl Kind {
     fn from_code(code: u8) -> Option<Self> {
-        use Kind::{Clear, Control, Credit, Data, Grant, Stable, Taken};
-        [Data, Grant, Credit, Stable, Control, Clear, Taken].into_iter().find(|kind| *kind as u8 == code)
+        use Kind::{Control, Credit, Data, Grant, Stable};
+        [Data, Grant, Credit, Stable, Control].into_iter().find(|kind| *kind as u8 == code)
     }
 }
 

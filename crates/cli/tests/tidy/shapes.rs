@@ -31,12 +31,12 @@ const WIDE: [(&str, usize); 8] = [
     ("Node", 16),
     // As many as the command line's.
     ("Options", 13),
-    ("Prepared", 19),
+    ("Prepared", 18),
     ("ShmLink", 14),
 ];
 
 /// The names that mean several types.
-const AMBIGUOUS: [(&str, usize); 32] = [
+const AMBIGUOUS: [(&str, usize); 30] = [
     ("Case", 2),
     ("Claim", 2),
     // Python's classes are called as what they hold.
@@ -51,7 +51,6 @@ const AMBIGUOUS: [(&str, usize); 32] = [
     ("Kind", 3),
     ("Layout", 2),
     ("Level", 3),
-    ("Line", 2),
     ("Member", 2),
     ("Message", 2),
     ("Node", 3),
@@ -70,7 +69,6 @@ const AMBIGUOUS: [(&str, usize); 32] = [
     ("Step", 2),
     ("Turn", 2),
     ("UnknownName", 2),
-    ("Words", 2),
 ];
 
 #[test]

@@ -22,7 +22,6 @@ fn what_is_proved_never_deadlocks() {
     let (mut proved, mut proved_serial, mut refused) = (0, 0, 0);
     let mut serial_only = [0, 0];
     let (mut lost_at_once, mut lost_in_turns, mut proved_in_order) = (0, 0, 0);
-    let mut proved_cleared = 0;
     for seed in 0..8000 {
         let schedule = noise(seed);
         let serial = [1, 2].map(|credit| Execution { credit, ..Execution::SERIAL });
@@ -40,11 +39,6 @@ fn what_is_proved_never_deadlocks() {
                 proved_in_order += usize::from(schedule.sends_in_order());
                 let laps = Simulation::completes(schedule.schedule(), Execution::LAPS);
                 assert!(laps || !schedule.sends_in_order(), "seed {seed}\n{}", schedule.schedule());
-                if schedule.sends_in_order() {
-                    let cleared = Simulation::completes_cleared(&schedule, Execution::LAPS, &[]);
-                    assert_ne!(cleared, Some(false), "seed {seed}\n{}", schedule.schedule());
-                    proved_cleared += usize::from(cleared.is_some());
-                }
                 proved += 1;
                 lost_in_turns += usize::from(!in_turns);
                 proved_serial += usize::from(serial[0]);
@@ -66,8 +60,7 @@ fn what_is_proved_never_deadlocks() {
     );
     assert!(proved_serial > 2000 && proved > proved_serial + 1000 && refused > 2000);
     println!("proved to send in order: {proved_in_order}; not to complete in turns: {lost_in_turns}");
-    println!("turns may be cleared: {proved_cleared}");
-    assert!(proved_cleared > 100);
+    assert!(proved_in_order > 100);
     assert!(serial_only.iter().all(|schedules| *schedules > 500) && lost_at_once > 0 && lost_in_turns > 0);
 }
 
@@ -128,7 +121,7 @@ fn the_librarys_sends_may_go_to_all_at_once_or_in_turns() {
         "hierarchical(radix,reduction_server)",
     ];
     let others = others.map(String::from);
-    let (mut tried, mut cleared) = (0, 0);
+    let mut tried = 0;
     // Hosts of three are pieces, which only matters to who follows hosts.
     for (workers, each) in (2..=12).flat_map(|workers| [(workers, 2), (workers, 3)]) {
         let hosts: Vec<u32> = (0..workers).map(|rank| rank / each).collect();
@@ -141,22 +134,36 @@ fn the_librarys_sends_may_go_to_all_at_once_or_in_turns() {
                 let at_once = [1, 2].map(|credit| Execution { credit, at_once: true, ..Execution::CUT });
                 let verified = verify(schedule, collective, &Group::of_size(workers)).unwrap();
                 for execution in at_once.into_iter().chain([Execution::TURNS, Execution::LAPS]) {
-                    let completes = Simulation::completes(verified.schedule(), execution);
-                    assert!(completes, "{name} {collective} {workers} {execution:?}");
-                }
-                for hosts in [&[][..], &hosts] {
-                    let completes = Simulation::completes_cleared(&verified, Execution::LAPS, hosts);
-                    assert_ne!(
-                        completes,
-                        Some(false),
-                        "{name} {collective} {workers} cleared, hosts {hosts:?}"
+                    let alone = Simulation::completes(verified.schedule(), execution);
+                    let on_hosts = Simulation::completes_on(verified.schedule(), execution, &hosts);
+                    assert!(
+                        alone && on_hosts,
+                        "{name} {collective} {workers} {execution:?}, hosts {hosts:?}"
                     );
-                    cleared += usize::from(completes.is_some());
                 }
                 tried += 1;
             }
         }
     }
-    println!("{tried} schedules, {cleared} of them with turns that are cleared");
-    assert!(tried > 200 && cleared > 50, "{tried}, {cleared}");
+    println!("{tried} schedules");
+    assert!(tried > 200, "{tried}");
+}
+
+/// A turn begins when the one before has left, whether its receiver has taken that or not. The window alone keeps a message
+/// from the slot of an earlier one: each message of the segments in flight has a slot of its own.
+#[test]
+fn windows_and_not_turns_keep_messages_from_slots_that_are_in_use() {
+    let mut without_grants = 0;
+    for workers in 2..=12 {
+        for algorithm in Algorithm::all() {
+            let group = Group::of_size(workers);
+            let layout = Layout { reducers: 2, hosts: &[] };
+            let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout);
+            let Ok(schedule) = schedule else { continue };
+            assert_eq!(Simulation::overwrites(&schedule, Execution::LAPS), 0, "{algorithm} {workers}");
+            let alone = Execution { granted: false, ..Execution::LAPS };
+            without_grants += Simulation::overwrites(&schedule, alone);
+        }
+    }
+    assert!(without_grants > 0, "this model cannot see what grants are for");
 }

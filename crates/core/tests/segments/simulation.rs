@@ -2,10 +2,12 @@
 
 use herringbone_core::{
     schedule::{Origin, Place, Program, Rank, Schedule, Step},
-    session::turns::{Heard, Line, Sending, Turns, Words, arrivals, numbered},
-    verify::Verified,
+    session::{
+        lane::Window,
+        turns::{Sending, Turns, numbered},
+    },
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How a schedule is executed.
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +23,21 @@ pub(crate) struct Execution {
     pub(crate) in_turns: bool,
     /// How many segments are in flight.
     pub(crate) lap: usize,
+    /// Whether a rank waits for the grants of its receivers before it begins a segment, and not only until it has ended
+    /// one itself.
+    pub(crate) granted: bool,
 }
 
 impl Execution {
-    pub(crate) const CUT: Execution =
-        Execution { segments: 5, credit: 1, in_order: false, at_once: false, in_turns: false, lap: 5 };
+    pub(crate) const CUT: Execution = Execution {
+        segments: 5,
+        credit: 1,
+        in_order: false,
+        at_once: false,
+        in_turns: false,
+        lap: 5,
+        granted: true,
+    };
     pub(crate) const SERIAL: Execution =
         Execution { segments: 1, in_order: true, at_once: true, ..Self::CUT };
     /// A lap: there is room for all of its segments.
@@ -50,12 +62,22 @@ impl Execution {
 
 /// One direction between two ranks: the steps that send on it and those that receive, and how many segments they have
 /// sent and received so far.
-#[derive(Default)]
 struct Lane {
     sends: Vec<usize>,
     receives: Vec<usize>,
     sent: usize,
     taken: usize,
+    /// The segments that the receiver has granted.
+    window: Window,
+    /// The receiver's slots with messages that it has not taken: which send, and which of the segments in flight.
+    occupied: BTreeSet<(usize, usize)>,
+}
+
+impl Lane {
+    fn new(execution: Execution) -> Self {
+        let window = Window::new(execution.lap as u32, true);
+        Self { sends: vec![], receives: vec![], sent: 0, taken: 0, window, occupied: BTreeSet::new() }
+    }
 }
 
 /// A step, as far as waiting goes.
@@ -77,59 +99,80 @@ pub(crate) struct Simulation {
     ranks: Vec<Vec<Node>>,
     /// Per rank: the turns in which it sends, and how far it is.
     sending: Vec<(Turns, Sending)>,
-    /// The same of receiving, if turns have to be cleared, and what each rank has heard of which.
-    receiving: Vec<(Turns, Line)>,
-    heard: BTreeMap<(Rank, Rank), Heard>,
     /// Ranks with the same host share memory: their messages have no turns.
     hosts: Vec<u32>,
     lanes: BTreeMap<(Rank, Rank), Lane>,
+    /// Per rank: how many segments it has begun, and how many it has ended.
+    courses: Vec<(u32, u32)>,
+    /// How many messages came to a slot that was occupied.
+    overwritten: usize,
 }
 
 impl Simulation {
-    /// Whether a schedule completes.
+    /// Whether a schedule completes if each rank has a host of its own.
     pub(crate) fn completes(schedule: &Schedule, execution: Execution) -> bool {
-        Self::new(schedule, execution, (0..schedule.ranks()).collect()).run_to_the_end()
+        Self::completes_on(schedule, execution, &(0..schedule.ranks()).collect::<Vec<_>>())
     }
 
-    /// Whether a schedule completes whose turns are cleared; nothing if they cannot be.
-    pub(crate) fn completes_cleared(
-        schedule: &Verified,
-        execution: Execution,
-        hosts: &[u32],
-    ) -> Option<bool> {
-        let mut simulation = Self::new(schedule.schedule(), execution, hosts.to_vec());
-        for rank in 0..schedule.ranks() {
-            let mates = |one, other| simulation.are_mates(one, other);
-            let turns = arrivals(schedule, rank, mates, usize::MAX)?.0;
-            let line = Line::new(&turns, execution.segments as u32, execution.lap as u32);
-            simulation.receiving.push((turns, line));
-        }
-        for rank in 0..schedule.ranks() {
-            let (turns, line) = &simulation.receiving[rank as usize];
-            simulation.say(rank, line.welcome(turns));
-        }
-        Some(simulation.run_to_the_end())
+    /// Whether a schedule completes with ranks on these hosts.
+    pub(crate) fn completes_on(schedule: &Schedule, execution: Execution, hosts: &[u32]) -> bool {
+        let mut simulation = Self::new(schedule, execution, hosts.to_vec());
+        simulation.run();
+        assert_eq!(simulation.overwritten, 0, "slots that were occupied\n{schedule}");
+        (0..simulation.ranks.len())
+            .all(|rank| (0..execution.segments).all(|segment| simulation.has_ended(rank, segment)))
+    }
+
+    /// How many messages come to a slot whose message before has not been taken.
+    pub(crate) fn overwrites(schedule: &Schedule, execution: Execution) -> usize {
+        let mut simulation = Self::new(schedule, execution, (0..schedule.ranks()).collect());
+        simulation.run();
+        simulation.overwritten
     }
 
     fn new(schedule: &Schedule, execution: Execution, hosts: Vec<u32>) -> Self {
-        let mut simulation = Self {
-            execution,
-            ranks: Vec::new(),
-            sending: Vec::new(),
-            receiving: Vec::new(),
-            heard: BTreeMap::new(),
-            hosts,
-            lanes: BTreeMap::new(),
-        };
+        let courses = vec![(0, 0); schedule.ranks() as usize];
+        let (ranks, sending, lanes) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut simulation = Self { execution, ranks, sending, hosts, lanes, courses, overwritten: 0 };
         for rank in 0..schedule.ranks() {
             simulation.add(rank, &schedule.program(rank));
         }
         simulation
     }
 
-    fn run_to_the_end(mut self) -> bool {
-        while self.sweep() {}
-        (0..self.ranks.len()).all(|rank| self.has_ended(rank, self.execution.segments - 1))
+    /// Lets every rank go as far as it can before the next one: so they are as far apart as they can be.
+    fn run(&mut self) {
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for rank in 0..self.ranks.len() {
+                while self.advance(rank) || self.sweep(rank) {
+                    moved = true;
+                }
+            }
+        }
+    }
+
+    /// Ends and begins segments, and grants those that have ended. Whether there were any.
+    fn advance(&mut self, rank: usize) -> bool {
+        let (mut begun, mut ended) = self.courses[rank];
+        while ended < begun && self.has_ended(rank, ended as usize) {
+            ended += 1;
+        }
+        let has_room = |((from, _), lane): (&(Rank, Rank), &Lane)| {
+            *from as usize != rank || !self.execution.granted || lane.window.has_room(begun)
+        };
+        let (segments, lap) = (self.execution.segments as u32, self.execution.lap as u32);
+        begun += u32::from(begun < segments.min(ended + lap) && self.lanes.iter().all(has_room));
+        let moved = self.courses[rank] != (begun, ended);
+        self.courses[rank] = (begun, ended);
+        for ((from, to), lane) in &mut self.lanes {
+            if *to as usize == rank {
+                let granted = lane.window.grant(ended, self.courses[*from as usize].0);
+                granted.expect("a segment ends when all its messages have been sent");
+            }
+        }
+        moved
     }
 
     /// Whether a rank is done with a segment.
@@ -141,15 +184,6 @@ impl Simulation {
         self.hosts.get(one as usize).is_some_and(|host| self.hosts.get(other as usize) == Some(host))
     }
 
-    fn say(&mut self, rank: Rank, words: Words) {
-        if let Some((to, turn)) = words.clear {
-            self.heard.entry((to, rank)).or_default().clear = Some(turn);
-        }
-        if let Some((to, turn)) = words.taken {
-            self.heard.entry((to, rank)).or_default().taken = Some(turn);
-        }
-    }
-
     fn add(&mut self, rank: Rank, program: &Program) {
         let mut nodes: Vec<Node> = Vec::new();
         let mut turns = Turns::default();
@@ -158,43 +192,48 @@ impl Simulation {
             let mut node = node(program, step);
             node.conflicts = (0..at).filter(|earlier| nodes[*earlier].conflicts_with(&node)).collect();
             for to in &node.sends {
-                self.lanes.entry((rank, *to)).or_default().sends.push(at);
+                self.lane((rank, *to)).sends.push(at);
             }
-            node.turns = numbers.by_ref().take(node.sends.len()).map(|(_, number)| number).collect();
+            node.turns = numbers.by_ref().take(node.sends.len()).collect();
             let over_links = node.sends.iter().zip(&node.turns).filter(|(to, _)| !self.are_mates(rank, **to));
-            over_links.for_each(|(to, number)| turns.add(*to, *number));
+            over_links.for_each(|(_, number)| turns.add(*number));
             for from in &node.receives {
-                self.lanes.entry((*from, rank)).or_default().receives.push(at);
+                self.lane((*from, rank)).receives.push(at);
             }
             nodes.push(node);
         }
         self.ranks.push(nodes);
-        let line = Line::new(&turns, self.execution.segments as u32, self.execution.lap as u32);
-        self.sending.push((turns, Sending::new(line)));
+        let sending = Sending::new(&turns, self.execution.segments as u32, self.execution.lap as u32);
+        self.sending.push((turns, sending));
     }
 
-    /// Lets every step go as far as it can; whether any went.
-    fn sweep(&mut self) -> bool {
+    fn lane(&mut self, ends: (Rank, Rank)) -> &mut Lane {
+        self.lanes.entry(ends).or_insert_with(|| Lane::new(self.execution))
+    }
+
+    /// Lets every step of a rank go on; whether any went.
+    fn sweep(&mut self, rank: usize) -> bool {
         let mut moved = false;
-        for rank in 0..self.ranks.len() {
-            for step in 0..self.ranks[rank].len() {
-                moved |= if self.ranks[rank][step].sends.is_empty() {
-                    self.run(rank, step)
-                } else {
-                    self.send(rank, step)
-                };
-            }
+        for step in 0..self.ranks[rank].len() {
+            moved |= if self.ranks[rank][step].sends.is_empty() {
+                self.receive(rank, step)
+            } else {
+                self.send(rank, step)
+            };
         }
         moved
     }
 
-    /// A segment of a step is done; of a send, when it has been taken everywhere.
+    /// A segment of a step is done; of a send, when it has been taken everywhere. Messages that go in turns only have to
+    /// leave: what the receiver has of them is a copy.
     fn is_done(&self, rank: usize, step: usize, segment: usize) -> bool {
         let node = &self.ranks[rank][step];
         let taken = |to: &Rank| {
             let lane = &self.lanes[&(rank as Rank, *to)];
             let at = lane.sends.iter().position(|send| *send == step).expect("the lane has its sends");
-            lane.taken > self.execution.number(at, segment, lane.sends.len())
+            let leaves = self.execution.in_turns && !self.are_mates(rank as Rank, *to);
+            let gone = if leaves { lane.sent } else { lane.taken };
+            gone > self.execution.number(at, segment, lane.sends.len())
         };
         if node.sends.is_empty() { node.done > segment } else { node.sends.iter().all(taken) }
     }
@@ -210,15 +249,8 @@ impl Simulation {
         if node.sends.is_empty() { node.done > 0 } else { node.sends.iter().all(sent) }
     }
 
-    /// Whether a rank may begin a segment: those to whom it sends are done, as it is, with the one a lap before.
-    fn has_begun(&self, rank: usize, segment: usize) -> bool {
-        let Some(before) = segment.checked_sub(self.execution.lap) else { return true };
-        let mut receivers = self.ranks[rank].iter().flat_map(|node| &node.sends);
-        self.has_ended(rank, before) && receivers.all(|to| self.has_ended(*to as usize, before))
-    }
-
     fn may_go(&self, rank: usize, step: usize, segment: usize) -> bool {
-        if !self.has_begun(rank, segment) {
+        if segment >= self.courses[rank].0 as usize {
             return false;
         }
         if self.execution.in_order {
@@ -252,9 +284,14 @@ impl Simulation {
         // In turns one message may end what another one had.
         let at_most = if self.execution.in_turns { 1 } else { ready.len() };
         for to in ready.into_iter().take(at_most) {
-            self.lanes.get_mut(&(rank as Rank, to)).unwrap().sent += 1;
+            let (execution, lane) = (self.execution, self.lane((rank as Rank, to)));
+            let (send, segment) = execution.message(lane.sent, lane.sends.len());
+            lane.sent += 1;
+            let is_free = lane.occupied.insert((send, segment % execution.lap));
+            self.overwritten += usize::from(!is_free);
             if !self.are_mates(rank as Rank, to) {
-                self.has_left(rank, to);
+                let (turns, sending) = &mut self.sending[rank];
+                sending.left(turns);
             }
         }
         true
@@ -262,24 +299,11 @@ impl Simulation {
 
     /// Whether it is a message's turn.
     fn has_turn(&self, rank: usize, number: u32, segment: usize) -> bool {
-        let (turns, sending) = &self.sending[rank];
-        let turn = sending.line.turn();
-        let heard = |of: Rank| Some(self.heard.get(&(rank as Rank, of)).copied().unwrap_or_default());
+        let turn = self.sending[rank].1.turn();
         (turn.lap as usize, turn.number) == (segment / self.execution.lap, number)
-            && (self.receiving.is_empty() || sending.awaited(turns, heard).is_none())
     }
 
-    /// A message over a link has left, and is there.
-    fn has_left(&mut self, rank: usize, to: Rank) {
-        let (turns, sending) = &mut self.sending[rank];
-        sending.left(turns);
-        if let Some((turns, line)) = self.receiving.get_mut(to as usize) {
-            let words = line.came(turns);
-            self.say(to, words);
-        }
-    }
-
-    fn run(&mut self, rank: usize, step: usize) -> bool {
+    fn receive(&mut self, rank: usize, step: usize) -> bool {
         let node = &self.ranks[rank][step];
         let segment = node.done;
         let arrived = |from: &Rank| {
@@ -292,7 +316,10 @@ impl Simulation {
             return false;
         }
         for from in &node.receives {
-            self.lanes.get_mut(&(*from, rank as Rank)).unwrap().taken += 1;
+            let lane = self.lanes.get_mut(&(*from, rank as Rank)).expect("a lane of this step");
+            let (send, segment) = self.execution.message(lane.taken, lane.receives.len());
+            lane.occupied.remove(&(send, segment % self.execution.lap));
+            lane.taken += 1;
         }
         self.ranks[rank][step].done += 1;
         true

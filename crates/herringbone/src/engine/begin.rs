@@ -211,7 +211,7 @@ fn prepared(
     if let Some(prepared) = group.plan(call, observer)?.is_prepared(links.changes) {
         return Ok(prepared.clone());
     }
-    let Settings { me, sizing, memories, roster, .. } = group.settings.clone();
+    let Settings { me, sizing, roster, .. } = group.settings.clone();
     let shared = |rank: u32| links.endpoints[roster[rank as usize] as usize].is_shared();
-    Ok(group.plan(call, observer)?.prepare(me, (sizing, &memories), links.changes, shared))
+    Ok(group.plan(call, observer)?.prepare(me, sizing, links.changes, shared))
 }

@@ -96,7 +96,7 @@ impl Engine {
                 }
                 return Ok(());
             }
-            Kind::Data | Kind::Grant | Kind::Stable | Kind::Clear | Kind::Taken => {}
+            Kind::Data | Kind::Grant | Kind::Stable => {}
         }
         match self.judge(header) {
             Verdict::Deliver(key) => self.deliver(index, key, header, content)?,
@@ -130,11 +130,8 @@ impl Engine {
             })?;
             let from = (index, &io.endpoints[index as usize]);
             io.observer.received(&operation.id, header.segment, from, length);
-        }
-        match header.kind {
-            Kind::Data if operation.has_come(index, &mut io)? => self.out.push(Todo::Flush),
-            Kind::Data => {}
-            _ => operation.hear(index, header, &mut io)?,
+        } else {
+            operation.hear(index, header, &mut io)?;
         }
         self.out.push(Todo::Run(key));
         Ok(())

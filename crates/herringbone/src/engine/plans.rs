@@ -249,7 +249,7 @@ impl Planned {
     pub(crate) fn prepare(
         &mut self,
         me: Rank,
-        sizing: (Sizing, &[u32]),
+        sizing: Sizing,
         links: u64,
         shared: impl Fn(u32) -> bool,
     ) -> Arc<Prepared> {

@@ -32,7 +32,7 @@ pub(super) struct Compiler {
     direct: Vec<u32>,
     results: Vec<u32>,
     /// The turns of the messages that are yet to be compiled, if they have any.
-    numbers: std::vec::IntoIter<(u32, u32)>,
+    numbers: std::vec::IntoIter<u32>,
 }
 
 impl Compiler {
@@ -125,9 +125,9 @@ impl Compiler {
             let peer = self.peer(*rank);
             let answers = self.answered(from, peer);
             let state = &mut self.out.peers[peer as usize];
-            let turn = self.numbers.next().map(|(_, number)| number).filter(|_| !state.shared);
+            let turn = self.numbers.next().filter(|_| !state.shared);
             if let (Some(turns), Some(number)) = (&mut self.out.turns, turn) {
-                turns.add(*rank, number);
+                turns.add(number);
             }
             self.out.lanes.push(Outbound { peer, index: state.sends, answers, turn });
             state.sends += 1;

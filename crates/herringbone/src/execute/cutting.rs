@@ -28,30 +28,12 @@ const LEAST_LEAD: usize = 2;
 /// default staging memory there is room for four such operations and more; with less, each has less in flight.
 const LINKS: Cutting =
     Cutting { segment: Size::Messages(30), message: 16 << 10..512 << 10, in_flight: 7 << 20, depth: 16 };
-/// The same where turns are cleared and each rank changes to another one often: longer turns, as each change costs as much.
-/// There is room for four such operations, too.
-const LONG_TURNS: Cutting = Cutting { segment: Size::Part(16), in_flight: 14 << 20, ..LINKS };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
     Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 3 << 20, depth: 10 };
 /// Through fewer reducers than there are hosts with workers: what is in flight stands in line before the reducers' links,
 /// and a switch port that overflows loses it.
 const CROWDED: Cutting = Cutting { in_flight: 960 << 10, ..SERVED };
-
-/// How often ranks may change to another one in a lap for turns to be cleared: each change takes a message's way from host to
-/// host, through what stands in line to leave the host.
-const MOST_CHANGES: usize = 12;
-/// So many cost little, of halving and doubling: of two ranks each waits for the other alone.
-pub(super) const FEW_CHANGES: usize = 4;
-/// How many bytes a lap has at the least for turns to be cleared: fewer are handed to the kernel at once.
-const LEAST_CLEARED: usize = 512 << 10;
-/// How many it has for each of more changes. Whole segments may fill only four fifths of what may be in flight.
-const LEAST_PER_CHANGE: usize = 896 << 10;
-
-/// How often ranks may change to another one in a lap of so many bytes for its turns to be cleared.
-pub(super) fn most_changes(bytes: usize) -> usize {
-    if bytes < LEAST_CLEARED { 0 } else { (bytes / LEAST_PER_CHANGE).clamp(FEW_CHANGES, MOST_CHANGES) }
-}
 
 /// The smallest and the largest messages that a user's wish for a segment can lead to.
 const LEAST_MESSAGE: usize = 4 << 10;
@@ -89,8 +71,6 @@ const PARTS: RangeInclusive<usize> = 3..=16;
 pub(crate) enum Medium {
     Memory,
     Links,
-    /// The same, in turns that are cleared, with many changes in a lap.
-    LongTurns,
     /// At least as many reducers as hosts with workers.
     Reducers,
     FewReducers,
@@ -132,9 +112,8 @@ impl Room {
 /// each other's messages for their own.
 pub(crate) fn digest() -> u64 {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
-    let turns = format!("{PARTS:?} {MOST_CHANGES} {FEW_CHANGES} {LEAST_CLEARED} {LEAST_PER_CHANGE}");
     let constants = format!(
-        "{MEMORY:?} {LINKS:?} {LONG_TURNS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {slots} {turns}"
+        "{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {PARTS:?} {slots}"
     );
     wire::digest(constants.as_bytes())
 }
@@ -150,7 +129,6 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
     let cutting = match medium {
         Medium::Memory => MEMORY,
         Medium::Links => LINKS,
-        Medium::LongTurns => LONG_TURNS,
         Medium::Reducers => SERVED,
         Medium::FewReducers => CROWDED,
     };
@@ -237,7 +215,7 @@ mod tests {
 
     #[test]
     fn over_links_every_rank_uses_its_window() {
-        for medium in [Medium::Links, Medium::LongTurns, Medium::Reducers, Medium::FewReducers] {
+        for medium in [Medium::Links, Medium::Reducers, Medium::FewReducers] {
             let cut = cut(4, 5 << 20, 0, medium);
             assert_eq!(cut.lead, cut.depth);
         }
@@ -248,7 +226,6 @@ mod tests {
         for (medium, cutting) in [
             (Medium::Memory, MEMORY),
             (Medium::Links, LINKS),
-            (Medium::LongTurns, LONG_TURNS),
             (Medium::Reducers, SERVED),
             (Medium::FewReducers, CROWDED),
         ] {

@@ -159,11 +159,10 @@ mod tests {
         let verified = verify(schedule, collective, &group).unwrap();
         let call = Call { collective, dtype, op: ReduceOp::Sum, count };
         let sizing = Sizing { hosts: 1, shared: true, segment_bytes: 0, most_staged: usize::MAX };
-        let memories = vec![0; ranks as usize];
         let prepared: Vec<_> = (0..ranks)
             .map(|me| {
                 let program = verified.schedule().program(me);
-                prepare(&verified, &program, me, call, (sizing, &memories), |_| true)
+                prepare(&verified, &program, me, call, sizing, |_| true)
             })
             .collect();
         let mut found = Vec::new();

@@ -3,10 +3,7 @@
 
 use super::{operation::Operation, room::Flow};
 use crate::{
-    core::{
-        session::turns::Words,
-        wire::{Header, Kind as FrameKind},
-    },
+    core::wire::Header,
     execute::{
         io::Io,
         program::{Head, Kind, Loc, Peer, Prepared},
@@ -80,9 +77,8 @@ impl Operation {
     /// Sends what has come to its turn. Returns whether anything has.
     pub(super) fn release(&mut self, prepared: &Prepared, io: &mut Io<'_>) -> bool {
         let mut any = false;
-        while !self.awaits_word(io)
-            && let Some(&(turn, unsent)) = self.room.held.first()
-            && turn == self.room.sending.line.turn()
+        while let Some(&(turn, unsent)) = self.room.held.first()
+            && turn == self.room.sending.turn()
         {
             self.room.held.pop_first();
             self.send_later(prepared, unsent, io);
@@ -103,72 +99,22 @@ impl Operation {
             self.room.sending.left(turns);
         }
     }
-
-    /// Whether this rank waits for word of another one before it sends on.
-    pub(super) fn awaits_word(&self, io: &Io<'_>) -> bool {
-        self.awaited(|endpoint| io.endpoints[endpoint as usize].is_away()).is_some()
-    }
-
-    /// The peer whose word this rank waits for, if not of one that is away.
-    pub(super) fn awaited(&self, is_away: impl Fn(u32) -> bool) -> Option<usize> {
-        self.prepared.arrivals.as_ref()?;
-        let turns = self.prepared.turns.as_ref()?;
-        let heard = |rank| {
-            let flow = &self.room.flows[self.prepared.peer(rank)?];
-            (!is_away(flow.endpoint)).then_some(flow.heard)
-        };
-        self.room.sending.awaited(turns, heard).and_then(|rank| self.prepared.peer(rank))
-    }
-
-    /// Lets the rank send from which messages are to come first.
-    pub(super) fn welcome(&self, io: &mut Io<'_>) {
-        if let Some(arrivals) = &self.prepared.arrivals {
-            self.say(self.room.arrivals.welcome(arrivals), io);
-        }
-    }
-
-    /// A message has come. Returns whether others wait for word of that.
-    pub(crate) fn has_come(&mut self, endpoint: u32, io: &mut Io<'_>) -> Result<bool, Broken> {
-        let Some(arrivals) = &self.prepared.arrivals else { return Ok(false) };
-        let from = self.room.flows.iter().position(|flow| flow.endpoint == endpoint);
-        if from.is_some_and(|peer| self.prepared.peers[peer].shared) {
-            return Ok(false);
-        }
-        let whose = self.room.arrivals.with(arrivals).and_then(|rank| self.prepared.peer(rank));
-        if whose != from {
-            return Err(Broken::Protocol("a message whose turn was not cleared"));
-        }
-        let words = self.room.arrivals.came(arrivals);
-        self.say(words, io);
-        Ok(words != Words::default())
-    }
-
-    fn say(&self, words: Words, io: &mut Io<'_>) {
-        for (kind, word) in [(FrameKind::Clear, words.clear), (FrameKind::Taken, words.taken)] {
-            let Some((rank, turn)) = word else { continue };
-            let Some(peer) = self.prepared.peer(rank) else { continue };
-            let header = Header { index: turn.number as u16, ..self.header(kind, turn.lap) };
-            io.endpoints[self.room.flows[peer].endpoint as usize].notice(header);
-        }
-    }
 }
 
 /// What is still needed of other ranks: for errors, losses and leaves.
 impl Operation {
     /// The endpoints that have not sent, granted or confirmed what this operation needs of them.
     pub(crate) fn missing(&self) -> Vec<u32> {
-        let awaited = self.awaited(|_| false);
         let waits_for_room =
             self.course.finished == self.course.begun && self.course.begun < self.prepared.segments;
-        let waiting = |(at, (peer, flow)): &(usize, (&Peer, &Flow))| {
+        let waiting = |(peer, flow): &(&Peer, &Flow)| {
             self.has_unheard_before(self.course.begun, peer)
                 || waits_for_room && !peer.heads.is_empty()
                 || self.is_blocked_on(flow.endpoint)
-                || awaited == Some(*at)
                 || !flow.stable
         };
-        let peers = self.prepared.peers.iter().zip(&self.room.flows).enumerate();
-        peers.filter(waiting).map(|(_, (_, flow))| flow.endpoint).collect()
+        let peers = self.prepared.peers.iter().zip(&self.room.flows);
+        peers.filter(waiting).map(|(_, flow)| flow.endpoint).collect()
     }
 
     /// Whether a message from an endpoint is still needed to complete, or word that it has room for one. What has come is enough

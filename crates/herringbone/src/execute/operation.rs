@@ -12,7 +12,7 @@ use crate::{
         session::{
             fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
             lane::Window,
-            turns::{Heard, Line, Sending},
+            turns::Sending,
         },
         wire::Header,
     },
@@ -173,7 +173,6 @@ impl Operation {
     /// Begins: all links are up.
     pub(crate) fn start(&mut self, io: &mut Io<'_>) {
         self.invite(io);
-        self.welcome(io);
         (0..self.prepared.depth).for_each(|segment| self.arm(segment));
         self.begin_segments(io);
     }
@@ -187,10 +186,7 @@ impl Operation {
         room.heads.resize(stages * prepared.heads.len(), Arrived::No);
         room.left.resize(stages, 0);
         if let Some(turns) = &prepared.turns {
-            room.sending = Sending::new(Line::new(turns, prepared.segments, prepared.depth));
-        }
-        if let Some(arrivals) = &prepared.arrivals {
-            room.arrivals = Line::new(arrivals, prepared.segments, prepared.depth);
+            room.sending = Sending::new(turns, prepared.segments, prepared.depth);
         }
         for peer in &prepared.peers {
             let endpoint = roster[peer.rank as usize];
@@ -198,7 +194,7 @@ impl Operation {
             let open = reducer || !*is_worker || (peer.shared && !prepared.eager);
             let window = Window::new(*ahead, open);
             let stable = !(reducer && *is_worker);
-            room.flows.push(Flow { endpoint, window, heard: Heard::default(), stable });
+            room.flows.push(Flow { endpoint, window, stable });
         }
     }
 
@@ -369,7 +365,7 @@ impl Operation {
         }
     }
 
-    /// A grant, word that an operation is stable, or of turns.
+    /// A grant, or word that an operation is stable.
     pub(crate) fn hear(&mut self, endpoint: u32, header: &Header, io: &mut Io<'_>) -> Result<(), Broken> {
         let Some(flow) = self.room.flows.iter_mut().find(|flow| flow.endpoint == endpoint) else {
             return Err(Broken::Protocol("word of an operation in which it has no part"));
@@ -380,7 +376,6 @@ impl Operation {
                 granted.map_err(|_| Broken::Protocol("a grant for what was not sent"))?;
             }
             FrameKind::Stable if !flow.stable => flow.stable = true,
-            FrameKind::Clear | FrameKind::Taken if self.prepared.arrivals.is_some() => flow.hear(header),
             _ => return Err(Broken::Protocol("word of an operation that makes no sense")),
         }
         self.tell_stable(io);

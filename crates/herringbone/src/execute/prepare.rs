@@ -9,7 +9,7 @@ use crate::{
     core::{
         collective::Collective,
         schedule::{Form, Program, Step},
-        session::turns::{self, Turns},
+        session::turns::Turns,
         verify::Verified,
     },
     execute::program::{Call, Peer, Prepared, Sizing},
@@ -35,26 +35,13 @@ fn all_send_alike(collective: Collective) -> bool {
     matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather)
 }
 
-/// The turns in which rank `me` receives, and how often ranks change to another one in a lap, if the call is large enough for
-/// turns to be cleared. Where partial sums are wider than results both halves differ, and wait for each other in many turns.
-fn cleared(verified: &Verified, me: u32, call: Call, memories: &[u32]) -> Option<(Turns, usize)> {
-    let cut = verified.schedule().cut();
-    let ends = (0..cut.chunks()).map(|chunk| cut.range(chunk, call.count, call.dtype.bytes()).end);
-    let bytes = ends.max().unwrap_or(0) * call.width(Form::Plain);
-    let alike = call.width(Form::Plain) == call.width(Form::Acc);
-    let most = cutting::most_changes(bytes).min(if alike { usize::MAX } else { cutting::FEW_CHANGES });
-    let mates = |one: u32, other: u32| memories[one as usize] == memories[other as usize];
-    if most > 0 { turns::arrivals(verified, me, mates, most) } else { None }
-}
-
-/// Compiles rank `me`'s program of a schedule. `memories` tells which workers share one; `shared` says with which ranks there
-/// is a link through it now.
+/// Compiles rank `me`'s program of a schedule. `shared` says with which ranks there is a link through shared memory now.
 pub(crate) fn prepare(
     verified: &Verified,
     program: &Program,
     me: u32,
     call: Call,
-    (sizing, memories): (Sizing, &[u32]),
+    sizing: Sizing,
     shared: impl Fn(u32) -> bool,
 ) -> Prepared {
     let schedule = verified.schedule();
@@ -67,11 +54,6 @@ pub(crate) fn prepare(
     };
     let over_links = medium == Medium::Links;
     let in_turns = over_links && all_send_alike(call.collective) && verified.sends_in_order();
-    let arrivals = in_turns.then(|| cleared(verified, me, call, memories)).flatten();
-    let medium = match &arrivals {
-        Some((_, changes)) if *changes > cutting::FEW_CHANGES => Medium::LongTurns,
-        _ => medium,
-    };
     let room = Room { chunks: verified.cost().worker.kept as usize, bytes: sizing.most_staged };
     let Segmentation { elements: per_segment, segments, depth, lead } =
         segmentation(cut, &call, sizing.segment_bytes, medium, room);
@@ -80,9 +62,6 @@ pub(crate) fn prepare(
     let peers = partners(program).into_iter().map(peer).collect();
     let (input, output) = cutting::buffers(cut, &call, me);
     let eager = segments == 1 && message_bytes <= cutting::eager_bytes(medium);
-    let lap_bytes = message_bytes * cut.chunks() as usize * depth as usize;
-    // A user's wish for segments, or little memory, can make a lap shorter than the call allows.
-    let arrivals = arrivals.filter(|(_, changes)| *changes <= cutting::most_changes(lap_bytes));
     let prepared = Prepared {
         call,
         workers: schedule.workers(),
@@ -99,7 +78,6 @@ pub(crate) fn prepare(
         stage_bytes: 0,
         eager,
         turns: (in_turns && !eager).then(Turns::default),
-        arrivals: arrivals.map(|(turns, _)| turns),
         input,
         output,
         per_segment,
@@ -132,7 +110,7 @@ mod tests {
         let needed = |me: u32| {
             let program = verified.schedule().program(me);
             let here = |rank: u32| hosts[rank as usize] == hosts[me as usize];
-            let prepared = prepare(&verified, &program, me, call, (sizing, hosts), here);
+            let prepared = prepare(&verified, &program, me, call, sizing, here);
             prepared.staging_bytes(prepared.depth)
         };
         (0..group.size()).map(needed).collect()
@@ -147,8 +125,7 @@ mod tests {
         let call = Call { collective, dtype: DType::F32, op: ReduceOp::Sum, count };
         let sizing = Sizing { hosts: 4, shared, segment_bytes: 0, most_staged: usize::MAX };
         let program = verified.schedule().program(0);
-        let memories = if shared { [0; 4] } else { [0, 1, 2, 3] };
-        let prepared = prepare(&verified, &program, 0, call, (sizing, &memories), |_| shared);
+        let prepared = prepare(&verified, &program, 0, call, sizing, |_| shared);
         prepared.lanes.iter().map(|lane| lane.turn).collect()
     }
 
@@ -180,49 +157,10 @@ mod tests {
         let sizing = Sizing { hosts: 3, shared: false, segment_bytes: 0, most_staged: 3 << 20 };
         let staged = |me| {
             let program = verified.schedule().program(me);
-            let prepared = prepare(&verified, &program, me, call, (sizing, &[0, 1, 2]), |_| false);
+            let prepared = prepare(&verified, &program, me, call, sizing, |_| false);
             prepared.staging_bytes(prepared.depth)
         };
         assert_eq!([0, 1, 2].map(staged), [0; 3]);
-    }
-
-    #[test]
-    fn who_changes_partners_often_takes_long_turns_where_they_can_be_long() {
-        let lap = |hosts: u32, dtype, count| {
-            let (algorithm, group): (Algorithm, _) = ("radix".parse().unwrap(), Group::of_size(hosts));
-            let layout = Layout { reducers: 0, hosts: &[] };
-            let call = Call { collective: Collective::AllReduce, dtype, op: ReduceOp::Sum, count };
-            let schedule = algorithm.schedule(call.collective, &group, &layout).unwrap();
-            let verified = verify(schedule, call.collective, &group).unwrap();
-            let sizing = Sizing { hosts, shared: false, segment_bytes: 0, most_staged: usize::MAX };
-            let memories: Vec<u32> = (0..hosts).collect();
-            let of = |me| {
-                let program = verified.schedule().program(me);
-                let prepared = prepare(&verified, &program, me, call, (sizing, &memories), |_| false);
-                let bytes = prepared.per_segment * 4 * hosts as usize * prepared.depth as usize;
-                let staged = prepared.staging_bytes(prepared.depth);
-                assert!(staged <= 16 << 20, "four at once, but {staged} bytes each");
-                prepared.arrivals.map(|_| bytes >> 20)
-            };
-            let laps: Vec<Option<usize>> = (0..hosts).map(of).collect();
-            assert!(laps.iter().all(|lap| *lap == laps[0]), "{laps:?}");
-            laps[0]
-        };
-        let large = 25 << 18;
-        assert!(lap(3, DType::F32, large).is_some_and(|mebibytes| mebibytes < 7));
-        for count in [15, 20, 25, 33, 45, 49, 60, 100, 1000].map(|mebibytes: usize| mebibytes << 18) {
-            for hosts in [5, 6, 7] {
-                let lap = lap(hosts, DType::F32, count);
-                assert!(
-                    lap.is_some_and(|mebibytes| (10..15).contains(&mebibytes)),
-                    "{hosts}, {count}: {lap:?}"
-                );
-            }
-        }
-        // Too short, too many changes, and partial sums that are wider than results.
-        assert_eq!(lap(7, DType::F32, 3 << 18), None);
-        assert_eq!(lap(9, DType::F32, large), None);
-        assert_eq!(lap(7, DType::Bf16, large), None);
     }
 
     #[test]

@@ -173,8 +173,6 @@ pub(crate) struct Prepared {
     pub(crate) eager: bool,
     /// The order in which messages leave over links, if there is one.
     pub(crate) turns: Option<Turns>,
-    /// The order in which messages arrive over links, where ranks clear each other's turns.
-    pub(crate) arrivals: Option<Turns>,
     /// Per chunk: its elements in the input and in the output, empty where the buffer does not have it.
     pub(super) input: Vec<Range<usize>>,
     pub(super) output: Vec<Range<usize>>,

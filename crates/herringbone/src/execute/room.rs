@@ -1,11 +1,8 @@
 //! What a running operation counts, in memory that goes from one operation to the next.
 
-use crate::core::{
-    session::{
-        lane::Window,
-        turns::{Heard, Line, Sending, Turn},
-    },
-    wire::{Header, Kind},
+use crate::core::session::{
+    lane::Window,
+    turns::{Sending, Turn},
 };
 use std::collections::{BTreeSet, VecDeque};
 
@@ -29,18 +26,8 @@ pub(super) struct Flow {
     pub(super) endpoint: u32,
     /// What it has granted.
     pub(super) window: Window,
-    /// What it has said of my turns.
-    pub(super) heard: Heard,
     /// Whether it, a reducer, has said that all workers hold the result; true of others.
     pub(super) stable: bool,
-}
-
-impl Flow {
-    /// Word of a turn.
-    pub(super) fn hear(&mut self, header: &Header) {
-        let turn = Some(Turn { lap: header.segment, number: header.index.into() });
-        if header.kind == Kind::Clear { self.heard.clear = turn } else { self.heard.taken = turn }
-    }
 }
 
 /// A send under way.
@@ -76,9 +63,8 @@ pub(crate) struct Room {
     pub(super) ready: VecDeque<(u32, u32)>,
     /// What waits for a slot, or to be granted one.
     pub(super) blocked: Vec<Unsent>,
-    /// The turn in which I send, the one in which I receive, and what waits for later ones: of one turn by segments.
+    /// The turn in which I send, and what waits for later ones: of one turn by segments.
     pub(super) sending: Sending,
-    pub(super) arrivals: Line,
     pub(super) held: BTreeSet<(Turn, Unsent)>,
 }
 

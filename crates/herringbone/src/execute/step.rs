@@ -178,7 +178,7 @@ impl Operation {
         let lane_to = prepared.lanes[lane as usize];
         if let Some(number) = lane_to.turn {
             let turn = Turn { lap: segment / prepared.depth, number };
-            if turn != self.room.sending.line.turn() || self.awaits_word(io) {
+            if turn != self.room.sending.turn() {
                 self.room.held.insert((turn, message));
                 return false;
             }
