@@ -3,6 +3,7 @@
 use crate::core::{
     session::{
         lane::Window,
+        membership::MemberId,
         turns::{Heard, Line, Sending, Turn},
     },
     wire::{Header, Kind},
@@ -26,7 +27,7 @@ pub(crate) enum Arrived {
 /// What one other rank has told of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
-    pub(super) endpoint: u32,
+    pub(super) endpoint: MemberId,
     /// What it has granted.
     pub(super) window: Window,
     /// What it has said of my turns.

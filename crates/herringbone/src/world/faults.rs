@@ -170,6 +170,16 @@ fn a_killed_reducer_is_named_at_once() {
     reducer_lost(&mut world, ms(1050));
 }
 
+/// It has no rank to say so by: its workers see their connections end.
+#[test]
+fn a_reducer_whose_engine_panicked_is_named_at_once() {
+    let mut world = begun(3, 2, 20);
+    sum(&mut world, 0..3, LARGE, None);
+    let now = world.clock.now();
+    world.machine(3).engine.at(now).break_down();
+    reducer_lost(&mut world, ms(1050));
+}
+
 /// Twin of `deaths::a_stopped_reducer_is_named_and_what_needs_none_goes_on`: silence counts while it is waited for.
 #[test]
 fn a_stopped_reducer_is_named_after_six_seconds() {
