@@ -15,7 +15,7 @@ use crate::{
             Cause, Mismatch, Parameters,
             control::{Introduction, PlanTold},
             fence::{Admission, Check, Member, NotIssued},
-            membership::MemberId,
+            membership::{MEMBERS, MemberId},
         },
         wire::{Fingerprint, Header},
     },
@@ -220,7 +220,8 @@ impl Groups {
         self.parameters.retain(|(group, _), _| *group != told.group);
         self.remove(told.group, out);
         let ranks = links.ranks(&told.members);
-        if self.groups.len() >= REDUCER_GROUPS || ranks.len() < told.members.len() {
+        let possible = ranks.len() == told.members.len() && told.reducers as usize <= MEMBERS;
+        if self.groups.len() >= REDUCER_GROUPS || !possible {
             return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
         }
         let settings = Settings::told(told, links.me, ranks.clone(), parameters);

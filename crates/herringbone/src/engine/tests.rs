@@ -6,6 +6,8 @@ use crate::{
         collective::Collective,
         element::{DType, ReduceOp},
         session::{
+            Parameters,
+            control::Introduction,
             fence::Member,
             lane::EAGER_SLOTS,
             membership::{Process, Roster},
@@ -112,6 +114,29 @@ fn a_group_with_a_dead_member_is_lost_from_the_start() {
     let Err(Refused::Failed(error)) = engine.issue(&issue) else { panic!("it was issued") };
     assert!(matches!(error.kind(), crate::ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
     assert!(matches!(&engine.out.events[..], [Event::Dispute { group: 7, .. }]), "the others are told");
+}
+
+/// Else a worker's message could have a reducer make a list of any length.
+#[test]
+fn a_group_with_more_reducers_than_a_roster_takes_is_refused() {
+    let (mut engine, _theirs) = rank_0(2, None);
+    let parameters = Parameters::default();
+    let mut told = Introduction {
+        group: 7,
+        generation: 0,
+        epoch: 0,
+        members: [0, 1].map(MemberId::new).into(),
+        reducer: 0,
+        reducers: u32::MAX,
+        hosts: vec![0, 1],
+        parameters: parameters.digest(),
+    };
+    let Engine { groups, links, out, .. } = &mut engine;
+    for (reducers, is_taken) in [(u32::MAX, false), (1, true)] {
+        told.reducers = reducers;
+        groups.told_parameters(7, parameters.clone()).unwrap();
+        assert_eq!(groups.join(&told, (links, out)).is_ok(), is_taken, "{reducers} reducers");
+    }
 }
 
 /// A sink that writes down whom it is told to be lost.

@@ -186,6 +186,9 @@ impl Watch {
                 self.part(from);
                 self.left(from);
             }
+            Message::Dead { rank, .. } | Message::Leave { rank } if self.worker(rank).is_none() => {
+                self.broke_protocol(from, rank);
+            }
             Message::Dead { rank, death } => self.died(rank, death),
             Message::Leave { rank } => self.left(rank),
             message @ (Message::Fence { .. } | Message::Decide(_)) => self.hub_says(message),
@@ -241,6 +244,20 @@ impl Watch {
             self.part(rank);
             self.died(rank, Death::Unreachable);
         }
+    }
+
+    /// A rank's message names a rank that the job does not have: its connection is of no use any more. No other rank is harmed.
+    fn broke_protocol(&mut self, from: Rank, named: Rank) {
+        let world = self.roster.world();
+        crate::log::warn(
+            &self.name(),
+            format_args!(
+                "rank {from} broke the protocol: it told of the end of rank {named}, and the job has {world} ranks; run the \
+                 same release on all ranks"
+            ),
+        );
+        self.part(from);
+        self.died(from, Death::Protocol);
     }
 
     /// A rank has died, as far as anybody knows: everybody is told, once. By rank 0 also while it leaves: it stays to tell.
