@@ -281,12 +281,12 @@ mod tests {
         let basis = group(0, parameters()).plan(CALL, &mut Observer::default()).unwrap().basis.clone();
         type Change = fn(&mut Basis);
         let changes: [(&str, Change); 6] = [
-            ("cutting constants", |basis| basis.cutting ^= 1),
-            ("slice bytes", |basis| basis.segment = 65536),
-            ("staging bytes", |basis| basis.staged += 1),
+            ("cutting constants", |basis| basis.cut.constants ^= 1),
+            ("slice bytes", |basis| basis.cut.segment = 65536),
+            ("staging bytes", |basis| basis.cut.staged += 1),
             ("workers", |basis| basis.workers += 1),
             ("epoch", |basis| basis.epoch += 1),
-            ("topology", |basis| basis.topology = Some(1)),
+            ("topology", |basis| basis.machines.topology = Some(1)),
         ];
         for (name, change) in changes {
             let mut theirs = Basis::clone(&basis);
@@ -308,8 +308,8 @@ mod tests {
     fn a_reducer_remembers_so_many_plans_and_no_more() {
         let basis = group(0, parameters()).plan(CALL, &mut Observer::default()).unwrap().basis.clone();
         let mut reducer = group(2, parameters());
-        let mut tell = |cutting| reducer.told_plan("rank 0", &Basis { cutting, ..Basis::clone(&basis) });
-        let told = (0..1000).take_while(|cutting| tell(*cutting).is_ok()).count();
+        let mut tell = |epoch| reducer.told_plan("rank 0", &Basis { epoch, ..Basis::clone(&basis) });
+        let told = (0..1000).take_while(|epoch| tell(*epoch).is_ok()).count();
         assert_eq!(told, 64);
         assert!(tell(0).is_ok(), "what it knows it may be told again");
         reducer.begin_generation(1);

@@ -9,7 +9,7 @@ use crate::{
         group::{Group as FoldGroup, Rank},
         plan,
         schedule::Program,
-        session::{Basis, Shares, Summary, membership::MemberId},
+        session::{Basis, CutBy, Machines, Shares, Summary, membership::MemberId},
         verify::{Verified, verify},
         wire::{Codec, Fingerprint},
     },
@@ -217,15 +217,19 @@ impl Plans {
             workers: *workers,
             order: parameters.order,
             keys: Summary::of_numbers(self.fold.keys()),
-            reducers: Summary::of_texts(&parameters.reducers),
-            hosts: Summary::of_places(hosts),
-            memories: Summary::of_places(memories),
+            machines: Machines {
+                reducers: Summary::of_texts(&parameters.reducers),
+                hosts: Summary::of_places(hosts),
+                memories: Summary::of_places(memories),
+                topology: None,
+            },
             shares: Shares::Even,
-            topology: None,
             codec: Codec::Plain,
-            cutting: cutting::digest(),
-            segment: sizing.segment_bytes as u64,
-            staged: sizing.most_staged as u64,
+            cut: CutBy {
+                constants: cutting::digest(),
+                segment: sizing.segment_bytes as u64,
+                staged: sizing.most_staged as u64,
+            },
         }
     }
 }
