@@ -5,7 +5,7 @@ use crate::{
     config::{Config, Transport, check_sizes, settings},
     core::{
         algorithm::{Algorithm, Unsupported},
-        session::{self, Role, membership::Member},
+        session,
     },
     engine::Engine,
     execute::{issue::WORLD_GROUP, staging::Staging},
@@ -26,7 +26,7 @@ use crate::{
         socket,
     },
     transport::{
-        endpoint::Endpoint,
+        endpoint::Endpoints,
         layout::{self, Layout},
     },
 };
@@ -90,7 +90,7 @@ fn over(config: &Config, world: World) -> Result<Communicator> {
     let segments = match job.mates().len() {
         1 => None,
         _ => Some(
-            socket::listen_abstract(job.segment_socket(job.me.number(), job.incarnation).as_bytes())
+            socket::listen_abstract(job.segment_socket(job.me, job.incarnation).as_bytes())
                 .and_then(Guarded::new)
                 .map_err(|error| Error::io("listening for host-mates", error))?,
         ),
@@ -126,7 +126,7 @@ pub(crate) fn assemble(
     if !shared.manual_progress {
         threads.push(node.drive_in_background(format!("hb-drive-{}", job.rank))?);
     }
-    let members = job.roster.workers().map(|worker| worker.id.number()).collect();
+    let members = job.roster.workers().map(|worker| worker.id).collect();
     let (rank, timeout) = (job.rank, shared.timeout);
     let fabric = Fabric::new(job, node, commands, shared, threads);
     crate::log::info(&format!("rank {rank}"), &fabric);
@@ -203,15 +203,12 @@ impl Parts {
             Segment::create("herringbone", layout.bytes())
         });
         let segment = segment.map_err(io::Error::other)?;
-        layout::stamp(&segment, layout, job.id, job.rank, job.incarnation);
+        layout::stamp(&segment, layout, job.id, job.me, job.incarnation);
         let segment = Arc::new(segment);
         let pool = layout.pool_at()..layout.pool_at() + staging;
         let heap = Heap::new(segment.clone(), layout.heap_at()..layout.bytes());
-        let endpoint =
-            |member: &Member| Endpoint::new(job.roster.name(member.id), member.role == Role::Reducer);
-        let endpoints = job.roster.members().iter().map(endpoint).collect();
         let staging = Staging::new(segment.clone(), pool);
-        let mut engine = Engine::new(job.me.number(), endpoints, staging, false);
+        let mut engine = Engine::new(job.me, Endpoints::new(&job.roster), staging, false);
         engine.ops.heap = Some(heap);
         let (bell, lacks) = (Arc::new(Bell::new()?), AtomicBool::new(false));
         let mapping = Mapping { segment, bell, layout, mates, allowed, lacks };

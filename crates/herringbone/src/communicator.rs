@@ -6,7 +6,8 @@ use crate::{
     core::{
         collective::Collective,
         element::{DType, Element, ReduceOp},
-        session::{control::Message, fence::Member},
+        group::Rank,
+        session::{control::Message, fence::Member, membership::MemberId},
     },
     engine::group::{self, Group, Settings},
     execute::{
@@ -50,7 +51,7 @@ pub struct Communicator {
 struct GroupHandle {
     number: u32,
     rank: u32,
-    members: Vec<u32>,
+    members: Vec<MemberId>,
     /// In nanoseconds.
     timeout: AtomicU64,
     fabric: std::sync::Weak<Fabric>,
@@ -94,26 +95,27 @@ impl Communicator {
     pub(crate) fn group(
         fabric: Arc<Fabric>,
         number: u32,
-        rank: u32,
-        members: Vec<u32>,
+        rank: Rank,
+        members: Vec<MemberId>,
         timeout: Duration,
     ) -> Self {
         let (job, shared) = (&fabric.job, &fabric.settings);
         let hosts = job.roster.hosts();
-        let hosts: Vec<u32> = members.iter().map(|member| hosts[*member as usize]).collect();
-        let reducers = job.roster.reducers().map(|reducer| reducer.id.number());
-        let roster = members.iter().copied().chain(reducers).collect();
-        let places = (roster, members.len() as u32, rank);
+        let ranks: Vec<Rank> = members.iter().filter_map(|member| job.roster.rank_of(*member)).collect();
+        let hosts: Vec<u32> = ranks.iter().map(|rank| hosts[*rank as usize]).collect();
+        let reducers = job.roster.reducers().map(|reducer| reducer.id);
+        let seats = members.iter().copied().chain(reducers).collect();
+        let places = (seats, ranks.clone(), rank);
         let settings = Settings {
             forced: shared.forced.clone(),
             timeout,
             ..Settings::new(number, job.roster.epoch(), places, hosts, shared.parameters.clone())
         };
         if rank == 0 {
-            let message = Message::GroupInfo { group: number, generation: 0, members: members.clone() };
+            let message = Message::GroupInfo { group: number, generation: 0, members: ranks.clone() };
             fabric.commands.send(Command::ToHub(message));
         }
-        let member = Member::new(number, job.rank, members.clone());
+        let member = Member::new(number, job.rank, ranks);
         fabric.node.with(|engine| engine.add_group(Group::new(settings, member)));
         let weak = Arc::downgrade(&fabric);
         let group = GroupHandle { number, rank, members, timeout: AtomicU64::default(), fabric: weak };
@@ -142,7 +144,7 @@ impl Communicator {
         let Some(rank) = ranks.iter().position(|rank| *rank == self.rank()) else {
             return Err(wrong("this rank is not one of them: only members form a group"));
         };
-        let members: Vec<u32> = ranks.iter().map(|rank| self.group.members[*rank as usize]).collect();
+        let members: Vec<MemberId> = ranks.iter().map(|rank| self.group.members[*rank as usize]).collect();
         let number = group::number_of(name, &members);
         if self.fabric.node.with(|engine| engine.has_had_group(number)) {
             return Err(wrong(

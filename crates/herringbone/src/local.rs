@@ -103,8 +103,8 @@ pub(crate) fn assemble_local(
     }
     let mut communicators = Vec::new();
     for ((job, mut part), connections) in jobs.into_iter().zip(parts).zip(connections) {
-        let shown = roster.workers().map(|worker| worker.id.number()).zip(&shown);
-        for (other, (segment, bell)) in shown.filter(|(other, _)| *other != job.me.number()) {
+        let shown = roster.workers().map(|worker| worker.id).zip(&shown);
+        for (other, (segment, bell)) in shown.filter(|(other, _)| *other != job.me) {
             if let Some(link) = part.mapping.link(&job, other, segment.clone(), bell.clone()) {
                 part.engine.connect(other, link);
             }

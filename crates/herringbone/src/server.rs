@@ -11,7 +11,7 @@ use crate::{
         Refusal, Role,
         control::{Dispute, Message},
         handshake::{Claim, Identity, Policy, Purpose, Versions},
-        membership::{MEMBERS, Member, MemberId, Process, Roster, RosterError},
+        membership::{MEMBERS, MemberId, Process, Roster, RosterError},
     },
     engine::{Engine, control::SIGN_OF_LIFE, outbox::Event},
     execute::staging::Staging,
@@ -23,7 +23,7 @@ use crate::{
     sys::{doorbell::Bell, fork::Guarded, segment::Segment},
     transport::{
         Broken,
-        endpoint::{Endpoint, Link},
+        endpoint::{Endpoints, Link},
         layout::Layout,
     },
 };
@@ -122,7 +122,7 @@ struct Jobs {
 
 struct Job {
     node: Arc<Node>,
-    world: u32,
+    roster: Roster,
     connections: AtomicUsize,
     quiet: Mutex<Instant>,
 }
@@ -236,10 +236,14 @@ impl Shared {
     ) -> Result<(), GreetError> {
         let own =
             Identity { role: Role::Reducer, job: who.job, rank: 0, world: 1, incarnation: self.incarnation };
+        let Some(worker) = job.roster.worker(who.rank).map(|worker| worker.id) else {
+            greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
+            return Ok(());
+        };
         greet::welcome(&mut stream, claim, own)?;
         let link = door::into_link(stream)?;
         job.connections.fetch_add(1, Ordering::SeqCst);
-        job.node.with(|engine| engine.connect(who.rank, Link::Tcp(link)));
+        job.node.with(|engine| engine.connect(worker, Link::Tcp(link)));
         job.node.wake();
         Ok(())
     }
@@ -248,7 +252,7 @@ impl Shared {
     fn job(self: &Arc<Self>, who: Identity) -> Result<Arc<Job>, Refusal> {
         let mut jobs = self.jobs();
         if let Some(job) = jobs.present.get(&who.job) {
-            return match job.world {
+            return match job.roster.world() {
                 world if world == who.world => Ok(job.clone()),
                 ours => Err(Refusal::World { rank: who.rank, ours, theirs: who.world }),
             };
@@ -300,15 +304,13 @@ impl Job {
         let segment = Segment::create("herringbone-reducer", layout.bytes()).map_err(io::Error::other)?;
         let pool = layout.pool_at()..layout.bytes();
         let (roster, me) = known_members(world).map_err(io::Error::other)?;
-        let endpoint = |member: &Member| Endpoint::new(roster.name(member.id), member.id == me);
-        let endpoints = roster.members().iter().map(endpoint).collect();
-        let engine = Engine::new(me.number(), endpoints, Staging::new(Arc::new(segment), pool), true);
+        let engine = Engine::new(me, Endpoints::new(&roster), Staging::new(Arc::new(segment), pool), true);
         let bell = Arc::new(Bell::new()?);
         let surroundings = Box::new(OfJob { number, server });
         let node = Node::new(engine, bell, usize::MAX, surroundings)?;
         let job = Arc::new(Self {
             node,
-            world,
+            roster,
             connections: AtomicUsize::new(0),
             quiet: Mutex::new(Instant::now()),
         });
@@ -334,7 +336,7 @@ impl Job {
 
 /// The members of a job as far as a reducer knows them: the workers, by their identities, and itself. Where they are is no
 /// matter here, since they call.
-fn known_members(world: u32) -> Result<(Roster, MemberId), RosterError> {
+pub(crate) fn known_members(world: u32) -> Result<(Roster, MemberId), RosterError> {
     let worker = |_| Process { address: String::new(), host: 0, incarnation: 0 };
     let workers = Roster::founded((0..world).map(worker).collect(), &[])?;
     workers.with_joined(Role::Reducer, "this reducer".to_owned(), None, None)
@@ -353,7 +355,8 @@ impl Surroundings for OfJob {
         for event in events {
             if let Event::Broken { endpoint, reason } = &event {
                 let who = format!("reducer, job {:016x}", self.number);
-                let what = format_args!("rank {endpoint} is gone: {reason}");
+                let name = job.roster.name(*endpoint);
+                let what = format_args!("{name} is gone: {reason}");
                 match reason {
                     Broken::Closed | Broken::Io(_) => crate::log::info(&who, what),
                     // It hears only that its connection was closed.
@@ -372,9 +375,9 @@ pub(crate) fn heed(engine: &mut Engine, event: Event) {
         Event::Broken { endpoint, .. } => engine.drop_operations_with(endpoint),
         Event::Dispute { group, generation, cause } => {
             let Some(state) = engine.groups.get(group) else { return };
-            let members = state.settings.members().to_vec();
-            let is_up = |member: &u32| engine.links.endpoints[*member as usize].is_up();
-            let lowest = members.iter().copied().find(is_up);
+            let members = state.settings.ranks.clone();
+            let is_up = |member: &MemberId| engine.links.endpoints[*member].is_up();
+            let lowest = state.settings.members().iter().copied().find(is_up);
             let dispute = Message::Dispute(Dispute { group, generation, members, cause });
             if let Some(lowest) = lowest {
                 engine.say(lowest, &dispute);

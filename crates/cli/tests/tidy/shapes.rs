@@ -21,13 +21,10 @@ const DEFINITIONS: usize = 1;
 const SCATTERED: [(&str, usize); 0] = [];
 
 /// The structs that have more fields.
-const WIDE: [(&str, usize); 8] = [
-    // Everything that a plan is made from.
-    ("Basis", 15),
+const WIDE: [(&str, usize); 6] = [
     ("Config", 14),
     // As many as the frame on the wire.
     ("Header", 15),
-    ("Member", 14),
     ("Node", 16),
     // As many as the command line's.
     ("Options", 13),

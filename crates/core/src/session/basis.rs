@@ -100,7 +100,31 @@ pub enum Shares {
     Even = 0,
 }
 
-/// Everything that a plan and the way it is cut were made from. Its [digest](Self::digest) is what fingerprints carry.
+/// The machines of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machines {
+    /// The reducers.
+    pub reducers: Summary,
+    /// The host of each worker.
+    pub hosts: Summary,
+    /// The memory that each worker shares.
+    pub memories: Summary,
+    /// A digest of the topology, once one is known.
+    pub topology: Option<u64>,
+}
+
+/// By what a group's operations are cut into segments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutBy {
+    /// A digest of the constants of a build.
+    pub constants: u64,
+    /// The wish for a segment's bytes; 0 if there is none.
+    pub segment: u64,
+    /// The most staging memory that an operation gets, in bytes.
+    pub staged: u64,
+}
+
+/// Everything that a plan was made from. Its [digest](Self::digest) is what fingerprints carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Basis {
     /// The roster's epoch.
@@ -115,24 +139,14 @@ pub struct Basis {
     pub order: FoldOrder,
     /// The fold keys.
     pub keys: Summary,
-    /// The reducers.
-    pub reducers: Summary,
-    /// The host of each worker.
-    pub hosts: Summary,
-    /// The memory that each worker shares.
-    pub memories: Summary,
+    /// Where the group runs.
+    pub machines: Machines,
     /// How much each rank takes.
     pub shares: Shares,
-    /// A digest of the topology, once one is known.
-    pub topology: Option<u64>,
     /// How messages are coded.
     pub codec: Codec,
-    /// A digest of the constants by which a build cuts messages.
-    pub cutting: u64,
-    /// The wish for a segment's bytes; 0 if there is none.
-    pub segment: u64,
-    /// The most staging memory that an operation gets, in bytes.
-    pub staged: u64,
+    /// How it is cut.
+    pub cut: CutBy,
 }
 
 impl Basis {
@@ -152,8 +166,9 @@ impl Basis {
     }
 
     fn items(&self) -> [(&'static str, String); 15] {
-        let Self { epoch, algorithm, collective, workers, order, keys, reducers, hosts, memories, .. } = self;
-        let Self { shares, topology, codec, cutting, segment, staged, .. } = self;
+        let Self { epoch, algorithm, collective, workers, order, keys, machines, shares, codec, cut } = self;
+        let Machines { reducers, hosts, memories, topology } = machines;
+        let CutBy { constants, segment, staged } = cut;
         [
             (ALGORITHM, algorithm.clone()),
             ("collective", collective.to_string()),
@@ -165,7 +180,7 @@ impl Basis {
             ("shared memories", memories.to_string()),
             ("slice bytes", segment.to_string()),
             ("staging bytes", staged.to_string()),
-            ("cutting constants", format!("{cutting:016x}")),
+            ("cutting constants", format!("{constants:016x}")),
             (
                 "shares",
                 match shares {
@@ -190,11 +205,13 @@ impl Basis {
         to.u32(self.collective.root().unwrap_or(0));
         to.u32(self.workers);
         to.u8(self.order.code());
-        [self.keys, self.reducers, self.hosts, self.memories].into_iter().for_each(|list| list.write(to));
+        let Machines { reducers, hosts, memories, topology } = &self.machines;
+        [self.keys, *reducers, *hosts, *memories].into_iter().for_each(|list| list.write(to));
+        to.option(topology.as_ref(), |to, digest| to.u64(*digest));
         to.u8(self.shares as u8);
-        to.option(self.topology.as_ref(), |to, digest| to.u64(*digest));
         to.u8(self.codec as u8);
-        [self.cutting, self.segment, self.staged].into_iter().for_each(|number| to.u64(number));
+        let CutBy { constants, segment, staged } = self.cut;
+        [constants, segment, staged].into_iter().for_each(|number| to.u64(number));
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -206,30 +223,14 @@ impl Basis {
         let (workers, order) = (from.u32()?, from.fold_order()?);
         let (keys, reducers) = (Summary::read(from)?, Summary::read(from)?);
         let (hosts, memories) = (Summary::read(from)?, Summary::read(from)?);
+        let machines = Machines { reducers, hosts, memories, topology: from.option(Reader::u64)? };
         let shares = match from.u8()? {
             0 => Shares::Even,
             _ => return Err(Malformed("shares that are unknown")),
         };
-        let topology = from.option(Reader::u64)?;
         let codec = Codec::from_code(from.u8()?).ok_or(Malformed("a codec that is unknown"))?;
-        let (cutting, segment, staged) = (from.u64()?, from.u64()?, from.u64()?);
-        Ok(Self {
-            epoch,
-            algorithm,
-            collective,
-            workers,
-            order,
-            keys,
-            reducers,
-            hosts,
-            memories,
-            shares,
-            topology,
-            codec,
-            cutting,
-            segment,
-            staged,
-        })
+        let cut = CutBy { constants: from.u64()?, segment: from.u64()?, staged: from.u64()? };
+        Ok(Self { epoch, algorithm, collective, workers, order, keys, machines, shares, codec, cut })
     }
 }
 
@@ -248,15 +249,15 @@ mod tests {
             workers: 4,
             order: FoldOrder::Ranks,
             keys: Summary::of_numbers(&[0, 1, 2, 3]),
-            reducers: Summary::of_texts(&[]),
-            hosts: Summary::of_places(&[0, 0, 1, 1]),
-            memories: Summary::of_places(&[0, 0, 1, 1]),
+            machines: Machines {
+                reducers: Summary::of_texts(&[]),
+                hosts: Summary::of_places(&[0, 0, 1, 1]),
+                memories: Summary::of_places(&[0, 0, 1, 1]),
+                topology: None,
+            },
             shares: Shares::Even,
-            topology: None,
             codec: Codec::Plain,
-            cutting: 7,
-            segment: 0,
-            staged: 1 << 20,
+            cut: CutBy { constants: 7, segment: 0, staged: 1 << 20 },
         }
     }
 
@@ -268,13 +269,13 @@ mod tests {
         ("workers", |basis| basis.workers = 5),
         ("fold order", |basis| basis.order = FoldOrder::Hosts),
         ("fold keys", |basis| basis.keys = Summary::of_numbers(&[0, 1, 4, 5])),
-        ("reducers", |basis| basis.reducers = Summary::of_texts(&["a:1".into()])),
-        ("hosts", |basis| basis.hosts = Summary::of_places(&[0, 1, 1, 1])),
-        ("shared memories", |basis| basis.memories = Summary::of_places(&[0, 1, 2, 3])),
-        ("slice bytes", |basis| basis.segment = 4096),
-        ("staging bytes", |basis| basis.staged = 1 << 21),
-        ("cutting constants", |basis| basis.cutting = 8),
-        ("topology", |basis| basis.topology = Some(0)),
+        ("reducers", |basis| basis.machines.reducers = Summary::of_texts(&["a:1".into()])),
+        ("hosts", |basis| basis.machines.hosts = Summary::of_places(&[0, 1, 1, 1])),
+        ("shared memories", |basis| basis.machines.memories = Summary::of_places(&[0, 1, 2, 3])),
+        ("slice bytes", |basis| basis.cut.segment = 4096),
+        ("staging bytes", |basis| basis.cut.staged = 1 << 21),
+        ("cutting constants", |basis| basis.cut.constants = 8),
+        ("topology", |basis| basis.machines.topology = Some(0)),
         ("epoch", |basis| basis.epoch = 1),
     ];
 

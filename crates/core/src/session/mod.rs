@@ -19,7 +19,7 @@ mod refusal;
 pub mod turns;
 mod versions;
 
-pub use basis::{Basis, Difference, Shares, Summary};
+pub use basis::{Basis, CutBy, Difference, Machines, Shares, Summary};
 pub use cause::{Cause, Mismatch, Variant};
 pub use codec::TooLong;
 pub use parameters::{PARAMETERS_BYTES, Parameters};

@@ -3,8 +3,8 @@ use herringbone_core::{
     collective::Collective,
     group::FoldOrder,
     session::{
-        Basis, Cause, Mismatch, PARAMETERS_BYTES, Parameters, Ranks, Refusal, Role, Shares, Summary, TooLong,
-        Variant,
+        Basis, Cause, CutBy, Machines, Mismatch, PARAMETERS_BYTES, Parameters, Ranks, Refusal, Role, Shares,
+        Summary, TooLong, Variant,
         control::{
             ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, PlanTold,
             Report, Waiting,
@@ -92,7 +92,7 @@ fn any_basis() -> impl Strategy<Value = Basis> {
             (keys, reducers, hosts, memories),
             (numbers, topology),
         )| {
-            let (epoch, cutting, segment, staged) = numbers;
+            let (epoch, constants, segment, staged) = numbers;
             Basis {
                 epoch,
                 algorithm,
@@ -100,15 +100,10 @@ fn any_basis() -> impl Strategy<Value = Basis> {
                 workers,
                 order: FoldOrder::ALL[order],
                 keys,
-                reducers,
-                hosts,
-                memories,
+                machines: Machines { reducers, hosts, memories, topology },
                 shares: Shares::Even,
-                topology,
                 codec: Codec::Plain,
-                cutting,
-                segment,
-                staged,
+                cut: CutBy { constants, segment, staged },
             }
         },
     )
@@ -171,6 +166,7 @@ fn any_death() -> impl Strategy<Value = Death> {
         Just(Death::Exited),
         Just(Death::Unreachable),
         any::<u64>().prop_map(|milliseconds| Death::Silent { milliseconds }),
+        Just(Death::Protocol),
     ]
 }
 

@@ -5,7 +5,7 @@ use herringbone_core::{
     collective::Collective,
     group::FoldOrder,
     session::{
-        Basis, Cause, Mismatch, Shares, Summary,
+        Basis, Cause, CutBy, Machines, Mismatch, Shares, Summary,
         control::Message,
         fence::{Action, Hub, Member},
     },
@@ -23,15 +23,15 @@ fn basis() -> Basis {
         workers: 3,
         order: FoldOrder::Ranks,
         keys: Summary::of_numbers(&[0, 1, 2]),
-        reducers: Summary::of_texts(&["a:1".into()]),
-        hosts: Summary::of_places(&[0, 0, 1]),
-        memories: Summary::of_places(&[0, 0, 1]),
+        machines: Machines {
+            reducers: Summary::of_texts(&["a:1".into()]),
+            hosts: Summary::of_places(&[0, 0, 1]),
+            memories: Summary::of_places(&[0, 0, 1]),
+            topology: None,
+        },
         shares: Shares::Even,
-        topology: None,
         codec: Codec::Plain,
-        cutting: 7,
-        segment: 0,
-        staged: 1 << 20,
+        cut: CutBy { constants: 7, segment: 0, staged: 1 << 20 },
     }
 }
 
@@ -80,13 +80,13 @@ fn whatever_else_differs_is_named_with_both_values_and_ranks() {
         ("workers", |basis| basis.workers = 4),
         ("fold order", |basis| basis.order = FoldOrder::Hosts),
         ("fold keys", |basis| basis.keys = Summary::of_numbers(&[0, 1, 4])),
-        ("reducers", |basis| basis.reducers = Summary::of_texts(&["b:2".into()])),
-        ("hosts", |basis| basis.hosts = Summary::of_places(&[0, 1, 1])),
-        ("shared memories", |basis| basis.memories = Summary::of_places(&[0, 1, 2])),
-        ("slice bytes", |basis| basis.segment = 65536),
-        ("staging bytes", |basis| basis.staged = 1 << 21),
-        ("cutting constants", |basis| basis.cutting = 8),
-        ("topology", |basis| basis.topology = Some(4)),
+        ("reducers", |basis| basis.machines.reducers = Summary::of_texts(&["b:2".into()])),
+        ("hosts", |basis| basis.machines.hosts = Summary::of_places(&[0, 1, 1])),
+        ("shared memories", |basis| basis.machines.memories = Summary::of_places(&[0, 1, 2])),
+        ("slice bytes", |basis| basis.cut.segment = 65536),
+        ("staging bytes", |basis| basis.cut.staged = 1 << 21),
+        ("cutting constants", |basis| basis.cut.constants = 8),
+        ("topology", |basis| basis.machines.topology = Some(4)),
         ("epoch", |basis| basis.epoch = 3),
     ];
     for (name, change) in changes {
@@ -104,7 +104,8 @@ fn whatever_else_differs_is_named_with_both_values_and_ranks() {
 
 #[test]
 fn several_things_that_differ_are_all_named() {
-    let otherwise = Basis { algorithm: "ring".into(), segment: 4096, epoch: 3, ..basis() };
+    let mut otherwise = Basis { algorithm: "ring".into(), epoch: 3, ..basis() };
+    otherwise.cut.segment = 4096;
     let text = decided(otherwise).to_string();
     assert!(text.contains("sum as ring with epoch 3, slice bytes 4096"), "{text}");
     assert!(text.contains("sum as radix(4) with epoch 2, slice bytes 0"), "{text}");

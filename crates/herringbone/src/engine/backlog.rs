@@ -7,7 +7,7 @@ use super::{
     links::Links,
     outbox::{Ended, Outbox, Todo},
 };
-use crate::core::wire::Header;
+use crate::core::{session::membership::MemberId, wire::Header};
 use crate::{
     Error,
     execute::issue::{Identity, Queued},
@@ -77,7 +77,7 @@ impl Backlog {
     /// Keeps a frame whose operation has not begun here.
     pub(super) fn park(
         &mut self,
-        index: u32,
+        index: MemberId,
         header: Header,
         body: Content,
         links: &mut Links,
@@ -85,7 +85,7 @@ impl Backlog {
         if self.early.len() >= PARKED_MOST {
             return Err(Broken::Protocol("more early messages than there can be"));
         }
-        let endpoint = &mut links.endpoints[index as usize];
+        let endpoint = &mut links.endpoints[index];
         // What goes with a frame stays in its place only as long as the frame.
         let body = match body {
             Content::Shared(Body::Carried(at)) => {
@@ -130,7 +130,7 @@ pub(super) fn not_started(
     match groups.get_mut(id.group) {
         Some(group) => {
             let result = Err(error.clone());
-            out.conclude(group, links.me, Ended { id, call, completion, issued, result });
+            out.conclude(group, links.rank, Ended { id, call, completion, issued, result });
         }
         None => {
             out.observer.ended(&id, issued, &Err(error.clone()));

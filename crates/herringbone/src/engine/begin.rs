@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     Error, ErrorKind,
-    core::wire::{Fingerprint, Header},
+    core::{
+        session::membership::MemberId,
+        wire::{Fingerprint, Header},
+    },
     execute::{
         issue::{Identity, Queued},
         program::{Call, Prepared},
@@ -140,7 +143,7 @@ impl Backlog {
     }
 
     /// A queued operation's reducer is gone: it fails with everybody's, by a fence, so that nobody is told twice.
-    fn give_up(&mut self, at: usize, reducer: u32, group: &Group, (links, out): (&Links, &mut Outbox)) {
+    fn give_up(&mut self, at: usize, reducer: MemberId, group: &Group, (links, out): (&Links, &mut Outbox)) {
         let queued = &mut self.queue[at];
         if !std::mem::replace(&mut queued.given_up, true) {
             out.dispute(group, links.lost_reducer(reducer, queued.id.fingerprint.sequence));
@@ -197,7 +200,7 @@ impl Ops {
 }
 
 /// The endpoints to which links are missing.
-fn missing(group: u32, groups: &Groups, links: &Links) -> Vec<u32> {
+fn missing(group: u32, groups: &Groups, links: &Links) -> Vec<MemberId> {
     groups.get(group).map_or_else(Vec::new, |group| links.wanted(group).collect())
 }
 
@@ -211,7 +214,7 @@ fn prepared(
     if let Some(prepared) = group.plan(call, observer)?.is_prepared(links.changes) {
         return Ok(prepared.clone());
     }
-    let Settings { me, sizing, roster, .. } = group.settings.clone();
-    let shared = |rank: u32| links.endpoints[roster[rank as usize] as usize].is_shared();
+    let Settings { me, sizing, seats, .. } = group.settings.clone();
+    let shared = |rank: u32| links.endpoints[seats[rank as usize]].is_shared();
     Ok(group.plan(call, observer)?.prepare(me, sizing, links.changes, shared))
 }

@@ -3,14 +3,13 @@
 use super::{
     Engine,
     backlog::not_started,
-    links::Links,
     outbox::{Event, Todo},
     timers::Timer,
 };
 use crate::{
     Error,
     clock::resolution,
-    core::session::{Cause, control::Message},
+    core::session::{Cause, control::Message, membership::MemberId},
     execute::issue::Identity,
     transport::{
         Broken,
@@ -37,13 +36,13 @@ const LOST: Duration = Duration::from_secs(6);
 
 impl Engine {
     /// Puts a new link in place. If there was one, it is of no use to the other end any more.
-    pub(crate) fn connect(&mut self, index: u32, link: Link) {
-        if self.links.endpoints[index as usize].is_up() {
+    pub(crate) fn connect(&mut self, index: MemberId, link: Link) {
+        if self.links.endpoints[index].is_up() {
             self.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
             self.catch_up();
         }
         self.links.connect(index, link, &mut self.out);
-        if self.links.endpoints[index as usize].left.is_some() {
+        if self.links.endpoints[index].left.is_some() {
             self.read_to_the_end(index);
         }
         self.out.push(Todo::Start);
@@ -52,17 +51,17 @@ impl Engine {
     }
 
     /// A link could not be made.
-    pub(crate) fn no_link(&mut self, index: u32, problem: String) {
-        let endpoint = &mut self.links.endpoints[index as usize];
+    pub(crate) fn no_link(&mut self, index: MemberId, problem: String) {
+        let endpoint = &mut self.links.endpoints[index];
         if matches!(endpoint.link, Link::Wanted) {
             endpoint.lose(problem);
         }
     }
 
     /// A socket has something to read, or takes something again. Returns whether anything moved.
-    pub(crate) fn serve(&mut self, index: u32, (room, readable): (bool, bool)) -> bool {
+    pub(crate) fn serve(&mut self, index: MemberId, (room, readable): (bool, bool)) -> bool {
         let mut moved = false;
-        let Some(endpoint) = self.links.endpoints.get_mut(index as usize) else { return false };
+        let Some(endpoint) = self.links.endpoints.get_mut(index) else { return false };
         if room && let Link::Tcp(link) = &mut endpoint.link {
             link.has_room = true;
             moved |= self.ops.flush_socket(index, &mut self.links, &mut self.out);
@@ -82,14 +81,14 @@ impl Engine {
     }
 
     /// The poller cannot watch a link's socket.
-    pub(crate) fn unwatched(&mut self, index: u32, problem: &std::io::Error) {
+    pub(crate) fn unwatched(&mut self, index: MemberId, problem: &std::io::Error) {
         let reason = Broken::Io(format!("its socket cannot be watched: {problem}"));
         self.out.push(Todo::Broken { endpoint: index, reason });
         self.catch_up();
     }
 
     /// A link is of no use any more: operations that waited for an answer on it may be able to go on without.
-    pub(super) fn broken(&mut self, index: u32, reason: Broken) {
+    pub(super) fn broken(&mut self, index: MemberId, reason: Broken) {
         let Self { links, ops, out, .. } = self;
         if !links.drop_link(index, &reason, out) {
             return;
@@ -100,32 +99,32 @@ impl Engine {
                 out.push(Todo::Run(operation.key));
             }
         }
-        if links.endpoints[index as usize].left.is_some() {
+        if links.endpoints[index].left.is_some() {
             out.push(Todo::Departed);
         }
     }
 
     /// A rank has died. What it sent before is still used.
-    pub(crate) fn lose(&mut self, index: u32, reason: &str, hub_is_gone: bool) {
+    pub(crate) fn lose(&mut self, index: MemberId, reason: &str, hub_is_gone: bool) {
         while self.receive_shared(index) || self.receive_socket(index) {
             self.catch_up();
         }
         self.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
         self.catch_up();
         let Self { links, groups, ops, backlog, out, .. } = self;
-        links.endpoints[index as usize].dead = true;
+        links.endpoints[index].dead = true;
         out.observer.lost(index, reason);
-        groups.lose(index, (reason, hub_is_gone), (ops, backlog), out);
+        groups.lose(index, (reason, hub_is_gone), (ops, backlog), (links, out));
         self.catch_up();
     }
 
     /// A rank has left in order: it has finished its part, and nobody is to be harmed. What it sent is read to its end, and still
     /// used, also by operations that begin only later here: at once in shared memory, until the end of a socket, and, if a link
     /// is still under way, once that is there. Only an operation that needs more of it fails.
-    pub(crate) fn leave(&mut self, index: u32) {
-        self.links.endpoints[index as usize].left = Some(self.out.now());
+    pub(crate) fn leave(&mut self, index: MemberId) {
+        self.links.endpoints[index].left = Some(self.out.now());
         self.out.after(Timer::Departed(index), GRACE);
-        if self.links.endpoints[index as usize].is_lost() {
+        if self.links.endpoints[index].is_lost() {
             // Its socket was read to the end before its goodbye came.
             self.out.push(Todo::Departed);
         } else {
@@ -136,11 +135,11 @@ impl Engine {
         self.catch_up();
     }
 
-    fn read_to_the_end(&mut self, index: u32) {
+    fn read_to_the_end(&mut self, index: MemberId) {
         while self.receive_shared(index) {
             self.catch_up();
         }
-        if self.links.endpoints[index as usize].is_shared() {
+        if self.links.endpoints[index].is_shared() {
             self.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
         }
     }
@@ -151,7 +150,7 @@ impl Engine {
     }
 
     /// Whether a local rank has left such word.
-    pub(crate) fn has_said_goodbye(&self, index: u32) -> bool {
+    pub(crate) fn has_said_goodbye(&self, index: MemberId) -> bool {
         self.links.has_said_goodbye(index)
     }
 
@@ -172,7 +171,7 @@ impl Engine {
     }
 
     /// Returns whether the operation fails.
-    fn fail_if_departed(&mut self, key: OpKey, index: u32) -> bool {
+    fn fail_if_departed(&mut self, key: OpKey, index: MemberId) -> bool {
         let Self { links, groups, ops, out, .. } = self;
         if !ops.needs(key, index, groups) {
             return false;
@@ -204,8 +203,8 @@ impl Engine {
     }
 
     /// Sends a control message on a data link.
-    pub(crate) fn say(&mut self, index: u32, message: &Message) {
-        send_control(&mut self.links.endpoints[index as usize], message);
+    pub(crate) fn say(&mut self, index: MemberId, message: &Message) {
+        send_control(&mut self.links.endpoints[index], message);
         self.flush();
     }
 
@@ -217,12 +216,16 @@ impl Engine {
 
     /// A thread has panicked in here, so nothing here is to be relied on: all groups end, everywhere.
     pub(crate) fn break_down(&mut self) {
-        self.groups.break_down(self.links.me, &mut self.out);
+        self.groups.break_down((!self.reduces).then(|| self.links.rank), &mut self.out);
         self.catch_up();
+        if self.reduces {
+            // It has no rank to say so by: its workers see their connections end.
+            self.links.hang_up();
+        }
     }
 
     /// A reducer is gone: operations that use it fail, everywhere.
-    pub(crate) fn reducer_lost(&mut self, index: u32) {
+    pub(crate) fn reducer_lost(&mut self, index: MemberId) {
         let Self { links, groups, ops, backlog, out, .. } = self;
         out.observer.lost(index, links.why_lost(index));
         groups.lose_reducer(index, (ops, backlog), (links, out));
@@ -230,12 +233,12 @@ impl Engine {
     }
 
     /// A link between workers broke and neither died: operations that need it fail, everywhere.
-    pub(crate) fn dispute_all_with(&mut self, index: u32, cause: &Cause) {
+    pub(crate) fn dispute_all_with(&mut self, index: MemberId, cause: &Cause) {
         self.groups.dispute_all_with(index, cause, (&self.ops, &self.backlog), &mut self.out);
     }
 
     /// A reducer has lost a worker: operations with it cannot end here. The workers know why.
-    pub(crate) fn drop_operations_with(&mut self, index: u32) {
+    pub(crate) fn drop_operations_with(&mut self, index: MemberId) {
         self.groups.drop_operations_with(index, &mut self.out);
         self.catch_up();
     }
@@ -263,7 +266,7 @@ impl Engine {
             Timer::Answer(number) => groups.answer(number, true, (ops, backlog), out),
             Timer::Doom(number) => groups.fail_doomed(number, out),
             Timer::UnderWay(index) => {
-                let endpoint = &mut links.endpoints[index as usize];
+                let endpoint = &mut links.endpoints[index];
                 if matches!(endpoint.link, Link::None | Link::Wanted) {
                     endpoint.lose("it left the group".to_owned());
                     out.push(Todo::Departed);
@@ -274,7 +277,7 @@ impl Engine {
         }
     }
 
-    fn fail_all_departed(&mut self, index: u32) {
+    fn fail_all_departed(&mut self, index: MemberId) {
         if self.links.departed(self.out.now(), GRACE).contains(&index) {
             for key in self.ops.table.keys() {
                 self.fail_if_departed(key, index);
@@ -331,21 +334,21 @@ impl Engine {
         &mut self,
         id: &Identity,
         (timeout, waited): (Duration, Duration),
-        missing: Vec<u32>,
+        missing: Vec<MemberId>,
     ) -> Option<Error> {
-        let Links { endpoints, me, .. } = &self.links;
+        let endpoints = &self.links.endpoints;
         let sequence = id.fingerprint.sequence;
-        let (workers, reducers): (Vec<u32>, Vec<u32>) =
-            missing.into_iter().partition(|index| !endpoints[*index as usize].is_reducer);
+        let (reducers, workers): (Vec<MemberId>, Vec<MemberId>) =
+            missing.into_iter().partition(|index| endpoints[*index].is_reducer());
         // A reducer that is there waits for ranks, too: it is not to blame.
-        let absent = reducers.into_iter().find(|index| !endpoints[*index as usize].is_up());
+        let absent = reducers.into_iter().find(|index| !endpoints[*index].is_up());
         let cause = match absent {
             Some(index) if workers.is_empty() => self.links.lost_reducer(index, sequence),
             _ => Cause::Timeout {
-                rank: *me,
+                rank: self.links.rank,
                 operation: id.fingerprint,
                 milliseconds: timeout.as_millis() as u64,
-                waiting_for: workers,
+                waiting_for: self.links.ranks(&workers),
             },
         };
         let group = self.groups.get_mut(id.group)?;
@@ -366,9 +369,9 @@ impl Engine {
             return;
         }
         self.out.look_soon(Timer::Silence);
-        for index in 0..self.links.endpoints.len() as u32 {
-            let endpoint = &mut self.links.endpoints[index as usize];
-            if !endpoint.is_reducer || !endpoint.is_up() {
+        for index in self.links.endpoints.ids() {
+            let endpoint = &mut self.links.endpoints[index];
+            if !endpoint.is_reducer() || !endpoint.is_up() {
                 continue;
             }
             let before = endpoint.silence;
@@ -378,14 +381,14 @@ impl Engine {
             }
             // What nobody has come to read yet is a sign as well.
             self.receive_socket(index);
-            let endpoint = &self.links.endpoints[index as usize];
+            let endpoint = &self.links.endpoints[index];
             if endpoint.silence >= LOST {
                 self.out.push(Todo::Broken { endpoint: index, reason: Broken::Silent(endpoint.silence) });
             } else if endpoint.silence >= SUSPECT {
                 self.out.observer.suspected(|| vec![index], endpoint.silence);
                 let (name, silence) = (&endpoint.name, endpoint.silence.as_secs());
                 let what = format_args!("the reducer at {name} has been silent for {silence} s");
-                crate::log::warn(&format!("rank {}", self.links.me), what);
+                crate::log::warn(&format!("rank {}", self.links.rank), what);
             }
         }
     }

@@ -13,12 +13,12 @@ pub(crate) struct Doom {
     pub(crate) error: Error,
 }
 
-/// A cause as a user's error, in a group of these workers.
-pub(crate) fn error(cause: &Cause, members: &[u32]) -> Error {
+/// A cause as a user's error, in a group whose workers have these ranks in the job.
+pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
     Error::new(match cause {
         Cause::Mismatch(mismatch) => ErrorKind::Mismatch {
             sequence: mismatch.sequence,
-            calls: mismatch.issued(|called| called.in_job(members).to_string()),
+            calls: mismatch.issued(|called| called.in_job(workers).to_string()),
         },
         Cause::ReducerLost { address, rank, reason, .. } => {
             ErrorKind::ReducerLost { address: address.clone(), reason: format!("{reason}, says rank {rank}") }

@@ -1,6 +1,9 @@
 //! Frames that came before their operation began here.
 
-use crate::{core::wire::Header, transport::frame::Body};
+use crate::{
+    core::{session::membership::MemberId, wire::Header},
+    transport::frame::Body,
+};
 use std::collections::BTreeMap;
 
 /// The payload of a frame that has arrived.
@@ -30,7 +33,7 @@ impl Content {
 /// A frame that came before its operation began here.
 #[derive(Debug)]
 pub(super) struct Parked {
-    pub(super) endpoint: u32,
+    pub(super) endpoint: MemberId,
     pub(super) header: Header,
     pub(super) body: Content,
 }
@@ -95,12 +98,12 @@ mod tests {
     use super::*;
     use crate::core::wire::Kind;
 
-    fn parked(endpoint: u32, group: u32, sequence: u64) -> Parked {
+    fn parked(endpoint: MemberId, group: u32, sequence: u64) -> Parked {
         Parked { endpoint, header: Header::new(Kind::Data, group, 0, sequence), body: Content::None }
     }
 
     fn endpoints(taken: &[Parked]) -> Vec<u32> {
-        taken.iter().map(|parked| parked.endpoint).collect()
+        taken.iter().map(|parked| parked.endpoint.number()).collect()
     }
 
     #[test]
@@ -108,10 +111,10 @@ mod tests {
         let mut early = Early::default();
         for (endpoint, group, sequence) in [(3, 1, 7), (1, 1, 8), (2, 2, 7), (1, 1, 7), (0, 0, 9), (2, 1, 7)]
         {
-            early.park(parked(endpoint, group, sequence));
+            early.park(parked(MemberId::new(endpoint), group, sequence));
         }
         assert_eq!(endpoints(early.of(1, 7)), [3, 1, 2]);
-        assert_eq!(endpoints(&early.take(1, 7, |parked| parked.endpoint != 1)), [3, 2]);
+        assert_eq!(endpoints(&early.take(1, 7, |parked| parked.endpoint.number() != 1)), [3, 2]);
         assert_eq!((endpoints(early.of(1, 7)), early.len()), (vec![1], 4));
         assert!(early.take(5, 5, |_| true).is_empty() && early.of(5, 5).is_empty());
         assert_eq!(endpoints(&early.take_group(1)), [1, 1]);

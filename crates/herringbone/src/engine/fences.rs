@@ -12,10 +12,14 @@ use super::{
 };
 use crate::{
     Error, ErrorKind,
-    core::session::{
-        Cause, Mismatch,
-        control::Message,
-        fence::{Action, Member, Settled},
+    core::{
+        group::Rank,
+        session::{
+            Cause, Mismatch,
+            control::Message,
+            fence::{Action, Member, Settled},
+            membership::MemberId,
+        },
     },
     execute::operation::Operation,
     transport::{endpoint::Endpoint, ticket::OpKey},
@@ -53,7 +57,7 @@ impl Groups {
         (links, out): (&Links, &mut Outbox),
     ) -> Option<Message> {
         let Some(group) = self.groups.get_mut(&number) else {
-            return self.told_early(number, message, links.me);
+            return self.told_early(number, message, links.rank);
         };
         if let Message::Fence { generation, cause, .. } = message
             && let Some(sequence) = disputed(cause)
@@ -83,7 +87,7 @@ impl Groups {
 
     /// The others of a group may disagree, or give up waiting, before this rank has made it: they are answered as by a rank that
     /// has called nothing, whose first calls fail then.
-    fn told_early(&mut self, number: u32, message: &Message, me: u32) -> Option<Message> {
+    fn told_early(&mut self, number: u32, message: &Message, me: Rank) -> Option<Message> {
         if matches!(message, Message::Fence { .. }) && !self.forgotten.contains(&number) {
             self.unmade.entry(number).or_insert_with(|| Member::new(number, me, Vec::new()));
         }
@@ -155,12 +159,16 @@ impl Groups {
         }
     }
 
-    /// A thread has panicked in the engine, so nothing there is to be relied on: all groups end, everywhere.
-    pub(super) fn break_down(&mut self, me: u32, out: &mut Outbox) {
-        let cause = Cause::Panicked { rank: me };
+    /// A thread has panicked in the engine, so nothing there is to be relied on: all groups end; everywhere, if this is a rank.
+    pub(super) fn break_down(&mut self, me: Option<Rank>, out: &mut Outbox) {
+        let cause = me.map(|rank| Cause::Panicked { rank });
         for number in self.numbers() {
-            self.get(number).into_iter().for_each(|group| out.dispute(group, cause.clone()));
-            self.close(number, &error(&cause, &[]), out);
+            if let (Some(cause), Some(group)) = (&cause, self.get(number)) {
+                out.dispute(group, cause.clone());
+            }
+            let error =
+                cause.as_ref().map_or_else(|| Error::new(ErrorKind::Closed), |cause| error(cause, &[]));
+            self.close(number, &error, out);
         }
         out.finished = true;
     }
@@ -170,23 +178,23 @@ impl Groups {
     }
 
     /// The groups that an endpoint is in.
-    fn numbers_with(&self, index: u32) -> Vec<u32> {
-        let has = |group: &&Group| group.rank_of(index).is_some();
+    fn numbers_with(&self, index: MemberId) -> Vec<u32> {
+        let has = |group: &&Group| group.has(index);
         self.iter().filter(has).map(|group| group.settings.id).collect()
     }
 
     /// A rank has died: its groups take no new operations, and those under way that need more of it fail, everywhere.
     pub(super) fn lose(
         &mut self,
-        index: u32,
+        index: MemberId,
         (reason, hub_is_gone): (&str, bool),
         (ops, backlog): (&Ops, &Backlog),
-        out: &mut Outbox,
+        (links, out): (&Links, &mut Outbox),
     ) {
         for number in self.numbers_with(index) {
             let Some(group) = self.get_mut(number).filter(|group| !group.is_lost()) else { continue };
             let mut ranks = group.doom.take().map_or(Vec::new(), |doom| doom.ranks);
-            ranks.push(index);
+            ranks.extend(links.endpoints[index].rank);
             ranks.sort_unstable();
             let kind = ErrorKind::PeerLost { ranks: ranks.clone(), reason: reason.to_owned() };
             group.doom = Some(Doom { ranks, error: Error::new(kind) });
@@ -201,7 +209,7 @@ impl Groups {
     fn fail_what_needs(
         &mut self,
         number: u32,
-        index: u32,
+        index: MemberId,
         (ops, backlog): (&Ops, &Backlog),
         out: &mut Outbox,
     ) {
@@ -237,7 +245,7 @@ impl Groups {
         &mut self,
         (number, sequence): (u32, u64),
         key: OpKey,
-        index: u32,
+        index: MemberId,
         (links, out): (&Links, &mut Outbox),
     ) {
         let Some(group) = self.get_mut(number) else { return };
@@ -245,7 +253,8 @@ impl Groups {
         // Where a member died, that is why this one left.
         let is_dropped = group.ending.is_dropped;
         let lost = group.doom.as_ref().map(|doom| (doom.ranks.clone(), doom.error.clone()));
-        let (ranks, error) = lost.unwrap_or_else(|| (vec![index], left_because(index, is_dropped, links)));
+        let (ranks, error) =
+            lost.unwrap_or_else(|| (links.ranks(&[index]), left_because(index, is_dropped, links)));
         out.push(Todo::Fail { key, error, keep_memory: true });
         out.dispute(group, Cause::PeerLost { ranks });
     }
@@ -253,7 +262,7 @@ impl Groups {
     /// A reducer is gone: operations that use it fail, everywhere.
     pub(super) fn lose_reducer(
         &mut self,
-        index: u32,
+        index: MemberId,
         (ops, backlog): (&Ops, &Backlog),
         (links, out): (&Links, &mut Outbox),
     ) {
@@ -269,12 +278,12 @@ impl Groups {
     /// A link between workers broke and neither died: operations that need it fail, everywhere.
     pub(super) fn dispute_all_with(
         &self,
-        index: u32,
+        index: MemberId,
         cause: &Cause,
         (ops, backlog): (&Ops, &Backlog),
         out: &mut Outbox,
     ) {
-        for group in self.iter().filter(|group| group.rank_of(index).is_some()) {
+        for group in self.iter().filter(|group| group.has(index)) {
             let needs =
                 |key: OpKey| ops.get(key).is_some_and(|operation: &Operation| operation.involves(index));
             if backlog.has_any(group.settings.id) || group.running.iter().any(|(_, key)| needs(*key)) {
@@ -284,7 +293,7 @@ impl Groups {
     }
 
     /// A reducer has lost a worker: operations with it cannot end here. The workers know why.
-    pub(super) fn drop_operations_with(&mut self, index: u32, out: &mut Outbox) {
+    pub(super) fn drop_operations_with(&mut self, index: MemberId, out: &mut Outbox) {
         for number in self.numbers_with(index) {
             self.close(number, &Error::new(ErrorKind::Closed), out);
         }
@@ -293,7 +302,7 @@ impl Groups {
 
 /// Why a rank that left is missed where none of the group died: perhaps one of another group did, or left before. In a group
 /// that this rank has closed itself, that is why.
-fn left_because(index: u32, is_dropped: bool, links: &Links) -> Error {
+fn left_because(index: MemberId, is_dropped: bool, links: &Links) -> Error {
     if is_dropped {
         return Error::new(ErrorKind::Closed);
     }
@@ -301,7 +310,7 @@ fn left_because(index: u32, is_dropped: bool, links: &Links) -> Error {
         let names = links.endpoints.iter().filter(|endpoint| which(endpoint));
         names.map(|endpoint| endpoint.name.as_str()).collect::<Vec<_>>().join(", ")
     };
-    let left = links.endpoints[index as usize].left;
+    let left = links.endpoints[index].left;
     let dead = named(&|endpoint| endpoint.dead);
     let before = named(&|endpoint| endpoint.left.is_some_and(|at| Some(at) < left));
     let after = match (dead.as_str(), before.as_str()) {
@@ -309,13 +318,13 @@ fn left_because(index: u32, is_dropped: bool, links: &Links) -> Error {
         ("", _) => format!(", after {before} had left"),
         _ => format!(", after {dead} had died"),
     };
-    Error::new(ErrorKind::PeerLost { ranks: vec![index], reason: format!("{LEFT}{after}") })
+    Error::new(ErrorKind::PeerLost { ranks: links.ranks(&[index]), reason: format!("{LEFT}{after}") })
 }
 
 /// A decision of the hub as an error: where all ranks that are lost have left in order, this rank knows more than the hub says.
 fn error_of(cause: &Cause, group: &Group, links: &Links) -> Error {
-    let has_only_left = |rank: &u32| {
-        links.endpoints.get(*rank as usize).is_some_and(|endpoint| endpoint.left.is_some() && !endpoint.dead)
+    let has_only_left = |rank: &Rank| {
+        links.endpoints.worker(*rank).is_some_and(|endpoint| endpoint.left.is_some() && !endpoint.dead)
     };
     match cause {
         Cause::PeerLost { ranks } if ranks.iter().all(has_only_left) => {
@@ -324,6 +333,6 @@ fn error_of(cause: &Cause, group: &Group, links: &Links) -> Error {
                 false => ErrorKind::PeerLost { ranks: ranks.clone(), reason: LEFT.to_owned() },
             })
         }
-        _ => error(cause, group.settings.members()),
+        _ => error(cause, &group.settings.ranks),
     }
 }

@@ -8,11 +8,11 @@ use super::{
 use crate::{
     Error, Result,
     core::{
-        group::Rank,
         session::{
             Basis,
             control::Message,
             fence::{Admission, Check, Member},
+            membership::MemberId,
         },
         wire::{Fingerprint, Header, digest},
     },
@@ -37,7 +37,7 @@ pub(crate) struct Ending {
     /// Staging memory of operations that failed: other ranks of the host may still read it.
     pub(crate) kept: Vec<Range<usize>>,
     /// Workers that have told a reducer that they take no part in it any more.
-    pub(crate) dropped_by: BTreeSet<u32>,
+    pub(crate) dropped_by: BTreeSet<MemberId>,
 }
 
 /// A group.
@@ -81,13 +81,12 @@ impl Group {
 
     /// Goes on where the hub has left a member of which nothing but its number was known.
     pub(crate) fn follow(&mut self, member: Member) {
-        let workers = self.settings.members();
-        self.member = member.among(workers.to_vec());
+        self.member = member.among(self.settings.ranks.clone());
     }
 
     /// Whether this process is one of the group's reducers.
     pub(crate) fn reduces(&self) -> bool {
-        self.settings.me >= self.settings.workers
+        self.settings.is_reducer(self.settings.me)
     }
 
     /// The generation that this process works in.
@@ -144,8 +143,8 @@ impl Group {
 
     /// A reducer's address, as its workers know it.
     pub(crate) fn own_address(&self) -> String {
-        let place = self.settings.me.checked_sub(self.settings.workers);
-        let address = place.and_then(|place| self.settings.parameters.reducers.get(place as usize));
+        let Settings { parameters, .. } = &self.settings;
+        let address = self.settings.own_reducer().and_then(|at| parameters.reducers.get(at));
         address.cloned().unwrap_or_default()
     }
 
@@ -159,9 +158,9 @@ impl Group {
         self.told = Told::of(generation);
     }
 
-    /// The position of an endpoint in the roster.
-    pub(crate) fn rank_of(&self, endpoint: u32) -> Option<Rank> {
-        self.settings.roster.iter().position(|at| *at == endpoint).map(|rank| rank as Rank)
+    /// Whether a member of the job is one of the group.
+    pub(crate) fn has(&self, id: MemberId) -> bool {
+        self.settings.seats.contains(&id)
     }
 
     /// What a call means here: chosen, generated, proved and compiled once.
@@ -214,9 +213,9 @@ impl Group {
 }
 
 /// A group's number within its job. Two groups that meet have at least one rank in common, which notices if they collide.
-pub(crate) fn number_of(name: &str, members: &[u32]) -> u32 {
+pub(crate) fn number_of(name: &str, members: &[MemberId]) -> u32 {
     let mut bytes = name.as_bytes().to_vec();
-    members.iter().for_each(|member| bytes.extend_from_slice(&member.to_le_bytes()));
+    members.iter().for_each(|member| bytes.extend_from_slice(&member.number().to_le_bytes()));
     let hash = digest(&bytes);
     ((hash ^ hash >> 32) as u32).max(WORLD_GROUP + 1)
 }
@@ -237,7 +236,8 @@ mod tests {
     /// Two workers and a reducer, as member `me` of these sees them.
     fn group(me: u32, parameters: Parameters) -> Group {
         let forced = parameters.algorithm.as_deref().map(|name| name.parse().unwrap());
-        let settings = Settings::new(7, 0, (vec![0, 1, 2], 2, me), vec![0, 1], Arc::new(parameters));
+        let seats = [0, 1, 2].map(MemberId::new).into();
+        let settings = Settings::new(7, 0, (seats, vec![0, 1], me), vec![0, 1], Arc::new(parameters));
         Group::new(Settings { forced, ..settings }, Member::new(7, me, vec![0, 1]))
     }
 
@@ -281,12 +281,12 @@ mod tests {
         let basis = group(0, parameters()).plan(CALL, &mut Observer::default()).unwrap().basis.clone();
         type Change = fn(&mut Basis);
         let changes: [(&str, Change); 6] = [
-            ("cutting constants", |basis| basis.cutting ^= 1),
-            ("slice bytes", |basis| basis.segment = 65536),
-            ("staging bytes", |basis| basis.staged += 1),
+            ("cutting constants", |basis| basis.cut.constants ^= 1),
+            ("slice bytes", |basis| basis.cut.segment = 65536),
+            ("staging bytes", |basis| basis.cut.staged += 1),
             ("workers", |basis| basis.workers += 1),
             ("epoch", |basis| basis.epoch += 1),
-            ("topology", |basis| basis.topology = Some(1)),
+            ("topology", |basis| basis.machines.topology = Some(1)),
         ];
         for (name, change) in changes {
             let mut theirs = Basis::clone(&basis);
@@ -308,8 +308,8 @@ mod tests {
     fn a_reducer_remembers_so_many_plans_and_no_more() {
         let basis = group(0, parameters()).plan(CALL, &mut Observer::default()).unwrap().basis.clone();
         let mut reducer = group(2, parameters());
-        let mut tell = |cutting| reducer.told_plan("rank 0", &Basis { cutting, ..Basis::clone(&basis) });
-        let told = (0..1000).take_while(|cutting| tell(*cutting).is_ok()).count();
+        let mut tell = |epoch| reducer.told_plan("rank 0", &Basis { epoch, ..Basis::clone(&basis) });
+        let told = (0..1000).take_while(|epoch| tell(*epoch).is_ok()).count();
         assert_eq!(told, 64);
         assert!(tell(0).is_ok(), "what it knows it may be told again");
         reducer.begin_generation(1);

@@ -15,7 +15,7 @@ use crate::{
             Cause, Mismatch, Parameters,
             control::{Introduction, PlanTold},
             fence::{Admission, Check, Member, NotIssued},
-            membership::MemberId,
+            membership::{MEMBERS, MemberId},
         },
         wire::{Fingerprint, Header},
     },
@@ -87,7 +87,7 @@ impl Groups {
     pub(super) fn agree(
         &mut self,
         issue: &Issue,
-        me: u32,
+        me: Rank,
         out: &mut Outbox,
     ) -> Result<(Identity, Duration), Refused> {
         let group = self.get_mut(issue.group).filter(|group| !group.ending.is_dropped);
@@ -109,7 +109,7 @@ impl Groups {
         let issued = group.member.issue(fingerprint).map_err(|reason| match reason {
             NotIssued::Frozen => Refused::Frozen,
             NotIssued::Failed(failed) => {
-                let error = error(&failed.cause, group.settings.members());
+                let error = error(&failed.cause, &group.settings.ranks);
                 let error = error.about(me, group.settings.named(fingerprint));
                 if failed.sequence.is_none() {
                     return Refused::Failed(error);
@@ -135,7 +135,7 @@ impl Groups {
     }
 
     /// What a frame means to its group, by its generation, its number and the hash of all that was issued before.
-    pub(super) fn judge(&self, header: &Header, me: u32, out: &mut Outbox) -> Verdict {
+    pub(super) fn judge(&self, header: &Header, me: Rank, out: &mut Outbox) -> Verdict {
         let Some(group) = self.get(header.group) else {
             return if self.forgotten.contains(&header.group) { Verdict::Discard } else { Verdict::Park };
         };
@@ -173,7 +173,7 @@ impl Groups {
     /// A worker's first message tells a reducer of an operation. Returns whether it is to begin.
     pub(super) fn announced(
         &mut self,
-        worker: u32,
+        worker: Rank,
         header: &Header,
         told: &Fingerprint,
         out: &mut Outbox,
@@ -219,20 +219,13 @@ impl Groups {
         let parameters = parameters.ok_or(Broken::Protocol("a group whose parameters were not told"))?;
         self.parameters.retain(|(group, _), _| *group != told.group);
         self.remove(told.group, out);
-        let is_worker = |member: &MemberId| {
-            links.endpoints.get(member.index()).is_some_and(|endpoint| !endpoint.is_reducer)
-        };
-        if self.groups.len() >= REDUCER_GROUPS || !told.members.iter().all(is_worker) {
+        let ranks = links.ranks(&told.members);
+        let possible = ranks.len() == told.members.len() && told.reducers as usize <= MEMBERS;
+        if self.groups.len() >= REDUCER_GROUPS || !possible {
             return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
         }
-        let members: Vec<u32> = told.members.iter().map(|member| member.number()).collect();
-        let workers = members.len() as u32;
-        let mut roster = members.clone();
-        // Reducers say nothing to each other.
-        roster.resize((workers + told.reducers) as usize, links.me);
-        let places = (roster, workers, workers + told.reducer);
-        let settings = Settings::new(told.group, told.epoch, places, told.hosts.clone(), parameters);
-        let mut group = Group::new(settings, Member::new(told.group, links.me, members));
+        let settings = Settings::told(told, links.me, ranks.clone(), parameters);
+        let mut group = Group::new(settings, Member::new(told.group, links.rank, ranks));
         group.begin_generation(told.generation);
         self.groups.insert(told.group, group);
         Ok(())
@@ -255,7 +248,7 @@ impl Groups {
     }
 
     /// A worker tells a reducer that it takes no part in a group any more.
-    pub(super) fn dropped_by(&mut self, worker: u32, number: u32, out: &mut Outbox) {
+    pub(super) fn dropped_by(&mut self, worker: MemberId, number: u32, out: &mut Outbox) {
         let Some(group) = self.get_mut(number) else { return };
         group.ending.dropped_by.insert(worker);
         if group.settings.members().iter().all(|worker| group.ending.dropped_by.contains(worker)) {
@@ -265,9 +258,9 @@ impl Groups {
 }
 
 /// What a group that is made now learns of members that died before.
-fn doomed_by(members: &[u32], links: &Links) -> Option<Doom> {
-    let is_dead = |index: &u32| links.endpoints[*index as usize].dead;
-    let ranks: Vec<Rank> = members.iter().copied().filter(is_dead).collect();
+fn doomed_by(members: &[MemberId], links: &Links) -> Option<Doom> {
+    let dead: Vec<MemberId> = members.iter().copied().filter(|id| links.endpoints[*id].dead).collect();
+    let ranks = links.ranks(&dead);
     let kind = ErrorKind::PeerLost { ranks: ranks.clone(), reason: "died before".to_owned() };
     (!ranks.is_empty()).then(|| Doom { ranks, error: Error::new(kind) })
 }

@@ -11,6 +11,7 @@ use crate::{
         session::{
             control::{Decoder, Message},
             lane::EAGER_BYTES,
+            membership::MemberId,
         },
         wire::{Fingerprint, Header, Kind},
     },
@@ -28,14 +29,14 @@ const CONTROL_BYTES: usize = 128 << 10;
 
 impl Engine {
     /// Takes in what a local rank has sent. Returns whether there was anything.
-    pub(super) fn receive_shared(&mut self, index: u32) -> bool {
+    pub(super) fn receive_shared(&mut self, index: MemberId) -> bool {
         self.receive_from(index, Source::Lane) | self.receive_from(index, Source::Board)
     }
 
-    fn receive_from(&mut self, index: u32, source: Source) -> bool {
+    fn receive_from(&mut self, index: MemberId, source: Source) -> bool {
         let mut moved = false;
         loop {
-            let result = match self.links.endpoints[index as usize].peek(source) {
+            let result = match self.links.endpoints[index].peek(source) {
                 Ok(None) => return moved,
                 Ok(Some((header, body))) => {
                     self.frame(index, &header, body.map_or(Content::None, Content::Shared))
@@ -43,7 +44,7 @@ impl Engine {
                 Err(reason) => Err(reason),
             };
             moved = true;
-            self.links.endpoints[index as usize].take(source);
+            self.links.endpoints[index].take(source);
             if let Err(reason) = result {
                 self.out.push(Todo::Broken { endpoint: index, reason });
                 return moved;
@@ -52,13 +53,13 @@ impl Engine {
     }
 
     /// Reads a socket. Returns whether there was anything.
-    pub(super) fn receive_socket(&mut self, index: u32) -> bool {
-        let Link::Tcp(link) = &mut self.links.endpoints[index as usize].link else { return false };
+    pub(super) fn receive_socket(&mut self, index: MemberId) -> bool {
+        let Link::Tcp(link) = &mut self.links.endpoints[index].link else { return false };
         let Some(mut incoming) = link.take_incoming() else { return false };
         let mut reading = Reading { engine: self, endpoint: index, arrived: Vec::new() };
         let result = incoming.receive(&mut reading);
         let arrived = reading.arrived;
-        if let Link::Tcp(link) = &mut self.links.endpoints[index as usize].link {
+        if let Link::Tcp(link) = &mut self.links.endpoints[index].link {
             link.put_back(incoming);
         }
         let result = arrived
@@ -68,7 +69,7 @@ impl Engine {
         match result {
             Ok(moved) => {
                 if moved {
-                    self.links.endpoints[index as usize].silence = Duration::ZERO;
+                    self.links.endpoints[index].silence = Duration::ZERO;
                 }
                 moved
             }
@@ -80,14 +81,14 @@ impl Engine {
     }
 
     /// One frame.
-    fn frame(&mut self, index: u32, header: &Header, content: Content) -> Result<(), Broken> {
-        if self.links.endpoints[index as usize].returned(header.credits) {
+    fn frame(&mut self, index: MemberId, header: &Header, content: Content) -> Result<(), Broken> {
+        if self.links.endpoints[index].returned(header.credits) {
             self.retry(index);
         }
         match header.kind {
             Kind::Credit => return Ok(()),
             Kind::Data if matches!(content, Content::Skipped) => {
-                self.links.endpoints[index as usize].emptied(header.eager);
+                self.links.endpoints[index].emptied(header.eager);
                 return Ok(());
             }
             Kind::Control => {
@@ -103,32 +104,38 @@ impl Engine {
             Verdict::Park => return self.park(index, *header, content),
             Verdict::NotRunning | Verdict::Discard => {}
         }
-        self.links.endpoints[index as usize].emptied(header.eager);
+        self.links.endpoints[index].emptied(header.eager);
         Ok(())
     }
 
     /// What to do with a frame.
     fn judge(&mut self, header: &Header) -> Verdict {
-        match self.groups.judge(header, self.links.me, &mut self.out) {
+        match self.groups.judge(header, self.links.rank, &mut self.out) {
             Verdict::NotRunning if self.backlog.has(header.group, header.sequence) => Verdict::Park,
             verdict => verdict,
         }
     }
 
     /// A frame whose operation runs.
-    fn deliver(&mut self, index: u32, key: OpKey, header: &Header, content: Content) -> Result<(), Broken> {
+    fn deliver(
+        &mut self,
+        index: MemberId,
+        key: OpKey,
+        header: &Header,
+        content: Content,
+    ) -> Result<(), Broken> {
         let Some((operation, mut io)) = self.ops.running(key, &mut self.links, &mut self.out) else {
             return Ok(());
         };
         if header.kind == Kind::Data {
-            let (segment, endpoint) = (io.staging.segment(), &io.endpoints[index as usize]);
+            let (segment, endpoint) = (io.staging.segment(), &io.endpoints[index]);
             let (is_mapped, eager) = (operation.is_mapped(), operation.prepared.eager);
             let length = header.length as usize;
             operation.arrive(index, header, |place| {
                 let to = segment.span(place..place + length);
                 fetch(content, to, endpoint, (is_mapped, eager))
             })?;
-            let from = (index, &io.endpoints[index as usize]);
+            let from = (index, &io.endpoints[index]);
             io.observer.received(&operation.id, header.segment, from, length);
         } else {
             operation.hear(index, header, &mut io)?;
@@ -138,9 +145,9 @@ impl Engine {
     }
 
     /// A frame whose operation has not begun.
-    fn park(&mut self, index: u32, header: Header, content: Content) -> Result<(), Broken> {
+    fn park(&mut self, index: MemberId, header: Header, content: Content) -> Result<(), Broken> {
         self.backlog.park(index, header, content, &mut self.links)?;
-        if header.eager && self.links.endpoints[index as usize].is_crowded() {
+        if header.eager && self.links.endpoints[index].is_crowded() {
             for key in self.ops.table.keys() {
                 let Some((operation, mut io)) = self.ops.running(key, &mut self.links, &mut self.out) else {
                     continue;
@@ -154,7 +161,7 @@ impl Engine {
     /// Looks again at frames that came early.
     pub(super) fn redeliver(&mut self, early: Vec<Parked>) {
         for Parked { endpoint, mut header, body } in early {
-            self.links.endpoints[endpoint as usize].parked -= u16::from(header.eager);
+            self.links.endpoints[endpoint].parked -= u16::from(header.eager);
             header.credits = 0;
             if let Err(reason) = self.frame(endpoint, &header, body) {
                 self.out.push(Todo::Broken { endpoint, reason });
@@ -163,8 +170,8 @@ impl Engine {
     }
 
     /// Tries again to send what waited for eager slots, as far as they go.
-    fn retry(&mut self, index: u32) {
-        while let Some(key) = self.links.endpoints[index as usize].next_in_line() {
+    fn retry(&mut self, index: MemberId) {
+        while let Some(key) = self.links.endpoints[index].next_in_line() {
             let Some((operation, mut io)) = self.ops.running(key, &mut self.links, &mut self.out) else {
                 continue;
             };
@@ -176,7 +183,7 @@ impl Engine {
     }
 
     /// A worker tells a reducer of a group, of its next generation, of a plan, or that it needs the group no more.
-    fn instructed(&mut self, worker: u32, bytes: &[u8]) -> Result<(), Broken> {
+    fn instructed(&mut self, worker: MemberId, bytes: &[u8]) -> Result<(), Broken> {
         let mut decoder = Decoder::new(crc32c::crc32c);
         decoder.push(bytes);
         match decoder.next_message() {
@@ -185,7 +192,7 @@ impl Engine {
             }
             Ok(Some(Message::Introduce(group))) => self.groups.join(&group, (&self.links, &mut self.out)),
             Ok(Some(Message::Planned(planned))) => {
-                self.groups.told_plan(&self.links.endpoints[worker as usize].name, &planned)
+                self.groups.told_plan(&self.links.endpoints[worker].name, &planned)
             }
             Ok(Some(Message::Forget { group })) => {
                 self.groups.dropped_by(worker, group, &mut self.out);
@@ -196,9 +203,9 @@ impl Engine {
     }
 
     /// What a reducer is told about an operation by a worker's first message.
-    fn announced(&mut self, worker: u32, header: &Header, told: &Fingerprint) -> Result<(), Broken> {
+    fn announced(&mut self, worker: MemberId, header: &Header, told: &Fingerprint) -> Result<(), Broken> {
         let Self { groups, ops, links, out, .. } = self;
-        match groups.announced(worker, header, told, out)? {
+        match groups.announced(links.endpoints[worker].rank.unwrap_or_default(), header, told, out)? {
             true => ops.begin_told(header, *told, groups, (links, out)),
             false => Ok(()),
         }
@@ -241,7 +248,7 @@ fn fetch(
 /// The engine while one of its links is being read.
 struct Reading<'a> {
     engine: &'a mut Engine,
-    endpoint: u32,
+    endpoint: MemberId,
     arrived: Vec<(Header, Content)>,
 }
 

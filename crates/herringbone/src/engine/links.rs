@@ -7,6 +7,7 @@ use super::{
 use crate::{
     clock::Moment,
     core::{
+        group::Rank,
         session::{
             Basis, Cause, Parameters,
             control::{Introduction, Message, PlanTold},
@@ -18,7 +19,7 @@ use crate::{
     sys::doorbell,
     transport::{
         Broken,
-        endpoint::{Endpoint, Introduced, Link, send_control},
+        endpoint::{Endpoints, Introduced, Link, send_control},
         layout,
         shm::Board,
         tcp::Memory,
@@ -32,10 +33,12 @@ const STOOD_STILL: Duration = Duration::from_millis(200);
 /// The other processes, and the links to them.
 #[derive(Debug)]
 pub(crate) struct Links {
-    pub(super) me: u32,
-    pub(crate) endpoints: Vec<Endpoint>,
+    pub(super) me: MemberId,
+    /// My rank in the job, as errors and causes name it. A reducer has none, and nothing that it says names one.
+    pub(super) rank: Rank,
+    pub(crate) endpoints: Endpoints,
     /// The endpoints to which there is a link, ascending.
-    pub(super) linked: Vec<u32>,
+    pub(super) linked: Vec<MemberId>,
     /// How many of the links are sockets.
     pub(super) sockets: usize,
     /// Counts changes of links, so that programs are compiled for the links there are.
@@ -47,9 +50,10 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(super) fn new(me: u32, endpoints: Vec<Endpoint>) -> Self {
+    pub(super) fn new(me: MemberId, endpoints: Endpoints) -> Self {
         Self {
             me,
+            rank: endpoints[me].rank.unwrap_or_default(),
             endpoints,
             linked: Vec::new(),
             sockets: 0,
@@ -59,14 +63,19 @@ impl Links {
         }
     }
 
+    /// The ranks of those members that are workers.
+    pub(super) fn ranks(&self, members: &[MemberId]) -> Vec<Rank> {
+        members.iter().filter_map(|id| self.endpoints.get(*id)?.rank).collect()
+    }
+
     /// Hands to links what is queued for them: a little to each in turn, and not all ranks to the same one first, so that
     /// no link is flooded while others are idle.
     pub(super) fn flush(&mut self, memory: &mut impl Memory, out: &mut Outbox) -> bool {
         let (mut moved, mut unannounced) = (false, false);
         let links = self.linked.len();
         for at in 0..links {
-            let Some(&index) = self.linked.get((at + self.me as usize) % links) else { continue };
-            match &mut self.endpoints[index as usize].link {
+            let Some(&index) = self.linked.get((at + self.me.index()) % links) else { continue };
+            match &mut self.endpoints[index].link {
                 Link::Shm(link) => {
                     moved |= link.flush();
                     unannounced |= link.is_unannounced();
@@ -87,7 +96,7 @@ impl Links {
     fn announce(&mut self) {
         doorbell::published();
         for index in &self.linked {
-            if let Link::Shm(link) = &mut self.endpoints[*index as usize].link {
+            if let Link::Shm(link) = &mut self.endpoints[*index].link {
                 link.announce();
             }
         }
@@ -100,7 +109,7 @@ impl Links {
 
     /// Whether a link has not taken all that is queued for it.
     pub(super) fn has_unsent(&self) -> bool {
-        self.linked.iter().any(|index| match &self.endpoints[*index as usize].link {
+        self.linked.iter().any(|index| match &self.endpoints[*index].link {
             Link::Tcp(link) => !link.is_flushed(),
             Link::Shm(link) => !link.is_flushed(),
             _ => false,
@@ -108,8 +117,13 @@ impl Links {
     }
 
     /// Writes to a socket what it takes. Returns whether anything moved.
-    pub(super) fn flush_socket(&mut self, index: u32, memory: &mut impl Memory, out: &mut Outbox) -> bool {
-        let endpoint = &mut self.endpoints[index as usize];
+    pub(super) fn flush_socket(
+        &mut self,
+        index: MemberId,
+        memory: &mut impl Memory,
+        out: &mut Outbox,
+    ) -> bool {
+        let endpoint = &mut self.endpoints[index];
         let result = endpoint.flush_stream(memory, |token| out.push(Todo::HandedOver(token)));
         let Link::Tcp(link) = &mut endpoint.link else { return false };
         let had_watch = std::mem::replace(&mut link.watched, !link.has_room);
@@ -123,7 +137,7 @@ impl Links {
     }
 
     /// Puts a new link in place. If there was one, it is broken already.
-    pub(super) fn connect(&mut self, index: u32, link: Link, out: &mut Outbox) {
+    pub(super) fn connect(&mut self, index: MemberId, link: Link, out: &mut Outbox) {
         match &link {
             Link::Tcp(_) => {
                 out.interests.push(Interest::New(index));
@@ -133,7 +147,7 @@ impl Links {
             Link::Shm(link) => self.board.read_by(link),
             _ => {}
         }
-        self.endpoints[index as usize].connect(link);
+        self.endpoints[index].connect(link);
         self.changes += 1;
         if let Err(at) = self.linked.binary_search(&index) {
             self.linked.insert(at, index);
@@ -142,8 +156,8 @@ impl Links {
 
     /// Drops a link that is of no use any more. Messages that are still queued on it count as sent, and so do later ones.
     /// Returns whether it was not dropped before.
-    pub(super) fn drop_link(&mut self, index: u32, reason: &Broken, out: &mut Outbox) -> bool {
-        let endpoint = &mut self.endpoints[index as usize];
+    pub(super) fn drop_link(&mut self, index: MemberId, reason: &Broken, out: &mut Outbox) -> bool {
+        let endpoint = &mut self.endpoints[index];
         if endpoint.is_lost() {
             return false;
         }
@@ -162,12 +176,12 @@ impl Links {
 
     /// Whether all links to these endpoints are up, or are not needed any more. Asks for those that are not. Fails with a
     /// reducer that is lost.
-    pub(super) fn are_up(&mut self, partners: &[u32], out: &mut Outbox) -> Result<bool, u32> {
+    pub(super) fn are_up(&mut self, partners: &[MemberId], out: &mut Outbox) -> Result<bool, MemberId> {
         let (mut up, mut lost) = (true, None);
         for &index in partners {
-            let endpoint = &mut self.endpoints[index as usize];
+            let endpoint = &mut self.endpoints[index];
             match &endpoint.link {
-                Link::Lost { .. } if endpoint.is_reducer => lost = Some(index),
+                Link::Lost { .. } if endpoint.is_reducer() => lost = Some(index),
                 _ if endpoint.left.is_some() => {}
                 Link::Lost { .. } if endpoint.dead => up = false,
                 Link::None | Link::Lost { .. } => {
@@ -187,8 +201,8 @@ impl Links {
     pub(super) fn introduce(&mut self, group: &Group, call: &Call) {
         let Some(planned) = group.planned(call).filter(|_| !group.reduces()) else { return };
         let (generation, plan) = (group.member.generation(), planned.fingerprint.plan);
-        for (position, index) in group.settings.roster[group.settings.workers as usize..].iter().enumerate() {
-            let endpoint = &mut self.endpoints[*index as usize];
+        for (position, index) in group.settings.servers().iter().enumerate() {
+            let endpoint = &mut self.endpoints[*index];
             let before = endpoint.introduced.remove(&group.settings.id);
             if !endpoint.is_up() {
                 continue;
@@ -213,7 +227,7 @@ impl Links {
 
     /// Tells reducers that nothing more comes of a group.
     pub(super) fn forget(&mut self, group: u32) {
-        for endpoint in &mut self.endpoints {
+        for endpoint in self.endpoints.iter_mut() {
             if endpoint.introduced.remove(&group).is_some() {
                 send_control(endpoint, &Message::Forget { group });
             }
@@ -224,7 +238,7 @@ impl Links {
     /// other end has something to read.
     pub(super) fn show_life(&mut self) {
         for index in &self.linked {
-            let endpoint = &mut self.endpoints[*index as usize];
+            let endpoint = &mut self.endpoints[*index];
             if matches!(&endpoint.link, Link::Tcp(link) if link.is_flushed()) {
                 endpoint.notice(Header::new(Kind::Credit, 0, 0, 0));
             }
@@ -238,30 +252,29 @@ impl Links {
     }
 
     /// That a reducer is lost, and what is known of that here.
-    pub(super) fn lost_reducer(&self, index: u32, sequence: u64) -> Cause {
-        let (address, reason) =
-            (self.endpoints[index as usize].name.clone(), self.why_lost(index).to_owned());
-        Cause::ReducerLost { address, rank: self.me, reason, sequence }
+    pub(super) fn lost_reducer(&self, index: MemberId, sequence: u64) -> Cause {
+        let (address, reason) = (self.endpoints[index].name.clone(), self.why_lost(index).to_owned());
+        Cause::ReducerLost { address, rank: self.rank, reason, sequence }
     }
 
     /// Why there is no link to an endpoint.
-    pub(super) fn why_lost(&self, index: u32) -> &str {
-        match &self.endpoints[index as usize].link {
+    pub(super) fn why_lost(&self, index: MemberId) -> &str {
+        match &self.endpoints[index].link {
             Link::Lost { reason, .. } => reason,
             _ => "it cannot be reached",
         }
     }
 
     /// The endpoints of a group to which there is no link yet, though one is wanted.
-    pub(super) fn wanted<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = u32> + 'a {
-        let wanted = |index: &u32| matches!(self.endpoints[*index as usize].link, Link::Wanted);
-        group.settings.roster.iter().copied().filter(wanted)
+    pub(super) fn wanted<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = MemberId> + 'a {
+        let wanted = |index: &MemberId| matches!(self.endpoints[*index].link, Link::Wanted);
+        group.settings.seats.iter().copied().filter(wanted)
     }
 
     /// Whether a local rank has left word in shared memory that it leaves in order: its process may have ended before its
     /// goodbye has come by way of the hub.
-    pub(super) fn has_said_goodbye(&self, index: u32) -> bool {
-        let segment = match &self.endpoints[index as usize].link {
+    pub(super) fn has_said_goodbye(&self, index: MemberId) -> bool {
+        let segment = match &self.endpoints[index].link {
             Link::Shm(link) => link.segment(),
             Link::Lost { left: Some(segment), .. } => segment,
             _ => return false,
@@ -270,20 +283,19 @@ impl Links {
     }
 
     /// The endpoints that left so long ago and from which nothing more will come, in the order in which they left.
-    pub(super) fn departed(&self, now: Moment, grace: Duration) -> Vec<u32> {
-        let left = |index: &u32| self.endpoints[*index as usize].left;
-        let has_departed = |index: &u32| {
-            self.endpoints[*index as usize].is_lost()
-                && left(index).is_some_and(|left| now.since(left) >= grace)
+    pub(super) fn departed(&self, now: Moment, grace: Duration) -> Vec<MemberId> {
+        let left = |index: &MemberId| self.endpoints[*index].left;
+        let has_departed = |index: &MemberId| {
+            self.endpoints[*index].is_lost() && left(index).is_some_and(|left| now.since(left) >= grace)
         };
-        let mut departed: Vec<u32> = (0..self.endpoints.len() as u32).filter(has_departed).collect();
+        let mut departed: Vec<MemberId> = self.endpoints.ids().filter(has_departed).collect();
         departed.sort_by_key(left);
         departed
     }
 
     /// Says on all sockets that nothing more will come.
     pub(super) fn hang_up(&mut self) {
-        for endpoint in &self.endpoints {
+        for endpoint in self.endpoints.iter() {
             if let Link::Tcp(link) = &endpoint.link {
                 link.hang_up();
             }
@@ -303,7 +315,7 @@ fn introduction(group: &Group, reducer: u32) -> Introduction {
         group: settings.id,
         generation: group.member.generation(),
         epoch: settings.epoch,
-        members: settings.members().iter().copied().map(MemberId::new).collect(),
+        members: settings.members().to_vec(),
         reducer,
         reducers: settings.reducers(),
         hosts: settings.hosts.clone(),

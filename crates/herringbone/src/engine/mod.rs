@@ -34,11 +34,12 @@ use crate::{
     Error, Result,
     clock::Moment,
     completion::Completion,
+    core::session::membership::MemberId,
     execute::{
         issue::{Identity, Issue, Queued},
         staging::Staging,
     },
-    transport::{endpoint::Endpoint, stats::Stats},
+    transport::{endpoint::Endpoints, stats::Stats},
 };
 use backlog::Backlog;
 use group::Group;
@@ -62,7 +63,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(me: u32, endpoints: Vec<Endpoint>, staging: Staging, reduces: bool) -> Self {
+    pub(crate) fn new(me: MemberId, endpoints: Endpoints, staging: Staging, reduces: bool) -> Self {
         Self {
             links: Links::new(me, endpoints),
             groups: Groups::default(),
@@ -166,7 +167,7 @@ impl Engine {
     }
 
     fn try_issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
-        let (id, timeout) = self.groups.agree(issue, self.links.me, &mut self.out)?;
+        let (id, timeout) = self.groups.agree(issue, self.links.rank, &mut self.out)?;
         let completion = Arc::new(Completion::default());
         let queued = Queued::new(id, issue, Some(completion.clone()), timeout, self.out.now());
         self.backlog.queue.push_back(queued);

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     Error,
+    core::session::membership::MemberId,
     execute::{
         io::Io,
         issue::Queued,
@@ -79,8 +80,8 @@ impl Ops {
         let (key, room) = self.table.reserve();
         queued.separate(group.settings.me);
         let mapped = queued.mapped(self.heap.as_deref());
-        let roster = &group.settings.roster;
-        let mut operation = Operation::new(key, queued, mapped, prepared, memory, (room, roster));
+        let seats = &group.settings.seats;
+        let mut operation = Operation::new(key, queued, mapped, prepared, memory, (room, seats));
         if operation.with_reducers() {
             links.introduce(group, &operation.prepared.call);
             out.look_soon(Timer::Silence);
@@ -104,7 +105,7 @@ impl Ops {
 
     /// Runs an operation as far as it can, and ends it if that was all.
     pub(super) fn run(&mut self, key: OpKey, groups: &mut Groups, (links, out): (&mut Links, &mut Outbox)) {
-        let me = links.me;
+        let me = links.rank;
         let Some((operation, mut io)) = self.running(key, links, out) else { return };
         let sequence = operation.id.fingerprint.sequence;
         let Some(group) = groups.get_mut(operation.id.group).filter(|group| !group.is_frozen(sequence))
@@ -138,7 +139,7 @@ impl Ops {
         if let Some(group) = groups.get_mut(operation.id.group)
             && let Some(ended) = ended(operation, Err(error.clone()))
         {
-            out.conclude(group, links.me, ended);
+            out.conclude(group, links.rank, ended);
         }
         if keep_memory && let Some(group) = groups.get_mut(operation.id.group) {
             let memory = std::mem::take(&mut operation.memory);
@@ -174,10 +175,11 @@ impl Ops {
     /// Has links forget an operation that fails, before its memory is given back.
     fn cancel(&mut self, key: OpKey, links: &mut Links) {
         let Some(operation) = self.table.get(key) else { return };
-        let (partners, memory): (Vec<u32>, _) = (operation.endpoints().collect(), operation.memory.clone());
+        let (partners, memory): (Vec<MemberId>, _) =
+            (operation.endpoints().collect(), operation.memory.clone());
         let buffers = Buffers { table: &mut self.table, staging: &self.staging };
         for index in partners {
-            links.endpoints[index as usize].cancel(key, &memory, &buffers);
+            links.endpoints[index].cancel(key, &memory, &buffers);
         }
     }
 
@@ -188,7 +190,7 @@ impl Ops {
     }
 
     /// Hands to a socket what is queued for it. Returns whether it took anything.
-    pub(super) fn flush_socket(&mut self, index: u32, links: &mut Links, out: &mut Outbox) -> bool {
+    pub(super) fn flush_socket(&mut self, index: MemberId, links: &mut Links, out: &mut Outbox) -> bool {
         links.flush_socket(index, &mut Buffers { table: &mut self.table, staging: &self.staging }, out)
     }
 
@@ -223,9 +225,9 @@ impl Ops {
     }
 
     /// Whether an operation cannot end without more of an endpoint.
-    pub(super) fn needs(&self, key: OpKey, index: u32, groups: &Groups) -> bool {
+    pub(super) fn needs(&self, key: OpKey, index: MemberId, groups: &Groups) -> bool {
         let Some(operation) = self.get(key) else { return false };
-        let is_member = || groups.get(operation.id.group).is_some_and(|group| group.rank_of(index).is_some());
+        let is_member = || groups.get(operation.id.group).is_some_and(|group| group.has(index));
         operation.needs(index) || operation.is_unstable() && is_member()
     }
 }

@@ -9,7 +9,10 @@ use crate::{
     Error, Result,
     clock::Moment,
     completion::Completion,
-    core::session::{Cause, control::Message},
+    core::{
+        group::Rank,
+        session::{Cause, control::Message, membership::MemberId},
+    },
     execute::{
         issue::{Identity, Queued},
         program::Call,
@@ -30,9 +33,9 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A link to this endpoint is needed.
-    Want(u32),
+    Want(MemberId),
     /// A link broke.
-    Broken { endpoint: u32, reason: Broken },
+    Broken { endpoint: MemberId, reason: Broken },
     /// A group has to be fenced.
     Dispute { group: u32, generation: u32, cause: Cause },
     /// Something to tell the hub.
@@ -45,9 +48,9 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) enum Interest {
     /// There is a new socket, to be read when something has come.
-    New(u32),
+    New(MemberId),
     /// A socket is to be written to when it takes something again, or no longer.
-    Room { endpoint: u32, wanted: bool },
+    Room { endpoint: MemberId, wanted: bool },
     /// A link is gone: the poller forgets its socket before that closes, since a forked process may keep it open.
     Gone(Box<TcpLink>),
 }
@@ -71,7 +74,7 @@ pub(super) enum Todo {
     /// Queued operations may be able to start.
     Start,
     /// A link is of no use any more.
-    Broken { endpoint: u32, reason: Broken },
+    Broken { endpoint: MemberId, reason: Broken },
     /// A link needs the memory of a message no more.
     HandedOver(Token),
     /// Frames that came early may be of use now.
@@ -149,7 +152,7 @@ impl Outbox {
     }
 
     /// Tells those that wait for an operation of rank `me` how it ended.
-    pub(super) fn conclude(&mut self, group: &mut Group, me: u32, ended: Ended) {
+    pub(super) fn conclude(&mut self, group: &mut Group, me: Rank, ended: Ended) {
         let Ended { id, call, completion, issued, result } = ended;
         let result = result.map_err(|error| error.about(me, group.settings.named(id.fingerprint)));
         self.observer.ended(&id, issued, &result);

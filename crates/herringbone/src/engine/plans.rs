@@ -9,7 +9,7 @@ use crate::{
         group::{Group as FoldGroup, Rank},
         plan,
         schedule::Program,
-        session::{Basis, Shares, Summary},
+        session::{Basis, CutBy, Machines, Shares, Summary, membership::MemberId},
         verify::{Verified, verify},
         wire::{Codec, Fingerprint},
     },
@@ -37,7 +37,7 @@ pub(crate) struct Planned {
     /// What it was made from; its digest is in the fingerprint.
     pub(crate) basis: Arc<Basis>,
     /// The endpoints that it exchanges messages with.
-    pub(crate) partners: Vec<u32>,
+    pub(crate) partners: Vec<MemberId>,
     pub(crate) with_reducers: bool,
     /// How many operations of this kind were completed.
     completed: u64,
@@ -173,8 +173,8 @@ impl Plans {
         let Proof { verified, basis, digest } = self.proof(settings, call.collective, algorithm)?;
         let program = verified.schedule().program(settings.me).into_owned();
         let partners = prepare::partners(&program);
-        let with_reducers = partners.iter().any(|rank| *rank >= settings.workers);
-        let partners = partners.iter().map(|rank| settings.roster[*rank as usize]).collect();
+        let with_reducers = partners.iter().any(|rank| settings.is_reducer(*rank));
+        let partners = partners.iter().map(|rank| settings.seats[*rank as usize]).collect();
         Ok(Planned {
             fingerprint: fingerprint(&call, digest),
             algorithm: basis.algorithm.clone(),
@@ -217,15 +217,19 @@ impl Plans {
             workers: *workers,
             order: parameters.order,
             keys: Summary::of_numbers(self.fold.keys()),
-            reducers: Summary::of_texts(&parameters.reducers),
-            hosts: Summary::of_places(hosts),
-            memories: Summary::of_places(memories),
+            machines: Machines {
+                reducers: Summary::of_texts(&parameters.reducers),
+                hosts: Summary::of_places(hosts),
+                memories: Summary::of_places(memories),
+                topology: None,
+            },
             shares: Shares::Even,
-            topology: None,
             codec: Codec::Plain,
-            cutting: cutting::digest(),
-            segment: sizing.segment_bytes as u64,
-            staged: sizing.most_staged as u64,
+            cut: CutBy {
+                constants: cutting::digest(),
+                segment: sizing.segment_bytes as u64,
+                staged: sizing.most_staged as u64,
+            },
         }
     }
 }

@@ -2,7 +2,12 @@
 
 use crate::{
     config::Transport,
-    core::{algorithm::Algorithm, group::Rank, session::Parameters, wire::Fingerprint},
+    core::{
+        algorithm::Algorithm,
+        group::Rank,
+        session::{Parameters, control::Introduction, membership::MemberId},
+        wire::Fingerprint,
+    },
     execute::{program::Sizing, staging},
 };
 use std::{sync::Arc, time::Duration};
@@ -13,11 +18,13 @@ pub(crate) struct Settings {
     pub(crate) id: u32,
     /// The roster's epoch.
     pub(crate) epoch: u64,
-    /// The endpoints of the roster: workers by rank, then reducers.
-    pub(crate) roster: Vec<u32>,
+    /// Its members in the order of a schedule's ranks: workers, then reducers.
+    pub(crate) seats: Vec<MemberId>,
     pub(crate) workers: u32,
-    /// My position in the roster.
+    /// My place among them.
     pub(crate) me: Rank,
+    /// The rank of each worker in the job: what people call it.
+    pub(crate) ranks: Vec<Rank>,
     /// The host of each worker.
     pub(crate) hosts: Vec<u32>,
     /// What rank 0 has decided.
@@ -35,10 +42,11 @@ impl Settings {
     pub(crate) fn new(
         id: u32,
         epoch: u64,
-        (roster, workers, me): (Vec<u32>, u32, Rank),
+        (seats, ranks, me): (Vec<MemberId>, Vec<Rank>, Rank),
         hosts: Vec<u32>,
         parameters: Arc<Parameters>,
     ) -> Self {
+        let workers = ranks.len() as u32;
         let memories = match parameters.transport.as_deref() {
             Some(name) if name == Transport::Tcp.name() => (0..workers).collect(),
             _ => hosts.clone(),
@@ -50,21 +58,51 @@ impl Settings {
             most_staged: staging::most_of(parameters.staging as usize),
         };
         let (forced, timeout) = (None, Duration::MAX);
-        Self { id, epoch, roster, workers, me, hosts, parameters, memories, sizing, forced, timeout }
+        Self { id, epoch, seats, workers, me, ranks, hosts, parameters, memories, sizing, forced, timeout }
     }
 
-    /// The workers, by their numbers in the job.
-    pub(crate) fn members(&self) -> &[u32] {
-        &self.roster[..self.workers as usize]
+    /// Those of a group as a worker tells a reducer of it, whose identity is `own`.
+    pub(crate) fn told(
+        told: &Introduction,
+        own: MemberId,
+        ranks: Vec<Rank>,
+        parameters: Arc<Parameters>,
+    ) -> Self {
+        let workers = told.members.len();
+        let mut seats = told.members.clone();
+        // Reducers say nothing to each other.
+        seats.resize(workers + told.reducers as usize, own);
+        let places = (seats, ranks, workers as Rank + told.reducer);
+        Self::new(told.group, told.epoch, places, told.hosts.clone(), parameters)
     }
 
-    /// How many reducers the roster has.
+    /// The workers.
+    pub(crate) fn members(&self) -> &[MemberId] {
+        &self.seats[..self.workers as usize]
+    }
+
+    /// Whether a place is a reducer's.
+    pub(crate) fn is_reducer(&self, place: Rank) -> bool {
+        place >= self.workers
+    }
+
+    /// The reducers, in the order in which schedules number them.
+    pub(crate) fn servers(&self) -> &[MemberId] {
+        &self.seats[self.workers as usize..]
+    }
+
+    /// Which of the reducers this process is, if it is one.
+    pub(crate) fn own_reducer(&self) -> Option<usize> {
+        self.me.checked_sub(self.workers).map(|reducer| reducer as usize)
+    }
+
+    /// How many reducers there are.
     pub(crate) fn reducers(&self) -> u32 {
-        self.roster.len() as u32 - self.workers
+        self.servers().len() as u32
     }
 
     /// What was called, as errors show it.
     pub(super) fn named(&self, called: Fingerprint) -> Fingerprint {
-        called.in_job(self.members())
+        called.in_job(&self.ranks)
     }
 }

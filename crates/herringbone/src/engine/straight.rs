@@ -91,7 +91,7 @@ impl Runner {
         let Some(memory) = engine.ops.staging.take(bytes, part) else {
             return Ok(Begun::No(issue));
         };
-        let agreed = match engine.groups.agree(&issue, engine.links.me, &mut engine.out) {
+        let agreed = match engine.groups.agree(&issue, engine.links.rank, &mut engine.out) {
             Ok(agreed) => agreed,
             Err(refused) => {
                 engine.ops.staging.give_back(memory);
@@ -131,7 +131,7 @@ impl Runner {
             });
         for Parked { endpoint, header, .. } in taken {
             out.observer.received_straight(&id, endpoint, header.length as usize);
-            let endpoint = &mut links.endpoints[endpoint as usize];
+            let endpoint = &mut links.endpoints[endpoint];
             endpoint.parked -= u16::from(header.eager);
             straight.notes.flush |= endpoint.emptied(header.eager);
         }
@@ -173,7 +173,7 @@ impl Runner {
         out.observer.left_straight(&id);
         let ended = Ended { id, call, completion: straight.completion.take(), issued, result: Ok(()) };
         if let Some(group) = groups.get_mut(id.group) {
-            out.conclude(group, links.me, ended);
+            out.conclude(group, links.rank, ended);
         }
         self.notes = straight.notes;
         self.engine.catch_up();
@@ -201,7 +201,7 @@ impl Runner {
         out.observer.left_straight(&straight.id);
         let mut io =
             Io { endpoints: &mut links.endpoints, staging: &ops.staging, observer: &mut out.observer };
-        let operation = straight.into_operation(key, room, &group.settings.roster, &mut io);
+        let operation = straight.into_operation(key, room, &group.settings.seats, &mut io);
         ops.insert(operation, group, out);
         out.push(Todo::Started(key));
         out.push(Todo::Flush);
@@ -212,6 +212,5 @@ impl Runner {
 
 /// Whether one of a script's ranks has to be invited to send, and so waits for an ordinary operation's word.
 fn is_crowded(engine: &Engine, script: &Script) -> bool {
-    !engine.backlog.early.is_empty()
-        && script.endpoints().any(|at| engine.links.endpoints[at as usize].is_crowded())
+    !engine.backlog.early.is_empty() && script.endpoints().any(|at| engine.links.endpoints[at].is_crowded())
 }

@@ -5,7 +5,13 @@ use crate::{
     core::{
         collective::Collective,
         element::{DType, ReduceOp},
-        session::{fence::Member, lane::EAGER_SLOTS},
+        session::{
+            Parameters,
+            control::Introduction,
+            fence::Member,
+            lane::EAGER_SLOTS,
+            membership::{Process, Roster},
+        },
         wire::{HEADER_BYTES, Header},
     },
     engine::{
@@ -31,15 +37,16 @@ fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
     let layout = layout::Layout { mates: 1, pool: 4 << 20, heap: 0 };
     let segment = Arc::new(Segment::create("links-test", layout.bytes()).unwrap());
     let staging = Staging::new(segment, layout.pool_at()..layout.pool_at() + layout.pool);
-    let endpoints = (0..ranks).map(|rank| Endpoint::new(format!("rank {rank}"), false)).collect();
-    let mut engine = Engine::new(0, endpoints, staging, false);
+    let process = |_| Process { address: String::new(), host: 0, incarnation: 0 };
+    let roster = Roster::founded((0..ranks).map(process).collect(), &[]).unwrap();
+    let mut engine = Engine::new(MemberId::new(0), Endpoints::new(&roster), staging, false);
     engine.add_group(group(0, ranks, forced));
     let ends = (1..ranks).map(|rank| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 16 * MESSAGE_BYTES).unwrap();
-        engine.connect(rank, Link::Tcp(TcpLink::new(Guarded::new(ours.into()).unwrap())));
+        engine.connect(MemberId::new(rank), Link::Tcp(TcpLink::new(Guarded::new(ours.into()).unwrap())));
         theirs
     });
     let ends = ends.collect();
@@ -49,11 +56,12 @@ fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
 /// A group of all ranks.
 fn group(id: u32, ranks: u32, forced: Option<&str>) -> Group {
     let all = || (0..ranks).collect::<Vec<u32>>();
+    let seats = (0..ranks).map(MemberId::new).collect();
     let settings = Settings {
         forced: forced.map(|name| name.parse().unwrap()),
         sizing: Sizing { hosts: ranks, shared: false, segment_bytes: 0, most_staged: 3 << 20 },
         timeout: Duration::from_secs(60),
-        ..Settings::new(id, 0, (all(), ranks, 0), all(), Arc::default())
+        ..Settings::new(id, 0, (seats, all(), 0), all(), Arc::default())
     };
     Group::new(settings, Member::new(id, 0, (0..ranks).collect()))
 }
@@ -83,11 +91,14 @@ fn what_a_broken_link_had_in_line_holds_no_operation_up() {
 #[test]
 fn a_socket_that_cannot_be_watched_is_a_broken_link() {
     let (mut engine, _theirs) = rank_0(3, None);
-    assert!(matches!(&engine.out.interests[..], [Interest::New(1), Interest::New(2)]));
-    engine.unwatched(1, &ErrorKind::PermissionDenied.into());
-    let Link::Lost { reason, .. } = &engine.links.endpoints[1].link else { panic!("it is in use") };
+    let [one, two] = [1, 2].map(MemberId::new);
+    assert!(
+        matches!(engine.out.interests[..], [Interest::New(first), Interest::New(then)] if (first, then) == (one, two))
+    );
+    engine.unwatched(one, &ErrorKind::PermissionDenied.into());
+    let Link::Lost { reason, .. } = &engine.links.endpoints[one].link else { panic!("it is in use") };
     assert!(reason.contains("cannot be watched"), "{reason}");
-    assert_eq!((engine.links.sockets, &engine.links.linked[..]), (1, &[2][..]));
+    assert_eq!((engine.links.sockets, &engine.links.linked[..]), (1, &[two][..]));
     assert!(matches!(&engine.out.interests[..], [.., Interest::Gone(_)]));
 }
 
@@ -95,7 +106,7 @@ fn a_socket_that_cannot_be_watched_is_a_broken_link() {
 #[test]
 fn a_group_with_a_dead_member_is_lost_from_the_start() {
     let (mut engine, _theirs) = rank_0(3, None);
-    engine.links.endpoints[2].dead = true;
+    engine.links.endpoints[MemberId::new(2)].dead = true;
     engine.add_group(group(7, 3, None));
     let call = Call { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
     let (input, output) = (Region::zeroed(0), Region::zeroed(0));
@@ -105,9 +116,32 @@ fn a_group_with_a_dead_member_is_lost_from_the_start() {
     assert!(matches!(&engine.out.events[..], [Event::Dispute { group: 7, .. }]), "the others are told");
 }
 
+/// Else a worker's message could have a reducer make a list of any length.
+#[test]
+fn a_group_with_more_reducers_than_a_roster_takes_is_refused() {
+    let (mut engine, _theirs) = rank_0(2, None);
+    let parameters = Parameters::default();
+    let mut told = Introduction {
+        group: 7,
+        generation: 0,
+        epoch: 0,
+        members: [0, 1].map(MemberId::new).into(),
+        reducer: 0,
+        reducers: u32::MAX,
+        hosts: vec![0, 1],
+        parameters: parameters.digest(),
+    };
+    let Engine { groups, links, out, .. } = &mut engine;
+    for (reducers, is_taken) in [(u32::MAX, false), (1, true)] {
+        told.reducers = reducers;
+        groups.told_parameters(7, parameters.clone()).unwrap();
+        assert_eq!(groups.join(&told, (links, out)).is_ok(), is_taken, "{reducers} reducers");
+    }
+}
+
 /// A sink that writes down whom it is told to be lost.
 #[derive(Clone, Debug, Default)]
-struct Obituaries(Arc<std::sync::Mutex<Vec<(u32, String)>>>);
+struct Obituaries(Arc<std::sync::Mutex<Vec<(MemberId, String)>>>);
 
 impl Sink for Obituaries {
     fn event(&mut self, _: Duration, happening: &Happening<'_>) {
@@ -123,8 +157,8 @@ fn a_listener_hears_of_a_rank_that_is_lost() {
     let lost = Obituaries::default();
     engine.out.observer.listen(Box::new(lost.clone()));
     begin(&mut engine, Collective::AllGather, 1);
-    engine.lose(2, "ended, hung or left", false);
-    assert_eq!(lost.0.lock().unwrap()[..], [(2, "ended, hung or left".to_owned())]);
+    engine.lose(MemberId::new(2), "ended, hung or left", false);
+    assert_eq!(lost.0.lock().unwrap()[..], [(MemberId::new(2), "ended, hung or left".to_owned())]);
     let states: Vec<_> = engine.out.observer.recent().iter().map(|recent| recent.state).collect();
     assert_eq!(states, [OperationState::Failed("PeerLost")]);
 }
@@ -164,7 +198,7 @@ fn a_message_that_has_left_in_part_leaves_in_full_though_its_operation_fails() {
         let grant = drain(&mut engine, &theirs[0]);
         (&theirs[0]).write_all(&grant).unwrap();
         go_on(&mut engine);
-        let Link::Tcp(link) = &engine.links.endpoints[1].link else { panic!("no link") };
+        let Link::Tcp(link) = &engine.links.endpoints[MemberId::new(1)].link else { panic!("no link") };
         assert!(!link.is_flushed(), "the socket takes some, not all");
         fail_all(&mut engine);
     });
@@ -181,7 +215,7 @@ fn what_is_cancelled_takes_no_slots_with_it() {
     let (mut engine, theirs) = rank_0(2, None);
     let returned = 5;
     (0..60).for_each(|_| drop(begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES)));
-    (0..returned).for_each(|_| assert!(!engine.links.endpoints[1].emptied(true)));
+    (0..returned).for_each(|_| assert!(!engine.links.endpoints[MemberId::new(1)].emptied(true)));
     (0..3).for_each(|_| drop(begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES)));
     fail_all(&mut engine);
     begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES);
@@ -191,7 +225,7 @@ fn what_is_cancelled_takes_no_slots_with_it() {
     assert_eq!(told, returned);
     let eager = sent.iter().filter(|(header, _)| header.eager).count();
     assert!((2..60).contains(&eager), "{eager} of 64");
-    let free = (0..EAGER_SLOTS).filter(|_| engine.links.endpoints[1].take_eager()).count();
+    let free = (0..EAGER_SLOTS).filter(|_| engine.links.endpoints[MemberId::new(1)].take_eager()).count();
     assert_eq!(eager + free, usize::from(EAGER_SLOTS));
 }
 

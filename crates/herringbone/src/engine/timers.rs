@@ -1,6 +1,6 @@
 //! What an engine is to look at later, and when.
 
-use crate::clock::Moment;
+use crate::{clock::Moment, core::session::membership::MemberId};
 use std::collections::BTreeMap;
 
 /// What a timer is for. Each has at most one time.
@@ -15,9 +15,9 @@ pub(super) enum Timer {
     /// What a group still has under way fails, because no hub is left to say so.
     Doom(u32),
     /// A link that was under way from an endpoint that has left does not come any more.
-    UnderWay(u32),
+    UnderWay(MemberId),
     /// Operations that still need an endpoint that has left fail.
-    Departed(u32),
+    Departed(MemberId),
 }
 
 /// The times of all timers of an engine.

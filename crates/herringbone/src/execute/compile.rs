@@ -228,7 +228,7 @@ impl Compiler {
         for chunk in 0..self.user.len() as u32 {
             let both =
                 !self.out.input[chunk as usize].is_empty() && !self.out.output[chunk as usize].is_empty();
-            if keeps && both && me < self.out.workers && !self.user[chunk as usize].written {
+            if keeps && both && !self.out.is_reducer(me) && !self.user[chunk as usize].written {
                 self.push(Kind::Copy {
                     from: Loc::Input(chunk),
                     into: Loc::Output(chunk),

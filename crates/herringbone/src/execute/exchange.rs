@@ -3,7 +3,7 @@
 
 use super::{operation::Operation, room::Flow};
 use crate::{
-    core::wire::Header,
+    core::{session::membership::MemberId, wire::Header},
     execute::{
         io::Io,
         program::{Head, Kind, Loc, Peer, Prepared},
@@ -16,7 +16,7 @@ use crate::{
 impl Operation {
     /// Where the payload of an arriving message goes: a result straight to where it belongs if nothing that the schedule
     /// does before has to be waited for, everything else to its place in my staging memory.
-    pub(crate) fn place(&self, endpoint: u32, header: &Header) -> Result<Destination, Broken> {
+    pub(crate) fn place(&self, endpoint: MemberId, header: &Header) -> Result<Destination, Broken> {
         let (head, _) = self.expected(endpoint, header)?;
         let at = self.stage(header.segment) * self.prepared.instrs.len() + head.instr as usize;
         let only_for_this = self.room.waits[at] == 1 && header.segment < self.course.begun;
@@ -32,7 +32,7 @@ impl Operation {
     }
 
     /// The head that a frame is for, after all its numbers are checked against what the schedule says.
-    fn expected(&self, endpoint: u32, header: &Header) -> Result<(&Head, usize), Broken> {
+    fn expected(&self, endpoint: MemberId, header: &Header) -> Result<(&Head, usize), Broken> {
         let at = self.room.flows.iter().position(|flow| flow.endpoint == endpoint);
         let head = at.and_then(|at| self.prepared.peers[at].heads.get(header.index as usize));
         let Some(&head) = head else {
@@ -53,7 +53,7 @@ impl Operation {
     /// A message is here: `fetch` says where, given its place in my staging memory.
     pub(crate) fn arrive(
         &mut self,
-        endpoint: u32,
+        endpoint: MemberId,
         header: &Header,
         fetch: impl FnOnce(usize) -> Result<Arrived, Broken>,
     ) -> Result<(), Broken> {
@@ -104,7 +104,7 @@ impl Operation {
 /// What is still needed of other ranks: for errors, losses and leaves.
 impl Operation {
     /// The endpoints that have not sent, granted or confirmed what this operation needs of them.
-    pub(crate) fn missing(&self) -> Vec<u32> {
+    pub(crate) fn missing(&self) -> Vec<MemberId> {
         let waits_for_room =
             self.course.finished == self.course.begun && self.course.begun < self.prepared.segments;
         let waiting = |(peer, flow): &(&Peer, &Flow)| {
@@ -119,7 +119,7 @@ impl Operation {
 
     /// Whether a message from an endpoint is still needed to complete, or word that it has room for one. What has come is enough
     /// for segments that have not begun, too: the endpoint may have been ahead, and have left since.
-    pub(crate) fn needs(&self, endpoint: u32) -> bool {
+    pub(crate) fn needs(&self, endpoint: MemberId) -> bool {
         let (begun, segments) = (self.course.begun, self.prepared.segments);
         let lacks_room = |flow: &Flow| begun < segments && !flow.window.has_room(segments - 1);
         self.is_blocked_on(endpoint)
@@ -146,7 +146,7 @@ impl Operation {
     }
 
     /// Whether an endpoint takes part and is not done.
-    pub(crate) fn involves(&self, endpoint: u32) -> bool {
+    pub(crate) fn involves(&self, endpoint: MemberId) -> bool {
         self.room
             .flows
             .iter()
@@ -154,7 +154,7 @@ impl Operation {
     }
 
     /// Whether something waits to be sent to an endpoint.
-    pub(crate) fn is_blocked_on(&self, endpoint: u32) -> bool {
+    pub(crate) fn is_blocked_on(&self, endpoint: MemberId) -> bool {
         let to = |lane: u32| self.room.flows[self.prepared.lanes[lane as usize].peer as usize].endpoint;
         self.room.blocked.iter().any(|unsent| to(unsent.lane) == endpoint)
     }

@@ -12,6 +12,7 @@ use crate::{
         session::{
             fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
             lane::Window,
+            membership::MemberId,
             turns::Sending,
         },
         wire::Header,
@@ -105,13 +106,13 @@ impl Operation {
         mapped: Option<usize>,
         prepared: Arc<Prepared>,
         memory: Range<usize>,
-        (room, roster): (Room, &[u32]),
+        (room, seats): (Room, &[MemberId]),
     ) -> Self {
         let (input, output, is_worker) = match queued.buffers {
             Some((input, output)) => ((!input.is_same(&output)).then_some(input), Some(output), true),
             None => (None, None, false),
         };
-        let with_reducers = !is_worker || prepared.peers.iter().any(|peer| peer.rank >= prepared.workers);
+        let with_reducers = !is_worker || prepared.peers.iter().any(|peer| prepared.is_reducer(peer.rank));
         let ahead = match prepared.stage_bytes {
             0 => prepared.depth,
             bytes => (memory.len() / bytes) as u32,
@@ -141,7 +142,7 @@ impl Operation {
             room,
             prepared,
         };
-        operation.furnish(roster);
+        operation.furnish(seats);
         operation
     }
 
@@ -166,7 +167,7 @@ impl Operation {
     }
 
     /// The endpoints that it exchanges messages with.
-    pub(crate) fn endpoints(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = MemberId> {
         self.room.flows.iter().map(|flow| flow.endpoint)
     }
 
@@ -178,7 +179,7 @@ impl Operation {
     }
 
     /// Makes room for what is counted.
-    fn furnish(&mut self, roster: &[u32]) {
+    fn furnish(&mut self, seats: &[MemberId]) {
         let Self { prepared, room, course: Course { ahead, .. }, is_worker, .. } = self;
         let stages = prepared.depth as usize;
         room.waits.resize(stages * prepared.instrs.len(), 0);
@@ -189,8 +190,8 @@ impl Operation {
             room.sending = Sending::new(turns, prepared.segments, prepared.depth);
         }
         for peer in &prepared.peers {
-            let endpoint = roster[peer.rank as usize];
-            let reducer = peer.rank >= prepared.workers;
+            let endpoint = seats[peer.rank as usize];
+            let reducer = prepared.is_reducer(peer.rank);
             let open = reducer || !*is_worker || (peer.shared && !prepared.eager);
             let window = Window::new(*ahead, open);
             let stable = !(reducer && *is_worker);
@@ -201,14 +202,14 @@ impl Operation {
     /// Allows the ranks that need it to send.
     pub(super) fn invite(&self, io: &mut Io<'_>) {
         if self.prepared.eager {
-            let crowded = |endpoint: u32, io: &Io<'_>| io.endpoints[endpoint as usize].is_crowded();
+            let crowded = |endpoint: MemberId, io: &Io<'_>| io.endpoints[endpoint].is_crowded();
             for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
                 if crowded(flow.endpoint, io) {
                     self.open(|other| other.rank == peer.rank, io);
                 }
             }
         } else {
-            self.open(|peer| !peer.shared && peer.rank < self.prepared.workers, io);
+            self.open(|peer| !peer.shared && !self.prepared.is_reducer(peer.rank), io);
         }
     }
 
@@ -216,13 +217,13 @@ impl Operation {
     fn open(&self, which: impl Fn(&Peer) -> bool, io: &mut Io<'_>) {
         for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
             if self.is_worker && !peer.heads.is_empty() && which(peer) {
-                io.endpoints[flow.endpoint as usize].notice(self.grant());
+                io.endpoints[flow.endpoint].notice(self.grant());
             }
         }
     }
 
     /// An endpoint has used up its eager slots here: messages of operations that are running need none.
-    pub(crate) fn open_to(&self, endpoint: u32, io: &mut Io<'_>) {
+    pub(crate) fn open_to(&self, endpoint: MemberId, io: &mut Io<'_>) {
         if let Some(at) = self.room.flows.iter().position(|flow| flow.endpoint == endpoint) {
             let rank = self.prepared.peers[at].rank;
             self.open(|peer| peer.rank == rank && self.prepared.eager, io);
@@ -260,7 +261,7 @@ impl Operation {
             let room = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
                 peer.sends == 0
                     || flow.window.has_room(self.course.begun)
-                    || io.endpoints[flow.endpoint as usize].is_away()
+                    || io.endpoints[flow.endpoint].is_away()
             });
             if !room {
                 return;
@@ -313,7 +314,7 @@ impl Operation {
         let read = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
             !self.keeps_slots_for(peer)
                 || flow.window.done() == segments
-                || io.endpoints[flow.endpoint as usize].is_away()
+                || io.endpoints[flow.endpoint].is_away()
         });
         match (read, self.is_worker) {
             (true, _) => Progress::Over,
@@ -360,13 +361,18 @@ impl Operation {
             let last =
                 self.course.finished == segments && (in_place || (self.is_worker && self.with_reducers));
             if !peer.heads.is_empty() && (last || before + lead < segments) {
-                io.endpoints[flow.endpoint as usize].notice(self.grant());
+                io.endpoints[flow.endpoint].notice(self.grant());
             }
         }
     }
 
     /// A grant, or word that an operation is stable.
-    pub(crate) fn hear(&mut self, endpoint: u32, header: &Header, io: &mut Io<'_>) -> Result<(), Broken> {
+    pub(crate) fn hear(
+        &mut self,
+        endpoint: MemberId,
+        header: &Header,
+        io: &mut Io<'_>,
+    ) -> Result<(), Broken> {
         let Some(flow) = self.room.flows.iter_mut().find(|flow| flow.endpoint == endpoint) else {
             return Err(Broken::Protocol("word of an operation in which it has no part"));
         };
@@ -392,7 +398,7 @@ impl Operation {
             && self.room.flows.iter().all(|flow| flow.window.done() == segments)
         {
             for flow in &self.room.flows {
-                io.endpoints[flow.endpoint as usize].notice(self.header(FrameKind::Stable, segments));
+                io.endpoints[flow.endpoint].notice(self.header(FrameKind::Stable, segments));
             }
         }
     }

@@ -4,6 +4,7 @@
 use crate::core::{
     collective::Collective,
     element::{DType, ReduceOp},
+    group::Rank,
     schedule::{Chunk, Form},
     session::turns::Turns,
 };
@@ -139,8 +140,8 @@ pub(crate) struct Instr {
 /// A rank that I exchange messages with in this program.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// Its position in the roster.
-    pub(crate) rank: u32,
+    /// Its place in the group: workers, then reducers.
+    pub(crate) rank: Rank,
     /// The heads of its messages to me, by index.
     pub(crate) heads: Vec<u32>,
     /// How many messages I send it per segment.
@@ -181,6 +182,11 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// Whether a place in the group is a reducer's.
+    pub(crate) fn is_reducer(&self, place: Rank) -> bool {
+        place >= self.workers
+    }
+
     /// The send that an instruction is.
     pub(crate) fn send(&self, instr: u32) -> &Send {
         match &self.instrs[instr as usize].kind {

@@ -2,6 +2,7 @@
 
 use crate::core::session::{
     lane::Window,
+    membership::MemberId,
     turns::{Sending, Turn},
 };
 use std::collections::{BTreeSet, VecDeque};
@@ -23,7 +24,7 @@ pub(crate) enum Arrived {
 /// What one other rank has told of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
-    pub(super) endpoint: u32,
+    pub(super) endpoint: MemberId,
     /// What it has granted.
     pub(super) window: Window,
     /// Whether it, a reducer, has said that all workers hold the result; true of others.

@@ -1,7 +1,7 @@
 //! A small operation's program between host-mates, with everything worked out that is the same each time it is called.
 
 use crate::{
-    core::schedule::Form,
+    core::{schedule::Form, session::membership::MemberId},
     execute::program::{Fold, Kind, Loc, Operand, Prepared, Send},
 };
 use std::{ops::Range, sync::Arc};
@@ -56,14 +56,14 @@ pub(super) struct Line {
 /// A receiver of a message, by its endpoint, and the message's number there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lane {
-    pub(super) endpoint: u32,
+    pub(super) endpoint: MemberId,
     pub(super) index: u16,
 }
 
 /// A message that comes, from an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
-    pub(super) endpoint: u32,
+    pub(super) endpoint: MemberId,
     pub(super) index: u16,
     pub(super) bytes: usize,
     /// Where it is kept in the operation's staging memory if it cannot stay with its frame.
@@ -83,7 +83,7 @@ pub(crate) struct Script {
 impl Script {
     /// The script of a program whose rank may run it in order; `endpoints` are those of its peers. `None` unless all messages
     /// go with their frames, and no instruction needs two from one rank, of which only the first can be seen.
-    pub(crate) fn of(prepared: &Arc<Prepared>, endpoints: &[u32]) -> Option<Self> {
+    pub(crate) fn of(prepared: &Arc<Prepared>, endpoints: &[MemberId]) -> Option<Self> {
         let mut heads: Vec<_> = prepared.heads.iter().map(|head| (head.instr, head.peer)).collect();
         heads.sort_unstable();
         let may = prepared.eager
@@ -106,7 +106,7 @@ impl Script {
 
 impl Script {
     /// The endpoints that send it messages.
-    pub(crate) fn endpoints(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = MemberId> {
         self.messages.iter().map(|message| message.endpoint)
     }
 }

@@ -120,7 +120,7 @@ impl Operation {
         }
         for lane in lanes {
             let endpoint = self.room.flows[prepared.lanes[lane as usize].peer as usize].endpoint;
-            if !prepared.eager || !io.endpoints[endpoint as usize].is_shared() {
+            if !prepared.eager || !io.endpoints[endpoint].is_shared() {
                 let message = Unsent { segment, instr, lane };
                 sent += usize::from(self.send_lane(prepared, send, message, io));
             }
@@ -153,7 +153,7 @@ impl Operation {
             for lane in lanes {
                 let to = prepared.lanes[lane as usize];
                 let flow = &self.room.flows[to.peer as usize];
-                let endpoint = &mut io.endpoints[flow.endpoint as usize];
+                let endpoint = &mut io.endpoints[flow.endpoint];
                 if !endpoint.is_shared() {
                     continue;
                 }
@@ -184,7 +184,7 @@ impl Operation {
             }
         }
         let flow = self.room.flows[lane_to.peer as usize];
-        let endpoint = &mut io.endpoints[flow.endpoint as usize];
+        let endpoint = &mut io.endpoints[flow.endpoint];
         let mut header = self.header(FrameKind::Data, segment);
         (header.index, header.length) = (lane_to.index, self.length(send.from, send.form, segment) as u32);
         if endpoint.is_away() {
@@ -209,7 +209,7 @@ impl Operation {
             endpoint.send_shared(&mut Frame::new(&header, Some(body)), lane_to.index, header.eager);
             return true;
         }
-        let reducer = prepared.peers[lane_to.peer as usize].rank >= prepared.workers;
+        let reducer = prepared.is_reducer(prepared.peers[lane_to.peer as usize].rank);
         let fingerprint = (reducer && segment == 0).then_some(self.id.fingerprint);
         header.fingerprint = fingerprint.is_some();
         let (payload, priority) = (self.payload(send, segment), self.id.fingerprint.priority);
@@ -301,7 +301,7 @@ impl Operation {
             let Some(send) = fold.sent_by.map(|instr| prepared.send(instr)) else { return fold_to(&[]) };
             let place = |lane: u32| {
                 let endpoint = self.room.flows[prepared.lanes[lane as usize].peer as usize].endpoint;
-                io.endpoints[endpoint as usize].payload(self.place_of(segment, lane)?, into.len())
+                io.endpoints[endpoint].payload(self.place_of(segment, lane)?, into.len())
             };
             let places = send.lanes.clone().filter_map(place);
             write_for_others(into, self.copy_of(send, segment, io.staging), |copy| {
@@ -330,7 +330,7 @@ impl Operation {
         match self.arrived(segment, head) {
             Arrived::At(offset) | Arrived::Direct(offset) => {
                 let endpoint = self.room.flows[wanted.peer as usize].endpoint;
-                io.endpoints[endpoint as usize].payload(offset, bytes)
+                io.endpoints[endpoint].payload(offset, bytes)
             }
             _ => {
                 let at = self.stage_at(segment) + wanted.offset;

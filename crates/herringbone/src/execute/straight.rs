@@ -17,7 +17,7 @@ use crate::core::wire::Kind as FrameKind;
 use crate::{
     clock::Moment,
     completion::Completion,
-    core::wire::Header,
+    core::{session::membership::MemberId, wire::Header},
     execute::{
         io::Io,
         issue::{Identity, Issue, Queued},
@@ -156,7 +156,7 @@ impl Straight {
         let receivers = self.script.lanes[sent].iter().map(|lane| lane.endpoint);
         let senders = self.script.messages[taken].iter().map(|message| message.endpoint);
         for endpoint in receivers.chain(senders) {
-            self.notes.flush |= !io.endpoints[endpoint as usize].announce();
+            self.notes.flush |= !io.endpoints[endpoint].announce();
         }
     }
 
@@ -178,7 +178,7 @@ impl Straight {
     }
 
     /// The endpoints from which messages are missing that the next instruction needs, as far as it has looked.
-    pub(crate) fn missing(&self) -> Vec<u32> {
+    pub(crate) fn missing(&self) -> Vec<MemberId> {
         let messages = self.script.lines.get(self.done).map_or(0..0, |line| line.messages.clone());
         let missing = messages.filter(|at| self.notes.arrived[*at] == Arrival::No);
         missing.map(|at| self.script.messages[at].endpoint).collect()
@@ -187,7 +187,7 @@ impl Straight {
     /// Takes in a message that came before this operation began. Returns whether the script has it.
     pub(crate) fn arrived_early(
         &mut self,
-        endpoint: u32,
+        endpoint: MemberId,
         header: &Header,
         bytes: &[u8],
         staging: &Staging,
@@ -206,7 +206,13 @@ impl Straight {
     }
 
     /// The operation, to go on in any order.
-    pub(crate) fn into_operation(self, key: OpKey, room: Room, roster: &[u32], io: &mut Io<'_>) -> Operation {
+    pub(crate) fn into_operation(
+        self,
+        key: OpKey,
+        room: Room,
+        seats: &[MemberId],
+        io: &mut Io<'_>,
+    ) -> Operation {
         let Self { script, issue, id, timeout, issued, memory, completion, done, mut notes, .. } = self;
         for (message, arrived) in script.messages.iter().zip(&mut notes.arrived) {
             if let Arrival::Next(source, at) = *arrived {
@@ -215,7 +221,7 @@ impl Straight {
         }
         let queued = Queued::new(id, &issue, completion, timeout, issued);
         let prepared = script.prepared.clone();
-        let mut operation = Operation::new(key, queued, None, prepared, memory, (room, roster));
+        let mut operation = Operation::new(key, queued, None, prepared, memory, (room, seats));
         go_on(&mut operation, done, &notes, io);
         operation
     }
@@ -224,7 +230,7 @@ impl Straight {
 /// Moves a message that lies with its frame to its place in staging memory, and is done with the frame. Returns where the
 /// message is then.
 fn keep(message: &Message, source: Source, at: usize, memory: &Range<usize>, io: &mut Io<'_>) -> Arrival {
-    let endpoint = &mut io.endpoints[message.endpoint as usize];
+    let endpoint = &mut io.endpoints[message.endpoint];
     let place = memory.start + message.offset;
     let Some(carried) = endpoint.payload(at, message.bytes) else { return Arrival::No };
     io.staging.segment().span(place..place + message.bytes).copy_from(carried);
@@ -239,7 +245,7 @@ fn look(
     notes: &mut Notes,
     io: &mut Io<'_>,
 ) -> Result<Option<(Source, usize)>, ()> {
-    let endpoint = &mut io.endpoints[message.endpoint as usize];
+    let endpoint = &mut io.endpoints[message.endpoint];
     let wanted = Wanted::new(common, message.bytes, message.index);
     loop {
         match endpoint.find(&wanted, &mut notes.flush) {
@@ -311,7 +317,7 @@ impl Run<'_> {
         for at in line.messages.clone() {
             let arrived = std::mem::replace(&mut notes.arrived[at], Arrival::Over);
             if let Arrival::Next(source, _) = arrived {
-                io.endpoints[self.script.messages[at].endpoint as usize].take(source);
+                io.endpoints[self.script.messages[at].endpoint].take(source);
                 if source == Source::Lane {
                     let first = if notes.taken.is_empty() { at } else { notes.taken.start };
                     notes.taken = first..at + 1;
@@ -325,7 +331,7 @@ impl Run<'_> {
     fn send(&self, payload: Span<'_>, lanes: Range<usize>, notes: &mut Notes, io: &mut Io<'_>) -> bool {
         let mut frame = Frame::carrying(self.common, payload);
         for (at, lane) in lanes.clone().zip(&self.script.lanes[lanes]) {
-            let endpoint = &mut io.endpoints[lane.endpoint as usize];
+            let endpoint = &mut io.endpoints[lane.endpoint];
             let room = endpoint.take_eager() || endpoint.take_credits() && endpoint.take_eager();
             if !room || !endpoint.is_shared() {
                 notes.blocked.push(at);
@@ -355,7 +361,7 @@ impl Run<'_> {
             return false;
         }
         for lane in &self.script.lanes[lanes] {
-            let endpoint = &mut io.endpoints[lane.endpoint as usize];
+            let endpoint = &mut io.endpoints[lane.endpoint];
             endpoint.was_posted();
             io.observer.sent_straight(self.id, lane.endpoint, payload.len());
         }
@@ -370,7 +376,7 @@ impl Run<'_> {
         };
         let Message { endpoint, bytes, offset, .. } = self.script.messages[message];
         match notes.arrived[message] {
-            Arrival::Next(_, at) => io.endpoints[endpoint as usize].payload(at, bytes),
+            Arrival::Next(_, at) => io.endpoints[endpoint].payload(at, bytes),
             _ => Some(self.memory.staged.slice(offset..offset + bytes)),
         }
     }
@@ -416,7 +422,7 @@ fn go_on(operation: &mut Operation, done: usize, notes: &Notes, io: &mut Io<'_>)
     operation.room.left[0] = (prepared.instrs.len() - done) as u32;
     for lane in &notes.blocked {
         let flow = &operation.room.flows[prepared.lanes[*lane].peer as usize];
-        io.endpoints[flow.endpoint as usize].wait_for_slot(operation.id.fingerprint.priority, operation.key);
+        io.endpoints[flow.endpoint].wait_for_slot(operation.id.fingerprint.priority, operation.key);
         operation.room.blocked.push(Unsent { segment: 0, instr: done as u32, lane: *lane as u32 });
     }
     let ran = done + usize::from(!notes.blocked.is_empty());

@@ -1,7 +1,7 @@
 //! What other threads ask of the control thread.
 
 use crate::{
-    core::{group::Rank, session::control::Message},
+    core::session::{control::Message, membership::MemberId},
     engine::outbox::Event,
     node::Surroundings,
     sys::{doorbell::Bell, pidfd::Pidfd},
@@ -17,10 +17,10 @@ pub(crate) enum Command {
     /// For the hub, wherever it is.
     ToHub(Message),
     /// A host-mate's process, to be watched.
-    Watch(Rank, Pidfd),
+    Watch(MemberId, Pidfd),
     /// A link could not be made.
     NoLink {
-        endpoint: u32,
+        endpoint: MemberId,
         problem: String,
     },
     Close,

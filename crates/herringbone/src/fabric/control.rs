@@ -14,7 +14,10 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    core::{group::Rank, session::control::Message},
+    core::{
+        group::Rank,
+        session::{control::Message, membership::MemberId},
+    },
     node::Node,
     sys::{fork::Guarded, pidfd::Pidfd},
 };
@@ -64,7 +67,7 @@ pub(crate) struct Control {
     listener: Option<Guarded<TcpListener>>,
     segments: Option<Guarded<UnixListener>>,
     mapping: Arc<Mapping>,
-    lives: BTreeMap<Rank, Guarded<Pidfd>>,
+    lives: BTreeMap<MemberId, Guarded<Pidfd>>,
     door: Door,
     watch: Watch,
 }
@@ -134,7 +137,7 @@ impl Control {
             BELL => drop(self.commands.bell.drain()),
             DOOR => self.accept(),
             SEGMENTS => self.accept_mates(),
-            key if key >= LIVES => self.ended((key - LIVES) as Rank),
+            key if key >= LIVES => self.ended(MemberId::new((key - LIVES) as u32)),
             key => self.hear((key - CONNECTIONS) as Rank),
         }
     }
@@ -202,12 +205,15 @@ impl Control {
         broken.into_iter().for_each(|rank| self.watch.unreachable(rank));
     }
 
-    fn ended(&mut self, rank: Rank) {
-        let ended = self.lives.get(&rank).is_some_and(|life| life.has_ended().unwrap_or(true));
-        if ended && self.lives.remove(&rank).is_some() {
+    fn ended(&mut self, mate: MemberId) {
+        let ended = self.lives.get(&mate).is_some_and(|life| life.has_ended().unwrap_or(true));
+        if ended
+            && self.lives.remove(&mate).is_some()
+            && let Some(rank) = self.job.roster.rank_of(mate)
+        {
             // What it said last may say that it left in order.
             self.hear(rank);
-            self.watch.ended(rank, self.node.with(|engine| engine.has_said_goodbye(rank)));
+            self.watch.ended(rank, self.node.with(|engine| engine.has_said_goodbye(mate)));
             self.carry_out();
         }
     }
@@ -216,18 +222,18 @@ impl Control {
         match command {
             Command::Event(event) => self.watch.event(event, Moment::now()),
             Command::ToHub(message) => self.watch.tell_hub(message),
-            Command::Watch(rank, life) => self.look_after(rank, life),
+            Command::Watch(mate, life) => self.look_after(mate, life),
             Command::NoLink { endpoint, problem } => self.watch.no_link(endpoint, problem, Moment::now()),
             Command::Close => self.watch.leave(Moment::now()),
         }
         self.carry_out();
     }
 
-    fn look_after(&mut self, rank: Rank, life: Pidfd) {
+    fn look_after(&mut self, mate: MemberId, life: Pidfd) {
         let Ok(life) = Guarded::new(life) else { return };
-        let key = epoll::EventData::new_u64(LIVES + u64::from(rank));
+        let key = epoll::EventData::new_u64(LIVES + u64::from(mate.number()));
         if epoll::add(&self.poller, &life, key, epoll::EventFlags::IN).is_ok() {
-            self.lives.insert(rank, life);
+            self.lives.insert(mate, life);
         }
     }
 

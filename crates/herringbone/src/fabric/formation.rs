@@ -14,7 +14,7 @@ use crate::{
         control::{Decoder, Message},
         formation::{self, Formation, Join, Progress, Settings},
         handshake::{Claim, Expected, Hello, Identity, Policy, Purpose, Versions},
-        membership::Process,
+        membership::{MEMBERS, Process},
     },
     execute::cutting,
     execute::issue::WORLD_GROUP,
@@ -317,6 +317,9 @@ fn check_formed(formed: &formation::Formed, config: &Config, incarnation: u64) -
     }
     if !roster.reducers().map(|reducer| &reducer.address).eq(&parameters.reducers) {
         return Err(GreetError::Protocol("its roster has other reducers than its parameters"));
+    }
+    if roster.members().last().is_some_and(|last| last.id.index() >= MEMBERS) {
+        return Err(GreetError::Protocol("its roster has identities beyond what a job gives out"));
     }
     if parameters.cutting != cutting::digest() {
         return Err(GreetError::Protocol(

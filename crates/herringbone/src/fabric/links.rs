@@ -42,7 +42,7 @@ pub(crate) fn make(
     node: &Arc<Node>,
     mapping: &Arc<Mapping>,
     commands: &Arc<Commands>,
-    endpoint: u32,
+    endpoint: MemberId,
 ) {
     let (job, node, mapping, commands) = (job.clone(), node.clone(), mapping.clone(), commands.clone());
     let spawned = std::thread::Builder::new().name("herringbone-link".to_owned()).spawn({
@@ -67,8 +67,8 @@ pub(crate) fn make(
 }
 
 /// Whether the link is still wanted, and by whom it was not made in the meantime.
-fn is_wanted(node: &Node, endpoint: u32) -> bool {
-    node.with(|engine| matches!(engine.links.endpoints[endpoint as usize].link, Link::Wanted))
+fn is_wanted(node: &Node, endpoint: MemberId) -> bool {
+    node.with(|engine| matches!(engine.links.endpoints[endpoint].link, Link::Wanted))
 }
 
 /// Shares memory with a host-mate.
@@ -77,14 +77,15 @@ fn share(
     node: &Arc<Node>,
     mapping: &Mapping,
     commands: &Commands,
-    rank: u32,
+    mate: MemberId,
 ) -> Result<(), GreetError> {
-    let incarnation = job.incarnation_of(rank).ok_or(GreetError::Protocol("nothing is known of it"))?;
-    let mut stream = knock(job.segment_socket(rank, incarnation).as_bytes())?;
+    let incarnation = job.incarnation_of(mate).ok_or(GreetError::Protocol("nothing is known of it"))?;
+    let mut stream = knock(job.segment_socket(mate, incarnation).as_bytes())?;
     stream.set_nonblocking(false)?;
-    let expected = Expected { role: Role::Worker, rank: Some(rank), incarnation: Some(incarnation) };
+    let expected =
+        Expected { role: Role::Worker, rank: job.roster.rank_of(mate), incarnation: Some(incarnation) };
     greet::greet(&mut stream, job.hello(Purpose::Segment), expected, &job.token)?;
-    connect_mate(job, node, mapping, commands, rank, &mut stream)
+    connect_mate(job, node, mapping, commands, mate, &mut stream)
 }
 
 /// Connects to a host-mate's socket, which it opens a moment after it has heard of the world.
@@ -105,25 +106,24 @@ fn connect_mate(
     node: &Arc<Node>,
     mapping: &Mapping,
     commands: &Commands,
-    rank: u32,
+    mate: MemberId,
     stream: &mut UnixStream,
 ) -> Result<(), GreetError> {
     let life = socket::peer_pidfd(&*stream);
-    let link = mapping.exchange(job, rank, stream)?;
-    node.with(|engine| engine.connect(rank, link));
+    let link = mapping.exchange(job, mate, stream)?;
+    node.with(|engine| engine.connect(mate, link));
     node.wake();
     if let Ok(life) = life {
-        commands.send(Command::Watch(rank, life));
+        commands.send(Command::Watch(mate, life));
     }
     Ok(())
 }
 
 /// Connects to a worker or a reducer over TCP, trying again while it is not there.
-fn call(job: &Job, node: &Arc<Node>, endpoint: u32) -> Result<(), GreetError> {
-    let id = MemberId::new(endpoint);
-    let member = job.roster.member(id).ok_or(GreetError::Protocol("it is no member of the job"))?;
+fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetError> {
+    let member = job.roster.member(endpoint).ok_or(GreetError::Protocol("it is no member of the job"))?;
     let expected =
-        Expected { role: member.role, rank: job.roster.rank_of(id), incarnation: member.incarnation };
+        Expected { role: member.role, rank: job.roster.rank_of(endpoint), incarnation: member.incarnation };
     let address = &member.address;
     let patience = if member.role == Role::Reducer { Duration::MAX } else { WORKER_PATIENCE };
     let (began, mut pause, mut warned) = (Instant::now(), FIRST_PAUSE, false);
@@ -211,26 +211,29 @@ pub(crate) fn admit(
 ) -> Result<(), GreetError> {
     let (who, purpose) = (claim.hello().identity, claim.hello().purpose);
     let member = job.roster.worker(who.rank).filter(|_| who.role == Role::Worker);
-    let refusal = match (purpose, member) {
+    let caller = match (purpose, member) {
         (Purpose::Data, Some(member))
             if member.incarnation == Some(who.incarnation) && member.id < job.me =>
         {
-            None
+            Ok(member.id)
         }
-        (Purpose::Join, Some(member)) => Some(Refusal::DuplicateRank {
+        (Purpose::Join, Some(member)) => Err(Refusal::DuplicateRank {
             rank: who.rank,
             first: member.address.clone(),
             second: stream.peer_addr().map(|address| address.to_string()).unwrap_or_default(),
         }),
-        _ => Some(Refusal::Unexpected { role: who.role, rank: who.rank }),
+        _ => Err(Refusal::Unexpected { role: who.role, rank: who.rank }),
     };
-    if let Some(refusal) = refusal {
-        greet::refuse(&mut stream, claim, &refusal);
-        return Ok(());
-    }
+    let caller = match caller {
+        Ok(caller) => caller,
+        Err(refusal) => {
+            greet::refuse(&mut stream, claim, &refusal);
+            return Ok(());
+        }
+    };
     greet::welcome(&mut stream, claim, job.identity())?;
     let link = door::into_link(stream)?;
-    node.with(|engine| engine.connect(who.rank, Link::Tcp(link)));
+    node.with(|engine| engine.connect(caller, Link::Tcp(link)));
     node.wake();
     Ok(())
 }
@@ -248,15 +251,20 @@ pub(crate) fn admit_mate(
         stream.set_nonblocking(false)?;
         let claim = greet::examine(&mut stream, &job.token, job.policy())?;
         let who = claim.hello().identity;
-        let is_mate =
-            mapping.reaches(who.rank) && who.rank < job.rank && claim.hello().purpose == Purpose::Segment;
-        if !is_mate || job.incarnation_of(who.rank) != Some(who.incarnation) {
+        let mate = job.roster.worker(who.rank).map(|member| member.id);
+        let mate = mate.filter(|mate| {
+            mapping.reaches(*mate)
+                && *mate < job.me
+                && claim.hello().purpose == Purpose::Segment
+                && job.incarnation_of(*mate) == Some(who.incarnation)
+        });
+        let Some(mate) = mate else {
             greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
             return Ok(());
-        }
+        };
         greet::welcome(&mut stream, claim, job.identity())?;
-        connect_mate(&job, &node, &mapping, &commands, who.rank, &mut stream)
-            .inspect_err(|error| mapping.explain_lack(&job, who.rank, error))
+        connect_mate(&job, &node, &mapping, &commands, mate, &mut stream)
+            .inspect_err(|error| mapping.explain_lack(&job, mate, error))
     };
     // A host-mate that fails here calls over TCP instead.
     let _spawned = std::thread::Builder::new().name("herringbone-mate".to_owned()).spawn(admit);

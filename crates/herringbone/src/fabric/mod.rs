@@ -18,7 +18,7 @@ use crate::{
     core::{
         algorithm::{Algorithm, Layout, Unsupported},
         collective::Collective,
-        group::FoldOrder,
+        group::{FoldOrder, Rank},
         session::{
             Parameters, Role,
             handshake::{Hello, Identity, Policy, Purpose, Versions},
@@ -43,7 +43,7 @@ pub(crate) struct Job {
     pub(crate) id: u64,
     /// This process.
     pub(crate) me: MemberId,
-    pub(crate) rank: u32,
+    pub(crate) rank: Rank,
     pub(crate) roster: Arc<Roster>,
     pub(crate) incarnation: u64,
     pub(crate) token: Vec<u8>,
@@ -70,14 +70,14 @@ impl Job {
         Policy { versions: Versions::CURRENT, job: Some(self.id), world: Some(self.roster.world()) }
     }
 
-    /// The endpoints of my host's ranks, with mine, ascending: those that claim to share its memory.
-    pub(crate) fn mates(&self) -> Vec<u32> {
-        self.roster.mates(self.me).into_iter().map(MemberId::number).collect()
+    /// The workers of my host, with mine, ascending: those that claim to share its memory.
+    pub(crate) fn mates(&self) -> Vec<MemberId> {
+        self.roster.mates(self.me)
     }
 
-    /// The life of a worker, by its endpoint.
-    pub(crate) fn incarnation_of(&self, endpoint: u32) -> Option<u64> {
-        self.roster.member(MemberId::new(endpoint))?.incarnation
+    /// The life of a worker.
+    pub(crate) fn incarnation_of(&self, worker: MemberId) -> Option<u64> {
+        self.roster.member(worker)?.incarnation
     }
 
     /// How hosts stand against a forced algorithm, if they do: then sizes decide.
@@ -90,8 +90,8 @@ impl Job {
     }
 
     /// The name of the socket at which a worker of a life hands out its segment, scoped by the network namespace.
-    pub(crate) fn segment_socket(&self, endpoint: u32, incarnation: u64) -> String {
-        format!("herringbone/{:016x}/{endpoint}/{incarnation:016x}", self.id)
+    pub(crate) fn segment_socket(&self, worker: MemberId, incarnation: u64) -> String {
+        format!("herringbone/{:016x}/{}/{incarnation:016x}", self.id, worker.number())
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) enum Instruction {
     /// The connection with a rank is of no use any more.
     Part(Rank),
     /// A link to this endpoint is to be made.
-    Link(u32),
+    Link(MemberId),
     /// Something is to be done to the engine. What that [answers](Deed::done_to) is for [the hub](Watch::tell_hub).
     Do(Deed),
 }
@@ -55,11 +55,11 @@ pub(crate) enum Instruction {
 pub(crate) enum Deed {
     Tell { group: u32, message: Message },
     Dispute { group: u32, generation: u32, cause: Cause },
-    DisputeAllWith { endpoint: u32, cause: Cause },
-    Lose { rank: Rank, death: Death, hub_is_gone: bool },
-    Leave(Rank),
-    LoseReducer(u32),
-    NoLink { endpoint: u32, problem: String },
+    DisputeAllWith { endpoint: MemberId, cause: Cause },
+    Lose { worker: MemberId, death: Death, hub_is_gone: bool },
+    Leave(MemberId),
+    LoseReducer(MemberId),
+    NoLink { endpoint: MemberId, problem: String },
     LeftByAll(u32),
     SayGoodbye,
 }
@@ -71,8 +71,8 @@ impl Deed {
             Deed::Tell { group, message } => return engine.told_by_hub(group, &message),
             Deed::Dispute { group, generation, cause } => return engine.dispute(group, generation, cause),
             Deed::DisputeAllWith { endpoint, cause } => engine.dispute_all_with(endpoint, &cause),
-            Deed::Lose { rank, death, hub_is_gone } => engine.lose(rank, &death.to_string(), hub_is_gone),
-            Deed::Leave(rank) => engine.leave(rank),
+            Deed::Lose { worker, death, hub_is_gone } => engine.lose(worker, &death.to_string(), hub_is_gone),
+            Deed::Leave(worker) => engine.leave(worker),
             Deed::LoseReducer(endpoint) => engine.reducer_lost(endpoint),
             Deed::NoLink { endpoint, problem } => engine.no_link(endpoint, problem),
             Deed::LeftByAll(group) => engine.left_by_all(group),
@@ -109,7 +109,7 @@ pub(crate) struct Watch {
     /// Ranks that have died (`true`) or left.
     gone: BTreeMap<Rank, bool>,
     /// Links between workers that broke, and when.
-    broken: Vec<(u32, Moment)>,
+    broken: Vec<(MemberId, Moment)>,
     beat: Moment,
     /// When time was last looked at.
     ticked: Moment,
@@ -163,12 +163,12 @@ impl Watch {
         format!("rank {}", self.me)
     }
 
-    fn name_of(&self, endpoint: u32) -> String {
-        self.roster.name(MemberId::new(endpoint))
+    fn worker(&self, rank: Rank) -> Option<MemberId> {
+        self.roster.worker(rank).map(|worker| worker.id)
     }
 
-    fn is_reducer(&self, endpoint: u32) -> bool {
-        self.roster.is_reducer(MemberId::new(endpoint))
+    fn is_gone(&self, worker: MemberId) -> bool {
+        self.roster.rank_of(worker).is_some_and(|rank| self.gone.contains_key(&rank))
     }
 
     /// Something has come from a rank.
@@ -185,6 +185,9 @@ impl Watch {
             Message::Bye => {
                 self.part(from);
                 self.left(from);
+            }
+            Message::Dead { rank, .. } | Message::Leave { rank } if self.worker(rank).is_none() => {
+                self.broke_protocol(from, rank);
             }
             Message::Dead { rank, death } => self.died(rank, death),
             Message::Leave { rank } => self.left(rank),
@@ -243,18 +246,33 @@ impl Watch {
         }
     }
 
+    /// A rank's message names a rank that the job does not have: its connection is of no use any more. No other rank is harmed.
+    fn broke_protocol(&mut self, from: Rank, named: Rank) {
+        let world = self.roster.world();
+        crate::log::warn(
+            &self.name(),
+            format_args!(
+                "rank {from} broke the protocol: it told of the end of rank {named}, and the job has {world} ranks; run the \
+                 same release on all ranks"
+            ),
+        );
+        self.part(from);
+        self.died(from, Death::Protocol);
+    }
+
     /// A rank has died, as far as anybody knows: everybody is told, once. By rank 0 also while it leaves: it stays to tell.
     fn died(&mut self, rank: Rank, death: Death) {
         let leaves = self.leaving.is_some() && self.hub.is_none();
         if self.gone.contains_key(&rank) || rank == self.me || leaves {
             return;
         }
+        let Some(worker) = self.worker(rank) else { return };
         self.gone.insert(rank, true);
         self.part(rank);
         crate::log::info(&self.name(), format_args!("rank {rank} is lost: {death}"));
         self.spread(rank, &Message::Dead { rank, death });
         let hub_is_gone = rank == 0 || self.is_alone();
-        self.order(Deed::Lose { rank, death, hub_is_gone });
+        self.order(Deed::Lose { worker, death, hub_is_gone });
         if let Some(hub) = &mut self.hub {
             let directed = hub.lose(rank);
             self.direct(directed);
@@ -271,9 +289,10 @@ impl Watch {
         if self.gone.contains_key(&rank) || rank == self.me {
             return;
         }
+        let Some(worker) = self.worker(rank) else { return };
         self.gone.insert(rank, false);
         self.spread(rank, &Message::Leave { rank });
-        self.order(Deed::Leave(rank));
+        self.order(Deed::Leave(worker));
         if let Some(hub) = &mut self.hub {
             let directed = hub.leave(rank);
             self.direct(directed);
@@ -295,7 +314,9 @@ impl Watch {
     pub(crate) fn event(&mut self, event: Event, now: Moment) {
         match event {
             // The lower of two ranks calls; workers call reducers.
-            Event::Want(endpoint) if self.is_reducer(endpoint) || endpoint > self.me => {
+            Event::Want(endpoint)
+                if self.roster.is_reducer(endpoint) || Some(endpoint) > self.worker(self.me) =>
+            {
                 self.orders.push_back(Instruction::Link(endpoint));
             }
             Event::Want(_) => {}
@@ -314,24 +335,24 @@ impl Watch {
         }
     }
 
-    fn link_broke(&mut self, endpoint: u32, reason: &Broken, now: Moment) {
-        if !self.gone.contains_key(&endpoint) && self.leaving.is_none() {
-            let name = self.name_of(endpoint);
+    fn link_broke(&mut self, endpoint: MemberId, reason: &Broken, now: Moment) {
+        if !self.is_gone(endpoint) && self.leaving.is_none() {
+            let name = self.roster.name(endpoint);
             crate::log::info(&self.name(), format_args!("lost the link to {name}: {reason}"));
         }
-        if self.is_reducer(endpoint) {
+        if self.roster.is_reducer(endpoint) {
             self.order(Deed::LoseReducer(endpoint));
-        } else if !self.gone.contains_key(&endpoint) {
+        } else if !self.is_gone(endpoint) {
             self.broken.push((endpoint, now));
         }
     }
 
     /// A link could not be made.
-    pub(crate) fn no_link(&mut self, endpoint: u32, problem: String, now: Moment) {
-        let name = self.name_of(endpoint);
+    pub(crate) fn no_link(&mut self, endpoint: MemberId, problem: String, now: Moment) {
+        let name = self.roster.name(endpoint);
         crate::log::warn(&self.name(), format_args!("no link to {name}: {problem}"));
         self.order(Deed::NoLink { endpoint, problem });
-        if self.is_reducer(endpoint) {
+        if self.roster.is_reducer(endpoint) {
             self.order(Deed::LoseReducer(endpoint));
         } else {
             self.broken.push((endpoint, now));
@@ -345,16 +366,17 @@ impl Watch {
             self.excuse(stood_still, now);
         }
         let late = self.broken.extract_if(.., |(_, since)| now.since(*since) >= BROKEN_FOR);
-        let late: Vec<u32> = late.map(|(endpoint, _)| endpoint).collect();
+        let late: Vec<MemberId> = late.map(|(endpoint, _)| endpoint).collect();
         for endpoint in late {
-            if self.gone.contains_key(&endpoint) {
+            let Some(rank) = self.roster.rank_of(endpoint).filter(|rank| !self.gone.contains_key(rank))
+            else {
                 continue;
-            }
+            };
             if self.is_alone() {
-                self.died(endpoint, Death::Unreachable);
+                self.died(rank, Death::Unreachable);
                 continue;
             }
-            let cause = Cause::Corrupt { from: endpoint, to: self.me };
+            let cause = Cause::Corrupt { from: rank, to: self.me };
             self.order(Deed::DisputeAllWith { endpoint, cause });
         }
         if now.since(self.beat) >= HEARTBEAT {

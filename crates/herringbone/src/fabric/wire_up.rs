@@ -5,6 +5,7 @@ use super::{
     greet::{DEADLINE, GreetError},
 };
 use crate::{
+    core::session::membership::MemberId,
     error::remedy,
     sys::{doorbell::Bell, segment::Segment, socket},
     transport::{
@@ -28,8 +29,8 @@ pub(crate) struct Mapping {
     pub(crate) segment: Arc<Segment>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) layout: Layout,
-    /// The ranks of the host, ascending.
-    pub(crate) mates: Vec<u32>,
+    /// The workers of the host, ascending.
+    pub(crate) mates: Vec<MemberId>,
     /// Whether processes may share memory at all.
     pub(crate) allowed: bool,
     /// Whether it was said that a host-mate's memory cannot be had.
@@ -40,29 +41,40 @@ const YES: [u8; 1] = *b"+";
 const NO: [u8; 1] = *b"-";
 
 impl Mapping {
-    /// The position of a rank among the host's ranks.
-    pub(crate) fn position(&self, rank: u32) -> Option<usize> {
-        self.mates.binary_search(&rank).ok()
+    /// The position of a worker among those of the host.
+    pub(crate) fn position(&self, mate: MemberId) -> Option<usize> {
+        self.mates.binary_search(&mate).ok()
     }
 
-    /// Whether a rank claims to share this host's memory, and may.
-    pub(crate) fn reaches(&self, rank: u32) -> bool {
-        self.allowed && self.position(rank).is_some()
+    /// Whether a worker claims to share this host's memory, and may.
+    pub(crate) fn reaches(&self, mate: MemberId) -> bool {
+        self.allowed && self.position(mate).is_some()
     }
 
-    /// A link to a rank whose segment and bell are at hand.
-    pub(crate) fn link(&self, job: &Job, rank: u32, segment: Arc<Segment>, bell: Arc<Bell>) -> Option<Link> {
-        let (own, mate) = (self.position(job.rank)?, self.position(rank)?);
+    /// A link to a worker whose segment and bell are at hand.
+    pub(crate) fn link(
+        &self,
+        job: &Job,
+        mate: MemberId,
+        segment: Arc<Segment>,
+        bell: Arc<Bell>,
+    ) -> Option<Link> {
+        let (own, mate) = (self.position(job.me)?, self.position(mate)?);
         Some(Link::Shm(ShmLink::new(&self.segment, segment, self.layout, own, mate, bell)))
     }
 
     /// Exchanges segments over a connection whose handshake is done; both ends get a link, or neither.
-    pub(crate) fn exchange(&self, job: &Job, rank: u32, stream: &mut UnixStream) -> Result<Link, GreetError> {
+    pub(crate) fn exchange(
+        &self,
+        job: &Job,
+        mate: MemberId,
+        stream: &mut UnixStream,
+    ) -> Result<Link, GreetError> {
         socket::pass_fds(&*stream, &YES, &[self.segment.fd(), self.bell.fd()])?;
         let mut byte = [0];
         wait_readable(stream)?;
         let link = match socket::receive_fds(&*stream, &mut byte, 2).map(|(_, fds)| <[_; 2]>::try_from(fds)) {
-            Ok(Ok([segment, bell])) => self.checked(job, rank, segment, bell),
+            Ok(Ok([segment, bell])) => self.checked(job, mate, segment, bell),
             Ok(Err(_)) => Err(GreetError::Protocol("it did not pass its memory")),
             Err(error) => Err(GreetError::Io(error)),
         };
@@ -76,14 +88,15 @@ impl Mapping {
 
     /// Says, the first time, that messages to a host-mate go over TCP, why, and what to do. The other end knows its own
     /// reasons.
-    pub(crate) fn explain_lack(&self, job: &Job, rank: u32, error: &GreetError) {
+    pub(crate) fn explain_lack(&self, job: &Job, mate: MemberId, error: &GreetError) {
         let remedy = match error {
             GreetError::Io(error) => remedy(error),
             _ => "",
         };
         let what = format_args!(
-            "rank {rank} is on this host, but its memory cannot be shared, so messages to it take several times as long, \
-             over TCP: {error}{remedy}"
+            "{} is on this host, but its memory cannot be shared, so messages to it take several times as long, \
+             over TCP: {error}{remedy}",
+            job.roster.name(mate)
         );
         let who = format!("rank {}", job.rank);
         match matches!(error, GreetError::UnsharedThere) || self.lacks.swap(true, Ordering::Relaxed) {
@@ -95,15 +108,15 @@ impl Mapping {
     fn checked(
         &self,
         job: &Job,
-        rank: u32,
+        mate: MemberId,
         segment: std::os::fd::OwnedFd,
         bell: std::os::fd::OwnedFd,
     ) -> Result<Link, GreetError> {
         let segment = Segment::attach(segment).map_err(|error| GreetError::Unshared(error.to_string()))?;
-        let incarnation = job.incarnation_of(rank);
-        let is_its = |incarnation| layout::is_stamped(&segment, self.layout, job.id, rank, incarnation);
+        let incarnation = job.incarnation_of(mate);
+        let is_its = |incarnation| layout::is_stamped(&segment, self.layout, job.id, mate, incarnation);
         let link = match incarnation.is_some_and(is_its) {
-            true => self.link(job, rank, Arc::new(segment), Arc::new(Bell::from_fd(bell)?)),
+            true => self.link(job, mate, Arc::new(segment), Arc::new(Bell::from_fd(bell)?)),
             false => None,
         };
         link.ok_or(GreetError::Protocol("its memory is laid out in another way: run one build on all ranks"))

@@ -1,6 +1,7 @@
 //! The poller: it tells which sockets have something to read, or take something again, and that the bell was rung.
 
 use crate::{
+    core::session::membership::MemberId,
     engine::{Engine, outbox::Interest},
     sys::doorbell::Bell,
     transport::endpoint::Link,
@@ -18,7 +19,7 @@ const EVENTS: usize = 64;
 pub(super) struct Poller(OwnedFd);
 
 /// A socket that is ready: its endpoint, whether it takes something, and whether it has something to read.
-type Ready = (u32, (bool, bool));
+type Ready = (MemberId, (bool, bool));
 
 impl Poller {
     pub(super) fn new(bell: &Bell) -> io::Result<Self> {
@@ -38,14 +39,14 @@ impl Poller {
 
     fn see_to(&self, interest: Interest, engine: &mut Engine) {
         // A link without a descriptor is nothing to watch.
-        let fd = |endpoint: u32| match &engine.links.endpoints[endpoint as usize].link {
+        let fd = |endpoint: MemberId| match &engine.links.endpoints[endpoint].link {
             Link::Tcp(link) => link.fd(),
             _ => None,
         };
         match interest {
             Interest::New(endpoint) => {
                 let Some(fd) = fd(endpoint) else { return };
-                let data = epoll::EventData::new_u64(u64::from(endpoint));
+                let data = epoll::EventData::new_u64(u64::from(endpoint.number()));
                 if let Err(error) = epoll::add(&self.0, fd, data, epoll::EventFlags::IN) {
                     engine.unwatched(endpoint, &error.into());
                 }
@@ -54,7 +55,7 @@ impl Poller {
                 let Some(fd) = fd(endpoint) else { return };
                 let mut flags = epoll::EventFlags::IN;
                 flags.set(epoll::EventFlags::OUT, wanted);
-                let data = epoll::EventData::new_u64(u64::from(endpoint));
+                let data = epoll::EventData::new_u64(u64::from(endpoint.number()));
                 // A socket that the poller does not know any more is about to be reported as broken.
                 let _gone = epoll::modify(&self.0, fd, data, flags);
             }
@@ -104,6 +105,6 @@ fn serve(engine: &mut Engine, events: &[epoll::Event]) -> bool {
 }
 
 fn ready(event: &epoll::Event) -> Option<Ready> {
-    let (flags, endpoint) = (event.flags, u32::try_from(event.data.u64()).ok()?);
+    let (flags, endpoint) = (event.flags, MemberId::new(u32::try_from(event.data.u64()).ok()?));
     Some((endpoint, (flags.contains(epoll::EventFlags::OUT), flags.intersects(!epoll::EventFlags::OUT))))
 }

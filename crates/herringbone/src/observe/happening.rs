@@ -2,7 +2,10 @@
 
 use crate::{
     Result,
-    core::{session::Cause, wire::Fingerprint},
+    core::{
+        session::{Cause, membership::MemberId},
+        wire::Fingerprint,
+    },
 };
 use std::{fmt, time::Duration};
 
@@ -17,7 +20,7 @@ pub struct OperationId {
     pub sequence: u64,
 }
 
-/// Something that happened on this rank. Endpoints are ranks by their numbers in the job; reducers follow the ranks.
+/// Something that happened on this rank. An endpoint is a worker or a reducer, by its identity in the job.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Happening<'a> {
@@ -47,7 +50,7 @@ pub enum Happening<'a> {
         /// The operation.
         operation: OperationId,
         /// The receiver.
-        endpoint: u32,
+        endpoint: MemberId,
         /// The segment.
         segment: u32,
         /// How long the message's payload is.
@@ -58,7 +61,7 @@ pub enum Happening<'a> {
         /// The operation.
         operation: OperationId,
         /// The sender.
-        endpoint: u32,
+        endpoint: MemberId,
         /// The segment.
         segment: u32,
         /// How long the message's payload is.
@@ -70,7 +73,7 @@ pub enum Happening<'a> {
         operation: OperationId,
         /// The endpoints whose messages, room or links are missing. There are none if it waits for memory, or for an
         /// older operation.
-        endpoints: &'a [u32],
+        endpoints: &'a [MemberId],
     },
     /// The caller has the operation's result; on a reducer, it is over.
     Ended {
@@ -82,14 +85,14 @@ pub enum Happening<'a> {
     /// Nothing has come from an endpoint for long.
     Suspected {
         /// The endpoint: a silent reducer, or a rank that an operation waits for.
-        endpoint: u32,
+        endpoint: MemberId,
         /// For how long.
         silent: Duration,
     },
     /// A process has ended, or cannot be reached any more.
     Lost {
         /// The endpoint.
-        endpoint: u32,
+        endpoint: MemberId,
         /// What was seen.
         reason: &'a str,
     },

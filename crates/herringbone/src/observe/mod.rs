@@ -12,7 +12,7 @@ pub use recent::{OperationState, OperationTimes, Recent};
 use crate::{
     Error, Result,
     clock::Moment,
-    core::session::Cause,
+    core::session::{Cause, membership::MemberId},
     execute::issue::{Identity, WORLD_GROUP},
     transport::{
         endpoint::Endpoint,
@@ -45,7 +45,7 @@ pub(crate) struct Observer {
 #[derive(Debug)]
 struct Listener {
     sink: Box<dyn Sink>,
-    waiting: BTreeMap<u64, Vec<u32>>,
+    waiting: BTreeMap<u64, Vec<MemberId>>,
 }
 
 impl Listener {
@@ -56,7 +56,7 @@ impl Listener {
     }
 
     #[cold]
-    fn tell_of_wait(&mut self, now: Moment, id: &Identity, endpoints: Vec<u32>) {
+    fn tell_of_wait(&mut self, now: Moment, id: &Identity, endpoints: Vec<MemberId>) {
         if self.waiting.get(&id.number) != Some(&endpoints) {
             self.tell(now, || Happening::Waited { operation: operation(id), endpoints: &endpoints });
             self.waiting.insert(id.number, endpoints);
@@ -142,7 +142,7 @@ impl Observer {
 
     /// A message was given to a link.
     #[inline]
-    pub(crate) fn sent(&mut self, id: &Identity, segment: u32, to: (u32, &Endpoint), bytes: usize) {
+    pub(crate) fn sent(&mut self, id: &Identity, segment: u32, to: (MemberId, &Endpoint), bytes: usize) {
         self.stats.sent(to.1, bytes);
         if let Some(entry) = self.recent.get_mut(id.number) {
             entry.moved.sent += bytes as u64;
@@ -152,14 +152,20 @@ impl Observer {
 
     /// A message of a straight run was given to a local rank.
     #[inline]
-    pub(crate) fn sent_straight(&mut self, id: &Identity, endpoint: u32, bytes: usize) {
+    pub(crate) fn sent_straight(&mut self, id: &Identity, endpoint: MemberId, bytes: usize) {
         self.stats.workers_shm.sent += bytes as u64;
         self.tell(|| Happening::Sent { operation: operation(id), endpoint, segment: 0, bytes });
     }
 
     /// A message was taken in.
     #[inline]
-    pub(crate) fn received(&mut self, id: &Identity, segment: u32, from: (u32, &Endpoint), bytes: usize) {
+    pub(crate) fn received(
+        &mut self,
+        id: &Identity,
+        segment: u32,
+        from: (MemberId, &Endpoint),
+        bytes: usize,
+    ) {
         self.stats.received(from.1, bytes);
         if let Some(entry) = self.recent.get_mut(id.number) {
             entry.moved.received += bytes as u64;
@@ -169,14 +175,14 @@ impl Observer {
 
     /// A message of a local rank was taken in for a straight run.
     #[inline]
-    pub(crate) fn received_straight(&mut self, id: &Identity, endpoint: u32, bytes: usize) {
+    pub(crate) fn received_straight(&mut self, id: &Identity, endpoint: MemberId, bytes: usize) {
         self.stats.workers_shm.received += bytes as u64;
         self.tell(|| Happening::Received { operation: operation(id), endpoint, segment: 0, bytes });
     }
 
     /// An operation cannot go on without these.
     #[inline]
-    pub(crate) fn waited(&mut self, id: &Identity, endpoints: impl FnOnce() -> Vec<u32>) {
+    pub(crate) fn waited(&mut self, id: &Identity, endpoints: impl FnOnce() -> Vec<MemberId>) {
         if let Some(listener) = &mut self.listener {
             listener.tell_of_wait(self.now, id, endpoints());
         }
@@ -216,7 +222,7 @@ impl Observer {
     }
 
     /// Nothing has come from these for long.
-    pub(crate) fn suspected(&mut self, endpoints: impl FnOnce() -> Vec<u32>, silent: Duration) {
+    pub(crate) fn suspected(&mut self, endpoints: impl FnOnce() -> Vec<MemberId>, silent: Duration) {
         if let Some(listener) = &mut self.listener {
             for endpoint in endpoints() {
                 listener.tell(self.now, || Happening::Suspected { endpoint, silent });
@@ -225,7 +231,7 @@ impl Observer {
     }
 
     /// A process has ended, or cannot be reached any more.
-    pub(crate) fn lost(&mut self, endpoint: u32, reason: &str) {
+    pub(crate) fn lost(&mut self, endpoint: MemberId, reason: &str) {
         self.tell(|| Happening::Lost { endpoint, reason });
     }
 

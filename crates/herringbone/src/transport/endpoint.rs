@@ -3,9 +3,11 @@
 use crate::{
     clock::Moment,
     core::{
+        group::Rank,
         session::{
             control::Message,
             lane::{Credits, EAGER_SLOTS, SHARED_SLOTS},
+            membership::{MemberId, Roster},
         },
         wire::{Header, Kind},
     },
@@ -21,7 +23,7 @@ use crate::{
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
-    ops::Range,
+    ops::{Index, IndexMut, Range},
     sync::Arc,
     time::Duration,
 };
@@ -54,13 +56,66 @@ pub(crate) struct Introduced {
     pub(crate) plans: BTreeSet<u64>,
 }
 
+/// All members of a job, as an engine sees them: by identity.
+#[derive(Debug)]
+pub(crate) struct Endpoints(Vec<Endpoint>);
+
+impl Endpoints {
+    /// The members of a roster, whose identities lie close together; those that are not in it any more have no links.
+    pub(crate) fn new(roster: &Roster) -> Self {
+        let ids = roster.members().last().map_or(0, |last| last.id.number() + 1);
+        let endpoint = |id| Endpoint::new(roster.name(id), roster.rank_of(id));
+        Self((0..ids).map(MemberId::new).map(endpoint).collect())
+    }
+
+    pub(crate) fn get(&self, id: MemberId) -> Option<&Endpoint> {
+        self.0.get(id.index())
+    }
+
+    pub(crate) fn get_mut(&mut self, id: MemberId) -> Option<&mut Endpoint> {
+        self.0.get_mut(id.index())
+    }
+
+    /// The worker of a rank.
+    pub(crate) fn worker(&self, rank: Rank) -> Option<&Endpoint> {
+        self.0.iter().find(|endpoint| endpoint.rank == Some(rank))
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = MemberId> + use<> {
+        (0..self.0.len() as u32).map(MemberId::new)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Endpoint> {
+        self.0.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Endpoint> {
+        self.0.iter_mut()
+    }
+}
+
+impl Index<MemberId> for Endpoints {
+    type Output = Endpoint;
+
+    fn index(&self, id: MemberId) -> &Endpoint {
+        &self.0[id.index()]
+    }
+}
+
+impl IndexMut<MemberId> for Endpoints {
+    fn index_mut(&mut self, id: MemberId) -> &mut Endpoint {
+        &mut self.0[id.index()]
+    }
+}
+
 /// A worker or a reducer that this process exchanges messages with.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     /// What people call it: "rank 3", or a reducer's address.
     pub(crate) name: String,
     pub(crate) link: Link,
-    pub(crate) is_reducer: bool,
+    /// A worker's rank in the job; a reducer has none.
+    pub(crate) rank: Option<Rank>,
     /// Groups that a reducer has been told of.
     pub(crate) introduced: BTreeMap<u32, Introduced>,
     credits: Credits,
@@ -77,11 +132,11 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(crate) fn new(name: String, is_reducer: bool) -> Self {
+    pub(crate) fn new(name: String, rank: Option<Rank>) -> Self {
         Self {
             name,
             link: Link::None,
-            is_reducer,
+            rank,
             introduced: BTreeMap::new(),
             credits: Credits::new(EAGER_SLOTS),
             in_line: BTreeSet::new(),
@@ -90,6 +145,10 @@ impl Endpoint {
             left: None,
             silence: Duration::ZERO,
         }
+    }
+
+    pub(crate) fn is_reducer(&self) -> bool {
+        self.rank.is_none()
     }
 
     pub(crate) fn is_up(&self) -> bool {

@@ -1,7 +1,10 @@
 //! Where things lie in the memory that a process shares with its host-mates, and the words there that are its own.
 
 use super::lane::LANE_BYTES;
-use crate::sys::{ring, segment::Segment};
+use crate::{
+    core::session::membership::MemberId,
+    sys::{ring, segment::Segment},
+};
 use std::{
     ops::Range,
     sync::atomic::{AtomicU64, Ordering},
@@ -54,9 +57,9 @@ impl Layout {
         at..at + ring::TAIL_WORDS
     }
 
-    /// A rank, and where builds that lay things out differently differ.
-    fn stamp(self, rank: u32) -> u64 {
-        u64::from(rank) | (self.pool_at() as u64) << 32
+    /// A worker, and where builds that lay things out differently differ.
+    fn stamp(self, worker: MemberId) -> u64 {
+        u64::from(worker.number()) | (self.pool_at() as u64) << 32
     }
 
     /// The words in which it tells a host-mate how far it has read its board.
@@ -81,18 +84,24 @@ pub(crate) fn goodbye(segment: &Segment) -> &AtomicU64 {
 }
 
 /// Stamps a new segment, so that whoever maps it can tell that it is the one it was promised.
-pub(crate) fn stamp(segment: &Segment, layout: Layout, job: u64, rank: u32, incarnation: u64) {
-    for (word, value) in segment.atomics(STAMP).iter().zip([job, layout.stamp(rank), incarnation]) {
+pub(crate) fn stamp(segment: &Segment, layout: Layout, job: u64, worker: MemberId, incarnation: u64) {
+    for (word, value) in segment.atomics(STAMP).iter().zip([job, layout.stamp(worker), incarnation]) {
         word.store(value, Ordering::Release);
     }
 }
 
 /// Whether a mapped segment carries this stamp and has this layout's size.
-pub(crate) fn is_stamped(segment: &Segment, layout: Layout, job: u64, rank: u32, incarnation: u64) -> bool {
+pub(crate) fn is_stamped(
+    segment: &Segment,
+    layout: Layout,
+    job: u64,
+    worker: MemberId,
+    incarnation: u64,
+) -> bool {
     segment.len() >= layout.heap_at()
         && segment
             .atomics(STAMP)
             .iter()
-            .zip([job, layout.stamp(rank), incarnation])
+            .zip([job, layout.stamp(worker), incarnation])
             .all(|(word, value)| word.load(Ordering::Acquire) == value)
 }

@@ -39,7 +39,7 @@ pub struct Moved {
 
 impl Stats {
     fn with(&mut self, endpoint: &Endpoint) -> &mut Moved {
-        match (endpoint.is_reducer, endpoint.is_shared()) {
+        match (endpoint.is_reducer(), endpoint.is_shared()) {
             (true, _) => &mut self.reducers_tcp,
             (false, true) => &mut self.workers_shm,
             (false, false) => &mut self.workers_tcp,

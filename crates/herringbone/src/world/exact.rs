@@ -72,7 +72,7 @@ fn results_are_exact_over_links_that_stall() {
         let mut world = any_world(seed, LONG);
         for number in 0..20 {
             let stall = move |world: &mut VirtualWorld| {
-                let machines = u64::from(world.setup.workers + world.setup.reducers);
+                let machines = world.machines.len() as u64;
                 let [one, other] = [(); 2].map(|()| world.dice.below(machines) as usize);
                 let delay = Duration::from_micros(world.dice.below(300_000));
                 world.link(one, other).into_iter().for_each(|(link, side)| link.stall(side, delay));

@@ -1,8 +1,13 @@
 //! What ranks are told, and exactly when, when processes end, hang, leave or disagree, and links break: twins of the tests in
 //! `tests/faults`, which need seconds there.
 
-use super::{Setup, VirtualWorld, calls::Task, machine::ToCall};
-use crate::{Collective, DType, ErrorKind, ReduceOp, clock::Moment, execute::program::Call};
+use super::{Setup, VirtualWorld, calls::Task, machine::ToCall, occurrence::Occurrence};
+use crate::{
+    Collective, DType, ErrorKind, ReduceOp,
+    clock::Moment,
+    core::session::control::{Death, Message},
+    execute::program::Call,
+};
 use std::{rc::Rc, time::Duration};
 
 const LARGE: usize = 100_000;
@@ -105,6 +110,38 @@ fn a_killed_rank_0_is_named_at_once() {
     lost(&mut world, 3, ms(1400), &[0]);
 }
 
+/// What a rank says is not trusted: one that tells of the end of a rank that there is not, or of a reducer's, is itself lost.
+#[test]
+fn a_rank_that_tells_of_the_end_of_no_rank_is_named() {
+    for (named, reducers) in [(u32::MAX, 0), (4, 0), (4, 1)] {
+        let death = Death::Exited;
+        for message in [Message::Dead { rank: named, death }, Message::Leave { rank: named }] {
+            let mut world = begun(4, reducers, 3);
+            sum(&mut world, [0, 1, 3], LARGE, None);
+            world.after(Duration::ZERO, Occurrence::Said { from: 2, to: 0, message });
+            world.run_for(ms(100));
+            let ends = [0, 1, 3].map(|rank| told(&mut world, rank).1);
+            let names_it =
+                |kind: &ErrorKind| matches!(kind, ErrorKind::PeerLost { ranks, .. } if ranks == &[2]);
+            assert!(ends.iter().all(names_it), "{ends:?}");
+            // Where the hub's decision comes first it says less.
+            assert!(format!("{ends:?}").contains("broke the protocol"), "{ends:?}");
+        }
+    }
+}
+
+/// The rank that rank 0 told takes rank 0 for lost.
+#[test]
+fn a_hub_that_tells_of_the_end_of_no_rank_is_named() {
+    let mut world = begun(4, 0, 4);
+    let message = Message::Leave { rank: u32::MAX };
+    world.after(Duration::ZERO, Occurrence::Said { from: 0, to: 3, message });
+    world.run_for(ms(100));
+    sum(&mut world, [3], LARGE, None);
+    let (_, kind) = told(&mut world, 3);
+    assert!(matches!(&kind, ErrorKind::PeerLost { ranks, .. } if ranks == &[0]), "{kind:?}");
+}
+
 /// Twin of `deaths::a_stopped_rank_is_named`: it was last heard at the heartbeat of 1.0 s, and is dead 6 s later.
 #[test]
 fn a_stopped_rank_is_named_after_six_seconds() {
@@ -167,6 +204,16 @@ fn a_killed_reducer_is_named_at_once() {
     let mut world = begun(3, 2, 6);
     sum(&mut world, 0..3, LARGE, None);
     world.kill(3);
+    reducer_lost(&mut world, ms(1050));
+}
+
+/// It has no rank to say so by: its workers see their connections end.
+#[test]
+fn a_reducer_whose_engine_panicked_is_named_at_once() {
+    let mut world = begun(3, 2, 20);
+    sum(&mut world, 0..3, LARGE, None);
+    let now = world.clock.now();
+    world.machine(3).engine.at(now).break_down();
     reducer_lost(&mut world, ms(1050));
 }
 

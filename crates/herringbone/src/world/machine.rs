@@ -7,6 +7,7 @@ use super::{
 use crate::{
     Error,
     clock::Moment,
+    core::session::membership::MemberId,
     engine::{Engine, outbox::Event, outbox::Interest, refused::Refused},
     execute::issue::Issue,
     fabric::watch::{Instruction, Watch},
@@ -39,8 +40,8 @@ pub(crate) struct Machine {
     pub(crate) engine: Engine,
     /// What its control thread knows; a reducer has none.
     pub(crate) watch: Option<Watch>,
-    pub(crate) pipes: BTreeMap<u32, (VirtualLink, usize)>,
-    wants_room: BTreeSet<u32>,
+    pub(crate) pipes: BTreeMap<MemberId, (VirtualLink, usize)>,
+    wants_room: BTreeSet<MemberId>,
     /// Calls that are to be made, and how many may be under way at once.
     pub(crate) program: VecDeque<ToCall>,
     pub(crate) window: usize,
@@ -73,7 +74,13 @@ impl Machine {
     }
 
     /// A link is there.
-    pub(super) fn connect(&mut self, endpoint: u32, end: TcpLink, pipe: (VirtualLink, usize), now: Moment) {
+    pub(super) fn connect(
+        &mut self,
+        endpoint: MemberId,
+        end: TcpLink,
+        pipe: (VirtualLink, usize),
+        now: Moment,
+    ) {
         self.pipes.insert(endpoint, pipe);
         self.engine.at(now).connect(endpoint, Link::Tcp(end));
     }
@@ -83,7 +90,7 @@ impl Machine {
         !self.is_hung && self.pipes.keys().any(|endpoint| self.ready(*endpoint) != (false, false))
     }
 
-    fn ready(&self, endpoint: u32) -> (bool, bool) {
+    fn ready(&self, endpoint: MemberId) -> (bool, bool) {
         let Some((link, side)) = self.pipes.get(&endpoint) else { return (false, false) };
         let (room, readable) = link.ready(*side);
         (room && self.wants_room.contains(&endpoint), readable)
@@ -120,7 +127,7 @@ impl Machine {
             }
         }
         let endpoints = &self.engine.links.endpoints;
-        self.pipes.retain(|endpoint, _| endpoints[*endpoint as usize].is_up());
+        self.pipes.retain(|endpoint, _| endpoints[*endpoint].is_up());
     }
 
     /// Notes what has ended, and makes the next calls. Returns whether it made any.

@@ -17,11 +17,12 @@ use crate::{
     clock::Moment,
     core::{
         algorithm::Algorithm,
+        group::Rank,
         session::{
-            Parameters, Role,
+            Parameters,
             control::Message,
             fence::Member,
-            membership::{self, Process, Roster},
+            membership::{MemberId, Process, Roster},
         },
     },
     engine::{
@@ -34,9 +35,10 @@ use crate::{
         control::LAST_OUT,
         watch::{TICK, Watch},
     },
+    server::known_members,
     sys::segment::Segment,
     transport::{
-        endpoint::Endpoint,
+        endpoint::Endpoints,
         layout::Layout,
         tcp::virtual_link::{Dice, Nature, VirtualClock, VirtualLink},
     },
@@ -85,7 +87,8 @@ pub(crate) struct VirtualWorld {
     pub(crate) seed: u64,
     pub(crate) dice: Dice,
     pub(crate) clock: VirtualClock,
-    /// Workers, then reducers; those that have ended are gone.
+    pub(crate) roster: Arc<Roster>,
+    /// Its members by their numbers: workers, then reducers. Those that have ended are gone.
     pub(crate) machines: Vec<Option<Machine>>,
     occurrences: BTreeMap<(Moment, u64), Occurrence>,
     numbered: u64,
@@ -98,6 +101,11 @@ pub(crate) struct VirtualWorld {
     pub(crate) filter: Option<Filter>,
 }
 
+/// The member whose machine this is.
+fn member_at(at: usize) -> MemberId {
+    MemberId::new(at as u32)
+}
+
 fn staging(bytes: usize) -> Staging {
     let layout = Layout { mates: 1, pool: bytes, heap: 0 };
     let segment = Segment::create("virtual-world", layout.bytes()).expect("memory");
@@ -106,8 +114,12 @@ fn staging(bytes: usize) -> Staging {
 
 impl VirtualWorld {
     pub(crate) fn new(setup: Setup, seed: u64) -> Self {
+        let names: Vec<String> = (0..setup.reducers).map(|reducer| format!("reducer {reducer}")).collect();
+        let process = |rank: u32| Process { address: String::new(), host: rank.into(), incarnation: 1 };
+        let roster = Roster::founded((0..setup.workers).map(process).collect(), &names).unwrap();
         let mut world = Self {
             seed,
+            roster: Arc::new(roster),
             dice: Dice(seed),
             clock: VirtualClock::default(),
             machines: Vec::new(),
@@ -119,43 +131,40 @@ impl VirtualWorld {
             filter: None,
             setup,
         };
-        for rank in 0..world.setup.workers {
-            let worker = world.worker(rank);
-            world.machines.push(Some(worker));
-            world.after(TICK, Occurrence::Tick(rank as usize));
+        let roster = world.roster.clone();
+        for (rank, worker) in (0..).zip(roster.workers()) {
+            let machine = world.worker(rank, worker.id);
+            world.machines.push(Some(machine));
+            world.after(TICK, Occurrence::Tick(worker.id.index()));
         }
-        for at in world.setup.workers..world.setup.workers + world.setup.reducers {
-            let reducer = world.reducer();
-            world.machines.push(Some(reducer));
-            world.after(SIGN_OF_LIFE, Occurrence::SignOfLife(at as usize));
+        for reducer in roster.reducers() {
+            let machine = world.reducer();
+            world.machines.push(Some(machine));
+            world.after(SIGN_OF_LIFE, Occurrence::SignOfLife(reducer.id.index()));
         }
         world
     }
 
-    fn worker(&self, rank: u32) -> Machine {
-        let Setup { workers, reducers, forced, segment_bytes, timeout, .. } = self.setup.clone();
-        let names: Vec<String> = (0..reducers).map(|reducer| format!("reducer {reducer}")).collect();
-        let process = |rank: u32| Process { address: String::new(), host: rank.into(), incarnation: 1 };
-        let roster = Roster::founded((0..workers).map(process).collect(), &names).unwrap();
-        let endpoint =
-            |member: &membership::Member| Endpoint::new(roster.name(member.id), member.role == Role::Reducer);
-        let endpoints = roster.members().iter().map(endpoint).collect();
-        let mut engine = Engine::new(rank, endpoints, staging(POOL_BYTES), false);
-        let members: Vec<u32> = (0..workers).collect();
+    fn worker(&self, rank: Rank, id: MemberId) -> Machine {
+        let Setup { workers, forced, segment_bytes, timeout, .. } = self.setup.clone();
+        let roster = &self.roster;
+        let mut engine = Engine::new(id, Endpoints::new(roster), staging(POOL_BYTES), false);
+        let members: Vec<Rank> = (0..workers).collect();
         let parameters = Parameters {
             algorithm: forced.as_ref().map(ToString::to_string),
             segment: segment_bytes as u64,
             staging: POOL_BYTES as u64,
-            reducers: names,
+            reducers: roster.reducers().map(|reducer| reducer.address.clone()).collect(),
             ..Parameters::default()
         };
-        let places = ((0..workers + reducers).collect(), workers, rank);
+        let seats = roster.members().iter().map(|member| member.id).collect();
+        let places = (seats, members.clone(), rank);
         let settings = Settings::new(WORLD_GROUP, 0, places, members.clone(), Arc::new(parameters));
         let settings = Settings { forced, timeout, ..settings };
         let member = Member::new(WORLD_GROUP, rank, members.clone());
         engine.at(self.clock.now()).add_group(Group::new(settings, member));
         let peers: Vec<u32> = if rank == 0 { (1..workers).collect() } else { vec![0] };
-        let mut watch = Watch::new(rank, Arc::new(roster), peers, LAST_OUT, self.clock.now());
+        let mut watch = Watch::new(rank, roster.clone(), peers, LAST_OUT, self.clock.now());
         if rank == 0 {
             watch.tell_hub(Message::GroupInfo { group: WORLD_GROUP, generation: 0, members });
         }
@@ -163,11 +172,8 @@ impl VirtualWorld {
     }
 
     fn reducer(&self) -> Machine {
-        let workers = self.setup.workers;
-        let endpoints = (0..workers).map(|rank| Endpoint::new(format!("rank {rank}"), false));
-        let own = Endpoint::new("this reducer".to_owned(), true);
-        let staging = staging(REDUCER_BYTES);
-        Machine::new(Engine::new(workers, endpoints.chain([own]).collect(), staging, true), None)
+        let (roster, own) = known_members(self.setup.workers).unwrap();
+        Machine::new(Engine::new(own, Endpoints::new(&roster), staging(REDUCER_BYTES), true), None)
     }
 
     /// How long the world has run.
@@ -264,7 +270,7 @@ impl VirtualWorld {
 
     /// The link between two machines, if there is one, and the side of the first.
     pub(crate) fn link(&self, one: usize, other: usize) -> Option<(VirtualLink, usize)> {
-        self.machines[one].as_ref()?.pipes.get(&(other as u32)).cloned()
+        self.machines[one].as_ref()?.pipes.get(&member_at(other)).cloned()
     }
 
     /// All that is wrong with the results that there are.

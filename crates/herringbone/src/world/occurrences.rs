@@ -1,6 +1,6 @@
 //! What happens in a world: time passes, control messages arrive, links are made, processes end, hang, or leave.
 
-use super::{VirtualWorld, occurrence::Occurrence};
+use super::{VirtualWorld, member_at, occurrence::Occurrence};
 use crate::{
     core::session::control::Message,
     engine::control::SIGN_OF_LIFE,
@@ -71,7 +71,7 @@ impl VirtualWorld {
             }
             Occurrence::Called { caller, other, for_so_long } => self.called(caller, other, for_so_long),
             Occurrence::Linked { caller, other, end, pipe } => {
-                self.machine(caller).connect(other as u32, end, pipe, now);
+                self.machine(caller).connect(member_at(other), end, pipe, now);
                 self.settle(caller);
             }
         }
@@ -125,7 +125,7 @@ impl VirtualWorld {
                 self.after(latency, Occurrence::Parted { at: rank as usize, from: at });
             }
             Instruction::Link(endpoint) => {
-                let other = endpoint as usize;
+                let other = endpoint.index();
                 self.after(
                     2 * latency,
                     Occurrence::Called { caller: at, other, for_so_long: Duration::ZERO },
@@ -146,12 +146,12 @@ impl VirtualWorld {
         let (now, latency) = (self.clock.now(), self.setup.nature.latency);
         let answers = self.machines[other].as_ref().is_some_and(|machine| !machine.is_hung);
         if !answers {
-            let is_worker = other < self.setup.workers as usize;
-            let link = &self.machine(caller).engine.links.endpoints[other].link;
+            let is_worker = !self.roster.is_reducer(member_at(other));
+            let link = &self.machine(caller).engine.links.endpoints[member_at(other)].link;
             if is_worker && for_so_long >= WORKER_PATIENCE {
                 let problem = "nobody answers".to_owned();
                 let watch = self.machine(caller).watch.as_mut().expect("workers call");
-                watch.no_link(other as u32, problem, now);
+                watch.no_link(member_at(other), problem, now);
                 self.settle(caller);
             } else if matches!(link, Link::Wanted) {
                 let for_so_long = for_so_long + PAUSE;
@@ -162,7 +162,7 @@ impl VirtualWorld {
         let seed = self.dice.roll();
         let (link, ends) = VirtualLink::new(self.setup.nature, seed, &self.clock);
         let [ours, theirs] = ends.map(TcpLink::of_virtual);
-        self.machine(other).connect(caller as u32, theirs, (link.clone(), 1), now);
+        self.machine(other).connect(member_at(caller), theirs, (link.clone(), 1), now);
         self.settle(other);
         self.after(latency, Occurrence::Linked { caller, other, end: ours, pipe: (link, 0) });
     }

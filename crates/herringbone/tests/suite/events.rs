@@ -156,18 +156,20 @@ impl Sink for Notebook {
             }
             Happening::Sent { operation, endpoint, bytes, .. } => {
                 assert!(bytes > 0);
-                ("sent", operation.sequence, endpoint.into())
+                ("sent", operation.sequence, endpoint.number().into())
             }
             Happening::Received { operation, endpoint, bytes, .. } => {
                 assert!(bytes > 0);
-                ("received", operation.sequence, endpoint.into())
+                ("received", operation.sequence, endpoint.number().into())
             }
-            Happening::Waited { operation, endpoints } => {
-                ("waited", operation.sequence, endpoints.iter().map(|endpoint| u64::from(*endpoint)).sum())
-            }
+            Happening::Waited { operation, endpoints } => (
+                "waited",
+                operation.sequence,
+                endpoints.iter().map(|endpoint| u64::from(endpoint.number())).sum(),
+            ),
             Happening::Ended { operation, result } => ("ended", operation.sequence, result.is_ok().into()),
-            Happening::Suspected { endpoint, .. } => ("suspected", 0, endpoint.into()),
-            Happening::Lost { endpoint, .. } => ("lost", 0, endpoint.into()),
+            Happening::Suspected { endpoint, .. } => ("suspected", 0, endpoint.number().into()),
+            Happening::Lost { endpoint, .. } => ("lost", 0, endpoint.number().into()),
             Happening::Fenced { generation, .. } => ("fenced", 0, generation.into()),
             _ => ("another", 0, 0),
         };

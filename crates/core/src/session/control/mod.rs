@@ -116,6 +116,8 @@ pub enum Death {
         /// In milliseconds.
         milliseconds: u64,
     },
+    /// It said what no rank says, so nothing that it says counts any more.
+    Protocol,
 }
 
 impl fmt::Display for Death {
@@ -126,6 +128,7 @@ impl fmt::Display for Death {
             Death::Silent { milliseconds } => {
                 write!(f, "silent for {}.{} s", milliseconds / 1000, milliseconds / 100 % 10)
             }
+            Death::Protocol => f.write_str("it broke the protocol: run the same release on all ranks"),
         }
     }
 }
@@ -277,6 +280,7 @@ impl Death {
                 to.u8(3);
                 to.u64(*milliseconds);
             }
+            Death::Protocol => to.u8(4),
         }
     }
 
@@ -285,6 +289,7 @@ impl Death {
             1 => Death::Exited,
             2 => Death::Unreachable,
             3 => Death::Silent { milliseconds: from.u64()? },
+            4 => Death::Protocol,
             _ => return Err(Malformed("its kind of death is unknown")),
         })
     }

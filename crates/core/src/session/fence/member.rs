@@ -33,15 +33,7 @@ pub struct Member {
     members: Arc<[Rank]>,
     generation: u32,
     phase: Phase,
-    /// The number of the next operation.
-    next: u64,
-    /// The first number of this generation.
-    first: u64,
-    hash: u64,
-    /// The last operations of this generation, among them all open ones; the last one is `next - 1`.
-    history: VecDeque<Remembered>,
-    /// How many operations of this generation are issued and not complete.
-    open: u64,
+    history: History,
     /// Whether a call of this generation has failed already, ahead of the decision.
     told: bool,
     debts: VecDeque<Debt>,
@@ -51,6 +43,21 @@ pub struct Member {
     ended: Option<Arc<Cause>>,
 }
 
+/// What a member has issued.
+#[derive(Debug, Default)]
+struct History {
+    /// The number of the next operation.
+    next: u64,
+    /// The first number of this generation.
+    first: u64,
+    /// The rolling hash after the last operation.
+    hash: u64,
+    /// The last operations of this generation, among them all open ones; the last one is `next - 1`.
+    operations: VecDeque<Remembered>,
+    /// How many operations of this generation are issued and not complete.
+    open: u64,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
@@ -58,6 +65,42 @@ enum Phase {
     Disputed,
     /// It has reported and waits for the decision.
     Frozen,
+}
+
+impl History {
+    /// Adds a call, and says its rolling hash and what it is, with its number.
+    fn add(&mut self, call: Fingerprint) -> (u64, Fingerprint) {
+        let fingerprint = Fingerprint { sequence: self.next, ..call };
+        self.next += 1;
+        self.open += 1;
+        self.hash = roll(self.hash, &fingerprint);
+        while self.operations.len() >= REMEMBERED
+            && self.operations.front().is_some_and(|oldest| !oldest.open)
+        {
+            self.operations.pop_front();
+        }
+        self.operations.push_back(Remembered { hash: self.hash, fingerprint, open: true });
+        (self.hash, fingerprint)
+    }
+
+    fn complete(&mut self, sequence: u64) {
+        if sequence >= self.first {
+            self.open = self.open.saturating_sub(1);
+            if let Some(operation) = self.place(sequence).and_then(|at| self.operations.get_mut(at)) {
+                operation.open = false;
+            }
+        }
+    }
+
+    fn remembered(&self, sequence: u64) -> Option<&Remembered> {
+        self.operations.get(self.place(sequence)?)
+    }
+
+    /// Where an operation lies, if it is not further back.
+    fn place(&self, sequence: u64) -> Option<usize> {
+        let back = usize::try_from(self.next.checked_sub(sequence)?).ok()?;
+        self.operations.len().checked_sub(back)
+    }
 }
 
 /// An operation that was issued.
@@ -164,11 +207,7 @@ impl Member {
             members: members.into(),
             generation: 0,
             phase: Phase::Running,
-            next: 0,
-            first: 0,
-            hash: 0,
-            history: VecDeque::new(),
-            open: 0,
+            history: History::default(),
             told: false,
             debts: VecDeque::new(),
             plans: BTreeMap::new(),
@@ -189,7 +228,7 @@ impl Member {
 
     /// The number of the next operation: how many were issued, or failed in their place.
     pub fn next(&self) -> u64 {
-        self.next
+        self.history.next
     }
 
     /// What the operations of a plan are made from, so that a fence can say what differs. `plan` is its digest.
@@ -211,47 +250,35 @@ impl Member {
         if self.phase != Phase::Running {
             return Err(NotIssued::Frozen);
         }
-        let fingerprint = Fingerprint { sequence: self.next, ..call };
-        self.next += 1;
-        self.open += 1;
-        self.hash = roll(self.hash, &fingerprint);
-        while self.history.len() >= REMEMBERED && self.history.front().is_some_and(|oldest| !oldest.open) {
-            self.history.pop_front();
-        }
-        self.history.push_back(Remembered { hash: self.hash, fingerprint, open: true });
-        Ok(Issued { generation: self.generation, hash: self.hash, fingerprint })
+        let (hash, fingerprint) = self.history.add(call);
+        Ok(Issued { generation: self.generation, hash, fingerprint })
     }
 
     fn pay_debt(&mut self) -> Option<Failed> {
-        self.debts.retain(|debt| self.next < debt.below);
+        self.debts.retain(|debt| self.history.next < debt.below);
         let cause = self.debts.front()?.cause.clone();
-        let sequence = Some(self.next);
-        self.next += 1;
+        let sequence = Some(self.history.next);
+        self.history.next += 1;
         Some(Failed { sequence, cause })
     }
 
     /// An operation has succeeded, and its caller can know.
     pub fn complete(&mut self, sequence: u64) {
-        if sequence >= self.first {
-            self.open = self.open.saturating_sub(1);
-            if let Some(operation) = self.place(sequence).and_then(|at| self.history.get_mut(at)) {
-                operation.open = false;
-            }
-        }
+        self.history.complete(sequence);
     }
 
     /// An operation has failed, and its caller can know, ahead of a decision; [`dispute`](Self::dispute) must follow.
     pub fn fail(&mut self, sequence: u64) {
         self.complete(sequence);
-        self.told |= sequence >= self.first;
+        self.told |= sequence >= self.history.first;
     }
 
     /// Compares a frame of the current generation with the history.
     pub fn check(&self, sequence: u64, hash: u64) -> Check {
-        if sequence >= self.next {
+        if sequence >= self.history.next {
             return Check::NotYet;
         }
-        match self.remembered(sequence) {
+        match self.history.remembered(sequence) {
             Some(own) if own.hash == hash => Check::Match,
             Some(_) => Check::Differs,
             None => Check::Forgotten,
@@ -260,17 +287,7 @@ impl Member {
 
     /// What this member issued under a number of the current generation, if it remembers.
     pub fn issued(&self, sequence: u64) -> Option<&Fingerprint> {
-        self.remembered(sequence).map(|operation| &operation.fingerprint)
-    }
-
-    fn remembered(&self, sequence: u64) -> Option<&Remembered> {
-        self.history.get(self.place(sequence)?)
-    }
-
-    /// Where an operation lies in the history, if it is not further back.
-    fn place(&self, sequence: u64) -> Option<usize> {
-        let back = usize::try_from(self.next.checked_sub(sequence)?).ok()?;
-        self.history.len().checked_sub(back)
+        self.history.remembered(sequence).map(|operation| &operation.fingerprint)
     }
 
     /// What to do with a frame of a generation.
@@ -287,7 +304,7 @@ impl Member {
     /// What to tell the hub about an operation that has to wait, after having told it `round` times before; `None` if
     /// a fence is under way, or the operation is not one of this generation.
     pub fn waiting(&self, sequence: u64, round: u32) -> Option<Message> {
-        let Remembered { hash, fingerprint, .. } = *self.remembered(sequence)?;
+        let Remembered { hash, fingerprint, .. } = *self.history.remembered(sequence)?;
         let Self { rank, group, generation, .. } = *self;
         let running = self.phase == Phase::Running;
         running.then_some(Message::Waiting(Waiting { rank, group, generation, round, hash, fingerprint }))
@@ -326,16 +343,17 @@ impl Member {
             return Action::Nothing;
         }
         self.phase = Phase::Frozen;
-        let end = cause.sequence().map_or(self.next, |disputed| self.next.min(disputed.saturating_add(1)));
+        let next = self.history.next;
+        let end = cause.sequence().map_or(next, |disputed| next.min(disputed.saturating_add(1)));
         let start = end.saturating_sub(REPORTED as u64);
         let recent: Vec<Fingerprint> =
             (start..end).filter_map(|sequence| self.issued(sequence).copied()).collect();
         let digests: BTreeSet<u64> = recent.iter().map(|operation| operation.plan).collect();
         let plans = digests.iter().filter_map(|digest| self.plans.get(digest));
         let plans = plans.map(|basis| Basis::clone(basis)).collect();
-        let Self { group, generation, next, .. } = *self;
+        let Self { group, generation, .. } = *self;
         let after_debts = self.debts.back().map_or(next, |debt| debt.below.max(next));
-        let learns_later = self.open == 0 && !self.told;
+        let learns_later = self.history.open == 0 && !self.told;
         let below = after_debts.saturating_add(u64::from(learns_later));
         Action::Send(Message::Report(Report { group, generation, next, below, recent, plans }))
     }
@@ -357,19 +375,17 @@ impl Member {
     pub fn close(&mut self, cause: Cause) -> Settled {
         let cause = Arc::new(cause);
         self.ended = Some(cause.clone());
-        self.end_generation(self.next, cause)
+        self.end_generation(self.history.next, cause)
     }
 
     fn end_generation(&mut self, below: u64, cause: Arc<Cause>) -> Settled {
-        let fails_open = self.open > 0;
+        let fails_open = self.history.open > 0;
         if self.debts.len() == DEBTS {
             self.debts.pop_back();
         }
         self.debts.push_back(Debt { below, cause: cause.clone() });
-        (self.open, self.told) = (0, false);
-        self.first = below;
-        self.hash = 0;
-        self.history.clear();
+        self.told = false;
+        self.history = History { next: self.history.next, first: below, ..History::default() };
         Settled { generation: self.generation, below, cause, fails_open }
     }
 
