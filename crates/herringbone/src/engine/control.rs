@@ -216,7 +216,7 @@ impl Engine {
 
     /// A thread has panicked in here, so nothing here is to be relied on: all groups end, everywhere.
     pub(crate) fn break_down(&mut self) {
-        self.groups.break_down((!self.reduces).then(|| self.links.rank), &mut self.out);
+        self.groups.break_down((!self.reduces).then_some(self.links.rank), &mut self.out);
         self.catch_up();
         if self.reduces {
             // It has no rank to say so by: its workers see their connections end.
