@@ -16,6 +16,7 @@ from .. import errors
 from .._herringbone import Communicator
 from ..arguments import check_explained
 from ..options import Options
+from .calls import hidden, observed
 from .exchanges import Exchanges
 from .member import Member
 from .memory import tensor_in
@@ -27,8 +28,29 @@ __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
 NAME = "herringbone"
 
 
+@hidden
+@observed
 class Named(Exchanges):
     """What torch asks every group and backend."""
+
+    title = NAME
+    """What the profiler's events begin with: the name under which the program asked for the group."""
+
+    def getSequenceNumberForGroup(self) -> int:
+        """How many calls the group has had in this process."""
+        return self.member.calls
+
+    def setSequenceNumberForGroup(self) -> None:
+        """Every group counts from its creation; there is nothing to agree on."""
+
+    def enableCollectivesTiming(self) -> None:
+        """Let the works of later calls measure how long they take."""
+        self.member.timed = True
+
+    # The names in Python; torch's C++ code looks for those above.
+    _get_sequence_number_for_group = getSequenceNumberForGroup
+    _set_sequence_number_for_group = setSequenceNumberForGroup
+    _enable_collectives_timing = enableCollectivesTiming
 
     def getBackendName(self) -> str:
         """The name under which torch knows the backend."""
@@ -82,6 +104,7 @@ class Named(Exchanges):
         self.member.abort()
 
 
+@hidden
 class BackendHerringbone(Named, C10DBackend):
     """Herringbone for one device type of a group with several backends (``cpu:herringbone,cuda:nccl``).
 
@@ -114,6 +137,7 @@ class BackendHerringbone(Named, C10DBackend):
         self.member = member
 
 
+@hidden
 class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  # torch has overloads
     """The group that ``init_process_group("herringbone")`` and ``new_group`` make."""
 

@@ -20,6 +20,12 @@ class Member:
     seconds: float
     """How long an operation may take unless its call says."""
 
+    calls = 0
+    """How many calls of torch the group has had in this process."""
+
+    timed = False
+    """Whether works measure how long they take."""
+
     def __init__(self, communicator: Communicator, timeout: timedelta, name: str = "") -> None:
         """``name`` is the group's own among those of its fabric."""
         self.communicator = communicator
