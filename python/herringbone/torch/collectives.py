@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -17,6 +17,7 @@ from ..arguments import whole
 from .batch import Batch, span
 from .member import Member
 from .priorities import current_priority
+from .sparse import all_reduce_sparse
 from .tensors import (
     BY_HASH,
     FOLDED,
@@ -89,6 +90,10 @@ class Collectives:
 
     def _all_reduce(self, name: str, tensors: Tensors, opts: Any, timeout: timedelta | None) -> Work:
         op = reduce_op(opts)
+        if len(tensors) == 1 and tensors[0].layout is torch.sparse_coo:
+            batch = self._batch(name, opts, timeout)
+            all_reduce_sparse(self, batch, tensors[0], op)
+            return batch.work(tensors)
         types = [fold_type(tensor, op) for tensor in tensors]
         batch = self._batch(name, opts, timeout)
         for tensor, dtype in zip(tensors, types):
@@ -119,13 +124,6 @@ class Collectives:
         batch = self._batch("barrier", opts, timeout)
         batch.add("barrier", "u8", 0, None, None)
         return batch.work([])
-
-    def monitored_barrier(self, *_: Any, **__: Any) -> NoReturn:
-        """Every barrier names the ranks that are missing."""
-        raise errors.UnsupportedError(
-            "herringbone has no monitored_barrier; use dist.barrier(), whose error names the missing ranks, or a group "
-            'of another backend: dist.new_group(backend="gloo")'
-        )
 
     # Gathering.
 

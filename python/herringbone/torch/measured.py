@@ -54,16 +54,19 @@ class Measured:
     """What a call's work tells when it ends."""
 
     def __init__(self, name: str, inputs: list[torch.Tensor]) -> None:
-        finisher = _finisher()
-        number = next(_numbers)
+        """``name`` and ``inputs`` are the profiler's, if it is on."""
         self.milliseconds: float | None = None
         """None until it has ended."""
         self._lock = threading.Lock()
         self._trigger: torch.futures.Future[None] = torch.futures.Future()
+        self._ended: torch.futures.Future[Any] = self._trigger
+        finisher = _finisher() if torch.autograd._profiler_enabled() else None
         self._began = time.perf_counter()
-        record = _running[number] = _RecordFunctionFast(name, inputs)
-        record.__enter__()
-        self._ended = finisher(self._trigger, number)
+        if finisher is not None:
+            number = next(_numbers)
+            record = _running[number] = _RecordFunctionFast(name, inputs)
+            record.__enter__()
+            self._ended = finisher(self._trigger, number)
 
     def end(self) -> None:
         """The call has finished; later calls change nothing."""

@@ -114,7 +114,8 @@ class Work(Numbered):
             try:
                 if not handle.wait(left):
                     raise errors.OperationTimeoutError(
-                        f"{name} is still running after the wait's timeout of {limit:g} s; it can be waited for again"
+                        f"{name} timed out: it is still running after the wait's timeout of {limit:g} s; it can be "
+                        "waited for again"
                     )
             except errors.HerringboneError as error:
                 raise torch_error(error, name) from None
