@@ -38,8 +38,6 @@ def suite_for(backend, size, checks):
     from torch.testing._internal import common_distributed as common
 
     if backend != "gloo":
-        import herringbone  # noqa: F401
-
         forbid_gloo(dist)
     if backend == OWN:
         for feature in ("ddp", "subgroup", "plugin"):
