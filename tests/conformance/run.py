@@ -10,6 +10,7 @@ for what EXPECTED says, and if nothing failed or hung elsewhere.
 import argparse
 import fnmatch
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -168,7 +169,8 @@ def main():
     text = tables(runs, gloo, torch)
     print(text)
     if options.record:
-        options.record.write_text(f"# Conformance: torch's own suite\n{text}")
+        machine = f"{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}; `make conformance` writes this page."
+        options.record.write_text(f"# Conformance: torch's own suite\n{machine}\n\n{text}")
     if options.json:
         outcomes = [{"backend": r.backend, "size": r.size, "checks": r.checks, "rows": r.rows} for r in runs]
         options.json.write_text(json.dumps(outcomes, indent=1))

@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch._C._autograd import _profiler_enabled
 from torch._C._dynamo import eval_frame
 from torch._C._profiler import _RecordFunctionFast
 
@@ -97,13 +98,11 @@ def hidden(kind: Class) -> Class:
 
 
 def _observed(method: Callable[..., Any], call: Call) -> Callable[..., Any]:
-    enabled = torch.autograd._profiler_enabled
-
     @functools.wraps(method)
     def run(self: Any, *arguments: Any, **named: Any) -> Any:
         member = self.member
         member.calls += 1
-        if member.timed or enabled():
+        if member.timed or _profiler_enabled():
             work = _measured(self, method, call, arguments, named)
         else:
             work = method(self, *arguments, **named)

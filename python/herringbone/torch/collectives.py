@@ -291,15 +291,15 @@ class Collectives:
     def _rank(self, name: str, role: str, rank: Any) -> int:
         number, size = whole(name, role, rank, "a rank"), self.member.communicator.size
         if not 0 <= number < size:
-            raise ValueError(f"{name}: {role} {number} is not a rank of this group; its ranks are 0 to {size - 1}")
+            raise errors.ArgumentError(f"{name}: {role} {number} is not a rank of this group; its ranks are 0 to {size - 1}")
         return number
 
     def _check_whole(self, name: str, role: str, whole: torch.Tensor, part: torch.Tensor) -> None:
         size = self.member.communicator.size
         if whole.dtype != part.dtype:
-            raise ValueError(f"{name}: input and output differ in type: {part.dtype} and {whole.dtype}")
+            raise errors.ArgumentError(f"{name}: input and output differ in type: {part.dtype} and {whole.dtype}")
         if whole.numel() != part.numel() * size:
-            raise ValueError(
+            raise errors.ArgumentError(
                 f"{name}: the {role} has {whole.numel()} elements; {size} ranks with {part.numel()} each need "
                 f"{part.numel() * size}"
             )
@@ -312,11 +312,11 @@ class Collectives:
     def _check_number(self, name: str, role: str, parts: Tensors) -> None:
         if len(parts) != self.member.communicator.size:
             size = self.member.communicator.size
-            raise ValueError(f"{name}: {len(parts)} {role} for {size} ranks; pass one for each")
+            raise errors.ArgumentError(f"{name}: {len(parts)} {role} for {size} ranks; pass one for each")
 
     def _check_part(self, name: str, role: str, place: int, part: torch.Tensor, own: torch.Tensor) -> None:
         if part.shape != own.shape or part.dtype != own.dtype:
-            raise ValueError(
+            raise errors.ArgumentError(
                 f"{name}: number {place} of the {role} has shape {tuple(part.shape)} of {part.dtype}; expected "
                 f"{tuple(own.shape)} of {own.dtype}, as of this rank's own tensor; make them alike, as by padding"
             )
@@ -327,5 +327,5 @@ def one(name: str, tensors: Any) -> Any:
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
-        raise ValueError(f"{name} takes one tensor per process and got {len(tensors)}")
+        raise errors.ArgumentError(f"{name} takes one tensor per process and got {len(tensors)}")
     return tensors[0]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
-from torch.distributed import BuiltinCommHookType
+from torch._C._distributed_c10d import BuiltinCommHookType
 from torch.nn.parallel import DistributedDataParallel
 
 from .coalescing import cpu_backend
@@ -15,7 +16,8 @@ __all__ = ["mend_builtin_hooks"]
 
 def mend_builtin_hooks() -> None:
     """Let DDP over Herringbone's groups take torch's hooks in Python, which do the same; others are as before."""
-    register = DistributedDataParallel._register_builtin_comm_hook
+    ddp: Any = DistributedDataParallel
+    register = ddp._register_builtin_comm_hook
 
     @functools.wraps(register)
     def mended(self: DistributedDataParallel, comm_hook_type: BuiltinCommHookType) -> None:
@@ -31,4 +33,4 @@ def mend_builtin_hooks() -> None:
         }
         self.register_comm_hook(group, hooks[comm_hook_type])
 
-    DistributedDataParallel._register_builtin_comm_hook = mended
+    ddp._register_builtin_comm_hook = mended

@@ -7,6 +7,7 @@ import logging
 import os
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -35,7 +36,7 @@ def replace_gloo_if_asked() -> None:
     real = getattr(c10d, "_create_gloo_process_group", None)
     if real is None:
         raise ConfigError(
-            f"{VARIABLE}: torch {dist.torch.__version__} makes its Gloo groups itself; use torch 2.14 or later, or write "
+            f"{VARIABLE}: torch {torch.__version__} makes its Gloo groups itself; use torch 2.14 or later, or write "
             'init_process_group("herringbone")'
         )
     register = functools.partial(dist.Backend.register_backend, extended_api=True)

@@ -51,6 +51,7 @@ def all_reduce_sparse(group: Collectives, batch: Batch, tensor: torch.Tensor, op
             torch.cat([all_indices[rank, :, :length] for rank, length in enumerate(lengths)], 1),
             torch.cat([all_values[rank, :length] for rank, length in enumerate(lengths)]),
             part.shape,
+            check_invariants=False,
         ).coalesce()
         # A detached sparse tensor would not tell the tensor of its new indices.
         with torch.no_grad():

@@ -42,7 +42,7 @@ class Numbered(dist.Work):
 
     def _get_duration(self) -> float:
         """Milliseconds from the call to its end, where the group's timing is on and it has ended."""
-        milliseconds = self._measured and self._measured.milliseconds
+        milliseconds = None if self._measured is None else self._measured.milliseconds
         if milliseconds is None:
             raise RuntimeError(
                 "a work knows its duration once it has ended, if group._enable_collectives_timing() came before its call"

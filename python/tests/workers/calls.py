@@ -136,6 +136,21 @@ def a_timeout_says_that_it_timed_out() -> None:
 
 
 @case
+def what_does_not_fit_raises_what_torch_raises() -> None:
+    parts = [torch.zeros(2) for _ in range(size())]
+    for call in (
+        lambda: dist.broadcast(mine(), size()),
+        lambda: dist.all_gather(parts[:-1], torch.zeros(2)),
+        lambda: dist.all_gather(parts, torch.zeros(3)),
+        lambda: dist.reduce_scatter_tensor(torch.zeros(2), torch.zeros(3)),
+        lambda: dist.all_reduce(torch.zeros(2, device="meta")),
+    ):
+        error_of(RuntimeError, call)
+    error_of(ValueError, lambda: dist.broadcast(mine(), size()), f"root {size()}", f"0 to {size() - 1}")
+    dist.barrier()
+
+
+@case
 def sparse_tensors_are_added() -> None:
     def part(owner: int, dense: tuple[int, ...]) -> torch.Tensor:
         indices = torch.tensor([[0, owner + 1, 0]])
