@@ -291,7 +291,8 @@ class Collectives:
     def _rank(self, name: str, role: str, rank: Any) -> int:
         number, size = whole(name, role, rank, "a rank"), self.member.communicator.size
         if not 0 <= number < size:
-            raise errors.ArgumentError(f"{name}: {role} {number} is not a rank of this group; its ranks are 0 to {size - 1}")
+            valid = f"its ranks are 0 to {size - 1}"
+            raise errors.ArgumentError(f"{name}: {role} {number} is not a rank of this group; {valid}")
         return number
 
     def _check_whole(self, name: str, role: str, whole: torch.Tensor, part: torch.Tensor) -> None:

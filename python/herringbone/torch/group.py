@@ -243,7 +243,7 @@ _names: Counter[str] = Counter()
 
 @dataclass(frozen=True)
 class Place:
-    """The place of this process in a group under construction: what torch's own class for it has, as far as we read it."""
+    """The place of this process in a group under construction, by the names that torch's own class for it has."""
 
     store: Store
     group_rank: int

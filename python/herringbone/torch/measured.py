@@ -40,17 +40,21 @@ def _fork(trigger: torch.jit.Future[torch.Tensor], number: int) -> torch.jit.Fut
 
 
 @functools.cache
-def _finisher() -> Callable[..., Any]:
+def _finisher() -> Callable[..., Any] | None:
     """Ends a record once a future is complete, in the profiler's state of the thread that called this.
 
     A profiler takes the end of an event from a thread that has its state, and calls the event asynchronous if that is
     another thread than the one which began it. torch's C++ backends hand the state on. From Python only TorchScript's
-    forks do: a fork that waits for a future goes on elsewhere, with the state of the thread that forked.
+    forks do: a fork that waits for a future goes on elsewhere, with the state of the thread that forked. ``None`` where
+    TorchScript cannot be had, as without this file's source.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         torch.jit.ignore(_finish)
-        return torch.jit.script(_fork)
+        try:
+            return torch.jit.script(_fork)
+        except (OSError, RuntimeError):
+            return None
 
 
 class Measured:

@@ -75,7 +75,8 @@ def _appears(store: Store, key: str, deadline: float) -> bool:
 def _rank_0s_error(missing: list[int], timeout: timedelta) -> BaseException:
     milliseconds = int(timeout.total_seconds() * 1000)
     if milliseconds <= 0:
-        return _timed_out(f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms; pass a longer timeout", missing)
+        text = f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms; pass a longer timeout"
+        return _timed_out(text, missing)
     ranks = ", ".join(map(str, missing))
     plural = "s" if len(missing) > 1 else ""
     return _timed_out(f"Rank{plural} {ranks} failed to pass monitoredBarrier in {milliseconds} ms", missing)

@@ -30,7 +30,9 @@ def all_reduce_sparse(group: Collectives, batch: Batch, tensor: torch.Tensor, op
     if op not in ("sum", "average"):
         raise UnsupportedError(f"herringbone reduces sparse tensors with sum and average, not {op}; use to_dense()")
     if tensor.device.type != "cpu":
-        raise UnsupportedError(f"herringbone moves CPU tensors and got a sparse one on {tensor.device}; pass tensor.cpu()")
+        raise UnsupportedError(
+            f"herringbone moves CPU tensors and got a sparse one on {tensor.device}; pass tensor.cpu()"
+        )
     part = tensor.detach().coalesce()
     lengths = _lengths(group, batch, part)
     size, longest = len(lengths), max(lengths)

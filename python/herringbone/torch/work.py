@@ -45,7 +45,7 @@ class Numbered(dist.Work):
         milliseconds = None if self._measured is None else self._measured.milliseconds
         if milliseconds is None:
             raise RuntimeError(
-                "a work knows its duration once it has ended, if group._enable_collectives_timing() came before its call"
+                "a work knows its duration once it has ended, if group._enable_collectives_timing() came before the call"
             )
         return milliseconds
 
