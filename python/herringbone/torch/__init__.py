@@ -32,6 +32,7 @@ check_version(torch.__version__)
 
 from ..options import Options
 from .coalescing import mend_coalescing
+from .completion import mend_completion
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
 from .hooks import mend_builtin_hooks
 from .memory import empty
@@ -58,4 +59,5 @@ def register() -> None:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
         mend_coalescing()
         mend_builtin_hooks()
+        mend_completion()
         replace_gloo_if_asked()

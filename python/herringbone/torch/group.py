@@ -120,8 +120,8 @@ class Named(Exchanges):
 class BackendHerringbone(Named, C10DBackend):
     """Herringbone for one device type of a group with several backends (``cpu:herringbone,cuda:nccl``).
 
-    torch wraps what these methods return, so ``is_completed`` is always false there; ``wait`` and
-    ``get_future`` work. The plain backend name gives a :class:`ProcessGroupHerringbone`.
+    torch wraps what these methods return: ``wait``, ``get_future`` and ``is_completed`` work. The plain backend name
+    gives a :class:`ProcessGroupHerringbone`.
     """
 
     # torch asks for each of these without end where a subclass does not define it.

@@ -225,6 +225,26 @@ def groups_that_are_split() -> None:
 
 
 @case
+def works_of_a_group_of_several_backends_complete() -> None:
+    group = dist.new_group(backend="cpu:herringbone,cuda:gloo")
+    tensor = mine()
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    deadline = time.monotonic() + 20
+    while not work.is_completed():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    same(tensor, torch.full((4,), total()))
+    if rank() == 0:
+        late = dist.all_reduce(mine(), group=group, async_op=True)
+        assert not late.is_completed()
+        dist.barrier()
+        late.wait()
+    else:
+        dist.barrier()
+        dist.all_reduce(mine(), group=group)
+
+
+@case
 def ddps_built_in_hooks() -> None:
     for kind in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
         model = DistributedDataParallel(torch.nn.Linear(4, 2, bias=False))
