@@ -17,6 +17,7 @@ from __future__ import annotations
 from ._herringbone import __version__
 from .communicator import Communicator, Work, empty, finalize, init
 from .errors import (
+    ArgumentError,
     AuthError,
     ClosedError,
     ConfigError,
@@ -36,6 +37,7 @@ from .options import Options
 from .registration import register_once_torch_is_there
 
 __all__ = [
+    "ArgumentError",
     "AuthError",
     "ClosedError",
     "Communicator",

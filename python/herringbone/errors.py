@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 __all__ = [
+    "ArgumentError",
     "AuthError",
     "ClosedError",
     "ConfigError",
@@ -112,6 +113,13 @@ class ForkedError(HerringboneError):
 
 class ClosedError(HerringboneError):
     """The communicator was closed, or aborted while the operation was running."""
+
+
+class ArgumentError(ValueError, RuntimeError):
+    """Tensors or ranks of one call of torch do not fit together.
+
+    It is what Python has for a wrong value, and also what torch's backends in C++ raise, for which programs look.
+    """
 
 
 class UnsupportedError(HerringboneError, NotImplementedError):

@@ -1,12 +1,14 @@
 """Making torch know the backend, whichever of the two packages is imported first.
 
 torch 2.14 and later find the backend through the wheel's entry point. Earlier versions read no entry points, so the backend is
-registered as soon as both packages are there. Nothing here imports torch.
+registered as soon as both packages are there. At the end of its import every torch calls :func:`autoload`, through another
+entry point. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -14,20 +16,55 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["register_once_torch_is_there"]
+__all__ = ["autoload", "register_once_torch_is_there"]
 
 
 def register_once_torch_is_there() -> None:
     """Register the backend now if torch has been imported, else at the end of torch's import."""
-    if "torch" in sys.modules:
+    torch = sys.modules.get("torch")
+    if torch is not None and _is_being_imported(torch):
+        pass  # it calls `autoload`
+    elif torch is not None:
         _register()
     elif not any(isinstance(finder, _TorchFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _TorchFinder())
 
 
+def autoload() -> None:
+    """Register the backend at the end of torch's import, where the program does not have to import this package for it.
+
+    The first use of the name does it, too, from torch 2.14 on, and costs other programs nothing.
+
+    Raises:
+        ConfigError: ``HERRINGBONE_REPLACE`` cannot be followed.
+    """
+    if os.environ.get("HERRINGBONE_REPLACE"):
+        _register()
+    elif not hasattr(importlib.import_module("torch.distributed"), "Backend"):
+        return
+    elif not hasattr(sys.modules["torch.distributed"].Backend, "_ensure_backend_registered"):
+        _register_or_warn()
+
+
+def _is_being_imported(module: ModuleType) -> bool:
+    return bool(getattr(module.__spec__, "_initializing", False))
+
+
 def _register() -> None:
     if importlib.import_module("torch.distributed").is_available():
         importlib.import_module(".torch", __package__).register()
+
+
+def _register_or_warn() -> None:
+    """Register the backend while the program imports torch.
+
+    That it has another version than the backend needs is no reason to fail, as long as nobody asks for the backend.
+    """
+    try:
+        _register()
+    except Exception as error:
+        version = sys.modules["torch"].__version__
+        warnings.warn(f"torch {version} cannot use the backend 'herringbone': {error!r}", stacklevel=3)
 
 
 class _TorchFinder:
@@ -54,13 +91,6 @@ class _TorchFinder:
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-            try:
-                _register()
-            except Exception as error:
-                # It is torch that the program imports here: that it has another version than the backend needs is no
-                # reason to fail, as long as nobody asks for the backend.
-                warnings.warn(
-                    f"torch {module.__version__} cannot use the backend 'herringbone': {error!r}", stacklevel=2
-                )
+            _register_or_warn()
 
         loader.exec_module = execute_and_register

@@ -50,7 +50,7 @@ pub enum ErrorKind {
         calls: Vec<(Vec<Rank>, String)>,
     },
     /// An operation took longer than its timeout. The group stays usable if the missing ranks come back.
-    #[error("the operation timeout of {} s passed on rank {}{}; if the ranks are only slow, raise the timeout (the call's, the process group's or HERRINGBONE_TIMEOUT_S)", .after.as_secs_f64(), .rank, waited_for(.missing))]
+    #[error("the operation timed out: its timeout of {} s passed on rank {}{}; if the ranks are only slow, raise the timeout (the call's, the process group's or HERRINGBONE_TIMEOUT_S)", .after.as_secs_f64(), .rank, waited_for(.missing))]
     Timeout {
         /// The rank that gave up; it may be one that was not late itself.
         rank: Rank,

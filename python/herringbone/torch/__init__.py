@@ -6,13 +6,38 @@ through the wheel's entry point. With older versions the program also imports he
 
 from __future__ import annotations
 
+import re
+
+import torch
 import torch.distributed as dist
+
+OLDEST = (2, 10)
+
+
+def check_version(version: str) -> None:
+    """Refuse a torch that this module does not know, before anything else of it is used.
+
+    Raises:
+        ImportError: it is older than 2.10, or its version is no number.
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None or tuple(map(int, found.groups())) < OLDEST:
+        raise ImportError(
+            f"herringbone's torch backend needs torch {OLDEST[0]}.{OLDEST[1]} or later, and this is torch {version}; "
+            f'pip install "torch>={OLDEST[0]}.{OLDEST[1]}"'
+        )
+
+
+check_version(torch.__version__)
 
 from ..options import Options
 from .coalescing import mend_coalescing
+from .completion import mend_completion
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
+from .hooks import mend_builtin_hooks
 from .memory import empty
 from .priorities import priority
+from .replacing import replace_gloo_if_asked
 from .work import Work
 
 __all__ = [
@@ -33,3 +58,6 @@ def register() -> None:
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
         mend_coalescing()
+        mend_builtin_hooks()
+        mend_completion()
+        replace_gloo_if_asked()

@@ -78,6 +78,18 @@ class Batch:
             target(tensor, staged, self.finish)
         self.add(collective, fold.dtype, staged.numel() * fold.scale, staged, staged, fold.op, root)
 
+    def at_once(
+        self, collective: str, dtype: str, count: int, read: torch.Tensor, write: torch.Tensor
+    ) -> None:
+        """Run ``collective`` now, before those that were added."""
+        communicator, keep = self._group.member.communicator, (read, write)
+        try:
+            communicator.run(
+                collective, dtype, "sum", count, 0, span(read), span(write), keep, self._seconds, current_priority()
+            )
+        except errors.HerringboneError as error:
+            raise torch_error(error, self._name) from None
+
     def work(self, tensors: list[torch.Tensor]) -> Work:
         """Start everything; ``tensors`` hold the result in the end. Where the caller waits, this does."""
         threads = self._group.member.threads

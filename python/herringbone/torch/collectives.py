@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -17,6 +17,7 @@ from ..arguments import whole
 from .batch import Batch, span
 from .member import Member
 from .priorities import current_priority
+from .sparse import all_reduce_sparse
 from .tensors import (
     BY_HASH,
     FOLDED,
@@ -90,6 +91,10 @@ class Collectives:
 
     def _all_reduce(self, name: str, tensors: Tensors, opts: Any, timeout: timedelta | None) -> Work:
         reduction = reduce_op(opts)
+        if len(tensors) == 1 and tensors[0].layout is torch.sparse_coo:
+            batch = self._batch(name, opts, timeout)
+            all_reduce_sparse(self, batch, tensors[0], reduction)
+            return batch.work(tensors)
         folds = [folding(tensor, reduction) for tensor in tensors]
         batch = self._batch(name, opts, timeout)
         for tensor, fold in zip(tensors, folds):
@@ -120,13 +125,6 @@ class Collectives:
         batch = self._batch("barrier", opts, timeout)
         batch.add("barrier", "u8", 0, None, None)
         return batch.work([])
-
-    def monitored_barrier(self, *_: Any, **__: Any) -> NoReturn:
-        """Every barrier names the ranks that are missing."""
-        raise errors.UnsupportedError(
-            "herringbone has no monitored_barrier; use dist.barrier(), whose error names the missing ranks, or a group "
-            'of another backend: dist.new_group(backend="gloo")'
-        )
 
     # Gathering.
 
@@ -300,15 +298,16 @@ class Collectives:
     def _rank(self, name: str, role: str, rank: Any) -> int:
         number, size = whole(name, role, rank, "a rank"), self.member.communicator.size
         if not 0 <= number < size:
-            raise ValueError(f"{name}: {role} {number} is not a rank of this group; its ranks are 0 to {size - 1}")
+            valid = f"its ranks are 0 to {size - 1}"
+            raise errors.ArgumentError(f"{name}: {role} {number} is not a rank of this group; {valid}")
         return number
 
     def _check_whole(self, name: str, role: str, whole: torch.Tensor, part: torch.Tensor) -> None:
         size = self.member.communicator.size
         if whole.dtype != part.dtype:
-            raise ValueError(f"{name}: input and output differ in type: {part.dtype} and {whole.dtype}")
+            raise errors.ArgumentError(f"{name}: input and output differ in type: {part.dtype} and {whole.dtype}")
         if whole.numel() != part.numel() * size:
-            raise ValueError(
+            raise errors.ArgumentError(
                 f"{name}: the {role} has {whole.numel()} elements; {size} ranks with {part.numel()} each need "
                 f"{part.numel() * size}"
             )
@@ -321,11 +320,11 @@ class Collectives:
     def _check_number(self, name: str, role: str, parts: Tensors) -> None:
         if len(parts) != self.member.communicator.size:
             size = self.member.communicator.size
-            raise ValueError(f"{name}: {len(parts)} {role} for {size} ranks; pass one for each")
+            raise errors.ArgumentError(f"{name}: {len(parts)} {role} for {size} ranks; pass one for each")
 
     def _check_part(self, name: str, role: str, place: int, part: torch.Tensor, own: torch.Tensor) -> None:
         if part.shape != own.shape or part.dtype != own.dtype:
-            raise ValueError(
+            raise errors.ArgumentError(
                 f"{name}: number {place} of the {role} has shape {tuple(part.shape)} of {part.dtype}; expected "
                 f"{tuple(own.shape)} of {own.dtype}, as of this rank's own tensor; make them alike, as by padding"
             )
@@ -336,5 +335,5 @@ def one(name: str, tensors: Any) -> Any:
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
-        raise ValueError(f"{name} takes one tensor per process and got {len(tensors)}")
+        raise errors.ArgumentError(f"{name} takes one tensor per process and got {len(tensors)}")
     return tensors[0]

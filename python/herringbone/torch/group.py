@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -16,9 +17,11 @@ from .. import errors
 from .._herringbone import Communicator
 from ..arguments import check_explained
 from ..options import Options
+from .calls import hidden, observed
 from .exchanges import Exchanges
 from .member import Member
 from .memory import tensor_in
+from .monitored import monitored_barrier
 from .tensors import Reduction, folding
 from .work import torch_error
 
@@ -27,8 +30,39 @@ __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
 NAME = "herringbone"
 
 
+@hidden
+@observed
 class Named(Exchanges):
     """What torch asks every group and backend."""
+
+    title: str
+    """What the profiler's events begin with: the name under which the program asked for the group."""
+
+    store: Store
+    """Through which the group's ranks have met."""
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False, *, opts: Any = None
+    ) -> None:
+        """A barrier whose error on rank 0 names the ranks that have not come; see :func:`monitored_barrier`."""
+        limit = timedelta(seconds=self.member.seconds) if timeout is None else timeout
+        monitored_barrier(self.member, self.store, limit, wait_all_ranks)
+
+    def getSequenceNumberForGroup(self) -> int:
+        """How many calls the group has had in this process."""
+        return self.member.calls
+
+    def setSequenceNumberForGroup(self) -> None:
+        """Every group counts from its creation; there is nothing to agree on."""
+
+    def enableCollectivesTiming(self) -> None:
+        """Let the works of later calls measure how long they take."""
+        self.member.timed = True
+
+    # The names in Python; torch's C++ code looks for those above.
+    _get_sequence_number_for_group = getSequenceNumberForGroup
+    _set_sequence_number_for_group = setSequenceNumberForGroup
+    _enable_collectives_timing = enableCollectivesTiming
 
     def getBackendName(self) -> str:
         """The name under which torch knows the backend."""
@@ -82,20 +116,28 @@ class Named(Exchanges):
         self.member.abort()
 
 
+@hidden
 class BackendHerringbone(Named, C10DBackend):
     """Herringbone for one device type of a group with several backends (``cpu:herringbone,cuda:nccl``).
 
-    torch wraps what these methods return, so ``is_completed`` is always false there; ``wait`` and
-    ``get_future`` work. The plain backend name gives a :class:`ProcessGroupHerringbone`.
+    torch wraps what these methods return: ``wait``, ``get_future`` and ``is_completed`` work. The plain backend name
+    gives a :class:`ProcessGroupHerringbone`.
     """
 
     # torch asks for each of these without end where a subclass does not define it.
-    supports_splitting = property(lambda self: False)
+    supports_splitting = property(lambda self: self._splits)
     supports_coalescing = property(lambda self: True)
     supports_shrinking = property(lambda self: False)
     supports_reconfigure = property(lambda self: False)
     supports_window = property(lambda self: False)
     _supports_time_estimate = property(lambda self: False)
+
+    # As of every backend in C++; how the group was made is what its ``describe`` says.
+    options = property(lambda self: self._options)
+
+    def getBackendOptions(self) -> object:
+        """The same, for torch's C++ code."""
+        return self._options
 
     def supports_tensor_alloc(self, device: object) -> bool:
         """Whether :meth:`allocate_tensor` can make tensors on ``device``.
@@ -109,22 +151,25 @@ class BackendHerringbone(Named, C10DBackend):
         """A zeroed tensor of ``size`` elements in mapped memory; see :func:`herringbone.torch.empty`."""
         return tensor_in(self.member, size, dtype)
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, store: Store, title: str, splits: bool = False) -> None:
+        """``splits``: the group that this is the backend of can be split."""
         C10DBackend.__init__(self, member.communicator.rank, member.communicator.size)
-        self.member = member
+        self.member, self.store, self.title, self._splits = member, store, title, splits
+        self._options = C10DBackend.Options(NAME, timedelta(seconds=member.seconds))
 
 
+@hidden
 class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  # torch has overloads
     """The group that ``init_process_group("herringbone")`` and ``new_group`` make."""
 
-    def __init__(self, member: Member, store: Store) -> None:
+    def __init__(self, member: Member, store: Store, title: str) -> None:
         place = member.communicator.rank, member.communicator.size
         try:
             dist.ProcessGroup.__init__(self, store, *place)
         except TypeError:
             # torch before 2.14 makes a group with a store only of its own class.
             dist.ProcessGroup.__init__(self, *place)
-        self.member = member
+        self.member, self.store, self.title = member, store, title
         self._group_name = ""
         self._group_desc = ""
         self._backend = self._register()
@@ -132,13 +177,45 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
     def _register(self) -> BackendHerringbone | None:
         """Show torch a backend for the CPU, where this version lets Python define one (2.14 and later)."""
         try:
-            backend = BackendHerringbone(self.member)
+            backend = BackendHerringbone(self.member, self.store, self.title, splits=True)
         except TypeError:
             return None
         kind = dist.ProcessGroup.BackendType.CUSTOM
         self._set_default_backend(kind)
         self._register_backend(torch.device("cpu"), kind, backend)
         return backend
+
+    def get_group_store(self) -> Store:
+        """Through which the group's ranks have met."""
+        return self.store
+
+    def split_group(
+        self,
+        ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: object = None,
+    ) -> ProcessGroupHerringbone | None:
+        """The group of those ``ranks`` of this group, in their order; ``None`` on a rank that is not among them."""
+        rank = self.member.communicator.rank
+        if rank not in ranks:
+            return None
+        name = group_name or f"{self._group_name}:split:{'_'.join(map(str, ranks))}"
+        place = Place(
+            store=PrefixStore(f"{name}/", self.store),
+            group_rank=ranks.index(rank),
+            group_size=len(ranks),
+            timeout=timeout or timedelta(seconds=self.member.seconds),
+            group_id=name,
+            global_ranks_in_group=[self.member.ranks[part] for part in ranks],
+        )
+        group = create(place, opts, self.title)
+        assert isinstance(group, ProcessGroupHerringbone)
+        group.setGroupName(name)
+        group.setGroupDesc(group_desc or f"{self._group_desc}:split")
+        return group
 
     def getGroupName(self) -> str:
         """torch's name of this group."""
@@ -164,23 +241,38 @@ _names: Counter[str] = Counter()
 """How often each group name has been used under the present default group."""
 
 
-def create(opts: Any, options: Any) -> ProcessGroupHerringbone | BackendHerringbone:
+@dataclass(frozen=True)
+class Place:
+    """The place of this process in a group under construction, by the names that torch's own class for it has."""
+
+    store: Store
+    group_rank: int
+    group_size: int
+    timeout: timedelta
+    group_id: str
+    global_ranks_in_group: list[int]
+
+
+def create(opts: Any, options: Any, title: str = NAME) -> ProcessGroupHerringbone | BackendHerringbone:
     """Make what torch asks for: the default group, or a subgroup that this process is a member of.
+
+    ``title`` is the name under which the program asks for it.
 
     Raises:
         HerringboneError: the ranks did not come together.
-        TypeError: ``pg_options`` is something else than :class:`herringbone.Options`.
+        TypeError: ``pg_options`` is something else than :class:`herringbone.Options` or one of torch's.
     """
     mixed = shares_group(opts)
     if not isinstance(options, Options):
-        if options is not None and not mixed:
+        # Those of torch's own backends say nothing that concerns this one.
+        if options is not None and not mixed and not isinstance(options, C10DBackend.Options):
             raise TypeError(f"pg_options has to be a herringbone.Options, not {type(options).__name__}")
         options = None
     try:
         member = join(opts, options)
     except errors.HerringboneError as error:
         raise torch_error(error) from None
-    return BackendHerringbone(member) if mixed else ProcessGroupHerringbone(member, opts.store)
+    return (BackendHerringbone if mixed else ProcessGroupHerringbone)(member, opts.store, title)
 
 
 def shares_group(opts: Any) -> bool:
@@ -193,22 +285,18 @@ def shares_group(opts: Any) -> bool:
 
 
 def join(opts: Any, options: Options | None) -> Member:
-    """The membership for ``opts``: in the default group's fabric if that is ours, else in a new one."""
+    """The membership for ``opts``: in the default group's fabric where that can be, else in a fabric of its own.
+
+    The default group's fabric has its options, and its groups are in ascending order.
+    """
     global _world
-    is_world = not opts.global_ranks_in_group
-    if not is_world and _world is not None:
-        if options is not None:
-            raise ValueError("a subgroup has its default group's options; pass pg_options to init_process_group")
-        if sorted(opts.global_ranks_in_group) != opts.global_ranks_in_group:
-            raise errors.UnsupportedError(
-                "new_group: herringbone's groups are in ascending order; leave sort_ranks true, or pass "
-                'backend="gloo"'
-            )
+    ranks = list(opts.global_ranks_in_group)
+    if ranks and _world is not None and options is None and sorted(ranks) == ranks:
         _names[opts.group_id] += 1
         name = f"{opts.group_id}#{_names[opts.group_id]}"
-        return Member(_world.communicator.subgroup(name, opts.global_ranks_in_group), opts.timeout, name)
-    member = Member(connect(opts, options or Options()), opts.timeout)
-    if is_world:
+        return Member(_world.communicator.subgroup(name, ranks), opts.timeout, name, ranks)
+    member = Member(connect(opts, options or Options()), opts.timeout, ranks=ranks or None)
+    if not ranks:
         _world = member
         _names.clear()
     return member

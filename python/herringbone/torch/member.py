@@ -20,9 +20,21 @@ class Member:
     seconds: float
     """How long an operation may take unless its call says."""
 
-    def __init__(self, communicator: Communicator, timeout: timedelta, name: str = "") -> None:
-        """``name`` is the group's own among those of its fabric."""
+    calls = 0
+    """How many calls of torch the group has had in this process."""
+
+    barriers = 0
+    """How many monitored barriers of the group this process has called."""
+
+    timed = False
+    """Whether works measure how long they take."""
+
+    def __init__(
+        self, communicator: Communicator, timeout: timedelta, name: str = "", ranks: list[int] | None = None
+    ) -> None:
+        """``name`` is the group's own among those of its fabric; ``ranks`` are its members, where that is not all."""
         self.communicator = communicator
+        self.ranks = list(range(communicator.size)) if ranks is None else ranks
         self._name = name
         self._pairs: dict[tuple[int, int, str], Communicator] = {}
         self._pairs_lock = threading.Lock()

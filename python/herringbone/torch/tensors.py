@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ..errors import UnsupportedError
+from ..errors import ArgumentError, UnsupportedError
 
 __all__ = [
     "BY_HASH",
@@ -204,7 +204,7 @@ def target(tensor: torch.Tensor, staged: torch.Tensor, finish: Finish) -> None:
     if staged is tensor:
         return
     if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape)):
-        raise ValueError("an expanded tensor can not receive a result; pass tensor.contiguous()")
+        raise ArgumentError("an expanded tensor can not receive a result; pass tensor.contiguous()")
     finish.append(lambda: tensor.detach().copy_(staged))
 
 

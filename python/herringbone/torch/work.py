@@ -15,13 +15,43 @@ import torch.distributed as dist
 from .. import errors
 from .._herringbone import Pending
 from .callbacks import CallbackThreads, nests_collectives
+from .calls import hidden
+from .measured import Measured
 
 __all__ = ["Finished", "StagedWork", "Work", "torch_error"]
 
 NO_TIMEOUT = timedelta(0)
 
 
-class Work(dist.Work):
+class Numbered(dist.Work):
+    """What torch asks of every work: which call it is of."""
+
+    op_type = 100
+    """Of torch's ``OpType``; this one is "unknown"."""
+
+    sequence = 0
+    """The call's number in its group, from 1."""
+
+    _measured: Measured | None = None
+
+    def _get_op_type(self) -> int:
+        return self.op_type
+
+    def _get_sequence_number(self) -> int:
+        return self.sequence
+
+    def _get_duration(self) -> float:
+        """Milliseconds from the call to its end, where the group's timing is on and it has ended."""
+        milliseconds = None if self._measured is None else self._measured.milliseconds
+        if milliseconds is None:
+            raise RuntimeError(
+                "a work knows its duration once it has ended, if group._enable_collectives_timing() came before the call"
+            )
+        return milliseconds
+
+
+@hidden
+class Work(Numbered):
     """One collective of this process, made of one or more operations of the engine."""
 
     # Of all works with no steps to take; the others have their own.
@@ -69,6 +99,14 @@ class Work(dist.Work):
             raise TypeError(f"wait: timeout is a {type(timeout).__name__}; pass a datetime.timedelta(seconds=...)")
         if not self._handles:
             return True  # it had finished when it was made
+        try:
+            self._wait(timeout)
+        finally:
+            if self._measured is not None and self.is_completed():
+                self._measured.end()
+        return True
+
+    def _wait(self, timeout: timedelta) -> None:
         limit = timeout.total_seconds()
         deadline = time.monotonic() + limit if limit > 0 else None
         for handle, name in zip(self._handles, self._names):
@@ -76,12 +114,17 @@ class Work(dist.Work):
             try:
                 if not handle.wait(left):
                     raise errors.OperationTimeoutError(
-                        f"{name} is still running after the wait's timeout of {limit:g} s; it can be waited for again"
+                        f"{name} timed out: it is still running after the wait's timeout of {limit:g} s; it can be "
+                        "waited for again"
                     )
             except errors.HerringboneError as error:
                 raise torch_error(error, name) from None
         self._settle()
-        return True
+
+    def measure(self, measured: Measured) -> None:
+        """Let ``measured`` end with this."""
+        self._measured = measured
+        self._threads.watch(self._handles, measured.end)
 
     def is_completed(self) -> bool:
         """Whether it has finished, well or not; the results are in their tensors if it has."""
@@ -141,6 +184,7 @@ class Work(dist.Work):
             self._finish = ()
 
 
+@hidden
 class StagedWork(Work):
     """A collective with steps to take after its success, which are taken also if its caller drops it unwaited."""
 
@@ -160,7 +204,8 @@ def take_steps(handles: Sequence[Pending], steps: Sequence[Callable[[], object]]
                 step()
 
 
-class Finished(dist.Work):
+@hidden
+class Finished(Numbered):
     """A collective that had succeeded before its call returned.
 
     It has no ``__init__`` of its own, which would take longer than the rest: whoever makes it sets ``tensors``.
@@ -168,6 +213,11 @@ class Finished(dist.Work):
 
     tensors: list[torch.Tensor]
     """They hold the result."""
+
+    def measure(self, measured: Measured) -> None:
+        """It has finished."""
+        self._measured = measured
+        measured.end()
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """There is nothing to wait for."""

@@ -130,6 +130,14 @@ pub(crate) const FOLD_ORDER: Setting = setting(
     "ranks",
     WORKERS,
 );
+pub(crate) const REPLACE: Setting = setting(
+    "HERRINGBONE_REPLACE",
+    "a backend of torch.distributed in whose place Herringbone is, so that programs need no edit; torch's own is then \
+     `torch-gloo`",
+    "gloo",
+    "none",
+    &[Reader::Torch],
+);
 pub(crate) const TRANSPORT: Setting = setting(
     "HERRINGBONE_TRANSPORT",
     "forces the transport between processes",
@@ -179,13 +187,14 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 14] = [
+pub const ALL: [&Setting; 15] = [
     &REDUCERS,
     &TOKEN,
     &TOKEN_FILE,
     &ALGORITHM,
     &FOLD_ORDER,
     &TRANSPORT,
+    &REPLACE,
     &IFNAME,
     &STORE,
     &RANK,

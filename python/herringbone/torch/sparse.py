@@ -1,0 +1,85 @@
+"""Sums of sparse tensors, whose ranks may have different indices.
+
+Every rank gathers all ranks' indices and values, padded to the longest, and adds up those of one index. It receives
+N - 1 times the longest rank's part.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..errors import MismatchError, UnsupportedError
+from .batch import Batch
+from .tensors import Reduction, move_type
+from .work import torch_error
+
+if TYPE_CHECKING:
+    from .collectives import Collectives
+
+__all__ = ["all_reduce_sparse"]
+
+
+def all_reduce_sparse(
+    group: Collectives, batch: Batch, tensor: torch.Tensor, reduction: Reduction
+) -> None:
+    """Add to ``batch`` what replaces ``tensor`` by the merged sum, or average, over all ranks.
+
+    How long the ranks' parts are is agreed on before this returns.
+    """
+    op, factor = reduction
+    if op not in ("sum", "average") or factor is not None:
+        name = op if factor is None else "PREMUL_SUM"
+        raise UnsupportedError(f"herringbone reduces sparse tensors with sum and average, not {name}; use to_dense()")
+    if tensor.device.type != "cpu":
+        raise UnsupportedError(
+            f"herringbone moves CPU tensors and got a sparse one on {tensor.device}; pass tensor.cpu()"
+        )
+    part = tensor.detach().coalesce()
+    lengths = _lengths(group, batch, part)
+    size, longest = len(lengths), max(lengths)
+    indices, values = part.indices(), part.values()
+    all_indices = torch.zeros((size, indices.shape[0], longest), dtype=torch.int64)
+    all_values = torch.zeros((size, longest, *values.shape[1:]), dtype=values.dtype)
+    if all_values.numel():
+        rank = group.member.communicator.rank
+        all_indices[rank, :, : lengths[rank]] = indices
+        all_values[rank, : lengths[rank]] = values
+        for whole in (all_indices, all_values):
+            own = whole[rank].contiguous()
+            dtype, scale = move_type(own)
+            batch.add("all_gather", dtype, own.numel() * scale, own, whole)
+
+    def merge() -> None:
+        merged = torch.sparse_coo_tensor(
+            torch.cat([all_indices[rank, :, :length] for rank, length in enumerate(lengths)], 1),
+            torch.cat([all_values[rank, :length] for rank, length in enumerate(lengths)]),
+            part.shape,
+            check_invariants=False,
+        ).coalesce()
+        # A detached sparse tensor would not tell the tensor of its new indices.
+        with torch.no_grad():
+            tensor.copy_(merged / size if op == "average" else merged)
+
+    batch.finish.append(merge)
+
+
+def _lengths(group: Collectives, batch: Batch, part: torch.Tensor) -> list[int]:
+    """How many indices each rank has; checks that the tensors are alike otherwise."""
+    communicator = group.member.communicator
+    alike = zlib.crc32(repr((tuple(part.shape), part.dtype)).encode())
+    own = torch.tensor([part._nnz(), part.sparse_dim(), part.dense_dim(), alike])
+    all = torch.empty((communicator.size, len(own)), dtype=torch.int64)
+    batch.at_once("all_gather", "i64", len(own), own, all)
+    unlike = [rank for rank, other in enumerate(all[:, 1:].tolist()) if other != own[1:].tolist()]
+    if unlike:
+        raise torch_error(
+            MismatchError(
+                f"all_reduce on rank {communicator.rank}: its sparse tensor has shape {tuple(part.shape)} of "
+                f"{part.dtype} with {part.sparse_dim()} sparse dimensions, and those of ranks {unlike} have others; "
+                "pass tensors of one shape, type and layout"
+            )
+        )
+    return [int(length) for length in all[:, 0]]
