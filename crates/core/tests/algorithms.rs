@@ -80,6 +80,11 @@ fn every_algorithm_is_proved_and_canonical_for_any_group() {
             canonical("star", collective);
         }
         canonical("one_shot", Collective::AllGather);
+        canonical("one_shot", Collective::AllToAll);
+        for root in [0, group.size() / 3, group.size() - 1] {
+            canonical("one_shot", Collective::Gather { root });
+            canonical("one_shot", Collective::Scatter { root });
+        }
         canonical("tree", ALL_REDUCE);
         for root in [0, group.size() / 3, group.size() / 2, group.size() - 1] {
             canonical("tree", Collective::Reduce { root });
@@ -275,6 +280,35 @@ fn the_halves_of_radix_are_half_of_it() {
     }
 }
 
+/// Each part goes once: to the root, from it, or to every other rank. No two ranks of an all_to_all begin with one receiver.
+#[test]
+fn parts_go_once_and_straight_to_where_they_belong() {
+    for size in 2..=64 {
+        let cost = |collective| {
+            let verified = proved("one_shot", collective, &Group::of_size(size), &without_hosts(0));
+            assert!(verified.serial(), "{collective} of {size}");
+            verified.cost()
+        };
+        let gathered = cost(Collective::Gather { root: 1 });
+        assert_eq!((gathered.chunks, gathered.rounds), (size, 1));
+        assert_eq!((gathered.worker.sent.count(), gathered.worker.received.count()), (1, size - 1));
+        let scattered = cost(Collective::Scatter { root: 1 });
+        assert_eq!((scattered.worker.sent.count(), scattered.worker.received.count()), (size - 1, 1));
+        let exchanged = cost(Collective::AllToAll);
+        assert_eq!((exchanged.chunks, exchanged.rounds), (size, 1));
+        assert_eq!(exchanged.worker.sent, Messages { plain: size - 1, acc: 0 });
+        assert_eq!(exchanged.worker.received, Messages { plain: size - 1, acc: 0 });
+        let schedule =
+            named("one_shot").schedule(Collective::AllToAll, &Group::of_size(size), &without_hosts(0));
+        let schedule = schedule.unwrap();
+        for step in 0..size as usize - 1 {
+            let receiver = |rank| sends(&schedule.program(rank)).nth(step).unwrap().1[0];
+            let receivers: BTreeSet<Rank> = (0..size).map(receiver).collect();
+            assert_eq!(receivers.len() as u32, size, "step {step} of {size}");
+        }
+    }
+}
+
 /// A tree edge carries the buffer once, whatever the root; the root needs no extra hop.
 #[test]
 fn trees_reduce_and_broadcast_in_the_depth_of_the_canonical_tree() {
@@ -411,6 +445,8 @@ fn what_is_impossible_says_why() {
         ("ring", Collective::ReduceScatter, "radix"),
         ("tree", Collective::AllGather, "radix"),
         ("doubling", Collective::Broadcast { root: 0 }, "tree"),
+        ("tree", Collective::Gather { root: 0 }, "one_shot"),
+        ("radix", Collective::AllToAll, "one_shot"),
         ("reduction_server", Collective::Reduce { root: 0 }, "tree"),
     ] {
         let error = ask(algorithm, collective, 4, plain).unwrap_err();
@@ -465,6 +501,9 @@ fn golden_schedules() {
         ("radix-all_gather-4", by_rank("radix", Collective::AllGather, 4)),
         ("doubling-4", by_rank("doubling", ALL_REDUCE, 4)),
         ("one_shot-4", by_rank("one_shot", ALL_REDUCE, 4)),
+        ("one_shot-gather-2-4", by_rank("one_shot", Collective::Gather { root: 2 }, 4)),
+        ("one_shot-scatter-2-4", by_rank("one_shot", Collective::Scatter { root: 2 }, 4)),
+        ("one_shot-all_to_all-3", by_rank("one_shot", Collective::AllToAll, 3)),
         ("star-4", by_rank("star", ALL_REDUCE, 4)),
         ("tree-4", by_rank("tree", ALL_REDUCE, 4)),
         ("tree-reduce-2-4", by_rank("tree", Collective::Reduce { root: 2 }, 4)),

@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     Error, ErrorKind,
-    core::wire::{Fingerprint, Header},
+    core::{
+        collective::UnevenParts,
+        wire::{Fingerprint, Header},
+    },
     execute::{
         issue::{Identity, Queued},
         program::{Call, Prepared},
@@ -98,13 +101,13 @@ impl Backlog {
         (group, ops): (&mut Group, &mut Ops),
         (links, out): (&mut Links, &mut Outbox),
     ) -> Start {
-        let Queued { id, call, .. } = self.queue[at];
+        let Queued { id, call, ref parts, .. } = self.queue[at];
         let planned = match group.plan(call, &mut out.observer) {
             Ok(planned) => planned,
             Err(error) => return Start::Never(error),
         };
         let with_reducers = planned.with_reducers;
-        if planned.is_prepared(links.changes).is_none() {
+        if planned.is_prepared(links.changes, parts.as_ref()).is_none() {
             match links.are_up(&planned.partners, out) {
                 Ok(true) => {}
                 Ok(false) => return Start::Later(None),
@@ -114,7 +117,7 @@ impl Backlog {
                 }
             }
         }
-        let prepared = match prepared(group, call, links, &mut out.observer) {
+        let prepared = match prepared(group, (call, parts.as_ref()), links, &mut out.observer) {
             Ok(prepared) => prepared,
             Err(error) => return Start::Never(error),
         };
@@ -174,7 +177,7 @@ impl Ops {
         }
         let planned = group.plan_as_told(&told, &mut out.observer).map_err(nonsense)?;
         let (call, algorithm) = (planned.call, planned.number);
-        let prepared = prepared(group, call, links, &mut out.observer).map_err(nonsense)?;
+        let prepared = prepared(group, (call, None), links, &mut out.observer).map_err(nonsense)?;
         let memory = self.staging.take(prepared.staging_bytes(prepared.depth), Part::Either).ok_or(
             Broken::Protocol("an operation too large for a job's memory here: lower HERRINGBONE_SLICE_BYTES"),
         )?;
@@ -185,6 +188,7 @@ impl Ops {
         let queued = Queued {
             id,
             call,
+            parts: None,
             buffers: None,
             completion: None,
             issued: out.now(),
@@ -204,14 +208,14 @@ fn missing(group: u32, groups: &Groups, links: &Links) -> Vec<u32> {
 /// The program of a call, compiled for the links there are.
 fn prepared(
     group: &mut Group,
-    call: Call,
+    (call, parts): (Call, Option<&Arc<UnevenParts>>),
     links: &Links,
     observer: &mut Observer,
 ) -> Result<Arc<Prepared>, Error> {
-    if let Some(prepared) = group.plan(call, observer)?.is_prepared(links.changes) {
+    if let Some(prepared) = group.plan(call, observer)?.is_prepared(links.changes, parts) {
         return Ok(prepared.clone());
     }
     let Settings { me, sizing, memories, roster, .. } = group.settings.clone();
     let shared = |rank: u32| links.endpoints[roster[rank as usize] as usize].is_shared();
-    Ok(group.plan(call, observer)?.prepare(me, (sizing, &memories), links.changes, shared))
+    Ok(group.plan(call, observer)?.prepare(me, (sizing, &memories), (links.changes, parts), shared))
 }

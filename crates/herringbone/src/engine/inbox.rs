@@ -121,6 +121,11 @@ impl Engine {
             return Ok(());
         };
         if header.kind == Kind::Data {
+            if let Some(differing) = operation.disagrees(index, header) {
+                let (group, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
+                self.groups.uneven((group, sequence), (index, self.links.me), differing, &mut self.out);
+                return Ok(());
+            }
             let (segment, endpoint) = (io.staging.segment(), &io.endpoints[index as usize]);
             let (is_mapped, eager) = (operation.is_mapped(), operation.prepared.eager);
             let length = header.length as usize;
@@ -262,6 +267,10 @@ impl Inbox for Reading<'_> {
         }
         match self.engine.judge(header) {
             Verdict::Deliver(key) => match self.engine.ops.get(key) {
+                // It is told of when it is there.
+                Some(operation) if operation.disagrees(self.endpoint, header).is_some() => {
+                    Ok(Destination::Skip)
+                }
                 Some(operation) => operation.place(self.endpoint, header),
                 None => Ok(Destination::Skip),
             },

@@ -2,17 +2,17 @@
 
 use super::{
     compile::Compiler,
-    cutting::{self, Medium, Room, Segmentation, segmentation},
+    cutting::{self, Extent, Medium, Room, Segmentation, segmentation},
     direct,
 };
 use crate::{
     core::{
-        collective::Collective,
+        collective::{Collective, Lengths, UnevenParts, Viewpoint},
         schedule::{Form, Program, Step},
         session::turns::{self, Turns},
         verify::Verified,
     },
-    execute::program::{Call, Peer, Prepared, Sizing},
+    execute::program::{Call, Kind, Loc, Peer, Prepared, Sizing},
 };
 
 /// The ranks that `program` exchanges messages with, ascending.
@@ -32,7 +32,10 @@ pub(crate) fn partners(program: &Program) -> Vec<u32> {
 /// Whether every rank sends as much as every other. Where one has more to send than others, as the root of a broadcast, they
 /// would wait for their turns.
 fn all_send_alike(collective: Collective) -> bool {
-    matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather)
+    matches!(
+        collective,
+        Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather | Collective::AllToAll
+    )
 }
 
 /// The turns in which rank `me` receives, and how often ranks change to another one in a lap, if the call is large enough for
@@ -47,13 +50,13 @@ fn cleared(verified: &Verified, me: u32, call: Call, memories: &[u32]) -> Option
     if most > 0 { turns::arrivals(verified, me, mates, most) } else { None }
 }
 
-/// Compiles rank `me`'s program of a schedule. `memories` tells which workers share one; `shared` says with which ranks there
+/// Compiles rank `me`'s program of a schedule. `parts` are this rank's, where they may differ. `memories` tells which workers share one; `shared` says with which ranks there
 /// is a link through it now.
 pub(crate) fn prepare(
     verified: &Verified,
     program: &Program,
     me: u32,
-    call: Call,
+    (call, parts): (Call, Option<&UnevenParts>),
     (sizing, memories): (Sizing, &[u32]),
     shared: impl Fn(u32) -> bool,
 ) -> Prepared {
@@ -66,20 +69,27 @@ pub(crate) fn prepare(
         (false, false) => Medium::Links,
     };
     let over_links = medium == Medium::Links;
-    let in_turns = over_links && all_send_alike(call.collective) && verified.sends_in_order();
-    let arrivals = in_turns.then(|| cleared(verified, me, call, memories)).flatten();
+    let in_turns =
+        over_links && parts.is_none() && all_send_alike(call.collective) && verified.sends_in_order();
+    let may_clear = in_turns && call.collective != Collective::AllToAll;
+    let arrivals = may_clear.then(|| cleared(verified, me, call, memories)).flatten();
     let medium = match &arrivals {
         Some((_, changes)) if *changes > cutting::FEW_CHANGES => Medium::LongTurns,
         _ => medium,
     };
     let room = Room { chunks: verified.cost().worker.kept as usize, bytes: sizing.most_staged };
+    let at = Viewpoint { cut, workers: schedule.workers(), worker: me };
+    let even = Lengths::Even { count: call.count, element_bytes: call.dtype.bytes() };
+    let sizes = parts.map_or(even, Lengths::Uneven);
+    let (input, output) = cutting::buffers(at, call.collective, &sizes);
+    let extent = Extent::of(at, &sizes, (&input, &output), call.collective);
     let Segmentation { elements: per_segment, segments, depth, lead } =
-        segmentation(cut, &call, sizing.segment_bytes, medium, room);
+        segmentation(extent, &call, sizing.segment_bytes, medium, room);
     let message_bytes = per_segment * call.width(Form::Acc).max(call.width(Form::Plain));
-    let peer = |rank| Peer { rank, heads: Vec::new(), sends: 0, shared: shared(rank) };
+    let (gives, takes) = (segments, segments);
+    let peer = |rank| Peer { rank, heads: Vec::new(), sends: 0, gives, takes, shared: shared(rank) };
     let peers = partners(program).into_iter().map(peer).collect();
-    let (input, output) = cutting::buffers(cut, &call, me);
-    let eager = segments == 1 && message_bytes <= cutting::eager_bytes(medium);
+    let eager = parts.is_none() && segments == 1 && message_bytes <= cutting::eager_bytes(medium);
     let lap_bytes = message_bytes * cut.chunks() as usize * depth as usize;
     // A user's wish for segments, or little memory, can make a lap shorter than the call allows.
     let arrivals = arrivals.filter(|(_, changes)| *changes <= cutting::most_changes(lap_bytes));
@@ -97,6 +107,7 @@ pub(crate) fn prepare(
         depth,
         lead,
         stage_bytes: 0,
+        uneven: parts.is_some(),
         eager,
         turns: (in_turns && !eager).then(Turns::default),
         arrivals: arrivals.map(|(turns, _)| turns),
@@ -107,9 +118,34 @@ pub(crate) fn prepare(
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
     let results = match call.collective {
         Collective::AllReduce | Collective::Broadcast { .. } if over_links => direct::results(program),
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll if over_links => {
+            direct::parts(program)
+        }
         _ => Vec::new(),
     };
-    Compiler::new(prepared, program, cut.chunks(), direct, results).compile(program, me)
+    let mut prepared = Compiler::new(prepared, program, cut.chunks(), direct, results).compile(program, me);
+    if parts.is_some() {
+        limit(&mut prepared);
+    }
+    prepared
+}
+
+/// Notes with which peers messages go in fewer segments than there are, where parts differ.
+fn limit(prepared: &mut Prepared) {
+    for at in 0..prepared.peers.len() {
+        let chunks = prepared.peers[at].heads.iter().map(|head| prepared.heads[*head as usize].chunk);
+        let gives = chunks.map(|chunk| prepared.segments_of(chunk)).max();
+        prepared.peers[at].gives = gives.unwrap_or(0);
+    }
+    for at in 0..prepared.instrs.len() {
+        let Kind::Send(send) = &prepared.instrs[at].kind else { continue };
+        let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
+        let takes = prepared.segments_of(chunk);
+        for lane in send.lanes.clone() {
+            let peer = prepared.lanes[lane as usize].peer;
+            prepared.peers[peer as usize].takes = takes;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -132,7 +168,7 @@ mod tests {
         let needed = |me: u32| {
             let program = verified.schedule().program(me);
             let here = |rank: u32| hosts[rank as usize] == hosts[me as usize];
-            let prepared = prepare(&verified, &program, me, call, (sizing, hosts), here);
+            let prepared = prepare(&verified, &program, me, (call, None), (sizing, hosts), here);
             prepared.staging_bytes(prepared.depth)
         };
         (0..group.size()).map(needed).collect()
@@ -148,7 +184,7 @@ mod tests {
         let sizing = Sizing { hosts: 4, shared, segment_bytes: 0, most_staged: usize::MAX };
         let program = verified.schedule().program(0);
         let memories = if shared { [0; 4] } else { [0, 1, 2, 3] };
-        let prepared = prepare(&verified, &program, 0, call, (sizing, &memories), |_| shared);
+        let prepared = prepare(&verified, &program, 0, (call, None), (sizing, &memories), |_| shared);
         prepared.lanes.iter().map(|lane| lane.turn).collect()
     }
 
@@ -180,7 +216,7 @@ mod tests {
         let sizing = Sizing { hosts: 3, shared: false, segment_bytes: 0, most_staged: 3 << 20 };
         let staged = |me| {
             let program = verified.schedule().program(me);
-            let prepared = prepare(&verified, &program, me, call, (sizing, &[0, 1, 2]), |_| false);
+            let prepared = prepare(&verified, &program, me, (call, None), (sizing, &[0, 1, 2]), |_| false);
             prepared.staging_bytes(prepared.depth)
         };
         assert_eq!([0, 1, 2].map(staged), [0; 3]);
@@ -198,7 +234,7 @@ mod tests {
             let memories: Vec<u32> = (0..hosts).collect();
             let of = |me| {
                 let program = verified.schedule().program(me);
-                let prepared = prepare(&verified, &program, me, call, (sizing, &memories), |_| false);
+                let prepared = prepare(&verified, &program, me, (call, None), (sizing, &memories), |_| false);
                 let bytes = prepared.per_segment * 4 * hosts as usize * prepared.depth as usize;
                 let staged = prepared.staging_bytes(prepared.depth);
                 assert!(staged <= 16 << 20, "four at once, but {staged} bytes each");
