@@ -99,6 +99,7 @@ impl Engine {
             Kind::Data | Kind::Grant | Kind::Stable | Kind::Clear | Kind::Taken => {}
         }
         match self.judge(header) {
+            Verdict::Deliver(key) if self.disagrees(index, key, header) => {}
             Verdict::Deliver(key) => self.deliver(index, key, header, content)?,
             Verdict::Park => return self.park(index, *header, content),
             Verdict::NotRunning | Verdict::Discard => {}
@@ -115,17 +116,22 @@ impl Engine {
         }
     }
 
+    /// Whether a message says another length of its part than this rank expects. If so, the group is to be fenced.
+    fn disagrees(&mut self, index: u32, key: OpKey, header: &Header) -> bool {
+        let Self { links, groups, ops, out, .. } = self;
+        let Some(operation) = ops.get(key).filter(|_| header.kind == Kind::Data) else { return false };
+        let Some(differing) = operation.disagrees(index, header) else { return false };
+        let which = (operation.id.group, operation.id.fingerprint.sequence);
+        groups.uneven(which, (index, links.me), differing, out);
+        true
+    }
+
     /// A frame whose operation runs.
     fn deliver(&mut self, index: u32, key: OpKey, header: &Header, content: Content) -> Result<(), Broken> {
         let Some((operation, mut io)) = self.ops.running(key, &mut self.links, &mut self.out) else {
             return Ok(());
         };
         if header.kind == Kind::Data {
-            if let Some(differing) = operation.disagrees(index, header) {
-                let (group, sequence) = (operation.id.group, operation.id.fingerprint.sequence);
-                self.groups.uneven((group, sequence), (index, self.links.me), differing, &mut self.out);
-                return Ok(());
-            }
             let (segment, endpoint) = (io.staging.segment(), &io.endpoints[index as usize]);
             let (is_mapped, eager) = (operation.is_mapped(), operation.prepared.eager);
             let length = header.length as usize;
@@ -266,11 +272,10 @@ impl Inbox for Reading<'_> {
             self.engine.announced(self.endpoint, header, told)?;
         }
         match self.engine.judge(header) {
+            Verdict::Deliver(key) if self.engine.disagrees(self.endpoint, key, header) => {
+                Ok(Destination::Skip)
+            }
             Verdict::Deliver(key) => match self.engine.ops.get(key) {
-                // It is told of when it is there.
-                Some(operation) if operation.disagrees(self.endpoint, header).is_some() => {
-                    Ok(Destination::Skip)
-                }
                 Some(operation) => operation.place(self.endpoint, header),
                 None => Ok(Destination::Skip),
             },

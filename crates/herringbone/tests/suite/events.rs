@@ -51,12 +51,12 @@ fn every_operation_is_remembered_as_it_was_called() {
             let calls: Vec<_> =
                 recent.iter().map(|at| (at.group.as_str(), at.id.sequence, at.count)).collect();
             let expected = [
-                ("world", 0, 1),
-                ("world", 1, 1),
-                ("world", 2, 1),
-                ("world", 3, 300_000),
-                ("world", 4, 1),
-                ("pair", 0, 6),
+                ("world", 0, Some(1)),
+                ("world", 1, Some(1)),
+                ("world", 2, Some(1)),
+                ("world", 3, Some(300_000)),
+                ("world", 4, Some(1)),
+                ("pair", 0, Some(6)),
             ];
             assert_eq!(calls, expected);
             let what =
