@@ -216,10 +216,10 @@ class Communicator(Parts):
 
         They are those of all groups, since operations of one group wait for links and memory that others use. Each is
         a dictionary: ``group``, ``sequence`` and ``generation`` say which it is; ``collective``, ``root``, ``dtype``,
-        ``op``, ``count`` and ``priority`` what was called, the count in elements; ``algorithm`` how it runs; ``state``
-        is "queued", "running", "done" or "failed: " with a kind of error; ``issued_s``, ``began_s`` and ``ended_s`` are
-        how many seconds ago that was, up to 10 ms off; ``sent`` and ``received`` are bytes; ``text`` is all of it in a
-        line.
+        ``op``, ``count`` and ``priority`` what was called, the count in elements or ``None`` where parts may differ;
+        ``algorithm`` how it runs; ``state`` is "queued", "running", "done" or "failed: " with a kind of error;
+        ``issued_s``, ``began_s`` and ``ended_s`` are how many seconds ago that was, up to 10 ms off; ``sent`` and
+        ``received`` are bytes; ``text`` is all of it in a line.
         """
         return self._native.recent()
 

@@ -280,35 +280,6 @@ fn the_halves_of_radix_are_half_of_it() {
     }
 }
 
-/// Each part goes once: to the root, from it, or to every other rank. No two ranks of an all_to_all begin with one receiver.
-#[test]
-fn parts_go_once_and_straight_to_where_they_belong() {
-    for size in 2..=64 {
-        let cost = |collective| {
-            let verified = proved("one_shot", collective, &Group::of_size(size), &without_hosts(0));
-            assert!(verified.serial(), "{collective} of {size}");
-            verified.cost()
-        };
-        let gathered = cost(Collective::Gather { root: 1 });
-        assert_eq!((gathered.chunks, gathered.rounds), (size, 1));
-        assert_eq!((gathered.worker.sent.count(), gathered.worker.received.count()), (1, size - 1));
-        let scattered = cost(Collective::Scatter { root: 1 });
-        assert_eq!((scattered.worker.sent.count(), scattered.worker.received.count()), (size - 1, 1));
-        let exchanged = cost(Collective::AllToAll);
-        assert_eq!((exchanged.chunks, exchanged.rounds), (size, 1));
-        assert_eq!(exchanged.worker.sent, Messages { plain: size - 1, acc: 0 });
-        assert_eq!(exchanged.worker.received, Messages { plain: size - 1, acc: 0 });
-        let schedule =
-            named("one_shot").schedule(Collective::AllToAll, &Group::of_size(size), &without_hosts(0));
-        let schedule = schedule.unwrap();
-        for step in 0..size as usize - 1 {
-            let receiver = |rank| sends(&schedule.program(rank)).nth(step).unwrap().1[0];
-            let receivers: BTreeSet<Rank> = (0..size).map(receiver).collect();
-            assert_eq!(receivers.len() as u32, size, "step {step} of {size}");
-        }
-    }
-}
-
 /// A tree edge carries the buffer once, whatever the root; the root needs no extra hop.
 #[test]
 fn trees_reduce_and_broadcast_in_the_depth_of_the_canonical_tree() {

@@ -79,8 +79,7 @@ pub(crate) fn prepare(
     };
     let room = Room { chunks: verified.cost().worker.kept as usize, bytes: sizing.most_staged };
     let at = Viewpoint { cut, workers: schedule.workers(), worker: me };
-    let even = Lengths::Even { count: call.count, element_bytes: call.dtype.bytes() };
-    let sizes = parts.map_or(even, Lengths::Uneven);
+    let sizes = call.lengths(parts);
     let (input, output) = cutting::buffers(at, call.collective, &sizes);
     let extent = Extent::of(at, &sizes, (&input, &output), call.collective);
     let Segmentation { elements: per_segment, segments, depth, lead } =
@@ -116,18 +115,23 @@ pub(crate) fn prepare(
         per_segment,
     };
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
-    let results = match call.collective {
-        Collective::AllReduce | Collective::Broadcast { .. } if over_links => direct::results(program),
-        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll if over_links => {
-            direct::parts(program)
-        }
-        _ => Vec::new(),
-    };
+    let results = if over_links { received_in_place(call.collective, program) } else { Vec::new() };
     let mut prepared = Compiler::new(prepared, program, cut.chunks(), direct, results).compile(program, me);
     if parts.is_some() {
         limit(&mut prepared);
     }
     prepared
+}
+
+/// The steps that receive something into the user's buffer, whose place is free by then.
+fn received_in_place(collective: Collective, program: &Program) -> Vec<u32> {
+    match collective {
+        Collective::AllReduce | Collective::Broadcast { .. } => direct::results(program),
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => {
+            direct::parts(program)
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Notes with which peers messages go in fewer segments than there are, where parts differ.

@@ -2,7 +2,7 @@
 //! made once. Running it copies the counts; no closure or queue per variable is involved.
 
 use crate::core::{
-    collective::Collective,
+    collective::{Collective, Lengths, UnevenParts},
     element::{DType, ReduceOp},
     schedule::{Chunk, Form},
     session::turns::Turns,
@@ -22,6 +22,12 @@ pub(crate) struct Call {
 impl Call {
     /// In place of the count where parts may differ; see [`Fingerprint::UNEVEN`].
     pub(crate) const UNEVEN: usize = Fingerprint::UNEVEN as usize;
+
+    /// How long chunks are; `parts` where they may differ.
+    pub(super) fn lengths<'a>(&self, parts: Option<&'a UnevenParts>) -> Lengths<'a> {
+        let even = Lengths::Even { count: self.count, element_bytes: self.dtype.bytes() };
+        parts.map_or(even, Lengths::Uneven)
+    }
 
     pub(super) fn width(&self, form: Form) -> usize {
         match form {
