@@ -109,12 +109,14 @@ class Communicator:
         keep: object,
         timeout: float | None = None,
         priority: int = 0,
+        parts: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> Pending:
         """Start one operation.
 
         ``source`` and ``target`` are (address, bytes) of memory that lives as long as ``keep`` does: wrong
         numbers here are wrong memory accesses, which is why this class is private. ``timeout`` is in seconds.
-        Messages of a higher ``priority`` go first.
+        Messages of a higher ``priority`` go first. ``parts`` are the lengths of the input's and the output's parts, in
+        place of the count, where they may differ.
         """
 
     def run(
@@ -129,6 +131,7 @@ class Communicator:
         keep: object,
         timeout: float | None = None,
         priority: int = 0,
+        parts: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> None:
         """Run one operation to its end, as :meth:`submit` and :meth:`Pending.wait` would, but without waking another
         thread for it.

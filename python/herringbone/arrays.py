@@ -29,6 +29,7 @@ __all__ = [
     "move_type",
     "new_array",
     "readable",
+    "row",
     "same_size",
     "writable",
 ]
@@ -155,6 +156,11 @@ def same_size(name: str, array: Array, out: Array, elements: int) -> None:
         raise ValueError(f"{name}: the array is of {array.dtype} and out of {out.dtype}")
     if out.size != elements:
         raise ValueError(f"{name}: out has {out.size} elements and needs {elements}")
+
+
+def row(array: Array) -> int:
+    """How many elements each step along the first axis has."""
+    return math.prod(array.shape[1:])
 
 
 def new_array(shape: tuple[int, ...], like: Array) -> Array:

@@ -15,6 +15,7 @@ from .arguments import check_explained, check_seconds, level, whole
 from .arrays import OPS, SYNONYMS, fold_type, mapped_array, move_type, new_array, readable, same_size, writable
 from .errors import ClosedError, OperationTimeoutError
 from .options import Options
+from .parts import Parts
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -56,7 +57,7 @@ class Work:
         return self._handle.done()
 
 
-class Communicator:
+class Communicator(Parts):
     """This process's membership in a group of ranks; :func:`init` makes the first one.
 
     All ranks of the group call the same collectives in the same order. The results of ``all_reduce``, ``reduce``
@@ -174,28 +175,6 @@ class Communicator:
         same_size("reduce_scatter", array, out, array.size // self.size)
         return self._run("reduce_scatter", dtype, op, out.size, 0, array, out, async_op, timeout, priority)
 
-    def all_gather(
-        self,
-        array: Array,
-        *,
-        out: Array | None = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        priority: int = 0,
-    ) -> Any:
-        """Give every rank the arrays of all ranks, one after the other along the first axis; any type.
-
-        Args:
-            array: shape ``(n, ...)``, the same on every rank; a scalar counts as ``(1,)``.
-            out: shape ``(size * n, ...)``; made if it is not given.
-        """
-        dtype, scale = move_type("all_gather", array)
-        if out is None:
-            shape = array.shape or (1,)
-            out = new_array((shape[0] * self.size, *shape[1:]), array)
-        same_size("all_gather", array, out, array.size * self.size)
-        return self._run("all_gather", dtype, "sum", array.size * scale, 0, array, out, async_op, timeout, priority)
-
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Any:
         """Return once every rank has called it."""
         return self._run("barrier", "u8", "sum", 0, 0, None, None, async_op, timeout, 0)
@@ -238,10 +217,10 @@ class Communicator:
 
         They are those of all groups, since operations of one group wait for links and memory that others use. Each is
         a dictionary: ``group``, ``sequence`` and ``generation`` say which it is; ``collective``, ``root``, ``dtype``,
-        ``op``, ``count`` and ``priority`` what was called, the count in elements; ``algorithm`` how it runs; ``state``
-        is "queued", "running", "done" or "failed: " with a kind of error; ``issued_s``, ``began_s`` and ``ended_s`` are
-        how many seconds ago that was, up to 10 ms off; ``sent`` and ``received`` are bytes; ``text`` is all of it in a
-        line.
+        ``op``, ``count`` and ``priority`` what was called, the count in elements or ``None`` where parts may differ;
+        ``algorithm`` how it runs; ``state`` is "queued", "running", "done" or "failed: " with a kind of error;
+        ``issued_s``, ``began_s`` and ``ended_s`` are how many seconds ago that was, up to 10 ms off; ``sent`` and
+        ``received`` are bytes; ``text`` is all of it in a line.
         """
         return self._native.recent()
 
@@ -309,6 +288,7 @@ class Communicator:
         async_op: bool,
         timeout: float | None,
         priority: int,
+        parts: tuple[list[int], list[int]] | None = None,
     ) -> Any:
         if not isinstance(op, str):
             raise TypeError(f"{name} on rank {self.rank}: op is a {type(op).__name__}, not one of {', '.join(OPS)}")
@@ -323,7 +303,7 @@ class Communicator:
             priority = level(name, "priority", priority)
         target = writable(name, out)
         source = target if array is out else readable(name, array)
-        call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority)
+        call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority, parts)
         if async_op:
             return Work(name, self._native.submit(*call), out)
         self._native.run(*call)

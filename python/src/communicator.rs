@@ -15,6 +15,9 @@ use pyo3::{
 };
 use std::{str::FromStr, sync::Arc};
 
+/// The lengths of the parts of an input and of an output.
+type PyParts = (Vec<usize>, Vec<usize>);
+
 /// The member of one group that this process is.
 #[pyclass(frozen, module = "herringbone._herringbone")]
 pub(crate) struct Communicator {
@@ -96,8 +99,9 @@ impl Communicator {
     ///
     /// `source` and `target` are (address, bytes) of memory that lives as long as `keep` does: wrong numbers here
     /// are wrong memory accesses, which is why this class is private. `timeout` is in seconds. Messages of a higher
-    /// `priority` go first.
-    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0))]
+    /// `priority` go first. `parts` are the lengths of the input's and the output's parts, in place of the count, where
+    /// they may differ.
+    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None))]
     #[allow(
         clippy::too_many_arguments,
         reason = "one call per operation, so nothing is built to be taken apart"
@@ -115,9 +119,10 @@ impl Communicator {
         keep: &Bound<'_, PyAny>,
         timeout: Option<f64>,
         priority: i32,
+        parts: Option<PyParts>,
     ) -> PyResult<Pending> {
         let call = (collective, root, dtype, op, count);
-        let request = request(call, (source, target), keep, timeout, priority)?;
+        let request = request(call, (source, target), keep, timeout, (priority, parts))?;
         let pending = py.detach(|| self.inner.submit(request)).map_err(|error| errors::to_python(&error))?;
         Ok(Pending(pending))
     }
@@ -126,7 +131,7 @@ impl Communicator {
     ///
     /// Waits without the GIL. Raises the operation's error if it failed, and `KeyboardInterrupt` on Ctrl-C, after
     /// which the operation goes on.
-    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0))]
+    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None))]
     #[allow(clippy::too_many_arguments, reason = "as `submit`")]
     fn run(
         &self,
@@ -141,9 +146,10 @@ impl Communicator {
         keep: &Bound<'_, PyAny>,
         timeout: Option<f64>,
         priority: i32,
+        parts: Option<PyParts>,
     ) -> PyResult<()> {
         let call = (collective, root, dtype, op, count);
-        let request = request(call, (source, target), keep, timeout, priority)?;
+        let request = request(call, (source, target), keep, timeout, (priority, parts))?;
         waiting::to_the_end(py, || self.inner.begin(request))?.map_err(|error| errors::to_python(&error))
     }
 
@@ -268,14 +274,19 @@ fn request(
     spans: (PySpan, PySpan),
     keep: &Bound<'_, PyAny>,
     timeout: Option<f64>,
-    priority: i32,
+    (priority, parts): (i32, Option<PyParts>),
 ) -> PyResult<Request> {
     let (collective, root, dtype, op, count) = call;
     let (collective, dtype, op) = (parse_collective(collective, root)?, parse(dtype)?, parse(op)?);
     let timeout = waiting::duration(timeout)?;
     // SAFETY: the Python modules that call `submit` and `run` promise it; see `memory::regions`.
     let (input, output) = unsafe { memory::regions(spans.0, spans.1, keep) };
-    Ok(Request { collective, dtype, op, count, priority, input, output, timeout })
+    let request = Request::new(collective, dtype, count, input, output);
+    let request = request.op(op).priority(priority).timeout(timeout);
+    Ok(match parts {
+        Some((input, output)) => request.parts(&input, &output),
+        None => request,
+    })
 }
 
 fn parse_transport(name: &str) -> PyResult<Transport> {
@@ -294,9 +305,13 @@ fn parse_collective(name: &str, root: u32) -> PyResult<Collective> {
         "reduce_scatter" => Collective::ReduceScatter,
         "all_gather" => Collective::AllGather,
         "barrier" => Collective::Barrier,
+        "gather" => Collective::Gather { root },
+        "scatter" => Collective::Scatter { root },
+        "all_to_all" => Collective::AllToAll,
         _ => {
             return Err(PyValueError::new_err(format!(
-                "no collective is called {name}: use all_reduce, reduce, broadcast, reduce_scatter, all_gather or barrier"
+                "no collective is called {name}: use all_reduce, reduce, broadcast, reduce_scatter, all_gather, gather, \
+                 scatter, all_to_all or barrier"
             )));
         }
     })

@@ -18,13 +18,23 @@ SETTINGS = {
 
 @pytest.fixture(scope="module", params=SETTINGS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_of("arrays.py", request, tmp_path_factory)
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def run_of_parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_of("parts.py", request, tmp_path_factory)
+
+
+def run_of(script: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A script's outcomes in one of the settings."""
     size, environment = SETTINGS[request.param]
     if "HERRINGBONE_REDUCERS" in environment:
         environment = {**environment, "HERRINGBONE_REDUCERS": request.getfixturevalue("reducers")}
     folder, group = tmp_path_factory.mktemp("arrays"), Group()
     store = f"127.0.0.1:{free_port()}"
     try:
-        group.start_ranks("arrays.py", size, RESULTS=str(folder), HERRINGBONE_STORE=store, **environment)
+        group.start_ranks(script, size, RESULTS=str(folder), HERRINGBONE_STORE=store, **environment)
         outcomes = group.finish()
     finally:
         group.kill()
@@ -34,6 +44,11 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize("case", cases_of("arrays.py"))
 def test_arrays(run: Run, case: str) -> None:
     run.check(case)
+
+
+@pytest.mark.parametrize("case", cases_of("parts.py"))
+def test_parts(run_of_parts: Run, case: str) -> None:
+    run_of_parts.check(case)
 
 
 LATE = """

@@ -39,11 +39,12 @@ pub(crate) struct Options {
     /// Reducers
     #[arg(long, default_value_t = 0, value_name = "M", value_parser = clap::value_parser!(u32).range(0..=4096))]
     reducers: u32,
-    /// Bytes per rank (of the whole buffer, for reduce_scatter and all_gather): 4,64K,25M, or 1K..16M doubling; rounded
+    /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,25M, or 1K..16M doubling; rounded
     /// up to whole elements; 4,1K,64K,1M,25M unless said
     #[arg(long, value_name = "LIST")]
     sizes: Option<Sizes>,
-    /// What is asked for: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, barrier
+    /// What is asked for: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root),
+    /// all_to_all, barrier
     #[arg(long, default_value = "all_reduce", value_name = "NAME")]
     collective: Collective,
     /// The elements' type
@@ -214,12 +215,23 @@ mod tests {
         rows(&options(args), None).unwrap()
     }
 
+    const COLLECTIVES: [&str; 9] = [
+        "all_reduce",
+        "reduce(2)",
+        "broadcast",
+        "reduce_scatter",
+        "all_gather",
+        "gather(2)",
+        "scatter",
+        "all_to_all",
+        "barrier",
+    ];
+
     /// Not a copy of the rules: a group of threads says the same of every collective, type and size.
     #[test]
     fn a_running_group_says_the_same() {
         let ranks = herringbone::local(4).unwrap();
-        for collective in ["all_reduce", "reduce(2)", "broadcast", "reduce_scatter", "all_gather", "barrier"]
-        {
+        for collective in COLLECTIVES {
             for dtype in ["f32", "bf16", "i8"] {
                 let mut args = vec!["--ranks", "4", "--collective", collective, "--dtype", dtype];
                 if collective != "barrier" {

@@ -127,7 +127,8 @@ fn size(text: &str) -> Result<usize, NumberError> {
 /// How many elements of `width` bytes each rank gives or gets, whichever is fewer, if the larger of the two buffers has at
 /// least so many bytes.
 pub(crate) fn elements(collective: Collective, ranks: u32, bytes: usize, width: usize) -> usize {
-    let parts = collective.input_elements(ranks, 1).max(collective.output_elements(ranks, 1));
+    let root = collective.root().unwrap_or(0);
+    let parts = collective.input_elements(ranks, root, 1).max(collective.output_elements(ranks, root, 1));
     bytes.div_ceil(width).div_ceil(parts)
 }
 

@@ -28,7 +28,8 @@ pub(crate) struct Options {
     /// Reducers, for reduction_server, alone or in a hierarchy: 1 unless said
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=4096))]
     reducers: Option<u32>,
-    /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather or barrier
+    /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root), all_to_all or
+    /// barrier
     #[arg(long, default_value = "all_reduce", value_name = "NAME")]
     collective: Collective,
     /// Only this rank's program: workers count from 0, reducers follow

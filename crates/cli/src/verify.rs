@@ -27,7 +27,8 @@ pub(crate) struct Options {
     /// hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring; in a shell, quoted
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms)]
     algorithm: Choice<Algorithm>,
-    /// all, or names: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, barrier
+    /// all, or names: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root),
+    /// all_to_all, barrier
     #[arg(long, default_value = "all_reduce", value_name = "NAMES", value_parser = collectives)]
     collective: Choice<Collective>,
     /// Numbers of workers: 8, 2..64 (both included), 2..8,16

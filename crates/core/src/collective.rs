@@ -4,6 +4,11 @@
 //! exist, [`result`](Collective::result) what each worker must hold at the end. [`verify`](crate::verify::verify)
 //! holds every schedule against both, whatever algorithm made it (the idea is msccl-tools').
 
+pub mod exchange;
+mod parts;
+
+pub use parts::{PartsError, UnevenParts};
+
 use crate::schedule::{Chunk, Cut, Rank};
 use core::{fmt, ops::Range, str::FromStr};
 
@@ -28,6 +33,18 @@ pub enum Collective {
     ReduceScatter,
     /// The result has one part per worker; part r is worker r's input.
     AllGather,
+    /// The root's result has one part per worker; part r is worker r's input. No other worker has an output.
+    Gather {
+        /// The worker that gets the result.
+        root: Rank,
+    },
+    /// The root's input has one part per worker; worker r gets part r. No other worker has an input.
+    Scatter {
+        /// The worker whose input it is.
+        root: Rank,
+    },
+    /// Each input has one part per worker, and so has each result: part s of worker r's is part r of worker s's input.
+    AllToAll,
     /// An all-reduce of no elements: no worker leaves before all have come.
     Barrier,
 }
@@ -42,7 +59,8 @@ pub enum Expected {
 }
 
 impl Collective {
-    /// The name without its root: `all_reduce`, `reduce`, `broadcast`, `reduce_scatter`, `all_gather`, `barrier`.
+    /// The name without its root: `all_reduce`, `reduce`, `broadcast`, `reduce_scatter`, `all_gather`, `barrier`, `gather`,
+    /// `scatter`, `all_to_all`.
     pub fn name(self) -> &'static str {
         match self {
             Collective::AllReduce => "all_reduce",
@@ -51,6 +69,9 @@ impl Collective {
             Collective::ReduceScatter => "reduce_scatter",
             Collective::AllGather => "all_gather",
             Collective::Barrier => "barrier",
+            Collective::Gather { .. } => "gather",
+            Collective::Scatter { .. } => "scatter",
+            Collective::AllToAll => "all_to_all",
         }
     }
 
@@ -63,6 +84,9 @@ impl Collective {
             Collective::ReduceScatter => 4,
             Collective::AllGather => 5,
             Collective::Barrier => 6,
+            Collective::Gather { .. } => 7,
+            Collective::Scatter { .. } => 8,
+            Collective::AllToAll => 9,
         }
     }
 
@@ -75,6 +99,9 @@ impl Collective {
             4 => Collective::ReduceScatter,
             5 => Collective::AllGather,
             6 => Collective::Barrier,
+            7 => Collective::Gather { root },
+            8 => Collective::Scatter { root },
+            9 => Collective::AllToAll,
             _ => return None,
         })
     }
@@ -82,7 +109,10 @@ impl Collective {
     /// The worker that the collective singles out.
     pub fn root(self) -> Option<Rank> {
         match self {
-            Collective::Reduce { root } | Collective::Broadcast { root } => Some(root),
+            Collective::Reduce { root }
+            | Collective::Broadcast { root }
+            | Collective::Gather { root }
+            | Collective::Scatter { root } => Some(root),
             _ => None,
         }
     }
@@ -94,71 +124,158 @@ impl Collective {
             | Collective::Reduce { .. }
             | Collective::ReduceScatter
             | Collective::Barrier => true,
-            Collective::Broadcast { .. } | Collective::AllGather => false,
+            Collective::Broadcast { .. }
+            | Collective::AllGather
+            | Collective::Gather { .. }
+            | Collective::Scatter { .. }
+            | Collective::AllToAll => false,
         }
     }
 
-    /// The pre-condition: whether `worker` comes with an input at `chunk`.
-    pub fn has_input(self, worker: Rank, chunk: Chunk) -> bool {
+    /// The pre-condition: whether `worker`, one of `workers`, comes with an input at `chunk`.
+    pub fn has_input(self, workers: u32, worker: Rank, chunk: Chunk) -> bool {
         match self {
-            Collective::Broadcast { root } => worker == root,
-            Collective::AllGather => worker == chunk,
+            Collective::Broadcast { root } | Collective::Scatter { root } => worker == root,
+            Collective::AllGather | Collective::Gather { .. } => worker == chunk,
+            Collective::AllToAll => exchange::receiver(workers, worker, chunk).is_some(),
             _ => true,
         }
     }
 
-    /// The post-condition: what `worker` must hold at `chunk` at the end; `None` where it has no output, which a
-    /// schedule must not write.
-    pub fn result(self, worker: Rank, chunk: Chunk) -> Option<Expected> {
+    /// The post-condition: what `worker`, one of `workers`, must hold at `chunk` at the end; `None` where it has no output,
+    /// which a schedule must not write.
+    pub fn result(self, workers: u32, worker: Rank, chunk: Chunk) -> Option<Expected> {
         match self {
             Collective::AllReduce | Collective::Barrier => Some(Expected::Fold),
             Collective::Reduce { root } => (worker == root).then_some(Expected::Fold),
             Collective::Broadcast { root } => Some(Expected::Input(root)),
             Collective::ReduceScatter => (worker == chunk).then_some(Expected::Fold),
             Collective::AllGather => Some(Expected::Input(chunk)),
+            Collective::Gather { root } => (worker == root).then_some(Expected::Input(chunk)),
+            Collective::Scatter { root } => (worker == chunk).then_some(Expected::Input(root)),
+            Collective::AllToAll => exchange::sender(workers, worker, chunk).map(Expected::Input),
         }
     }
 
-    /// Whether a schedule for this collective may cut the buffer so: into one given part per worker where the caller
-    /// owns the parts, evenly into at least one chunk elsewhere.
+    /// Whether `worker`, one of `workers`, has an output.
+    pub fn has_result(self, workers: u32, worker: Rank) -> bool {
+        match self {
+            Collective::Reduce { root } | Collective::Gather { root } => worker == root,
+            _ => worker < workers,
+        }
+    }
+
+    /// How many parts `worker`'s input and its output have, where the caller owns the parts.
+    pub fn parts(self, workers: u32, worker: Rank) -> Option<(usize, usize)> {
+        let all = workers as usize;
+        let of_root = |root| if worker == root { all } else { 0 };
+        match self {
+            Collective::ReduceScatter => Some((all, 1)),
+            Collective::AllGather => Some((1, all)),
+            Collective::Gather { root } => Some((1, of_root(root))),
+            Collective::Scatter { root } => Some((of_root(root), 1)),
+            Collective::AllToAll => Some((all, all)),
+            _ => None,
+        }
+    }
+
+    /// How a schedule cuts the buffer into the parts that the caller owns; `None` where there are none.
+    pub fn given(self, workers: u32) -> Option<Cut> {
+        match self {
+            Collective::AllToAll => Some(Cut::Given { parts: exchange::chunks(workers) }),
+            _ => self.parts(workers, 0).map(|_| Cut::Given { parts: workers }),
+        }
+    }
+
+    /// Whether a schedule for this collective may cut the buffer so: into the parts that the caller owns, evenly into at least
+    /// one chunk elsewhere.
     pub fn accepts(self, cut: Cut, workers: u32) -> bool {
-        match (self, cut) {
-            (Collective::ReduceScatter | Collective::AllGather, Cut::Given { parts }) => parts == workers,
-            (Collective::ReduceScatter | Collective::AllGather, Cut::Even { .. }) => false,
-            (_, Cut::Even { chunks }) => chunks > 0,
-            (_, Cut::Given { .. }) => false,
+        match self.given(workers) {
+            Some(given) => given == cut,
+            None => matches!(cut, Cut::Even { chunks } if chunks > 0),
         }
     }
 
-    /// How many elements each worker's input has, if `count` are given: `workers * count` for reduce_scatter.
-    pub fn input_elements(self, workers: u32, count: usize) -> usize {
+    /// How many elements `worker`'s input has, if `count` are given: `workers * count` for reduce_scatter and all_to_all, and
+    /// for the root of a scatter.
+    pub fn input_elements(self, workers: u32, worker: Rank, count: usize) -> usize {
+        self.parts(workers, worker).map_or(count, |(input, _)| input.saturating_mul(count))
+    }
+
+    /// How many elements `worker`'s output has, if `count` are given: `workers * count` for all_gather and all_to_all, and for
+    /// the root of a gather.
+    pub fn output_elements(self, workers: u32, worker: Rank, count: usize) -> usize {
+        self.parts(workers, worker).map_or(count, |(_, output)| output.saturating_mul(count))
+    }
+
+    /// Which part of `worker`'s input a chunk is.
+    fn input_part(self, workers: u32, worker: Rank, chunk: Chunk) -> usize {
         match self {
-            Collective::ReduceScatter => workers as usize * count,
-            _ => count,
+            Collective::AllGather | Collective::Gather { .. } => 0,
+            Collective::AllToAll => exchange::receiver(workers, worker, chunk).unwrap_or_default() as usize,
+            _ => chunk as usize,
         }
     }
 
-    /// How many elements each worker's output has, if `count` are given: `workers * count` for all_gather.
-    pub fn output_elements(self, workers: u32, count: usize) -> usize {
+    /// Which part of `worker`'s output a chunk is.
+    fn output_part(self, workers: u32, worker: Rank, chunk: Chunk) -> usize {
         match self {
-            Collective::AllGather => workers as usize * count,
-            _ => count,
+            Collective::ReduceScatter | Collective::Scatter { .. } => 0,
+            Collective::AllToAll => exchange::sender(workers, worker, chunk).unwrap_or_default() as usize,
+            _ => chunk as usize,
         }
     }
 
-    /// Which elements of a worker's input `chunk` is; only for chunks at which it [has one](Self::has_input).
-    pub fn input_range(self, cut: Cut, chunk: Chunk, count: usize, element_bytes: usize) -> Range<usize> {
-        match self {
-            Collective::AllGather => 0..count,
-            _ => cut.range(chunk, count, element_bytes),
-        }
+    /// Which elements of `worker`'s input `chunk` is; only for chunks at which it [has one](Self::has_input).
+    pub fn input_range(self, at: Viewpoint, chunk: Chunk, sizes: &Lengths<'_>) -> Range<usize> {
+        let part = self.input_part(at.workers, at.worker, chunk);
+        sizes.range(at.cut, chunk, part, UnevenParts::input)
     }
 
-    /// Which elements of a worker's output `chunk` is; only for chunks at which it [has one](Self::result).
-    pub fn output_range(self, cut: Cut, chunk: Chunk, count: usize, element_bytes: usize) -> Range<usize> {
-        match self {
-            Collective::ReduceScatter => 0..count,
-            _ => cut.range(chunk, count, element_bytes),
+    /// Which elements of `worker`'s output `chunk` is; only for chunks at which it [has one](Self::result).
+    pub fn output_range(self, at: Viewpoint, chunk: Chunk, sizes: &Lengths<'_>) -> Range<usize> {
+        let part = self.output_part(at.workers, at.worker, chunk);
+        sizes.range(at.cut, chunk, part, UnevenParts::output)
+    }
+}
+
+/// A worker of a schedule.
+#[derive(Clone, Copy, Debug)]
+pub struct Viewpoint {
+    /// How the schedule cuts the buffer.
+    pub cut: Cut,
+    /// How many workers there are.
+    pub workers: u32,
+    /// Which one it is.
+    pub worker: Rank,
+}
+
+/// How long the chunks of a worker's buffers are.
+#[derive(Clone, Copy, Debug)]
+pub enum Lengths<'a> {
+    /// So many elements of so many bytes: of the whole buffer, or of each part that the caller owns.
+    Even {
+        /// The elements.
+        count: usize,
+        /// The bytes of each.
+        element_bytes: usize,
+    },
+    /// The worker's own parts, which may differ.
+    Uneven(&'a UnevenParts),
+}
+
+impl Lengths<'_> {
+    fn range(
+        &self,
+        cut: Cut,
+        chunk: Chunk,
+        part: usize,
+        uneven: impl Fn(&UnevenParts, usize) -> Range<usize>,
+    ) -> Range<usize> {
+        match (*self, cut) {
+            (Lengths::Uneven(parts), _) => uneven(parts, part),
+            (Lengths::Even { count, .. }, Cut::Given { .. }) => part * count..(part + 1) * count,
+            (Lengths::Even { count, element_bytes }, _) => cut.range(chunk, count, element_bytes),
         }
     }
 }
@@ -174,7 +291,8 @@ impl fmt::Display for Collective {
 /// A text that names no collective.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not a collective: expected all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather or barrier"
+    "not a collective: expected all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), \
+     scatter(root), all_to_all or barrier"
 )]
 pub struct ParseCollectiveError;
 
@@ -202,13 +320,16 @@ impl FromStr for Collective {
 mod tests {
     use super::*;
 
-    const ALL: [Collective; 6] = [
+    const ALL: [Collective; 9] = [
         Collective::AllReduce,
         Collective::Reduce { root: 3 },
         Collective::Broadcast { root: 3 },
         Collective::ReduceScatter,
         Collective::AllGather,
         Collective::Barrier,
+        Collective::Gather { root: 3 },
+        Collective::Scatter { root: 3 },
+        Collective::AllToAll,
     ];
 
     #[test]
@@ -224,25 +345,26 @@ mod tests {
             assert_eq!(text.parse::<Collective>(), Err(ParseCollectiveError), "{text}");
         }
         assert_eq!(Collective::from_code(0, 0), None);
-        assert_eq!(Collective::from_code(7, 0), None);
+        assert_eq!(Collective::from_code(10, 0), None);
     }
 
     /// What is moved rather than folded starts as an input of the worker that it is expected from.
     #[test]
     fn expected_inputs_exist() {
         for collective in ALL {
+            let chunks = collective.given(5).map_or(5, Cut::chunks);
             for worker in 0..5 {
-                for chunk in 0..5 {
-                    match collective.result(worker, chunk) {
+                for chunk in 0..chunks {
+                    match collective.result(5, worker, chunk) {
                         Some(Expected::Input(from)) => {
-                            assert!(!collective.folds() && collective.has_input(from, chunk));
+                            assert!(!collective.folds() && collective.has_input(5, from, chunk));
                         }
                         Some(Expected::Fold) => {
                             assert!(
-                                collective.folds() && (0..5).all(|from| collective.has_input(from, chunk))
+                                collective.folds() && (0..5).all(|from| collective.has_input(5, from, chunk))
                             );
                         }
-                        None => assert!(collective.folds()),
+                        None => assert!(collective.folds() || collective.parts(5, 0).is_some()),
                     }
                 }
             }
@@ -254,20 +376,28 @@ mod tests {
     fn ranges_make_up_the_buffers() {
         let (workers, count) = (4, 100);
         for collective in ALL {
-            let cut = [Cut::Even { chunks: 4 }, Cut::Given { parts: workers }]
-                .into_iter()
-                .find(|cut| collective.accepts(*cut, workers))
-                .unwrap();
+            let cut = collective.given(workers).unwrap_or(Cut::Even { chunks: 4 });
+            assert!(collective.accepts(cut, workers));
             assert!(!collective.accepts(Cut::Given { parts: 3 }, workers));
             assert!(!collective.accepts(Cut::Even { chunks: 0 }, workers));
             for worker in 0..workers {
-                let inputs = (0..4).filter(|chunk| collective.has_input(worker, *chunk));
-                let elements: usize = inputs.map(|c| collective.input_range(cut, c, count, 4).len()).sum();
-                assert!(elements == 0 || elements == collective.input_elements(workers, count));
-                let outputs = (0..4).filter(|chunk| collective.result(worker, *chunk).is_some());
-                let elements: usize = outputs.map(|c| collective.output_range(cut, c, count, 4).len()).sum();
-                assert!(elements == 0 || elements == collective.output_elements(workers, count));
+                let (at, chunks) = (Viewpoint { cut, workers, worker }, 0..cut.chunks());
+                let even = Lengths::Even { count, element_bytes: 4 };
+                let inputs = chunks.clone().filter(|chunk| collective.has_input(workers, worker, *chunk));
+                let covered = whole(inputs.map(|chunk| collective.input_range(at, chunk, &even)));
+                assert!(covered == 0 || covered == collective.input_elements(workers, worker, count));
+                let outputs = chunks.filter(|chunk| collective.result(workers, worker, *chunk).is_some());
+                let covered = whole(outputs.map(|chunk| collective.output_range(at, chunk, &even)));
+                assert!(covered == 0 || covered == collective.output_elements(workers, worker, count));
             }
         }
+    }
+
+    /// How much ranges cover that lie side by side.
+    fn whole(ranges: impl Iterator<Item = Range<usize>>) -> usize {
+        let mut ranges: Vec<Range<usize>> = ranges.collect();
+        ranges.sort_by_key(|range| range.start);
+        assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
+        ranges.last().map_or(0, |last| last.end)
     }
 }

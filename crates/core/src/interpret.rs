@@ -3,6 +3,7 @@
 //! One thread, one buffer per place, one queue per lane, one element at a time. Nothing here is fast.
 
 use crate::{
+    collective::{Lengths, UnevenParts, Viewpoint},
     element::{DType, Element, ReduceOp, Reduction, Visitor, dispatch},
     schedule::{Chunk, Form, Origin, Place, Program, Rank, Step},
     verify::Verified,
@@ -63,7 +64,31 @@ pub fn interpret(
     count: usize,
     inputs: &[&[u8]],
 ) -> Result<Vec<Vec<u8>>, InterpretError> {
-    let task = Task { schedule, dtype, op, count };
+    let workers = schedule.workers() as usize;
+    if count.checked_mul(workers).is_none_or(|all| all > isize::MAX as usize / 8) {
+        return Err(InterpretError::TooLong { count });
+    }
+    run(&Task { schedule, dtype, op, count, parts: &[] }, inputs)
+}
+
+/// The same where parts differ in length: `parts` are those of each worker.
+///
+/// # Errors
+/// If the inputs do not fit.
+pub fn interpret_uneven(
+    schedule: &Verified,
+    dtype: DType,
+    parts: &[UnevenParts],
+    inputs: &[&[u8]],
+) -> Result<Vec<Vec<u8>>, InterpretError> {
+    if parts.len() != schedule.workers() as usize {
+        return Err(InterpretError::Inputs { given: parts.len(), workers: schedule.workers() });
+    }
+    run(&Task { schedule, dtype, op: ReduceOp::Sum, count: 0, parts }, inputs)
+}
+
+fn run(task: &Task<'_>, inputs: &[&[u8]]) -> Result<Vec<Vec<u8>>, InterpretError> {
+    let schedule = task.schedule;
     task.check(inputs)?;
     let input = |rank: Rank| inputs.get(rank as usize).copied().unwrap_or_default();
     let mut ranks: Vec<State<'_>> = (0..schedule.ranks()).map(|rank| task.start(rank, input(rank))).collect();
@@ -71,12 +96,12 @@ pub fn interpret(
     while ranks.iter().any(|rank| rank.done.contains(&false)) {
         let mut moved = false;
         for rank in &mut ranks {
-            moved |= rank.advance(&task, &mut lanes);
+            moved |= rank.advance(task, &mut lanes);
         }
         assert!(moved, "a verified schedule does not deadlock");
     }
     ranks.truncate(schedule.workers() as usize);
-    Ok(ranks.into_iter().map(|rank| rank.finish(&task)).collect())
+    Ok(ranks.into_iter().map(|rank| rank.finish(task)).collect())
 }
 
 /// The messages under way, by sender and receiver.
@@ -88,6 +113,8 @@ struct Task<'a> {
     dtype: DType,
     op: ReduceOp,
     count: usize,
+    /// Per worker, where they differ.
+    parts: &'a [UnevenParts],
 }
 
 impl<'a> Task<'a> {
@@ -96,14 +123,15 @@ impl<'a> Task<'a> {
         if inputs.len() != workers as usize {
             return Err(InterpretError::Inputs { given: inputs.len(), workers });
         }
-        let most = self.count.checked_mul(workers as usize).and_then(|all| all.checked_mul(8));
-        if most.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
-            return Err(InterpretError::TooLong { count: self.count });
-        }
-        let needed = collective.input_elements(workers, self.count) * self.dtype.bytes();
         for (rank, input) in inputs.iter().enumerate() {
             let (rank, given) = (rank as Rank, input.len());
-            let read = (0..self.schedule.cut().chunks()).any(|chunk| collective.has_input(rank, chunk));
+            let elements = match self.parts.get(rank as usize) {
+                Some(parts) => parts.input_elements(),
+                None => collective.input_elements(workers, rank, self.count),
+            };
+            let needed = elements * self.dtype.bytes();
+            let read =
+                (0..self.schedule.cut().chunks()).any(|chunk| collective.has_input(workers, rank, chunk));
             if read && given != needed {
                 return Err(InterpretError::InputLength { rank, given, needed });
             }
@@ -114,7 +142,10 @@ impl<'a> Task<'a> {
     fn start(&self, rank: Rank, input: &'a [u8]) -> State<'a> {
         let schedule = self.schedule.schedule();
         let program = schedule.program(rank);
-        let output = self.schedule.collective().output_elements(schedule.workers(), self.count);
+        let output = match self.parts.get(rank as usize) {
+            Some(parts) => parts.output_elements(),
+            None => self.schedule.collective().output_elements(schedule.workers(), rank, self.count),
+        };
         let output = if rank < schedule.workers() { output * self.dtype.bytes() } else { 0 };
         State {
             rank,
@@ -127,17 +158,24 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Where a chunk lies in the input, in bytes.
-    fn input(&self, chunk: Chunk) -> Range<usize> {
-        let (cut, bytes) = (self.schedule.cut(), self.dtype.bytes());
-        let range = self.schedule.collective().input_range(cut, chunk, self.count, bytes);
+    fn place(&self, worker: Rank) -> (Viewpoint, Lengths<'_>) {
+        let (count, element_bytes) = (self.count, self.dtype.bytes());
+        let even = Lengths::Even { count, element_bytes };
+        let sizes = self.parts.get(worker as usize).map_or(even, Lengths::Uneven);
+        (Viewpoint { cut: self.schedule.cut(), workers: self.schedule.workers(), worker }, sizes)
+    }
+
+    /// Where a chunk lies in a worker's input, in bytes.
+    fn input(&self, worker: Rank, chunk: Chunk) -> Range<usize> {
+        let ((at, sizes), bytes) = (self.place(worker), self.dtype.bytes());
+        let range = self.schedule.collective().input_range(at, chunk, &sizes);
         range.start * bytes..range.end * bytes
     }
 
-    /// Where a chunk lies in the output, in bytes.
-    fn output(&self, chunk: Chunk) -> Range<usize> {
-        let (cut, bytes) = (self.schedule.cut(), self.dtype.bytes());
-        let range = self.schedule.collective().output_range(cut, chunk, self.count, bytes);
+    /// Where a chunk lies in a worker's output, in bytes.
+    fn output(&self, worker: Rank, chunk: Chunk) -> Range<usize> {
+        let ((at, sizes), bytes) = (self.place(worker), self.dtype.bytes());
+        let range = self.schedule.collective().output_range(at, chunk, &sizes);
         range.start * bytes..range.end * bytes
     }
 }
@@ -216,8 +254,8 @@ impl State<'_> {
     fn read(&self, task: &Task<'_>, place: Place) -> &[u8] {
         match place {
             Place::Slot(slot) => &self.slots[slot as usize],
-            Place::User(chunk) if self.written[chunk as usize] => &self.output[task.output(chunk)],
-            Place::User(chunk) => &self.input[task.input(chunk)],
+            Place::User(chunk) if self.written[chunk as usize] => &self.output[task.output(self.rank, chunk)],
+            Place::User(chunk) => &self.input[task.input(self.rank, chunk)],
         }
     }
 
@@ -225,7 +263,7 @@ impl State<'_> {
         match place {
             Place::Slot(slot) => self.slots[slot as usize] = values,
             Place::User(chunk) => {
-                self.output[task.output(chunk)].copy_from_slice(&values);
+                self.output[task.output(self.rank, chunk)].copy_from_slice(&values);
                 self.written[chunk as usize] = true;
             }
         }
@@ -233,10 +271,12 @@ impl State<'_> {
 
     /// The output; what the program leaves as it is (the own part of an all_gather) comes from the input.
     fn finish(mut self, task: &Task<'_>) -> Vec<u8> {
+        let workers = task.schedule.workers();
         for chunk in 0..self.written.len() as Chunk {
-            let promised = task.schedule.collective().result(self.rank, chunk).is_some();
+            let promised = task.schedule.collective().result(workers, self.rank, chunk).is_some();
             if promised && !self.written[chunk as usize] {
-                self.output[task.output(chunk)].copy_from_slice(&self.input[task.input(chunk)]);
+                self.output[task.output(self.rank, chunk)]
+                    .copy_from_slice(&self.input[task.input(self.rank, chunk)]);
             }
         }
         self.output

@@ -7,7 +7,7 @@
 //!  0 magic "Hrb"   3 version   4 kind   5 flags   6 codec   7 stream   8 group u32   12 generation u32
 //! 16 sequence u64                                24 segment u32       28 index u16  30 credits u16
 //! 32 length u32   36 decoded length u32          40 rolling hash u64
-//! 48 payload CRC u32   52 zero (8 bytes)         60 header CRC u32
+//! 48 payload CRC u32   52 whole part u64         60 header CRC u32
 //! ```
 //!
 //! The header's CRC covers its first 60 bytes, the fingerprint has a CRC of its own, and the payload's CRC covers the
@@ -97,6 +97,8 @@ pub struct Header {
     pub hash: u64,
     /// The CRC32C of the payload; 0 if there is none.
     pub payload_crc: u32,
+    /// How many elements the sender has for the receiver in all segments, where [parts](crate::collective::UnevenParts) may differ.
+    pub whole: u64,
 }
 
 /// Why bytes are no frame. The stream has no next frame to find: close the connection.
@@ -165,6 +167,7 @@ impl Header {
             decoded_length: 0,
             hash: 0,
             payload_crc: 0,
+            whole: 0,
         }
     }
 
@@ -187,6 +190,7 @@ impl Header {
         put(&mut bytes, 36, self.decoded_length.to_le_bytes());
         put(&mut bytes, 40, self.hash.to_le_bytes());
         put(&mut bytes, 48, self.payload_crc.to_le_bytes());
+        put(&mut bytes, 52, self.whole.to_le_bytes());
         let sum = crc(&bytes[..HEADER_CRC_AT]);
         put(&mut bytes, HEADER_CRC_AT, sum.to_le_bytes());
         bytes
@@ -222,9 +226,10 @@ impl Header {
             decoded_length: u32::from_le_bytes(get(bytes, 36)),
             hash: u64::from_le_bytes(get(bytes, 40)),
             payload_crc: u32::from_le_bytes(get(bytes, 48)),
+            whole: u64::from_le_bytes(get(bytes, 52)),
         };
         let plain = header.codec == Codec::Plain && header.decoded_length == 0;
-        if flags != header.flags() || !plain || bytes[52..HEADER_CRC_AT] != [0; 8] {
+        if flags != header.flags() || !plain {
             return Err(WireError::Features { flags, codec });
         }
         Ok(header)
@@ -267,7 +272,7 @@ pub struct Fingerprint {
     pub order: u8,
     /// The collective's root; 0 if it has none.
     pub root: u32,
-    /// How many elements the caller gave.
+    /// How many elements the caller gave, or [`UNEVEN`](Self::UNEVEN).
     pub count: u64,
     /// The digest of what the plan was made from; see [`Basis`](crate::session::Basis).
     pub plan: u64,
@@ -276,6 +281,9 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
+    /// In place of the count where parts differ in length: each rank knows its own, so ranks compare them message by message.
+    pub const UNEVEN: u64 = u64::MAX;
+
     /// The fingerprint as bytes, its checksum included.
     pub fn encode(&self, crc: Checksum) -> [u8; FINGERPRINT_BYTES] {
         let mut bytes = [0; FINGERPRINT_BYTES];
@@ -380,15 +388,20 @@ impl fmt::Display for Call<'_> {
         if known == Collective::Barrier {
             return Ok(());
         }
-        write!(f, " of {count} ")?;
+        match count {
+            Fingerprint::UNEVEN => f.write_str(" of uneven parts of ")?,
+            count => write!(f, " of {count} ")?,
+        }
         name_or_code(f, DType::from_code(dtype).map(DType::name), "type", dtype)?;
         if known.folds() {
             f.write_str(", ")?;
             name_or_code(f, ReduceOp::from_code(op).map(ReduceOp::name), "operation", op)?;
         }
         match known {
-            Collective::Reduce { root } => write!(f, " to rank {root}"),
-            Collective::Broadcast { root } => write!(f, " from rank {root}"),
+            Collective::Reduce { root } | Collective::Gather { root } => write!(f, " to rank {root}"),
+            Collective::Broadcast { root } | Collective::Scatter { root } => {
+                write!(f, " from rank {root}")
+            }
             _ => Ok(()),
         }
     }

@@ -183,6 +183,9 @@ fn other_collectives_have_their_own() {
         (Collective::ReduceScatter, 64, "radix(2,2,2,2,2,2)"),
         (Collective::AllGather, 65, "radix(8,8,8)"),
         (Collective::AllGather, 12, "radix(2,2,4)"),
+        (Collective::Gather { root: 3 }, 500, "one_shot"),
+        (Collective::Scatter { root: 0 }, 5, "one_shot"),
+        (Collective::AllToAll, 65, "one_shot"),
         (Collective::Barrier, ONE_SHOT_RANKS, "one_shot"),
         (Collective::Barrier, ONE_SHOT_RANKS + 1, "doubling"),
     ] {
@@ -238,6 +241,9 @@ fn every_choice_has_a_schedule() {
             Collective::Broadcast { root: 0 },
             Collective::ReduceScatter,
             Collective::AllGather,
+            Collective::Gather { root: size - 1 },
+            Collective::Scatter { root: 0 },
+            Collective::AllToAll,
             Collective::Barrier,
         ] {
             for bytes in [0, 4, 1 << 14, 1 << 16, 1 << 30] {

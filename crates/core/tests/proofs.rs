@@ -3,16 +3,16 @@
 
 use herringbone_core::{
     algorithm::{Algorithm, Layout},
-    collective::{Collective, Expected},
+    collective::{Collective, Expected, Lengths, UnevenParts, Viewpoint},
     element::{DType, Element, ReduceOp, Reduction, Visitor, dispatch},
     group::Group,
-    interpret::{InterpretError, interpret},
+    interpret::{InterpretError, interpret, interpret_uneven},
     schedule::{Cut, Form, Origin, Place, ProgramBuilder, Schedule, Source},
     verify::{Order, Verified, verify},
 };
 use proptest::prelude::*;
 
-fn collectives(root: u32) -> [Collective; 6] {
+fn collectives(root: u32) -> [Collective; 9] {
     [
         Collective::AllReduce,
         Collective::Reduce { root },
@@ -20,6 +20,9 @@ fn collectives(root: u32) -> [Collective; 6] {
         Collective::ReduceScatter,
         Collective::AllGather,
         Collective::Barrier,
+        Collective::Gather { root },
+        Collective::Scatter { root },
+        Collective::AllToAll,
     ]
 }
 
@@ -76,7 +79,7 @@ fn radix_is_canonical() {
 #[test]
 fn small_message_algorithms_are_canonical() {
     assert_eq!(prove_all("doubling", 0, 1), 2 * 64);
-    assert_eq!(prove_all("one_shot", 0, 1), 3 * 64);
+    assert_eq!(prove_all("one_shot", 0, 1), 6 * 64);
     assert_eq!(prove_all("star", 0, 1), 2 * 64);
     assert_eq!(prove_all("tree", 0, 1), 3 * 64);
 }
@@ -169,27 +172,50 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn check_meaning(proved: &Verified, dtype: DType, op: ReduceOp, count: usize, inputs: &[&[u8]]) {
-    let (collective, workers, bytes) = (proved.collective(), proved.workers(), dtype.bytes());
     let outputs = interpret(proved, dtype, op, count, inputs).unwrap();
-    assert_eq!(outputs.len(), workers as usize);
+    let element_bytes = dtype.bytes();
     for (worker, output) in outputs.iter().enumerate() {
-        assert_eq!(output.len(), collective.output_elements(workers, count) * bytes);
+        let elements = proved.collective().output_elements(proved.workers(), worker as u32, count);
+        assert_eq!(output.len(), elements * element_bytes);
+    }
+    check_outputs(proved, (dtype, op), |_| Lengths::Even { count, element_bytes }, inputs, &outputs);
+}
+
+/// Holds outputs against the post-condition, element by element.
+fn check_outputs<'a>(
+    proved: &Verified,
+    (dtype, op): (DType, ReduceOp),
+    sizes: impl Fn(usize) -> Lengths<'a>,
+    inputs: &[&[u8]],
+    outputs: &[Vec<u8>],
+) {
+    let (collective, workers, bytes) = (proved.collective(), proved.workers(), dtype.bytes());
+    assert_eq!(outputs.len(), workers as usize);
+    let at = |worker: usize| Viewpoint { cut: proved.cut(), workers, worker: worker as u32 };
+    for (worker, output) in outputs.iter().enumerate() {
         for chunk in 0..proved.cut().chunks() {
-            let from = collective.input_range(proved.cut(), chunk, count, bytes);
-            let to = collective.output_range(proved.cut(), chunk, count, bytes);
-            for (input, at) in from.zip(to) {
-                let element = |rank: usize| &inputs[rank][input * bytes..][..bytes];
-                let expected = match collective.result(worker as u32, chunk) {
-                    None if collective == Collective::ReduceScatter => continue,
+            let result = collective.result(workers, worker as u32, chunk);
+            if result.is_none() && collective.given(workers).is_some() {
+                continue;
+            }
+            let to = collective.output_range(at(worker), chunk, &sizes(worker));
+            let first = to.start;
+            let element = |rank: usize, place: usize| {
+                let from = collective.input_range(at(rank), chunk, &sizes(rank)).start + place - first;
+                &inputs[rank][from * bytes..][..bytes]
+            };
+            for place in to {
+                let expected = match result {
                     None => vec![0; bytes],
-                    Some(Expected::Input(rank)) => element(rank as usize).to_vec(),
+                    Some(Expected::Input(rank)) => element(rank as usize, place).to_vec(),
                     Some(Expected::Fold) => {
-                        let elements: Vec<&[u8]> = (0..inputs.len()).map(element).collect();
+                        let elements: Vec<&[u8]> =
+                            (0..inputs.len()).map(|rank| element(rank, place)).collect();
                         dispatch(dtype, op, Canonical { keys: proved.group().keys(), elements: &elements })
                     }
                 };
                 let context = format!("{collective} {dtype} {op} worker {worker} chunk {chunk}");
-                assert_eq!(output[at * bytes..][..bytes], expected, "{context}");
+                assert_eq!(output[place * bytes..][..bytes], expected, "{context}");
             }
         }
     }
@@ -206,11 +232,66 @@ fn interpreting_gives_the_definition() {
                 let pairs = DType::ALL.iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (*dtype, op)));
                 for (dtype, op) in pairs.filter(|(dtype, op)| op.takes(*dtype)) {
                     for count in [0, 1, 67] {
-                        let len = collective.input_elements(workers, count) * dtype.bytes();
-                        let inputs: Vec<Vec<u8>> = (0..workers.into()).map(|rank| noise(rank, len)).collect();
+                        let len = |rank| collective.input_elements(workers, rank, count) * dtype.bytes();
+                        let inputs: Vec<Vec<u8>> =
+                            (0..workers).map(|rank| noise(rank.into(), len(rank))).collect();
                         let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
                         check_meaning(&proved, dtype, op, count, &inputs);
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Every worker's parts of what `count(from, to)` says that one has for another.
+fn uneven(collective: Collective, workers: u32, count: impl Fn(u32, u32) -> usize) -> Vec<UnevenParts> {
+    let all = || 0..workers;
+    let of = |me: u32| {
+        let (input, output): (Vec<usize>, Vec<usize>) = match collective {
+            Collective::AllToAll => {
+                (all().map(|to| count(me, to)).collect(), all().map(|from| count(from, me)).collect())
+            }
+            Collective::AllGather => (vec![count(me, 0)], all().map(|from| count(from, 0)).collect()),
+            Collective::Gather { root } if me == root => {
+                (vec![count(me, root)], all().map(|from| count(from, root)).collect())
+            }
+            Collective::Gather { root } => (vec![count(me, root)], vec![]),
+            Collective::Scatter { root } if me == root => {
+                (all().map(|to| count(root, to)).collect(), vec![count(root, me)])
+            }
+            Collective::Scatter { root } => (vec![], vec![count(root, me)]),
+            other => panic!("{other} has no uneven parts"),
+        };
+        UnevenParts::new(collective, workers, me, &input, &output).unwrap()
+    };
+    all().map(of).collect()
+}
+
+#[test]
+fn parts_may_differ_and_be_empty() {
+    for workers in 1..=64 {
+        let (group, root) = (Group::of_size(workers), workers / 2);
+        for collective in [
+            Collective::AllToAll,
+            Collective::AllGather,
+            Collective::Gather { root },
+            Collective::Scatter { root },
+        ] {
+            let proved = prove("one_shot", collective, &group, &Layout::default()).unwrap();
+            for parts in [
+                uneven(collective, workers, |from, to| ((3 * from + 5 * to) % 7) as usize),
+                uneven(collective, workers, |from, _| if from == root { 9 } else { 0 }),
+                uneven(collective, workers, |_, _| 0),
+            ] {
+                let inputs: Vec<Vec<u8>> =
+                    (0..).zip(&parts).map(|(rank, parts)| noise(rank, 2 * parts.input_elements())).collect();
+                let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+                let outputs = interpret_uneven(&proved, DType::F16, &parts, &inputs).unwrap();
+                let sizes = |worker: usize| Lengths::Uneven(&parts[worker]);
+                check_outputs(&proved, (DType::F16, ReduceOp::Sum), sizes, &inputs, &outputs);
+                for (output, parts) in outputs.iter().zip(&parts) {
+                    assert_eq!(output.len(), 2 * parts.output_elements());
                 }
             }
         }
@@ -307,7 +388,7 @@ proptest! {
         members in 1..4u32,
         chunks in 0..3u32,
         given in any::<bool>(),
-        collective in 0..6usize,
+        collective in 0..9usize,
     ) {
         let workers = workers.min(programs.len() as u32);
         let programs = programs.into_iter().map(|(slots, steps)| {

@@ -1,10 +1,12 @@
 //! Communicators: what programs call.
 
+mod parts;
+
 use crate::{
     Error, ErrorKind, Result,
     completion::Completion,
     core::{
-        collective::Collective,
+        collective::{Collective, UnevenParts},
         element::{DType, Element, ReduceOp},
         group::Rank,
         session::{control::Message, fence::Member, membership::MemberId},
@@ -207,16 +209,8 @@ impl Communicator {
         let count = buffer.len();
         let buffer = Region::own(buffer);
         let region = buffer.region().clone();
-        let pending = self.submit(Request {
-            collective: Collective::AllReduce,
-            dtype: T::DTYPE,
-            op,
-            count,
-            priority: 0,
-            input: region.clone(),
-            output: region,
-            timeout: None,
-        })?;
+        let request = Request::new(Collective::AllReduce, T::DTYPE, count, region.clone(), region);
+        let pending = self.submit(request.op(op))?;
         Ok(Work { pending, buffer })
     }
 
@@ -301,7 +295,7 @@ impl Communicator {
         input: Region,
         output: Region,
     ) -> Result<()> {
-        self.execute(Request { collective, dtype, op, count, priority: 0, input, output, timeout: None })
+        self.execute(Request::new(collective, dtype, count, input, output).op(op))
     }
 
     /// Issues an operation on regions and returns at once. The regions must not be touched until it is over. One that failed on
@@ -344,11 +338,13 @@ impl Communicator {
 
     fn checked(&self, request: Request) -> Result<Issue> {
         self.check_usable()?;
-        self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
-        let Request { collective, dtype, op, count, priority, input, output, timeout } = request;
+        let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
+        let Request { collective, dtype, op, count, priority, input, output, timeout, .. } = request;
+        let count = if parts.is_some() { Call::UNEVEN } else { count };
         let timeout = timeout.unwrap_or_else(|| self.timeout());
         let call = Call { collective, dtype, op, count };
-        Ok(Issue { group: self.group.number, call, priority, input, output, timeout: Some(timeout) })
+        let group = self.group.number;
+        Ok(Issue { group, call, parts, priority, input, output, timeout: Some(timeout) })
     }
 
     fn check_usable(&self) -> Result<()> {
@@ -358,8 +354,9 @@ impl Communicator {
         Ok(())
     }
 
-    fn check_request(&self, request: &Request) -> Result<()> {
-        let Request { collective, dtype, op, count, input, output, .. } = request;
+    /// Checks what a request says, and works out its parts where they may differ.
+    fn check_request(&self, request: &Request) -> Result<Option<Arc<UnevenParts>>> {
+        let Request { collective, dtype, op, count, parts, input, output, .. } = request;
         if collective.folds() && !op.takes(*dtype) {
             return Err(Error::unsupported(format_args!(
                 "{} of {dtype} with {op}: it joins the bits of integers; pass integers",
@@ -373,11 +370,22 @@ impl Communicator {
                 self.size() - 1
             )));
         }
+        let parts = match parts {
+            Some((input, output)) => {
+                let parts = UnevenParts::new(*collective, self.size(), self.rank(), input, output);
+                Some(Arc::new(parts.map_err(Error::unsupported)?))
+            }
+            None => None,
+        };
+        let (inputs, outputs) = match &parts {
+            Some(parts) => (parts.input_elements(), parts.output_elements()),
+            None => (
+                collective.input_elements(self.size(), self.rank(), *count),
+                collective.output_elements(self.size(), self.rank(), *count),
+            ),
+        };
         let bytes = |elements: usize| elements.saturating_mul(dtype.bytes());
-        let sizes = [
-            ("the input", bytes(collective.input_elements(self.size(), *count)), input.len()),
-            ("the output", bytes(collective.output_elements(self.size(), *count)), output.len()),
-        ];
+        let sizes = [("the input", bytes(inputs), input.len()), ("the output", bytes(outputs), output.len())];
         for (buffer, expected, actual) in sizes {
             if expected != actual {
                 return Err(Error::new(ErrorKind::BufferSize { buffer, expected, actual }));
@@ -386,7 +394,7 @@ impl Communicator {
         if !output.is_writable() {
             return Err(Error::unsupported("the output can only be read"));
         }
-        Ok(())
+        Ok(parts)
     }
 
     /// `count` zeroed elements in memory that all ranks of this host map. An all-reduce in place of such a buffer, on all

@@ -10,26 +10,73 @@ use crate::{
 use std::time::Duration;
 
 /// A request as the engine takes it, with buffers that it may keep; see [`Communicator::submit`](crate::Communicator::submit).
+///
+/// ```
+/// # use herringbone::{Collective, DType, ReduceOp, Region, Request};
+/// let buffer = Region::own(vec![1.0f32; 1000]);
+/// let region = buffer.region().clone();
+/// let request = Request::new(Collective::AllReduce, DType::F32, 1000, region.clone(), region)
+///     .op(ReduceOp::Average)
+///     .priority(1);
+/// # drop(request);
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it is submitted"]
 pub struct Request {
-    /// What to do.
-    pub collective: Collective,
-    /// The elements' type; collectives that do not fold move bytes ([`DType::U8`]).
-    pub dtype: DType,
-    /// How elements are folded; of no matter to collectives that do not fold.
-    pub op: ReduceOp,
-    /// How many elements: of the whole buffer, or of one rank's part for reduce_scatter and all_gather.
-    pub count: usize,
-    /// How urgent it is; the same on all ranks. Messages of a higher priority go first wherever they wait for a socket.
-    /// Above 0 an operation is *urgent*: it has slots of its own, so it begins even if ordinary operations that were
-    /// issued before it have taken all memory, and overtakes them at their next segment.
-    pub priority: i32,
-    /// The input. May be the output, or, for all_gather, this rank's part of it; if it has other bytes in common with it, the
-    /// engine works on a copy.
-    pub input: Region,
-    /// The output. For reduce_scatter it may be this rank's part of the input. Operations of which one writes what another
-    /// reads or writes run one after the other, in the order in which they were issued.
-    pub output: Region,
-    /// How long it may take; the communicator's timeout if absent.
-    pub timeout: Option<Duration>,
+    pub(crate) collective: Collective,
+    pub(crate) dtype: DType,
+    pub(crate) op: ReduceOp,
+    pub(crate) count: usize,
+    pub(crate) parts: Option<(Vec<usize>, Vec<usize>)>,
+    pub(crate) priority: i32,
+    pub(crate) input: Region,
+    pub(crate) output: Region,
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Request {
+    /// What to do with `count` elements of a type: of the whole buffer, or of one rank's part for reduce_scatter, all_gather,
+    /// gather, scatter and all_to_all. Collectives that do not fold move bytes ([`DType::U8`]).
+    ///
+    /// The input may be the output, or, for all_gather and gather, this rank's part of it. For reduce_scatter and scatter the
+    /// output may be this rank's part of the input. If they have other bytes in common, the engine works on a copy of the
+    /// input. Operations of which one writes what another reads or writes run one after the other, in the order in which
+    /// they were issued.
+    pub fn new(collective: Collective, dtype: DType, count: usize, input: Region, output: Region) -> Self {
+        Self {
+            collective,
+            dtype,
+            op: ReduceOp::Sum,
+            count,
+            parts: None,
+            priority: 0,
+            input,
+            output,
+            timeout: None,
+        }
+    }
+
+    /// How elements are folded, a sum if this is not said; of no matter to collectives that do not fold.
+    pub fn op(self, op: ReduceOp) -> Self {
+        Self { op, ..self }
+    }
+
+    /// Parts that may differ in length, in place of the count: how many elements this rank has for each rank, and how many
+    /// each has for it; where a buffer has but one part, or none, as many numbers. For gather, scatter, all_gather and
+    /// all_to_all. All ranks say so, or none; each needs to know its own parts only.
+    pub fn parts(self, input: &[usize], output: &[usize]) -> Self {
+        Self { parts: Some((input.to_vec(), output.to_vec())), ..self }
+    }
+
+    /// How urgent it is, 0 if this is not said; the same on all ranks. Messages of a higher priority go first wherever they
+    /// wait for a socket. Above 0 an operation is *urgent*: it has slots of its own, so it begins even if ordinary operations
+    /// that were issued before it have taken all memory, and overtakes them at their next segment.
+    pub fn priority(self, priority: i32) -> Self {
+        Self { priority, ..self }
+    }
+
+    /// How long it may take; without this, the communicator's timeout.
+    pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
+        Self { timeout: timeout.into(), ..self }
+    }
 }

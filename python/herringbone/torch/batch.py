@@ -51,15 +51,18 @@ class Batch:
         root: int = 0,
         among: Communicator | None = None,
         name: str | None = None,
+        parts: tuple[list[int], list[int]] | None = None,
     ) -> None:
         """Add ``collective`` on ``count`` elements from ``read`` to ``write``, both with values in order.
 
-        It is one of the group, or of the ranks ``among`` which it is; then ``name`` says so in errors.
+        It is one of the group, or of the ranks ``among`` which it is; then ``name`` says so in errors. ``parts`` are the
+        lengths of the parts to and from each rank, in place of ``count``, where they may differ.
         """
         output = span(write)
         input = output if read is write else span(read)
         keep = (read, write)
-        call = (collective, dtype, op, count, root, input, output, keep, self._seconds, current_priority())
+        seconds, priority = self._seconds, current_priority()
+        call = (collective, dtype, op, count, root, input, output, keep, seconds, priority, parts)
         self._calls.append((among or self._group.member.communicator, call))
         self._names.append(name or self._name)
 

@@ -21,6 +21,7 @@ from .sparse import all_reduce_sparse
 from .tensors import (
     BY_HASH,
     FOLDED,
+    Finish,
     Reduction,
     adjacent,
     folding,
@@ -146,13 +147,19 @@ class Collectives:
         return batch.work([tensor for outputs in output_lists for tensor in outputs])
 
     def _gather_into_list(self, name: str, batch: Batch, outputs: Tensors, tensor: torch.Tensor) -> None:
-        self._check_parts(name, "outputs", outputs, tensor)
-        flat = adjacent(outputs)
-        if flat is None:
-            flat = torch.empty(tensor.numel() * len(outputs), dtype=tensor.dtype)
-            for output, part in zip(outputs, flat.view(len(outputs), -1)):
-                target(output, part.view(output.shape), batch.finish)
-        self._gather(name, batch, flat, tensor)
+        self._check_number(name, "outputs", outputs)
+        lengths = [output.numel() for output in outputs]
+        if len(set(lengths)) == 1:
+            self._check_parts(name, "outputs", outputs, tensor)
+            self._gather(name, batch, together(outputs, batch.finish), tensor)
+            return
+        rank = self.member.communicator.rank
+        self._check_part(name, "outputs", rank, outputs[rank], tensor)
+        for output in outputs:
+            check_type(name, output, tensor)
+        dtype, scale = move_type(tensor)
+        parts = ([tensor.numel() * scale], [length * scale for length in lengths])
+        batch.add("all_gather", dtype, 0, source(tensor), together(outputs, batch.finish), parts=parts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Fill ``output`` with the ranks' inputs, one after the other."""
@@ -328,6 +335,23 @@ class Collectives:
                 f"{name}: number {place} of the {role} has shape {tuple(part.shape)} of {part.dtype}; expected "
                 f"{tuple(own.shape)} of {own.dtype}, as of this rank's own tensor; make them alike, as by padding"
             )
+
+
+def together(outputs: Tensors, finish: Finish) -> torch.Tensor:
+    """One flat tensor for all ``outputs``: their own memory, or one that they get their values from in the end."""
+    flat = adjacent(outputs)
+    if flat is None:
+        flat = torch.empty(sum(output.numel() for output in outputs), dtype=outputs[0].dtype)
+        for output, part in zip(outputs, flat.split([output.numel() for output in outputs])):
+            target(output, part.view(output.shape), finish)
+    return flat
+
+
+def check_type(name: str, tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Refuse tensors that differ in type."""
+    move_type(tensor)
+    if tensor.dtype != other.dtype:
+        raise ValueError(f"{name}: tensors of {tensor.dtype} and of {other.dtype}; pass one type")
 
 
 def one(name: str, tensors: Any) -> Any:

@@ -1,19 +1,21 @@
-"""torch's gather, scatter, all_to_all and messages between two ranks, made of the engine's all-gather and broadcast.
+"""torch's gather, scatter, all_to_all and messages between two ranks.
 
 Costs are in bytes that a rank moves, where ``K`` is one rank's part and ``N`` the number of ranks:
 
 =========== ==================================== ===============================================
 call        sends and receives                   more memory until it has finished
 =========== ==================================== ===============================================
-gather      as an all-gather: receives (N-1) K   N K on every rank but the one that gathers
-scatter     as a broadcast: receives N K         N K, on the root only where its parts lie apart
-all_to_all  (N-1) K each way, as it has to       none
+gather      the root receives (N-1) K, others    N K on the root where its tensors lie apart
+            send K
+scatter     the root sends (N-1) K, others       N K on the root where its tensors lie apart
+            receive K
+all_to_all  (N-1) K each way                     the tensors of a list, each way
 send, recv  K                                    none
 =========== ==================================== ===============================================
 
 A message is a broadcast in the group of the two ranks. Such a group is made on first use, one for each direction and
-tag, so only messages of the same direction and tag have to be in the same order on both sides. Parts of an all_to_all
-go through groups of two as well. Tensors that are not in order are staged, as in every collective.
+tag, so only messages of the same direction and tag have to be in the same order on both sides. Tensors that are not in
+order are staged, as in every collective.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import torch
 from ..arguments import whole
 from ..errors import UnsupportedError
 from .batch import Batch
-from .collectives import Collectives, Tensors, one
+from .collectives import Collectives, Tensors, check_type, one, together
 from .tensors import adjacent, check_cpu, move_type, source, target
 from .work import Work
 
@@ -35,63 +37,61 @@ __all__ = ["Exchanges"]
 
 
 class Exchanges(Collectives):
-    """The collectives that the engine has no schedules of its own for."""
+    """The collectives that move parts, and messages."""
 
     # One rank has everything.
 
     def gather(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        """Fill the root's list of outputs, one per rank, with the ranks' inputs.
-
-        An all-gather of which only the root keeps the result: every rank receives and holds all inputs meanwhile.
-        """
+        """Fill the root's list of outputs, one per rank, with the ranks' inputs."""
         tensor = one("gather", input_tensors)
         outputs: Tensors = []
         if self._is_root("gather", opts):
             flat = all(isinstance(output, torch.Tensor) for output in output_tensors)
             outputs = output_tensors if flat else one("gather", output_tensors)
+            self._check_parts("gather", "outputs", outputs, tensor)
         batch = self._batch("gather", opts, timeout)
-        if self._is_root("gather", opts):
-            self._gather_into_list("gather", batch, outputs, tensor)
-        else:
-            self._gather("gather", batch, everyones(tensor, self.member.communicator.size), tensor)
+        self._gather_to_root("gather", batch, together(outputs, batch.finish) if outputs else None, tensor, opts)
         return batch.work(outputs)
 
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
-        """Fill the root's ``output`` with the ranks' inputs, one after the other; costs what :meth:`gather` does."""
-        is_root = self._is_root("gather_single", opts)
-        batch = self._batch("gather_single", opts, None)
-        into = output if is_root else everyones(input, self.member.communicator.size)
-        self._gather("gather_single", batch, into, input)
-        return batch.work([output] if is_root else [])
+        """Fill the root's ``output`` with the ranks' inputs, one after the other."""
+        name, outputs = "gather_single", [output] if self._is_root("gather_single", opts) else []
+        batch = self._batch(name, opts, None)
+        written = None
+        if outputs:
+            self._check_whole(name, "output", output, input)
+            written = staged(output)
+            target(output, written, batch.finish)
+        self._gather_to_root(name, batch, written, input, opts)
+        return batch.work(outputs)
 
     gather_into_tensor = gather_single
+
+    def _gather_to_root(
+        self, name: str, batch: Batch, written: torch.Tensor | None, tensor: torch.Tensor, opts: Any
+    ) -> None:
+        dtype, scale = move_type(tensor)
+        count, root = tensor.numel() * scale, self._root(name, opts)
+        batch.add("gather", dtype, count, source(tensor), written, root=root)
 
     def scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        """Give rank ``i`` the ``i``-th tensor of the root's list.
-
-        A broadcast of all of them, of which every rank takes its part: every rank receives and holds all meanwhile.
-        """
+        """Give rank ``i`` the ``i``-th tensor of the root's list."""
         output = one("scatter", output_tensors)
-        size, rank = self.member.communicator.size, self.member.communicator.rank
         dtype, scale = move_type(output)
         batch = self._batch("scatter", opts, timeout)
+        parts = None
         if self._is_root("scatter", opts):
             flat = all(isinstance(tensor, torch.Tensor) for tensor in input_tensors)
             inputs = input_tensors if flat else one("scatter", input_tensors)
             self._check_parts("scatter", "inputs", inputs, output)
-            for tensor in inputs:
-                check_cpu(tensor)
-            parts = adjacent(inputs)
-            if parts is None:
-                parts = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
-        else:
-            parts = everyones(output, size)
-        target(output, parts.view(size, -1)[rank].view(output.shape), batch.finish)
-        batch.add("broadcast", dtype, parts.numel() * scale, parts, parts, root=self._root("scatter", opts))
+            parts = joined(inputs)
+        written = staged(output)
+        target(output, written, batch.finish)
+        batch.add("scatter", dtype, output.numel() * scale, parts, written, root=self._root("scatter", opts))
         return batch.work([output])
 
     # Every rank has something for every other.
@@ -102,11 +102,11 @@ class Exchanges(Collectives):
         """Send the ``i``-th input to rank ``i`` and receive the ``i``-th output from it; lengths may differ."""
         self._check_number("all_to_all", "outputs", output_tensors)
         self._check_number("all_to_all", "inputs", input_tensors)
+        for tensor in (*output_tensors, *input_tensors):
+            check_type("all_to_all", tensor, input_tensors[0])
         batch = self._batch("all_to_all", opts, timeout)
-        outputs = [staged(output) for output in output_tensors]
-        for output, written in zip(output_tensors, outputs):
-            target(output, written, batch.finish)
-        self._exchange(batch, outputs, apart([staged(tensor) for tensor in input_tensors], outputs))
+        inputs, outputs = lengths(input_tensors), lengths(output_tensors)
+        self._exchange(batch, (joined(input_tensors), inputs), (together(output_tensors, batch.finish), outputs))
         return batch.work(output_tensors)
 
     def all_to_all_single(
@@ -122,39 +122,33 @@ class Exchanges(Collectives):
 
         The parts are equal where no split sizes say how many rows each has.
         """
+        check_type("all_to_all_single", output, input)
         batch = self._batch("all_to_all_single", opts, timeout)
         written = staged(output)
         target(output, written, batch.finish)
         size = self.member.communicator.size
-        outputs = rows("output", written, output_split_sizes, size)
-        inputs = rows("input", staged(input), input_split_sizes, size)
-        self._exchange(batch, outputs, apart(inputs, outputs))
+        outputs = rows("output", output, output_split_sizes, size)
+        inputs = rows("input", input, input_split_sizes, size)
+        self._exchange(batch, (staged(input), inputs), (written, outputs))
         return batch.work([output])
 
     alltoall_base = all_to_all_single
 
-    def _exchange(self, batch: Batch, outputs: Tensors, inputs: Tensors) -> None:
-        """Move ``inputs[i]`` to rank ``i`` and what it has for this rank to ``outputs[i]``."""
-        me, size = self.member.communicator.rank, self.member.communicator.size
-        for tensor in (*outputs, *inputs):
-            if tensor.dtype != inputs[0].dtype:
-                raise ValueError(f"all_to_all: tensors of {tensor.dtype} and of {inputs[0].dtype}; pass one type")
-        if outputs[me].numel() != inputs[me].numel():
+    def _exchange(
+        self, batch: Batch, given: tuple[torch.Tensor, list[int]], taken: tuple[torch.Tensor, list[int]]
+    ) -> None:
+        """Move the parts of one tensor, of so many elements, to all ranks, and theirs to those of the other."""
+        (read, inputs), (written, outputs) = given, taken
+        me = self.member.communicator.rank
+        if outputs[me] != inputs[me]:
             raise ValueError(
-                f"all_to_all on rank {me}: its part for itself has {inputs[me].numel()} elements, and the output for "
-                f"it {outputs[me].numel()}; they have to be equal"
+                f"all_to_all on rank {me}: its part for itself has {inputs[me]} elements, and the output for it "
+                f"{outputs[me]}; they have to be equal"
             )
-        dtype, scale = move_type(inputs[me])
-        outputs[me].detach().view(-1).copy_(inputs[me].detach().view(-1))
-        for step in range(1, size):
-            peer = (me + step) % size
-            low, high = sorted((me, peer))
-            pair = self.member.pair(low, high, f"{low} and {high}")
-            # In one order on both sides: first what the lower rank sends.
-            for root, sender in enumerate((low, high)):
-                part = (inputs if sender == me else outputs)[peer]
-                count, name = part.numel() * scale, f"all_to_all, {in_pair(low, high)}"
-                batch.add("broadcast", dtype, count, part, part, root=root, among=pair, name=name)
+        dtype, scale = move_type(read)
+        # No rank can tell whether the parts of all others are equal, so none says so.
+        parts = ([length * scale for length in inputs], [length * scale for length in outputs])
+        batch.add("all_to_all", dtype, 0, read, written, parts=parts)
 
     # One rank has something for one other.
 
@@ -204,13 +198,21 @@ def staged(tensor: torch.Tensor) -> torch.Tensor:
     return source(tensor)
 
 
-def everyones(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    """Room for as many elements from each rank as ``tensor`` has."""
-    return torch.empty(tensor.numel() * size, dtype=tensor.dtype)
+def joined(tensors: Tensors) -> torch.Tensor:
+    """All of ``tensors`` in one: their own memory where they lie one after the other."""
+    for tensor in tensors:
+        check_cpu(tensor)
+    flat = adjacent(tensors)
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if flat is None else flat
 
 
-def rows(role: str, tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> Tensors:
-    """The parts of ``tensor`` for each rank, cut between its rows."""
+def lengths(tensors: Tensors) -> list[int]:
+    """How many elements each has."""
+    return [tensor.numel() for tensor in tensors]
+
+
+def rows(role: str, tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> list[int]:
+    """How many elements of ``tensor`` there are for each rank, cut between its rows."""
     length = tensor.shape[0] if tensor.dim() else 0
     if not sizes:
         if length % ranks or not tensor.dim():
@@ -224,10 +226,5 @@ def rows(role: str, tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> T
             f"all_to_all_single: {role}_split_sizes are {list(sizes)} for {length} rows and {ranks} ranks; pass one "
             "size per rank, which add up to the rows"
         )
-    return list(torch.split(tensor.detach(), list(sizes)))
-
-
-def apart(inputs: Tensors, outputs: Tensors) -> Tensors:
-    """``inputs``, or copies where an output shares their memory: it may arrive before the input has left."""
-    written = {output.untyped_storage().data_ptr() for output in outputs if output.numel()}
-    return [tensor.clone() if tensor.untyped_storage().data_ptr() in written else tensor for tensor in inputs]
+    row = tensor.numel() // length if length else 0
+    return [size * row for size in sizes]

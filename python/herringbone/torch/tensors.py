@@ -209,7 +209,10 @@ def target(tensor: torch.Tensor, staged: torch.Tensor, finish: Finish) -> None:
 
 
 def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """``tensors`` (of one type and length) as one flat tensor, if they lie one after the other in memory."""
+    """``tensors`` (of one type) as one flat tensor, if they lie one after the other in memory."""
+    if len({tensor.numel() for tensor in tensors}) > 1:
+        # An empty one has no address, so those before and after it would have to be compared; it is not worth it.
+        return None
     first = tensors[0]
     step = first.numel() * first.element_size()
     storage = first.untyped_storage().data_ptr()

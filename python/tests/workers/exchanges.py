@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -114,6 +115,78 @@ def all_to_all_of_equal_and_uneven_parts() -> None:
     output = torch.zeros_like(large)
     dist.all_to_all_single(output, large)
     assert all((output[i] == i).all() for i in range(size()))
+
+
+def moved(call: Callable[[], object]) -> tuple[int, int]:
+    """Bytes that this rank sends to other workers and receives from them in a call."""
+
+    def counted() -> list[int]:
+        stats = dist.group.WORLD.stats()
+        ways = [stats["workers_shm"], stats["workers_tcp"]]
+        return [sum(way[which] for way in ways) for which in ("sent", "received")]
+
+    before = counted()
+    call()
+    sent, received = counted()
+    return sent - before[0], received - before[1]
+
+
+@case
+def each_part_is_moved_once() -> None:
+    k, others = 40_000, size() - 1
+    mine = torch.full((k // 4,), float(rank()))
+    whole = [torch.zeros_like(mine) for _ in range(size())]
+    for root in range(size()):
+        is_root = rank() == root
+        gathered = moved(lambda: dist.gather(mine, whole if is_root else None, root))
+        assert gathered == ((0, others * k) if is_root else (k, 0))
+        scattered = moved(lambda: dist.scatter(mine, whole if is_root else None, root))
+        assert scattered == ((others * k, 0) if is_root else (0, k))
+    flat = torch.zeros(size() * mine.numel())
+    both = (others * k, others * k)
+    assert moved(lambda: dist.all_to_all_single(torch.zeros_like(flat), flat)) == both
+    assert moved(lambda: dist.all_to_all(whole, list(flat.view(size(), -1)))) == both
+    assert moved(lambda: dist.all_gather(whole, mine)) == both
+    assert moved(lambda: dist.reduce_scatter_tensor(mine, flat)) == both
+    rows = [k * to for to in range(size())]
+    bytes_in = torch.zeros(k * rank() * size(), dtype=torch.uint8)
+    uneven = moved(
+        lambda: dist.all_to_all_single(
+            bytes_in, torch.zeros(sum(rows), dtype=torch.uint8), [k * rank()] * size(), rows
+        )
+    )
+    assert uneven == (sum(rows) - k * rank(), others * k * rank())
+
+
+@case
+def all_gather_of_tensors_that_differ_in_length() -> None:
+    for dtype in TYPES:
+        inputs = [torch.full((2 * i, 3), i + 1).to(dtype) for i in range(size())]
+        apart = [torch.zeros_like(value) for value in inputs]
+        for outputs in (apart, [torch.zeros(3, 2 * i).to(dtype).t() for i in range(size())]):
+            dist.all_gather(outputs, inputs[rank()])
+            for output, value in zip(outputs, inputs):
+                assert torch.equal(bytes_of(output), bytes_of(value))
+
+
+@case
+def a_split_that_the_other_rank_does_not_expect() -> None:
+    sends = [3 if (rank(), to) == (1, 0) else 2 for to in range(size())]
+    output, whole = torch.zeros(2 * size()), torch.ones(sum(sends))
+
+    def exchange() -> None:
+        dist.all_to_all_single(output, whole, [2] * size(), sends)
+
+    # A rank that has all that it needs is told by its next call; all ranks make as many calls.
+    told = []
+    for call in (exchange, dist.barrier):
+        try:
+            call()
+        except herringbone.MismatchError as error:
+            told.append(str(error))
+    said = ("called all_to_all", "with 3 elements for rank 0", "with 2 elements from rank 1")
+    assert told and all(text in told[0] for text in said), told
+    dist.barrier()
 
 
 @case

@@ -154,8 +154,9 @@ impl<'a, T: Sample> Case<'a, T> {
     ) -> Self {
         let ranks = communicator.size();
         let count = elements(collective, ranks, bytes, size_of::<T>());
-        let (input, output) =
-            (collective.input_elements(ranks, count), collective.output_elements(ranks, count));
+        let rank = communicator.rank();
+        let input = collective.input_elements(ranks, rank, count);
+        let output = collective.output_elements(ranks, rank, count);
         // What only moves shows best what came from where.
         let op = if collective.folds() { op } else { ReduceOp::Max };
         let pattern = Pattern { op, ranks };
@@ -169,7 +170,7 @@ impl<'a, T: Sample> Case<'a, T> {
         let choice = self.communicator.explain(self.collective, T::DTYPE, self.count)?;
         let (algorithm, why) = choice.split_once(": ").unwrap_or((&choice, ""));
         Ok(Row {
-            bytes: self.input.max(self.output) * size_of::<T>(),
+            bytes: self.whole() * size_of::<T>(),
             count: self.count,
             choice: (algorithm.to_owned(), why.to_owned()),
             out_of_place: apart.then(|| self.agree(&self.out_of_place(budget)?)).transpose()?,
@@ -215,6 +216,9 @@ impl<'a, T: Sample> Case<'a, T> {
             Collective::Reduce { root } => communicator.reduce(input, output, root, op),
             Collective::ReduceScatter => communicator.reduce_scatter(input, output, op),
             Collective::AllGather => communicator.all_gather(input, output),
+            Collective::Gather { root } => communicator.gather(input, output, root),
+            Collective::Scatter { root } => communicator.scatter(input, output, root),
+            Collective::AllToAll => communicator.all_to_all(input, output),
             Collective::Broadcast { .. } | Collective::Barrier => Ok(()),
         }?)
     }
@@ -226,9 +230,18 @@ impl<'a, T: Sample> Case<'a, T> {
         }?)
     }
 
+    /// The elements of the larger buffer, of the rank that has it.
+    fn whole(&self) -> usize {
+        let (collective, ranks) = (self.collective, self.communicator.size());
+        let root = collective.root().unwrap_or(0);
+        collective
+            .input_elements(ranks, root, self.count)
+            .max(collective.output_elements(ranks, root, self.count))
+    }
+
     /// Which element of the whole buffer this rank's part starts with, if it has `len` elements.
     fn first(&self, len: usize) -> usize {
-        if len < self.input.max(self.output) { self.communicator.rank() as usize * len } else { 0 }
+        if len < self.whole() { self.communicator.rank() as usize * len } else { 0 }
     }
 
     fn wrong(&self, output: &[T]) -> u64 {
@@ -236,10 +249,20 @@ impl<'a, T: Sample> Case<'a, T> {
         match self.collective {
             Collective::Reduce { root } if root != rank => 0,
             Collective::Broadcast { root } => self.pattern.wrong_inputs(output, root, 0),
-            Collective::AllGather if self.count > 0 => (0..)
-                .zip(output.chunks(self.count))
-                .map(|(rank, part)| self.pattern.wrong_inputs(part, rank, rank as usize * self.count))
-                .sum(),
+            Collective::Scatter { root } => {
+                self.pattern.wrong_inputs(output, root, rank as usize * self.count)
+            }
+            // Part r of it starts where rank r's whole input, or its part for this rank, does.
+            Collective::AllGather | Collective::Gather { .. } | Collective::AllToAll if self.count > 0 => {
+                let from = |sender: u32| match self.collective {
+                    Collective::AllToAll => rank as usize * self.count,
+                    _ => sender as usize * self.count,
+                };
+                (0..)
+                    .zip(output.chunks(self.count))
+                    .map(|(sender, part)| self.pattern.wrong_inputs(part, sender, from(sender)))
+                    .sum()
+            }
             _ => self.pattern.wrong_folds(output, self.first(self.output)),
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// process is one rank and rank 0 prints. Without a job, --processes or --local makes one on this machine.
 ///
 /// time is that of one operation; algbw is bytes / time, and busbw what each link carries for that at the least: 2 (N-1)/N
-/// of it for all_reduce, (N-1)/N for reduce_scatter and all_gather, all of it for reduce and broadcast. #wrong counts
+/// of it for all_reduce, (N-1)/N for those that have parts, all of it for reduce and broadcast. #wrong counts
 /// elements that are not what they must be, as does the line below the table.
 #[derive(Clone, Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("ranks").args(["local", "processes", "rig"]))]
@@ -18,10 +18,10 @@ pub(crate) struct Options {
     /// What to run
     #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = one_of::<Collective>(&COLLECTIVES))]
     pub(super) collective: Collective,
-    /// The rank that a reduce ends at and a broadcast starts from: 0 unless said
+    /// The rank that a reduce or gather ends at and a broadcast or scatter starts from: 0 unless said
     #[arg(long, value_name = "RANK")]
     pub(super) root: Option<u32>,
-    /// Bytes per rank (of the whole buffer, for reduce_scatter and all_gather): 4,64K,25M, or 1K..16M doubling; rounded
+    /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,25M, or 1K..16M doubling; rounded
     /// up to whole elements
     #[arg(long, default_value = "4,1K,64K,1M,25M", value_name = "LIST")]
     pub(super) sizes: Sizes,
@@ -66,8 +66,8 @@ impl Options {
 }
 
 /// The collectives that can be timed.
-pub(super) const COLLECTIVES: [&str; 5] =
-    ["all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather"];
+pub(super) const COLLECTIVES: [&str; 8] =
+    ["all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"];
 
 pub(super) fn positive(text: &str) -> Result<f64, String> {
     match text.parse() {

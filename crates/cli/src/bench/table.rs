@@ -146,7 +146,11 @@ impl<'a> Printer<'a> {
         let ranks = f64::from(self.ranks);
         let share = match self.options.collective {
             Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-            Collective::ReduceScatter | Collective::AllGather => (ranks - 1.0) / ranks,
+            Collective::ReduceScatter
+            | Collective::AllGather
+            | Collective::Gather { .. }
+            | Collective::Scatter { .. }
+            | Collective::AllToAll => (ranks - 1.0) / ranks,
             Collective::Reduce { .. } | Collective::Broadcast { .. } | Collective::Barrier => 1.0,
         };
         let algorithm = row.bytes as f64 / column.seconds / 1e9;

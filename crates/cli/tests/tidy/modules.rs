@@ -107,6 +107,7 @@ const ORDERS: [Order; 6] = [
             "torch/collectives",
             "torch/batch torch/memory",
             "communicator torch/member torch/work",
+            "parts",
             "arrays torch/callbacks torch/priorities torch/tensors",
             "_herringbone arguments errors options",
         ],

@@ -1,6 +1,7 @@
 //! What a schedule costs: messages, bytes and rounds. The proof counts it, as it meets every program anyway; see
 //! [`Verified::cost`](crate::verify::Verified::cost).
 
+use crate::collective::Collective;
 use crate::schedule::{Form, Origin, Program, Rank, Schedule, Step};
 use alloc::{vec, vec::Vec};
 use core::{mem::replace, ops::AddAssign};
@@ -8,7 +9,7 @@ use core::{mem::replace, ops::AddAssign};
 /// What a schedule costs. Chunks count as equally large, which they are but for [`GRAIN`](crate::schedule::GRAIN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Into how many chunks the buffer is cut.
+    /// Into how many chunks the buffer is cut. Of an all_to_all a rank has but one chunk for each rank.
     pub chunks: u32,
     /// The longest chain of messages of which each needs the one before.
     pub rounds: u32,
@@ -75,8 +76,11 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    pub(crate) fn new(schedule: &Schedule) -> Self {
-        let (chunks, load) = (schedule.cut().chunks(), Load::default());
+    pub(crate) fn new(schedule: &Schedule, collective: Collective) -> Self {
+        let (mut chunks, load) = (schedule.cut().chunks(), Load::default());
+        if collective == Collective::AllToAll {
+            chunks = schedule.workers();
+        }
         Self {
             cost: Cost { chunks, rounds: 0, worker: load, reducer: load },
             workers: schedule.workers(),

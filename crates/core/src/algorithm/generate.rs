@@ -34,7 +34,9 @@ impl Algorithm {
         group: &Group,
         layout: &Layout<'_>,
     ) -> Result<Schedule, Unsupported> {
-        use Collective::{AllGather, AllReduce, Barrier, Broadcast, Reduce, ReduceScatter};
+        use Collective::{
+            AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+        };
         Ok(match (self, collective) {
             (Self::Ring, AllReduce) => ring::all_reduce(group.size()),
             (Self::Radix { scatter, gather }, AllReduce) => {
@@ -47,6 +49,9 @@ impl Algorithm {
             (Self::Doubling, AllReduce | Barrier) => doubling::all_reduce(group),
             (Self::OneShot, AllReduce | Barrier) => one_shot::all_reduce(group),
             (Self::OneShot, AllGather) => radix::all_gather(group, &[]),
+            (Self::OneShot, Gather { root }) => one_shot::gather(group, root),
+            (Self::OneShot, Scatter { root }) => one_shot::scatter(group, root),
+            (Self::OneShot, AllToAll) => one_shot::all_to_all(group),
             (Self::Star, AllReduce | Barrier) => star::all_reduce(group),
             (Self::Tree, AllReduce) => tree::all_reduce(group),
             (Self::Tree, Reduce { root }) => tree::reduce(group, root),
@@ -69,6 +74,7 @@ impl Algorithm {
                         AllReduce | ReduceScatter | AllGather => "radix",
                         Reduce { .. } | Broadcast { .. } => "tree",
                         Barrier => "doubling",
+                        Gather { .. } | Scatter { .. } | AllToAll => "one_shot",
                     },
                 });
             }
@@ -78,10 +84,7 @@ impl Algorithm {
 
 /// The schedule of a group of one: finish the input where there is something to fold, else nothing.
 fn alone(collective: Collective) -> Schedule {
-    let cut = match collective {
-        Collective::ReduceScatter | Collective::AllGather => Cut::Given { parts: 1 },
-        _ => Cut::Even { chunks: 1 },
-    };
+    let cut = collective.given(1).unwrap_or(Cut::Even { chunks: 1 });
     Schedule::generated(1, 0, cut, move |_| {
         let mut program = ProgramBuilder::new();
         if collective.folds() {

@@ -8,6 +8,8 @@
 //! | | reduce_scatter, all_gather | (N-1)/N K | 1 per stage | yes |
 //! | `doubling` | all_reduce, barrier | ceil(log2(N)) K received, and sent for powers of two | ceil(log2(N)) | yes |
 //! | `one_shot` | all_reduce, barrier, all_gather | (N-1) K | 1 | yes |
+//! | | gather, scatter | (N-1) K at the root, K at each other rank, one way each | 1 | - |
+//! | | all_to_all | (N-1)/N K | 1 | - |
 //! | `star` | all_reduce, barrier | K up and K down each edge, N-1 edges at rank 0 | 2 | yes |
 //! | `tree` | all_reduce, reduce, broadcast | K up and K down each edge | floor(log2(N)) up, as many down | yes |
 //! | `reduction_server` | all_reduce | K; a reducer N K / reducers | 2 | yes |
@@ -69,7 +71,8 @@ pub enum Algorithm {
     },
     /// Recursive doubling along the canonical tree: in each round the halves of a node swap their partial sums.
     Doubling,
-    /// Every rank sends its whole input to every other, and folds them all.
+    /// Every rank sends its whole input to every other, and folds them all. Of parts that only move, each goes straight to the
+    /// rank that it is for.
     OneShot,
     /// Every rank sends its whole input to rank 0, which folds them all and sends the result back.
     Star,

@@ -1,6 +1,10 @@
-//! Every rank sends all it has to every other and folds for itself: one round, for few ranks and tiny messages.
+//! One round. Every rank sends all it has to every other and folds for itself, for few ranks and tiny messages; or each part
+//! goes straight to the rank that it is for.
+//!
+//! In an all_to_all each rank starts with its successor, so that no two start with the same receiver.
 
 use super::partial::{Partial, finish};
+use crate::collective::exchange;
 use crate::group::Group;
 use crate::schedule::{Chunk, Cut, Place, ProgramBuilder, Rank, Schedule};
 use alloc::vec::Vec;
@@ -12,6 +16,61 @@ pub(super) fn all_reduce(group: &Group) -> Schedule {
         exchange(&mut program, rank, &Partial::inputs(&keys), 0, Place::User(0));
         program.build()
     })
+}
+
+pub(super) fn gather(group: &Group, root: Rank) -> Schedule {
+    let size = group.size();
+    Schedule::generated(size, 0, Cut::Given { parts: size }, move |rank| {
+        let mut program = ProgramBuilder::new();
+        if rank == root {
+            for from in before(root, size) {
+                program.recv(from, from, Place::User(from));
+            }
+        } else {
+            program.send(Place::User(rank), [root]);
+        }
+        program.build()
+    })
+}
+
+pub(super) fn scatter(group: &Group, root: Rank) -> Schedule {
+    let size = group.size();
+    Schedule::generated(size, 0, Cut::Given { parts: size }, move |rank| {
+        let mut program = ProgramBuilder::new();
+        if rank == root {
+            for to in after(root, size) {
+                program.send(Place::User(to), [to]);
+            }
+        } else {
+            program.recv(root, rank, Place::User(rank));
+        }
+        program.build()
+    })
+}
+
+pub(super) fn all_to_all(group: &Group) -> Schedule {
+    let size = group.size();
+    Schedule::generated(size, 0, Cut::Given { parts: exchange::chunks(size) }, move |rank| {
+        let mut program = ProgramBuilder::new();
+        for to in after(rank, size) {
+            program.send(Place::User(exchange::chunk(size, rank, to)), [to]);
+        }
+        for from in before(rank, size) {
+            let chunk = exchange::chunk(size, from, rank);
+            program.recv(from, chunk, Place::User(chunk));
+        }
+        program.build()
+    })
+}
+
+/// The other ranks, from the next one on.
+fn after(rank: Rank, size: u32) -> impl Iterator<Item = Rank> {
+    (rank + 1..size).chain(0..rank)
+}
+
+/// The other ranks, from the one before backwards: in the order in which they come to send to this one.
+fn before(rank: Rank, size: u32) -> impl Iterator<Item = Rank> {
+    (0..rank).rev().chain((rank + 1..size).rev())
 }
 
 /// All-reduces one chunk among the holders of `partials`; the result goes to the user's buffer. This rank's is in

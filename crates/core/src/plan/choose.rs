@@ -42,6 +42,10 @@ fn by_size(request: &Request<'_>) -> Choice {
             why: String::from("each rank is reached over as few others as its place in the tree allows"),
         },
         Collective::ReduceScatter | Collective::AllGather => scattered(request),
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => Choice {
+            algorithm: Algorithm::OneShot,
+            why: String::from("each part goes once, straight to the rank that it is for"),
+        },
         Collective::Barrier if workers <= ONE_SHOT_RANKS => Choice {
             algorithm: Algorithm::OneShot,
             why: format!("one round, and {workers} ranks are at most {ONE_SHOT_RANKS}"),

@@ -28,7 +28,8 @@
 //! Scatter and gather are chosen each by itself: lone workers whose partial sums are wider than their inputs scatter in a
 //! single stage and gather two by two.
 //!
-//! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; a barrier
+//! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; gather, scatter and all_to_all
+//! `one_shot`; a barrier
 //! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
 mod choose;
@@ -108,10 +109,7 @@ impl<'a> Request<'a> {
         count: usize,
         group: &'a Group,
     ) -> Self {
-        let parts = match collective {
-            Collective::AllGather | Collective::ReduceScatter => u64::from(group.size()),
-            _ => 1,
-        };
+        let parts = collective.given(group.size()).map_or(1, |_| u64::from(group.size()));
         Self {
             collective,
             bytes: (count as u64).saturating_mul(dtype.bytes() as u64 * parts),

@@ -27,7 +27,8 @@ pub enum Cut {
         /// How many chunks.
         chunks: u32,
     },
-    /// Into `parts` pieces of exactly `count` elements each, one per rank; for reduce_scatter and all_gather.
+    /// Into `parts` pieces that the caller owns, one per rank, or of an all_to_all for each two: of exactly `count` elements
+    /// each, or of lengths that differ.
     Given {
         /// How many parts.
         parts: u32,

@@ -19,6 +19,22 @@ pub enum Cause {
     /// Members called different operations, or the same ones in another order.
     #[error("{0}")]
     Mismatch(Mismatch),
+    /// Two members do not agree about how much one of them sends the other.
+    #[error(
+        "rank {from} sends {sent} elements to rank {to} in {operation}, and rank {to} expects {expected}: make both say the same"
+    )]
+    Uneven {
+        /// The operation.
+        operation: Fingerprint,
+        /// The sender.
+        from: Rank,
+        /// The receiver, which noticed.
+        to: Rank,
+        /// How many elements the sender has for the receiver.
+        sent: u64,
+        /// How many the receiver expects.
+        expected: u64,
+    },
     /// A reducer is gone.
     #[error("rank {rank} lost the reducer at {address}: {reason}")]
     ReducerLost {
@@ -80,7 +96,7 @@ impl Cause {
     pub fn sequence(&self) -> Option<u64> {
         match self {
             Cause::Mismatch(mismatch) => Some(mismatch.sequence),
-            Cause::Timeout { operation, .. } => Some(operation.sequence),
+            Cause::Timeout { operation, .. } | Cause::Uneven { operation, .. } => Some(operation.sequence),
             Cause::ReducerLost { sequence, .. } => Some(*sequence),
             _ => None,
         }
@@ -119,6 +135,12 @@ impl Cause {
                 to.u8(6);
                 to.u32(*rank);
             }
+            Cause::Uneven { operation, from, to: receiver, sent, expected } => {
+                to.u8(7);
+                to.fingerprint(operation);
+                [from, receiver].into_iter().for_each(|rank| to.u32(*rank));
+                [sent, expected].into_iter().for_each(|elements| to.u64(*elements));
+            }
         }
     }
 
@@ -140,6 +162,13 @@ impl Cause {
             4 => Cause::Corrupt { from: from.u32()?, to: from.u32()? },
             5 => Cause::PeerLost { ranks: from.ranks()? },
             6 => Cause::Panicked { rank: from.u32()? },
+            7 => Cause::Uneven {
+                operation: from.fingerprint()?,
+                from: from.u32()?,
+                to: from.u32()?,
+                sent: from.u64()?,
+                expected: from.u64()?,
+            },
             _ => return Err(Malformed("its cause is unknown")),
         })
     }

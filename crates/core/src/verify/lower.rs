@@ -34,7 +34,7 @@ impl Lowering {
 
     /// Lowers and counts every rank's program, each made once.
     pub(super) fn all(mut self, schedule: &Schedule) -> Result<(Graph, Count), VerifyError> {
-        let mut count = Count::new(schedule);
+        let mut count = Count::new(schedule, self.collective);
         for rank in 0..schedule.ranks() {
             self.rank = rank;
             let program = schedule.program(rank);
@@ -202,7 +202,7 @@ impl Lowering {
     fn write(&mut self, program: &Program, place: Place, chunk: Option<Chunk>) -> Result<At, StepFault> {
         let at = self.at(program, place)?;
         if let Place::User(user) = place {
-            if self.collective.result(self.rank, user).is_none() {
+            if self.collective.result(self.graph.workers, self.rank, user).is_none() {
                 return Err(StepFault::NotAnOutput { chunk: user });
             }
             if let Some(actual) = chunk.filter(|chunk| *chunk != user) {

@@ -58,7 +58,8 @@ impl<'a> Symbols<'a> {
         let canonical = terms.canonical(group);
         let mut held = vec![Held { term: Term::NONE, chain: 0 }; graph.places()];
         for worker in 0..graph.workers {
-            for chunk in (0..graph.chunks).filter(|chunk| collective.has_input(worker, *chunk)) {
+            for chunk in (0..graph.chunks).filter(|chunk| collective.has_input(graph.workers, worker, *chunk))
+            {
                 held[graph.user(worker, chunk).index()].term = Term::input(worker);
             }
         }
@@ -176,7 +177,7 @@ impl<'a> Symbols<'a> {
             let mut first = None;
             for rank in 0..self.graph.workers {
                 let term = self.held[self.graph.user(rank, chunk).index()].term;
-                let result = match self.collective.result(rank, chunk) {
+                let result = match self.collective.result(self.graph.workers, rank, chunk) {
                     None => Ok(()),
                     Some(Expected::Input(input)) if term == Term::input(input) => Ok(()),
                     Some(Expected::Input(input)) => Err(ResultFault::NotTheInput { input }),

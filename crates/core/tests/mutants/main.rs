@@ -37,7 +37,7 @@ fn values(rank: Rank, count: usize) -> Vec<f32> {
 const COUNTS: [usize; 4] = [0, 1, 37, 201];
 
 fn inputs(collective: Collective, workers: u32, count: usize) -> Vec<Vec<f32>> {
-    (0..workers).map(|rank| values(rank, collective.input_elements(workers, count))).collect()
+    (0..workers).map(|rank| values(rank, collective.input_elements(workers, rank, count))).collect()
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {
@@ -170,6 +170,13 @@ fn to_and_from_a_root() {
     let roots = [Collective::Reduce { root: 1 }, Collective::Broadcast { root: 1 }];
     let tally = tally(&["tree"], &roots);
     assert!(tally.refused > 500 && tally.same_bits > 0, "{tally}");
+}
+
+#[test]
+fn parts_that_only_move() {
+    let moves = [Collective::Gather { root: 1 }, Collective::Scatter { root: 1 }, Collective::AllToAll];
+    let tally = tally(&["one_shot"], &moves);
+    assert!(tally.refused > 200, "{tally}");
 }
 
 #[test]

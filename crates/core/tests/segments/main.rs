@@ -110,6 +110,9 @@ fn the_librarys_sends_may_go_to_all_at_once_or_in_turns() {
         Collective::Broadcast { root: 1 },
         Collective::ReduceScatter,
         Collective::AllGather,
+        Collective::Gather { root: 1 },
+        Collective::Scatter { root: 1 },
+        Collective::AllToAll,
         Collective::Barrier,
     ];
     let algorithms = Algorithm::all().map(|algorithm| algorithm.to_string());

@@ -158,6 +158,9 @@ fn any_cause() -> impl Strategy<Value = Cause> {
         any::<(u32, u32)>().prop_map(|(from, to)| Cause::Corrupt { from, to }),
         any_ranks().prop_map(|ranks| Cause::PeerLost { ranks }),
         any::<u32>().prop_map(|rank| Cause::Panicked { rank }),
+        (any_fingerprint(), any::<(u32, u32, u64, u64)>()).prop_map(
+            |(operation, (from, to, sent, expected))| Cause::Uneven { operation, from, to, sent, expected }
+        ),
     ]
 }
 
@@ -443,6 +446,13 @@ fn causes_read_well() {
         Cause::Timeout { rank: 1, operation: one, milliseconds: 1_800_042, waiting_for: vec![3] }.to_string(),
         "rank 1 waited 1800.042 s in all_reduce of 1000 f32, sum (operation 17) for rank 3: see what they are \
          doing, or raise the timeout"
+    );
+    let uneven =
+        Fingerprint { collective: Collective::AllToAll.code(), count: Fingerprint::UNEVEN, op: 0, ..one };
+    assert_eq!(
+        Cause::Uneven { operation: uneven, from: 2, to: 0, sent: 5, expected: 3 }.to_string(),
+        "rank 2 sends 5 elements to rank 0 in all_to_all of uneven parts of f32 (operation 17), and rank 0 expects 3: \
+         make both say the same"
     );
     assert_eq!(
         Cause::PeerLost { ranks: vec![3] }.to_string(),

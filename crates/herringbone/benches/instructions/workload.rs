@@ -148,16 +148,8 @@ fn filled(case: &Case, value: f32) -> Region {
 
 fn all_reduce(world: &[Communicator], buffers: &[Region], pending: &mut Vec<Pending>) {
     for (comm, buffer) in world.iter().zip(buffers) {
-        let request = Request {
-            collective: Collective::AllReduce,
-            dtype: DType::F32,
-            op: ReduceOp::Sum,
-            count: buffer.len() / DType::F32.bytes(),
-            priority: 0,
-            input: buffer.clone(),
-            output: buffer.clone(),
-            timeout: None,
-        };
+        let (input, output, count) = (buffer.clone(), buffer.clone(), buffer.len() / DType::F32.bytes());
+        let request = Request::new(Collective::AllReduce, DType::F32, count, input, output);
         pending.push(comm.submit(request).expect("an operation that can be issued"));
     }
     while !pending.iter().all(Pending::is_done) {

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     Error, ErrorKind,
     core::{
+        collective::UnevenParts,
         session::membership::MemberId,
         wire::{Fingerprint, Header},
     },
@@ -101,13 +102,13 @@ impl Backlog {
         (group, ops): (&mut Group, &mut Ops),
         (links, out): (&mut Links, &mut Outbox),
     ) -> Start {
-        let Queued { id, call, .. } = self.queue[at];
+        let Queued { id, call, ref parts, .. } = self.queue[at];
         let planned = match group.plan(call, &mut out.observer) {
             Ok(planned) => planned,
             Err(error) => return Start::Never(error),
         };
         let with_reducers = planned.with_reducers;
-        if planned.is_prepared(links.changes).is_none() {
+        if planned.is_prepared(links.changes, parts.as_ref()).is_none() {
             match links.are_up(&planned.partners, out) {
                 Ok(true) => {}
                 Ok(false) => return Start::Later(None),
@@ -117,7 +118,7 @@ impl Backlog {
                 }
             }
         }
-        let prepared = match prepared(group, call, links, &mut out.observer) {
+        let prepared = match prepared(group, (call, parts.as_ref()), links, &mut out.observer) {
             Ok(prepared) => prepared,
             Err(error) => return Start::Never(error),
         };
@@ -177,7 +178,7 @@ impl Ops {
         }
         let planned = group.plan_as_told(&told, &mut out.observer).map_err(nonsense)?;
         let (call, algorithm) = (planned.call, planned.number);
-        let prepared = prepared(group, call, links, &mut out.observer).map_err(nonsense)?;
+        let prepared = prepared(group, (call, None), links, &mut out.observer).map_err(nonsense)?;
         let memory = self.staging.take(prepared.staging_bytes(prepared.depth), Part::Either).ok_or(
             Broken::Protocol("an operation too large for a job's memory here: lower HERRINGBONE_SLICE_BYTES"),
         )?;
@@ -188,6 +189,7 @@ impl Ops {
         let queued = Queued {
             id,
             call,
+            parts: None,
             buffers: None,
             completion: None,
             issued: out.now(),
@@ -207,14 +209,14 @@ fn missing(group: u32, groups: &Groups, links: &Links) -> Vec<MemberId> {
 /// The program of a call, compiled for the links there are.
 fn prepared(
     group: &mut Group,
-    call: Call,
+    (call, parts): (Call, Option<&Arc<UnevenParts>>),
     links: &Links,
     observer: &mut Observer,
 ) -> Result<Arc<Prepared>, Error> {
-    if let Some(prepared) = group.plan(call, observer)?.is_prepared(links.changes) {
+    if let Some(prepared) = group.plan(call, observer)?.is_prepared(links.changes, parts) {
         return Ok(prepared.clone());
     }
     let Settings { me, sizing, seats, .. } = group.settings.clone();
     let shared = |rank: u32| links.endpoints[seats[rank as usize]].is_shared();
-    Ok(group.plan(call, observer)?.prepare(me, sizing, links.changes, shared))
+    Ok(group.plan(call, observer)?.prepare(me, sizing, (links.changes, parts), shared))
 }

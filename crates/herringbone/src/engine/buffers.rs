@@ -10,13 +10,18 @@ use crate::{
 /// gives or gets is its own part of the whole, as in MPI's and NCCL's calls in place.
 #[inline]
 pub(super) fn are_usable(call: &Call, me: u32, input: &Region, output: &Region) -> bool {
-    if input.is_same(output) || !input.overlaps(output) {
+    if input.is_same(output) {
+        return call.collective != Collective::AllToAll;
+    }
+    if !input.overlaps(output) {
         return true;
     }
-    let is_own = |part: &Region, whole: &Region| part.offset_in(whole) == Some(me as usize * part.len());
+    let is_even = call.count != Call::UNEVEN;
+    let is_own =
+        |part: &Region, whole: &Region| is_even && part.offset_in(whole) == Some(me as usize * part.len());
     match call.collective {
-        Collective::AllGather => is_own(input, output),
-        Collective::ReduceScatter => is_own(output, input),
+        Collective::AllGather | Collective::Gather { .. } => is_own(input, output),
+        Collective::ReduceScatter | Collective::Scatter { .. } => is_own(output, input),
         _ => false,
     }
 }

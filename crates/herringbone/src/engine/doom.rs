@@ -20,6 +20,16 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
             sequence: mismatch.sequence,
             calls: mismatch.issued(|called| called.in_job(workers).to_string()),
         },
+        Cause::Uneven { operation, from, to, sent, expected } => {
+            let call = operation.in_job(workers);
+            ErrorKind::Mismatch {
+                sequence: operation.sequence,
+                calls: vec![
+                    (vec![*from], format!("{call} with {sent} elements for rank {to}")),
+                    (vec![*to], format!("{call} with {expected} elements from rank {from}")),
+                ],
+            }
+        }
         Cause::ReducerLost { address, rank, reason, .. } => {
             ErrorKind::ReducerLost { address: address.clone(), reason: format!("{reason}, says rank {rank}") }
         }

@@ -164,6 +164,19 @@ impl Groups {
         }
     }
 
+    /// A message's sender has more for this rank than it expects, or less: what the two have.
+    pub(super) fn uneven(
+        &self,
+        (number, sequence): (u32, u64),
+        (from, to): (Rank, Rank),
+        (sent, expected): (u64, u64),
+        out: &mut Outbox,
+    ) {
+        let Some(group) = self.get(number) else { return };
+        let Some(operation) = group.member.issued(sequence).copied() else { return };
+        out.dispute(group, Cause::Uneven { operation, from, to, sent, expected });
+    }
+
     /// Whether a frame's operation is over, so that damage to it does not matter.
     pub(super) fn is_over(&self, header: &Header) -> bool {
         let Some(group) = self.get(header.group) else { return false };

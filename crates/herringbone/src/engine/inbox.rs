@@ -100,6 +100,7 @@ impl Engine {
             Kind::Data | Kind::Grant | Kind::Stable => {}
         }
         match self.judge(header) {
+            Verdict::Deliver(key) if self.disagrees(index, key, header) => {}
             Verdict::Deliver(key) => self.deliver(index, key, header, content)?,
             Verdict::Park => return self.park(index, *header, content),
             Verdict::NotRunning | Verdict::Discard => {}
@@ -114,6 +115,19 @@ impl Engine {
             Verdict::NotRunning if self.backlog.has(header.group, header.sequence) => Verdict::Park,
             verdict => verdict,
         }
+    }
+
+    /// Whether a message says another length of its part than this rank expects. If so, the group is to be fenced.
+    fn disagrees(&mut self, index: MemberId, key: OpKey, header: &Header) -> bool {
+        let Self { links, groups, ops, out, .. } = self;
+        let Some(operation) = ops.get(key).filter(|_| header.kind == Kind::Data) else { return false };
+        let Some(differing) = operation.disagrees(index, header) else { return false };
+        let which = (operation.id.group, operation.id.fingerprint.sequence);
+        let from = links.endpoints[index].rank;
+        if let Some(from) = from {
+            groups.uneven(which, (from, links.rank), differing, out);
+        }
+        true
     }
 
     /// A frame whose operation runs.
@@ -265,6 +279,9 @@ impl Inbox for Reading<'_> {
             self.engine.announced(self.endpoint, header, told)?;
         }
         match self.engine.judge(header) {
+            Verdict::Deliver(key) if self.engine.disagrees(self.endpoint, key, header) => {
+                Ok(Destination::Skip)
+            }
             Verdict::Deliver(key) => match self.engine.ops.get(key) {
                 Some(operation) => operation.place(self.endpoint, header),
                 None => Ok(Destination::Skip),

@@ -5,7 +5,7 @@ use crate::{
     Error, Result,
     core::{
         algorithm::{Algorithm, Layout},
-        collective::Collective,
+        collective::{Collective, UnevenParts},
         group::{Group as FoldGroup, Rank},
         plan,
         schedule::Program,
@@ -52,6 +52,8 @@ pub(crate) struct Planned {
 struct Compiled {
     /// How many changes of links there had been.
     links: u64,
+    /// For which parts of this rank, where they may differ.
+    parts: Option<Arc<UnevenParts>>,
     prepared: Arc<Prepared>,
     /// For operations that may run straight through.
     script: Option<Arc<Script>>,
@@ -152,6 +154,10 @@ impl Plans {
     /// A plan as sizes and hosts have it.
     pub(crate) fn chosen(&mut self, settings: &Settings, call: Call) -> Result<Planned> {
         let Call { collective, dtype, op, count } = call;
+        if (collective, count) == (Collective::AllGather, Call::UNEVEN) {
+            let why = "parts may differ, so each goes straight to every rank".to_owned();
+            return self.made(settings, call, &Algorithm::OneShot, why);
+        }
         let choice = plan::choose(&plan::Request {
             reducers: settings.reducers(),
             hosts: &settings.hosts,
@@ -240,8 +246,9 @@ impl Planned {
     }
 
     /// The program compiled for links as they are, if it is (`links` counts their changes).
-    pub(crate) fn is_prepared(&self, links: u64) -> Option<&Arc<Prepared>> {
-        self.compiled(links).map(|compiled| &compiled.prepared)
+    pub(crate) fn is_prepared(&self, links: u64, parts: Option<&Arc<UnevenParts>>) -> Option<&Arc<Prepared>> {
+        let compiled = self.compiled(links).filter(|compiled| compiled.parts.as_ref() == parts);
+        compiled.map(|compiled| &compiled.prepared)
     }
 
     /// For operations that may run straight through over links as they are.
@@ -254,13 +261,15 @@ impl Planned {
         &mut self,
         me: Rank,
         sizing: Sizing,
-        links: u64,
+        (links, parts): (u64, Option<&Arc<UnevenParts>>),
         shared: impl Fn(u32) -> bool,
     ) -> Arc<Prepared> {
         let Self { verified, program, call, .. } = self;
-        let prepared = Arc::new(prepare::prepare(verified, program, me, *call, sizing, shared));
+        let call = (*call, parts.map(Arc::as_ref));
+        let prepared = Arc::new(prepare::prepare(verified, program, me, call, sizing, shared));
         let script = Script::of(&prepared, &self.partners).filter(|_| self.verified.serial()).map(Arc::new);
-        self.compiled = Some(Compiled { links, prepared: prepared.clone(), script });
+        let parts = parts.cloned();
+        self.compiled = Some(Compiled { links, parts, prepared: prepared.clone(), script });
         prepared
     }
 }

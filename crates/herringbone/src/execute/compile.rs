@@ -138,7 +138,8 @@ impl Compiler {
         let reaches_shared = to.iter().any(|rank| self.out.peers[self.peer(*rank) as usize].shared);
         let in_place = matches!(from, Place::Slot(slot) if !self.rewritten[slot as usize]);
         let copy = (reaches_shared && !in_place && !self.out.eager).then(|| {
-            let bytes = self.out.per_segment * self.out.width(form);
+            let chunk = self.chunk_of(from);
+            let bytes = self.out.room_of(chunk, form);
             reserve(&mut self.out, bytes)
         });
         Kind::Send(Send { from: self.read(at, from), form, lanes, copy, folded, direct })
@@ -169,7 +170,7 @@ impl Compiler {
         let peer = self.peer(lane) as usize;
         let comes_here = !self.out.peers[peer].shared || self.out.eager;
         let placed = comes_here && !self.out.eager && self.results.contains(&instr);
-        let bytes = if comes_here && !placed { self.out.per_segment * self.out.width(form) } else { 0 };
+        let bytes = if comes_here && !placed { self.out.room_of(chunk, form) } else { 0 };
         let offset = reserve(&mut self.out, bytes);
         let head = self.out.heads.len() as u32;
         let index = self.out.peers[peer].heads.len() as u16;

@@ -7,8 +7,8 @@
 
 use crate::{
     core::{
-        collective::Collective,
-        schedule::{Cut, Form, GRAIN},
+        collective::{Collective, Lengths, Viewpoint},
+        schedule::{Chunk, Form, GRAIN},
         session::lane::{EAGER_BYTES, EAGER_BYTES_HERE, EAGER_SLOTS, LEAST_DEPTH, SHARED_SLOTS},
         wire,
     },
@@ -88,6 +88,30 @@ pub(super) struct Segmentation {
     pub(super) lead: u32,
 }
 
+/// What there is to cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    /// How many chunks a rank sends or folds.
+    pub(super) chunks: usize,
+    /// The elements of the longest chunk.
+    pub(super) longest: usize,
+    /// Whether ranks know their own chunks only, so that segments have to be of a size that does not depend on them.
+    pub(super) uneven: bool,
+}
+
+impl Extent {
+    pub(super) fn of(
+        at: Viewpoint,
+        sizes: &Lengths<'_>,
+        (input, output): (&[Range<usize>], &[Range<usize>]),
+        collective: Collective,
+    ) -> Self {
+        let chunks = if collective == Collective::AllToAll { at.workers } else { at.cut.chunks() };
+        let longest = input.iter().chain(output).map(Range::len).max().unwrap_or(0);
+        Self { chunks: chunks as usize, longest, uneven: matches!(sizes, Lengths::Uneven(_)) }
+    }
+}
+
 /// What an operation has to do with the staging memory that it gets at most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
@@ -125,7 +149,13 @@ pub(super) fn eager_bytes(medium: Medium) -> usize {
 
 /// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none. Over links it gives way to
 /// the staging memory that workers have. Inside a host a rank makes do with less by itself.
-pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, room: Room) -> Segmentation {
+pub(super) fn segmentation(
+    extent: Extent,
+    call: &Call,
+    wish: usize,
+    medium: Medium,
+    room: Room,
+) -> Segmentation {
     let cutting = match medium {
         Medium::Memory => MEMORY,
         Medium::Links => LINKS,
@@ -133,11 +163,10 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
         Medium::FewReducers => CROWDED,
     };
     let width = call.width(Form::Acc).max(call.width(Form::Plain));
-    let chunks = cut.chunks() as usize;
-    let longest = (0..cut.chunks()).map(|chunk| cut.range(chunk, call.count, call.dtype.bytes()).len()).max();
-    let longest = longest.unwrap_or(0);
+    let Extent { chunks, longest, uneven } = extent;
     let parts = |of: usize| (longest * width).div_ceil(of).next_multiple_of(GRAIN);
     let part = match cutting.segment {
+        _ if uneven => usize::MAX,
         Size::Of(bytes) => bytes / chunks,
         Size::Part(of) => parts(of),
         Size::Messages(of) => parts((of / chunks).clamp(*PARTS.start(), *PARTS.end())),
@@ -156,7 +185,7 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
     let most = (message / width / grain).max(1) * grain;
     let segments = longest.div_ceil(most).max(1);
     let even = longest.div_ceil(segments).div_ceil(grain) * grain;
-    let elements = even.min(longest);
+    let elements = if uneven { most } else { even.min(longest) };
     let bytes = (elements * width * chunks).max(1);
     let mut depth = (cutting.in_flight / bytes).min(cutting.depth as usize);
     if medium != Medium::Memory {
@@ -172,26 +201,38 @@ pub(super) fn segmentation(cut: Cut, call: &Call, wish: usize, medium: Medium, r
 }
 
 /// Which elements of which chunk the input and the output buffer hold.
-pub(super) fn buffers(cut: Cut, call: &Call, me: u32) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
-    let whole = |chunk| cut.range(chunk, call.count, call.dtype.bytes());
-    let own = |chunk| if chunk == me { 0..call.count } else { 0..0 };
-    let chunks = 0..cut.chunks();
-    match call.collective {
-        Collective::AllGather => (chunks.clone().map(own).collect(), chunks.map(whole).collect()),
-        Collective::ReduceScatter => (chunks.clone().map(whole).collect(), chunks.map(own).collect()),
-        _ => (chunks.clone().map(whole).collect(), chunks.map(whole).collect()),
-    }
+pub(super) fn buffers(
+    at: Viewpoint,
+    collective: Collective,
+    sizes: &Lengths<'_>,
+) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+    let given = collective.given(at.workers).is_some();
+    let input = |chunk: Chunk| match given && !collective.has_input(at.workers, at.worker, chunk) {
+        true => 0..0,
+        false => collective.input_range(at, chunk, sizes),
+    };
+    let output = |chunk: Chunk| match given && collective.result(at.workers, at.worker, chunk).is_none() {
+        true => 0..0,
+        false => collective.output_range(at, chunk, sizes),
+    };
+    let chunks = 0..at.cut.chunks();
+    (chunks.clone().map(input).collect(), chunks.map(output).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::element::{DType, ReduceOp};
+    use crate::core::{
+        element::{DType, ReduceOp},
+        schedule::Cut,
+    };
 
     /// How an all-reduce of so many f32 over so many ranks is cut.
     fn cut(chunks: u32, count: usize, wish: usize, medium: Medium) -> Segmentation {
         let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
-        segmentation(Cut::Even { chunks }, &call, wish, medium, Room { chunks: 1, bytes: usize::MAX })
+        let longest = (0..chunks).map(|chunk| Cut::Even { chunks }.range(chunk, count, 4).len()).max();
+        let extent = Extent { chunks: chunks as usize, longest: longest.unwrap(), uneven: false };
+        segmentation(extent, &call, wish, medium, Room { chunks: 1, bytes: usize::MAX })
     }
 
     #[test]

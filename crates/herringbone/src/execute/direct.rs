@@ -12,7 +12,8 @@
 //! Over links a result is put where it belongs as it arrives, if the steps are done that read the input there. There is a
 //! case in which they are whenever it comes: it is the last that is written there, and only one step takes what was there
 //! before, a fold, a copy or a send to one rank. For the result has all inputs in it, so mine has gone that way, and who
-//! made it of mine had all of it. And there is another: a rank that only receives, as the last in a broadcast.
+//! made it of mine had all of it. And there is another: a rank that only receives, as the last in a broadcast. What only moves,
+//! from one rank to one other, has a place that no other step touches.
 
 use crate::{
     core::schedule::{Form, Origin, Place, Program, Schedule, Step},
@@ -64,6 +65,16 @@ pub(super) fn results(program: &Program) -> Vec<u32> {
         touching.next().is_some_and(|(_, step)| takes(step))
             && touching.next().is_some_and(|(next, _)| next == *at)
             && touching.all(|(_, step)| matches!(step, Step::Send { .. }))
+    };
+    (0..steps.len() as u32).filter(is_free).collect()
+}
+
+/// The steps of a program that receive a part into a place of the user's buffer that no other step touches.
+pub(super) fn parts(program: &Program) -> Vec<u32> {
+    let steps = program.steps();
+    let is_free = |at: &u32| {
+        let Step::Recv { into: place @ Place::User(_), .. } = steps[*at as usize] else { return false };
+        steps.iter().filter(|step| touches(program, step, place)).count() == 1
     };
     (0..steps.len() as u32).filter(is_free).collect()
 }
@@ -162,7 +173,7 @@ mod tests {
         let prepared: Vec<_> = (0..ranks)
             .map(|me| {
                 let program = verified.schedule().program(me);
-                prepare(&verified, &program, me, call, sizing, |_| true)
+                prepare(&verified, &program, me, (call, None), sizing, |_| true)
             })
             .collect();
         let mut found = Vec::new();

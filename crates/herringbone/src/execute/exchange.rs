@@ -20,8 +20,10 @@ impl Operation {
         let (head, _) = self.expected(endpoint, header)?;
         let at = self.stage(header.segment) * self.prepared.instrs.len() + head.instr as usize;
         let only_for_this = self.room.waits[at] == 1 && header.segment < self.course.begun;
+        // What only moves has a place that nothing else touches, whether the segment has begun here or not.
+        let is_free = head.placed && !self.prepared.call.collective.folds();
         Ok(match self.prepared.instrs[head.instr as usize].kind {
-            Kind::Recv { into: Loc::Output(chunk), .. } if only_for_this => {
+            Kind::Recv { into: Loc::Output(chunk), .. } if only_for_this || is_free => {
                 Destination::User { op: self.key, range: self.prepared.output(chunk, header.segment) }
             }
             _ if head.placed => {
@@ -38,16 +40,28 @@ impl Operation {
         let Some(&head) = head else {
             return Err(Broken::Protocol("a message that the schedule does not have"));
         };
+        let wanted = &self.prepared.heads[head as usize];
         if header.segment < self.course.finished
             || header.segment >= self.course.finished + self.prepared.depth
+            || header.segment >= self.prepared.peers[wanted.peer as usize].gives
         {
             return Err(Broken::Protocol("a message outside its window"));
         }
-        let wanted = &self.prepared.heads[head as usize];
         if header.length as usize != self.prepared.bytes(wanted.chunk, header.segment, wanted.form) {
             return Err(Broken::Protocol("a message of the wrong length"));
         }
         Ok((wanted, self.stage(header.segment) * self.prepared.heads.len() + head as usize))
+    }
+
+    /// What a message says of the length of its part, and what this rank expects, if these differ.
+    pub(crate) fn disagrees(&self, endpoint: MemberId, header: &Header) -> Option<(u64, u64)> {
+        if !self.prepared.uneven {
+            return None;
+        }
+        let at = self.room.flows.iter().position(|flow| flow.endpoint == endpoint)?;
+        let head = *self.prepared.peers[at].heads.get(header.index as usize)?;
+        let expected = self.prepared.whole(self.prepared.heads[head as usize].chunk).len() as u64;
+        (header.whole != expected).then_some((header.whole, expected))
     }
 
     /// A message is here: `fetch` says where, given its place in my staging memory.
@@ -121,12 +135,12 @@ impl Operation {
     /// for segments that have not begun, too: the endpoint may have been ahead, and have left since.
     pub(crate) fn needs(&self, endpoint: MemberId) -> bool {
         let (begun, segments) = (self.course.begun, self.prepared.segments);
-        let lacks_room = |flow: &Flow| begun < segments && !flow.window.has_room(segments - 1);
+        let lacks_room = |flow: &Flow, takes: u32| begun < takes && !flow.window.has_room(takes - 1);
         self.is_blocked_on(endpoint)
             || self.prepared.peers.iter().zip(&self.room.flows).any(|(peer, flow)| {
                 flow.endpoint == endpoint
                     && (!flow.stable
-                        || peer.sends > 0 && lacks_room(flow)
+                        || peer.sends > 0 && lacks_room(flow, peer.takes)
                         || self.has_unheard_before(segments, peer))
             })
     }
@@ -137,7 +151,7 @@ impl Operation {
         let has_come = |segment, head| {
             segment < finished + self.prepared.depth && self.arrived(segment, head) != Arrived::No
         };
-        (finished..end).any(|segment| !peer.heads.iter().all(|head| has_come(segment, *head)))
+        (finished..end.min(peer.gives)).any(|segment| !peer.heads.iter().all(|head| has_come(segment, *head)))
     }
 
     /// Whether reducers have not said yet that all workers hold the whole result: until then it needs each of them.

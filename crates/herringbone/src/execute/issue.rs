@@ -4,7 +4,10 @@ use crate::execute::program::Call;
 use crate::{
     clock::Moment,
     completion::Completion,
-    core::wire::{Fingerprint, Header, Kind as FrameKind},
+    core::{
+        collective::UnevenParts,
+        wire::{Fingerprint, Header, Kind as FrameKind},
+    },
     sys::{heap::Heap, region::Region},
 };
 use std::{sync::Arc, time::Duration};
@@ -54,6 +57,8 @@ impl Identity {
 pub(crate) struct Issue {
     pub(crate) group: u32,
     pub(crate) call: Call,
+    /// This rank's parts, where they may differ.
+    pub(crate) parts: Option<Arc<UnevenParts>>,
     pub(crate) priority: i32,
     pub(crate) input: Region,
     pub(crate) output: Region,
@@ -65,6 +70,7 @@ pub(crate) struct Issue {
 pub(crate) struct Queued {
     pub(crate) id: Identity,
     pub(crate) call: Call,
+    pub(crate) parts: Option<Arc<UnevenParts>>,
     pub(crate) buffers: Option<(Region, Region)>,
     pub(crate) completion: Option<Arc<Completion>>,
     pub(crate) issued: Moment,
@@ -84,6 +90,7 @@ impl Queued {
         Self {
             id,
             call: issue.call,
+            parts: issue.parts.clone(),
             buffers: Some((issue.input.clone(), issue.output.clone())),
             completion,
             issued,

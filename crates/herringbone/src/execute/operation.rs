@@ -217,7 +217,8 @@ impl Operation {
     fn open(&self, which: impl Fn(&Peer) -> bool, io: &mut Io<'_>) {
         for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
             if self.is_worker && !peer.heads.is_empty() && which(peer) {
-                io.endpoints[flow.endpoint].notice(self.grant());
+                let grant = self.header(FrameKind::Grant, self.course.finished.min(peer.gives));
+                io.endpoints[flow.endpoint].notice(grant);
             }
         }
     }
@@ -232,10 +233,6 @@ impl Operation {
 
     pub(super) fn header(&self, kind: FrameKind, segment: u32) -> Header {
         self.id.header(kind, segment)
-    }
-
-    fn grant(&self) -> Header {
-        self.header(FrameKind::Grant, self.course.finished)
     }
 
     pub(super) fn stage(&self, segment: u32) -> usize {
@@ -260,6 +257,7 @@ impl Operation {
         {
             let room = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
                 peer.sends == 0
+                    || self.course.begun >= peer.takes
                     || flow.window.has_room(self.course.begun)
                     || io.endpoints[flow.endpoint].is_away()
             });
@@ -285,6 +283,22 @@ impl Operation {
         self.room.waits[stage * instrs..][..instrs].copy_from_slice(&prepared.waits);
         self.room.heads[stage * prepared.heads.len()..][..prepared.heads.len()].fill(Arrived::No);
         self.room.left[stage] = instrs as u32;
+        if self.prepared.uneven {
+            self.excuse(segment);
+        }
+    }
+
+    /// Waits for no message of a segment from ranks whose part has ended before.
+    fn excuse(&mut self, segment: u32) {
+        let stage = self.stage(segment);
+        let prepared = &self.prepared;
+        for peer in prepared.peers.iter().filter(|peer| segment >= peer.gives) {
+            for head in &peer.heads {
+                self.room.heads[stage * prepared.heads.len() + *head as usize] = Arrived::Placed;
+                let instr = prepared.heads[*head as usize].instr as usize;
+                self.room.waits[stage * prepared.instrs.len() + instr] -= 1;
+            }
+        }
     }
 
     /// Runs what can run.
@@ -313,7 +327,7 @@ impl Operation {
         }
         let read = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
             !self.keeps_slots_for(peer)
-                || flow.window.done() == segments
+                || flow.window.done() == peer.takes
                 || io.endpoints[flow.endpoint].is_away()
         });
         match (read, self.is_worker) {
@@ -355,13 +369,14 @@ impl Operation {
     /// all come to where the next grant is due without one, and no rank has less than the lead for a window.
     fn grant_finished(&mut self, io: &mut Io<'_>) {
         let before = std::mem::replace(&mut self.course.granted, self.course.finished);
-        let (lead, segments) = (self.prepared.lead, self.prepared.segments);
+        let (lead, finished) = (self.prepared.lead, self.course.finished);
         for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
             let in_place = peer.shared && !self.prepared.eager;
-            let last =
-                self.course.finished == segments && (in_place || (self.is_worker && self.with_reducers));
-            if !peer.heads.is_empty() && (last || before + lead < segments) {
-                io.endpoints[flow.endpoint].notice(self.grant());
+            let ends = before < peer.gives && finished >= peer.gives;
+            let last = ends && (in_place || (self.is_worker && self.with_reducers));
+            if !peer.heads.is_empty() && (last || before + lead < peer.gives) {
+                let grant = self.header(FrameKind::Grant, finished.min(peer.gives));
+                io.endpoints[flow.endpoint].notice(grant);
             }
         }
     }

@@ -2,17 +2,17 @@
 
 use super::{
     compile::Compiler,
-    cutting::{self, Medium, Room, Segmentation, segmentation},
+    cutting::{self, Extent, Medium, Room, Segmentation, segmentation},
     direct,
 };
 use crate::{
     core::{
-        collective::Collective,
+        collective::{Collective, UnevenParts, Viewpoint},
         schedule::{Form, Program, Step},
         session::turns::Turns,
         verify::Verified,
     },
-    execute::program::{Call, Peer, Prepared, Sizing},
+    execute::program::{Call, Kind, Loc, Peer, Prepared, Sizing},
 };
 
 /// The ranks that `program` exchanges messages with, ascending.
@@ -32,15 +32,19 @@ pub(crate) fn partners(program: &Program) -> Vec<u32> {
 /// Whether every rank sends as much as every other. Where one has more to send than others, as the root of a broadcast, they
 /// would wait for their turns.
 fn all_send_alike(collective: Collective) -> bool {
-    matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather)
+    matches!(
+        collective,
+        Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather | Collective::AllToAll
+    )
 }
 
-/// Compiles rank `me`'s program of a schedule. `shared` says with which ranks there is a link through shared memory now.
+/// Compiles rank `me`'s program of a schedule. `parts` are this rank's, where they may differ. `shared` says with which ranks
+/// there is a link through shared memory now.
 pub(crate) fn prepare(
     verified: &Verified,
     program: &Program,
     me: u32,
-    call: Call,
+    (call, parts): (Call, Option<&UnevenParts>),
     sizing: Sizing,
     shared: impl Fn(u32) -> bool,
 ) -> Prepared {
@@ -53,15 +57,20 @@ pub(crate) fn prepare(
         (false, false) => Medium::Links,
     };
     let over_links = medium == Medium::Links;
-    let in_turns = over_links && all_send_alike(call.collective) && verified.sends_in_order();
+    let in_turns =
+        over_links && parts.is_none() && all_send_alike(call.collective) && verified.sends_in_order();
     let room = Room { chunks: verified.cost().worker.kept as usize, bytes: sizing.most_staged };
+    let at = Viewpoint { cut, workers: schedule.workers(), worker: me };
+    let sizes = call.lengths(parts);
+    let (input, output) = cutting::buffers(at, call.collective, &sizes);
+    let extent = Extent::of(at, &sizes, (&input, &output), call.collective);
     let Segmentation { elements: per_segment, segments, depth, lead } =
-        segmentation(cut, &call, sizing.segment_bytes, medium, room);
+        segmentation(extent, &call, sizing.segment_bytes, medium, room);
     let message_bytes = per_segment * call.width(Form::Acc).max(call.width(Form::Plain));
-    let peer = |rank| Peer { rank, heads: Vec::new(), sends: 0, shared: shared(rank) };
+    let (gives, takes) = (segments, segments);
+    let peer = |rank| Peer { rank, heads: Vec::new(), sends: 0, gives, takes, shared: shared(rank) };
     let peers = partners(program).into_iter().map(peer).collect();
-    let (input, output) = cutting::buffers(cut, &call, me);
-    let eager = segments == 1 && message_bytes <= cutting::eager_bytes(medium);
+    let eager = parts.is_none() && segments == 1 && message_bytes <= cutting::eager_bytes(medium);
     let prepared = Prepared {
         call,
         workers: schedule.workers(),
@@ -76,6 +85,7 @@ pub(crate) fn prepare(
         depth,
         lead,
         stage_bytes: 0,
+        uneven: parts.is_some(),
         eager,
         turns: (in_turns && !eager).then(Turns::default),
         input,
@@ -83,11 +93,41 @@ pub(crate) fn prepare(
         per_segment,
     };
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
-    let results = match call.collective {
-        Collective::AllReduce | Collective::Broadcast { .. } if over_links => direct::results(program),
+    let results = if over_links { received_in_place(call.collective, program) } else { Vec::new() };
+    let mut prepared = Compiler::new(prepared, program, cut.chunks(), direct, results).compile(program, me);
+    if parts.is_some() {
+        limit(&mut prepared);
+    }
+    prepared
+}
+
+/// The steps that receive something into the user's buffer, whose place is free by then.
+fn received_in_place(collective: Collective, program: &Program) -> Vec<u32> {
+    match collective {
+        Collective::AllReduce | Collective::Broadcast { .. } => direct::results(program),
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => {
+            direct::parts(program)
+        }
         _ => Vec::new(),
-    };
-    Compiler::new(prepared, program, cut.chunks(), direct, results).compile(program, me)
+    }
+}
+
+/// Notes with which peers messages go in fewer segments than there are, where parts differ.
+fn limit(prepared: &mut Prepared) {
+    for at in 0..prepared.peers.len() {
+        let chunks = prepared.peers[at].heads.iter().map(|head| prepared.heads[*head as usize].chunk);
+        let gives = chunks.map(|chunk| prepared.segments_of(chunk)).max();
+        prepared.peers[at].gives = gives.unwrap_or(0);
+    }
+    for at in 0..prepared.instrs.len() {
+        let Kind::Send(send) = &prepared.instrs[at].kind else { continue };
+        let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
+        let takes = prepared.segments_of(chunk);
+        for lane in send.lanes.clone() {
+            let peer = prepared.lanes[lane as usize].peer;
+            prepared.peers[peer as usize].takes = takes;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -110,7 +150,7 @@ mod tests {
         let needed = |me: u32| {
             let program = verified.schedule().program(me);
             let here = |rank: u32| hosts[rank as usize] == hosts[me as usize];
-            let prepared = prepare(&verified, &program, me, call, sizing, here);
+            let prepared = prepare(&verified, &program, me, (call, None), sizing, here);
             prepared.staging_bytes(prepared.depth)
         };
         (0..group.size()).map(needed).collect()
@@ -125,7 +165,7 @@ mod tests {
         let call = Call { collective, dtype: DType::F32, op: ReduceOp::Sum, count };
         let sizing = Sizing { hosts: 4, shared, segment_bytes: 0, most_staged: usize::MAX };
         let program = verified.schedule().program(0);
-        let prepared = prepare(&verified, &program, 0, call, sizing, |_| shared);
+        let prepared = prepare(&verified, &program, 0, (call, None), sizing, |_| shared);
         prepared.lanes.iter().map(|lane| lane.turn).collect()
     }
 
@@ -157,7 +197,7 @@ mod tests {
         let sizing = Sizing { hosts: 3, shared: false, segment_bytes: 0, most_staged: 3 << 20 };
         let staged = |me| {
             let program = verified.schedule().program(me);
-            let prepared = prepare(&verified, &program, me, call, sizing, |_| false);
+            let prepared = prepare(&verified, &program, me, (call, None), sizing, |_| false);
             prepared.staging_bytes(prepared.depth)
         };
         assert_eq!([0, 1, 2].map(staged), [0; 3]);

@@ -2,11 +2,12 @@
 //! made once. Running it copies the counts; no closure or queue per variable is involved.
 
 use crate::core::{
-    collective::Collective,
+    collective::{Collective, Lengths, UnevenParts},
     element::{DType, ReduceOp},
     group::Rank,
     schedule::{Chunk, Form},
     session::turns::Turns,
+    wire::Fingerprint,
 };
 use std::{collections::BTreeSet, ops::Range};
 
@@ -20,6 +21,15 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// In place of the count where parts may differ; see [`Fingerprint::UNEVEN`].
+    pub(crate) const UNEVEN: usize = Fingerprint::UNEVEN as usize;
+
+    /// How long chunks are; `parts` where they may differ.
+    pub(super) fn lengths<'a>(&self, parts: Option<&'a UnevenParts>) -> Lengths<'a> {
+        let even = Lengths::Even { count: self.count, element_bytes: self.dtype.bytes() };
+        parts.map_or(even, Lengths::Uneven)
+    }
+
     pub(super) fn width(&self, form: Form) -> usize {
         match form {
             Form::Plain => self.dtype.bytes(),
@@ -146,6 +156,9 @@ pub(crate) struct Peer {
     pub(crate) heads: Vec<u32>,
     /// How many messages I send it per segment.
     pub(crate) sends: u16,
+    /// In how many segments it sends me any, and in how many I send it any: in all, unless parts differ.
+    pub(crate) gives: u32,
+    pub(crate) takes: u32,
     /// Whether we share memory.
     pub(crate) shared: bool,
 }
@@ -170,6 +183,8 @@ pub(crate) struct Prepared {
     /// to be memory.
     pub(crate) lead: u32,
     pub(crate) stage_bytes: usize,
+    /// Whether parts may differ, so that each message has to say how long its part is.
+    pub(crate) uneven: bool,
     /// Whether messages are [eager](crate::core::session::lane::EAGER_BYTES).
     pub(crate) eager: bool,
     /// The order in which messages leave over links, if there is one.
@@ -232,8 +247,23 @@ impl Prepared {
 
     /// How many bytes a chunk's segment has in a form.
     pub(crate) fn bytes(&self, chunk: Chunk, segment: u32, form: Form) -> usize {
+        self.slice(self.whole(chunk), segment, self.width(form)).len()
+    }
+
+    /// Where a chunk lies in a buffer that has it, in elements.
+    pub(crate) fn whole(&self, chunk: Chunk) -> &Range<usize> {
         let whole = if self.input[chunk as usize].is_empty() { &self.output } else { &self.input };
-        self.slice(&whole[chunk as usize], segment, self.width(form)).len()
+        &whole[chunk as usize]
+    }
+
+    /// In how many segments a chunk goes, if parts may differ: in one at the least, which says that it is empty.
+    pub(super) fn segments_of(&self, chunk: Chunk) -> u32 {
+        self.whole(chunk).len().div_ceil(self.per_segment.max(1)).max(1) as u32
+    }
+
+    /// How many bytes a chunk takes in a stage.
+    pub(super) fn room_of(&self, chunk: Chunk, form: Form) -> usize {
+        if self.uneven { self.bytes(chunk, 0, form) } else { self.per_segment * self.width(form) }
     }
 
     fn slice(&self, whole: &Range<usize>, segment: u32, width: usize) -> Range<usize> {

@@ -176,6 +176,9 @@ impl Operation {
     fn send_lane(&mut self, prepared: &Prepared, send: &Send, message: Unsent, io: &mut Io<'_>) -> bool {
         let Unsent { segment, instr, lane } = message;
         let lane_to = prepared.lanes[lane as usize];
+        if segment >= prepared.peers[lane_to.peer as usize].takes {
+            return true;
+        }
         if let Some(number) = lane_to.turn {
             let turn = Turn { lap: segment / prepared.depth, number };
             if turn != self.room.sending.turn() {
@@ -187,6 +190,10 @@ impl Operation {
         let endpoint = &mut io.endpoints[flow.endpoint];
         let mut header = self.header(FrameKind::Data, segment);
         (header.index, header.length) = (lane_to.index, self.length(send.from, send.form, segment) as u32);
+        if prepared.uneven {
+            let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
+            header.whole = prepared.whole(chunk).len() as u64;
+        }
         if endpoint.is_away() {
             if lane_to.turn.is_some() {
                 self.has_left();

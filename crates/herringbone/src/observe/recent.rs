@@ -56,8 +56,8 @@ pub struct Recent {
     pub dtype: DType,
     /// How they are folded, if they are.
     pub op: Option<ReduceOp>,
-    /// How many elements the call gave.
-    pub count: u64,
+    /// How many elements the call gave; `None` where parts may differ.
+    pub count: Option<u64>,
     /// The algorithm that the plan chose.
     pub algorithm: String,
     /// The call's priority.
@@ -86,7 +86,11 @@ impl fmt::Display for Recent {
         let Self { id, group, collective, dtype, op, count, algorithm, priority, state, times, moved } = self;
         write!(f, "{group} #{} {collective}", id.sequence)?;
         op.map_or(Ok(()), |op| write!(f, " {op}"))?;
-        write!(f, " of {count} {dtype} by {algorithm}, priority {priority}: {state}")?;
+        match count {
+            Some(count) => write!(f, " of {count}")?,
+            None => f.write_str(" of uneven parts of")?,
+        }
+        write!(f, " {dtype} by {algorithm}, priority {priority}: {state}")?;
         write!(f, "; issued {:.2} s ago", times.issued.as_secs_f64())?;
         times.began.map_or(Ok(()), |began| write!(f, ", began {:.2} s ago", began.as_secs_f64()))?;
         times.ended.map_or(Ok(()), |ended| write!(f, ", ended {:.2} s ago", ended.as_secs_f64()))?;
@@ -149,7 +153,7 @@ impl Entry {
             collective,
             dtype: DType::from_code(fingerprint.dtype)?,
             op: ReduceOp::from_code(fingerprint.op).filter(|_| collective.folds()),
-            count,
+            count: Some(count).filter(|count| *count != Fingerprint::UNEVEN),
             algorithm: algorithm.to_owned(),
             priority,
             state,

@@ -16,6 +16,9 @@ pub(crate) const CELL_BYTES: usize = (CELL_WORDS - FRAME_WORDS) * WORD;
 /// Where in a cell's words the payload begins, or stands where it lies.
 pub(super) const PAYLOAD_WORD: usize = FRAME_WORDS;
 
+/// Where the length of a whole part stands, of messages that lie with their sender and belong to parts that may differ.
+const WHOLE_WORD: usize = PAYLOAD_WORD + 1;
+
 /// A frame on its way out, made once for all who get it.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
@@ -28,7 +31,12 @@ pub(crate) struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// The header's length is the payload's.
     pub(crate) fn new(header: &Header, body: Option<Body<Span<'a>>>) -> Self {
-        Self::of(&frame_words(header), body)
+        let mut frame = Self::of(&frame_words(header), body);
+        if header.whole != 0 {
+            frame.words[WHOLE_WORD] = header.whole;
+            frame.used = WHOLE_WORD + 1;
+        }
+        frame
     }
 
     /// A message of at most [`EAGER_BYTES_HERE`], before it is [addressed](Self::address).
@@ -213,6 +221,9 @@ pub(super) fn unpack(words: &[u64; CELL_WORDS], used: usize, here: usize) -> Res
     (header.eager, header.credits) = variable_of(words[0]);
     (header.segment, header.hash) = ((words[1] >> 32) as u32, words[3]);
     (header.length, header.index) = (words[4] as u32, (words[4] >> 32) as u16);
+    if words[0] & CARRIED_FLAG == 0 && used > WHOLE_WORD {
+        header.whole = words[WHOLE_WORD];
+    }
     let length = header.length as usize;
     let flag = words[0] & (CARRIED_FLAG | DIRECT_FLAG | PLACED_FLAG);
     let body = match (kind, flag) {

@@ -32,8 +32,8 @@ impl Task {
     /// A call on random bits. The reference is another schedule than engines with reducers choose.
     pub(crate) fn new(call: Call, workers: u32, dice: &mut Dice) -> Rc<Self> {
         let Call { collective, dtype, op, count } = call;
-        let bytes = collective.input_elements(workers, count) * dtype.bytes();
-        let inputs: Vec<Vec<u8>> = (0..workers).map(|_| random_bytes(bytes, dice)).collect();
+        let bytes = |rank| collective.input_elements(workers, rank, count) * dtype.bytes();
+        let inputs: Vec<Vec<u8>> = (0..workers).map(|rank| random_bytes(bytes(rank), dice)).collect();
         let (group, hosts): (_, Vec<u32>) = (Group::of_size(workers), (0..workers).collect());
         let request = plan::Request {
             reducers: 0,
@@ -66,12 +66,19 @@ impl Task {
             Collective::Broadcast { root },
             Collective::ReduceScatter,
             Collective::AllGather,
+            Collective::Gather { root },
+            Collective::Scatter { root },
+            Collective::AllToAll,
             Collective::Barrier,
         ]);
         let dtype = if collective.folds() { dice.pick(&DType::ALL) } else { DType::U8 };
         let ops: Vec<ReduceOp> = ReduceOp::ALL.into_iter().filter(|op| op.takes(dtype)).collect();
         let op = if collective.folds() { dice.pick(&ops) } else { ReduceOp::Sum };
-        let whole = collective.input_elements(workers, 1).max(collective.output_elements(workers, 1)).max(1);
+        let of_root = |count| {
+            let input = collective.input_elements(workers, root, count);
+            input.max(collective.output_elements(workers, root, count))
+        };
+        let whole = of_root(1).max(1);
         // All orders of magnitude alike.
         let limit = 2u64 << dice.below(u64::from((most / dtype.bytes() / whole).max(1).ilog2()) + 1);
         let count = if collective == Collective::Barrier { 0 } else { 1 + dice.below(limit) as usize };
@@ -101,7 +108,8 @@ impl Called {
         if input.take() != task.inputs[*rank] {
             return Some(format!("{:?} has changed the input of rank {rank}", task.call));
         }
-        let has_result = task.call.collective.result(*rank as u32, *rank as u32).is_some();
+        let (collective, workers) = (task.call.collective, task.inputs.len() as u32);
+        let has_result = collective.has_result(workers, *rank as u32);
         let wrong = has_result && output.take() != task.expected[*rank];
         wrong.then(|| format!("{:?} has a wrong result on rank {rank}", task.call))
     }

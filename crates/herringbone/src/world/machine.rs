@@ -153,6 +153,7 @@ impl Machine {
         let issue = Issue {
             group: 0,
             call: task.call,
+            parts: None,
             priority: 0,
             input: input.region().clone(),
             output: output.region().clone(),

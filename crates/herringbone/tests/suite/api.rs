@@ -260,7 +260,7 @@ fn wrong_sizes_and_roots_are_refused() {
         assert!(root.to_string().contains("root 2"), "{root}");
         let (input, output) = (Region::zeroed(8), Region::zeroed(7));
         let (collective, dtype, op) = (herringbone::Collective::AllReduce, DType::F64, ReduceOp::Sum);
-        let request = Request { collective, dtype, op, count: 1, priority: 0, input, output, timeout: None };
+        let request = Request::new(collective, dtype, 1, input, output).op(op);
         size(comm.execute(request), 8, 7);
         let mut values = mine(comm, 10);
         comm.all_reduce(&mut values, ReduceOp::Sum).unwrap();

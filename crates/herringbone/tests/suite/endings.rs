@@ -127,22 +127,16 @@ fn issue_one_of_each(comm: &Communicator, count: usize) -> Vec<(Pending, Region,
         (Collective::Broadcast { root }, vec![rank; count], vec![i64::from(root); count]),
         (Collective::Reduce { root }, vec![rank; count], of_root(vec![sum; count], vec![-1; count])),
         (Collective::AllGather, vec![rank; count], whole()),
+        (Collective::Gather { root }, vec![rank; count], of_root(whole(), vec![])),
+        (Collective::Scatter { root }, of_root(whole(), vec![]), vec![rank; count]),
+        (Collective::AllToAll, vec![rank; count * size as usize], whole()),
         (Collective::ReduceScatter, vec![1; count * size as usize], vec![i64::from(size); count]),
     ];
     let issue = |(collective, input, expected): (Collective, Vec<i64>, Vec<i64>)| {
         let (input, output) =
             (Region::own(input).region().clone(), Region::own(vec![-1_i64; expected.len()]));
-        let (output, op, priority, timeout) = (output.region().clone(), ReduceOp::Sum, 0, None);
-        let request = Request {
-            collective,
-            dtype: DType::I64,
-            op,
-            count,
-            priority,
-            input,
-            output: output.clone(),
-            timeout,
-        };
+        let output = output.region().clone();
+        let request = Request::new(collective, DType::I64, count, input, output.clone());
         (comm.submit(request).unwrap(), output, expected)
     };
     cases.into_iter().map(issue).collect()

@@ -26,7 +26,7 @@ fn urgent(comm: &Communicator) {
     let buffer = Region::zeroed(8);
     let (collective, dtype, op) = (Collective::AllReduce, DType::I64, ReduceOp::Max);
     let (input, output) = (buffer.clone(), buffer);
-    let request = Request { collective, dtype, op, count: 1, priority: 3, input, output, timeout: None };
+    let request = Request::new(collective, dtype, 1, input, output).op(op).priority(3);
     comm.submit(request).unwrap().wait().unwrap();
 }
 
@@ -51,12 +51,12 @@ fn every_operation_is_remembered_as_it_was_called() {
             let calls: Vec<_> =
                 recent.iter().map(|at| (at.group.as_str(), at.id.sequence, at.count)).collect();
             let expected = [
-                ("world", 0, 1),
-                ("world", 1, 1),
-                ("world", 2, 1),
-                ("world", 3, 300_000),
-                ("world", 4, 1),
-                ("pair", 0, 6),
+                ("world", 0, Some(1)),
+                ("world", 1, Some(1)),
+                ("world", 2, Some(1)),
+                ("world", 3, Some(300_000)),
+                ("world", 4, Some(1)),
+                ("pair", 0, Some(6)),
             ];
             assert_eq!(calls, expected);
             let what =
@@ -115,7 +115,7 @@ fn one_that_waits_for_others_is_running_and_one_that_waits_for_it_is_queued() {
     let submit = |comm: &Communicator| {
         let (collective, dtype, op) = (Collective::AllReduce, DType::F32, ReduceOp::Sum);
         let (input, output) = (buffer.clone(), buffer.clone());
-        comm.submit(Request { collective, dtype, op, count: 1, priority: 0, input, output, timeout: None })
+        comm.submit(Request::new(collective, dtype, 1, input, output).op(op))
     };
     let _pending = [submit(&ranks[0]).unwrap(), submit(&ranks[0]).unwrap()];
     let recent = ranks[0].recent();

@@ -2,7 +2,7 @@
 //!
 //! `corpus` runs testdata/cases, `order` the fold-order contract, `api` the typed calls, `endings` groups that end, `mapped`
 //! buffers that ranks share, `memory` who waits for it, `priorities` who goes first, `progress` ranks that are driven by
-//! hand, `straight` small operations that are waited for, `large` what 64 ranks may cost; `world` forms the worlds.
+//! hand, `parts` collectives that move parts, `straight` small operations that are waited for, `large` what 64 ranks may cost; `world` forms the worlds.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -13,6 +13,7 @@ mod large;
 mod mapped;
 mod memory;
 mod order;
+mod parts;
 mod priorities;
 mod progress;
 mod straight;

@@ -1,23 +1,15 @@
 //! Operations that wait for memory: for staging memory, and never for a younger one; for a buffer that an older one has.
 
 use crate::world::{Transport, World};
-use herringbone::{Collective, Communicator, DType, Pending, ReduceOp, Region, Request};
+use herringbone::{Collective, Communicator, DType, Pending, Region, Request};
 use std::{thread::sleep, time::Duration};
 
 const MEBI: usize = 1 << 20;
 
 fn sum(comm: &Communicator, buffer: &Region, priority: i32) -> Pending {
-    let request = Request {
-        collective: Collective::AllReduce,
-        dtype: DType::I32,
-        op: ReduceOp::Sum,
-        count: buffer.len() / 4,
-        priority,
-        input: buffer.clone(),
-        output: buffer.clone(),
-        timeout: Some(Duration::from_secs(20)),
-    };
-    comm.submit(request).unwrap()
+    let (input, output, count) = (buffer.clone(), buffer.clone(), buffer.len() / 4);
+    let request = Request::new(Collective::AllReduce, DType::I32, count, input, output);
+    comm.submit(request.priority(priority).timeout(Duration::from_secs(20))).unwrap()
 }
 
 /// Three sums, of which two at a time find memory: rank 0 waits for the first before it calls the others, rank 1 calls all
@@ -101,16 +93,9 @@ fn messages_both_ways_never_wait_for_each_other() {
             let directions = ["0 to 1", "1 to 0"].map(|name| comm.subgroup(name, &[0, 1]).unwrap());
             let message = |from: u32| {
                 let buffer = Region::own(vec![comm.rank() as u8; 4 * MEBI + 3]).region().clone();
-                let request = Request {
-                    collective: Collective::Broadcast { root: from },
-                    dtype: DType::U8,
-                    op: ReduceOp::Sum,
-                    count: buffer.len(),
-                    priority: 0,
-                    input: buffer.clone(),
-                    output: buffer.clone(),
-                    timeout: Some(Duration::from_secs(20)),
-                };
+                let (collective, count) = (Collective::Broadcast { root: from }, buffer.len());
+                let request = Request::new(collective, DType::U8, count, buffer.clone(), buffer.clone())
+                    .timeout(Duration::from_secs(20));
                 (directions[from as usize].submit(request).unwrap(), buffer, from)
             };
             let other = 1 - comm.rank();

@@ -1,7 +1,7 @@
 //! Urgent operations overtake ordinary ones that were issued before them.
 
 use crate::world::{Reducers, Transport, World};
-use herringbone::{Collective, Communicator, DType, Pending, ReduceOp, Region, Request};
+use herringbone::{Collective, Communicator, DType, Pending, Region, Request};
 
 const LARGE: usize = 4 << 20;
 
@@ -15,16 +15,9 @@ fn sum(comm: &Communicator, count: usize, priority: i32) -> (Pending, Region) {
 }
 
 fn sum_of(comm: &Communicator, buffer: Region, count: usize, priority: i32) -> (Pending, Region) {
-    let pending = comm.submit(Request {
-        collective: Collective::AllReduce,
-        dtype: DType::I32,
-        op: ReduceOp::Sum,
-        count,
-        priority,
-        input: buffer.clone(),
-        output: buffer.clone(),
-        timeout: None,
-    });
+    let (input, output) = (buffer.clone(), buffer.clone());
+    let request = Request::new(Collective::AllReduce, DType::I32, count, input, output);
+    let pending = comm.submit(request.priority(priority));
     (pending.unwrap(), buffer)
 }
 

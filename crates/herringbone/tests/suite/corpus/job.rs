@@ -28,14 +28,15 @@ impl Job {
         world: &World,
     ) -> Self {
         let (collective, dtype, op, count) = call;
-        let length = collective.input_elements(world.size, count);
+        let length = |rank| collective.input_elements(world.size, rank, count);
         let mut random = Random::new(&label);
         let inputs: Vec<Vec<u8>> = (0..world.size)
-            .map(|_| (0..length).flat_map(|_| values.draw(dtype, &mut random)).collect())
+            .map(|rank| (0..length(rank)).flat_map(|_| values.draw(dtype, &mut random)).collect())
             .collect();
         let (group, hosts) = (Group::of_size(world.size), vec![0; world.size as usize]);
         let layout = Layout { reducers: world.reducers.len() as u32, hosts: &hosts };
-        let elements = length.max(collective.output_elements(world.size, count));
+        let root = collective.root().unwrap_or(0);
+        let elements = length(root).max(collective.output_elements(world.size, root, count));
         let choice = plan::choose(&plan::Request {
             collective,
             bytes: (elements * dtype.bytes()) as u64,
@@ -59,19 +60,12 @@ impl Job {
         let (collective, dtype, op, count) = self.call;
         let input = Region::own(self.inputs[rank].clone());
         let output = (!self.in_place).then(|| Region::own(vec![UNTOUCHED; self.expected[rank].len()]));
-        let result = comm.execute(Request {
-            collective,
-            dtype,
-            op,
-            count,
-            priority: 0,
-            input: input.region().clone(),
-            output: output.as_ref().unwrap_or(&input).region().clone(),
-            timeout: None,
-        });
+        let place = output.as_ref().unwrap_or(&input).region().clone();
+        let request = Request::new(collective, dtype, count, input.region().clone(), place);
+        let result = comm.execute(request.op(op));
         result.unwrap_or_else(|error| panic!("{}: {error}", self.label));
         let input = input.take();
-        let has_result = collective.result(rank as u32, rank as u32).is_some();
+        let has_result = collective.has_result(comm.size(), rank as u32);
         let Some(output) = output.map(|output| output.take()) else {
             let expected = if has_result { &self.expected[rank] } else { &self.inputs[rank] };
             return self.compare("the buffer", rank, &input, expected);

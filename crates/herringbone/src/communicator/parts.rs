@@ -1,0 +1,168 @@
+//! Collectives that move parts: to one rank, from one rank, from every rank to every other.
+
+use super::{Communicator, Work};
+use crate::{
+    Result,
+    core::{collective::Collective, element::DType},
+    request::Request,
+    sys::{plain::Plain, region::Region},
+};
+
+impl Communicator {
+    /// Gathers every rank's `input`, in rank order, into `output` on rank `root`; the others' output is empty.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BufferSize`](crate::ErrorKind::BufferSize) unless the root's output is [`size`](Self::size) times as long
+    /// as the input; else see [`ErrorKind`](crate::ErrorKind).
+    pub fn gather<T: Plain>(&self, input: &[T], output: &mut [T], root: u32) -> Result<()> {
+        self.moved(Collective::Gather { root }, size_of_val(input), None, input, output)
+    }
+
+    /// Gathers every rank's `input`, which may differ in length. On rank `root` `counts` says how many elements each rank
+    /// gives; on the others it is empty, as is the output.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on all ranks if a rank gives as many as the root does not expect;
+    /// else see [`ErrorKind`](crate::ErrorKind).
+    pub fn gather_uneven<T: Plain>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+        root: u32,
+    ) -> Result<()> {
+        let parts = (&[input.len()][..], counts);
+        self.moved(Collective::Gather { root }, 0, Some(parts), input, output)
+    }
+
+    /// Gives rank r the r-th part of rank `root`'s `input`; the others' input is empty.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BufferSize`](crate::ErrorKind::BufferSize) unless the root's input is [`size`](Self::size) times as long
+    /// as the output; else see [`ErrorKind`](crate::ErrorKind).
+    pub fn scatter<T: Plain>(&self, input: &[T], output: &mut [T], root: u32) -> Result<()> {
+        self.moved(Collective::Scatter { root }, size_of_val(output), None, input, output)
+    }
+
+    /// Gives each rank its part of rank `root`'s `input`, which may differ in length. On the root `counts` says how many
+    /// elements each rank gets; on the others it is empty, as is the input.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on all ranks if a rank expects as many as the root does not give;
+    /// else see [`ErrorKind`](crate::ErrorKind).
+    pub fn scatter_uneven<T: Plain>(
+        &self,
+        input: &[T],
+        counts: &[usize],
+        output: &mut [T],
+        root: u32,
+    ) -> Result<()> {
+        let parts = (counts, &[output.len()][..]);
+        self.moved(Collective::Scatter { root }, 0, Some(parts), input, output)
+    }
+
+    /// Gathers every rank's `input`, which may differ in length, into every rank's `output`; `counts` says how many elements
+    /// each rank gives.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on all ranks if a rank gives as many as another does not expect;
+    /// else see [`ErrorKind`](crate::ErrorKind).
+    pub fn all_gather_uneven<T: Plain>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
+        self.moved(Collective::AllGather, 0, Some((&[input.len()], counts)), input, output)
+    }
+
+    /// Sends the r-th part of `input` to rank r and receives the r-th part of `output` from it; all parts are equal.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BufferSize`](crate::ErrorKind::BufferSize) unless both are equally long and have a part for each rank;
+    /// else see [`ErrorKind`](crate::ErrorKind).
+    pub fn all_to_all<T: Plain>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let part = size_of_val(input) / self.size() as usize;
+        self.moved(Collective::AllToAll, part, None, input, output)
+    }
+
+    /// The same with parts that may differ in length: `sends` and `receives` say how many elements this rank has for each
+    /// rank, and each for it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on all ranks if a rank sends as many as another does not expect;
+    /// else see [`ErrorKind`](crate::ErrorKind).
+    pub fn all_to_all_uneven<T: Plain>(
+        &self,
+        input: &[T],
+        sends: &[usize],
+        output: &mut [T],
+        receives: &[usize],
+    ) -> Result<()> {
+        self.moved(Collective::AllToAll, 0, Some((sends, receives)), input, output)
+    }
+
+    /// As [`gather`](Self::gather), in the background; the result comes with [`Work::wait`], empty on all ranks but `root`.
+    ///
+    /// # Errors
+    /// If the operation cannot be issued; see [`ErrorKind`](crate::ErrorKind).
+    pub fn gather_async<T: Plain + Default>(&self, input: Vec<T>, root: u32) -> Result<Work<T>> {
+        let ranks = if self.rank() == root { self.size() as usize } else { 0 };
+        let (part, output) = (size_of_val(&input[..]), input.len() * ranks);
+        self.moved_later(Collective::Gather { root }, part, input, output)
+    }
+
+    /// As [`scatter`](Self::scatter), in the background; `count` is the length of a part. The result comes with
+    /// [`Work::wait`].
+    ///
+    /// # Errors
+    /// If the operation cannot be issued; see [`ErrorKind`](crate::ErrorKind).
+    pub fn scatter_async<T: Plain + Default>(
+        &self,
+        input: Vec<T>,
+        count: usize,
+        root: u32,
+    ) -> Result<Work<T>> {
+        self.moved_later(Collective::Scatter { root }, count * size_of::<T>(), input, count)
+    }
+
+    /// As [`all_to_all`](Self::all_to_all), in the background; the result comes with [`Work::wait`].
+    ///
+    /// # Errors
+    /// If the operation cannot be issued; see [`ErrorKind`](crate::ErrorKind).
+    pub fn all_to_all_async<T: Plain + Default>(&self, input: Vec<T>) -> Result<Work<T>> {
+        let (part, output) = (size_of_val(&input[..]) / self.size() as usize, input.len());
+        self.moved_later(Collective::AllToAll, part, input, output)
+    }
+
+    /// Moves bytes, in parts of `part` bytes or in those that are given in elements.
+    fn moved<T: Plain>(
+        &self,
+        collective: Collective,
+        part: usize,
+        parts: Option<(&[usize], &[usize])>,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<()> {
+        let bytes = |parts: &[usize]| -> Vec<usize> {
+            parts.iter().map(|part| part.saturating_mul(size_of::<T>())).collect()
+        };
+        Region::lend_shared(input, |input| {
+            Region::lend(output, |output| {
+                let request = Request::new(collective, DType::U8, part, input.clone(), output.clone());
+                self.execute(match parts {
+                    Some((input, output)) => request.parts(&bytes(input), &bytes(output)),
+                    None => request,
+                })
+            })
+        })
+    }
+
+    fn moved_later<T: Plain + Default>(
+        &self,
+        collective: Collective,
+        part: usize,
+        input: Vec<T>,
+        output: usize,
+    ) -> Result<Work<T>> {
+        let buffer = Region::own(vec![T::default(); output]);
+        let input = Region::own(input).region().clone();
+        let request = Request::new(collective, DType::U8, part, input, buffer.region().clone());
+        Ok(Work { pending: self.submit(request)?, buffer })
+    }
+}
