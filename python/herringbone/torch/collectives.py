@@ -92,7 +92,7 @@ class Collectives:
         op = reduce_op(opts)
         if len(tensors) == 1 and tensors[0].layout is torch.sparse_coo:
             batch = self._batch(name, opts, timeout)
-            all_reduce_sparse(self, batch, tensors[0], op)
+            all_reduce_sparse(self.member, batch, tensors[0], op)
             return batch.work(tensors)
         types = [fold_type(tensor, op) for tensor in tensors]
         batch = self._batch(name, opts, timeout)
