@@ -115,10 +115,10 @@ class ClosedError(HerringboneError):
     """The communicator was closed, or aborted while the operation was running."""
 
 
-class ArgumentError(ValueError, RuntimeError):
+class ArgumentError(HerringboneError, ValueError):
     """Tensors or ranks of one call of torch do not fit together.
 
-    It is what Python has for a wrong value, and also what torch's backends in C++ raise, for which programs look.
+    It is also a :class:`ValueError`.
     """
 
 

@@ -94,7 +94,7 @@ class Collectives:
         reduction = reduce_op(opts)
         if len(tensors) == 1 and tensors[0].layout is torch.sparse_coo:
             batch = self._batch(name, opts, timeout)
-            all_reduce_sparse(self, batch, tensors[0], reduction)
+            all_reduce_sparse(self.member, batch, tensors[0], reduction)
             return batch.work(tensors)
         folds = [folding(tensor, reduction) for tensor in tensors]
         batch = self._batch(name, opts, timeout)

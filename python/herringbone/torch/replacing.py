@@ -7,7 +7,6 @@ import logging
 import os
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -26,7 +25,7 @@ def replace_gloo_if_asked() -> None:
     """Register Herringbone under the name "gloo", and torch's Gloo under :data:`REAL`, if the environment asks for it.
 
     Raises:
-        ConfigError: the variable names something else, or this version of torch cannot do it.
+        ConfigError: the variable names something else.
     """
     asked = os.environ.get(VARIABLE, "")
     if not asked:
@@ -35,13 +34,35 @@ def replace_gloo_if_asked() -> None:
         raise ConfigError(f'{VARIABLE}: {asked!r} cannot be used; it may be "{REPLACED}" or empty')
     real = getattr(c10d, "_create_gloo_process_group", None)
     if real is None:
-        raise ConfigError(
-            f"{VARIABLE}: torch {torch.__version__} makes its Gloo groups itself; use torch 2.14 or later, or write "
-            'init_process_group("herringbone")'
-        )
+        _rename_in_older_torch()
+        return
     register = functools.partial(dist.Backend.register_backend, extended_api=True)
     register(REAL, real, devices=["cpu", "cuda"])
     register(REPLACED, _create_in_its_place, devices=["cpu"])
+
+
+def _rename_in_older_torch() -> None:
+    """Let torch before 2.14, which asks nobody how to make a Gloo group, make another's where it is told a name.
+
+    ``get_backend`` then says "herringbone".
+    """
+    module: Any = c10d
+    make = module._new_process_group_helper
+    names = {REPLACED: "herringbone", REAL: REPLACED}
+    dist.Backend.default_device_backend_map["cpu"] = names[REPLACED]
+
+    def renamed(part: str) -> str:
+        device, colon, name = part.rpartition(":")
+        return device + colon + names.get(name, name)
+
+    @functools.wraps(make)
+    def mended(size: int, rank: int, ranks: list[int], backend: str, *more: Any, **named: Any) -> Any:
+        wanted = ",".join(map(renamed, str(backend).split(",")))
+        if wanted != backend and rank == 0 and not ranks:
+            _say_so()
+        return make(size, rank, ranks, dist.Backend(wanted), *more, **named)
+
+    module._new_process_group_helper = mended
 
 
 @functools.cache

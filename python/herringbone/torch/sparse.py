@@ -7,24 +7,19 @@ N - 1 times the longest rank's part.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..errors import MismatchError, UnsupportedError
 from .batch import Batch
+from .member import Member
 from .tensors import Reduction, move_type
 from .work import torch_error
-
-if TYPE_CHECKING:
-    from .collectives import Collectives
 
 __all__ = ["all_reduce_sparse"]
 
 
-def all_reduce_sparse(
-    group: Collectives, batch: Batch, tensor: torch.Tensor, reduction: Reduction
-) -> None:
+def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduction: Reduction) -> None:
     """Add to ``batch`` what replaces ``tensor`` by the merged sum, or average, over all ranks.
 
     How long the ranks' parts are is agreed on before this returns.
@@ -38,13 +33,13 @@ def all_reduce_sparse(
             f"herringbone moves CPU tensors and got a sparse one on {tensor.device}; pass tensor.cpu()"
         )
     part = tensor.detach().coalesce()
-    lengths = _lengths(group, batch, part)
+    lengths = _lengths(member, batch, part)
     size, longest = len(lengths), max(lengths)
     indices, values = part.indices(), part.values()
     all_indices = torch.zeros((size, indices.shape[0], longest), dtype=torch.int64)
     all_values = torch.zeros((size, longest, *values.shape[1:]), dtype=values.dtype)
     if all_values.numel():
-        rank = group.member.communicator.rank
+        rank = member.communicator.rank
         all_indices[rank, :, : lengths[rank]] = indices
         all_values[rank, : lengths[rank]] = values
         for whole in (all_indices, all_values):
@@ -66,9 +61,9 @@ def all_reduce_sparse(
     batch.finish.append(merge)
 
 
-def _lengths(group: Collectives, batch: Batch, part: torch.Tensor) -> list[int]:
+def _lengths(member: Member, batch: Batch, part: torch.Tensor) -> list[int]:
     """How many indices each rank has; checks that the tensors are alike otherwise."""
-    communicator = group.member.communicator
+    communicator = member.communicator
     alike = zlib.crc32(repr((tuple(part.shape), part.dtype)).encode())
     own = torch.tensor([part._nnz(), part.sparse_dim(), part.dense_dim(), alike])
     all = torch.empty((communicator.size, len(own)), dtype=torch.int64)
