@@ -24,6 +24,14 @@ def four_ranks_over_tcp(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
+def folds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    return {
+        transport: torchrun("folds.py", ranks, tmp_path_factory.mktemp(transport), HERRINGBONE_TRANSPORT=transport)
+        for transport, ranks in (("shm", 3), ("tcp", 4))
+    }
+
+
+@pytest.fixture(scope="module")
 def exchanges(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return torchrun("exchanges.py", 2, tmp_path_factory.mktemp("exchanges"))
 
@@ -67,6 +75,12 @@ def test_collectives_at_two_ranks(two_ranks: Run, case: str) -> None:
 @pytest.mark.parametrize("case", cases_of("collectives.py"))
 def test_collectives_at_four_ranks_over_tcp(four_ranks_over_tcp: Run, case: str) -> None:
     four_ranks_over_tcp.check(case)
+
+
+@pytest.mark.parametrize("case", cases_of("folds.py"))
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_folds(folds: dict[str, Run], transport: str, case: str) -> None:
+    folds[transport].check(case)
 
 
 @pytest.mark.parametrize("case", cases_of("exchanges.py"))

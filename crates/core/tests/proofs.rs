@@ -154,8 +154,14 @@ impl Visitor for Canonical<'_> {
                 tree::<R>(&keys[split..], &elements[split..]),
             )
         }
-        let mut result = vec![0; R::Element::DTYPE.bytes()];
-        R::finish(tree::<R>(self.keys, self.elements), self.keys.len() as u32).store(&mut result);
+        let (width, own) = (self.elements[0].len(), R::Element::DTYPE.bytes());
+        let mut result = vec![0; width];
+        // An element may be several of the reduction's.
+        for (at, result) in result.chunks_mut(own).enumerate() {
+            let parts: Vec<&[u8]> =
+                self.elements.iter().map(|element| &element[at * own..(at + 1) * own]).collect();
+            R::finish(tree::<R>(self.keys, &parts), self.keys.len() as u32).store(result);
+        }
         result
     }
 }

@@ -421,9 +421,8 @@ impl Communicator {
         self.fabric.node.stats()
     }
 
-    /// The last 1,024 operations that this process issued, oldest first: of all groups of the communicator's fabric, since
-    /// groups share links and memory, and operations of one wait for those of another. Keeping them takes no setting; each
-    /// is a line as text.
+    /// The last 1,024 operations that this process issued, oldest first: of all groups of the communicator's fabric, because
+    /// operations of one may wait for those of another. Each is a line as text.
     ///
     /// ```
     /// # fn main() -> Result<(), herringbone::Error> {
