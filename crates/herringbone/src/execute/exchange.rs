@@ -58,7 +58,7 @@ impl Operation {
 
     /// What a message says of the length of its part, and what this rank expects, if these differ.
     pub(crate) fn disagrees(&self, endpoint: u32, header: &Header) -> Option<(u64, u64)> {
-        if !self.prepared.uneven {
+        if !self.prepared.is_uneven() {
             return None;
         }
         let at = self.room.flows.iter().position(|flow| flow.endpoint == endpoint)?;

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     core::{
-        collective::{Collective, Lengths, UnevenParts, Viewpoint},
+        collective::{Collective, UnevenParts, Viewpoint},
         schedule::{Form, Program, Step},
         session::turns::{self, Turns},
         verify::Verified,
@@ -106,7 +106,6 @@ pub(crate) fn prepare(
         depth,
         lead,
         stage_bytes: 0,
-        uneven: parts.is_some(),
         eager,
         turns: (in_turns && !eager).then(Turns::default),
         arrivals: arrivals.map(|(turns, _)| turns),

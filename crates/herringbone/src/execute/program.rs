@@ -182,8 +182,6 @@ pub(crate) struct Prepared {
     /// to be memory.
     pub(crate) lead: u32,
     pub(crate) stage_bytes: usize,
-    /// Whether parts may differ, so that each message has to say how long its part is.
-    pub(crate) uneven: bool,
     /// Whether messages are [eager](crate::core::session::lane::EAGER_BYTES).
     pub(crate) eager: bool,
     /// The order in which messages leave over links, if there is one.
@@ -198,6 +196,11 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// Whether parts may differ, so that each message has to say how long its part is.
+    pub(crate) fn is_uneven(&self) -> bool {
+        self.call.count == Call::UNEVEN
+    }
+
     /// The send that an instruction is.
     pub(crate) fn send(&self, instr: u32) -> &Send {
         match &self.instrs[instr as usize].kind {
@@ -259,7 +262,7 @@ impl Prepared {
 
     /// How many bytes a chunk takes in a stage.
     pub(super) fn room_of(&self, chunk: Chunk, form: Form) -> usize {
-        if self.uneven { self.bytes(chunk, 0, form) } else { self.per_segment * self.width(form) }
+        if self.is_uneven() { self.bytes(chunk, 0, form) } else { self.per_segment * self.width(form) }
     }
 
     fn slice(&self, whole: &Range<usize>, segment: u32, width: usize) -> Range<usize> {
