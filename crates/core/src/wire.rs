@@ -6,7 +6,7 @@
 //! ```text
 //!  0 magic "Hrb"   3 version   4 kind   5 flags   6 codec   7 stream   8 group u32   12 generation u32
 //! 16 sequence u64                                24 segment u32       28 index u16  30 credits u16
-//! 32 length u32   36 decoded length u32          40 rolling hash u64
+//! 32 length u32   36 zero (4 bytes)              40 rolling hash u64
 //! 48 payload CRC u32   52 whole part u64         60 header CRC u32
 //! ```
 //!
@@ -91,8 +91,6 @@ pub struct Header {
     pub credits: u16,
     /// How many bytes of payload follow. The receiver knows what it must be, and reserves nothing because of it.
     pub length: u32,
-    /// How many bytes the payload decodes to; 0 if it is [plain](Codec::Plain).
-    pub decoded_length: u32,
     /// The sender's rolling hash after this operation; see [`roll`].
     pub hash: u64,
     /// The CRC32C of the payload; 0 if there is none.
@@ -164,7 +162,6 @@ impl Header {
             index: 0,
             credits: 0,
             length: 0,
-            decoded_length: 0,
             hash: 0,
             payload_crc: 0,
             whole: 0,
@@ -187,7 +184,6 @@ impl Header {
         put(&mut bytes, 28, self.index.to_le_bytes());
         put(&mut bytes, 30, self.credits.to_le_bytes());
         put(&mut bytes, 32, self.length.to_le_bytes());
-        put(&mut bytes, 36, self.decoded_length.to_le_bytes());
         put(&mut bytes, 40, self.hash.to_le_bytes());
         put(&mut bytes, 48, self.payload_crc.to_le_bytes());
         put(&mut bytes, 52, self.whole.to_le_bytes());
@@ -223,12 +219,11 @@ impl Header {
             index: u16::from_le_bytes(get(bytes, 28)),
             credits: u16::from_le_bytes(get(bytes, 30)),
             length: u32::from_le_bytes(get(bytes, 32)),
-            decoded_length: u32::from_le_bytes(get(bytes, 36)),
             hash: u64::from_le_bytes(get(bytes, 40)),
             payload_crc: u32::from_le_bytes(get(bytes, 48)),
             whole: u64::from_le_bytes(get(bytes, 52)),
         };
-        let plain = header.codec == Codec::Plain && header.decoded_length == 0;
+        let plain = header.codec == Codec::Plain && bytes[36..40] == [0; 4];
         if flags != header.flags() || !plain {
             return Err(WireError::Features { flags, codec });
         }

@@ -5,7 +5,7 @@ use herringbone_core::algorithm::{Algorithm, Layout};
 use herringbone_core::collective::Collective;
 use herringbone_core::group::Group;
 use herringbone_core::schedule::{Program, Rank, Schedule, Step};
-use herringbone_core::verify::verify;
+use herringbone_core::verify::{Order, verify};
 use std::collections::BTreeSet;
 
 fn schedule(collective: Collective, size: u32) -> Schedule {
@@ -19,6 +19,21 @@ fn first_receiver(program: &Program, send: usize) -> Rank {
         _ => None,
     });
     *receivers.into_iter().nth(send).unwrap()
+}
+
+/// Whatever the fold keys are, since nothing is folded.
+#[test]
+fn parts_are_proved_for_any_root() {
+    for size in 1..=64 {
+        for root in [0, size / 3, size - 1] {
+            for collective in
+                [Collective::Gather { root }, Collective::Scatter { root }, Collective::AllToAll]
+            {
+                let proved = verify(schedule(collective, size), collective, &Group::of_size(size)).unwrap();
+                assert_eq!(proved.order(), Order::Fixed, "{collective} of {size}");
+            }
+        }
+    }
 }
 
 /// Each part goes once: to the root, from it, or to every other rank. No two ranks of an all_to_all begin with one receiver.
@@ -45,5 +60,14 @@ fn parts_go_once_and_straight_to_where_they_belong() {
             let receivers: BTreeSet<Rank> = (0..size).map(receiver).collect();
             assert_eq!(receivers.len() as u32, size, "step {step} of {size}");
         }
+    }
+}
+
+#[test]
+fn other_algorithms_say_which_one_moves_parts() {
+    for collective in [Collective::Gather { root: 0 }, Collective::Scatter { root: 0 }, Collective::AllToAll]
+    {
+        let refused = Algorithm::Tree.schedule(collective, &Group::of_size(4), &Layout::default());
+        assert!(refused.unwrap_err().to_string().ends_with("use one_shot"), "{collective}");
     }
 }

@@ -55,7 +55,7 @@ impl Operation {
 
     /// What a message says of the length of its part, and what this rank expects, if these differ.
     pub(crate) fn disagrees(&self, endpoint: MemberId, header: &Header) -> Option<(u64, u64)> {
-        if !self.prepared.uneven {
+        if !self.prepared.is_uneven() {
             return None;
         }
         let at = self.room.flows.iter().position(|flow| flow.endpoint == endpoint)?;

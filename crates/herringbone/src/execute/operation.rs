@@ -283,7 +283,7 @@ impl Operation {
         self.room.waits[stage * instrs..][..instrs].copy_from_slice(&prepared.waits);
         self.room.heads[stage * prepared.heads.len()..][..prepared.heads.len()].fill(Arrived::No);
         self.room.left[stage] = instrs as u32;
-        if self.prepared.uneven {
+        if self.prepared.is_uneven() {
             self.excuse(segment);
         }
     }

@@ -85,7 +85,6 @@ pub(crate) fn prepare(
         depth,
         lead,
         stage_bytes: 0,
-        uneven: parts.is_some(),
         eager,
         turns: (in_turns && !eager).then(Turns::default),
         input,

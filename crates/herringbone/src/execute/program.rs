@@ -183,8 +183,6 @@ pub(crate) struct Prepared {
     /// to be memory.
     pub(crate) lead: u32,
     pub(crate) stage_bytes: usize,
-    /// Whether parts may differ, so that each message has to say how long its part is.
-    pub(crate) uneven: bool,
     /// Whether messages are [eager](crate::core::session::lane::EAGER_BYTES).
     pub(crate) eager: bool,
     /// The order in which messages leave over links, if there is one.
@@ -200,6 +198,11 @@ impl Prepared {
     /// Whether a place in the group is a reducer's.
     pub(crate) fn is_reducer(&self, place: Rank) -> bool {
         place >= self.workers
+    }
+
+    /// Whether parts may differ, so that each message has to say how long its part is.
+    pub(crate) fn is_uneven(&self) -> bool {
+        self.call.count == Call::UNEVEN
     }
 
     /// The send that an instruction is.
@@ -263,7 +266,7 @@ impl Prepared {
 
     /// How many bytes a chunk takes in a stage.
     pub(super) fn room_of(&self, chunk: Chunk, form: Form) -> usize {
-        if self.uneven { self.bytes(chunk, 0, form) } else { self.per_segment * self.width(form) }
+        if self.is_uneven() { self.bytes(chunk, 0, form) } else { self.per_segment * self.width(form) }
     }
 
     fn slice(&self, whole: &Range<usize>, segment: u32, width: usize) -> Range<usize> {

@@ -190,7 +190,7 @@ impl Operation {
         let endpoint = &mut io.endpoints[flow.endpoint];
         let mut header = self.header(FrameKind::Data, segment);
         (header.index, header.length) = (lane_to.index, self.length(send.from, send.form, segment) as u32);
-        if prepared.uneven {
+        if prepared.is_uneven() {
             let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
             header.whole = prepared.whole(chunk).len() as u64;
         }
