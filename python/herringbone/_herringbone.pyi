@@ -94,6 +94,9 @@ class Communicator:
     def subgroup(self, name: str, ranks: Sequence[int]) -> Communicator:
         """The group of ``ranks``, which ascend and are ranks of this group; only they call it. A name serves once."""
 
+    def has_arrived(self) -> bool:
+        """Whether another rank has sent something for this group's next operation. Never waits."""
+
     def explain(self, collective: str, dtype: str, count: int) -> str:
         """The algorithm of a collective of ``count`` elements, and why it is this one."""
 

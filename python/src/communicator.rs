@@ -95,6 +95,11 @@ impl Communicator {
         Ok(Self { inner })
     }
 
+    /// Whether another rank has sent something for this group's next operation. Never waits.
+    fn has_arrived(&self, py: Python<'_>) -> PyResult<bool> {
+        py.detach(|| self.inner.has_arrived()).map_err(|error| errors::to_python(&error))
+    }
+
     /// Start one operation.
     ///
     /// `source` and `target` are (address, bytes) of memory that lives as long as `keep` does: wrong numbers here

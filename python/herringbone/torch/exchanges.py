@@ -10,30 +10,35 @@ gather      the root receives (N-1) K, others    N K on the root where its tenso
 scatter     the root sends (N-1) K, others       N K on the root where its tensors lie apart
             receive K
 all_to_all  (N-1) K each way                     the tensors of a list, each way
-send, recv  K                                    none
+send, recv  K; above 1 KiB 8 bytes before it     none
 =========== ==================================== ===============================================
 
 A message is a broadcast in the group of the two ranks. Such a group is made on first use, one for each direction and
-tag, so only messages of the same direction and tag have to be in the same order on both sides. Tensors that are not in
-order are staged, as in every collective.
+tag, so only messages of the same direction and tag have to be in the same order on both sides. A long one is announced
+by a short one, which leaves before the receiver calls: a receive from any source has to see that something has come.
+Tensors that are not in order are staged, as in every collective.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
+from .._herringbone import Communicator
 from ..arguments import whole
-from ..errors import UnsupportedError
+from .any_source import AnySourceWork
 from .batch import Batch
 from .collectives import Collectives, Tensors, check_type, one, together
 from .tensors import adjacent, check_cpu, move_type, source, target
 from .work import Work
 
 __all__ = ["Exchanges"]
+
+SHORT_BYTES = 1024
+"""A message of at most so many bytes leaves before its receiver calls, on any transport."""
 
 
 class Exchanges(Collectives):
@@ -161,30 +166,51 @@ class Exchanges(Collectives):
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
         """Receive a tensor of the same type and length from one rank, which sends it by :meth:`send`."""
-        tensor = one("recv", tensors)
+        return self._receive(one("recv", tensors), src, tag)
+
+    def _receive(self, tensor: torch.Tensor, src: int, tag: int) -> Work:
         batch = self._batch("recv", None, None)
         written = staged(tensor)
         target(tensor, written, batch.finish)
         self._add_message(batch, "recv", written, src, self.member.communicator.rank, tag)
         return batch.work([tensor])
 
-    def recv_anysource(self, *_: Any, **__: Any) -> NoReturn:
-        """A receiver says from whom: there is no group of two otherwise."""
-        raise UnsupportedError(
-            "herringbone does not receive from any source; pass src=, or use a group of another backend: "
-            'dist.new_group(backend="gloo")'
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> AnySourceWork:
+        """Receive a tensor from the rank whose message of this tag comes first; the work's source rank tells which.
+
+        Receives from any source with one tag get messages in the order of their calls. One that names its source is
+        served first if both wait for it.
+        """
+        tensor, me = one("recv", tensors), self.member.communicator.rank
+        staged(tensor)
+        others = [rank for rank in range(self.member.communicator.size) if rank != me]
+        pairs = {rank: self._pair("recv", rank, me, tag) for rank in others}
+        pending = self.member.any_source
+        work = AnySourceWork(
+            pending, tag, pairs, lambda source: self._receive(tensor, source, tag), self.member.seconds
         )
+        pending.add(work)
+        return work
 
     def _add_message(self, batch: Batch, name: str, tensor: torch.Tensor, src: int, dst: int, tag: int) -> None:
         dtype, scale = move_type(tensor)
+        pair = self._pair(name, src, dst, tag)
+        low, high = sorted((src, dst))
+        root, place = int(src == high), f"{name}, {in_pair(low, high)}"
+        if tensor.nbytes > SHORT_BYTES:
+            announced = torch.empty(1, dtype=torch.int64)
+            batch.add("broadcast", "i64", 1, announced, announced, root=root, among=pair, name=place)
+        count = tensor.numel() * scale
+        batch.add("broadcast", dtype, count, tensor, tensor, root=root, among=pair, name=place)
+
+    def _pair(self, name: str, src: int, dst: int, tag: int) -> Communicator:
+        """The group through which messages of this direction and tag go."""
         src, dst = self._rank(name, "src", src), self._rank(name, "dst", dst)
         if src == dst:
             raise ValueError(f"{name}: rank {src} is this rank itself, which needs no message; copy the tensor")
         tag = whole(name, "tag", tag, "a whole number")
         low, high = sorted((src, dst))
-        pair = self.member.pair(low, high, f"{src} to {dst} #{tag}")
-        count, root, place = tensor.numel() * scale, int(src == high), f"{name}, {in_pair(low, high)}"
-        batch.add("broadcast", dtype, count, tensor, tensor, root=root, among=pair, name=place)
+        return self.member.pair(low, high, f"{src} to {dst} #{tag}")
 
 
 def in_pair(low: int, high: int) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from .._herringbone import Communicator
+from .any_source import AnySource
 from .callbacks import callback_threads, close_callback_threads
 
 __all__ = ["Member"]
@@ -38,6 +39,7 @@ class Member:
         self._name = name
         self._pairs: dict[tuple[int, int, str], Communicator] = {}
         self._pairs_lock = threading.Lock()
+        self.any_source = AnySource()
         self.seconds = timeout.total_seconds()
         # The threads are started with the first group: a process that forks has none before.
         self.threads = callback_threads()

@@ -303,7 +303,7 @@ impl Groups {
 
 /// Why a rank that left is missed where none of the group died: perhaps one of another group did, or left before. In a group
 /// that this rank has closed itself, that is why.
-fn left_because(index: MemberId, is_dropped: bool, links: &Links) -> Error {
+pub(super) fn left_because(index: MemberId, is_dropped: bool, links: &Links) -> Error {
     if is_dropped {
         return Error::new(ErrorKind::Closed);
     }

@@ -8,6 +8,7 @@
 //! others that it needs. What it cannot do itself it leaves in the outbox as a [`Todo`], and the engine does that before it
 //! returns to its caller. So no part calls back into the one that called it.
 
+mod arrivals;
 mod backlog;
 mod begin;
 mod buffers;
