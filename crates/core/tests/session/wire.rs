@@ -55,7 +55,7 @@ fn a_header_has_these_bytes() {
         whole: 0x3c3b_3a39_3837_3635,
         ..Header::new(Kind::Control, 0x0c0b_0a09, 0x100f_0e0d, 0x1817_1615_1413_1211)
     };
-    let expected = "4872620106030007090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20\
+    let expected = "4872620105030007090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20\
                     2122232400000000292a2b2c2d2e2f303132333435363738393a3b3c";
     let bytes = header.encode(crc32c);
     assert_eq!(hex(&bytes[..60]), expected);
@@ -63,7 +63,7 @@ fn a_header_has_these_bytes() {
     assert_eq!(header.codec, Codec::Plain);
 }
 
-const HEADER_CRC: &str = "08982dde";
+const HEADER_CRC: &str = "f1881e79";
 
 #[test]
 fn a_fingerprint_has_these_bytes() {
