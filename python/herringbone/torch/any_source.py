@@ -110,10 +110,11 @@ class AnySourceWork(Numbered):
         if not self._pairs:
             self._error = lost or errors.ClosedError("recv from any source: this rank is alone in its group")
         elif time.monotonic() >= self._deadline:
+            missing = [f"rank {source}" for source in self._pairs]
             self._error = errors.OperationTimeoutError(
-                f"recv from any source timed out after {self._seconds:g} s: no rank of the group has sent a message "
-                f"with tag {self.tag}",
-                [f"rank {source}" for source in self._pairs],
+                f"recv from any source timed out after {self._seconds:g} s: no message with tag {self.tag} has come "
+                f"from {', '.join(missing)}",
+                missing,
             )
         return self._error is not None
 

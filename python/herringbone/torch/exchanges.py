@@ -38,7 +38,7 @@ from .work import Work
 __all__ = ["Exchanges"]
 
 SHORT_BYTES = 1024
-"""A message of at most so many bytes leaves before its receiver calls, on any transport."""
+"""A message of at most so many bytes, and not none, leaves before its receiver calls, on any transport."""
 
 
 class Exchanges(Collectives):
@@ -197,7 +197,7 @@ class Exchanges(Collectives):
         pair = self._pair(name, src, dst, tag)
         low, high = sorted((src, dst))
         root, place = int(src == high), f"{name}, {in_pair(low, high)}"
-        if tensor.nbytes > SHORT_BYTES:
+        if not 0 < tensor.nbytes <= SHORT_BYTES:
             announced = torch.empty(1, dtype=torch.int64)
             batch.add("broadcast", "i64", 1, announced, announced, root=root, among=pair, name=place)
         count = tensor.numel() * scale
