@@ -1,19 +1,20 @@
 //! What has come for an operation that this rank has not issued.
 
-use super::{Engine, fences::left_because};
+use super::{backlog::Backlog, fences::left_because, groups::Groups, links::Links, outbox::Outbox};
 use crate::{Error, ErrorKind, Result, core::session::membership::MemberId};
 
-impl Engine {
+impl Backlog {
     /// Whether another member has sent something for the operation that this rank issues next in a group. Asks for links to the
     /// other members, so that they can.
-    ///
-    /// # Errors
-    /// If the group is closed, or another member can send nothing more.
-    pub(crate) fn has_arrived(&mut self, number: u32) -> Result<bool> {
-        let Self { links, groups, backlog, out, .. } = self;
+    pub(super) fn has_arrived(
+        &self,
+        number: u32,
+        groups: &Groups,
+        (links, out): (&mut Links, &mut Outbox),
+    ) -> Result<bool> {
         let group = groups.get(number).filter(|group| !group.ending.is_dropped);
         let group = group.ok_or_else(|| Error::new(ErrorKind::Closed))?;
-        if !backlog.early.of(number, group.member.next()).is_empty() {
+        if !self.early.of(number, group.member.next()).is_empty() {
             return Ok(true);
         }
         let lost = group.lost.as_ref().or(group.doom.as_ref().map(|doom| &doom.error));

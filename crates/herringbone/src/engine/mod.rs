@@ -143,6 +143,15 @@ impl Engine {
         Some((ids.len(), self.groups.get(first.group).map_or(String::new(), named)))
     }
 
+    /// Whether another member has sent something for the operation that this rank issues next in a group.
+    ///
+    /// # Errors
+    /// If nothing has come, and the group is closed or another member can send nothing more.
+    pub(crate) fn has_arrived(&mut self, group: u32) -> crate::Result<bool> {
+        let Self { links, groups, backlog, out, .. } = self;
+        backlog.has_arrived(group, groups, (links, out))
+    }
+
     /// Issues an operation and lets it run as far as it can. One that failed on other ranks before it was called here fails as
     /// it did there, when it is waited for: whoever issues several at once goes on with the next on all ranks.
     ///
