@@ -169,7 +169,7 @@ class Communicator(Parts):
         """
         dtype = fold_type("reduce_scatter", array, op)
         if array.ndim == 0 or array.shape[0] % self.size:
-            raise ValueError(f"reduce_scatter: the first of {array.shape} has to be a multiple of {self.size} ranks")
+            raise ValueError(f"reduce_scatter: the first length of {array.shape} has to be a multiple of the {self.size} ranks")
         if out is None:
             out = new_array((array.shape[0] // self.size, *array.shape[1:]), array)
         same_size("reduce_scatter", array, out, array.size // self.size)

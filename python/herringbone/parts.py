@@ -210,7 +210,7 @@ class Parts(ABC):
     def _lengths(self, name: str, array: Array, counts: Sequence[int] | None) -> list[int] | None:
         """The first lengths of the parts of ``array`` where they are given; refuses what does not make it up."""
         if array.ndim == 0 or (counts is None and array.shape[0] % self.size):
-            raise ValueError(f"{name}: the first of {array.shape} has to be a multiple of {self.size} ranks")
+            raise ValueError(f"{name}: the first length of {array.shape} has to be a multiple of the {self.size} ranks")
         if counts is None:
             return None
         lengths = self._counts(name, "the parts", counts)
