@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_pro
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::low_level::signal_name;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
@@ -44,10 +44,7 @@ impl Signals {
     /// The next signal, or `None` at `deadline`.
     fn next(&self, deadline: Option<Instant>) -> Option<i32> {
         let left = deadline.map_or(GRACE, |deadline| deadline.saturating_duration_since(Instant::now()));
-        match self.0.recv_timeout(left) {
-            Ok(signal) => Some(signal),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.0.recv_timeout(left).ok()
     }
 }
 
