@@ -1,12 +1,12 @@
 //! `herringbone launch`: a program as several ranks of this machine.
 
-mod job;
 mod lines;
+mod processes;
 mod program;
 
 use crate::parent::{OwnCommand, end_with_parent, free_ports};
 use crate::{failure::Failure, outcome::Outcome};
-use job::Job;
+use processes::Processes;
 use rustix::process::{Pid, Signal, getppid};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::env;
@@ -65,9 +65,9 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
     program::check(program)?;
     let ranks = options.ranks.unwrap_or(1);
     let own = OwnCommand::before(args);
-    let signals = job::Signals::listen()?;
-    let mut job = Job::default();
-    let common = common(options, ranks, &own, &mut job)?;
+    let signals = processes::Signals::listen()?;
+    let mut processes = Processes::default();
+    let common = common(options, ranks, &own, &mut processes)?;
     for rank in 0..ranks {
         let mut command = own.command();
         command.args(["launch", "--child", &std::process::id().to_string(), "--"]).args(&options.command);
@@ -77,9 +77,9 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
         command.envs(common.iter().map(|(name, value)| (name, value)));
         command.env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        job.start_rank(&mut command)?;
+        processes.start_rank(&mut command)?;
     }
-    job.run(&signals)
+    processes.run(&signals)
 }
 
 /// Becomes the program, and returns only if that cannot be.
@@ -100,7 +100,7 @@ fn common(
     options: &Options,
     ranks: u32,
     own: &OwnCommand,
-    job: &mut Job,
+    processes: &mut Processes,
 ) -> Result<Vec<(&'static str, String)>, Failure> {
     let mut set = Vec::new();
     let is_unset = |name: &str| env::var_os(name).is_none_or(|value| value.is_empty());
@@ -110,7 +110,7 @@ fn common(
             false => None,
         };
         let addresses = (0..reducers)
-            .map(|_| job.start_reducer(own, token.as_deref()))
+            .map(|_| processes.start_reducer(own, token.as_deref()))
             .collect::<Result<Vec<String>, Failure>>()?;
         set.push(("HERRINGBONE_REDUCERS", addresses.join(",")));
         set.extend(token.map(|token| ("HERRINGBONE_TOKEN", token)));

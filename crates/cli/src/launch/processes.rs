@@ -81,13 +81,13 @@ impl Rank {
 
 /// Ranks and reducers; none outlives it.
 #[derive(Default)]
-pub(super) struct Job {
+pub(super) struct Processes {
     ranks: Vec<Rank>,
     reducers: Vec<Child>,
     copies: Copies,
 }
 
-impl Job {
+impl Processes {
     /// Starts a reducer and returns its address.
     pub(super) fn start_reducer(&mut self, own: &OwnCommand, token: Option<&str>) -> Result<String, Failure> {
         let Reducer { process, address } =
@@ -208,7 +208,7 @@ impl Job {
     }
 }
 
-impl Drop for Job {
+impl Drop for Processes {
     fn drop(&mut self) {
         let _ = self.end();
     }
