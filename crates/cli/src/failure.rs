@@ -1,6 +1,7 @@
 //! Why a verb could not run to its end, in words that say what to do next.
 
 use herringbone::ErrorKind;
+use std::os::unix::process::ExitStatusExt;
 use std::{fmt::Display, io, process::ExitStatus};
 
 /// Exit code: a check failed.
@@ -36,6 +37,12 @@ pub(crate) enum Failure {
     /// A process that was started here failed; it has said why.
     #[error("{who} ended with {status}; its own message is above")]
     Child { who: String, status: ExitStatus },
+    /// The rank of a launched program that failed first; it has said why.
+    #[error("rank {rank} failed first, with {status}; its own message is above, if it left one")]
+    Rank { rank: usize, status: ExitStatus },
+    /// A signal to this process ended the ranks of a launched program.
+    #[error("ended by {signal}")]
+    Stopped { signal: &'static str, status: ExitStatus },
 }
 
 impl Failure {
@@ -68,6 +75,10 @@ impl Failure {
                 _ => RUN,
             },
             Self::Child { status, .. } if status.code() == Some(USAGE) => USAGE,
+            // As a shell has it: a signal counts from 128.
+            Self::Rank { status, .. } | Self::Stopped { status, .. } => {
+                status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+            }
             _ => RUN,
         }
     }

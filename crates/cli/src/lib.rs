@@ -7,6 +7,7 @@ mod bench;
 mod completions;
 mod explain;
 mod failure;
+mod launch;
 mod layout;
 mod names;
 mod numbers;
@@ -38,6 +39,7 @@ enum Verb {
     Explain(explain::Options),
     Show(show::Options),
     Bench(bench::Options),
+    Launch(launch::Options),
     Serve(serve::Options),
     Settings(settings::Options),
     Completions(completions::Options),
@@ -48,7 +50,8 @@ Exit codes:
   0  done, and all checks passed
   1  a check failed: a schedule that is not proven, a result that is wrong
   2  the command line or a setting cannot be used
-  3  it failed while it ran: a lost rank, a timeout, an address in use";
+  3  it failed while it ran: a lost rank, a timeout, an address in use
+launch ends with the exit code of the rank that failed first.";
 
 /// Runs the command line `args`, whose first item is the program's name, and returns the exit code: 0 done, 1 a check
 /// failed, 2 unusable arguments or settings, 3 a failure while running.
@@ -92,6 +95,7 @@ impl Verb {
             Verb::Explain(options) => explain::run(options, out),
             Verb::Show(options) => show::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),
+            Verb::Launch(options) => launch::run(options, args),
             Verb::Serve(options) => serve::run(options, out),
             Verb::Settings(options) => settings::run(options, out),
             Verb::Completions(options) => completions::run(options, &mut Command::command(), out),

@@ -1,10 +1,93 @@
-//! Processes that another one started.
+//! Processes that this command starts of itself: reducers and ranks, which end with their parent.
 
 use crate::failure::Failure;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 
-/// Makes this process end when the one that started it does, however that ends.
-pub(crate) fn end_with_parent() -> Result<(), Failure> {
-    set_parent_process_death_signal(Some(Signal::TERM))
+/// Has the kernel send `signal` to this process when the one that started it ends, however that ends.
+pub(crate) fn end_with_parent(signal: Signal) -> Result<(), Failure> {
+    set_parent_process_death_signal(Some(signal))
         .map_err(|errno| Failure::system("cannot follow the parent process")(errno.into()))
+}
+
+/// The words that start this command again: the binary, or Python with the script that called.
+pub(crate) struct OwnCommand(Vec<OsString>);
+
+impl OwnCommand {
+    /// Takes whatever stands before `args` in this process's own command line.
+    pub(crate) fn before(args: &[OsString]) -> Self {
+        let own: Vec<OsString> = std::env::args_os().collect();
+        let words = own.len().saturating_sub(args.len().saturating_sub(1));
+        match (words, std::env::current_exe()) {
+            (1, Ok(binary)) => Self(vec![binary.into()]),
+            _ => Self(own[..words].to_vec()),
+        }
+    }
+
+    /// To start it without input.
+    pub(crate) fn command(&self) -> Command {
+        let (program, first) =
+            self.0.split_first().map_or((OsStr::new("herringbone"), &[][..]), |(p, f)| (p, f));
+        let mut command = Command::new(program);
+        command.args(first).stdin(Stdio::null());
+        command
+    }
+}
+
+/// A reducer on loopback that ends with this process.
+pub(crate) struct Reducer {
+    pub(crate) process: Child,
+    pub(crate) address: String,
+}
+
+impl Reducer {
+    /// Starts the reducer `name`, with `token` or else that of the environment. It is in a process group of its own,
+    /// so that Ctrl-C does not end it before the ranks that need it.
+    pub(crate) fn start(own: &OwnCommand, name: &str, token: Option<&str>) -> Result<Self, Failure> {
+        let mut command = own.command();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--json", "--child"]);
+        command.stdout(Stdio::piped()).process_group(0);
+        command.envs(token.map(|token| ("HERRINGBONE_TOKEN", token)));
+        let mut process = spawn(&mut command, name)?;
+        let mut line = String::new();
+        if let Some(stdout) = process.stdout.take() {
+            BufReader::new(stdout)
+                .read_line(&mut line)
+                .map_err(Failure::system(format!("cannot read {name}'s address")))?;
+        }
+        match serde_json::from_str::<serde_json::Value>(&line)
+            .map(|value| value["listening"].as_str().map(str::to_owned))
+        {
+            Ok(Some(address)) => Ok(Self { process, address }),
+            _ => {
+                let status = process.wait().map_err(Failure::system(format!("cannot wait for {name}")))?;
+                Err(Failure::Child { who: name.to_owned(), status })
+            }
+        }
+    }
+}
+
+/// Starts the process `name`.
+pub(crate) fn spawn(command: &mut Command, name: &str) -> Result<Child, Failure> {
+    command.spawn().map_err(Failure::system(format!(
+        "cannot start {name} as `{}`",
+        command.get_program().to_string_lossy()
+    )))
+}
+
+/// Ports that were free a moment ago, each another one; rank 0 listens there.
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N], Failure> {
+    let refused = || Failure::system("cannot find a free port on 127.0.0.1");
+    let mut listeners = Vec::new();
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(refused())?;
+        *port = listener.local_addr().map_err(refused())?.port();
+        listeners.push(listener);
+    }
+    Ok(ports)
 }

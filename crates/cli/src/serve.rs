@@ -5,6 +5,7 @@ use crate::{outcome::Outcome, parent::end_with_parent};
 use herringbone::ErrorKind;
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
 use herringbone::settings::{Environment, check};
+use rustix::process::Signal;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -54,7 +55,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
     if options.child {
-        end_with_parent()?;
+        end_with_parent(Signal::TERM)?;
     }
     check(&Environment::of_process())?;
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;

@@ -13,6 +13,7 @@ use crate::failure::{ABOUT_COLLECTIVE, Failure};
 use crate::outcome::Outcome;
 use half::{bf16, f16};
 use herringbone::{Collective, Communicator, DType};
+use rustix::process::Signal;
 use sample::Sample;
 use std::{ffi::OsString, io::Write, time::Duration};
 
@@ -53,7 +54,7 @@ pub(crate) fn run(
         return ranks::processes(ranks, options.reducers.unwrap_or(0), args);
     }
     if options.child {
-        crate::parent::end_with_parent()?;
+        crate::parent::end_with_parent(Signal::TERM)?;
     }
     rows(options, &Communicator::connect(ranks::job()?)?, out)
 }

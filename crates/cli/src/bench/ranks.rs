@@ -1,11 +1,11 @@
 //! Ranks on this machine: threads of this process, or processes of their own with reducers.
 
+use crate::parent::{OwnCommand, Reducer, free_ports, spawn};
 use crate::{failure::Failure, outcome::Outcome};
 use herringbone::{Communicator, Config, Rendezvous};
-use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
@@ -47,12 +47,11 @@ pub(super) fn threads(
 /// Runs this command line again in `ranks` processes, each one rank of a job, with reducers if asked for.
 pub(super) fn processes(ranks: u32, reducers: u32, args: &[OsString]) -> Result<Outcome, Failure> {
     let mut family = Family { children: Vec::new() };
-    let launcher = launcher(args);
-    let reducers =
-        (0..reducers).map(|_| family.reducer(&launcher)).collect::<Result<Vec<String>, Failure>>()?;
-    let port = free_port()?;
+    let own = OwnCommand::before(args);
+    let reducers = (0..reducers).map(|_| family.reducer(&own)).collect::<Result<Vec<String>, Failure>>()?;
+    let [port] = free_ports()?;
     for rank in 0..ranks {
-        let mut command = command(&launcher);
+        let mut command = own.command();
         command.args(child_arguments(args));
         command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
@@ -68,28 +67,9 @@ pub(super) fn processes(ranks: u32, reducers: u32, args: &[OsString]) -> Result<
                 command.env("HERRINGBONE_ALGORITHM", "reduction_server");
             }
         }
-        family.start(format!("rank {rank}"), &mut command, true)?;
+        family.rank(format!("rank {rank}"), &mut command)?;
     }
     family.wait()
-}
-
-/// What to start this command again by: whatever stands before `args` in this process's own command line, which is
-/// the binary, or Python with the script that called.
-fn launcher(args: &[OsString]) -> Vec<OsString> {
-    let own: Vec<OsString> = std::env::args_os().collect();
-    let words = own.len().saturating_sub(args.len().saturating_sub(1));
-    match (words, std::env::current_exe()) {
-        (1, Ok(binary)) => vec![binary.into()],
-        _ => own[..words].to_vec(),
-    }
-}
-
-fn command(launcher: &[OsString]) -> Command {
-    let (program, first) =
-        launcher.split_first().map_or((OsStr::new("herringbone"), &[][..]), |(p, f)| (p, f));
-    let mut command = Command::new(program);
-    command.args(first).stdin(Stdio::null());
-    command
 }
 
 /// The arguments without those that ask for processes, and with the mark of a child.
@@ -109,14 +89,6 @@ fn child_arguments(args: &[OsString]) -> Vec<OsString> {
     kept
 }
 
-/// A port that was free a moment ago; rank 0 listens there.
-fn free_port() -> Result<u16, Failure> {
-    TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .map_err(Failure::system("cannot find a free port on 127.0.0.1"))
-}
-
 struct Member {
     name: String,
     process: Child,
@@ -129,37 +101,18 @@ struct Family {
 }
 
 impl Family {
-    fn start(&mut self, name: String, command: &mut Command, is_rank: bool) -> Result<&mut Child, Failure> {
-        let process = command.spawn().map_err(Failure::system(format!(
-            "cannot start {name} as `{}`",
-            command.get_program().to_string_lossy()
-        )))?;
-        self.children.push(Member { name, process, is_rank });
-        let last = self.children.len() - 1;
-        Ok(&mut self.children[last].process)
+    fn rank(&mut self, name: String, command: &mut Command) -> Result<(), Failure> {
+        let process = spawn(command, &name)?;
+        self.children.push(Member { name, process, is_rank: true });
+        Ok(())
     }
 
     /// Starts a reducer and returns its address.
-    fn reducer(&mut self, launcher: &[OsString]) -> Result<String, Failure> {
+    fn reducer(&mut self, own: &OwnCommand) -> Result<String, Failure> {
         let name = format!("reducer {}", self.children.len());
-        let mut command = command(launcher);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--json", "--child"]).stdout(Stdio::piped());
-        let process = self.start(name.clone(), &mut command, false)?;
-        let mut line = String::new();
-        if let Some(stdout) = process.stdout.take() {
-            BufReader::new(stdout)
-                .read_line(&mut line)
-                .map_err(Failure::system(format!("cannot read {name}'s address")))?;
-        }
-        match serde_json::from_str::<serde_json::Value>(&line)
-            .map(|value| value["listening"].as_str().map(str::to_owned))
-        {
-            Ok(Some(address)) => Ok(address),
-            _ => {
-                let status = process.wait().map_err(Failure::system(format!("cannot wait for {name}")))?;
-                Err(Failure::Child { who: name, status })
-            }
-        }
+        let Reducer { process, address } = Reducer::start(own, &name, None)?;
+        self.children.push(Member { name, process, is_rank: false });
+        Ok(address)
     }
 
     /// Waits for all ranks. If one fails, the others have a moment to say what they saw of it.

@@ -90,7 +90,7 @@ const ORDERS: [Order; 6] = [
         lines: &[
             "main",
             "lib",
-            "bench completions explain serve settings show verify",
+            "bench completions explain launch serve settings show verify",
             "parent",
             "failure layout names numbers outcome table",
         ],

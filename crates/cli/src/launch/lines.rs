@@ -1,0 +1,99 @@
+//! The output of several processes in one, line by line.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::{thread, time::Duration};
+
+/// The longest piece that is kept until its line ends.
+const LONGEST: u64 = 64 << 10;
+/// How long output that a process outside the job may still hold open is waited for.
+const HELD_OPEN: Duration = Duration::from_secs(1);
+
+/// Threads that copy output, each line behind the name of its source.
+pub(super) struct Copies {
+    /// How many threads are writing, and may have to wait for a slow reader.
+    writing: Arc<AtomicUsize>,
+    /// What each thread holds until its source has ended.
+    open: mpsc::Sender<()>,
+    all_ended: mpsc::Receiver<()>,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        let (open, all_ended) = mpsc::channel();
+        Self { writing: Arc::default(), open, all_ended }
+    }
+}
+
+impl Copies {
+    /// Copies `from` to `to` until either ends. A writer that finds nobody who reads learns it as in a pipeline.
+    pub(super) fn start(
+        &self,
+        name: &str,
+        from: impl Read + Send + 'static,
+        mut to: impl Write + Send + 'static,
+    ) -> io::Result<()> {
+        let prefix = format!("[{name}] ").into_bytes();
+        let (writing, open) = (Arc::clone(&self.writing), self.open.clone());
+        let copy = move || {
+            let _open = open;
+            let mut from = BufReader::new(from);
+            while let Ok(Some(line)) = next_line(&mut from, &prefix) {
+                writing.fetch_add(1, Ordering::SeqCst);
+                let written = to.write_all(&line).and_then(|()| to.flush());
+                writing.fetch_sub(1, Ordering::SeqCst);
+                if written.is_err() {
+                    break;
+                }
+            }
+        };
+        thread::Builder::new().name("hb-lines".to_owned()).spawn(copy).map(drop)
+    }
+
+    /// Waits until all that was said is written. A process that has left the job may keep its output open for ever:
+    /// this does not wait for it.
+    pub(super) fn finish(self) {
+        let Self { writing, open, all_ended } = self;
+        drop(open);
+        while let Err(mpsc::RecvTimeoutError::Timeout) = all_ended.recv_timeout(HELD_OPEN) {
+            if writing.load(Ordering::SeqCst) == 0 {
+                break;
+            }
+        }
+    }
+}
+
+/// The next line behind `prefix`, ended even if the source's last one is not; `None` at the end.
+fn next_line(from: &mut impl BufRead, prefix: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let mut line = prefix.to_vec();
+    if from.take(LONGEST).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    if line.last() != Some(&b'\n') {
+        line.push(b'\n');
+    }
+    Ok(Some(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(mut text: &[u8]) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| next_line(&mut text, b"[rank 0] ").unwrap()).collect()
+    }
+
+    #[test]
+    fn lines_stand_behind_their_rank_and_end() {
+        assert_eq!(lines(b""), [b""; 0]);
+        assert_eq!(lines(b"a\n\nb \xff"), [&b"[rank 0] a\n"[..], b"[rank 0] \n", b"[rank 0] b \xff\n"]);
+    }
+
+    #[test]
+    fn a_line_without_end_takes_no_memory_without_end() {
+        let found = lines(&vec![b'x'; 3 * LONGEST as usize / 2]);
+        let longest = LONGEST as usize + b"[rank 0] \n".len();
+        assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [longest, longest - LONGEST as usize / 2]);
+    }
+}

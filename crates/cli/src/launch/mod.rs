@@ -1,0 +1,186 @@
+//! `herringbone launch`: a program as several ranks of this machine.
+
+mod lines;
+mod processes;
+mod program;
+
+use crate::parent::{OwnCommand, end_with_parent, free_ports};
+use crate::{failure::Failure, outcome::Outcome};
+use processes::Processes;
+use rustix::process::{Pid, Signal, getppid};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// Start a program as several ranks of this machine, and end all if one fails
+///
+/// A rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and in
+/// HERRINGBONE_STORE without torch. Each line of its output begins with the rank. Unless they are set, PYTHONUNBUFFERED
+/// is 1 and, for several ranks, OMP_NUM_THREADS is 1.
+///
+/// If a rank fails, the others have 2 seconds to say what they saw of it. Then SIGTERM ends them, and SIGKILL after 30
+/// seconds more. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on; a second one kills the ranks. SIGUSR1 and
+/// SIGUSR2 are passed on, too.
+///
+/// The exit code is that of the rank that failed first, or 128 and the number of the signal that ended it.
+#[derive(Clone, Debug, clap::Args)]
+#[command(override_usage = "herringbone launch -n N [OPTIONS] -- COMMAND...")]
+pub(crate) struct Options {
+    /// How many ranks to start
+    #[arg(short = 'n', long, value_name = "N", value_parser = ranks, required_unless_present = "child")]
+    ranks: Option<u32>,
+    /// Start M reducers as well, and send all-reduces through them unless HERRINGBONE_ALGORITHM is set
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=256))]
+    reducers: Option<u32>,
+    /// Run a program that asks torch.distributed for this backend on Herringbone, without an edit
+    #[arg(long, value_name = "BACKEND", value_parser = ["gloo"])]
+    replace: Option<String>,
+    /// The program and its arguments
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
+    command: Vec<OsString>,
+    /// Started by launch, which has this process number: becomes the program, and ends with its parent
+    #[arg(long, hide = true, value_name = "PID")]
+    child: Option<i32>,
+}
+
+fn ranks(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(ranks @ 1..=1024) => Ok(ranks),
+        _ => Err("write how many ranks to start, from 1 to 1024, like 4".to_owned()),
+    }
+}
+
+pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failure> {
+    let Some((program, arguments)) = options.command.split_first() else {
+        return Err(Failure::Usage {
+            problem: "there is no command to start".to_owned(),
+            hint: "write it at the end, as in `herringbone launch -n 4 -- python train.py`",
+        });
+    };
+    if let Some(parent) = options.child {
+        return Err(become_program(parent, Command::new(program).args(arguments)));
+    }
+    program::check(program)?;
+    let ranks = options.ranks.unwrap_or(1);
+    let own = OwnCommand::before(args);
+    let signals = processes::Signals::listen()?;
+    let mut processes = Processes::default();
+    let common = common(options, ranks, &own, &mut processes)?;
+    for rank in 0..ranks {
+        let mut command = own.command();
+        command.args(["launch", "--child", &std::process::id().to_string(), "--"]).args(&options.command);
+        for (name, _) in env::vars_os().filter(|(name, _)| is_of_another_job(&name.to_string_lossy())) {
+            command.env_remove(name);
+        }
+        command.envs(common.iter().map(|(name, value)| (name, value)));
+        command.env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        processes.start_rank(&mut command)?;
+    }
+    processes.run(&signals)
+}
+
+/// Becomes the program, and returns only if that cannot be.
+fn become_program(parent: i32, command: &mut Command) -> Failure {
+    if let Err(failure) = end_with_parent(Signal::KILL) {
+        return failure;
+    }
+    if getppid() != Pid::from_raw(parent) {
+        // The parent has ended before the kernel was asked to tell.
+        std::process::exit(crate::failure::RUN);
+    }
+    let program = command.get_program().to_string_lossy().into_owned();
+    Failure::system(format!("cannot start `{program}`"))(command.exec())
+}
+
+/// What the environment of all ranks holds; starts the reducers that it names.
+fn common(
+    options: &Options,
+    ranks: u32,
+    own: &OwnCommand,
+    processes: &mut Processes,
+) -> Result<Vec<(&'static str, String)>, Failure> {
+    let mut set = Vec::new();
+    let is_unset = |name: &str| env::var_os(name).is_none_or(|value| value.is_empty());
+    if let Some(reducers) = options.reducers {
+        let token = match is_unset("HERRINGBONE_TOKEN") && is_unset("HERRINGBONE_TOKEN_FILE") {
+            true => Some(random_token()?),
+            false => None,
+        };
+        let addresses = (0..reducers)
+            .map(|_| processes.start_reducer(own, token.as_deref()))
+            .collect::<Result<Vec<String>, Failure>>()?;
+        set.push(("HERRINGBONE_REDUCERS", addresses.join(",")));
+        set.extend(token.map(|token| ("HERRINGBONE_TOKEN", token)));
+        // On one host nothing else would make them worth using.
+        if is_unset("HERRINGBONE_ALGORITHM") {
+            set.push(("HERRINGBONE_ALGORITHM", "reduction_server".to_owned()));
+        }
+    }
+    set.extend(options.replace.clone().map(|backend| ("HERRINGBONE_REPLACE", backend)));
+    // One for torch's store and one for ours: a program may use both.
+    let [torch, store] = free_ports()?;
+    set.push(("MASTER_ADDR", "127.0.0.1".to_owned()));
+    set.push(("MASTER_PORT", torch.to_string()));
+    set.push(("HERRINGBONE_STORE", format!("127.0.0.1:{store}")));
+    set.push(("WORLD_SIZE", ranks.to_string()));
+    set.push(("LOCAL_WORLD_SIZE", ranks.to_string()));
+    // A pipe is no terminal: without it Python keeps lines back, and loses them if it is killed.
+    let unless_set = [("OMP_NUM_THREADS", ranks > 1), ("PYTHONUNBUFFERED", true)];
+    let wanted = unless_set.into_iter().filter(|(name, wanted)| *wanted && env::var_os(name).is_none());
+    set.extend(wanted.map(|(name, _)| (name, "1".to_owned())));
+    Ok(set)
+}
+
+fn random_token() -> Result<String, Failure> {
+    let mut bytes = [0_u8; 32];
+    getrandom(&mut bytes, GetRandomFlags::empty())
+        .map_err(|errno| Failure::system("cannot make a token for the reducers")(errno.into()))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether a variable tells of a place in a job that this command may itself be a process of.
+fn is_of_another_job(name: &str) -> bool {
+    const PLACES: [&str; 7] = [
+        "HERRINGBONE_RANK",
+        "HERRINGBONE_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+    ];
+    name.starts_with("TORCHELASTIC_") || PLACES.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_ranks_are_checked() {
+        assert_eq!(ranks("4"), Ok(4));
+        for text in ["0", "-1", "1025", "four", ""] {
+            assert!(ranks(text).unwrap_err().contains("from 1 to 1024, like 4"), "{text}");
+        }
+    }
+
+    #[test]
+    fn variables_of_an_outer_job_do_not_reach_the_ranks() {
+        for name in ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "GROUP_RANK", "HERRINGBONE_RANK"]
+        {
+            assert!(is_of_another_job(name), "{name}");
+        }
+        for name in ["PATH", "RANKS", "HERRINGBONE_TOKEN"] {
+            assert!(!is_of_another_job(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_long_and_differ() {
+        let [one, other] = [random_token().unwrap(), random_token().unwrap()];
+        assert!(one.len() == 64 && one != other);
+    }
+}

@@ -1,0 +1,215 @@
+//! The processes of a job: started, watched, and all ended.
+
+use super::lines::Copies;
+use crate::parent::{OwnCommand, Reducer, spawn};
+use crate::{failure::Failure, outcome::Outcome};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::low_level::signal_name;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+/// How long ranks may say what they saw of one that failed.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long ranks that were asked to end may take.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// The signals that reach this process from now on.
+pub(super) struct Signals(Receiver<i32>);
+
+impl Signals {
+    /// SIGHUP stays ignored where it is, as under nohup.
+    pub(super) fn listen() -> Result<Self, Failure> {
+        let mut wanted = vec![SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2];
+        if !is_ignored(SIGHUP) {
+            wanted.push(SIGHUP);
+        }
+        let mut source = signal_hook::iterator::Signals::new(wanted)
+            .map_err(Failure::system("cannot listen to signals"))?;
+        let (sender, receiver) = channel();
+        let pass_on = move || {
+            for signal in source.forever() {
+                if sender.send(signal).is_err() {
+                    break;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("hb-signals".to_owned()).spawn(pass_on);
+        thread.map_err(Failure::system("cannot start a thread"))?;
+        Ok(Self(receiver))
+    }
+
+    /// The next signal, or `None` at `deadline`.
+    fn next(&self, deadline: Option<Instant>) -> Option<i32> {
+        let left = deadline.map_or(GRACE, |deadline| deadline.saturating_duration_since(Instant::now()));
+        self.0.recv_timeout(left).ok()
+    }
+}
+
+/// Whether this process was started with `signal` ignored.
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+/// How far the end of a job has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// A rank has failed, and the others may say what they saw of it.
+    LastWords,
+    /// The ranks were asked to end.
+    Asked,
+    Killed,
+}
+
+struct Rank {
+    process: Child,
+    is_running: bool,
+}
+
+impl Rank {
+    /// The process, and the process group that it leads. It is reaped last, so that the number stays its own.
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+}
+
+/// Ranks and reducers; none outlives it.
+#[derive(Default)]
+pub(super) struct Processes {
+    ranks: Vec<Rank>,
+    reducers: Vec<Child>,
+    copies: Copies,
+}
+
+impl Processes {
+    /// Starts a reducer and returns its address.
+    pub(super) fn start_reducer(&mut self, own: &OwnCommand, token: Option<&str>) -> Result<String, Failure> {
+        let Reducer { process, address } =
+            Reducer::start(own, &format!("reducer {}", self.reducers.len()), token)?;
+        self.reducers.push(process);
+        Ok(address)
+    }
+
+    /// Starts the next rank and copies its output.
+    pub(super) fn start_rank(&mut self, command: &mut Command) -> Result<(), Failure> {
+        let name = format!("rank {}", self.ranks.len());
+        let mut process = spawn(command, &name)?;
+        let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
+        self.ranks.push(Rank { process, is_running: true });
+        let copied = stdout
+            .map_or(Ok(()), |from| self.copies.start(&name, from, io::stdout()))
+            .and_then(|()| stderr.map_or(Ok(()), |from| self.copies.start(&name, from, io::stderr())));
+        copied.map_err(Failure::system("cannot start a thread"))
+    }
+
+    /// Runs until no rank does.
+    pub(super) fn run(mut self, signals: &Signals) -> Result<Outcome, Failure> {
+        let mut stage = Stage::Running;
+        let mut deadline = None;
+        let mut first_failed = None;
+        let mut asked_by = None;
+        loop {
+            let failed = self.note_ended()?;
+            first_failed = first_failed.or(failed);
+            if self.running().next().is_none() {
+                break;
+            }
+            if first_failed.is_some() && stage == Stage::Running {
+                (stage, deadline) = (Stage::LastWords, Some(Instant::now() + LAST_WORDS));
+            }
+            let end = match signals.next(deadline) {
+                Some(SIGCHLD) => continue,
+                Some(signal @ (SIGUSR1 | SIGUSR2)) => {
+                    self.signal_running(signal);
+                    continue;
+                }
+                Some(signal) => {
+                    if first_failed.is_none() {
+                        asked_by = asked_by.or(signal_name(signal));
+                    }
+                    Signal::from_named_raw(signal).unwrap_or(Signal::TERM)
+                }
+                None if deadline.is_none_or(|deadline| Instant::now() < deadline) => continue,
+                None => Signal::TERM,
+            };
+            (stage, deadline) = self.ask_to_end(stage, end);
+        }
+        let statuses = self.end().map_err(Failure::system("cannot wait for the ranks"))?;
+        std::mem::take(&mut self.copies).finish();
+        match (first_failed, asked_by) {
+            (None, _) => Ok(Outcome::Passed),
+            (Some(rank), Some(signal)) => Err(Failure::Stopped { signal, status: statuses[rank] }),
+            (Some(rank), None) => Err(Failure::Rank { rank, status: statuses[rank] }),
+        }
+    }
+
+    /// Sends `signal` to all ranks, or kills them if they were asked before.
+    fn ask_to_end(&self, stage: Stage, signal: Signal) -> (Stage, Option<Instant>) {
+        if matches!(stage, Stage::Running | Stage::LastWords) {
+            self.signal_groups(signal);
+            (Stage::Asked, Some(Instant::now() + GRACE))
+        } else {
+            self.signal_groups(Signal::KILL);
+            (Stage::Killed, None)
+        }
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Rank> {
+        self.ranks.iter().filter(|rank| rank.is_running)
+    }
+
+    /// Notes which ranks have ended, and returns the first that failed among them.
+    fn note_ended(&mut self) -> Result<Option<usize>, Failure> {
+        let mut failed = None;
+        for (number, rank) in self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.is_running) {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            let ended = waitid(WaitId::Pid(rank.pid()), options)
+                .map_err(|errno| Failure::system(format!("cannot wait for rank {number}"))(errno.into()))?;
+            if let Some(status) = ended {
+                rank.is_running = false;
+                if status.exit_status() != Some(0) {
+                    failed = failed.or(Some(number));
+                }
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Sends `signal` to the programs alone: processes that they started may not expect it.
+    fn signal_running(&self, signal: i32) {
+        for rank in self.running() {
+            // One that has ended meanwhile is no error here.
+            let _ = Signal::from_named_raw(signal).map(|signal| kill_process(rank.pid(), signal));
+        }
+    }
+
+    /// A rank may have left processes behind, so those that have ended are no exception.
+    fn signal_groups(&self, signal: Signal) {
+        for rank in &self.ranks {
+            // One that is not there any more is no error here.
+            let _ = kill_process_group(rank.pid(), signal);
+        }
+    }
+
+    /// Kills whatever is left, and returns how each rank has ended.
+    fn end(&mut self) -> io::Result<Vec<ExitStatus>> {
+        self.signal_groups(Signal::KILL);
+        for mut reducer in self.reducers.drain(..) {
+            reducer.kill()?;
+            reducer.wait()?;
+        }
+        self.ranks.drain(..).map(|mut rank| rank.process.wait()).collect()
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}

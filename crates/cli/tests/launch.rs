@@ -1,0 +1,253 @@
+//! `herringbone launch` as a user meets it: output, exit codes, signals, and that no process outlives it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+use std::{fs, thread};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_herringbone");
+
+fn launch(args: &[&str]) -> Command {
+    let mut command = Command::new(BINARY);
+    command.arg("launch").args(args);
+    for name in ["HERRINGBONE_REDUCERS", "HERRINGBONE_TOKEN", "HERRINGBONE_ALGORITHM", "OMP_NUM_THREADS"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// The exit code, and the lines of standard output, sorted, and of standard error.
+fn output(command: &mut Command) -> (i32, Vec<String>, String) {
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let mut lines: Vec<String> = text(output.stdout).lines().map(str::to_owned).collect();
+    lines.sort();
+    (output.status.code().unwrap(), lines, text(output.stderr))
+}
+
+fn shell(ranks: &str, script: &str) -> (i32, Vec<String>, String) {
+    output(&mut launch(&["-n", ranks, "--", "sh", "-c", script]))
+}
+
+/// A job that runs, and ends with the test.
+struct Running {
+    launcher: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn shell(ranks: &str, script: &str) -> Self {
+        let mut command = launch(&["-n", ranks, "--", "sh", "-c", script]);
+        let mut launcher = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(launcher.stdout.take().unwrap());
+        Self { launcher, lines }
+    }
+
+    /// The next `count` lines, sorted.
+    fn lines(&mut self, count: usize) -> Vec<String> {
+        let mut found: Vec<String> = self.lines.by_ref().lines().take(count).map(Result::unwrap).collect();
+        found.sort();
+        found
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.launcher.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    /// The exit code, what is left of standard output, sorted, and standard error.
+    fn end(mut self) -> (i32, Vec<String>, String) {
+        let left = self.lines(usize::MAX);
+        let stderr = std::io::read_to_string(self.launcher.stderr.take().unwrap()).unwrap();
+        (self.launcher.wait().unwrap().code().unwrap(), left, stderr)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.launcher.kill().ok();
+        self.launcher.wait().ok();
+    }
+}
+
+/// The numbers of processes that lines end with.
+fn pids(lines: &[String]) -> Vec<String> {
+    lines.iter().map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect()
+}
+
+/// Whether a process runs; one that has ended and that nobody has asked for does not.
+fn runs(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+}
+
+/// Fails unless all processes end soon.
+fn all_end(pids: &[String]) {
+    for _ in 0..3000 {
+        if !pids.iter().any(|pid| runs(pid)) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("of {pids:?} some run");
+}
+
+#[test]
+fn lines_begin_with_their_rank() {
+    let (code, lines, stderr) = shell("3", "echo one; printf two; [ $RANK = 2 ] && echo wrong >&2; exit 0");
+    assert_eq!(code, 0, "{stderr}");
+    let expected = ["0", "1", "2"].map(|rank| [format!("[rank {rank}] one"), format!("[rank {rank}] two")]);
+    assert_eq!(lines, expected.concat());
+    assert_eq!(stderr, "[rank 2] wrong\n");
+}
+
+#[test]
+fn ranks_find_their_place() {
+    let script = "echo $RANK $LOCAL_RANK of $WORLD_SIZE $LOCAL_WORLD_SIZE, $MASTER_ADDR $OMP_NUM_THREADS \
+                  $HERRINGBONE_REPLACE; [ $MASTER_ADDR:$MASTER_PORT != $HERRINGBONE_STORE ]";
+    let mut command = launch(&["-n", "2", "--replace", "gloo", "--", "sh", "-c", script]);
+    let (code, lines, stderr) = output(command.env("RANK", "7").env("TORCHELASTIC_RUN_ID", "outer"));
+    assert_eq!(code, 0, "{stderr}");
+    let expected = ["0 0 of 2 2, 127.0.0.1 1 gloo", "1 1 of 2 2, 127.0.0.1 1 gloo"];
+    assert_eq!(lines, [0, 1].map(|rank| format!("[rank {rank}] {}", expected[rank])));
+    let kept = "echo $OMP_NUM_THREADS $PYTHONUNBUFFERED ${TORCHELASTIC_RUN_ID-none}";
+    let mut command = launch(&["-n", "1", "--", "sh", "-c", kept]);
+    command.env("OMP_NUM_THREADS", "5").env("PYTHONUNBUFFERED", "x").env("TORCHELASTIC_RUN_ID", "outer");
+    assert_eq!(output(&mut command).1, ["[rank 0] 5 x none"]);
+}
+
+#[test]
+fn reducers_serve_the_ranks_alone() {
+    let script =
+        format!("[ ${{#HERRINGBONE_TOKEN}} = 64 ] && exec {BINARY} bench --sizes 4,64K --seconds 0.001");
+    let (code, lines, stderr) =
+        output(&mut launch(&["-n", "3", "--reducers", "2", "--", "sh", "-c", &script]));
+    assert_eq!(code, 0, "{stderr}");
+    let has = |part: &str| lines.iter().any(|line| line.starts_with("[rank 0] ") && line.contains(part));
+    assert!(has(", 2 reducers, reduction_server forced") && has(": 0 OK"), "{lines:?}");
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_rank_that_failed_first() {
+    let others = "trap 'exit 9' TERM; while :; do sleep 0.05; done";
+    let (code, _, stderr) = shell("4", &format!("[ $RANK = 2 ] && exit 7; {others}"));
+    assert_eq!(code, 7, "{stderr}");
+    assert!(stderr.contains("rank 2 failed first, with exit status: 7"), "{stderr}");
+    let (code, _, stderr) = shell("2", &format!("[ $RANK = 1 ] && kill -s KILL $$; {others}"));
+    assert_eq!(code, 128 + 9, "{stderr}");
+    assert!(stderr.contains("rank 1 failed first, with signal: 9"), "{stderr}");
+}
+
+#[test]
+fn a_rank_that_fails_ends_those_that_sleep() {
+    let script = "sleep 1000 & echo $$; echo $!; [ $RANK = 0 ] && exit 3; wait";
+    let (code, lines, stderr) = shell("3", script);
+    assert_eq!((code, lines.len()), (3, 6), "{stderr}");
+    all_end(&pids(&lines));
+}
+
+#[test]
+fn ranks_may_say_what_they_saw_of_a_failure() {
+    let (code, lines, stderr) = shell("2", "[ $RANK = 0 ] && exit 3; sleep 0.2; echo lost; exit 4");
+    assert_eq!((code, lines), (3, vec!["[rank 1] lost".to_owned()]), "{stderr}");
+}
+
+#[test]
+fn signals_are_passed_on_and_ranks_end_by_them_as_they_like() {
+    for name in ["INT", "TERM", "HUP"] {
+        let script = format!("trap 'echo saved; exit 0' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut job = Running::shell("3", &script);
+        assert_eq!(job.lines(3), [0, 1, 2].map(|rank| format!("[rank {rank}] ready")));
+        job.signal(name);
+        let (code, lines, stderr) = job.end();
+        assert_eq!(code, 0, "SIG{name}: {stderr}");
+        assert_eq!(lines, [0, 1, 2].map(|rank| format!("[rank {rank}] saved")));
+    }
+}
+
+#[test]
+fn a_signal_that_ends_the_ranks_is_named() {
+    for (name, number) in [("INT", 2), ("TERM", 15)] {
+        let mut job = Running::shell("2", "echo $$; exec sleep 1000");
+        let ranks = pids(&job.lines(2));
+        job.signal(name);
+        let (code, _, stderr) = job.end();
+        assert_eq!((code, &*stderr), (128 + number, &*format!("herringbone: ended by SIG{name}\n")));
+        all_end(&ranks);
+    }
+}
+
+#[test]
+fn a_second_signal_kills_ranks_that_do_not_end() {
+    let mut job = Running::shell("2", "trap '' INT TERM; echo $$; while :; do sleep 0.05; done");
+    let ranks = pids(&job.lines(2));
+    while job.launcher.try_wait().unwrap().is_none() {
+        job.signal("INT");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let (code, _, stderr) = job.end();
+    assert_eq!((code, &*stderr), (128 + 9, "herringbone: ended by SIGINT\n"));
+    all_end(&ranks);
+}
+
+#[test]
+fn other_signals_reach_the_ranks_and_end_nothing() {
+    let script = "trap 'echo told' USR1; trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut job = Running::shell("2", script);
+    job.lines(2);
+    job.signal("USR1");
+    assert_eq!(job.lines(2), ["[rank 0] told", "[rank 1] told"]);
+    job.signal("TERM");
+    assert_eq!(job.end().0, 0);
+}
+
+#[test]
+fn ranks_and_reducers_end_though_the_launcher_is_killed() {
+    let mut command = launch(&[
+        "-n",
+        "2",
+        "--reducers",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "echo $HERRINGBONE_REDUCERS $$; exec sleep 1000",
+    ]);
+    let mut launcher = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(launcher.stdout.take().unwrap());
+    let mut job = Running { launcher, lines };
+    let lines = job.lines(2);
+    let address = lines[0].split(' ').nth(2).unwrap().to_owned();
+    std::net::TcpStream::connect(&address).unwrap();
+    job.signal("KILL");
+    all_end(&pids(&lines));
+    while std::net::TcpStream::connect(&address).is_ok() {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn processes_that_a_rank_leaves_behind_end_with_the_job() {
+    let (code, lines, stderr) = shell("2", "sleep 1000 & echo $!");
+    assert_eq!(code, 0, "{stderr}");
+    all_end(&pids(&lines));
+}
+
+#[test]
+fn what_cannot_be_started_is_refused_with_a_hint() {
+    let here = env!("CARGO_MANIFEST_DIR");
+    let cases: [(&[&str], &str); 7] = [
+        (&["-n", "0", "--", "true"], "from 1 to 1024, like 4"),
+        (&["--", "true"], "--ranks <N>"),
+        (&["-n", "2"], "write it at the end, as in `herringbone launch -n 4 -- python train.py`"),
+        (&["-n", "2", "no-such-command", "--lr", "1"], "no command `no-such-command` in any folder of PATH"),
+        (&["-n", "2", "./no-such-file"], "there is no file `./no-such-file`"),
+        (&["-n", "2", &format!("{here}/Cargo.toml")], "a file that may be executed"),
+        (&["-n", "2", "--replace", "nccl", "--", "true"], "[possible values: gloo]"),
+    ];
+    for (args, part) in cases {
+        let (code, _, stderr) = output(&mut launch(args));
+        assert_eq!(code, 2, "{args:?}: {stderr}");
+        assert!(stderr.contains(part), "{args:?}: {stderr}");
+    }
+}

@@ -1,0 +1,53 @@
+"""``herringbone launch``, as the wheel installs it, with real programs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import START_SECONDS, WORKERS, Group, clean_environment
+
+
+def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "herringbone", "launch", *arguments]
+    environment = clean_environment()
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_SECONDS)
+
+
+def test_an_unchanged_script_for_gloo_runs_on_herringbone() -> None:
+    pytest.importorskip("torch")
+    done = launch("-n", "3", "--replace", "gloo", "--", sys.executable, str(WORKERS / "unchanged.py"))
+    assert done.returncode == 0, done.stderr
+    said = "gloo ProcessGroupHerringbone ProcessGroupHerringbone ProcessGroupGloo 2.0 3.0 3.0"
+    assert sorted(done.stdout.splitlines()) == [f"[rank {rank}] {said}" for rank in range(3)], done.stderr
+
+
+def test_arrays_go_through_reducers() -> None:
+    pytest.importorskip("numpy")
+    code = """import herringbone, numpy
+with herringbone.init() as group:
+    print(group.all_reduce(numpy.full(1000, group.rank, dtype="float32"))[0], group.explain(1000))"""
+    done = launch("-n", "2", "--reducers", "2", "--", sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines())
+    assert [line[: len("[rank 0] 1.0 ")] for line in lines] == ["[rank 0] 1.0 ", "[rank 1] 1.0 "], done.stdout
+    assert all("reduction_server" in line for line in lines), done.stdout
+
+
+def test_ctrl_c_reaches_python_on_every_rank(group: Group) -> None:
+    code = """import sys, time
+try:
+    print("ready", flush=True)
+    time.sleep(1000)
+except KeyboardInterrupt:
+    print("saved")
+    sys.exit(5)"""
+    launcher = group.start("-m", "herringbone", "launch", "-n", "2", "--", sys.executable, "-c", code)
+    assert launcher.stdout is not None
+    assert sorted(launcher.stdout.readline() for _ in range(2)) == ["[rank 0] ready\n", "[rank 1] ready\n"]
+    launcher.send_signal(signal.SIGINT)
+    [(status, output)] = group.finish()
+    assert status == 5, output
+    assert sorted(output.splitlines()) == ["[rank 0] saved", "[rank 1] saved", "herringbone: ended by SIGINT"]
