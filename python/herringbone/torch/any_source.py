@@ -113,7 +113,7 @@ class AnySourceWork(Numbered):
             missing = [f"rank {source}" for source in self._pairs]
             self._error = errors.OperationTimeoutError(
                 f"recv from any source timed out after {self._seconds:g} s: no message with tag {self.tag} has come "
-                f"from {', '.join(missing)}",
+                f"from {', '.join(missing)}; does any of them send to this rank with this tag?",
                 missing,
             )
         return self._error is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -24,21 +24,30 @@ REAL = "torch-gloo"
 def replace_gloo_if_asked() -> None:
     """Register Herringbone under the name "gloo", and torch's Gloo under :data:`REAL`, if the environment asks for it.
 
-    Raises:
-        ConfigError: the variable names something else.
+    If the environment asks for something else, this warns, and no group of that name can be made. It raises nothing,
+    because torch calls it when it is imported, and would advise to load no backends.
     """
     asked = os.environ.get(VARIABLE, "")
     if not asked:
         return
-    if asked != REPLACED:
-        raise ConfigError(f'{VARIABLE}: {asked!r} cannot be used; it may be "{REPLACED}" or empty')
     real = getattr(c10d, "_create_gloo_process_group", None)
+    if asked != REPLACED:
+        problem = f'{VARIABLE}: {asked!r} cannot be used; it may be "{REPLACED}" or empty'
+        logging.getLogger("herringbone").warning("herringbone: %s", problem)
+        if real is not None:
+            refuse = functools.partial(_refuse, problem)
+            dist.Backend.register_backend(REPLACED, refuse, extended_api=True, devices=["cpu"])
+        return
     if real is None:
         _rename_in_older_torch()
         return
     register = functools.partial(dist.Backend.register_backend, extended_api=True)
     register(REAL, real, devices=["cpu", "cuda"])
     register(REPLACED, _create_in_its_place, devices=["cpu"])
+
+
+def _refuse(problem: str, *_: Any) -> NoReturn:
+    raise ConfigError(problem)
 
 
 def _rename_in_older_torch() -> None:
