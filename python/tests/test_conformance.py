@@ -83,10 +83,13 @@ def test_an_unchanged_script_runs_in_gloos_place(group: Group) -> None:
 
 
 def test_a_replacement_that_cannot_be_is_told() -> None:
-    command = [sys.executable, "-c", "import torch"]
+    store = "init_method='tcp://127.0.0.1:0', rank=0, world_size=1"
+    command = [sys.executable, "-c", f"import torch.distributed as dist; dist.init_process_group('gloo', {store})"]
     environment = clean_environment({"HERRINGBONE_REPLACE": "nccl"})
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode != 0 and "HERRINGBONE_REPLACE: 'nccl' cannot be used" in done.stderr
+    told = "HERRINGBONE_REPLACE: 'nccl' cannot be used"
+    assert done.returncode != 0 and f"ConfigError: {told}" in done.stderr
+    assert done.stderr.count(told) >= 2, "it warns at the import, too"
 
 
 @pytest.mark.parametrize("version", ["2.9.1", "1.13.1", "nightly"])
