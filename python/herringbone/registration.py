@@ -51,6 +51,9 @@ def _is_being_imported(module: ModuleType) -> bool:
 
 
 def _register() -> None:
+    own = sys.modules.get(f"{__package__}.torch")
+    if own is not None and _is_being_imported(own):
+        return  # it registers at its end
     if importlib.import_module("torch.distributed").is_available():
         importlib.import_module(".torch", __package__).register()
 

@@ -67,8 +67,10 @@ def test_rank_0_says_for_whom_it_waits(group: Group) -> None:
     assert "waiting for rank 1 to leave, for at most 10 s" in said
 
 
-def test_nothing_is_left_of_the_lives_of_a_job(group: Group) -> None:
-    group.start_ranks("lives.py", 2, *[f"127.0.0.1:{free_port()}" for _ in range(5)])
+@pytest.mark.parametrize(("ranks", "ports", "lives"), [(2, 5, 1), (2, 1, 12), (3, 1, 12)])
+def test_nothing_is_left_of_the_lives_of_a_job(group: Group, ranks: int, ports: int, lives: int) -> None:
+    """Also where a life begins at the port at which the one before ends."""
+    group.start_ranks("lives.py", ranks, *[f"127.0.0.1:{free_port()}" for _ in range(ports)] * lives)
     for status, output in group.finish():
         assert status == 0 and "lived" in output, output
 

@@ -61,3 +61,7 @@ def register() -> None:
         mend_builtin_hooks()
         mend_completion()
         replace_gloo_if_asked()
+
+
+# Of programs that import this module before torch's import is over, or that read no entry points.
+register()

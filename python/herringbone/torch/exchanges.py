@@ -198,8 +198,10 @@ class Exchanges(Collectives):
         low, high = sorted((src, dst))
         root, place = int(src == high), f"{name}, {in_pair(low, high)}"
         if not 0 < tensor.nbytes <= SHORT_BYTES:
-            announced = torch.empty(1, dtype=torch.int64)
-            batch.add("broadcast", "i64", 1, announced, announced, root=root, among=pair, name=place)
+            # No message is a gather, so none is taken for an announcement.
+            own = torch.zeros(1, dtype=torch.int64)
+            both = torch.zeros(2, dtype=torch.int64) if self.member.communicator.rank == dst else None
+            batch.add("gather", "i64", 1, own, both, root=1 - root, among=pair, name=place)
         count = tensor.numel() * scale
         batch.add("broadcast", dtype, count, tensor, tensor, root=root, among=pair, name=place)
 

@@ -98,7 +98,11 @@ class Folding(NamedTuple):
         """The input: ``tensor``, or a copy with its values in order, multiplied if a factor is given."""
         if self.factor is None:
             return source(tensor)
-        return (tensor.detach() * self.factor).to(tensor.dtype).contiguous()
+        factor, is_whole = self.factor, not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+        if is_whole and isinstance(factor, float):
+            # torch keeps every number as a float, and multiplies integers by it in float32.
+            factor = int(factor) if factor.is_integer() else torch.tensor(factor, dtype=torch.float64)
+        return (tensor.detach() * factor).to(tensor.dtype).contiguous()
 
 
 def reduce_op(opts: Any) -> Reduction:

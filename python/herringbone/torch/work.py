@@ -264,4 +264,5 @@ def torch_error(error: BaseException, name: str = "") -> BaseException:
         body = {"__module__": kind.__module__, "__doc__": kind.__doc__}
         _torch_types[kind] = type(kind.__name__, (kind, dist.DistBackendError), body)
     text, *values = error.args
-    return _torch_types[kind](text if name in text else f"{name}: {text}", *values)
+    own = text.split("the ranks disagree", 1)[0]
+    return _torch_types[kind](text if name in own else f"{name}: {text}", *values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -261,6 +262,17 @@ def messages_from_any_source_in_order() -> None:
         place = torch.zeros(1_000_000)
         dist.recv(place, 0)
         assert place.sum().item() == 1_000_000
+    dist.barrier()
+
+
+@case
+def a_long_message_is_not_taken_for_a_short_one() -> None:
+    if rank() == 0:
+        # It waits for the receiver, and hears of that, or it has left before.
+        with contextlib.suppress(herringbone.MismatchError):
+            dist.send(torch.arange(1000), 1, tag=11)
+    if rank() == 1:
+        error_of(herringbone.MismatchError, lambda: dist.recv(torch.zeros(1, dtype=torch.int64), 0, tag=11))
     dist.barrier()
 
 

@@ -91,6 +91,13 @@ def unsigned_integers_are_not_taken_for_signed_ones() -> None:
 
 
 @case
+def whole_factors_of_integers_are_exact() -> None:
+    tensor = torch.tensor([2**24 + 1, 2**40 + 1])
+    dist.all_reduce(tensor, dist._make_nccl_premul_sum(3))
+    assert tensor.tolist() == [3 * size() * (2**24 + 1), 3 * size() * (2**40 + 1)]
+
+
+@case
 def sums_of_what_is_multiplied_first() -> None:
     inputs = pieces(5 * size(), torch.float32)
     for factor in (0.5, torch.tensor([rank() + 1.0])):

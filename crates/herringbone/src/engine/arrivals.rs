@@ -14,7 +14,8 @@ impl Backlog {
     ) -> Result<bool> {
         let group = groups.get(number).filter(|group| !group.ending.is_dropped);
         let group = group.ok_or_else(|| Error::new(ErrorKind::Closed))?;
-        if !self.early.of(number, group.member.next()).is_empty() {
+        // If the next operation failed where it was issued, only later ones come; issuing it tells this rank of that.
+        if self.early.has_from(number, group.member.next()) {
             return Ok(true);
         }
         let lost = group.lost.as_ref().or(group.doom.as_ref().map(|doom| &doom.error));

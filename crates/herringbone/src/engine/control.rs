@@ -149,6 +149,12 @@ impl Engine {
         layout::goodbye(self.ops.staging.segment()).store(1, Ordering::Release);
     }
 
+    /// Whether a process has left, or died.
+    pub(crate) fn has_gone(&self, id: MemberId) -> bool {
+        let endpoint = &self.links.endpoints[id];
+        endpoint.left.is_some() || endpoint.dead
+    }
+
     /// Whether a local rank has left such word.
     pub(crate) fn has_said_goodbye(&self, index: MemberId) -> bool {
         self.links.has_said_goodbye(index)

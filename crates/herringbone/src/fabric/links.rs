@@ -36,6 +36,9 @@ const WORTH_A_WARNING: Duration = Duration::from_secs(2);
 /// How long another worker may be unreachable before the link is given up.
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long a member may take to leave that calls anew already.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 /// Begins to make a link, on a thread of its own.
 pub(crate) fn make(
     job: &Job,
@@ -217,6 +220,8 @@ pub(crate) fn admit(
         {
             Ok(member.id)
         }
+        // Its next world forms at this address, once this one has closed: it calls again if nobody answers.
+        (Purpose::Join, Some(member)) if leaves(node, member.id) => return Ok(()),
         (Purpose::Join, Some(member)) => Err(Refusal::DuplicateRank {
             rank: who.rank,
             first: member.address.clone(),
@@ -236,6 +241,20 @@ pub(crate) fn admit(
     node.with(|engine| engine.connect(caller, Link::Tcp(link)));
     node.wake();
     Ok(())
+}
+
+/// Whether a member has left, or does so at once: its goodbye may come after the first call of its next life.
+fn leaves(node: &Node, member: MemberId) -> bool {
+    let until = Instant::now() + GOODBYE;
+    loop {
+        if node.with(|engine| engine.has_gone(member)) {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(GOODBYE / 50);
+    }
 }
 
 /// Lets a host-mate share memory, on a thread of its own.
