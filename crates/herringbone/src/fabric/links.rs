@@ -37,7 +37,7 @@ const WORTH_A_WARNING: Duration = Duration::from_secs(2);
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a member may take to leave that calls anew already.
-const GOODBYE: Duration = Duration::from_secs(1);
+const GOODBYE: Duration = Duration::from_millis(200);
 
 /// Begins to make a link, on a thread of its own.
 pub(crate) fn make(
@@ -253,7 +253,7 @@ fn leaves(node: &Node, member: MemberId) -> bool {
         if Instant::now() >= until {
             return false;
         }
-        std::thread::sleep(GOODBYE / 50);
+        std::thread::sleep(GOODBYE / 20);
     }
 }
 
