@@ -34,9 +34,6 @@ def autoload() -> None:
     """Register the backend at the end of torch's import, where the program does not have to import this package for it.
 
     The first use of the name does it, too, from torch 2.14 on, and costs other programs nothing.
-
-    Raises:
-        ConfigError: ``HERRINGBONE_REPLACE`` cannot be followed.
     """
     if os.environ.get("HERRINGBONE_REPLACE"):
         _register()
