@@ -1,5 +1,6 @@
 //! Communicators: what programs call.
 
+mod messages;
 mod parts;
 
 use crate::{
@@ -28,9 +29,10 @@ use crate::{
     work::Pending,
 };
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -56,7 +58,40 @@ struct GroupHandle {
     members: Vec<MemberId>,
     /// In nanoseconds.
     timeout: AtomicU64,
+    /// The ranks to which there are ways for messages.
+    channels: Mutex<BTreeSet<u32>>,
     fabric: std::sync::Weak<Fabric>,
+}
+
+/// What makes a group of these members, of which this process is the one at place `rank`.
+fn settings_of(
+    fabric: &Fabric,
+    number: u32,
+    (rank, members): (Rank, &[MemberId]),
+    seats: Vec<MemberId>,
+) -> Settings {
+    let roster = &fabric.job.roster;
+    let hosts = roster.hosts();
+    let ranks: Vec<Rank> = members.iter().filter_map(|member| roster.rank_of(*member)).collect();
+    let hosts: Vec<u32> = ranks.iter().map(|rank| hosts[*rank as usize]).collect();
+    let parameters = fabric.settings.parameters.clone();
+    Settings::new(number, roster.epoch(), (seats, ranks, rank), hosts, parameters)
+}
+
+/// Makes a group known to the engine and to the hub.
+fn make_known(fabric: &Fabric, settings: Settings) {
+    let members = settings.ranks.clone();
+    if settings.me == 0 {
+        let message = Message::GroupInfo { group: settings.id, generation: 0, members: members.clone() };
+        fabric.commands.send(Command::ToHub(message));
+    }
+    let member = Member::new(settings.id, fabric.job.rank, members);
+    fabric.node.with(|engine| engine.add_group(Group::new(settings, member)));
+}
+
+/// As many as there can be.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Drop for GroupHandle {
@@ -93,7 +128,7 @@ impl<T: Plain> Work<T> {
 }
 
 impl Communicator {
-    /// Makes a group known to the engine and to the hub.
+    /// A group of these members, of which this process is the one at place `rank`.
     pub(crate) fn group(
         fabric: Arc<Fabric>,
         number: u32,
@@ -101,29 +136,15 @@ impl Communicator {
         members: Vec<MemberId>,
         timeout: Duration,
     ) -> Self {
-        let (job, shared) = (&fabric.job, &fabric.settings);
-        let hosts = job.roster.hosts();
-        let ranks: Vec<Rank> = members.iter().filter_map(|member| job.roster.rank_of(*member)).collect();
-        let hosts: Vec<u32> = ranks.iter().map(|rank| hosts[*rank as usize]).collect();
-        let reducers = job.roster.reducers().map(|reducer| reducer.id);
+        let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
         let seats = members.iter().copied().chain(reducers).collect();
-        let places = (seats, ranks.clone(), rank);
-        let settings = Settings {
-            forced: shared.forced.clone(),
-            timeout,
-            ..Settings::new(number, job.roster.epoch(), places, hosts, shared.parameters.clone())
-        };
-        if rank == 0 {
-            let message = Message::GroupInfo { group: number, generation: 0, members: ranks.clone() };
-            fabric.commands.send(Command::ToHub(message));
-        }
-        let member = Member::new(number, job.rank, ranks);
-        fabric.node.with(|engine| engine.add_group(Group::new(settings, member)));
+        let forced = fabric.settings.forced.clone();
+        let settings = settings_of(&fabric, number, (rank, &members), seats);
+        make_known(&fabric, Settings { forced, timeout, ..settings });
         let weak = Arc::downgrade(&fabric);
-        let group = GroupHandle { number, rank, members, timeout: AtomicU64::default(), fabric: weak };
-        let group = Self { fabric, group: Arc::new(group) };
-        group.set_timeout(timeout);
-        group
+        let (timeout, channels) = (AtomicU64::new(nanoseconds(timeout)), Mutex::default());
+        let group = GroupHandle { number, rank, members, timeout, channels, fabric: weak };
+        Self { fabric, group: Arc::new(group) }
     }
 
     /// A communicator of some of this one's ranks, in ascending order. Only they call this, each with the same name and
@@ -133,7 +154,7 @@ impl Communicator {
     /// [`ErrorKind::Config`] if the ranks make no group with this rank in it, or the name was used.
     pub fn subgroup(&self, name: &str, ranks: &[u32]) -> Result<Self> {
         self.check_usable()?;
-        if self.fabric.node.with(|engine| !engine.takes_calls(self.group.number)) {
+        if !self.takes_calls() {
             return Err(Error::new(ErrorKind::Closed).about(self.fabric.job.rank, "subgroup"));
         }
         let wrong = |problem: &str| Error::config("ranks of a group", problem).at(self.fabric.job.rank);
@@ -157,6 +178,11 @@ impl Communicator {
         Ok(Self::group(self.fabric.clone(), number, rank as u32, members, self.timeout()))
     }
 
+    /// Whether it was not closed.
+    fn takes_calls(&self) -> bool {
+        self.fabric.node.with(|engine| engine.takes_calls(self.group.number))
+    }
+
     /// This process's rank in the group.
     pub fn rank(&self) -> u32 {
         self.group.rank
@@ -169,8 +195,7 @@ impl Communicator {
 
     /// How long an operation may take from now on, where the call itself does not say.
     pub fn set_timeout(&self, timeout: Duration) {
-        let nanoseconds = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        self.group.timeout.store(nanoseconds, Ordering::Relaxed);
+        self.group.timeout.store(nanoseconds(timeout), Ordering::Relaxed);
     }
 
     fn timeout(&self) -> Duration {

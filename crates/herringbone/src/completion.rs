@@ -1,6 +1,6 @@
 //! The end of an operation, shared by the engine and whoever waits.
 
-use crate::Result;
+use crate::{Result, core::group::Rank};
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicBool, Ordering},
@@ -17,6 +17,7 @@ pub(crate) struct Completion {
 #[derive(Debug, Default)]
 struct State {
     result: Option<Result<()>>,
+    source: Option<Rank>,
     listeners: Vec<(Sender<u64>, u64)>,
 }
 
@@ -37,6 +38,17 @@ impl Completion {
             return None;
         }
         self.state.lock().unwrap_or_else(PoisonError::into_inner).result.clone()
+    }
+
+    /// Says whose message it ends with, before it does.
+    pub(crate) fn set_source(&self, source: Rank) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).source = Some(source);
+    }
+
+    /// Whose message it has ended with, if with any.
+    pub(crate) fn source(&self) -> Option<Rank> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.source.filter(|_| matches!(state.result, Some(Ok(()))))
     }
 
     /// Sets the result, once.

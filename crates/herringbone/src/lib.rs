@@ -57,7 +57,7 @@ pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};
 pub use local::{local, local_with};
 pub use observe::{Happening, OperationId, OperationState, OperationTimes, Recent, Sink};
 pub use rendezvous::{Store, StoreError};
-pub use request::Request;
+pub use request::{MessageRequest, Request};
 pub use transport::stats::{Moved, Stats};
 pub use work::Pending;
 

@@ -222,6 +222,22 @@ impl Node {
         Ok(completion.inspect(|_| self.idle.store(false, Ordering::SeqCst)))
     }
 
+    /// Has the engine exchange a message. Unless the caller is about to wait for it, the background thread is told.
+    pub(crate) fn exchange(
+        &self,
+        waits: bool,
+        call: impl FnOnce(&mut Engine) -> Result<Arc<Completion>>,
+    ) -> Result<Arc<Completion>> {
+        let completion = self.with(|engine| {
+            self.idle.store(false, Ordering::SeqCst);
+            call(engine)
+        })?;
+        if !waits && !completion.is_done() {
+            self.leave_to_background();
+        }
+        Ok(completion)
+    }
+
     /// Has the background thread drive, unless somebody does, who will look again before leaving.
     fn leave_to_background(&self) {
         if self.users.load(Ordering::SeqCst) == 0 {

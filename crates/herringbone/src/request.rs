@@ -4,10 +4,45 @@ use crate::{
     core::{
         collective::Collective,
         element::{DType, ReduceOp},
+        session::mailbox::Envelope,
     },
     sys::region::Region,
 };
 use std::time::Duration;
+
+/// A message as the engine takes it, with a buffer that it may keep; see
+/// [`Communicator::submit_send`](crate::Communicator::submit_send).
+///
+/// ```
+/// # use herringbone::{DType, MessageRequest, Region};
+/// let buffer = Region::own(vec![1.0f32; 1000]);
+/// let message = MessageRequest::new(DType::F32, 1000, buffer.region().clone()).tag(7);
+/// # drop(message);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a message does nothing until it is submitted"]
+pub struct MessageRequest {
+    pub(crate) envelope: Envelope,
+    pub(crate) region: Region,
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl MessageRequest {
+    /// `count` elements of a type, which are sent from the region or received into it: all of it.
+    pub fn new(dtype: DType, count: usize, region: Region) -> Self {
+        Self { envelope: Envelope { tag: 0, dtype, count: count as u64 }, region, timeout: None }
+    }
+
+    /// The number by which the receiver tells messages apart, 0 if this is not said.
+    pub fn tag(self, tag: i64) -> Self {
+        Self { envelope: Envelope { tag, ..self.envelope }, ..self }
+    }
+
+    /// How long it may take; without this, the communicator's timeout.
+    pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
+        Self { timeout: timeout.into(), ..self }
+    }
+}
 
 /// A request as the engine takes it, with buffers that it may keep; see [`Communicator::submit`](crate::Communicator::submit).
 ///

@@ -53,6 +53,12 @@ impl Pending {
         self.completion.result()
     }
 
+    /// The rank whose message a receive has got, as its group numbers it; `None` while it waits, if it failed, and for all other
+    /// operations.
+    pub fn source(&self) -> Option<u32> {
+        self.completion.source()
+    }
+
     /// Has `token` sent to `listener` when the operation is over; at once if it is already.
     pub fn notify(&self, listener: Sender<u64>, token: u64) {
         self.completion.listen(listener, token);

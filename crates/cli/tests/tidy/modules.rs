@@ -57,6 +57,7 @@ const ORDERS: [Order; 6] = [
             // What happens to an engine, and what becomes of it.
             "engine/control engine/inbox engine/straight",
             "engine",
+            "engine/messages",
             "engine/begin engine/disband engine/fences",
             // Its parts.
             "engine/backlog engine/ops",

@@ -3,7 +3,7 @@
 //! Bytes and messages go in, bytes, messages and decisions come out; sockets, clocks and random numbers belong to the
 //! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
 //! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
-//! of schedules, [`turns`] says in which order, and [`fence`] brings a group back into step after a disagreement.
+//! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`turns`] says in which order, and [`fence`] brings a group back into step after a disagreement.
 
 mod basis;
 mod cause;
@@ -13,6 +13,7 @@ pub mod fence;
 pub mod formation;
 pub mod handshake;
 pub mod lane;
+pub mod mailbox;
 pub mod membership;
 mod parameters;
 mod refusal;

@@ -9,21 +9,6 @@ use crate::{
 };
 
 impl Communicator {
-    /// Whether another rank has sent something for the collective that this rank calls next in the group, whichever that is.
-    /// Never waits. In groups of two it tells which of several ranks to receive from first; only what is small is sent before
-    /// it is received.
-    ///
-    /// # Errors
-    /// [`ErrorKind::PeerLost`](crate::ErrorKind::PeerLost) if nothing has come and a rank of the group can send nothing more;
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after [`close`](Self::close).
-    pub fn has_arrived(&self) -> Result<bool> {
-        self.check_usable()?;
-        let node = &self.fabric.node;
-        node.turn();
-        let arrived = node.with(|engine| engine.has_arrived(self.group.number));
-        arrived.map_err(|error| error.at(self.fabric.job.rank))
-    }
-
     /// Gathers every rank's `input`, in rank order, into `output` on rank `root`; the others' output is empty.
     ///
     /// # Errors

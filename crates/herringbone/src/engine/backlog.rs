@@ -6,16 +6,19 @@ use super::{
     groups::Groups,
     links::Links,
     outbox::{Ended, Outbox, Todo},
+    refused::Refused,
+    timers::Timer,
 };
 use crate::core::{session::membership::MemberId, wire::Header};
 use crate::{
     Error,
-    execute::issue::{Identity, Queued},
+    completion::Completion,
+    execute::issue::{Identity, Issue, Queued},
     observe::Observer,
     sys::span::Span,
     transport::{Broken, frame::Body},
 };
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 /// More frames than this cannot be backlog for operations that this rank has not issued.
 const PARKED_MOST: usize = u16::MAX as usize;
@@ -72,6 +75,26 @@ impl Backlog {
             std::mem::take(&mut self.queue).into_iter().partition(|queued| queued.id.group == number);
         self.queue = others;
         failed.into_iter().for_each(|queued| not_started(queued, error, groups, (links, out)));
+    }
+
+    /// Issues an operation, whose end `completion` will say.
+    ///
+    /// # Errors
+    /// See [`Groups::agree`].
+    pub(super) fn issue(
+        &mut self,
+        issue: &Issue,
+        completion: Arc<Completion>,
+        groups: &mut Groups,
+        (links, out): (&mut Links, &mut Outbox),
+    ) -> Result<(), Refused> {
+        let (id, timeout) = groups.agree(issue, links.rank, out)?;
+        self.queue.push_back(Queued::new(id, issue, Some(completion), timeout, out.now()));
+        out.look_soon(Timer::Operations);
+        self.check_early(&id, out);
+        out.push(Todo::Start);
+        out.push(Todo::Flush);
+        Ok(())
     }
 
     /// Keeps a frame whose operation has not begun here.

@@ -3,6 +3,7 @@
 use super::{
     Engine,
     backlog::not_started,
+    messages::Others,
     outbox::{Event, Todo},
     timers::Timer,
 };
@@ -259,12 +260,14 @@ impl Engine {
     }
 
     fn expired(&mut self, timer: Timer) {
-        let Self { links, groups, ops, backlog, out, .. } = self;
+        let Self { links, groups, ops, backlog, messages, out, .. } = self;
         match timer {
             Timer::Operations => {
+                messages.look(&mut Others { groups, backlog, links, out });
                 self.look_through_operations();
                 self.look_through_queue();
-                if self.ops.table.len() > 0 || !self.backlog.queue.is_empty() {
+                let is_idle = self.backlog.queue.is_empty() && self.messages.is_idle();
+                if self.ops.table.len() > 0 || !is_idle {
                     self.out.look_soon(Timer::Operations);
                 }
             }

@@ -65,11 +65,6 @@ impl Early {
         self.frames.get(&(group, sequence)).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether any is there of a group's operations from this number on.
-    pub(super) fn has_from(&self, group: u32, sequence: u64) -> bool {
-        self.frames.range((group, sequence)..=(group, u64::MAX)).next().is_some()
-    }
-
     /// Takes those of one number in a group that `which` holds for.
     pub(super) fn take(
         &mut self,

@@ -161,6 +161,9 @@ impl Engine {
     /// A frame whose operation has not begun.
     fn park(&mut self, index: MemberId, header: Header, content: Content) -> Result<(), Broken> {
         self.backlog.park(index, header, content, &mut self.links)?;
+        if self.messages.serves(header.group) {
+            self.out.push(Todo::Messages(header.group));
+        }
         if header.eager && self.links.endpoints[index].is_crowded() {
             for key in self.ops.table.keys() {
                 let Some((operation, mut io)) = self.ops.running(key, &mut self.links, &mut self.out) else {

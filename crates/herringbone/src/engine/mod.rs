@@ -8,7 +8,6 @@
 //! others that it needs. What it cannot do itself it leaves in the outbox as a [`Todo`], and the engine does that before it
 //! returns to its caller. So no part calls back into the one that called it.
 
-mod arrivals;
 mod backlog;
 mod begin;
 mod buffers;
@@ -21,6 +20,7 @@ pub(crate) mod group;
 pub(crate) mod groups;
 mod inbox;
 pub(crate) mod links;
+pub(crate) mod messages;
 pub(crate) mod ops;
 pub(crate) mod outbox;
 mod plans;
@@ -32,12 +32,12 @@ mod timers;
 mod told;
 
 use crate::{
-    Error, Result,
+    Error, ErrorKind, Result,
     clock::Moment,
     completion::Completion,
     core::session::membership::MemberId,
     execute::{
-        issue::{Identity, Issue, Queued},
+        issue::{Identity, Issue},
         staging::Staging,
     },
     transport::{endpoint::Endpoints, stats::Stats},
@@ -46,6 +46,7 @@ use backlog::Backlog;
 use group::Group;
 use groups::Groups;
 use links::Links;
+use messages::{Called, Messages, Others, ToOrFrom};
 use ops::{Haste, Ops};
 use outbox::{Outbox, Todo};
 use refused::Refused;
@@ -58,6 +59,7 @@ pub(crate) struct Engine {
     pub(crate) groups: Groups,
     pub(crate) ops: Ops,
     backlog: Backlog,
+    pub(crate) messages: Messages,
     pub(crate) out: Outbox,
     /// Whether this is a reducer: operations begin when a worker's first message comes.
     reduces: bool,
@@ -70,6 +72,7 @@ impl Engine {
             groups: Groups::default(),
             ops: Ops::new(staging),
             backlog: Backlog::default(),
+            messages: Messages::default(),
             out: Outbox::default(),
             reduces,
         }
@@ -85,6 +88,7 @@ impl Engine {
     pub(crate) fn is_idle(&self) -> bool {
         self.backlog.queue.is_empty()
             && self.ops.table.iter().all(|operation| operation.caller.completion.is_none())
+            && self.messages.is_idle()
             && !self.links.has_unsent()
     }
 
@@ -108,13 +112,22 @@ impl Engine {
 
     /// A group was closed, or its last handle is gone: nothing more is called in it here. What is under way goes on.
     pub(crate) fn drop_group(&mut self, number: u32) {
+        // What carries messages goes on until these have been answered.
+        if self.messages.serves(number) {
+            return;
+        }
         self.groups.drop_group(number, &mut self.out);
+        let Self { links, groups, backlog, messages, out, .. } = self;
+        messages.close(number, &mut Others { groups, backlog, links, out });
         self.catch_up();
     }
 
     /// Fails what is under way in a group. Nothing more is called in it here.
     pub(crate) fn abort_group(&mut self, number: u32) {
         self.groups.abort(number, &self.ops, &mut self.out);
+        for served in self.messages.abort(number, &mut self.out) {
+            self.groups.abort(served, &self.ops, &mut self.out);
+        }
         self.catch_up();
     }
 
@@ -133,8 +146,15 @@ impl Engine {
         self.groups.numbers().into_iter().for_each(|number| self.abort_group(number));
     }
 
-    /// The operations whose callers have not seen them end: how many, and the name of one.
+    /// The operations and messages whose callers have not seen them end: how many, and the name of one.
     pub(crate) fn unfinished(&self) -> Option<(usize, String)> {
+        match (self.unfinished_operations(), self.messages.unfinished(&self.groups)) {
+            (Some((operations, name)), Some((messages, _))) => Some((operations + messages, name)),
+            (operations, messages) => operations.or(messages),
+        }
+    }
+
+    fn unfinished_operations(&self) -> Option<(usize, String)> {
         let running = self.ops.table.iter().filter(|operation| operation.caller.completion.is_some());
         let queued = self.backlog.queue.iter().map(|queued| queued.id);
         let ids: Vec<Identity> = running.map(|operation| operation.id).chain(queued).collect();
@@ -143,13 +163,30 @@ impl Engine {
         Some((ids.len(), self.groups.get(first.group).map_or(String::new(), named)))
     }
 
-    /// Whether another member has sent something for the operation that this rank issues next in a group.
+    /// Sends a message to a rank of a group, or receives one from it, or from any rank if none is named. The
+    /// [channels](Messages::add_channel) that it may need are there.
     ///
     /// # Errors
-    /// If nothing has come, and the group is closed or another member can send nothing more.
-    pub(crate) fn has_arrived(&mut self, group: u32) -> crate::Result<bool> {
-        let Self { links, groups, backlog, out, .. } = self;
-        backlog.has_arrived(group, groups, (links, out))
+    /// If the group is closed.
+    pub(crate) fn exchange(
+        &mut self,
+        group: u32,
+        to_or_from: ToOrFrom,
+        called: Called,
+    ) -> Result<Arc<Completion>> {
+        let (now, completion) = (self.out.now(), called.completion.clone());
+        let me = self.groups.get(group).filter(|group| !group.ending.is_dropped);
+        let me = me.map(|group| group.settings.me).ok_or_else(|| Error::new(ErrorKind::Closed))?;
+        let Self { links, groups, backlog, messages, out, .. } = self;
+        out.look_soon(timers::Timer::Operations);
+        let called = Called { issued: now, ..called };
+        let mut others = Others { groups, backlog, links, out };
+        match to_or_from {
+            ToOrFrom::To(to) => messages.send((group, me), to, called, &mut others),
+            ToOrFrom::From(from) => messages.receive((group, me), from, called, &mut others),
+        }
+        self.catch_up();
+        Ok(completion)
     }
 
     /// Issues an operation and lets it run as far as it can. One that failed on other ranks before it was called here fails as
@@ -177,14 +214,9 @@ impl Engine {
     }
 
     fn try_issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
-        let (id, timeout) = self.groups.agree(issue, self.links.rank, &mut self.out)?;
         let completion = Arc::new(Completion::default());
-        let queued = Queued::new(id, issue, Some(completion.clone()), timeout, self.out.now());
-        self.backlog.queue.push_back(queued);
-        self.out.look_soon(timers::Timer::Operations);
-        self.backlog.check_early(&id, &mut self.out);
-        self.out.push(Todo::Start);
-        self.out.push(Todo::Flush);
+        let Self { links, groups, backlog, out, .. } = self;
+        backlog.issue(issue, completion.clone(), groups, (links, out))?;
         self.catch_up();
         Ok(completion)
     }
@@ -238,7 +270,7 @@ impl Engine {
     }
 
     fn perform(&mut self, todo: Todo) {
-        let Self { links, groups, ops, backlog, out, .. } = self;
+        let Self { links, groups, ops, backlog, messages, out, .. } = self;
         match todo {
             Todo::Run(key) => ops.run(key, groups, (links, out)),
             Todo::Started(key) => {
@@ -271,6 +303,12 @@ impl Engine {
             Todo::RedeliverGroup(number) => {
                 let early = backlog.early.take_group(number);
                 self.redeliver(early);
+                if self.messages.serves(number) {
+                    self.out.push(Todo::Messages(number));
+                }
+            }
+            Todo::Messages(number) => {
+                messages.step(number, &mut Others { groups, backlog, links, out });
             }
             Todo::Answer(number) => groups.answer(number, false, (ops, backlog), out),
             Todo::Forget(number) if backlog.has_any(number) => {}

@@ -87,6 +87,8 @@ pub(super) enum Todo {
     Forget(u32),
     /// Nothing more will come from an endpoint that has left.
     Departed,
+    /// Something has come, ended or changed in a group that carries messages.
+    Messages(u32),
     /// Links may take something.
     Flush,
 }
@@ -162,6 +164,9 @@ impl Outbox {
         }
         if group.unanswered.is_some() {
             self.push(Todo::Answer(id.group));
+        }
+        if group.settings.carries.is_some() {
+            self.push(Todo::Messages(id.group));
         }
         if let Some(completion) = completion {
             completion.finish(result);

@@ -215,12 +215,12 @@ impl Plans {
 
     /// Everything that a plan with this algorithm is made from.
     pub(crate) fn basis(&self, settings: &Settings, collective: Collective, algorithm: &Algorithm) -> Basis {
-        let Settings { epoch, workers, hosts, memories, parameters, sizing, .. } = settings;
+        let Settings { epoch, hosts, memories, parameters, sizing, .. } = settings;
         Basis {
             epoch: *epoch,
             algorithm: algorithm.to_string(),
             collective,
-            workers: *workers,
+            workers: settings.workers(),
             order: parameters.order,
             keys: Summary::of_numbers(self.fold.keys()),
             machines: Machines {

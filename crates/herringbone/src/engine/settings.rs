@@ -10,7 +10,7 @@ use crate::{
     },
     execute::{program::Sizing, staging},
 };
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// What makes a group: the same on all its ranks, except `me`.
 #[derive(Clone, Debug)]
@@ -20,7 +20,6 @@ pub(crate) struct Settings {
     pub(crate) epoch: u64,
     /// Its members in the order of a schedule's ranks: workers, then reducers.
     pub(crate) seats: Vec<MemberId>,
-    pub(crate) workers: u32,
     /// My place among them.
     pub(crate) me: Rank,
     /// The rank of each worker in the job: what people call it.
@@ -35,6 +34,26 @@ pub(crate) struct Settings {
     /// The algorithm that is forced; reducers are told which one is taken.
     pub(crate) forced: Option<Algorithm>,
     pub(crate) timeout: Duration,
+    /// Whether it carries messages between its two ranks, from the first to the second of these.
+    pub(crate) carries: Option<(Rank, Rank)>,
+}
+
+/// A call as errors show it.
+pub(crate) enum Named {
+    Call(Fingerprint),
+    /// A part of a message.
+    Message { bytes: u64, from: Rank, to: Rank },
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Named::Call(called) => called.fmt(f),
+            Named::Message { bytes, from, to } => {
+                write!(f, "message of {bytes} bytes from rank {from} to rank {to}")
+            }
+        }
+    }
 }
 
 impl Settings {
@@ -57,8 +76,8 @@ impl Settings {
             segment_bytes: parameters.segment as usize,
             most_staged: staging::most_of(parameters.staging as usize),
         };
-        let (forced, timeout) = (None, Duration::MAX);
-        Self { id, epoch, seats, workers, me, ranks, hosts, parameters, memories, sizing, forced, timeout }
+        let (forced, timeout, carries) = (None, Duration::MAX, None);
+        Self { id, epoch, seats, me, ranks, hosts, parameters, memories, sizing, forced, timeout, carries }
     }
 
     /// Those of a group as a worker tells a reducer of it, whose identity is `own`.
@@ -78,22 +97,27 @@ impl Settings {
 
     /// The workers.
     pub(crate) fn members(&self) -> &[MemberId] {
-        &self.seats[..self.workers as usize]
+        &self.seats[..self.ranks.len()]
+    }
+
+    /// How many workers there are.
+    pub(crate) fn workers(&self) -> u32 {
+        self.ranks.len() as u32
     }
 
     /// Whether a place is a reducer's.
     pub(crate) fn is_reducer(&self, place: Rank) -> bool {
-        place >= self.workers
+        place >= self.workers()
     }
 
     /// The reducers, in the order in which schedules number them.
     pub(crate) fn servers(&self) -> &[MemberId] {
-        &self.seats[self.workers as usize..]
+        &self.seats[self.ranks.len()..]
     }
 
     /// Which of the reducers this process is, if it is one.
     pub(crate) fn own_reducer(&self) -> Option<usize> {
-        self.me.checked_sub(self.workers).map(|reducer| reducer as usize)
+        self.me.checked_sub(self.workers()).map(|reducer| reducer as usize)
     }
 
     /// How many reducers there are.
@@ -102,7 +126,10 @@ impl Settings {
     }
 
     /// What was called, as errors show it.
-    pub(super) fn named(&self, called: Fingerprint) -> Fingerprint {
-        called.in_job(&self.ranks)
+    pub(super) fn named(&self, called: Fingerprint) -> Named {
+        match self.carries {
+            Some((from, to)) => Named::Message { bytes: called.count, from, to },
+            None => Named::Call(called.in_job(&self.ranks)),
+        }
     }
 }

@@ -7,12 +7,12 @@
 #![forbid(unsafe_code)]
 
 mod api;
-mod arrivals;
 mod corpus;
 mod endings;
 mod events;
 mod large;
 mod mapped;
+mod messages;
 mod memory;
 mod order;
 mod parts;

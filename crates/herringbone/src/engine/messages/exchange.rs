@@ -1,0 +1,366 @@
+//! The messages of one group.
+
+use super::{Called, Channel, Intake, Others, broadcast};
+use crate::{
+    Error, ErrorKind,
+    completion::Completion,
+    core::{
+        group::Rank,
+        session::{
+            Cause,
+            mailbox::{CARRIED_BYTES, Envelope, Mailbox, Match, Record, Wanted, is_length},
+        },
+        wire::Kind,
+    },
+    engine::{groups::Groups, outbox::{Outbox, Todo}, refused::Refused},
+    execute::issue::Issue,
+    sys::region::Region,
+    transport::Broken,
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+/// What came with a message's announcement.
+#[derive(Debug)]
+pub(super) enum Payload {
+    /// Nothing: it is long.
+    None,
+    Carried(Vec<u8>),
+    /// This rank sends to itself.
+    Own(Region),
+}
+
+/// The messages of one group.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) group: u32,
+    pub(super) me: Rank,
+    pub(super) mailbox: Mailbox<Called, Called, Payload>,
+    pub(super) channels: BTreeMap<Rank, Channel>,
+    /// Records that are being taken in, by their sender.
+    pub(super) intakes: BTreeMap<Rank, Intake>,
+    /// Operations that a fence keeps from being issued, in their order.
+    held: VecDeque<(Issue, Arc<Completion>)>,
+    /// The generation of the groups that carry records, when this rank last looked.
+    pub(super) generations: BTreeMap<u32, u32>,
+    /// Whether nothing more is called in the group.
+    pub(super) is_closing: bool,
+}
+
+impl Exchange {
+    pub(super) fn new(group: u32, me: Rank) -> Self {
+        Self {
+            group,
+            me,
+            mailbox: Mailbox::default(),
+            channels: BTreeMap::new(),
+            intakes: BTreeMap::new(),
+            held: VecDeque::new(),
+            generations: BTreeMap::new(),
+            is_closing: false,
+        }
+    }
+
+    pub(super) fn send(&mut self, to: Rank, called: Called, others: &mut Others<'_>) {
+        let (envelope, region) = (called.envelope, called.region.clone());
+        let number = self.mailbox.send(to, called);
+        if to == self.me {
+            self.announced(to, number, envelope, Payload::Own(region), others);
+            return;
+        }
+        if region.len() > CARRIED_BYTES {
+            self.tell(to, &Record::Announced { number, envelope, carried: None }, others);
+        } else if let Some(access) = region.access() {
+            let carried = Some(&access.span().to_vec()[..]);
+            self.tell(to, &Record::Announced { number, envelope, carried }, others);
+        }
+    }
+
+    pub(super) fn receive(&mut self, from: Option<Rank>, called: Called, others: &mut Others<'_>) {
+        let envelope = called.envelope;
+        if let Some(found) = self.mailbox.receive(Wanted { from, envelope, receive: called }) {
+            let peer = found.from;
+            self.deliver(found, others);
+            // There is room for more of its announcements.
+            self.take_in(peer, others);
+            return;
+        }
+        for (peer, channel) in &self.channels {
+            if from.is_none_or(|from| from == *peer)
+                && let Some(group) = others.groups.get(channel.records_from)
+            {
+                // The other end may need this one to make a link. If it cannot be made, the look for what has waited sees that.
+                let _are_up = others.links.are_up(group.settings.members(), others.out);
+            }
+        }
+    }
+
+    /// Goes on with what concerns one other rank.
+    pub(super) fn step(&mut self, peer: Rank, others: &mut Others<'_>) {
+        self.see_generations(peer, others);
+        self.issue_held(others);
+        self.take_in(peer, others);
+    }
+
+    /// Takes in what a rank has told.
+    fn take_in(&mut self, peer: Rank, others: &mut Others<'_>) {
+        let Some(channel) = self.channels.get(&peer).copied() else { return };
+        loop {
+            if let Some(intake) = self.intakes.get(&peer) {
+                let Some(result) = intake.completion.result() else { return };
+                let Some(intake) = self.intakes.remove(&peer) else { return };
+                let bytes = intake.bytes.access().map(|access| access.span().to_vec());
+                if let (Ok(()), Some(bytes)) = (result, bytes) {
+                    self.told(peer, &bytes, others);
+                }
+            }
+            if self.mailbox.is_full(peer) {
+                return;
+            }
+            let Some(length) = next_length(channel.records_from, others) else { return };
+            if !is_length(length) {
+                broken(channel, others, "a record of a length that none has");
+                return;
+            }
+            let (root, bytes) = (place(peer, self.me), Region::zeroed(length));
+            let issue = broadcast(channel.records_from, root, &bytes, Duration::MAX);
+            let completion = Arc::default();
+            if others.issue(&issue, &completion).is_err() {
+                // A fence is under way, or the group is over: what becomes of it is seen later.
+                return;
+            }
+            self.intakes.insert(peer, Intake { completion, bytes });
+        }
+    }
+
+    /// A record has come.
+    fn told(&mut self, peer: Rank, bytes: &[u8], others: &mut Others<'_>) {
+        let Some(channel) = self.channels.get(&peer).copied() else { return };
+        match Record::decode(bytes) {
+            Ok(Record::Announced { number, envelope, carried }) => {
+                let payload = carried.map_or(Payload::None, |bytes| Payload::Carried(bytes.to_vec()));
+                self.announced(peer, number, envelope, payload, others);
+            }
+            Ok(Record::Taken { number }) => self.taken(peer, number, channel, others),
+            Ok(Record::Refused { number, wanted }) => {
+                if let Some(sent) = self.mailbox.answered(peer, number).filter(|sent| !sent.is_over) {
+                    let error = self.disagreement(number, (self.me, peer), (sent.envelope, wanted), others);
+                    sent.end(Err(error), others.out);
+                }
+            }
+            Ok(Record::Withdrawn { number }) => {
+                if let Some(wanted) = self.mailbox.withdrawn(peer, number) {
+                    self.tell(peer, &Record::Refused { number, wanted }, others);
+                }
+            }
+            Err(_) => broken(channel, others, "a record that makes no sense"),
+        }
+    }
+
+    fn announced(
+        &mut self,
+        from: Rank,
+        number: u64,
+        envelope: Envelope,
+        payload: Payload,
+        others: &mut Others<'_>,
+    ) {
+        match self.mailbox.announced(from, number, envelope, payload) {
+            Ok(Some(found)) => self.deliver(found, others),
+            Ok(None) => {}
+            Err(_) => {
+                if let Some(channel) = self.channels.get(&from).copied() {
+                    broken(channel, others, "a message that was announced out of turn");
+                }
+            }
+        }
+    }
+
+    /// A message and its receive have met.
+    fn deliver(&mut self, found: Match<Called, Payload>, others: &mut Others<'_>) {
+        let Match { from, number, sent, payload, wanted, receive } = found;
+        if sent != wanted {
+            let error = self.disagreement(number, (from, self.me), (sent, wanted), others);
+            receive.end(Err(error.clone()), others.out);
+            match payload {
+                Payload::Own(_) => self.end_own(number, Err(error), others.out),
+                _ => self.tell(from, &Record::Refused { number, wanted }, others),
+            }
+            return;
+        }
+        receive.completion.set_source(from);
+        match payload {
+            Payload::None => {
+                let Some(channel) = self.channels.get(&from).copied() else { return };
+                let issue = broadcast(channel.from, place(from, self.me), &receive.region, receive.timeout);
+                self.issue(issue, receive.completion, others);
+                self.tell(from, &Record::Taken { number }, others);
+            }
+            Payload::Carried(bytes) => {
+                if let Some(access) = receive.region.access() {
+                    access.span().write(&bytes);
+                }
+                receive.end(Ok(()), others.out);
+                self.tell(from, &Record::Taken { number }, others);
+            }
+            Payload::Own(region) => {
+                if let (Some(from), Some(to)) = (region.access(), receive.region.access()) {
+                    to.span().copy_from(from.span());
+                }
+                receive.end(Ok(()), others.out);
+                self.end_own(number, Ok(()), others.out);
+            }
+        }
+    }
+
+    /// What this rank has sent to itself has met its receive.
+    fn end_own(&mut self, number: u64, result: Result<(), Error>, out: &mut Outbox) {
+        if let Some(sent) = self.mailbox.answered(self.me, number) {
+            sent.end(result, out);
+        }
+    }
+
+    /// A rank takes a message of this one.
+    fn taken(&mut self, by: Rank, number: u64, channel: Channel, others: &mut Others<'_>) {
+        let Some(sent) = self.mailbox.answered(by, number) else {
+            if !self.mailbox.has_sent(by, number) {
+                broken(channel, others, "an answer to a message that was not sent");
+            }
+            return;
+        };
+        if sent.region.len() <= CARRIED_BYTES {
+            if !sent.is_over {
+                sent.end(Ok(()), others.out);
+            }
+            return;
+        }
+        let issue = broadcast(channel.to, place(self.me, by), &sent.region, sent.timeout);
+        if sent.is_over {
+            self.refuse_late(&issue, by, others);
+        } else {
+            self.issue(issue, sent.completion, others);
+        }
+    }
+
+    /// A rank takes a long message that this one has given up: the operation that the other has issued fails there, too.
+    fn refuse_late(&mut self, issue: &Issue, by: Rank, others: &mut Others<'_>) {
+        let Others { groups, links, out, .. } = others;
+        let Ok((id, _)) = groups.agree(issue, links.rank, out) else { return };
+        let Some(group) = groups.get_mut(issue.group) else { return };
+        group.member.fail(id.fingerprint.sequence);
+        let waiting_for = group.settings.ranks.get(place(by, self.me) as usize).copied();
+        let milliseconds = issue.timeout.map_or(0, |timeout| timeout.as_millis() as u64);
+        let cause = Cause::Timeout {
+            rank: links.rank,
+            operation: id.fingerprint,
+            milliseconds,
+            waiting_for: waiting_for.into_iter().collect(),
+        };
+        out.dispute(group, cause);
+    }
+
+    /// Issues an operation whose end is a call's.
+    fn issue(&mut self, issue: Issue, completion: Arc<Completion>, others: &mut Others<'_>) {
+        self.held.push_back((issue, completion));
+        self.issue_held(others);
+    }
+
+    fn issue_held(&mut self, others: &mut Others<'_>) {
+        let mut frozen: Vec<u32> = Vec::new();
+        for (issue, completion) in std::mem::take(&mut self.held) {
+            let result = match frozen.contains(&issue.group) {
+                true => Err(Refused::Frozen),
+                false => others.issue(&issue, &completion),
+            };
+            match result {
+                Ok(()) => {}
+                Err(Refused::Frozen) => {
+                    frozen.push(issue.group);
+                    self.held.push_back((issue, completion));
+                }
+                Err(Refused::Failed(error) | Refused::Counted(error)) => {
+                    completion.finish(Err(error));
+                    others.out.finished = true;
+                }
+            }
+        }
+    }
+
+    /// Tells a rank of a message. If it cannot be told, the groups between the two have failed, and so do their messages.
+    pub(super) fn tell(&mut self, peer: Rank, record: &Record<'_>, others: &mut Others<'_>) {
+        let Some(channel) = self.channels.get(&peer) else { return };
+        let bytes = Region::own(record.encode());
+        let issue = broadcast(channel.records_to, place(self.me, peer), bytes.region(), Duration::MAX);
+        self.issue(issue, Arc::default(), others);
+    }
+
+    /// Whether no call waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.mailbox.wanted().next().is_none() && self.mailbox.sends().all(|(_, _, sent)| sent.is_over)
+    }
+
+    /// The two ranks do not agree about a message: what each has called.
+    fn disagreement(
+        &self,
+        sequence: u64,
+        (from, to): (Rank, Rank),
+        (sent, wanted): (Envelope, Envelope),
+        others: &Others<'_>,
+    ) -> Error {
+        let named = |rank| self.in_job(rank, others.groups);
+        let calls = vec![
+            (vec![named(from)], format!("send of {sent} to rank {}", named(to))),
+            (vec![named(to)], format!("recv of {wanted} from rank {}", named(from))),
+        ];
+        let operation = if from == self.me {
+            self.named_send(to, &sent, others.groups)
+        } else {
+            self.named_receive(Some(from), &wanted, others.groups)
+        };
+        Error::new(ErrorKind::Mismatch { sequence, calls }).about(others.links.rank, operation)
+    }
+
+    /// A rank of the group as people call it.
+    pub(super) fn in_job(&self, rank: Rank, groups: &Groups) -> Rank {
+        let ranks = groups.get(self.group).map(|group| &group.settings.ranks);
+        ranks.and_then(|ranks| ranks.get(rank as usize).copied()).unwrap_or(rank)
+    }
+
+    pub(super) fn named_send(&self, to: Rank, sent: &Envelope, groups: &Groups) -> String {
+        format!("send of {sent} to rank {}", self.in_job(to, groups))
+    }
+
+    pub(super) fn named_receive(&self, from: Option<Rank>, wanted: &Envelope, groups: &Groups) -> String {
+        match from {
+            Some(from) => format!("recv of {wanted} from rank {}", self.in_job(from, groups)),
+            None => format!("recv of {wanted} from any rank"),
+        }
+    }
+}
+
+/// The place of the first of two ranks in the group of the two.
+fn place(one: Rank, other: Rank) -> Rank {
+    Rank::from(one > other)
+}
+
+/// How long the next record is that has come in a group.
+pub(super) fn next_length(group: u32, others: &Others<'_>) -> Option<usize> {
+    let member = &others.groups.get(group)?.member;
+    let mut early = others.backlog.early.of(group, member.next()).iter();
+    let first = early.find(|parked| {
+        (parked.header.kind, parked.header.generation) == (Kind::Data, member.generation())
+    });
+    first.map(|parked| parked.header.length as usize)
+}
+
+/// A rank has said what makes no sense: its link is of no use.
+fn broken(channel: Channel, others: &mut Others<'_>, problem: &'static str) {
+    let Some(group) = others.groups.get(channel.records_from) else { return };
+    let me = others.links.me;
+    if let Some(peer) = group.settings.members().iter().copied().find(|member| *member != me) {
+        others.out.push(Todo::Broken { endpoint: peer, reason: Broken::Protocol(problem) });
+    }
+}

@@ -1,0 +1,160 @@
+//! What has waited too long, or cannot come any more.
+
+use super::{
+    Called, Others,
+    exchange::{Exchange, next_length},
+};
+use crate::{
+    Error, ErrorKind,
+    clock::resolution,
+    core::{group::Rank, session::mailbox::Record},
+    engine::{fences::left_because, groups::Groups, outbox::Outbox},
+};
+
+impl Exchange {
+    /// Ends the calls that have waited too long, and those that can get no message or no answer any more.
+    pub(super) fn look(&mut self, others: &mut Others<'_>) {
+        let peers: Vec<Rank> = self.channels.keys().copied().collect();
+        for peer in &peers {
+            self.step(*peer, others);
+        }
+        let silent: Vec<(Rank, Error)> =
+            peers.into_iter().filter_map(|peer| Some((peer, self.why_silent(peer, others)?))).collect();
+        self.end_sends(&silent, others);
+        self.end_receives(&silent, others);
+    }
+
+    /// Why nothing more comes from a rank, once all that has come was taken in.
+    fn why_silent(&self, peer: Rank, others: &Others<'_>) -> Option<Error> {
+        let channel = self.channels.get(&peer)?;
+        if self.intakes.contains_key(&peer) || next_length(channel.records_from, others).is_some() {
+            return None;
+        }
+        let Some(group) = others.groups.get(channel.records_from) else {
+            return Some(Error::new(ErrorKind::Closed));
+        };
+        if let Some(error) = group.lost.as_ref().or(group.doom.as_ref().map(|doom| &doom.error)) {
+            return Some(error.clone());
+        }
+        let me = others.links.me;
+        let away = group.settings.members().iter().copied().find(|member| {
+            *member != me && others.links.endpoints[*member].is_away()
+        })?;
+        Some(left_because(away, false, others.links))
+    }
+
+    fn end_sends(&mut self, silent: &[(Rank, Error)], others: &mut Others<'_>) {
+        let mut ended: Vec<(Rank, u64, Error, bool)> = Vec::new();
+        for (to, number, sent) in self.mailbox.sends() {
+            let why = silent.iter().find(|(peer, _)| *peer == to).map(|(_, error)| error);
+            let error = match (why, sent.is_late(others.out)) {
+                (Some(error), _) => error.clone(),
+                (None, true) if !sent.is_over => {
+                    self.timeout(sent, vec![to], others)
+                }
+                _ => continue,
+            };
+            let error = error.about(others.links.rank, self.named_send(to, &sent.envelope, others.groups));
+            ended.push((to, number, error, why.is_some()));
+        }
+        for (to, number, error, for_good) in ended {
+            let Some(sent) = self.mailbox.send_mut(to, number) else { continue };
+            if !std::mem::replace(&mut sent.is_over, true) {
+                sent.end(Err(error), others.out);
+            }
+            if to != self.me && !for_good {
+                self.tell(to, &Record::Withdrawn { number }, others);
+                continue;
+            }
+            self.mailbox.answered(to, number);
+            self.mailbox.withdrawn(to, number);
+        }
+    }
+
+    fn end_receives(&mut self, silent: &[(Rank, Error)], others: &mut Others<'_>) {
+        let why = |from: Option<Rank>| match from {
+            Some(from) => silent.iter().find(|(peer, _)| *peer == from).map(|(_, error)| error.clone()),
+            // All the others: the last error stands for theirs.
+            None if silent.len() == self.channels.len() => silent.last().map(|(_, error)| error.clone()),
+            None => None,
+        };
+        let out = &others.out;
+        let over = self.mailbox.give_up(|wanted| {
+            why(wanted.from).is_some() || wanted.receive.is_late(out)
+        });
+        for wanted in over {
+            let error = why(wanted.from).unwrap_or_else(|| {
+                let missing = match wanted.from {
+                    Some(from) => vec![from],
+                    None => self.channels.keys().copied().collect(),
+                };
+                self.timeout(&wanted.receive, missing, others)
+            });
+            let name = self.named_receive(wanted.from, &wanted.envelope, others.groups);
+            wanted.receive.end(Err(error.about(others.links.rank, name)), others.out);
+        }
+    }
+
+    fn timeout(&self, called: &Called, missing: Vec<Rank>, others: &Others<'_>) -> Error {
+        let missing = missing.into_iter().map(|rank| format!("rank {}", self.in_job(rank, others.groups)));
+        Error::new(ErrorKind::Timeout {
+            rank: others.links.rank,
+            after: called.timeout,
+            missing: missing.collect(),
+        })
+    }
+
+    /// If a group that carries records was fenced, some may be lost: what was announced and has no answer fails on both
+    /// ranks, and so does what waits for that rank.
+    pub(super) fn see_generations(&mut self, peer: Rank, others: &mut Others<'_>) {
+        let Some(channel) = self.channels.get(&peer) else { return };
+        let mut error = None;
+        for number in [channel.records_to, channel.records_from] {
+            let Some(group) = others.groups.get(number) else { continue };
+            let now = group.member.generation();
+            let before = self.generations.insert(number, now).unwrap_or(0);
+            if before < now {
+                let (from, to) = (self.in_job(peer, others.groups), others.links.rank);
+                let (from, to) = (format!("rank {from}"), format!("rank {to}"));
+                error = Some(Error::new(ErrorKind::Corrupt { from, to }));
+            }
+        }
+        let Some(error) = error else { return };
+        self.mailbox.forget(peer);
+        let lost: Vec<u64> =
+            self.mailbox.sends().filter(|(to, _, _)| *to == peer).map(|(_, number, _)| number).collect();
+        for number in lost {
+            if let Some(sent) = self.mailbox.answered(peer, number).filter(|sent| !sent.is_over) {
+                let name = self.named_send(peer, &sent.envelope, others.groups);
+                sent.end(Err(error.about(others.links.rank, name)), others.out);
+            }
+        }
+        for wanted in self.mailbox.give_up(|wanted| wanted.from == Some(peer)) {
+            let name = self.named_receive(wanted.from, &wanted.envelope, others.groups);
+            wanted.receive.end(Err(error.about(others.links.rank, name)), others.out);
+        }
+    }
+
+    /// Ends all calls that wait.
+    pub(super) fn fail_all(&mut self, error: &Error, out: &mut Outbox) {
+        let wanted = self.mailbox.give_up(|_| true);
+        let sends = self.mailbox.sends().filter(|(_, _, sent)| !sent.is_over).map(|(_, _, sent)| sent);
+        wanted.iter().map(|wanted| &wanted.receive).chain(sends).for_each(|called| {
+            called.end(Err(error.clone()), out);
+        });
+    }
+
+    /// The calls that wait, by name.
+    pub(super) fn names(&self, groups: &Groups) -> Vec<String> {
+        let sends = self.mailbox.sends().filter(|(_, _, sent)| !sent.is_over);
+        let sends = sends.map(|(to, _, sent)| self.named_send(to, &sent.envelope, groups));
+        let wanted = self.mailbox.wanted();
+        sends.chain(wanted.map(|wanted| self.named_receive(wanted.from, &wanted.envelope, groups))).collect()
+    }
+}
+
+impl Called {
+    fn is_late(&self, out: &Outbox) -> bool {
+        out.now().since(self.issued).saturating_sub(resolution()) >= self.timeout
+    }
+}

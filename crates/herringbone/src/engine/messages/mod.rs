@@ -1,0 +1,230 @@
+//! Messages between two ranks of a group, by tag: [`Mailbox`] says which receive gets which message, and groups of the two
+//! ranks carry them.
+//!
+//! Between two ranks there are four such groups, two for each direction. One carries the sender's announcements and the
+//! receiver's answers to the other's, as short broadcasts. One carries long messages, each a broadcast of its own, which both
+//! ranks issue in the order in which **the receiver** takes them: it issues the broadcast and answers the announcement, and
+//! the sender issues its part when it reads the answer. So everything that moves is an operation like any other, with its
+//! proof, its deadline and its fence, and a tag costs nothing.
+//!
+//! Each message has exactly one answer, and its send ends with that. So a sender knows that its message was wanted, and a
+//! message of the wrong length or type fails on both ranks, in the call itself.
+
+mod exchange;
+mod looks;
+
+use super::{backlog::Backlog, groups::Groups, links::Links, outbox::Outbox, refused::Refused};
+use crate::{
+    Error, ErrorKind,
+    clock::Moment,
+    completion::Completion,
+    core::{
+        collective::Collective,
+        element::{DType, ReduceOp},
+        group::Rank,
+        session::mailbox::Envelope,
+    },
+    execute::{
+        issue::Issue,
+        program::Call,
+    },
+    sys::region::Region,
+};
+use exchange::Exchange;
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::Duration,
+};
+
+/// The engine's other parts, as messages need them.
+pub(super) struct Others<'a> {
+    pub(super) groups: &'a mut Groups,
+    pub(super) backlog: &'a mut Backlog,
+    pub(super) links: &'a mut Links,
+    pub(super) out: &'a mut Outbox,
+}
+
+/// A send or a receive that was called.
+#[derive(Clone, Debug)]
+pub(crate) struct Called {
+    pub(crate) envelope: Envelope,
+    pub(crate) region: Region,
+    pub(crate) timeout: Duration,
+    pub(super) completion: Arc<Completion>,
+    pub(super) issued: Moment,
+    /// Whether its caller was told that it failed. A send stays then until it is answered.
+    pub(super) is_over: bool,
+}
+
+/// With whom a message is exchanged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ToOrFrom {
+    To(Rank),
+    /// `None` for any rank.
+    From(Option<Rank>),
+}
+
+/// The groups between this rank and another one, by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Channel {
+    /// What this rank announces and answers.
+    pub(crate) records_to: u32,
+    /// What the other announces and answers.
+    pub(crate) records_from: u32,
+    /// Long messages to the other.
+    pub(crate) to: u32,
+    /// Long messages from the other.
+    pub(crate) from: u32,
+}
+
+impl Channel {
+    fn groups(&self) -> [u32; 4] {
+        [self.records_to, self.records_from, self.to, self.from]
+    }
+}
+
+/// A record that is being taken in.
+#[derive(Debug)]
+struct Intake {
+    completion: Arc<Completion>,
+    bytes: Region,
+}
+
+/// The messages of all groups.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    /// By the number of the group whose ranks exchange them.
+    exchanges: BTreeMap<u32, Exchange>,
+    /// Which exchange a group of two serves, and for messages with which rank.
+    served: BTreeMap<u32, (u32, Rank)>,
+}
+
+impl Called {
+    pub(crate) fn new(envelope: Envelope, region: Region, timeout: Duration) -> Self {
+        let (completion, issued) = (Arc::default(), Moment::default());
+        Self { envelope, region, timeout, completion, issued, is_over: false }
+    }
+
+    fn end(&self, result: Result<(), Error>, out: &mut Outbox) {
+        self.completion.finish(result);
+        out.finished = true;
+    }
+}
+
+impl Messages {
+    /// The groups between `me`, a rank of a group, and another one of it were made.
+    pub(crate) fn add_channel(&mut self, group: u32, (me, peer): (Rank, Rank), channel: Channel) {
+        self.served.extend(channel.groups().map(|number| (number, (group, peer))));
+        let exchange = self.exchanges.entry(group).or_insert_with(|| Exchange::new(group, me));
+        exchange.channels.insert(peer, channel);
+    }
+
+    /// Whether a group is one of those that carry messages.
+    pub(crate) fn serves(&self, group: u32) -> bool {
+        self.served.contains_key(&group)
+    }
+
+    /// Sends a message. Its groups were made, unless it is to this rank itself.
+    pub(super) fn send(
+        &mut self,
+        (group, me): (u32, Rank),
+        to: Rank,
+        called: Called,
+        others: &mut Others<'_>,
+    ) {
+        let exchange = self.exchanges.entry(group).or_insert_with(|| Exchange::new(group, me));
+        exchange.send(to, called, others);
+    }
+
+    /// Receives a message. The groups between this rank and all those from whom it may come were made.
+    pub(super) fn receive(
+        &mut self,
+        (group, me): (u32, Rank),
+        from: Option<Rank>,
+        called: Called,
+        others: &mut Others<'_>,
+    ) {
+        let exchange = self.exchanges.entry(group).or_insert_with(|| Exchange::new(group, me));
+        exchange.receive(from, called, others);
+    }
+
+    /// Something has come, ended or changed in a group that carries messages.
+    pub(super) fn step(&mut self, number: u32, others: &mut Others<'_>) {
+        let Some((group, peer)) = self.served.get(&number) else { return };
+        if let Some(exchange) = self.exchanges.get_mut(group) {
+            exchange.step(*peer, others);
+            self.close_if_over(*group, others);
+        }
+    }
+
+    /// Looks for what has waited too long, or cannot come any more.
+    pub(super) fn look(&mut self, others: &mut Others<'_>) {
+        let groups: Vec<u32> = self.exchanges.keys().copied().collect();
+        for group in groups {
+            if let Some(exchange) = self.exchanges.get_mut(&group) {
+                exchange.look(others);
+            }
+            self.close_if_over(group, others);
+        }
+    }
+
+    /// Whether no call waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.exchanges.values().all(Exchange::is_idle)
+    }
+
+    /// The calls that wait: how many, and the name of one.
+    pub(super) fn unfinished(&self, groups: &Groups) -> Option<(usize, String)> {
+        let names: Vec<String> =
+            self.exchanges.values().flat_map(|exchange| exchange.names(groups)).collect();
+        names.first().map(|first| (names.len(), first.clone()))
+    }
+
+    /// A group was closed here. Calls that wait go on.
+    pub(super) fn close(&mut self, group: u32, others: &mut Others<'_>) {
+        if let Some(exchange) = self.exchanges.get_mut(&group) {
+            exchange.is_closing = true;
+            self.close_if_over(group, others);
+        }
+    }
+
+    /// Fails all calls of a group that wait. Returns the groups that served it.
+    pub(super) fn abort(&mut self, group: u32, out: &mut Outbox) -> Vec<u32> {
+        let Some(mut exchange) = self.exchanges.remove(&group) else { return Vec::new() };
+        exchange.fail_all(&Error::new(ErrorKind::Closed), out);
+        self.forget(&exchange)
+    }
+
+    fn close_if_over(&mut self, group: u32, others: &mut Others<'_>) {
+        let is_over = |exchange: &Exchange| exchange.is_closing && exchange.is_idle();
+        if self.exchanges.get(&group).is_some_and(is_over)
+            && let Some(exchange) = self.exchanges.remove(&group)
+        {
+            for number in self.forget(&exchange) {
+                others.groups.drop_group(number, others.out);
+            }
+        }
+    }
+
+    fn forget(&mut self, exchange: &Exchange) -> Vec<u32> {
+        let numbers: Vec<u32> = exchange.channels.values().flat_map(Channel::groups).collect();
+        self.served.retain(|number, _| !numbers.contains(number));
+        numbers
+    }
+}
+
+impl Others<'_> {
+    /// Issues an operation; see [`Backlog::issue`].
+    fn issue(&mut self, issue: &Issue, completion: &Arc<Completion>) -> Result<(), Refused> {
+        self.backlog.issue(issue, completion.clone(), self.groups, (self.links, self.out))
+    }
+}
+
+/// A broadcast in a group of two, of which one end is this rank's.
+fn broadcast(group: u32, root: Rank, region: &Region, timeout: Duration) -> Issue {
+    let collective = Collective::Broadcast { root };
+    let call = Call { collective, dtype: DType::U8, op: ReduceOp::Sum, count: region.len() };
+    let (input, output) = (region.clone(), region.clone());
+    Issue { group, call, parts: None, priority: 0, input, output, timeout: Some(timeout) }
+}
