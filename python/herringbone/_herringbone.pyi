@@ -44,6 +44,9 @@ class Pending:
     def error(self) -> BaseException | None:
         """Why it failed; ``None`` while it runs and where it succeeded."""
 
+    def source(self) -> int | None:
+        """The rank whose message a receive has got, once it has; else ``None``."""
+
     def notify(self, completions: Completions, token: int) -> None:
         """Put ``token`` into ``completions`` once this has finished; at once if it already has."""
 
@@ -94,8 +97,35 @@ class Communicator:
     def subgroup(self, name: str, ranks: Sequence[int]) -> Communicator:
         """The group of ``ranks``, which ascend and are ranks of this group; only they call it. A name serves once."""
 
-    def has_arrived(self) -> bool:
-        """Whether another rank has sent something for this group's next operation. Never waits."""
+    def send(
+        self,
+        dtype: str,
+        count: int,
+        to: int,
+        tag: int,
+        source: tuple[int, int],
+        keep: object,
+        timeout: float | None = None,
+    ) -> Pending:
+        """Send ``count`` elements to rank ``to``, which receives them with the same ``tag``.
+
+        ``source`` and ``keep`` are as in :meth:`submit`.
+        """
+
+    def receive(
+        self,
+        dtype: str,
+        count: int,
+        of: int | None,
+        tag: int,
+        target: tuple[int, int],
+        keep: object,
+        timeout: float | None = None,
+    ) -> Pending:
+        """Receive ``count`` elements from rank ``of``, or from any rank if it is ``None``.
+
+        ``target`` and ``keep`` are as in :meth:`submit`.
+        """
 
     def explain(self, collective: str, dtype: str, count: int) -> str:
         """The algorithm of a collective of ``count`` elements, and why it is this one."""

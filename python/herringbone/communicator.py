@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from . import _herringbone
 from .arguments import check_explained, check_seconds, level, whole
 from .arrays import OPS, SYNONYMS, fold_type, mapped_array, move_type, new_array, readable, same_size, writable
-from .errors import ClosedError, OperationTimeoutError
+from .errors import ClosedError
+from .messages import Messages
 from .options import Options
-from .parts import Parts
+from .work import Work
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,37 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Communicator", "Work", "empty", "finalize", "init"]
 
-class Work:
-    """A running collective; it owns its buffers until it has finished."""
-
-    def __init__(self, name: str, handle: _herringbone.Pending, result: Array | None) -> None:
-        self._name = name
-        self._handle = handle
-        self._result = result
-
-    def wait(self, timeout: float | None = None) -> Array | None:
-        """Block until it has finished, without the GIL, and return the result array (``None`` for a barrier).
-
-        Args:
-            timeout: seconds to wait; the collective goes on afterwards and can be waited for again.
-
-        Raises:
-            HerringboneError: the collective failed, or the wait took longer than ``timeout``.
-        """
-        if timeout is not None:
-            check_seconds("wait", timeout)
-        if not self._handle.wait(timeout):
-            raise OperationTimeoutError(
-                f"{self._name} is still running after the wait's timeout of {timeout:g} s; it can be waited for again"
-            )
-        return self._result
-
-    def done(self) -> bool:
-        """Whether it has finished, well or not."""
-        return self._handle.done()
-
-
-class Communicator(Parts):
+class Communicator(Messages):
     """This process's membership in a group of ranks; :func:`init` makes the first one.
 
     All ranks of the group call the same collectives in the same order. The results of ``all_reduce``, ``reduce``
@@ -270,10 +241,10 @@ class Communicator(Parts):
     def __repr__(self) -> str:
         return f"<herringbone.Communicator rank {self.rank} of {self.size}>"
 
-    def _root(self, name: str, root: int) -> int:
-        root = whole(name, "root", root, "a rank")
+    def _root(self, name: str, root: int, role: str = "root") -> int:
+        root = whole(name, role, root, "a rank")
         if not 0 <= root < self.size:
-            raise ValueError(f"{name} on rank {self.rank}: root {root} is not a rank of this group of {self.size}")
+            raise ValueError(f"{name} on rank {self.rank}: {role} {root} is not a rank of this group of {self.size}")
         return root
 
     def _run(

@@ -31,7 +31,7 @@ class Parts(ABC):
         """The number of ranks in the group."""
 
     @abstractmethod
-    def _root(self, name: str, root: int) -> int: ...
+    def _root(self, name: str, root: int, role: str = "root") -> int: ...
 
     @abstractmethod
     def _run(

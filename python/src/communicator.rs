@@ -7,7 +7,9 @@ use crate::{
     store::TorchStore,
     waiting,
 };
-use herringbone::{Collective, Config, FoldOrder, Recent, ReduceOp, Rendezvous, Request, Transport};
+use herringbone::{
+    Collective, Config, FoldOrder, MessageRequest, Recent, ReduceOp, Region, Rendezvous, Request, Transport,
+};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -95,9 +97,42 @@ impl Communicator {
         Ok(Self { inner })
     }
 
-    /// Whether another rank has sent something for this group's next operation. Never waits.
-    fn has_arrived(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detach(|| self.inner.has_arrived()).map_err(|error| errors::to_python(&error))
+    /// Send `count` elements to rank `to`, which receives them with the same `tag`. `source` and `keep` are as in `submit`.
+    #[pyo3(signature = (dtype, count, to, tag, source, keep, timeout=None))]
+    #[allow(clippy::too_many_arguments, reason = "as `submit`")]
+    fn send(
+        &self,
+        py: Python<'_>,
+        dtype: &str,
+        count: usize,
+        to: u32,
+        tag: i64,
+        source: PySpan,
+        keep: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let message = message((dtype, count, tag), regions(source, (0, 0), keep).0, timeout)?;
+        let pending = py.detach(|| self.inner.submit_send(to, message));
+        Ok(Pending(pending.map_err(|error| errors::to_python(&error))?))
+    }
+
+    /// Receive `count` elements from rank `of`, or from any rank if it is `None`. `target` and `keep` are as in `submit`.
+    #[pyo3(signature = (dtype, count, of, tag, target, keep, timeout=None))]
+    #[allow(clippy::too_many_arguments, reason = "as `submit`")]
+    fn receive(
+        &self,
+        py: Python<'_>,
+        dtype: &str,
+        count: usize,
+        of: Option<u32>,
+        tag: i64,
+        target: PySpan,
+        keep: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let message = message((dtype, count, tag), regions((0, 0), target, keep).1, timeout)?;
+        let pending = py.detach(|| self.inner.submit_recv(of, message));
+        Ok(Pending(pending.map_err(|error| errors::to_python(&error))?))
     }
 
     /// Start one operation.
@@ -272,8 +307,14 @@ fn joined(
     waiting::on_a_thread(py, join)?.map_err(|error| errors::to_python(&error))
 }
 
-/// A request from what Python says: the call is (collective, root, dtype, op, count), the spans are (input, output).
+/// The memory of an operation's input and output, which `keep` owns.
 #[allow(unsafe_code)]
+fn regions(input: PySpan, output: PySpan, keep: &Bound<'_, PyAny>) -> (Region, Region) {
+    // SAFETY: the Python modules that call the communicator promise it; see `memory::regions`.
+    unsafe { memory::regions(input, output, keep) }
+}
+
+/// A request from what Python says: the call is (collective, root, dtype, op, count), the spans are (input, output).
 fn request(
     call: (&str, u32, &str, &str, usize),
     spans: (PySpan, PySpan),
@@ -284,14 +325,23 @@ fn request(
     let (collective, root, dtype, op, count) = call;
     let (collective, dtype, op) = (parse_collective(collective, root)?, parse(dtype)?, parse(op)?);
     let timeout = waiting::duration(timeout)?;
-    // SAFETY: the Python modules that call `submit` and `run` promise it; see `memory::regions`.
-    let (input, output) = unsafe { memory::regions(spans.0, spans.1, keep) };
+    let (input, output) = regions(spans.0, spans.1, keep);
     let request = Request::new(collective, dtype, count, input, output);
     let request = request.op(op).priority(priority).timeout(timeout);
     Ok(match parts {
         Some((input, output)) => request.parts(&input, &output),
         None => request,
     })
+}
+
+/// A message from what Python says.
+fn message(
+    (dtype, count, tag): (&str, usize, i64),
+    region: Region,
+    timeout: Option<f64>,
+) -> PyResult<MessageRequest> {
+    let (dtype, timeout) = (parse(dtype)?, waiting::duration(timeout)?);
+    Ok(MessageRequest::new(dtype, count, region).tag(tag).timeout(timeout))
 }
 
 fn parse_transport(name: &str) -> PyResult<Transport> {

@@ -35,6 +35,11 @@ impl Pending {
         self.0.result()?.err().map(|error| errors::to_python(&error))
     }
 
+    /// The rank whose message a receive has got, once it has; else `None`.
+    fn source(&self) -> Option<u32> {
+        self.0.source()
+    }
+
     /// Put `token` into `completions` once this has finished; at once if it already has.
     fn notify(&self, completions: &Completions, token: u64) {
         self.0.notify(completions.sender.clone(), token);

@@ -41,6 +41,11 @@ def run_of(script: str, request: pytest.FixtureRequest, tmp_path_factory: pytest
     return collect(size, folder, "\n".join(output for _, output in outcomes))
 
 
+@pytest.fixture(scope="module", params=SETTINGS)
+def run_of_messages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_of("messages.py", request, tmp_path_factory)
+
+
 @pytest.mark.parametrize("case", cases_of("arrays.py"))
 def test_arrays(run: Run, case: str) -> None:
     run.check(case)
@@ -97,3 +102,8 @@ def test_memory_that_cannot_be_shared_is_told_of_once(
         [warning] = warnings
         said = "[herringbone rank 1] warning: rank 0 is on this host, but its memory cannot be shared"
         assert warning.startswith(said) and remedy in warning, warning
+
+
+@pytest.mark.parametrize("case", cases_of("messages.py"))
+def test_messages(run_of_messages: Run, case: str) -> None:
+    run_of_messages.check(case)

@@ -1,5 +1,6 @@
 //! Communicators: what programs call.
 
+mod handle;
 mod messages;
 mod parts;
 
@@ -10,14 +11,14 @@ use crate::{
         collective::{Collective, UnevenParts},
         element::{DType, Element, ReduceOp},
         group::Rank,
-        session::{control::Message, fence::Member, membership::MemberId},
+        session::membership::MemberId,
     },
-    engine::group::{self, Group, Settings},
+    engine::group::{self, Settings},
     execute::{
         issue::{Issue, WORLD_GROUP},
         program::Call,
     },
-    fabric::{Fabric, command::Command},
+    fabric::Fabric,
     observe::{Recent, Sink},
     request::Request,
     sys::{
@@ -28,8 +29,8 @@ use crate::{
     transport::stats::Stats,
     work::Pending,
 };
+use handle::{GroupHandle, make_known, nanoseconds, settings_of};
 use std::{
-    collections::BTreeSet,
     fmt,
     sync::{
         Arc, Mutex,
@@ -50,58 +51,6 @@ use std::{
 pub struct Communicator {
     fabric: Arc<Fabric>,
     group: Arc<GroupHandle>,
-}
-
-struct GroupHandle {
-    number: u32,
-    rank: u32,
-    members: Vec<MemberId>,
-    /// In nanoseconds.
-    timeout: AtomicU64,
-    /// The ranks to which there are ways for messages.
-    channels: Mutex<BTreeSet<u32>>,
-    fabric: std::sync::Weak<Fabric>,
-}
-
-/// What makes a group of these members, of which this process is the one at place `rank`.
-fn settings_of(
-    fabric: &Fabric,
-    number: u32,
-    (rank, members): (Rank, &[MemberId]),
-    seats: Vec<MemberId>,
-) -> Settings {
-    let roster = &fabric.job.roster;
-    let hosts = roster.hosts();
-    let ranks: Vec<Rank> = members.iter().filter_map(|member| roster.rank_of(*member)).collect();
-    let hosts: Vec<u32> = ranks.iter().map(|rank| hosts[*rank as usize]).collect();
-    let parameters = fabric.settings.parameters.clone();
-    Settings::new(number, roster.epoch(), (seats, ranks, rank), hosts, parameters)
-}
-
-/// Makes a group known to the engine and to the hub.
-fn make_known(fabric: &Fabric, settings: Settings) {
-    let members = settings.ranks.clone();
-    if settings.me == 0 {
-        let message = Message::GroupInfo { group: settings.id, generation: 0, members: members.clone() };
-        fabric.commands.send(Command::ToHub(message));
-    }
-    let member = Member::new(settings.id, fabric.job.rank, members);
-    fabric.node.with(|engine| engine.add_group(Group::new(settings, member)));
-}
-
-/// As many as there can be.
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-impl Drop for GroupHandle {
-    fn drop(&mut self) {
-        if let Some(fabric) = self.fabric.upgrade()
-            && !fabric.is_forked()
-        {
-            fabric.node.with(|engine| engine.drop_group(self.number));
-        }
-    }
 }
 
 /// A running operation that owns its buffer; see [`Communicator::all_reduce_async`].
@@ -199,7 +148,7 @@ impl Communicator {
     }
 
     fn timeout(&self) -> Duration {
-        Duration::from_nanos(self.group.timeout.load(Ordering::Relaxed))
+        self.group.timeout()
     }
 
     /// Folds `buffer` over all ranks; every rank ends with the result in it.

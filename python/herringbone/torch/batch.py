@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from .. import errors
-from .._herringbone import Communicator, Pending
+from .._herringbone import Pending
 from .member import Member
 from .priorities import current_priority
 from .tensors import Finish, Folding, source, target
@@ -28,7 +28,7 @@ class Caller(Protocol):
 class Batch:
     """The operations of one collective call, before they are started."""
 
-    __slots__ = ("_calls", "_group", "_name", "_names", "_seconds", "_waits", "finish")
+    __slots__ = ("_calls", "_group", "_name", "_seconds", "_waits", "finish")
 
     def __init__(self, group: Caller, name: str, seconds: float, waits: bool) -> None:
         """``waits``: the caller waits for the work before it does anything else."""
@@ -36,8 +36,7 @@ class Batch:
         self._name = name
         self._seconds = seconds
         self._waits = waits
-        self._calls: list[tuple[Communicator, tuple[Any, ...]]] = []
-        self._names: list[str] = []
+        self._calls: list[tuple[Any, ...]] = []
         self.finish: Finish = []
 
     def add(
@@ -49,22 +48,17 @@ class Batch:
         write: torch.Tensor | None,
         op: str = "sum",
         root: int = 0,
-        among: Communicator | None = None,
-        name: str | None = None,
         parts: tuple[list[int], list[int]] | None = None,
     ) -> None:
         """Add ``collective`` on ``count`` elements from ``read`` to ``write``, both with values in order.
 
-        It is one of the group, or of the ranks ``among`` which it is; then ``name`` says so in errors. ``parts`` are the
-        lengths of the parts to and from each rank, in place of ``count``, where they may differ.
+        ``parts`` are the lengths of the parts to and from each rank, in place of ``count``, where they may differ.
         """
         output = span(write)
         input = output if read is write else span(read)
         keep = (read, write)
         seconds, priority = self._seconds, current_priority()
-        call = (collective, dtype, op, count, root, input, output, keep, seconds, priority, parts)
-        self._calls.append((among or self._group.member.communicator, call))
-        self._names.append(name or self._name)
+        self._calls.append((collective, dtype, op, count, root, input, output, keep, seconds, priority, parts))
 
     def move_in_place(self, collective: str, dtype: str, tensor: torch.Tensor, scale: int, root: int) -> None:
         """Add ``collective`` on ``tensor``, which holds the input and receives the result."""
@@ -95,23 +89,23 @@ class Batch:
 
     def work(self, tensors: list[torch.Tensor]) -> Work:
         """Start everything; ``tensors`` hold the result in the end. Where the caller waits, this does."""
-        threads = self._group.member.threads
+        communicator, threads = self._group.member.communicator, self._group.member.threads
         handles: list[Pending] = []
         waits = not self._calls or (self._waits and len(self._calls) == 1)
         try:
-            for communicator, call in self._calls:
+            for call in self._calls:
                 if waits:
                     communicator.run(*call)
                 else:
                     handles.append(communicator.submit(*call))
         except errors.HerringboneError as error:
-            raise torch_error(error, self._names[len(handles)]) from None
+            raise torch_error(error, self._name) from None
         if waits:
             for step in self.finish:
                 step()
             return Work((), (), tensors, (), threads)
         kind = StagedWork if self.finish else Work
-        return self._group.launched(kind(handles, self._names, tensors, self.finish, threads))
+        return self._group.launched(kind(handles, [self._name] * len(handles), tensors, self.finish, threads))
 
 
 def span(tensor: torch.Tensor | None) -> tuple[int, int]:

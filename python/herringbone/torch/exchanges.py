@@ -10,35 +10,30 @@ gather      the root receives (N-1) K, others    N K on the root where its tenso
 scatter     the root sends (N-1) K, others       N K on the root where its tensors lie apart
             receive K
 all_to_all  (N-1) K each way                     the tensors of a list, each way
-send, recv  K; above 1 KiB 8 bytes before it     none
+send, recv  K and two records of 64 bytes        none
 =========== ==================================== ===============================================
 
-A message is a broadcast in the group of the two ranks. Such a group is made on first use, one for each direction and
-tag, so only messages of the same direction and tag have to be in the same order on both sides. A long one is announced
-by a short one, which leaves before the receiver calls: a receive from any source has to see that something has come.
-Tensors that are not in order are staged, as in every collective.
+A message is announced by its sender, and its receiver picks it by its tag and answers. The send ends with that answer, as
+Gloo's does. Tensors that are not in order are staged, as in every collective.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 
-from .._herringbone import Communicator
+from .. import errors
 from ..arguments import whole
-from .any_source import AnySourceWork
-from .batch import Batch
+from .batch import Batch, span
 from .collectives import Collectives, Tensors, check_type, one, together
-from .tensors import adjacent, check_cpu, move_type, source, target
-from .work import Work
+from .tensors import Finish, adjacent, check_cpu, move_type, source, target
+from .work import Received, Work, torch_error
 
 __all__ = ["Exchanges"]
-
-SHORT_BYTES = 1024
-"""A message of at most so many bytes, and not none, leaves before its receiver calls, on any transport."""
 
 
 class Exchanges(Collectives):
@@ -160,64 +155,41 @@ class Exchanges(Collectives):
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         """Send a tensor to one rank, which receives it by :meth:`recv`."""
         tensor = one("send", tensors)
-        batch = self._batch("send", None, None)
-        self._add_message(batch, "send", staged(tensor), self.member.communicator.rank, dst, tag)
-        return batch.work([tensor])
+        dst, tag = self._rank("send", "dst", dst), whole("send", "tag", tag, "a whole number")
+        (dtype, scale), read = move_type(tensor), staged(tensor)
+        count, seconds = tensor.numel() * scale, self.member.seconds
+        with named("send"):
+            handle = self.member.communicator.send(dtype, count, dst, tag, span(read), read, seconds)
+        return self.launched(Work([handle], ["send"], [tensor], (), self.member.threads))
 
-    def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> Received:
         """Receive a tensor of the same type and length from one rank, which sends it by :meth:`send`."""
-        return self._receive(one("recv", tensors), src, tag)
+        return self._receive(one("recv", tensors), self._rank("recv", "src", src), tag)
 
-    def _receive(self, tensor: torch.Tensor, src: int, tag: int) -> Work:
-        batch = self._batch("recv", None, None)
-        written = staged(tensor)
-        target(tensor, written, batch.finish)
-        self._add_message(batch, "recv", written, src, self.member.communicator.rank, tag)
-        return batch.work([tensor])
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Received:
+        """Receive a tensor from the rank whose message of this tag comes first; the work's source rank tells which."""
+        return self._receive(one("recv", tensors), None, tag)
 
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> AnySourceWork:
-        """Receive a tensor from the rank whose message of this tag comes first; the work's source rank tells which.
-
-        Receives from any source with one tag get messages in the order of their calls. One that names its source is
-        served first if both wait for it.
-        """
-        tensor, me = one("recv", tensors), self.member.communicator.rank
-        staged(tensor)
-        others = [rank for rank in range(self.member.communicator.size) if rank != me]
-        pairs = {rank: self._pair("recv", rank, me, tag) for rank in others}
-        pending = self.member.any_source
-        work = AnySourceWork(
-            pending, tag, pairs, lambda source: self._receive(tensor, source, tag), self.member.seconds
-        )
-        pending.add(work)
+    def _receive(self, tensor: torch.Tensor, src: int | None, tag: int) -> Received:
+        tag = whole("recv", "tag", tag, "a whole number")
+        (dtype, scale), written = move_type(tensor), staged(tensor)
+        count, seconds = tensor.numel() * scale, self.member.seconds
+        finish: Finish = []
+        target(tensor, written, finish)
+        with named("recv"):
+            handle = self.member.communicator.receive(dtype, count, src, tag, span(written), written, seconds)
+        work = Received([handle], ["recv"], [tensor], finish, self.member.threads)
+        self.launched(work)
         return work
 
-    def _add_message(self, batch: Batch, name: str, tensor: torch.Tensor, src: int, dst: int, tag: int) -> None:
-        dtype, scale = move_type(tensor)
-        pair = self._pair(name, src, dst, tag)
-        low, high = sorted((src, dst))
-        root, place = int(src == high), f"{name}, {in_pair(low, high)}"
-        if not 0 < tensor.nbytes <= SHORT_BYTES:
-            # No message is a gather, so none is taken for an announcement.
-            own = torch.zeros(1, dtype=torch.int64)
-            both = torch.zeros(2, dtype=torch.int64) if self.member.communicator.rank == dst else None
-            batch.add("gather", "i64", 1, own, both, root=1 - root, among=pair, name=place)
-        count = tensor.numel() * scale
-        batch.add("broadcast", dtype, count, tensor, tensor, root=root, among=pair, name=place)
 
-    def _pair(self, name: str, src: int, dst: int, tag: int) -> Communicator:
-        """The group through which messages of this direction and tag go."""
-        src, dst = self._rank(name, "src", src), self._rank(name, "dst", dst)
-        if src == dst:
-            raise ValueError(f"{name}: rank {src} is this rank itself, which needs no message; copy the tensor")
-        tag = whole(name, "tag", tag, "a whole number")
-        low, high = sorted((src, dst))
-        return self.member.pair(low, high, f"{src} to {dst} #{tag}")
-
-
-def in_pair(low: int, high: int) -> str:
-    """Of which group an error speaks."""
-    return f"in the group of ranks {low} and {high}"
+@contextlib.contextmanager
+def named(name: str) -> Iterator[None]:
+    """Let errors be torch's, about its call of this name."""
+    try:
+        yield
+    except errors.HerringboneError as error:
+        raise torch_error(error, name) from None
 
 
 def staged(tensor: torch.Tensor) -> torch.Tensor:

@@ -294,8 +294,8 @@ def join(opts: Any, options: Options | None) -> Member:
     if ranks and _world is not None and options is None and sorted(ranks) == ranks:
         _names[opts.group_id] += 1
         name = f"{opts.group_id}#{_names[opts.group_id]}"
-        return Member(_world.communicator.subgroup(name, ranks), opts.timeout, name, ranks)
-    member = Member(connect(opts, options or Options()), opts.timeout, ranks=ranks or None)
+        return Member(_world.communicator.subgroup(name, ranks), opts.timeout, ranks)
+    member = Member(connect(opts, options or Options()), opts.timeout, ranks or None)
     if not ranks:
         _world = member
         _names.clear()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 
 from .._herringbone import Communicator
-from .any_source import AnySource
 from .callbacks import callback_threads, close_callback_threads
 
 __all__ = ["Member"]
@@ -31,32 +29,15 @@ class Member:
     """Whether works measure how long they take."""
 
     def __init__(
-        self, communicator: Communicator, timeout: timedelta, name: str = "", ranks: list[int] | None = None
+        self, communicator: Communicator, timeout: timedelta, ranks: list[int] | None = None
     ) -> None:
-        """``name`` is the group's own among those of its fabric; ``ranks`` are its members, where that is not all."""
+        """``ranks`` are its members, where that is not all."""
         self.communicator = communicator
         self.ranks = list(range(communicator.size)) if ranks is None else ranks
-        self._name = name
-        self._pairs: dict[tuple[int, int, str], Communicator] = {}
-        self._pairs_lock = threading.Lock()
-        self.any_source = AnySource()
         self.seconds = timeout.total_seconds()
         # The threads are started with the first group: a process that forks has none before.
         self.threads = callback_threads()
         _open.append(self)
-
-    def pair(self, low: int, high: int, purpose: str) -> Communicator:
-        """The group of two of this group's ranks for one purpose, which is made when it is first asked for.
-
-        Only the two have it. Its operations keep an order of their own, apart from those of this group.
-        """
-        key = low, high, purpose
-        with self._pairs_lock:
-            found = self._pairs.get(key)
-            if found is None:
-                found = self.communicator.subgroup(f"{self._name} {purpose}", [low, high])
-                self._pairs[key] = found
-            return found
 
     def close(self) -> None:
         """Leave the group once the others hold what they need from this rank."""
@@ -70,8 +51,6 @@ class Member:
         if self in _open:
             _open.remove(self)
         how(self.communicator)
-        for pair in self._pairs.values():
-            how(pair)
 
 
 _open: list[Member] = []

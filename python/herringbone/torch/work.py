@@ -18,7 +18,7 @@ from .callbacks import CallbackThreads, nests_collectives
 from .calls import hidden
 from .measured import Measured
 
-__all__ = ["Finished", "StagedWork", "Work", "torch_error"]
+__all__ = ["Finished", "Received", "StagedWork", "Work", "torch_error"]
 
 NO_TIMEOUT = timedelta(0)
 
@@ -194,6 +194,20 @@ class StagedWork(Work):
             # A forked child has the parent's works, and no operations.
             with contextlib.suppress(errors.HerringboneError):
                 self._threads.watch(handles, lambda: take_steps(handles, steps))
+
+
+@hidden
+class Received(StagedWork):
+    """A message that this process receives."""
+
+    def source_rank(self) -> int:
+        """The group rank that sent the message, once it is here."""
+        self.wait()
+        source = self._handles[0].source()
+        assert source is not None
+        return source
+
+    _source_rank = source_rank
 
 
 def take_steps(handles: Sequence[Pending], steps: Sequence[Callable[[], object]]) -> None:

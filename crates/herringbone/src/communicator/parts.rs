@@ -1,19 +1,24 @@
-//! Collectives that move parts: to one rank, from one rank, from every rank to every other.
+//! What moves and folds nothing: parts to one rank, from one rank, from every rank to every other, and messages between two.
 
 use super::{Communicator, Work};
 use crate::{
-    Result,
-    core::{collective::Collective, element::DType},
-    request::Request,
+    Error, ErrorKind, Result,
+    core::{
+        collective::Collective,
+        element::{DType, Element},
+    },
+    engine::messages::ToOrFrom,
+    request::{MessageRequest, Request},
     sys::{plain::Plain, region::Region},
+    work::Pending,
 };
 
 impl Communicator {
     /// Gathers every rank's `input`, in rank order, into `output` on rank `root`; the others' output is empty.
     ///
     /// # Errors
-    /// [`ErrorKind::BufferSize`](crate::ErrorKind::BufferSize) unless the root's output is [`size`](Self::size) times as long
-    /// as the input; else see [`ErrorKind`](crate::ErrorKind).
+    /// [`ErrorKind::BufferSize`] unless the root's output is [`size`](Self::size) times as long
+    /// as the input; else see [`ErrorKind`].
     pub fn gather<T: Plain>(&self, input: &[T], output: &mut [T], root: u32) -> Result<()> {
         self.moved(Collective::Gather { root }, size_of_val(input), None, input, output)
     }
@@ -22,8 +27,8 @@ impl Communicator {
     /// gives; on the others it is empty, as is the output.
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on all ranks if a rank gives as many as the root does not expect;
-    /// else see [`ErrorKind`](crate::ErrorKind).
+    /// [`ErrorKind::Mismatch`] on all ranks if a rank gives as many as the root does not expect;
+    /// else see [`ErrorKind`].
     pub fn gather_uneven<T: Plain>(
         &self,
         input: &[T],
@@ -38,8 +43,8 @@ impl Communicator {
     /// Gives rank r the r-th part of rank `root`'s `input`; the others' input is empty.
     ///
     /// # Errors
-    /// [`ErrorKind::BufferSize`](crate::ErrorKind::BufferSize) unless the root's input is [`size`](Self::size) times as long
-    /// as the output; else see [`ErrorKind`](crate::ErrorKind).
+    /// [`ErrorKind::BufferSize`] unless the root's input is [`size`](Self::size) times as long
+    /// as the output; else see [`ErrorKind`].
     pub fn scatter<T: Plain>(&self, input: &[T], output: &mut [T], root: u32) -> Result<()> {
         self.moved(Collective::Scatter { root }, size_of_val(output), None, input, output)
     }
@@ -48,8 +53,8 @@ impl Communicator {
     /// elements each rank gets; on the others it is empty, as is the input.
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on all ranks if a rank expects as many as the root does not give;
-    /// else see [`ErrorKind`](crate::ErrorKind).
+    /// [`ErrorKind::Mismatch`] on all ranks if a rank expects as many as the root does not give;
+    /// else see [`ErrorKind`].
     pub fn scatter_uneven<T: Plain>(
         &self,
         input: &[T],
@@ -65,8 +70,8 @@ impl Communicator {
     /// each rank gives.
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on all ranks if a rank gives as many as another does not expect;
-    /// else see [`ErrorKind`](crate::ErrorKind).
+    /// [`ErrorKind::Mismatch`] on all ranks if a rank gives as many as another does not expect;
+    /// else see [`ErrorKind`].
     pub fn all_gather_uneven<T: Plain>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
         self.moved(Collective::AllGather, 0, Some((&[input.len()], counts)), input, output)
     }
@@ -74,8 +79,8 @@ impl Communicator {
     /// Sends the r-th part of `input` to rank r and receives the r-th part of `output` from it; all parts are equal.
     ///
     /// # Errors
-    /// [`ErrorKind::BufferSize`](crate::ErrorKind::BufferSize) unless both are equally long and have a part for each rank;
-    /// else see [`ErrorKind`](crate::ErrorKind).
+    /// [`ErrorKind::BufferSize`] unless both are equally long and have a part for each rank;
+    /// else see [`ErrorKind`].
     pub fn all_to_all<T: Plain>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let part = size_of_val(input) / self.size() as usize;
         self.moved(Collective::AllToAll, part, None, input, output)
@@ -85,8 +90,8 @@ impl Communicator {
     /// rank, and each for it.
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on all ranks if a rank sends as many as another does not expect;
-    /// else see [`ErrorKind`](crate::ErrorKind).
+    /// [`ErrorKind::Mismatch`] on all ranks if a rank sends as many as another does not expect;
+    /// else see [`ErrorKind`].
     pub fn all_to_all_uneven<T: Plain>(
         &self,
         input: &[T],
@@ -100,7 +105,7 @@ impl Communicator {
     /// As [`gather`](Self::gather), in the background; the result comes with [`Work::wait`], empty on all ranks but `root`.
     ///
     /// # Errors
-    /// If the operation cannot be issued; see [`ErrorKind`](crate::ErrorKind).
+    /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn gather_async<T: Plain + Default>(&self, input: Vec<T>, root: u32) -> Result<Work<T>> {
         let ranks = if self.rank() == root { self.size() as usize } else { 0 };
         let (part, output) = (size_of_val(&input[..]), input.len() * ranks);
@@ -111,7 +116,7 @@ impl Communicator {
     /// [`Work::wait`].
     ///
     /// # Errors
-    /// If the operation cannot be issued; see [`ErrorKind`](crate::ErrorKind).
+    /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn scatter_async<T: Plain + Default>(
         &self,
         input: Vec<T>,
@@ -124,10 +129,88 @@ impl Communicator {
     /// As [`all_to_all`](Self::all_to_all), in the background; the result comes with [`Work::wait`].
     ///
     /// # Errors
-    /// If the operation cannot be issued; see [`ErrorKind`](crate::ErrorKind).
+    /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn all_to_all_async<T: Plain + Default>(&self, input: Vec<T>) -> Result<Work<T>> {
         let (part, output) = (size_of_val(&input[..]) / self.size() as usize, input.len());
         self.moved_later(Collective::AllToAll, part, input, output)
+    }
+
+    /// Sends `values` to rank `to`, which receives as many with the same tag. Returns when it has them, or has a place for
+    /// them and they have left.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] on both ranks if the receiver asks for another number or type of elements; else see
+    /// [`ErrorKind`].
+    pub fn send<T: Element + Plain>(&self, values: &[T], to: u32, tag: i64) -> Result<()> {
+        Region::lend_shared(values, |region| {
+            let message = MessageRequest::new(T::DTYPE, values.len(), region.clone()).tag(tag);
+            self.group.exchange(&self.fabric, ToOrFrom::To(to), message, true)?.wait()
+        })
+    }
+
+    /// Receives `values` from a rank, or from any rank of the group if none is named: then from the one whose message of this
+    /// tag comes first. Returns the sender's rank.
+    ///
+    /// Receives of one tag are served in the order of their calls, and messages of one sender and tag in the order in which
+    /// they were sent.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Mismatch`] on both ranks if the sender gives another number or type of elements; else see [`ErrorKind`].
+    pub fn recv<T: Element + Plain>(
+        &self,
+        values: &mut [T],
+        from: impl Into<Option<u32>>,
+        tag: i64,
+    ) -> Result<u32> {
+        let count = values.len();
+        Region::lend(values, |region| {
+            let message = MessageRequest::new(T::DTYPE, count, region.clone()).tag(tag);
+            let pending = self.group.exchange(&self.fabric, ToOrFrom::From(from.into()), message, true)?;
+            pending.wait()?;
+            pending.source().ok_or_else(|| Error::new(ErrorKind::Closed))
+        })
+    }
+
+    /// As [`send`](Self::send), in the background; the values come back with [`Work::wait`].
+    ///
+    /// # Errors
+    /// If the message cannot be issued; see [`ErrorKind`].
+    pub fn send_async<T: Element + Plain>(&self, values: Vec<T>, to: u32, tag: i64) -> Result<Work<T>> {
+        let (count, buffer) = (values.len(), Region::own(values));
+        let message = MessageRequest::new(T::DTYPE, count, buffer.region().clone()).tag(tag);
+        Ok(Work { pending: self.submit_send(to, message)?, buffer })
+    }
+
+    /// As [`recv`](Self::recv), in the background; the `count` elements come with [`Work::wait`].
+    ///
+    /// # Errors
+    /// If the receive cannot be issued; see [`ErrorKind`].
+    pub fn recv_async<T: Element + Plain + Default>(
+        &self,
+        count: usize,
+        from: impl Into<Option<u32>>,
+        tag: i64,
+    ) -> Result<Work<T>> {
+        let buffer = Region::own(vec![T::default(); count]);
+        let message = MessageRequest::new(T::DTYPE, count, buffer.region().clone()).tag(tag);
+        Ok(Work { pending: self.submit_recv(from, message)?, buffer })
+    }
+
+    /// Sends a message and returns at once. Its region must not be touched until it is over.
+    ///
+    /// # Errors
+    /// If it cannot be issued; see [`ErrorKind`].
+    pub fn submit_send(&self, to: u32, message: MessageRequest) -> Result<Pending> {
+        self.group.exchange(&self.fabric, ToOrFrom::To(to), message, false)
+    }
+
+    /// Receives a message from a rank, or from any, and returns at once. Its region must not be touched until it is over; then
+    /// [`Pending::source`] says from whom it came.
+    ///
+    /// # Errors
+    /// If it cannot be issued; see [`ErrorKind`].
+    pub fn submit_recv(&self, from: impl Into<Option<u32>>, message: MessageRequest) -> Result<Pending> {
+        self.group.exchange(&self.fabric, ToOrFrom::From(from.into()), message, false)
     }
 
     /// Moves bytes, in parts of `part` bytes or in those that are given in elements.

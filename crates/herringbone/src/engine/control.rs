@@ -250,7 +250,7 @@ impl Engine {
         self.catch_up();
     }
 
-    /// Looks after what has waited for long. Called about ten times a second.
+    /// Looks after what has waited for long. Posted about ten times a second.
     pub(crate) fn tick(&mut self) {
         self.flush();
         while let Some(timer) = self.out.timers.expire(self.out.now()) {

@@ -46,7 +46,7 @@ use backlog::Backlog;
 use group::Group;
 use groups::Groups;
 use links::Links;
-use messages::{Called, Messages, Others, ToOrFrom};
+use messages::{Mail, Others, Posted, ToOrFrom};
 use ops::{Haste, Ops};
 use outbox::{Outbox, Todo};
 use refused::Refused;
@@ -59,7 +59,7 @@ pub(crate) struct Engine {
     pub(crate) groups: Groups,
     pub(crate) ops: Ops,
     backlog: Backlog,
-    pub(crate) messages: Messages,
+    pub(crate) messages: Mail,
     pub(crate) out: Outbox,
     /// Whether this is a reducer: operations begin when a worker's first message comes.
     reduces: bool,
@@ -72,7 +72,7 @@ impl Engine {
             groups: Groups::default(),
             ops: Ops::new(staging),
             backlog: Backlog::default(),
-            messages: Messages::default(),
+            messages: Mail::default(),
             out: Outbox::default(),
             reduces,
         }
@@ -164,7 +164,7 @@ impl Engine {
     }
 
     /// Sends a message to a rank of a group, or receives one from it, or from any rank if none is named. The
-    /// [channels](Messages::add_channel) that it may need are there.
+    /// [channels](Mail::add_channel) that it may need are there.
     ///
     /// # Errors
     /// If the group is closed.
@@ -172,14 +172,14 @@ impl Engine {
         &mut self,
         group: u32,
         to_or_from: ToOrFrom,
-        called: Called,
+        called: Posted,
     ) -> Result<Arc<Completion>> {
         let (now, completion) = (self.out.now(), called.completion.clone());
         let me = self.groups.get(group).filter(|group| !group.ending.is_dropped);
         let me = me.map(|group| group.settings.me).ok_or_else(|| Error::new(ErrorKind::Closed))?;
         let Self { links, groups, backlog, messages, out, .. } = self;
         out.look_soon(timers::Timer::Operations);
-        let called = Called { issued: now, ..called };
+        let called = Posted { issued: now, ..called };
         let mut others = Others { groups, backlog, links, out };
         match to_or_from {
             ToOrFrom::To(to) => messages.send((group, me), to, called, &mut others),

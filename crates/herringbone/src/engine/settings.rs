@@ -42,7 +42,11 @@ pub(crate) struct Settings {
 pub(crate) enum Named {
     Call(Fingerprint),
     /// A part of a message.
-    Message { bytes: u64, from: Rank, to: Rank },
+    Message {
+        bytes: u64,
+        from: Rank,
+        to: Rank,
+    },
 }
 
 impl fmt::Display for Named {

@@ -1,9 +1,7 @@
 //! Messages between two ranks: which receive gets which, what they move, and what both ranks hear if something is wrong.
 
 use crate::world::{Transport, World};
-use herringbone::{
-    Communicator, DType, Error, ErrorKind, MessageRequest, Pending, ReduceOp, Region,
-};
+use herringbone::{Communicator, DType, Error, ErrorKind, MessageRequest, Pending, ReduceOp, Region};
 use std::{
     sync::mpsc,
     thread,
@@ -155,7 +153,8 @@ fn mismatch(error: &Error) -> String {
 /// In the call itself, whatever the length, and the next message arrives.
 #[test]
 fn both_ranks_are_told_both_lengths() {
-    for (transport, count) in TRANSPORTS.into_iter().flat_map(|transport| [(transport, 10), (transport, 9_000)])
+    for (transport, count) in
+        TRANSPORTS.into_iter().flat_map(|transport| [(transport, 10), (transport, 9_000)])
     {
         World::new(3, transport).run(|comm| {
             let expected = format!(
@@ -209,7 +208,10 @@ fn what_nobody_answers_times_out_by_itself() {
                 let region = Region::zeroed(4 * count);
                 let began = Instant::now();
                 let text = wait(comm.submit_recv(other, message(count, &region)).unwrap());
-                assert!(text.contains(&format!("recv of {count} f32 with tag 9 from rank {other}")), "{text}");
+                assert!(
+                    text.contains(&format!("recv of {count} f32 with tag 9 from rank {other}")),
+                    "{text}"
+                );
                 wait(comm.submit_recv(None, message(count, &region)).unwrap());
                 assert!(began.elapsed() >= 2 * limit);
                 // Nobody receives while both wait for that.

@@ -36,7 +36,6 @@ impl Envelope {
     pub fn bytes(&self) -> Option<usize> {
         usize::try_from(self.count).ok()?.checked_mul(self.dtype.bytes())
     }
-
 }
 
 impl fmt::Display for Envelope {
@@ -68,7 +67,7 @@ pub struct Match<R, P> {
 
 /// A receive that waits for its message.
 #[derive(Debug)]
-pub struct Wanted<R> {
+pub struct Asked<R> {
     /// From whom; `None` for any rank.
     pub from: Option<Rank>,
     /// What was asked for.
@@ -107,7 +106,7 @@ struct Peer<S, P> {
 pub struct Mailbox<S, R, P> {
     peers: BTreeMap<Rank, Peer<S, P>>,
     /// By tag, in the order of the calls.
-    wanted: BTreeMap<i64, VecDeque<Wanted<R>>>,
+    wanted: BTreeMap<i64, VecDeque<Asked<R>>>,
     arrivals: u64,
 }
 
@@ -119,7 +118,13 @@ impl<S, R, P> Default for Mailbox<S, R, P> {
 
 impl<S, P> Default for Peer<S, P> {
     fn default() -> Self {
-        Self { next: 0, sends: BTreeMap::new(), next_announced: 0, waiting: BTreeMap::new(), waiting_number: 0 }
+        Self {
+            next: 0,
+            sends: BTreeMap::new(),
+            next_announced: 0,
+            waiting: BTreeMap::new(),
+            waiting_number: 0,
+        }
     }
 }
 
@@ -149,7 +154,7 @@ impl<S, R, P> Mailbox<S, R, P> {
     }
 
     /// This rank asks for a message.
-    pub fn receive(&mut self, wanted: Wanted<R>) -> Option<Match<R, P>> {
+    pub fn receive(&mut self, wanted: Asked<R>) -> Option<Match<R, P>> {
         let tag = wanted.envelope.tag;
         let first = |(rank, peer): (&Rank, &Peer<S, P>)| {
             let waiting = peer.waiting.get(&tag)?.front()?;
@@ -186,7 +191,7 @@ impl<S, R, P> Mailbox<S, R, P> {
         self.arrivals += 1;
         let waiting = Waiting { arrival: self.arrivals, number, envelope, payload };
         let tag = envelope.tag;
-        let fits = |wanted: &Wanted<R>| wanted.from.is_none_or(|rank| rank == from);
+        let fits = |wanted: &Asked<R>| wanted.from.is_none_or(|rank| rank == from);
         let at = self.wanted.get(&tag).and_then(|all| all.iter().position(fits));
         let Some(wanted) = at.and_then(|at| self.take_wanted(tag, at)) else {
             self.peers.entry(from).or_default().add(waiting);
@@ -226,12 +231,12 @@ impl<S, R, P> Mailbox<S, R, P> {
     }
 
     /// The receives that wait.
-    pub fn wanted(&self) -> impl Iterator<Item = &Wanted<R>> {
+    pub fn wanted(&self) -> impl Iterator<Item = &Asked<R>> {
         self.wanted.values().flatten()
     }
 
     /// Gives up the receives for which `which` holds, in the order of their calls.
-    pub fn give_up(&mut self, mut which: impl FnMut(&Wanted<R>) -> bool) -> Vec<Wanted<R>> {
+    pub fn give_up(&mut self, mut which: impl FnMut(&Asked<R>) -> bool) -> Vec<Asked<R>> {
         let mut given_up = Vec::new();
         for all in self.wanted.values_mut() {
             let (gone, stay) = core::mem::take(all).into_iter().partition(|wanted| which(wanted));
@@ -242,7 +247,7 @@ impl<S, R, P> Mailbox<S, R, P> {
         given_up
     }
 
-    fn take_wanted(&mut self, tag: i64, at: usize) -> Option<Wanted<R>> {
+    fn take_wanted(&mut self, tag: i64, at: usize) -> Option<Asked<R>> {
         let all = self.wanted.get_mut(&tag)?;
         let taken = all.remove(at);
         if all.is_empty() {
@@ -279,7 +284,7 @@ pub struct OutOfTurn {
     pub next: u64,
 }
 
-fn matched<R, P>(from: Rank, waiting: Waiting<P>, wanted: Wanted<R>) -> Match<R, P> {
+fn matched<R, P>(from: Rank, waiting: Waiting<P>, wanted: Asked<R>) -> Match<R, P> {
     let Waiting { number, envelope, payload, .. } = waiting;
     Match { from, number, sent: envelope, payload, wanted: wanted.envelope, receive: wanted.receive }
 }

@@ -7,8 +7,8 @@ fn envelope(tag: i64, count: u64) -> Envelope {
     Envelope { tag, dtype: DType::F32, count }
 }
 
-fn wanted(from: Option<Rank>, tag: i64, receive: u32) -> Wanted<u32> {
-    Wanted { from, envelope: envelope(tag, 1), receive }
+fn wanted(from: Option<Rank>, tag: i64, receive: u32) -> Asked<u32> {
+    Asked { from, envelope: envelope(tag, 1), receive }
 }
 
 /// Which receive got which message of whom.
@@ -53,7 +53,10 @@ fn a_message_out_of_turn_is_refused() {
     assert!(mailbox.has_sent(1, 0) && !mailbox.has_sent(1, 1) && !mailbox.has_sent(2, 0));
     assert_eq!(mailbox.sends().collect::<Vec<_>>(), [(1, 0, &8)]);
     assert_eq!(mailbox.send_mut(1, 0), Some(&mut 8));
-    assert_eq!((mailbox.answered(1, 0), mailbox.answered(1, 0), mailbox.answered(9, 0)), (Some(8), None, None));
+    assert_eq!(
+        (mailbox.answered(1, 0), mailbox.answered(1, 0), mailbox.answered(9, 0)),
+        (Some(8), None, None)
+    );
 }
 
 #[test]
@@ -135,7 +138,10 @@ fn whatever_the_order_each_receive_gets_one_message_that_fits_and_none_overtakes
             for (other, sender, later, its_tag) in &got[at + 1..] {
                 if (sender, its_tag) == (from, tag) {
                     assert!(later > number, "seed {seed}");
-                    assert!(asked[*other as usize] != asked[*receive as usize] || other > receive, "seed {seed}");
+                    assert!(
+                        asked[*other as usize] != asked[*receive as usize] || other > receive,
+                        "seed {seed}"
+                    );
                 }
             }
         }

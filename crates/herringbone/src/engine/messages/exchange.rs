@@ -1,6 +1,6 @@
 //! The messages of one group.
 
-use super::{Called, Channel, Intake, Others, broadcast};
+use super::post::{Channel, Intake, Others, Posted, broadcast};
 use crate::{
     Error, ErrorKind,
     completion::Completion,
@@ -8,11 +8,15 @@ use crate::{
         group::Rank,
         session::{
             Cause,
-            mailbox::{CARRIED_BYTES, Envelope, Mailbox, Match, Record, Wanted, is_length},
+            mailbox::{Asked, CARRIED_BYTES, Envelope, Mailbox, Match, Record, is_length},
         },
         wire::Kind,
     },
-    engine::{groups::Groups, outbox::{Outbox, Todo}, refused::Refused},
+    engine::{
+        groups::Groups,
+        outbox::{Outbox, Todo},
+        refused::Refused,
+    },
     execute::issue::Issue,
     sys::region::Region,
     transport::Broken,
@@ -25,7 +29,7 @@ use std::{
 
 /// What came with a message's announcement.
 #[derive(Debug)]
-pub(super) enum Payload {
+pub(super) enum Enclosed {
     /// Nothing: it is long.
     None,
     Carried(Vec<u8>),
@@ -38,7 +42,7 @@ pub(super) enum Payload {
 pub(super) struct Exchange {
     pub(super) group: u32,
     pub(super) me: Rank,
-    pub(super) mailbox: Mailbox<Called, Called, Payload>,
+    pub(super) mailbox: Mailbox<Posted, Posted, Enclosed>,
     pub(super) channels: BTreeMap<Rank, Channel>,
     /// Records that are being taken in, by their sender.
     pub(super) intakes: BTreeMap<Rank, Intake>,
@@ -64,11 +68,11 @@ impl Exchange {
         }
     }
 
-    pub(super) fn send(&mut self, to: Rank, called: Called, others: &mut Others<'_>) {
-        let (envelope, region) = (called.envelope, called.region.clone());
-        let number = self.mailbox.send(to, called);
+    pub(super) fn send(&mut self, to: Rank, posted: Posted, others: &mut Others<'_>) {
+        let (envelope, region) = (posted.envelope, posted.region.clone());
+        let number = self.mailbox.send(to, posted);
         if to == self.me {
-            self.announced(to, number, envelope, Payload::Own(region), others);
+            self.announced(to, number, envelope, Enclosed::Own(region), others);
             return;
         }
         if region.len() > CARRIED_BYTES {
@@ -79,9 +83,9 @@ impl Exchange {
         }
     }
 
-    pub(super) fn receive(&mut self, from: Option<Rank>, called: Called, others: &mut Others<'_>) {
-        let envelope = called.envelope;
-        if let Some(found) = self.mailbox.receive(Wanted { from, envelope, receive: called }) {
+    pub(super) fn receive(&mut self, from: Option<Rank>, posted: Posted, others: &mut Others<'_>) {
+        let envelope = posted.envelope;
+        if let Some(found) = self.mailbox.receive(Asked { from, envelope, receive: posted }) {
             let peer = found.from;
             self.deliver(found, others);
             // There is room for more of its announcements.
@@ -141,7 +145,7 @@ impl Exchange {
         let Some(channel) = self.channels.get(&peer).copied() else { return };
         match Record::decode(bytes) {
             Ok(Record::Announced { number, envelope, carried }) => {
-                let payload = carried.map_or(Payload::None, |bytes| Payload::Carried(bytes.to_vec()));
+                let payload = carried.map_or(Enclosed::None, |bytes| Enclosed::Carried(bytes.to_vec()));
                 self.announced(peer, number, envelope, payload, others);
             }
             Ok(Record::Taken { number }) => self.taken(peer, number, channel, others),
@@ -165,7 +169,7 @@ impl Exchange {
         from: Rank,
         number: u64,
         envelope: Envelope,
-        payload: Payload,
+        payload: Enclosed,
         others: &mut Others<'_>,
     ) {
         match self.mailbox.announced(from, number, envelope, payload) {
@@ -180,33 +184,33 @@ impl Exchange {
     }
 
     /// A message and its receive have met.
-    fn deliver(&mut self, found: Match<Called, Payload>, others: &mut Others<'_>) {
+    fn deliver(&mut self, found: Match<Posted, Enclosed>, others: &mut Others<'_>) {
         let Match { from, number, sent, payload, wanted, receive } = found;
         if sent != wanted {
             let error = self.disagreement(number, (from, self.me), (sent, wanted), others);
             receive.end(Err(error.clone()), others.out);
             match payload {
-                Payload::Own(_) => self.end_own(number, Err(error), others.out),
+                Enclosed::Own(_) => self.end_own(number, Err(error), others.out),
                 _ => self.tell(from, &Record::Refused { number, wanted }, others),
             }
             return;
         }
         receive.completion.set_source(from);
         match payload {
-            Payload::None => {
+            Enclosed::None => {
                 let Some(channel) = self.channels.get(&from).copied() else { return };
                 let issue = broadcast(channel.from, place(from, self.me), &receive.region, receive.timeout);
                 self.issue(issue, receive.completion, others);
                 self.tell(from, &Record::Taken { number }, others);
             }
-            Payload::Carried(bytes) => {
+            Enclosed::Carried(bytes) => {
                 if let Some(access) = receive.region.access() {
                     access.span().write(&bytes);
                 }
                 receive.end(Ok(()), others.out);
                 self.tell(from, &Record::Taken { number }, others);
             }
-            Payload::Own(region) => {
+            Enclosed::Own(region) => {
                 if let (Some(from), Some(to)) = (region.access(), receive.region.access()) {
                     to.span().copy_from(from.span());
                 }
@@ -302,7 +306,7 @@ impl Exchange {
         self.mailbox.wanted().next().is_none() && self.mailbox.sends().all(|(_, _, sent)| sent.is_over)
     }
 
-    /// The two ranks do not agree about a message: what each has called.
+    /// The two ranks do not agree about a message: what each has posted.
     fn disagreement(
         &self,
         sequence: u64,
@@ -350,9 +354,8 @@ fn place(one: Rank, other: Rank) -> Rank {
 pub(super) fn next_length(group: u32, others: &Others<'_>) -> Option<usize> {
     let member = &others.groups.get(group)?.member;
     let mut early = others.backlog.early.of(group, member.next()).iter();
-    let first = early.find(|parked| {
-        (parked.header.kind, parked.header.generation) == (Kind::Data, member.generation())
-    });
+    let first = early
+        .find(|parked| (parked.header.kind, parked.header.generation) == (Kind::Data, member.generation()));
     first.map(|parked| parked.header.length as usize)
 }
 

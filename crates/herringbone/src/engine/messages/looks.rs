@@ -1,8 +1,8 @@
 //! What has waited too long, or cannot come any more.
 
 use super::{
-    Called, Others,
     exchange::{Exchange, next_length},
+    post::{Others, Posted},
 };
 use crate::{
     Error, ErrorKind,
@@ -37,9 +37,12 @@ impl Exchange {
             return Some(error.clone());
         }
         let me = others.links.me;
-        let away = group.settings.members().iter().copied().find(|member| {
-            *member != me && others.links.endpoints[*member].is_away()
-        })?;
+        let away = group
+            .settings
+            .members()
+            .iter()
+            .copied()
+            .find(|member| *member != me && others.links.endpoints[*member].is_away())?;
         Some(left_because(away, false, others.links))
     }
 
@@ -49,9 +52,7 @@ impl Exchange {
             let why = silent.iter().find(|(peer, _)| *peer == to).map(|(_, error)| error);
             let error = match (why, sent.is_late(others.out)) {
                 (Some(error), _) => error.clone(),
-                (None, true) if !sent.is_over => {
-                    self.timeout(sent, vec![to], others)
-                }
+                (None, true) if !sent.is_over => self.timeout(sent, vec![to], others),
                 _ => continue,
             };
             let error = error.about(others.links.rank, self.named_send(to, &sent.envelope, others.groups));
@@ -79,9 +80,7 @@ impl Exchange {
             None => None,
         };
         let out = &others.out;
-        let over = self.mailbox.give_up(|wanted| {
-            why(wanted.from).is_some() || wanted.receive.is_late(out)
-        });
+        let over = self.mailbox.give_up(|wanted| why(wanted.from).is_some() || wanted.receive.is_late(out));
         for wanted in over {
             let error = why(wanted.from).unwrap_or_else(|| {
                 let missing = match wanted.from {
@@ -95,11 +94,11 @@ impl Exchange {
         }
     }
 
-    fn timeout(&self, called: &Called, missing: Vec<Rank>, others: &Others<'_>) -> Error {
+    fn timeout(&self, posted: &Posted, missing: Vec<Rank>, others: &Others<'_>) -> Error {
         let missing = missing.into_iter().map(|rank| format!("rank {}", self.in_job(rank, others.groups)));
         Error::new(ErrorKind::Timeout {
             rank: others.links.rank,
-            after: called.timeout,
+            after: posted.timeout,
             missing: missing.collect(),
         })
     }
@@ -139,8 +138,8 @@ impl Exchange {
     pub(super) fn fail_all(&mut self, error: &Error, out: &mut Outbox) {
         let wanted = self.mailbox.give_up(|_| true);
         let sends = self.mailbox.sends().filter(|(_, _, sent)| !sent.is_over).map(|(_, _, sent)| sent);
-        wanted.iter().map(|wanted| &wanted.receive).chain(sends).for_each(|called| {
-            called.end(Err(error.clone()), out);
+        wanted.iter().map(|wanted| &wanted.receive).chain(sends).for_each(|posted| {
+            posted.end(Err(error.clone()), out);
         });
     }
 
@@ -153,7 +152,7 @@ impl Exchange {
     }
 }
 
-impl Called {
+impl Posted {
     fn is_late(&self, out: &Outbox) -> bool {
         out.now().since(self.issued).saturating_sub(resolution()) >= self.timeout
     }

@@ -1,4 +1,4 @@
-//! Messages between two ranks of a group, by tag: [`Mailbox`] says which receive gets which message, and groups of the two
+//! Mail between two ranks of a group, by tag: [`Mailbox`] says which receive gets which message, and groups of the two
 //! ranks carry them.
 //!
 //! Between two ranks there are four such groups, two for each direction. One carries the sender's announcements and the
@@ -12,107 +12,25 @@
 
 mod exchange;
 mod looks;
+mod post;
 
-use super::{backlog::Backlog, groups::Groups, links::Links, outbox::Outbox, refused::Refused};
-use crate::{
-    Error, ErrorKind,
-    clock::Moment,
-    completion::Completion,
-    core::{
-        collective::Collective,
-        element::{DType, ReduceOp},
-        group::Rank,
-        session::mailbox::Envelope,
-    },
-    execute::{
-        issue::Issue,
-        program::Call,
-    },
-    sys::region::Region,
-};
+use super::{groups::Groups, outbox::Outbox};
+use crate::{Error, ErrorKind, core::group::Rank};
 use exchange::Exchange;
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::Duration,
-};
-
-/// The engine's other parts, as messages need them.
-pub(super) struct Others<'a> {
-    pub(super) groups: &'a mut Groups,
-    pub(super) backlog: &'a mut Backlog,
-    pub(super) links: &'a mut Links,
-    pub(super) out: &'a mut Outbox,
-}
-
-/// A send or a receive that was called.
-#[derive(Clone, Debug)]
-pub(crate) struct Called {
-    pub(crate) envelope: Envelope,
-    pub(crate) region: Region,
-    pub(crate) timeout: Duration,
-    pub(super) completion: Arc<Completion>,
-    pub(super) issued: Moment,
-    /// Whether its caller was told that it failed. A send stays then until it is answered.
-    pub(super) is_over: bool,
-}
-
-/// With whom a message is exchanged.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ToOrFrom {
-    To(Rank),
-    /// `None` for any rank.
-    From(Option<Rank>),
-}
-
-/// The groups between this rank and another one, by their numbers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Channel {
-    /// What this rank announces and answers.
-    pub(crate) records_to: u32,
-    /// What the other announces and answers.
-    pub(crate) records_from: u32,
-    /// Long messages to the other.
-    pub(crate) to: u32,
-    /// Long messages from the other.
-    pub(crate) from: u32,
-}
-
-impl Channel {
-    fn groups(&self) -> [u32; 4] {
-        [self.records_to, self.records_from, self.to, self.from]
-    }
-}
-
-/// A record that is being taken in.
-#[derive(Debug)]
-struct Intake {
-    completion: Arc<Completion>,
-    bytes: Region,
-}
+pub(super) use post::Others;
+pub(crate) use post::{Channel, Posted, ToOrFrom};
+use std::collections::BTreeMap;
 
 /// The messages of all groups.
 #[derive(Debug, Default)]
-pub(crate) struct Messages {
+pub(crate) struct Mail {
     /// By the number of the group whose ranks exchange them.
     exchanges: BTreeMap<u32, Exchange>,
     /// Which exchange a group of two serves, and for messages with which rank.
     served: BTreeMap<u32, (u32, Rank)>,
 }
 
-impl Called {
-    pub(crate) fn new(envelope: Envelope, region: Region, timeout: Duration) -> Self {
-        let (completion, issued) = (Arc::default(), Moment::default());
-        Self { envelope, region, timeout, completion, issued, is_over: false }
-    }
-
-    fn end(&self, result: Result<(), Error>, out: &mut Outbox) {
-        self.completion.finish(result);
-        out.finished = true;
-    }
-}
-
-impl Messages {
+impl Mail {
     /// The groups between `me`, a rank of a group, and another one of it were made.
     pub(crate) fn add_channel(&mut self, group: u32, (me, peer): (Rank, Rank), channel: Channel) {
         self.served.extend(channel.groups().map(|number| (number, (group, peer))));
@@ -130,11 +48,11 @@ impl Messages {
         &mut self,
         (group, me): (u32, Rank),
         to: Rank,
-        called: Called,
+        posted: Posted,
         others: &mut Others<'_>,
     ) {
         let exchange = self.exchanges.entry(group).or_insert_with(|| Exchange::new(group, me));
-        exchange.send(to, called, others);
+        exchange.send(to, posted, others);
     }
 
     /// Receives a message. The groups between this rank and all those from whom it may come were made.
@@ -142,11 +60,11 @@ impl Messages {
         &mut self,
         (group, me): (u32, Rank),
         from: Option<Rank>,
-        called: Called,
+        posted: Posted,
         others: &mut Others<'_>,
     ) {
         let exchange = self.exchanges.entry(group).or_insert_with(|| Exchange::new(group, me));
-        exchange.receive(from, called, others);
+        exchange.receive(from, posted, others);
     }
 
     /// Something has come, ended or changed in a group that carries messages.
@@ -212,19 +130,4 @@ impl Messages {
         self.served.retain(|number, _| !numbers.contains(number));
         numbers
     }
-}
-
-impl Others<'_> {
-    /// Issues an operation; see [`Backlog::issue`].
-    fn issue(&mut self, issue: &Issue, completion: &Arc<Completion>) -> Result<(), Refused> {
-        self.backlog.issue(issue, completion.clone(), self.groups, (self.links, self.out))
-    }
-}
-
-/// A broadcast in a group of two, of which one end is this rank's.
-fn broadcast(group: u32, root: Rank, region: &Region, timeout: Duration) -> Issue {
-    let collective = Collective::Broadcast { root };
-    let call = Call { collective, dtype: DType::U8, op: ReduceOp::Sum, count: region.len() };
-    let (input, output) = (region.clone(), region.clone());
-    Issue { group, call, parts: None, priority: 0, input, output, timeout: Some(timeout) }
 }

@@ -1,0 +1,77 @@
+//! The handle of a group, and how groups are made known.
+
+use crate::{
+    core::{
+        group::Rank,
+        session::{control::Message, fence::Member, membership::MemberId},
+    },
+    engine::group::{Group, Settings},
+    fabric::{Fabric, command::Command},
+};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// One group, as this process holds it: closed here when the last handle is gone.
+pub(super) struct GroupHandle {
+    pub(super) number: u32,
+    pub(super) rank: u32,
+    pub(super) members: Vec<MemberId>,
+    /// In nanoseconds.
+    pub(super) timeout: AtomicU64,
+    /// The ranks to which there are ways for messages.
+    pub(super) channels: Mutex<BTreeSet<u32>>,
+    pub(super) fabric: std::sync::Weak<Fabric>,
+}
+
+/// What makes a group of these members, of which this process is the one at place `rank`.
+pub(super) fn settings_of(
+    fabric: &Fabric,
+    number: u32,
+    (rank, members): (Rank, &[MemberId]),
+    seats: Vec<MemberId>,
+) -> Settings {
+    let roster = &fabric.job.roster;
+    let hosts = roster.hosts();
+    let ranks: Vec<Rank> = members.iter().filter_map(|member| roster.rank_of(*member)).collect();
+    let hosts: Vec<u32> = ranks.iter().map(|rank| hosts[*rank as usize]).collect();
+    let parameters = fabric.settings.parameters.clone();
+    Settings::new(number, roster.epoch(), (seats, ranks, rank), hosts, parameters)
+}
+
+/// Makes a group known to the engine and to the hub.
+pub(super) fn make_known(fabric: &Fabric, settings: Settings) {
+    let members = settings.ranks.clone();
+    if settings.me == 0 {
+        let message = Message::GroupInfo { group: settings.id, generation: 0, members: members.clone() };
+        fabric.commands.send(Command::ToHub(message));
+    }
+    let member = Member::new(settings.id, fabric.job.rank, members);
+    fabric.node.with(|engine| engine.add_group(Group::new(settings, member)));
+}
+
+/// As many as there can be.
+pub(super) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl GroupHandle {
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for GroupHandle {
+    fn drop(&mut self) {
+        if let Some(fabric) = self.fabric.upgrade()
+            && !fabric.is_forked()
+        {
+            fabric.node.with(|engine| engine.drop_group(self.number));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What was called, what carries it, and what is needed of the engine's other parts.
+
+use crate::{
+    Error,
+    clock::Moment,
+    completion::Completion,
+    core::{
+        collective::Collective,
+        element::{DType, ReduceOp},
+        group::Rank,
+        session::mailbox::Envelope,
+    },
+    engine::{backlog::Backlog, groups::Groups, links::Links, outbox::Outbox, refused::Refused},
+    execute::{issue::Issue, program::Call},
+    sys::region::Region,
+};
+use std::{sync::Arc, time::Duration};
+
+/// The engine's other parts, as messages need them.
+pub(in crate::engine) struct Others<'a> {
+    pub(in crate::engine) groups: &'a mut Groups,
+    pub(in crate::engine) backlog: &'a mut Backlog,
+    pub(in crate::engine) links: &'a mut Links,
+    pub(in crate::engine) out: &'a mut Outbox,
+}
+
+/// A send or a receive that was posted.
+#[derive(Clone, Debug)]
+pub(crate) struct Posted {
+    pub(crate) envelope: Envelope,
+    pub(crate) region: Region,
+    pub(crate) timeout: Duration,
+    pub(in crate::engine) completion: Arc<Completion>,
+    pub(in crate::engine) issued: Moment,
+    /// Whether its caller was told that it failed. A send stays then until it is answered.
+    pub(in crate::engine) is_over: bool,
+}
+
+/// With whom a message is exchanged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ToOrFrom {
+    To(Rank),
+    /// `None` for any rank.
+    From(Option<Rank>),
+}
+
+/// The groups between this rank and another one, by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Channel {
+    /// What this rank announces and answers.
+    pub(crate) records_to: u32,
+    /// What the other announces and answers.
+    pub(crate) records_from: u32,
+    /// Long messages to the other.
+    pub(crate) to: u32,
+    /// Long messages from the other.
+    pub(crate) from: u32,
+}
+
+impl Channel {
+    pub(super) fn groups(&self) -> [u32; 4] {
+        [self.records_to, self.records_from, self.to, self.from]
+    }
+}
+
+/// A record that is being taken in.
+#[derive(Debug)]
+pub(super) struct Intake {
+    pub(super) completion: Arc<Completion>,
+    pub(super) bytes: Region,
+}
+
+impl Posted {
+    pub(crate) fn new(envelope: Envelope, region: Region, timeout: Duration) -> Self {
+        let (completion, issued) = (Arc::default(), Moment::default());
+        Self { envelope, region, timeout, completion, issued, is_over: false }
+    }
+
+    pub(super) fn end(&self, result: Result<(), Error>, out: &mut Outbox) {
+        self.completion.finish(result);
+        out.finished = true;
+    }
+}
+
+impl Others<'_> {
+    /// Issues an operation; see [`Backlog::issue`].
+    pub(super) fn issue(&mut self, issue: &Issue, completion: &Arc<Completion>) -> Result<(), Refused> {
+        self.backlog.issue(issue, completion.clone(), self.groups, (self.links, self.out))
+    }
+}
+
+/// A broadcast in a group of two, of which one end is this rank's.
+pub(super) fn broadcast(group: u32, root: Rank, region: &Region, timeout: Duration) -> Issue {
+    let collective = Collective::Broadcast { root };
+    let call = Call { collective, dtype: DType::U8, op: ReduceOp::Sum, count: region.len() };
+    let (input, output) = (region.clone(), region.clone());
+    Issue { group, call, parts: None, priority: 0, input, output, timeout: Some(timeout) }
+}

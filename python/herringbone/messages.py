@@ -1,0 +1,88 @@
+"""Messages between two ranks, of numpy arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import _herringbone
+from .arguments import check_seconds, whole
+from .arrays import move_type, readable, writable
+from .parts import Parts
+from .work import Work
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["Messages"]
+
+
+class Messages(Parts):
+    """What a communicator does between two of its ranks."""
+
+    _native: _herringbone.Communicator
+
+    def send(
+        self, array: Array, to: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Send ``array`` to rank ``to``, which receives it by :meth:`recv` with the same tag; any type.
+
+        Returns once the receiver has it, or has a place for it and it has left.
+
+        Args:
+            array: any shape; the receiver's has as many elements of the same type.
+            to: a rank of the group. It may be this one, with ``async_op``.
+            tag: a number by which the receiver tells messages apart.
+            async_op: return a :class:`Work` at once; the array may not be changed until it has finished.
+            timeout: seconds that it may take.
+
+        Raises:
+            MismatchError: the receiver's array has another length or type; on both ranks.
+        """
+        dtype, scale = move_type("send", array)
+        to, tag = self._root("send", to, "to"), whole("send", "tag", tag, "a whole number")
+        source = readable("send", array)
+        self._check("send", timeout)
+        handle = self._native.send(dtype, array.size * scale, to, tag, source, array, timeout)
+        work = Work("send", handle, array)
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+    def recv(
+        self,
+        array: Array,
+        source: int | None = None,
+        tag: int = 0,
+        *,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Receive into ``array`` what rank ``source`` sends with this tag, or any rank if it is ``None``.
+
+        Receives of one tag are served in the order of their calls, and messages of one sender and tag in the order in
+        which they were sent.
+
+        Returns:
+            The rank that has sent it, or a :class:`Work`, whose ``source`` tells.
+
+        Raises:
+            MismatchError: the sender's array has another length or type; on both ranks.
+        """
+        dtype, scale = move_type("recv", array)
+        of = None if source is None else self._root("recv", source, "source")
+        tag = whole("recv", "tag", tag, "a whole number")
+        target = writable("recv", array)
+        self._check("recv", timeout)
+        handle = self._native.receive(dtype, array.size * scale, of, tag, target, array, timeout)
+        work = Work("recv", handle, array)
+        if async_op:
+            return work
+        work.wait()
+        return work.source
+
+    def _check(self, name: str, timeout: float | None) -> None:
+        if timeout is not None:
+            check_seconds(name, timeout)

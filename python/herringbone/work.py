@@ -1,0 +1,51 @@
+"""The handle of a running operation on arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import _herringbone
+from .arguments import check_seconds
+from .errors import OperationTimeoutError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["Work"]
+
+
+class Work:
+    """A running collective or message; it owns its buffers until it has finished."""
+
+    def __init__(self, name: str, handle: _herringbone.Pending, result: Array | None) -> None:
+        self._name = name
+        self._handle = handle
+        self._result = result
+
+    def wait(self, timeout: float | None = None) -> Array | None:
+        """Block until it has finished, without the GIL, and return the result array (``None`` for a barrier).
+
+        Args:
+            timeout: seconds to wait; the collective goes on afterwards and can be waited for again.
+
+        Raises:
+            HerringboneError: the collective failed, or the wait took longer than ``timeout``.
+        """
+        if timeout is not None:
+            check_seconds("wait", timeout)
+        if not self._handle.wait(timeout):
+            raise OperationTimeoutError(
+                f"{self._name} is still running after the wait's timeout of {timeout:g} s; it can be waited for again"
+            )
+        return self._result
+
+    def done(self) -> bool:
+        """Whether it has finished, well or not."""
+        return self._handle.done()
+
+    @property
+    def source(self) -> int | None:
+        """The rank whose message a receive has got, once it has; else ``None``."""
+        return self._handle.source()
