@@ -83,7 +83,8 @@ def tensors(folder: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("begun, ended", [("ddp", "ddp"), ("fsdp2", "fsdp2"), ("ddp", "fsdp2")])
+@pytest.mark.parametrize("ended", LAUNCHERS)
+@pytest.mark.parametrize("begun", LAUNCHERS)
 def test_a_resumed_training_is_the_one_that_never_stopped(
     begun: str, ended: str, half: Callable[[str], Trained], whole: Callable[[str], Trained], tmp_path: Path
 ) -> None:
