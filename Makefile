@@ -11,11 +11,12 @@ BINARY := target/release/herringbone
 VENV := .venv
 IN_VENV := $(CURDIR)/$(VENV)/bin/python
 WHEELS := target/wheels
+FRAMEWORKS := target/frameworks
 WHEEL_SOURCES = Cargo.toml Cargo.lock README.md $(shell find crates python -type f \
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test bench conformance verify-large fmt clean
+.PHONY: help setup demo plan test bench conformance frameworks verify-large fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -43,6 +44,9 @@ endif
 
 conformance: setup ## torch's own suite on Herringbone, beside Gloo; ARGS=--select=NAME: in part. Table to record/
 	@$(IN_VENV) tests/conformance/run.py --record record/conformance.md $(ARGS)
+
+frameworks: setup $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and Trainer over Herringbone, beside Gloo. Table to record/
+	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py --record record/frameworks.md $(ARGS)
 
 verify-large: $(BINARY) ## Prove schedules of 4,096 ranks: each in 10 s of one core and 1 GiB
 	@$(PYTHON) tools/verify_large.py $(BINARY)
@@ -74,6 +78,12 @@ $(VENV)/requirements.stamp: requirements.txt $(VENV)/python.stamp
 	$(IN_VENV) -m pip install --requirement requirements.txt
 	@test -x $(VENV)/bin/maturin || \
 		$(IN_VENV) -m pip install --ignore-installed --no-deps "$$(grep ^maturin requirements.txt)"
+	@touch $@
+
+# Another environment, so that .venv stays as small as it is: torch, pytest and the wheel are those of .venv.
+$(FRAMEWORKS)/requirements.stamp: tests/frameworks/requirements.txt $(VENV)/requirements.stamp
+	$(IN_VENV) tools/environment.py $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --requirement tests/frameworks/requirements.txt
 	@touch $@
 
 $(VENV)/wheel.stamp: $(VENV)/requirements.stamp $(WHEEL_SOURCES) | rust

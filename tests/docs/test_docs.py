@@ -1,12 +1,14 @@
 """Every code block of the Markdown files works, and every file that they name is there.
 
-* `python`: runs under torchrun with two workers, on this Python.
+* `python`: runs under torchrun with two workers, on this Python. A program of a framework that it lacks is skipped
+  here: `make frameworks` runs it.
 * `rust`: a doctest of crates/cli, which includes the file; here it is only checked that it does.
-* `sh`: `herringbone` commands run; what the test suite runs itself (make, cargo, pytest, our scripts) is
-  checked to exist.
+* `sh`: `herringbone` commands run, one after the other in one folder; what the test suite runs itself (make, cargo,
+  pytest, our scripts) is checked to exist.
 * `text`: output or a drawing. Nothing else.
 """
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -22,15 +24,19 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = ROOT / "target" / "release" / "herringbone"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-SOURCE = re.compile(r"`((?:bench|crates|demo|python|testdata|tests|tools)/[\w./-]*)`")
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("record/*.md")])
+SOURCE = re.compile(r"`((?:bench|crates|demo|examples|python|testdata|tests|tools)/[\w./-]*)`")
+WITH_BLOCKS = sorted(path for place in ("*.md", "docs/**/*.md", "examples/*.md") for path in ROOT.glob(place))
+PAGES = sorted([*WITH_BLOCKS, *ROOT.glob("record/*.md")])
+FRAMEWORKS = ("accelerate", "lightning", "transformers")
 
 
 def blocks():
     """(file, number of the block in it, language, text) of every block."""
-    for path in sorted(ROOT.glob("*.md")):
+    for path in WITH_BLOCKS:
+        name = str(path.relative_to(ROOT))
         for number, match in enumerate(BLOCK.finditer(path.read_text()), 1):
-            yield pytest.param(path.name, *match.groups(), id=f"{path.stem}-{number}-{match[1] or 'none'}")
+            label = f"{name.removesuffix('.md')}-{number}-{match[1] or 'none'}"
+            yield pytest.param(name, *match.groups(), id=label)
 
 
 @pytest.mark.parametrize("name, language, text", list(blocks()))
@@ -41,6 +47,10 @@ def test_block(name, language, text, tmp_path):
 
 
 def python_block(_, text, folder):
+    for framework in FRAMEWORKS:
+        imported = re.search(rf"^(?:from|import) {framework}\b", text, re.MULTILINE)
+        if imported and importlib.util.find_spec(framework) is None:
+            pytest.skip(f"{framework} is not installed here: `make frameworks` runs this block")
     script = folder / "train.py"
     script.write_text(text)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -78,17 +88,26 @@ def command(name, words, settings, folder):
         case [".venv/bin/python", "-m", "pytest", *paths]:
             assert all((ROOT / path).exists() for path in paths), f"{name}: {words}"
         case [".venv/bin/python", script, *rest]:
-            shown = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True)
-            unknown = [word for word in rest if word.startswith("--") and word not in shown.stdout]
-            assert shown.returncode == 0 and not unknown, f"{name}: {script}: {unknown} {shown.stderr}"
+            takes(name, script, rest)
         case ["herringbone", "serve", *rest]:
             serve([str(BINARY), "serve", *rest], settings)
         case ["herringbone", *rest]:
-            succeed([str(BINARY), *rest], folder, settings)
+            own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")}
+            own["python"] = sys.executable
+            succeed([str(BINARY), *(own.get(word, word) for word in rest)], folder, settings)
+        case ["torchrun", *_] if examples := [word for word in words if word.startswith("examples/")]:
+            takes(name, examples[0], words[words.index(examples[0]) + 1 :])
         case ["torchrun", *rest]:
             assert "train.py" in rest, f"{name}: what would run {words}?"
         case _:
             raise AssertionError(f"{name}: nobody checks `{shlex.join(words)}`")
+
+
+def takes(name, script, words):
+    """Checks that a script of ours is there and takes these options."""
+    shown = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True)
+    unknown = [word for word in words if word.startswith("--") and word not in shown.stdout]
+    assert shown.returncode == 0 and not unknown, f"{name}: {script}: {unknown} {shown.stderr}"
 
 
 def serve(arguments, settings):
