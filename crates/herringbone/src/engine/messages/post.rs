@@ -17,11 +17,11 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 
 /// The engine's other parts, as messages need them.
-pub(in crate::engine) struct Others<'a> {
-    pub(in crate::engine) groups: &'a mut Groups,
-    pub(in crate::engine) backlog: &'a mut Backlog,
-    pub(in crate::engine) links: &'a mut Links,
-    pub(in crate::engine) out: &'a mut Outbox,
+pub(crate) struct Others<'a> {
+    pub(crate) groups: &'a mut Groups,
+    pub(crate) backlog: &'a mut Backlog,
+    pub(crate) links: &'a mut Links,
+    pub(crate) out: &'a mut Outbox,
 }
 
 /// A send or a receive that was posted.
@@ -30,10 +30,10 @@ pub(crate) struct Posted {
     pub(crate) envelope: Envelope,
     pub(crate) region: Region,
     pub(crate) timeout: Duration,
-    pub(in crate::engine) completion: Arc<Completion>,
-    pub(in crate::engine) issued: Moment,
+    pub(crate) completion: Arc<Completion>,
+    pub(crate) issued: Moment,
     /// Whether its caller was told that it failed. A send stays then until it is answered.
-    pub(in crate::engine) is_over: bool,
+    pub(crate) is_over: bool,
 }
 
 /// With whom a message is exchanged.
