@@ -3,7 +3,8 @@
 //! Bytes and messages go in, bytes, messages and decisions come out; sockets, clocks and random numbers belong to the
 //! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
 //! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
-//! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`turns`] says in which order, and [`fence`] brings a group back into step after a disagreement.
+//! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`turns`] says in which order, [`fence`] brings a group back into step
+//! after a disagreement, and [`recovery`] finishes what a lost reducer has left.
 
 mod basis;
 mod cause;
@@ -16,6 +17,7 @@ pub mod lane;
 pub mod mailbox;
 pub mod membership;
 mod parameters;
+pub mod recovery;
 mod refusal;
 pub mod turns;
 mod versions;

@@ -18,6 +18,7 @@ use super::{
     formation::Join,
     membership::Roster,
     parameters::Parameters,
+    recovery::{Accuse, Held, Resume},
     refusal::Refusal,
 };
 use crate::{group::Rank, wire::Checksum};
@@ -81,6 +82,17 @@ pub enum Message {
     Report(Report),
     /// The end of a fence. From the hub.
     Decide(Decision),
+    /// A reducer that an operation needs is gone. To the hub; see [`recovery`](super::recovery).
+    Accuse(Accuse),
+    /// A reducer is gone: operations with reducers stand still from now on. From the hub.
+    Recover {
+        /// The group.
+        group: u32,
+    },
+    /// The answer to that. To the hub.
+    Held(Held),
+    /// How operations with reducers are finished without. From the hub.
+    Resume(Resume),
     /// What a reducer has to know of a group before its first operation.
     Introduce(Introduction),
     /// What a plan was made from. To a reducer, before the first operation of the plan.
@@ -207,6 +219,10 @@ impl Message {
                 cause.write(to);
             }
             Message::Report(report) => report.write(to),
+            Message::Accuse(accuse) => accuse.write(to),
+            Message::Recover { group } => to.u32(*group),
+            Message::Held(held) => held.write(to),
+            Message::Resume(resume) => resume.write(to),
             Message::Introduce(introduction) => introduction.write(to),
             Message::Planned(planned) => planned.write(to),
             Message::Decide(decision) => decision.write(to),
@@ -237,6 +253,10 @@ impl Message {
             Message::Forget { .. } => 15,
             Message::Parameters { .. } => 16,
             Message::Planned(_) => 17,
+            Message::Accuse(_) => 18,
+            Message::Recover { .. } => 19,
+            Message::Held(_) => 20,
+            Message::Resume(_) => 21,
         }
     }
 
@@ -266,6 +286,10 @@ impl Message {
             15 => Message::Forget { group: from.u32()? },
             16 => Message::Parameters { group: from.u32()?, parameters: Parameters::read(from)? },
             17 => Message::Planned(PlanTold::read(from)?),
+            18 => Message::Accuse(Accuse::read(from)?),
+            19 => Message::Recover { group: from.u32()? },
+            20 => Message::Held(Held::read(from)?),
+            21 => Message::Resume(Resume::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })
     }

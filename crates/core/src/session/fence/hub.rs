@@ -3,6 +3,7 @@
 use super::super::{
     cause::{Cause, Mismatch},
     control::{Decision, Dispute, Message, Report, Waiting},
+    recovery::{Accuse, Held, Recovery},
 };
 use crate::{group::Rank, wire::Fingerprint};
 use alloc::{
@@ -56,6 +57,8 @@ struct Group {
     left: BTreeSet<Rank>,
     generation: u32,
     fence: Option<Fence>,
+    /// How its operations go on without a reducer, once one was lost.
+    recovery: Option<Recovery>,
     /// Who waits in an operation, and has said so in the highest round.
     waiting: BTreeMap<u64, Waiting>,
 }
@@ -94,6 +97,8 @@ impl Hub {
     ///   all members that live are told so: then nobody reads what others have left in memory for it.
     /// * Dispute begins a fence, if it is of the current generation and none is under way.
     /// * Report brings a fence forward; the last one ends it.
+    /// * Accuse begins a recovery, if the group has had none: after one no operation of it uses reducers.
+    /// * Held brings a recovery forward; the last one ends it, unless a fence is under way: then that goes first.
     /// * Waiting is shown to those who can compare it with their own history: to the next who waits behind it and
     ///   ahead of it, to one who waits in the same operation with another hash, and, if it is the first of its
     ///   [round](Waiting::round), to all members. So a disagreement with a rank that has gone on, or waits nowhere, is
@@ -107,6 +112,8 @@ impl Hub {
             Message::Forget { group } => self.forget(from, group),
             Message::Dispute(dispute) => self.dispute(dispute),
             Message::Report(report) => self.report(from, report),
+            Message::Accuse(accuse) => self.accuse(accuse),
+            Message::Held(held) => self.held(from, held),
             Message::Waiting(waiting) => self.waiting(waiting),
             _ => Vec::new(),
         }
@@ -134,6 +141,10 @@ impl Hub {
                 fence.awaited.remove(&rank);
                 sent.extend(group.decide_if_complete(*number, &self.gone));
             }
+            if let Some(recovery) = &mut group.recovery {
+                recovery.without(rank);
+                sent.extend(group.resume_if_known(*number, None, &self.gone));
+            }
         }
         let numbers: Vec<u32> = self.groups.keys().copied().collect();
         sent.extend(numbers.into_iter().flat_map(|number| self.drop_if_left(number)));
@@ -146,7 +157,11 @@ impl Hub {
         if let Some(fence) = &mut group.fence {
             fence.awaited.remove(&from);
         }
+        if let Some(recovery) = &mut group.recovery {
+            recovery.without(from);
+        }
         let mut sent = group.decide_if_complete(number, &self.gone);
+        sent.extend(group.resume_if_known(number, None, &self.gone));
         sent.extend(self.drop_if_left(number));
         sent
     }
@@ -183,6 +198,29 @@ impl Hub {
         }
         fence.reports.insert(from, report);
         group.decide_if_complete(number, &self.gone)
+    }
+
+    fn accuse(&mut self, accuse: Accuse) -> Vec<Directed> {
+        let number = accuse.group;
+        let group = self.groups.entry(number).or_default();
+        if let Some(recovery) = &mut group.recovery {
+            recovery.accuse(accuse);
+            return Vec::new();
+        }
+        group.members.clone_from(&accuse.members);
+        let awaited: BTreeSet<Rank> = group.live(&self.gone).collect();
+        let message = Message::Recover { group: number };
+        let to_all = awaited.iter().map(|&to| Directed { to, message: message.clone() }).collect();
+        group.recovery = Some(Recovery::of(awaited, accuse));
+        to_all
+    }
+
+    fn held(&mut self, from: Rank, held: Held) -> Vec<Directed> {
+        let number = held.group;
+        let Some(group) = self.groups.get_mut(&number) else { return Vec::new() };
+        let Some(recovery) = &mut group.recovery else { return Vec::new() };
+        recovery.answered(from, held);
+        group.resume_if_known(number, None, &self.gone)
     }
 
     fn waiting(&mut self, waiting: Waiting) -> Vec<Directed> {
@@ -237,7 +275,21 @@ impl Group {
         self.generation += 1;
         self.waiting.clear();
         let message = Message::Decide(decision);
-        live.into_iter().map(|to| Directed { to, message: message.clone() }).collect()
+        let mut sent: Vec<Directed> =
+            live.into_iter().map(|to| Directed { to, message: message.clone() }).collect();
+        sent.extend(self.resume_if_known(number, Some(next), gone));
+        sent
+    }
+
+    /// The decision of a recovery, if all is known; operations below `failed` have failed by a fence.
+    fn resume_if_known(&mut self, number: u32, failed: Option<u64>, gone: &Gone) -> Vec<Directed> {
+        if self.fence.is_some() {
+            return Vec::new();
+        }
+        let resume = self.recovery.as_mut().and_then(|recovery| recovery.decide(number, failed));
+        let Some(resume) = resume else { return Vec::new() };
+        let message = Message::Resume(resume);
+        self.live(gone).map(|to| Directed { to, message: message.clone() }).collect()
     }
 
     /// The members that take part.

@@ -1,0 +1,375 @@
+//! How operations that lose a reducer are finished by the workers: who holds what, and who does what.
+//!
+//! ```text
+//! worker    Accuse       a reducer that an operation needs is gone
+//! hub       Recover      to all members of the group: operations with reducers stand still from now on
+//! worker    Held         which segments of which unfinished operations it holds, for each chunk
+//! hub       Resume       once all members have answered: what somebody holds and what nobody holds
+//! ```
+//!
+//! What a worker returned to its user all workers hold, because an operation with reducers is complete only once every worker
+//! has said that it holds the whole result. So what is not held by all has not been returned by any, and everything that
+//! is needed is still there: a result at those who hold it, the inputs at all who do not. A segment that somebody holds is
+//! sent by the lowest of these ranks to all others; what nobody holds is folded again, by the workers themselves and in the
+//! same canonical tree, so with the same bits. No reducer takes part, so the loss of another one changes nothing.
+//!
+//! The group's operations from [`Resume::from`] on run in a new group, with the reducers that are left.
+
+use super::codec::{Malformed, Reader, Writer};
+use crate::group::Rank;
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
+use core::ops::Range;
+
+/// The most operations that a report lists.
+const OPERATIONS: usize = 65_536;
+
+/// A reducer that an operation needs is gone. To the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accuse {
+    /// The group.
+    pub group: u32,
+    /// Its members, ascending.
+    pub members: Vec<Rank>,
+    /// Where the reducer listened.
+    pub address: String,
+    /// What was seen.
+    pub reason: String,
+}
+
+/// What a worker holds of one operation that has not ended there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The operation.
+    pub sequence: u64,
+    /// In how many segments it goes.
+    pub segments: u32,
+    /// For each chunk, the segments whose result is there, as ascending ranges. No chunks: it holds nothing.
+    pub chunks: Vec<Vec<Range<u32>>>,
+}
+
+/// The answer of a worker. To the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The group.
+    pub group: u32,
+    /// How many operations it has issued.
+    pub next: u64,
+    /// Those with reducers that have not ended, ascending. All others of these have ended well.
+    pub operations: Vec<Holding>,
+}
+
+/// What is to be done about some segments of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The segments.
+    pub segments: Range<u32>,
+    /// Who sends the result to all others; `None` if it is to be folded again.
+    pub holder: Option<Rank>,
+}
+
+/// What is to be done about one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// The operation.
+    pub sequence: u64,
+    /// For each chunk. No chunks: all of it is to be done again.
+    pub chunks: Vec<Vec<Piece>>,
+}
+
+/// The decision. From the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// The group.
+    pub group: u32,
+    /// Operations of the group from this one on run in the next group.
+    pub from: u64,
+    /// The reducers that are gone, with what was seen.
+    pub lost: Vec<(String, String)>,
+    /// What is left to do, ascending. An operation that is not listed, and uses reducers, has ended well or is to be done again
+    /// as a whole, if no worker had issued it.
+    pub operations: Vec<Rest>,
+}
+
+/// A recovery at the hub.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    awaited: BTreeSet<Rank>,
+    held: BTreeMap<Rank, Held>,
+    lost: BTreeMap<String, String>,
+    is_over: bool,
+}
+
+impl Recovery {
+    /// A recovery that these members have to answer.
+    pub(super) fn of(awaited: BTreeSet<Rank>, accuse: Accuse) -> Self {
+        let lost = [(accuse.address, accuse.reason)].into();
+        Self { awaited, held: BTreeMap::new(), lost, is_over: false }
+    }
+
+    /// Another reducer is gone, or the same one.
+    pub(super) fn accuse(&mut self, accuse: Accuse) {
+        if !self.is_over {
+            self.lost.entry(accuse.address).or_insert(accuse.reason);
+        }
+    }
+
+    /// A member has answered.
+    pub(super) fn answered(&mut self, from: Rank, held: Held) {
+        if self.awaited.remove(&from) {
+            self.held.insert(from, held);
+        }
+    }
+
+    /// A member takes no part any more.
+    pub(super) fn without(&mut self, rank: Rank) {
+        self.awaited.remove(&rank);
+    }
+
+    /// The decision, once all have answered. If all operations below `failed` have failed, nothing is left to do of these.
+    pub(super) fn decide(&mut self, group: u32, failed: Option<u64>) -> Option<Resume> {
+        if self.is_over || !self.awaited.is_empty() {
+            return None;
+        }
+        self.is_over = true;
+        let issued = self.held.values().map(|held| held.next).max().unwrap_or(0);
+        let (from, operations) = match failed {
+            Some(next) => (next.max(issued), Vec::new()),
+            None => (issued, self.rests()),
+        };
+        let lost = self.lost.iter().map(|(address, reason)| (address.clone(), reason.clone())).collect();
+        Some(Resume { group, from, lost, operations })
+    }
+
+    fn rests(&self) -> Vec<Rest> {
+        let listed = self.held.values().flat_map(|held| &held.operations);
+        let sequences: BTreeSet<u64> = listed.map(|holding| holding.sequence).collect();
+        sequences.into_iter().map(|sequence| self.rest(sequence)).collect()
+    }
+
+    /// What is left of an operation: for each chunk and run of segments the lowest rank that holds it, unless all do.
+    fn rest(&self, sequence: u64) -> Rest {
+        let of = |held: &Held| held.operations.iter().find(|holding| holding.sequence == sequence).cloned();
+        let holdings: Vec<(Rank, Option<Holding>, bool)> =
+            self.held.iter().map(|(rank, held)| (*rank, of(held), held.next > sequence)).collect();
+        if holdings.iter().any(|(_, holding, issued)| holding.is_none() && *issued) {
+            // It has ended on that one, so all hold all of it.
+            return Rest { sequence, chunks: Vec::from([Vec::new()]) };
+        }
+        let known = |chunks: &Holding| !chunks.chunks.is_empty();
+        let Some(shape) = holdings.iter().filter_map(|(_, holding, _)| holding.as_ref()).find(|of| known(of))
+        else {
+            return Rest { sequence, chunks: Vec::new() };
+        };
+        let piece_of = |chunk: usize, segment: u32| {
+            let holds = |holding: &Holding| {
+                holding.chunks.get(chunk).is_some_and(|runs| runs.iter().any(|run| run.contains(&segment)))
+            };
+            let mut holders = holdings
+                .iter()
+                .filter(|(_, holding, _)| holding.as_ref().is_some_and(holds))
+                .map(|(rank, _, _)| *rank);
+            let lowest = holders.next();
+            let all = lowest.is_some() && 1 + holders.count() == holdings.len();
+            (!all).then_some(lowest)
+        };
+        // Nothing changes between two borders of what somebody holds.
+        let borders = |chunk: usize| {
+            let all = holdings.iter().filter_map(|(_, holding, _)| holding.as_ref()?.chunks.get(chunk));
+            let ends = all.flatten().flat_map(|run| [run.start, run.end]);
+            let ends: BTreeSet<u32> = ends.chain([0, shape.segments]).collect();
+            ends.into_iter().filter(|border| *border <= shape.segments).collect::<Vec<u32>>()
+        };
+        let pieces = |chunk: usize| {
+            let mut pieces: Vec<Piece> = Vec::new();
+            for run in borders(chunk).windows(2) {
+                let Some(holder) = piece_of(chunk, run[0]) else { continue };
+                match pieces.last_mut() {
+                    Some(last) if last.segments.end == run[0] && last.holder == holder => {
+                        last.segments.end = run[1];
+                    }
+                    _ => pieces.push(Piece { segments: run[0]..run[1], holder }),
+                }
+            }
+            pieces
+        };
+        Rest { sequence, chunks: (0..shape.chunks.len()).map(pieces).collect() }
+    }
+}
+
+impl Accuse {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.ranks(&self.members);
+        to.text("an address", &self.address);
+        to.cut_text(&self.reason);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, members) = (from.u32()?, from.ranks()?);
+        Ok(Self { group, members, address: from.text()?, reason: from.text()? })
+    }
+}
+
+fn write_run(to: &mut Writer, run: &Range<u32>) {
+    to.u32(run.start);
+    to.u32(run.end);
+}
+
+/// A range that is not empty and ends at `segments` at the latest.
+fn read_run(from: &mut Reader<'_>, segments: u32) -> Result<Range<u32>, Malformed> {
+    let run = from.u32()?..from.u32()?;
+    match run.is_empty() || run.end > segments {
+        true => Err(Malformed("segments that cannot be")),
+        false => Ok(run),
+    }
+}
+
+/// Refuses ranges that do not ascend.
+fn ascending<'a>(runs: impl Iterator<Item = &'a Range<u32>> + Clone) -> Result<(), Malformed> {
+    let follows = runs.clone().zip(runs.skip(1)).all(|(one, next)| one.end <= next.start);
+    if follows { Ok(()) } else { Err(Malformed("segments that do not ascend")) }
+}
+
+impl Held {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u64(self.next);
+        to.list("a list of operations", &self.operations, |to, holding| {
+            to.u64(holding.sequence);
+            to.u32(holding.segments);
+            to.list("a list of chunks", &holding.chunks, |to, runs| {
+                to.list("a list of segments", runs, write_run);
+            });
+        });
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, next) = (from.u32()?, from.u64()?);
+        let operations: Vec<Holding> = from.list(|from| {
+            let (sequence, segments) = (from.u64()?, from.u32()?);
+            let chunks = from.list(|from| {
+                let runs = from.list(|from| read_run(from, segments))?;
+                ascending(runs.iter())?;
+                Ok(runs)
+            })?;
+            Ok(Holding { sequence, segments, chunks })
+        })?;
+        let ascend = operations.is_sorted_by(|a, b| a.sequence < b.sequence);
+        if !ascend || operations.len() > OPERATIONS || operations.iter().any(|of| of.sequence >= next) {
+            return Err(Malformed("operations that cannot be"));
+        }
+        Ok(Self { group, next, operations })
+    }
+}
+
+impl Resume {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u64(self.from);
+        to.list("a list of reducers", &self.lost, |to, (address, reason)| {
+            to.text("an address", address);
+            to.cut_text(reason);
+        });
+        to.list("a list of operations", &self.operations, |to, rest| {
+            to.u64(rest.sequence);
+            to.list("a list of chunks", &rest.chunks, |to, pieces| {
+                to.list("a list of segments", pieces, |to, piece| {
+                    write_run(to, &piece.segments);
+                    to.option(piece.holder.as_ref(), |to, holder| to.u32(*holder));
+                });
+            });
+        });
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, first) = (from.u32()?, from.u64()?);
+        let lost = from.list(|from| Ok((from.text()?, from.text()?)))?;
+        let operations = from.list(|from| {
+            let sequence = from.u64()?;
+            let chunks = from.list(|from| {
+                let pieces: Vec<Piece> = from.list(|from| {
+                    let segments = read_run(from, u32::MAX)?;
+                    Ok(Piece { segments, holder: from.option(Reader::u32)? })
+                })?;
+                ascending(pieces.iter().map(|piece| &piece.segments))?;
+                Ok(pieces)
+            })?;
+            Ok(Rest { sequence, chunks })
+        })?;
+        Ok(Self { group, from: first, lost, operations })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accuse(address: &str) -> Accuse {
+        Accuse { group: 7, members: Vec::from([0, 1, 2]), address: address.into(), reason: "gone".into() }
+    }
+
+    fn held(next: u64, operations: &[(u64, &[&[Range<u32>]])]) -> Held {
+        let holding = |(sequence, chunks): &(u64, &[&[Range<u32>]])| Holding {
+            sequence: *sequence,
+            segments: 4,
+            chunks: chunks.iter().map(|runs| runs.to_vec()).collect(),
+        };
+        Held { group: 7, next, operations: operations.iter().map(holding).collect() }
+    }
+
+    fn decided(answers: [Held; 3]) -> Resume {
+        let mut recovery = Recovery::of([0, 1, 2].into(), accuse("b:1"));
+        recovery.accuse(accuse("a:1"));
+        recovery.accuse(accuse("b:1"));
+        for (rank, held) in (0..).zip(answers) {
+            assert_eq!(recovery.decide(7, None), None);
+            recovery.answered(rank, held);
+        }
+        let resume = recovery.decide(7, None).unwrap();
+        assert_eq!(recovery.decide(7, None), None, "once");
+        resume
+    }
+
+    fn piece(segments: Range<u32>, holder: Option<Rank>) -> Piece {
+        Piece { segments, holder }
+    }
+
+    #[test]
+    fn what_all_hold_is_done_what_some_hold_is_sent_and_the_others_are_folded_again() {
+        let resume = decided([
+            held(5, &[(3, &[&[0..2], &[]]), (4, &[])]),
+            held(5, &[(3, &[&[0..1, 2..3], &[0..4]]), (4, &[])]),
+            held(4, &[(3, &[&[0..2], &[0..1]])]),
+        ]);
+        assert_eq!(resume.from, 5);
+        assert_eq!(resume.lost.iter().map(|(address, _)| &address[..]).collect::<Vec<_>>(), ["a:1", "b:1"]);
+        let first = [piece(1..2, Some(0)), piece(2..3, Some(1)), piece(3..4, None)];
+        let second = [piece(0..4, Some(1))];
+        let expected = [
+            Rest { sequence: 3, chunks: Vec::from([first.to_vec(), second.to_vec()]) },
+            Rest { sequence: 4, chunks: Vec::new() },
+        ];
+        assert_eq!(resume.operations, expected);
+    }
+
+    /// One worker has returned an operation that another one does not know to be complete.
+    #[test]
+    fn what_has_ended_on_one_is_held_by_all() {
+        let all: &[&[Range<u32>]] = &[&[0..4], &[0..4]];
+        let resume = decided([held(9, &[]), held(9, &[(8, all)]), held(9, &[(8, all)])]);
+        assert_eq!(resume.operations, [Rest { sequence: 8, chunks: Vec::from([Vec::new()]) }]);
+    }
+
+    #[test]
+    fn after_a_fence_nothing_is_left_to_do() {
+        let mut recovery = Recovery::of([0, 1].into(), accuse("a:1"));
+        recovery.answered(0, held(5, &[(4, &[])]));
+        recovery.without(1);
+        let resume = recovery.decide(7, Some(9)).unwrap();
+        assert_eq!((resume.from, resume.operations), (9, Vec::new()));
+    }
+}
