@@ -432,8 +432,10 @@ impl Communicator {
     pub fn explain(&self, collective: Collective, dtype: DType, count: usize) -> Result<String> {
         let call = Call { collective, dtype, op: ReduceOp::Sum, count };
         self.fabric.node.with(|engine| {
-            let group =
-                engine.groups.get_mut(self.group.number).ok_or_else(|| Error::new(ErrorKind::Closed))?;
+            let group = engine
+                .groups
+                .get_mut(engine.current(self.group.number))
+                .ok_or_else(|| Error::new(ErrorKind::Closed))?;
             group
                 .plan(call, &mut engine.out.observer)
                 .map(|planned| format!("{}: {}", planned.algorithm, planned.why))

@@ -34,6 +34,8 @@ mod local;
 mod log;
 mod node;
 mod observe;
+#[cfg(test)]
+mod planted;
 mod rendezvous;
 mod request;
 pub mod server;

@@ -57,7 +57,7 @@ const ORDERS: [Order; 6] = [
             // What happens to an engine, and what becomes of it.
             "engine/control engine/inbox engine/straight",
             "engine",
-            "engine/messages",
+            "engine/messages engine/recovery",
             "engine/begin engine/disband engine/fences",
             // Its parts.
             "engine/backlog engine/ops",
@@ -82,7 +82,7 @@ const ORDERS: [Order; 6] = [
             "transport/endpoint",
             "transport/shm transport/tcp",
             "transport",
-            "completion config",
+            "completion config planted",
             "clock error log rendezvous request",
         ],
     },

@@ -305,6 +305,7 @@ impl Resume {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "lists of one run of segments")]
 mod tests {
     use super::*;
 

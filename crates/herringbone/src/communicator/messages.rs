@@ -5,7 +5,7 @@ use crate::{
     Error, ErrorKind, Result,
     core::{group::Rank, session::membership::MemberId},
     engine::{
-        group::{self, Settings},
+        group::{self, Service, Settings},
         messages::{Channel, Posted, ToOrFrom},
     },
     fabric::Fabric,
@@ -90,11 +90,11 @@ impl GroupHandle {
             return Err(Error::config("the name of a group", "it meets another one: choose other names"));
         }
         let in_job = |rank: Rank| fabric.job.roster.rank_of(self.members[rank as usize]);
-        let carries = in_job(from).zip(in_job(to));
+        let serves = in_job(from).zip(in_job(to)).map(|(from, to)| Service::Messages(from, to));
         let place = Rank::from(self.rank > from.min(to));
         let settings = settings_of(fabric, number, (place, &members), members.to_vec());
         fabric.node.with(|engine| engine.out.observer.name_group(number, &name));
-        make_known(fabric, Settings { carries, ..settings });
+        make_known(fabric, Settings { serves, ..settings });
         Ok(number)
     }
 }

@@ -97,6 +97,37 @@ impl Backlog {
         Ok(())
     }
 
+    /// Issues an operation that finishes what an older one has left: before those that were issued after that.
+    ///
+    /// # Errors
+    /// See [`Groups::agree`].
+    pub(super) fn issue_before(
+        &mut self,
+        order: u64,
+        (issue, completion): (&Issue, Arc<Completion>),
+        groups: &mut Groups,
+        (links, out): (&mut Links, &mut Outbox),
+    ) -> Result<(), Refused> {
+        let (id, timeout) = groups.agree(issue, links.rank, out)?;
+        let queued = Queued::new(id, issue, Some(completion), timeout, out.now());
+        let at = self.queue.iter().position(|later| later.order > order).unwrap_or(self.queue.len());
+        self.queue.insert(at, Queued { order, ..queued });
+        out.look_soon(Timer::Operations);
+        self.check_early(&id, out);
+        out.push(Todo::Start);
+        out.push(Todo::Flush);
+        Ok(())
+    }
+
+    /// Forgets frames that came early for an operation that is done in another way.
+    pub(super) fn discard_early(&mut self, id: &Identity, links: &mut Links) {
+        for Parked { endpoint, header, .. } in self.early.take(id.group, id.fingerprint.sequence, |_| true) {
+            let endpoint = &mut links.endpoints[endpoint];
+            endpoint.parked -= u16::from(header.eager);
+            endpoint.emptied(header.eager);
+        }
+    }
+
     /// Keeps a frame whose operation has not begun here.
     pub(super) fn park(
         &mut self,

@@ -3,7 +3,7 @@
 use super::{
     backlog::Backlog,
     buffers::interfere,
-    group::{Group, Settings},
+    group::{Group, Recovering, Settings},
     groups::Groups,
     links::Links,
     ops::Ops,
@@ -35,6 +35,8 @@ enum Start {
     /// Not yet; how much memory it needs at the least, if that is known.
     Later(Option<usize>),
     Never(Error),
+    /// Its group has lost a reducer: it is done without.
+    Redo(Arc<Prepared>),
 }
 
 /// The queued operations that cannot start yet and are first in their group and class, oldest first: which, and what they
@@ -89,6 +91,9 @@ impl Backlog {
                     let key = ops.start(queued, memory, prepared, group, (links, out));
                     out.push(Todo::Started(key));
                 }
+                (Start::Redo(prepared), _) => {
+                    out.push(Todo::RedoQueued { queued: Box::new(queued), prepared });
+                }
                 (Start::Never(error), _) => out.push(Todo::NotStarted { queued: Box::new(queued), error }),
                 _ => {}
             }
@@ -103,11 +108,20 @@ impl Backlog {
         (links, out): (&mut Links, &mut Outbox),
     ) -> Start {
         let Queued { id, call, ref parts, .. } = self.queue[at];
+        let recovering = group.recovering;
         let planned = match group.plan(call, &mut out.observer) {
             Ok(planned) => planned,
             Err(error) => return Start::Never(error),
         };
         let with_reducers = planned.with_reducers;
+        match recovering {
+            Recovering::StandsStill if with_reducers => return Start::Later(None),
+            Recovering::Over { .. } if with_reducers => {
+                let prepared = prepared(group, (call, parts.as_ref()), links, &mut out.observer);
+                return prepared.map_or_else(Start::Never, Start::Redo);
+            }
+            _ => {}
+        }
         if planned.is_prepared(links.changes, parts.as_ref()).is_none() {
             match links.are_up(&planned.partners, out) {
                 Ok(true) => {}
@@ -147,7 +161,7 @@ impl Backlog {
     fn give_up(&mut self, at: usize, reducer: MemberId, group: &Group, (links, out): (&Links, &mut Outbox)) {
         let queued = &mut self.queue[at];
         if !std::mem::replace(&mut queued.given_up, true) {
-            out.dispute(group, links.lost_reducer(reducer, queued.id.fingerprint.sequence));
+            links.lose_reducer(group, reducer, queued.id.fingerprint.sequence, out);
         }
     }
 
@@ -195,6 +209,7 @@ impl Ops {
             issued: out.now(),
             timeout: Duration::MAX,
             given_up: false,
+            order: number,
         };
         self.start(queued, memory, prepared, group, (links, out));
         Ok(())

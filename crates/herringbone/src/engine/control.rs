@@ -5,6 +5,7 @@ use super::{
     backlog::not_started,
     messages::Others,
     outbox::{Event, Todo},
+    recovery::Parts,
     timers::Timer,
 };
 use crate::{
@@ -31,9 +32,9 @@ const GRACE: Duration = Duration::from_millis(300);
 /// How often a reducer shows its workers that it lives.
 pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// After this silence a reducer is suspected, in a warning.
-const SUSPECT: Duration = Duration::from_secs(3);
-/// After this silence it is lost.
-const LOST: Duration = Duration::from_secs(6);
+const SUSPECT: Duration = Duration::from_secs(2);
+/// After this silence it is lost: the workers go on without it.
+const LOST: Duration = Duration::from_secs(3);
 
 impl Engine {
     /// Puts a new link in place. If there was one, it is of no use to the other end any more.
@@ -48,6 +49,9 @@ impl Engine {
         }
         self.out.push(Todo::Start);
         self.out.push(Todo::Flush);
+        for carrier in self.messages.carriers() {
+            self.out.push(Todo::Served(carrier));
+        }
         self.catch_up();
     }
 
@@ -198,7 +202,18 @@ impl Engine {
 
     /// What the hub says about a group, and what to answer.
     pub(crate) fn told_by_hub(&mut self, number: u32, message: &Message) -> Option<Message> {
-        let answer = self.groups.told_by_hub(number, message, (&self.links, &mut self.out));
+        let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
+        let answer = match message {
+            Message::Recover { .. } => {
+                recoveries.stand_still(number, &mut Parts { groups, ops, backlog, links, out });
+                None
+            }
+            Message::Resume(resume) => {
+                self.resume(number, resume.clone());
+                None
+            }
+            message => groups.told_by_hub(number, message, (links, out)),
+        };
         self.catch_up();
         answer
     }

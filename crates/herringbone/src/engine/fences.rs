@@ -271,7 +271,7 @@ impl Groups {
             let queued = backlog.first_with_reducers(group, &mut out.observer);
             let first = ops.first_with_reducers(group).into_iter().chain(queued).min();
             if let Some(sequence) = first {
-                out.dispute(group, links.lost_reducer(index, sequence));
+                links.lose_reducer(group, index, sequence, out);
             }
         }
     }

@@ -1,6 +1,9 @@
 //! A group, as one of its ranks (or a reducer) sees it: who is in it, what its calls mean, where it stands.
 
-pub(crate) use super::{plans::Planned, settings::Settings};
+pub(crate) use super::{
+    plans::Planned,
+    settings::{Service, Settings},
+};
 use super::{
     plans::Plans,
     told::{Told, call_of},
@@ -40,6 +43,28 @@ pub(crate) struct Ending {
     pub(crate) dropped_by: BTreeSet<MemberId>,
 }
 
+/// Whether a group's operations use reducers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Recovering {
+    /// Those whose plan says so.
+    #[default]
+    No,
+    /// One is lost: those that do stand still.
+    StandsStill,
+    /// None any more. From the operation of this number on the group's calls are another group's.
+    Over { from: u64, next: u32 },
+}
+
+impl Recovering {
+    pub(crate) fn is_under_way(self) -> bool {
+        #[cfg(test)]
+        if crate::planted::has(crate::planted::Plant::NoFence) {
+            return false;
+        }
+        self == Self::StandsStill
+    }
+}
+
 /// A group.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -58,6 +83,7 @@ pub(crate) struct Group {
     pub(crate) frozen: Option<u64>,
     /// A fence that is answered once the operations before the disputed one are complete.
     pub(crate) unanswered: Option<Message>,
+    pub(crate) recovering: Recovering,
     told: Told,
     plans: Plans,
 }
@@ -75,6 +101,7 @@ impl Group {
             doom: None,
             frozen: None,
             unanswered: None,
+            recovering: Recovering::No,
             told: Told::default(),
         }
     }

@@ -3,6 +3,7 @@
 use super::{
     Engine,
     early::{Content, Parked},
+    group::Recovering,
     groups::Verdict,
     outbox::{Event, Todo},
 };
@@ -113,8 +114,19 @@ impl Engine {
     fn judge(&mut self, header: &Header) -> Verdict {
         match self.groups.judge(header, self.links.rank, &mut self.out) {
             Verdict::NotRunning if self.backlog.has(header.group, header.sequence) => Verdict::Park,
+            Verdict::Deliver(key) if self.stands_still(header.group, key) => Verdict::Discard,
             verdict => verdict,
         }
+    }
+
+    /// Whether nothing of an operation changes any more, as its group has lost a reducer.
+    fn stands_still(&self, group: u32, key: OpKey) -> bool {
+        #[cfg(test)]
+        if crate::planted::has(crate::planted::Plant::NoFence) {
+            return false;
+        }
+        self.groups.get(group).is_some_and(|group| group.recovering != Recovering::No)
+            && self.ops.get(key).is_some_and(|operation| operation.with_reducers())
     }
 
     /// Whether a message says another length of its part than this rank expects. If so, the group is to be fenced.
@@ -162,7 +174,7 @@ impl Engine {
     fn park(&mut self, index: MemberId, header: Header, content: Content) -> Result<(), Broken> {
         self.backlog.park(index, header, content, &mut self.links)?;
         if self.messages.serves(header.group) {
-            self.out.push(Todo::Messages(header.group));
+            self.out.push(Todo::Served(header.group));
         }
         if header.eager && self.links.endpoints[index].is_crowded() {
             for key in self.ops.table.keys() {

@@ -1,17 +1,19 @@
 //! The links of an engine: made, served, broken.
 
 use super::{
-    group::Group,
+    group::{Group, Recovering},
     outbox::{Event, Interest, Outbox, Todo},
 };
 use crate::{
     clock::Moment,
     core::{
+        algorithm::Algorithm,
         group::Rank,
         session::{
             Basis, Cause, Parameters,
             control::{Introduction, Message, PlanTold},
             membership::MemberId,
+            recovery::Accuse,
         },
         wire::{Header, Kind},
     },
@@ -255,6 +257,19 @@ impl Links {
     pub(super) fn lost_reducer(&self, index: MemberId, sequence: u64) -> Cause {
         let (address, reason) = (self.endpoints[index].name.clone(), self.why_lost(index).to_owned());
         Cause::ReducerLost { address, rank: self.rank, reason, sequence }
+    }
+
+    /// A reducer is lost that an operation of a group needs: the group's ranks go on without, if they agree on it for the first
+    /// time. Where reducers are forced and this one was never there, the operation fails.
+    pub(super) fn lose_reducer(&self, group: &Group, index: MemberId, sequence: u64, out: &mut Outbox) {
+        let is_forced = group.settings.forced.as_ref().is_some_and(Algorithm::needs_reducers);
+        if is_forced && !self.endpoints[index].met {
+            out.dispute(group, self.lost_reducer(index, sequence));
+        } else if group.recovering == Recovering::No {
+            let (address, reason) = (self.endpoints[index].name.clone(), self.why_lost(index).to_owned());
+            let (group, members) = (group.settings.id, group.settings.ranks.clone());
+            out.events.push(Event::ToHub(Message::Accuse(Accuse { group, members, address, reason })));
+        }
     }
 
     /// Why there is no link to an endpoint.

@@ -24,6 +24,7 @@ pub(crate) mod messages;
 pub(crate) mod ops;
 pub(crate) mod outbox;
 mod plans;
+mod recovery;
 pub(crate) mod refused;
 mod settings;
 pub(crate) mod straight;
@@ -35,7 +36,7 @@ use crate::{
     Error, ErrorKind, Result,
     clock::Moment,
     completion::Completion,
-    core::session::membership::MemberId,
+    core::session::{membership::MemberId, recovery::Resume},
     execute::{
         issue::{Identity, Issue},
         staging::Staging,
@@ -43,12 +44,13 @@ use crate::{
     transport::{endpoint::Endpoints, stats::Stats},
 };
 use backlog::Backlog;
-use group::Group;
+use group::{Group, Recovering};
 use groups::Groups;
 use links::Links;
 use messages::{Mail, Others, Posted, ToOrFrom};
 use ops::{Haste, Ops};
 use outbox::{Outbox, Todo};
+use recovery::{Parts, Recoveries};
 use refused::Refused;
 use std::sync::Arc;
 
@@ -60,6 +62,7 @@ pub(crate) struct Engine {
     pub(crate) ops: Ops,
     backlog: Backlog,
     pub(crate) messages: Mail,
+    recoveries: Recoveries,
     pub(crate) out: Outbox,
     /// Whether this is a reducer: operations begin when a worker's first message comes.
     reduces: bool,
@@ -73,6 +76,7 @@ impl Engine {
             ops: Ops::new(staging),
             backlog: Backlog::default(),
             messages: Mail::default(),
+            recoveries: Recoveries::default(),
             out: Outbox::default(),
             reduces,
         }
@@ -102,7 +106,31 @@ impl Engine {
         let number = group.settings.id;
         self.groups.add(group, &self.links);
         self.out.push(Todo::RedeliverGroup(number));
+        if let Some(resume) = self.recoveries.made(number, &mut self.groups) {
+            self.resume(number, resume);
+        }
         self.catch_up();
+    }
+
+    /// The hub has decided how a group goes on without a reducer.
+    fn resume(&mut self, number: u32, resume: Resume) {
+        let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
+        for group in recoveries.resume(number, resume, &mut Parts { groups, ops, backlog, links, out }) {
+            let number = group.settings.id;
+            groups.add(group, links);
+            out.push(Todo::RedeliverGroup(number));
+        }
+    }
+
+    /// The group whose next call a call of a group is: another one after it has lost a reducer.
+    pub(crate) fn current(&self, mut number: u32) -> u32 {
+        while let Some(group) = self.groups.get(number)
+            && let Recovering::Over { from, next } = group.recovering
+            && group.member.next() >= from
+        {
+            number = next;
+        }
+        number
     }
 
     /// Whether there is a group of this number, or was one.
@@ -112,14 +140,16 @@ impl Engine {
 
     /// A group was closed, or its last handle is gone: nothing more is called in it here. What is under way goes on.
     pub(crate) fn drop_group(&mut self, number: u32) {
-        // What carries messages goes on until these have been answered.
-        if self.messages.serves(number) {
+        // What serves another group goes on until that needs it no more.
+        if self.messages.serves(number) || self.recoveries.carries(number) {
             return;
         }
         self.groups.drop_group(number, &mut self.out);
-        let Self { links, groups, backlog, messages, out, .. } = self;
+        let Self { links, groups, ops, backlog, messages, recoveries, out, .. } = self;
         messages.close(number, &mut Others { groups, backlog, links, out });
+        let heir = recoveries.close(number, &mut Parts { groups, ops, backlog, links, out });
         self.catch_up();
+        heir.into_iter().for_each(|heir| self.drop_group(heir));
     }
 
     /// Fails what is under way in a group. Nothing more is called in it here.
@@ -128,7 +158,11 @@ impl Engine {
         for served in self.messages.abort(number, &mut self.out) {
             self.groups.abort(served, &self.ops, &mut self.out);
         }
+        let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
+        let closed = Error::new(ErrorKind::Closed);
+        let others = recoveries.abort(number, &closed, &mut Parts { groups, ops, backlog, links, out });
         self.catch_up();
+        others.into_iter().for_each(|other| self.abort_group(other));
     }
 
     /// Whether this rank has a group of this number, and has not closed it.
@@ -143,7 +177,8 @@ impl Engine {
 
     /// Fails what is under way in all groups.
     pub(crate) fn abort_all_groups(&mut self) {
-        self.groups.numbers().into_iter().for_each(|number| self.abort_group(number));
+        let numbers = self.groups.numbers().into_iter().chain(self.messages.groups());
+        numbers.collect::<Vec<u32>>().into_iter().for_each(|number| self.abort_group(number));
     }
 
     /// The operations and messages whose callers have not seen them end: how many, and the name of one.
@@ -195,7 +230,12 @@ impl Engine {
     /// # Errors
     /// [`Refused::Frozen`] while a fence is under way: to be tried again after its decision.
     pub(crate) fn issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
-        match self.try_issue(issue) {
+        let current = self.current(issue.group);
+        let result = match current == issue.group {
+            true => self.try_issue(issue),
+            false => self.try_issue(&Issue { group: current, ..issue.clone() }),
+        };
+        match result {
             Err(Refused::Counted(error)) => Ok(Self::counted_as_failed(error)),
             result => {
                 if matches!(result, Err(Refused::Failed(_))) {
@@ -270,7 +310,7 @@ impl Engine {
     }
 
     fn perform(&mut self, todo: Todo) {
-        let Self { links, groups, ops, backlog, messages, out, .. } = self;
+        let Self { links, groups, ops, backlog, messages, recoveries, out, .. } = self;
         match todo {
             Todo::Run(key) => ops.run(key, groups, (links, out)),
             Todo::Started(key) => {
@@ -303,12 +343,17 @@ impl Engine {
             Todo::RedeliverGroup(number) => {
                 let early = backlog.early.take_group(number);
                 self.redeliver(early);
-                if self.messages.serves(number) {
-                    self.out.push(Todo::Messages(number));
-                }
+                self.out.push(Todo::Served(number));
             }
-            Todo::Messages(number) => {
+            Todo::Served(number) => {
                 messages.step(number, &mut Others { groups, backlog, links, out });
+                recoveries.carried(number, &mut Parts { groups, ops, backlog, links, out });
+            }
+            Todo::Redo { running } => {
+                recoveries.redo_running(&running, &mut Parts { groups, ops, backlog, links, out });
+            }
+            Todo::RedoQueued { queued, prepared } => {
+                recoveries.redo(*queued, &prepared, &mut Parts { groups, ops, backlog, links, out });
             }
             Todo::Answer(number) => groups.answer(number, false, (ops, backlog), out),
             Todo::Forget(number) if backlog.has_any(number) => {}

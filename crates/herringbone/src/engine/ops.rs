@@ -1,7 +1,7 @@
 //! The operations under way, and the memory that they use.
 
 use super::{
-    group::Group,
+    group::{Group, Recovering},
     groups::Groups,
     links::Links,
     outbox::{Ended, Outbox, Todo},
@@ -108,8 +108,10 @@ impl Ops {
         let me = links.rank;
         let Some((operation, mut io)) = self.running(key, links, out) else { return };
         let sequence = operation.id.fingerprint.sequence;
-        let Some(group) = groups.get_mut(operation.id.group).filter(|group| !group.is_frozen(sequence))
-        else {
+        let stands_still = |group: &Group| {
+            group.is_frozen(sequence) || group.recovering != Recovering::No && operation.with_reducers()
+        };
+        let Some(group) = groups.get_mut(operation.id.group).filter(|group| !stands_still(group)) else {
             return;
         };
         let progress = operation.run(&mut io);
@@ -146,6 +148,21 @@ impl Ops {
             group.ending.kept.extend((!memory.is_empty()).then_some(memory));
         }
         self.end(key, Err(error), groups, out);
+    }
+
+    /// Takes an operation out, to be done in another way. Nobody reads its slots any more.
+    pub(super) fn take_back(
+        &mut self,
+        key: OpKey,
+        groups: &mut Groups,
+        (links, out): (&mut Links, &mut Outbox),
+    ) -> Option<(Queued, Arc<Prepared>)> {
+        self.cancel(key, links);
+        let operation = self.table.get_mut(key)?;
+        let prepared = operation.prepared.clone();
+        let queued = operation.taken_back()?;
+        self.end(key, Ok(()), groups, out);
+        Some((queued, prepared))
     }
 
     /// Forgets an operation and frees its memory.

@@ -15,7 +15,7 @@ use crate::{
     },
     execute::{
         issue::{Identity, Queued},
-        program::Call,
+        program::{Call, Prepared},
     },
     observe::Observer,
     transport::{
@@ -87,8 +87,12 @@ pub(super) enum Todo {
     Forget(u32),
     /// Nothing more will come from an endpoint that has left.
     Departed,
-    /// Something has come, ended or changed in a group that carries messages.
-    Messages(u32),
+    /// Something has come, ended or changed in a group that serves another one.
+    Served(u32),
+    /// The operations of a group that use reducers, and were running, are to be finished without.
+    Redo { running: Vec<OpKey> },
+    /// An operation that has not started is to be done without reducers.
+    RedoQueued { queued: Box<Queued>, prepared: Arc<Prepared> },
     /// Links may take something.
     Flush,
 }
@@ -129,6 +133,9 @@ impl Outbox {
         {
             return;
         }
+        if let (Todo::Start, Some(Todo::Start)) = (&todo, self.todo.back()) {
+            return;
+        }
         self.todo.push_back(todo);
     }
 
@@ -165,8 +172,8 @@ impl Outbox {
         if group.unanswered.is_some() {
             self.push(Todo::Answer(id.group));
         }
-        if group.settings.carries.is_some() {
-            self.push(Todo::Messages(id.group));
+        if group.settings.serves.is_some() {
+            self.push(Todo::Served(id.group));
         }
         if let Some(completion) = completion {
             completion.finish(result);

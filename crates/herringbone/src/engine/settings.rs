@@ -34,8 +34,17 @@ pub(crate) struct Settings {
     /// The algorithm that is forced; reducers are told which one is taken.
     pub(crate) forced: Option<Algorithm>,
     pub(crate) timeout: Duration,
-    /// Whether it carries messages between its two ranks, from the first to the second of these.
-    pub(crate) carries: Option<(Rank, Rank)>,
+    /// What it does for another group, if no program calls it.
+    pub(crate) serves: Option<Service>,
+}
+
+/// What a group does for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// It carries messages from the first of its two ranks to the second.
+    Messages(Rank, Rank),
+    /// It finishes what a lost reducer has left.
+    Remains,
 }
 
 /// A call as errors show it.
@@ -80,8 +89,8 @@ impl Settings {
             segment_bytes: parameters.segment as usize,
             most_staged: staging::most_of(parameters.staging as usize),
         };
-        let (forced, timeout, carries) = (None, Duration::MAX, None);
-        Self { id, epoch, seats, me, ranks, hosts, parameters, memories, sizing, forced, timeout, carries }
+        let (forced, timeout, serves) = (None, Duration::MAX, None);
+        Self { id, epoch, seats, me, ranks, hosts, parameters, memories, sizing, forced, timeout, serves }
     }
 
     /// Those of a group as a worker tells a reducer of it, whose identity is `own`.
@@ -131,9 +140,9 @@ impl Settings {
 
     /// What was called, as errors show it.
     pub(super) fn named(&self, called: Fingerprint) -> Named {
-        match self.carries {
-            Some((from, to)) => Named::Message { bytes: called.count, from, to },
-            None => Named::Call(called.in_job(&self.ranks)),
+        match self.serves {
+            Some(Service::Messages(from, to)) => Named::Message { bytes: called.count, from, to },
+            Some(Service::Remains) | None => Named::Call(called.in_job(&self.ranks)),
         }
     }
 }

@@ -76,6 +76,7 @@ impl Runner {
     /// As [`issue`](Engine::issue).
     pub(crate) fn begin(&mut self, issue: Issue, now: Moment) -> Result<Begun> {
         let engine = self.engine().0.at(now);
+        let issue = Issue { group: engine.current(issue.group), ..issue };
         if engine.reduces || engine.ops.table.len() > 0 || !engine.backlog.queue.is_empty() {
             return Ok(Begun::No(issue));
         }

@@ -19,7 +19,8 @@ impl Operation {
     pub(crate) fn place(&self, endpoint: MemberId, header: &Header) -> Result<Destination, Broken> {
         let (head, _) = self.expected(endpoint, header)?;
         let at = self.stage(header.segment) * self.prepared.instrs.len() + head.instr as usize;
-        let only_for_this = self.room.waits[at] == 1 && header.segment < self.course.begun;
+        let only_for_this =
+            self.room.waits[at] == 1 && header.segment < self.course.begun && !self.may_be_redone();
         // What only moves has a place that nothing else touches, whether the segment has begun here or not.
         let is_free = head.placed && !self.prepared.call.collective.folds();
         Ok(match self.prepared.instrs[head.instr as usize].kind {
@@ -31,6 +32,16 @@ impl Operation {
             }
             _ => Destination::Staged(self.stage_at(header.segment) + head.offset),
         })
+    }
+
+    /// Whether the user's buffer may be needed as it was: where it has the only copy of an input, half a result must not be in it
+    /// when a reducer is lost.
+    fn may_be_redone(&self) -> bool {
+        #[cfg(test)]
+        if crate::planted::has(crate::planted::Plant::ReadIntoInput) {
+            return false;
+        }
+        self.with_reducers() && self.lent.input.is_none()
     }
 
     /// The head that a frame is for, after all its numbers are checked against what the schedule says.

@@ -77,6 +77,8 @@ pub(crate) struct Queued {
     pub(crate) timeout: Duration,
     /// Whether a fence was called for because it cannot start.
     pub(crate) given_up: bool,
+    /// Its place among the queued ones: its number, or that of the operation that it finishes.
+    pub(crate) order: u64,
 }
 
 impl Queued {
@@ -96,6 +98,7 @@ impl Queued {
             issued,
             timeout: issue.timeout.unwrap_or(timeout),
             given_up: false,
+            order: id.number,
         }
     }
 

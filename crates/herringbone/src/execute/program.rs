@@ -224,6 +224,27 @@ impl Prepared {
         if self.is_in_memory() && !is_mapped { self.lead } else { self.depth }
     }
 
+    /// How many chunks there are.
+    pub(crate) fn chunks(&self) -> u32 {
+        self.output.len() as u32
+    }
+
+    /// The chunk whose result an instruction puts in its place, if it does.
+    pub(super) fn result_of(&self, instr: u32) -> Option<Chunk> {
+        match &self.instrs[instr as usize].kind {
+            Kind::Recv { into: Loc::Output(chunk), .. }
+            | Kind::Copy { into: Loc::Output(chunk), .. }
+            | Kind::Fold(Fold { into: Loc::Output(chunk), .. }) => Some(*chunk),
+            _ => None,
+        }
+    }
+
+    /// The bytes of some segments of a chunk within a user's buffer, in an all-reduce.
+    pub(crate) fn stretch(&self, chunk: Chunk, segments: &Range<u32>) -> Range<usize> {
+        let last = segments.end.clamp(1, self.segments) - 1;
+        self.output(chunk, segments.start).start..self.output(chunk, last).end
+    }
+
     /// The position of a rank among [`Self::peers`], if it is one.
     pub(super) fn peer(&self, rank: u32) -> Option<usize> {
         self.peers.binary_search_by_key(&rank, |peer| peer.rank).ok()

@@ -58,6 +58,8 @@ pub(crate) struct Room {
     pub(super) deliveries: Vec<Delivery>,
     /// Per stage and head: where the message is.
     pub(super) heads: Vec<Arrived>,
+    /// Per stage and chunk, if reducers take part: whether the result is in its place.
+    pub(super) results: Vec<bool>,
     /// Per stage: how many instructions are left.
     pub(super) left: Vec<u32>,
     /// Segments and instructions that can run.
@@ -74,6 +76,7 @@ impl Room {
     pub(super) fn emptied(mut self) -> Self {
         self.flows.clear();
         self.waits.clear();
+        self.results.clear();
         self.deliveries.clear();
         self.heads.clear();
         self.left.clear();

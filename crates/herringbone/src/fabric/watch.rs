@@ -191,7 +191,10 @@ impl Watch {
             }
             Message::Dead { rank, death } => self.died(rank, death),
             Message::Leave { rank } => self.left(rank),
-            message @ (Message::Fence { .. } | Message::Decide(_)) => self.hub_says(message),
+            message @ (Message::Fence { .. }
+            | Message::Decide(_)
+            | Message::Recover { .. }
+            | Message::Resume(_)) => self.hub_says(message),
             message @ (Message::Waiting(_) | Message::Forget { .. }) if self.hub.is_none() => {
                 self.hub_says(message);
             }
@@ -225,6 +228,8 @@ impl Watch {
         let group = match &message {
             Message::Fence { group, .. } => *group,
             Message::Decide(decision) => decision.group,
+            Message::Recover { group } => *group,
+            Message::Resume(resume) => resume.group,
             Message::Waiting(waiting) => waiting.group,
             Message::Forget { group } => return self.order(Deed::LeftByAll(*group)),
             _ => return,

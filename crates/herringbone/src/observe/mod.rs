@@ -258,6 +258,15 @@ impl Observer {
         self.groups.insert(number, name.to_owned());
     }
 
+    /// Groups that go on for another one have its name.
+    pub(crate) fn inherit_name(&mut self, of: u32, numbers: [u32; 2]) {
+        let name = self.groups.get(&of).cloned();
+        let name = name.or_else(|| (of == WORLD_GROUP).then(|| "world".to_owned()));
+        for (number, name) in numbers.into_iter().zip(std::iter::repeat(name)) {
+            name.into_iter().for_each(|name| self.name_group(number, &name));
+        }
+    }
+
     /// What was counted, without operations of kinds that groups still count.
     pub(crate) fn counted(&self) -> Stats {
         Stats { in_flight: Duration::from_nanos(self.in_flight), ..self.stats.clone() }

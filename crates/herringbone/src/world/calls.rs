@@ -16,6 +16,8 @@ pub(crate) struct Task {
     pub(crate) call: Call,
     pub(crate) inputs: Vec<Vec<u8>>,
     pub(crate) expected: Vec<Vec<u8>>,
+    /// Whether the output is the input.
+    pub(crate) in_place: bool,
 }
 
 /// A call that a rank has made.
@@ -26,6 +28,8 @@ pub(crate) struct Called {
     /// The input and the output, while they are lent.
     pub(super) buffers: Option<(Owned<u8>, Owned<u8>)>,
     pub(crate) ended: Option<(Moment, Result<(), Error>)>,
+    /// What was wrong with the result when it ended.
+    pub(super) wrong: Option<String>,
 }
 
 impl Task {
@@ -47,7 +51,7 @@ impl Task {
         let verified = verify(schedule, collective, &group).expect("a proof");
         let seen: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
         let expected = interpret(&verified, dtype, op, count, &seen).expect("inputs that fit");
-        Rc::new(Self { call, inputs, expected })
+        Rc::new(Self { call, inputs, expected, in_place: false })
     }
 
     /// A sum of so many numbers.
@@ -97,20 +101,22 @@ impl Called {
         if self.ended.is_none() {
             let result = self.completion.as_ref().and_then(|completion| completion.result());
             self.ended = result.map(|result| (now, result));
+            self.wrong = self.taken_back();
         }
     }
 
-    /// What is wrong with the result, if it has one.
-    pub(super) fn problem(&mut self) -> Option<String> {
+    /// What is wrong with the result, if it has one. As soon as it is there the buffers are the user's again: whatever still
+    /// needs them has lost them.
+    fn taken_back(&mut self) -> Option<String> {
         let Some((_, Ok(()))) = &self.ended else { return None };
         let (input, output) = self.buffers.take()?;
         let Self { task, rank, .. } = self;
-        if input.take() != task.inputs[*rank] {
+        if input.take() != task.inputs[*rank] && !task.in_place {
             return Some(format!("{:?} has changed the input of rank {rank}", task.call));
         }
         let (collective, workers) = (task.call.collective, task.inputs.len() as u32);
         let has_result = collective.has_result(workers, *rank as u32);
-        let wrong = has_result && output.take() != task.expected[*rank];
+        let wrong = output.take() != task.expected[*rank] && has_result;
         wrong.then(|| format!("{:?} has a wrong result on rank {rank}", task.call))
     }
 }

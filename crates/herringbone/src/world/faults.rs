@@ -178,52 +178,45 @@ fn a_job_that_stood_still_as_a_whole_goes_on() {
     works(&mut world);
 }
 
-/// Asserts that all ranks were told that reducer 0 is lost, at this time, and that what needs none goes on.
+/// Asserts that all calls end well within a second of this time, although reducer 0 is lost, and that later ones use the other.
 #[track_caller]
-fn reducer_lost(world: &mut VirtualWorld, at: Duration) {
-    assert!(world.run_to_the_end(ms(30_000)));
-    for rank in 0..3 {
-        let (told_at, kind) = told(world, rank);
-        assert!(
-            matches!(&kind, ErrorKind::ReducerLost { address, .. } if address == "reducer 0"),
-            "{kind:?}"
-        );
-        assert_eq!(told_at.as_millis(), at.as_millis(), "rank {rank}");
-    }
-    let task = barrier(world);
-    world.call(0..3, &ToCall { task, timeout: None });
+fn goes_on_without_a_reducer(world: &mut VirtualWorld, lost_at: Duration) {
+    assert!(world.run_to_the_end(lost_at + ms(1000)), "the group hangs");
+    works(world);
+    let sent = |world: &mut VirtualWorld| world.machine(0).engine.counted().reducers_tcp.sent;
+    let before = sent(world);
+    sum(world, 0..3, LARGE, None);
     assert!(world.run_to_the_end(world.now() + ms(1000)));
-    for (rank, worker) in world.workers() {
-        assert!(matches!(worker.ends().last(), Some(Some(Ok(())))), "rank {rank}: {:?}", worker.ends());
-    }
+    assert!(sent(world) > before, "the other reducer is not used");
+    works(world);
 }
 
-/// Twin of `deaths::a_killed_reducer_is_named_and_what_needs_none_goes_on`.
+/// Twin of `deaths::a_killed_reducer_costs_no_call`.
 #[test]
-fn a_killed_reducer_is_named_at_once() {
+fn a_killed_reducer_costs_no_call() {
     let mut world = begun(3, 2, 6);
     sum(&mut world, 0..3, LARGE, None);
     world.kill(3);
-    reducer_lost(&mut world, ms(1050));
+    goes_on_without_a_reducer(&mut world, ms(1050));
 }
 
 /// It has no rank to say so by: its workers see their connections end.
 #[test]
-fn a_reducer_whose_engine_panicked_is_named_at_once() {
+fn a_reducer_whose_engine_panicked_costs_no_call() {
     let mut world = begun(3, 2, 20);
     sum(&mut world, 0..3, LARGE, None);
     let now = world.clock.now();
     world.machine(3).engine.at(now).break_down();
-    reducer_lost(&mut world, ms(1050));
+    goes_on_without_a_reducer(&mut world, ms(1050));
 }
 
-/// Twin of `deaths::a_stopped_reducer_is_named_and_what_needs_none_goes_on`: silence counts while it is waited for.
+/// Twin of `deaths::a_stopped_reducer_costs_no_call`: silence counts while it is waited for.
 #[test]
-fn a_stopped_reducer_is_named_after_six_seconds() {
+fn a_stopped_reducer_costs_no_call() {
     let mut world = begun(3, 2, 7);
     world.hang(3);
     sum(&mut world, 0..3, LARGE, None);
-    reducer_lost(&mut world, ms(7200));
+    goes_on_without_a_reducer(&mut world, ms(4300));
 }
 
 /// Twin of `timeouts::reducers_that_wait_for_long_are_not_lost`.

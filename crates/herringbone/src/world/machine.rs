@@ -149,13 +149,17 @@ impl Machine {
     fn call(&mut self, ToCall { task, timeout }: &ToCall, now: Moment) -> Option<Called> {
         let rank = self.engine.groups.get(0)?.settings.me as usize;
         let input = Region::own(task.inputs[rank].clone());
-        let output: Owned<u8> = Region::own(vec![UNTOUCHED; task.expected[rank].len()]);
+        let output: Owned<u8> = match task.in_place {
+            true => Region::own(task.inputs[rank].clone()),
+            false => Region::own(vec![UNTOUCHED; task.expected[rank].len()]),
+        };
+        let read = if task.in_place { &output } else { &input };
         let issue = Issue {
             group: 0,
             call: task.call,
             parts: None,
             priority: 0,
-            input: input.region().clone(),
+            input: read.region().clone(),
             output: output.region().clone(),
             timeout: *timeout,
         };
@@ -163,14 +167,15 @@ impl Machine {
         let task = task.clone();
         match self.engine.at(now).issue(&issue) {
             Ok(completion) => {
-                let mut called = Called { task, rank, completion: Some(completion), buffers, ended: None };
+                let mut called =
+                    Called { task, rank, completion: Some(completion), buffers, ended: None, wrong: None };
                 called.look(now);
                 Some(called)
             }
             Err(Refused::Frozen) => None,
             Err(Refused::Failed(error) | Refused::Counted(error)) => {
                 let ended = Some((now, Err(error)));
-                Some(Called { task, rank, completion: None, buffers, ended })
+                Some(Called { task, rank, completion: None, buffers, ended, wrong: None })
             }
         }
     }

@@ -11,6 +11,7 @@ mod machine;
 mod occurrence;
 mod occurrences;
 mod planted;
+mod reducers;
 mod trouble;
 
 use crate::{
@@ -229,6 +230,12 @@ impl VirtualWorld {
         self.run_until(limit, |world| world.workers().all(|(_, worker)| worker.is_hung || worker.is_done()))
     }
 
+    /// Whether some group has lost a reducer, and goes on without.
+    pub(crate) fn has_recovered(&self) -> bool {
+        let of = |machine: &Machine| machine.engine.current(WORLD_GROUP) != WORLD_GROUP;
+        self.machines.iter().flatten().any(of)
+    }
+
     /// Runs for a while.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let until = self.now() + time;
@@ -277,7 +284,7 @@ impl VirtualWorld {
     pub(crate) fn problems(&mut self) -> Vec<String> {
         let mut problems = Vec::new();
         for (_, worker) in self.workers() {
-            problems.extend(worker.called.iter_mut().filter_map(calls::Called::problem));
+            problems.extend(worker.called.iter_mut().filter_map(|called| called.wrong.take()));
         }
         problems
     }

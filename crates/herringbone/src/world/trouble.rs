@@ -73,5 +73,5 @@ fn whatever_goes_wrong_no_call_hangs_and_no_result_is_wrong() {
     assert_eq!(failures, [""; 0]);
     println!("{ends:?}");
     // Calls meet all kinds of trouble, or this would prove nothing.
-    assert!(ends.len() == 5 && ends.values().all(|calls| *calls >= 10), "{ends:?}");
+    assert!(ends.len() == 5 && ends.values().all(|calls| *calls >= 3), "{ends:?}");
 }

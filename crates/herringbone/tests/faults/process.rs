@@ -2,7 +2,7 @@
 
 use crate::world::{Over, TOKEN, check_sums, sum};
 use herringbone::{
-    Communicator, Config, ErrorKind,
+    Communicator, Config, ReduceOp,
     server::{Server, ServerOptions},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -28,7 +28,8 @@ pub(crate) struct Process {
 /// What a rank does.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// "loop": sums until an error, says it, stays until it may end; "once": sums and leaves in order; "reducer".
+    /// "loop": sums until an error, says it, stays until it may end; "once": sums and leaves in order; "through deaths": sums
+    /// for a while, whatever becomes of reducers; "reducer".
     pub(crate) what: &'static str,
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
@@ -148,6 +149,7 @@ fn takes_its_part() {
         "loop" => sum_until_an_error(),
         "siege" => crate::strangers::siege(),
         "once" => sum_and_leave(),
+        "through deaths" => sum_through_deaths(),
         "pair" => sum_in_a_pair(),
         other => match other.split_once(' ').map(|(what, bytes)| (what, bytes.parse().unwrap())) {
             Some(("send", bytes)) => send_to_a_sleeper(bytes),
@@ -183,9 +185,6 @@ fn sum_until_an_error() {
         Ok(()) => {
             (0..3).try_for_each(|_| comm.broadcast(&mut [comm.rank()], 0)).unwrap();
             say("the group works");
-            if matches!(error.kind(), ErrorKind::ReducerLost { .. }) {
-                alternate_with_what_needs_reducers(&comm);
-            }
         }
         Err(error) => say(error),
     }
@@ -193,19 +192,39 @@ fn sum_until_an_error() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// What needs the lost reducer fails on every rank, and nothing else, however late a rank is.
-fn alternate_with_what_needs_reducers(comm: &Communicator) {
-    for round in 0..20 {
-        if comm.rank() == 2 {
-            std::thread::sleep(Duration::from_millis(20));
+/// Sums for some seconds through reducers, in place and beside, several at once, whatever becomes of the reducers.
+fn sum_through_deaths() {
+    let comm = form();
+    say("summing");
+    let began = Instant::now();
+    let mut slowest = Duration::ZERO;
+    // All ranks end with the same round: the first rank says which.
+    for round in 0u32.. {
+        let since = Instant::now();
+        let works: Vec<_> = [5_000, 1_000_000, 300_001]
+            .map(|count| vec![comm.rank() + round; count])
+            .into_iter()
+            .map(|values| comm.all_reduce_async(values, ReduceOp::Sum).unwrap())
+            .collect();
+        let mut beside = vec![0; 70_000];
+        comm.all_reduce_into(&vec![round; 70_000], &mut beside, ReduceOp::Sum).unwrap();
+        let ranks = comm.size();
+        assert!(beside.iter().all(|sum| *sum == round * ranks), "round {round}");
+        let expected = round * ranks + (0..ranks).sum::<u32>();
+        for work in works {
+            assert!(work.wait().unwrap().iter().all(|sum| *sum == expected), "round {round}");
         }
-        let mut root = [comm.rank() + round; 1000];
-        comm.broadcast(&mut root, 0).unwrap();
-        assert_eq!(root, [round; 1000]);
-        let error = sum(comm, 1_000_000).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::ReducerLost { .. }), "{error}");
+        slowest = slowest.max(since.elapsed());
+        let mut is_over = [u8::from(began.elapsed() > Duration::from_secs(6))];
+        comm.broadcast(&mut is_over, 0).unwrap();
+        if is_over == [1] {
+            break;
+        }
     }
-    say("only what needs reducers failed");
+    // A silent reducer is lost after three seconds.
+    assert!(slowest < Duration::from_millis(4500), "{slowest:?}");
+    say("all sums are right");
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
 /// The last rank takes no part in the broadcasts of the others, which soon find no room at its end.

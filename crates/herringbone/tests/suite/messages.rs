@@ -288,6 +288,67 @@ fn groups_end_with_their_messages() {
     }
 }
 
+/// Before two ranks have met, what one of them has announced can be taken back without a trace.
+#[test]
+fn what_is_withdrawn_is_not_delivered_when_ranks_meet() {
+    for (transport, count) in
+        TRANSPORTS.into_iter().flat_map(|transport| [(transport, 3), (transport, 30_000)])
+    {
+        World::new(2, transport).run(|comm| {
+            if comm.rank() == 0 {
+                let region = Region::zeroed(4 * count);
+                let message =
+                    MessageRequest::new(DType::F32, count, region).timeout(Duration::from_millis(300));
+                let error = comm.submit_send(1, message).unwrap().wait().unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Timeout { .. }), "{error}");
+                comm.barrier().unwrap();
+                comm.send(&values(0, 1, count), 1, 0).unwrap();
+            } else {
+                comm.barrier().unwrap();
+                let mut got = vec![0.0; count];
+                comm.recv(&mut got, 0, 0).unwrap();
+                assert!(got == values(0, 1, count), "{count} over {transport:?}");
+            }
+        });
+    }
+}
+
+/// Also where nobody sends to a rank any more, as all ranks leave.
+#[test]
+fn a_rank_that_leaves_ends_its_own_receives() {
+    for transport in TRANSPORTS {
+        World::new(2, transport).run(|comm| {
+            comm.barrier().unwrap();
+            let waits = [Some(1 - comm.rank()), None].map(|from| comm.recv_async::<f32>(1, from, 4).unwrap());
+            comm.close();
+            for work in waits {
+                let error = work.wait().unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Closed | ErrorKind::PeerLost { .. }), "{error}");
+            }
+        });
+    }
+}
+
+/// More than a rank may announce: they wait at their sender, and answers pass them.
+#[test]
+fn many_messages_wait_for_their_receiver() {
+    World::new(2, Transport::Shm).run(|comm| {
+        const MANY: i64 = 17_000;
+        if comm.rank() == 0 {
+            let sent: Vec<_> = (0..MANY).map(|tag| comm.send_async(vec![tag], 1, tag).unwrap()).collect();
+            comm.recv(&mut [0u8], 1, 0).unwrap();
+            sent.into_iter().for_each(|work| drop(work.wait().unwrap()));
+        } else {
+            comm.send(&[1u8], 0, 0).unwrap();
+            for tag in 0..MANY {
+                let mut got = [0];
+                comm.recv(&mut got, None, tag).unwrap();
+                assert_eq!(got, [tag]);
+            }
+        }
+    });
+}
+
 struct Dice(u64);
 
 impl Dice {

@@ -15,17 +15,23 @@ use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 use turn::Turn;
 
-/// Memory to which access can be revoked. Cloning it shares the memory, and the revocation.
+/// Memory to which access can be revoked. Cloning it shares the memory, and the revocation, as a [part](Self::part) does.
 #[derive(Clone)]
-pub struct Region(Arc<Memory>);
+pub struct Region {
+    memory: Arc<Memory>,
+    /// Which of the memory's bytes: those from `from` on.
+    from: usize,
+    len: usize,
+}
 
 /// Permission to touch a region's memory, for one thread at a time; see [`Region::access`].
 pub struct Access<'a> {
-    memory: &'a Memory,
+    region: &'a Region,
     /// An access ends on the thread that began it.
     on_this_thread: PhantomData<*const ()>,
 }
@@ -36,11 +42,10 @@ pub struct Owned<T: Plain> {
     elements: PhantomData<Vec<T>>,
 }
 
-/// Invariant: until `turn` is closed or this is dropped, `start` is valid for `len` bytes, for reading and, if
-/// `writable`, for writing; the bytes are touched only between `turn.enter` and `turn.leave`.
+/// Invariant: until `turn` is closed or this is dropped, `start` is valid for as many bytes as the
+/// regions over it reach, for reading and, if `writable`, for writing; the bytes are touched only between `turn.enter` and `turn.leave`.
 struct Memory {
     start: NonNull<u8>,
-    len: usize,
     writable: bool,
     turn: Turn,
     /// What frees the memory, if anything does; gone once it was revoked.
@@ -117,7 +122,8 @@ impl Region {
         keep: Option<Box<dyn Any + Send>>,
     ) -> Region {
         let keep = keep.map(|keep| Mutex::new(Some(keep)));
-        Region(Arc::new(Memory { start, len, writable, turn: Turn::new(), keep }))
+        let memory = Arc::new(Memory { start, writable, turn: Turn::new(), keep });
+        Region { memory, from: 0, len }
     }
 
     /// Permission to touch the memory, or `None` once it was revoked.
@@ -127,7 +133,7 @@ impl Region {
     /// a thread that does the reverse.
     #[inline]
     pub fn access(&self) -> Option<Access<'_>> {
-        self.0.turn.enter().then(|| Access { memory: &self.0, on_this_thread: PhantomData })
+        self.memory.turn.enter().then(|| Access { region: self, on_this_thread: PhantomData })
     }
 
     /// Takes the memory away: waits for an access in progress to end, and from then on every access fails.
@@ -141,20 +147,30 @@ impl Region {
 
     /// Revokes, and returns what kept the memory, unless it was returned before.
     fn take_back(&self) -> Option<Box<dyn Any + Send>> {
-        if self.0.turn.held_here() {
+        if self.memory.turn.held_here() {
             eprintln!(
                 "herringbone: memory was revoked by the thread that is using it; this is a bug in Herringbone"
             );
             std::process::abort();
         }
-        self.0.turn.close();
-        self.0.keep.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.memory.turn.close();
+        self.memory.keep.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Some of its bytes. Who revokes the part revokes the whole.
+    ///
+    /// # Panics
+    /// If it has no such bytes.
+    #[must_use]
+    pub fn part(&self, bytes: Range<usize>) -> Region {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.len, "a part of a region lies in it");
+        Region { memory: self.memory.clone(), from: self.from + bytes.start, len: bytes.len() }
     }
 
     /// How many bytes it has.
     #[inline]
     pub fn len(&self) -> usize {
-        self.0.len
+        self.len
     }
 
     /// Whether it has no byte.
@@ -165,18 +181,18 @@ impl Region {
     /// Whether it may be written.
     #[inline]
     pub fn is_writable(&self) -> bool {
-        self.0.writable
+        self.memory.writable
     }
 
     /// Where it begins.
     pub(crate) fn address(&self) -> usize {
-        self.0.start.addr().get()
+        self.memory.start.addr().get() + self.from
     }
 
     /// Whether both are the same bytes, as when an output is its input.
     #[inline]
     pub fn is_same(&self, other: &Region) -> bool {
-        (self.0.start, self.0.len) == (other.0.start, other.0.len)
+        (self.address(), self.len) == (other.address(), other.len)
     }
 
     /// At which byte of `whole` this begins, if it lies in it with all its bytes.
@@ -194,29 +210,32 @@ impl Region {
 
     /// Whether some byte belongs to both.
     pub fn overlaps(&self, other: &Region) -> bool {
-        let (one, two) = (self.0.start.addr().get(), other.0.start.addr().get());
+        let (one, two) = (self.address(), other.address());
         !self.is_empty() && !other.is_empty() && one < two + other.len() && two < one + self.len()
     }
 }
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({} bytes at {:p})", self.0.len, self.0.start)
+        write!(f, "Region({} bytes at {:#x})", self.len, self.address())
     }
 }
 
 impl Access<'_> {
     /// The memory.
     pub fn span(&self) -> Span<'_> {
-        let kind = if self.memory.writable { Kind::Private } else { Kind::Lent };
+        let Region { memory, from, len } = self.region;
+        let kind = if memory.writable { Kind::Private } else { Kind::Lent };
+        // SAFETY: `from..from + len` lies within the memory, as `part` sees to.
+        let start = unsafe { memory.start.add(*from) };
         // SAFETY: the memory is valid while the access lasts, and this is the only thread that has one.
-        unsafe { Span::from_raw(self.memory.start, self.memory.len, kind) }
+        unsafe { Span::from_raw(start, *len, kind) }
     }
 }
 
 impl Drop for Access<'_> {
     fn drop(&mut self) {
-        self.memory.turn.leave();
+        self.region.memory.turn.leave();
     }
 }
 
@@ -325,6 +344,24 @@ mod tests {
     }
 
     #[test]
+    fn a_part_is_some_of_the_bytes_and_goes_with_the_whole() {
+        let whole = Region::own(vec![0u8; 10]);
+        let part = whole.region().part(2..8).part(1..4);
+        assert_eq!((part.len(), part.offset_in(whole.region())), (3, Some(3)));
+        part.access().unwrap().span().write(&[1, 2, 3]);
+        assert!(part.overlaps(whole.region()) && !part.overlaps(&whole.region().part(6..10)));
+        assert!(part.is_same(&whole.region().part(3..6)) && !part.is_same(whole.region()));
+        assert_eq!(whole.take(), [0, 0, 0, 1, 2, 3, 0, 0, 0, 0]);
+        assert!(part.access().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "lies in it")]
+    fn a_part_beyond_the_end_is_refused() {
+        let _part = Region::zeroed(4).part(2..6);
+    }
+
+    #[test]
     fn a_loan_ends_with_a_panic() {
         let mut kept = None;
         let mut values = [0u8; 8];
@@ -424,7 +461,7 @@ mod tests {
         for bytes in [0, 1, 63, 4096] {
             let region = Region::zeroed(bytes);
             assert_eq!(region.access().unwrap().span().to_vec(), vec![0; bytes]);
-            assert_eq!(region.0.start.addr().get() % 64, 0);
+            assert_eq!(region.memory.start.addr().get() % 64, 0);
         }
     }
 
@@ -434,8 +471,9 @@ mod tests {
         assert!(one.overlaps(&one.clone()) && one.is_same(&one.clone()));
         assert!(!one.overlaps(&two) && !one.is_same(&two));
         // SAFETY: `one` keeps the bytes, and nobody has an access.
-        let part =
-            unsafe { Region::from_raw(one.0.start.as_ptr().wrapping_add(4), 8, true, Box::new(one.clone())) };
+        let part = unsafe {
+            Region::from_raw(one.memory.start.as_ptr().wrapping_add(4), 8, true, Box::new(one.clone()))
+        };
         assert!(part.overlaps(&one) && !part.is_same(&one));
         assert_eq!(
             (part.offset_in(&one), one.offset_in(&part), part.offset_in(&part)),

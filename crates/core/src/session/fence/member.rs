@@ -215,6 +215,12 @@ impl Member {
         }
     }
 
+    /// The same, whose first operation has this number.
+    #[must_use]
+    pub fn starting_at(self, first: u64) -> Self {
+        Self { history: History { next: first, first, ..History::default() }, ..self }
+    }
+
     /// The same, of a group of which only now is known who is in it.
     #[must_use]
     pub fn among(self, members: Vec<Rank>) -> Self {

@@ -17,7 +17,7 @@ use alloc::{
 };
 use core::fmt;
 
-/// So many messages of one sender may wait to be asked for before this rank takes in no more of its announcements.
+/// So many messages may a rank have announced to another one that has not answered them. Further ones wait at their sender.
 pub const WAITING_MOST: usize = 16_384;
 
 /// What a message is, or what a receive asks for.
@@ -175,7 +175,7 @@ impl<S, R, P> Mailbox<S, R, P> {
     /// A rank has announced a message. Numbers may be missing where announcements were lost.
     ///
     /// # Errors
-    /// If it is not a later one than those before.
+    /// If it is not a later one than those before, or more wait than may.
     pub fn announced(
         &mut self,
         from: Rank,
@@ -184,7 +184,7 @@ impl<S, R, P> Mailbox<S, R, P> {
         payload: P,
     ) -> Result<Option<Match<R, P>>, OutOfTurn> {
         let peer = self.peers.entry(from).or_default();
-        if number < peer.next_announced {
+        if number < peer.next_announced || peer.waiting_number >= WAITING_MOST {
             return Err(OutOfTurn { number, next: peer.next_announced });
         }
         peer.next_announced = number.saturating_add(1);
@@ -216,11 +216,6 @@ impl<S, R, P> Mailbox<S, R, P> {
             peer.waiting.clear();
             peer.waiting_number = 0;
         }
-    }
-
-    /// Whether a rank's announcements are to be left where they are until more of its messages have been asked for.
-    pub fn is_full(&self, from: Rank) -> bool {
-        self.peers.get(&from).is_some_and(|peer| peer.waiting_number >= WAITING_MOST)
     }
 
     /// The sends that have no answer, with their receivers and numbers.
@@ -274,7 +269,7 @@ impl<S, P> Peer<S, P> {
     }
 }
 
-/// A message's number that does not follow those before.
+/// A message's number that does not follow those before, or one message too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("message {number} where {next} is the next")]
 pub struct OutOfTurn {

@@ -8,7 +8,7 @@ use crate::{
         group::Rank,
         session::{
             Cause,
-            mailbox::{Asked, CARRIED_BYTES, Envelope, Mailbox, Match, Record, is_length},
+            mailbox::{Asked, CARRIED_BYTES, Envelope, Mailbox, Match, Record, WAITING_MOST, is_length},
         },
         wire::Kind,
     },
@@ -22,7 +22,7 @@ use crate::{
     transport::Broken,
 };
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -37,6 +37,39 @@ pub(super) enum Enclosed {
     Own(Region),
 }
 
+/// Records to one rank. Few are operations at a time: a rank may have a thousand more to tell.
+#[derive(Debug, Default)]
+struct Outgoing {
+    answers: VecDeque<Region>,
+    /// By the numbers of the messages.
+    announcements: VecDeque<(u64, Region)>,
+    /// The numbers of those that have been issued and not answered.
+    announced: BTreeSet<u64>,
+    under_way: Vec<Arc<Completion>>,
+}
+
+/// How many records to one rank are operations at a time.
+const RECORDS_UNDER_WAY: usize = 16;
+
+impl Outgoing {
+    /// The next record, if one may go.
+    fn next(&mut self) -> Option<Region> {
+        self.under_way.retain(|record| !record.is_done());
+        if self.under_way.len() >= RECORDS_UNDER_WAY {
+            return None;
+        }
+        let answer = self.answers.pop_front();
+        answer.or_else(|| {
+            if self.announced.len() >= WAITING_MOST {
+                return None;
+            }
+            let (number, record) = self.announcements.pop_front()?;
+            self.announced.insert(number);
+            Some(record)
+        })
+    }
+}
+
 /// The messages of one group.
 #[derive(Debug)]
 pub(super) struct Exchange {
@@ -46,6 +79,13 @@ pub(super) struct Exchange {
     pub(super) channels: BTreeMap<Rank, Channel>,
     /// Records that are being taken in, by their sender.
     pub(super) intakes: BTreeMap<Rank, Intake>,
+    /// Ranks of which nothing was read yet. What they have said before is read to its end before any of it is delivered: they
+    /// may have taken it back.
+    unread: BTreeSet<Rank>,
+    /// Receives that wait for that.
+    pub(super) postponed: VecDeque<(Option<Rank>, Posted)>,
+    /// What is yet to be told, by the rank to which.
+    outgoing: BTreeMap<Rank, Outgoing>,
     /// Operations that a fence keeps from being issued, in their order.
     held: VecDeque<(Issue, Arc<Completion>)>,
     /// The generation of the groups that carry records, when this rank last looked.
@@ -62,6 +102,9 @@ impl Exchange {
             mailbox: Mailbox::default(),
             channels: BTreeMap::new(),
             intakes: BTreeMap::new(),
+            unread: BTreeSet::new(),
+            postponed: VecDeque::new(),
+            outgoing: BTreeMap::new(),
             held: VecDeque::new(),
             generations: BTreeMap::new(),
             is_closing: false,
@@ -76,20 +119,45 @@ impl Exchange {
             return;
         }
         if region.len() > CARRIED_BYTES {
-            self.tell(to, &Record::Announced { number, envelope, carried: None }, others);
+            self.announce(to, number, &Record::Announced { number, envelope, carried: None }, others);
         } else if let Some(access) = region.access() {
             let carried = Some(&access.span().to_vec()[..]);
-            self.tell(to, &Record::Announced { number, envelope, carried }, others);
+            self.announce(to, number, &Record::Announced { number, envelope, carried }, others);
         }
     }
 
+    pub(super) fn add(&mut self, peer: Rank, channel: Channel) {
+        self.channels.insert(peer, channel);
+        self.unread.insert(peer);
+    }
+
     pub(super) fn receive(&mut self, from: Option<Rank>, posted: Posted, others: &mut Others<'_>) {
+        for peer in self.unread.clone() {
+            self.take_in(peer, others);
+        }
+        let waits =
+            |from: Option<Rank>| from.map_or(!self.unread.is_empty(), |from| self.unread.contains(&from));
+        if waits(from) {
+            self.postponed.push_back((from, posted));
+            return;
+        }
+        self.ask(from, posted, others);
+    }
+
+    /// Nothing more of a rank lies here: what waited for that asks now.
+    fn is_read(&mut self, peer: Rank, others: &mut Others<'_>) {
+        if !self.unread.remove(&peer) {
+            return;
+        }
+        for (from, posted) in std::mem::take(&mut self.postponed) {
+            self.receive(from, posted, others);
+        }
+    }
+
+    fn ask(&mut self, from: Option<Rank>, posted: Posted, others: &mut Others<'_>) {
         let envelope = posted.envelope;
         if let Some(found) = self.mailbox.receive(Asked { from, envelope, receive: posted }) {
-            let peer = found.from;
             self.deliver(found, others);
-            // There is room for more of its announcements.
-            self.take_in(peer, others);
             return;
         }
         for (peer, channel) in &self.channels {
@@ -107,6 +175,7 @@ impl Exchange {
         self.see_generations(peer, others);
         self.issue_held(others);
         self.take_in(peer, others);
+        self.pump(peer, others);
     }
 
     /// Takes in what a rank has told.
@@ -121,10 +190,9 @@ impl Exchange {
                     self.told(peer, &bytes, others);
                 }
             }
-            if self.mailbox.is_full(peer) {
-                return;
-            }
-            let Some(length) = next_length(channel.records_from, others) else { return };
+            let Some(length) = next_length(channel.records_from, others) else {
+                return self.is_read(peer, others);
+            };
             if !is_length(length) {
                 broken(channel, others, "a record of a length that none has");
                 return;
@@ -148,8 +216,12 @@ impl Exchange {
                 let payload = carried.map_or(Enclosed::None, |bytes| Enclosed::Carried(bytes.to_vec()));
                 self.announced(peer, number, envelope, payload, others);
             }
-            Ok(Record::Taken { number }) => self.taken(peer, number, channel, others),
+            Ok(Record::Taken { number }) => {
+                self.has_answer(peer, number);
+                self.taken(peer, number, channel, others);
+            }
             Ok(Record::Refused { number, wanted }) => {
+                self.has_answer(peer, number);
                 if let Some(sent) = self.mailbox.answered(peer, number).filter(|sent| !sent.is_over) {
                     let error = self.disagreement(number, (self.me, peer), (sent.envelope, wanted), others);
                     sent.end(Err(error), others.out);
@@ -293,17 +365,65 @@ impl Exchange {
         }
     }
 
-    /// Tells a rank of a message. If it cannot be told, the groups between the two have failed, and so do their messages.
+    /// Tells a rank something about a message that was announced.
     pub(super) fn tell(&mut self, peer: Rank, record: &Record<'_>, others: &mut Others<'_>) {
-        let Some(channel) = self.channels.get(&peer) else { return };
-        let bytes = Region::own(record.encode());
-        let issue = broadcast(channel.records_to, place(self.me, peer), bytes.region(), Duration::MAX);
-        self.issue(issue, Arc::default(), others);
+        let record = Region::own(record.encode()).region().clone();
+        self.outgoing.entry(peer).or_default().answers.push_back(record);
+        self.pump(peer, others);
     }
 
-    /// Whether no call waits.
+    fn announce(&mut self, peer: Rank, number: u64, record: &Record<'_>, others: &mut Others<'_>) {
+        let record = Region::own(record.encode()).region().clone();
+        self.outgoing.entry(peer).or_default().announcements.push_back((number, record));
+        self.pump(peer, others);
+    }
+
+    /// Takes back an announcement. Returns whether the other rank may have heard of it.
+    pub(super) fn unannounce(&mut self, peer: Rank, number: u64) -> bool {
+        let Some(outgoing) = self.outgoing.get_mut(&peer) else { return true };
+        let before = outgoing.announcements.len();
+        outgoing.announcements.retain(|(other, _)| *other != number);
+        before == outgoing.announcements.len()
+    }
+
+    /// How many answers wait to be told.
+    pub(super) fn unsent_answers(&self) -> usize {
+        self.outgoing.values().map(|outgoing| outgoing.answers.len()).sum()
+    }
+
+    fn has_answer(&mut self, peer: Rank, number: u64) {
+        if let Some(outgoing) = self.outgoing.get_mut(&peer) {
+            outgoing.announced.remove(&number);
+        }
+    }
+
+    /// Issues records once there is a link: until then what is announced can be taken back. If a record cannot be issued, the
+    /// groups between the two have failed, and so do their messages.
+    fn pump(&mut self, peer: Rank, others: &mut Others<'_>) {
+        let Some(channel) = self.channels.get(&peer).copied() else { return };
+        let Some(group) = others.groups.get(channel.records_to) else { return };
+        let me = others.links.me;
+        let partners: Vec<_> =
+            group.settings.members().iter().copied().filter(|member| *member != me).collect();
+        if others.links.are_up(&partners, others.out) != Ok(true) {
+            return;
+        }
+        while let Some(record) = self.outgoing.get_mut(&peer).and_then(Outgoing::next) {
+            let issue = broadcast(channel.records_to, place(self.me, peer), &record, Duration::MAX);
+            let completion = Arc::<Completion>::default();
+            if let Some(outgoing) = self.outgoing.get_mut(&peer) {
+                outgoing.under_way.push(completion.clone());
+            }
+            self.issue(issue, completion, others);
+        }
+    }
+
+    /// Whether no call waits, here or for an answer of this rank.
     pub(super) fn is_idle(&self) -> bool {
-        self.mailbox.wanted().next().is_none() && self.mailbox.sends().all(|(_, _, sent)| sent.is_over)
+        self.unsent_answers() == 0
+            && self.postponed.is_empty()
+            && self.mailbox.wanted().next().is_none()
+            && self.mailbox.sends().all(|(_, _, sent)| sent.is_over)
     }
 
     /// The two ranks do not agree about a message: what each has posted.

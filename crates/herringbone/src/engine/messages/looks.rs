@@ -7,7 +7,10 @@ use super::{
 use crate::{
     Error, ErrorKind,
     clock::resolution,
-    core::{group::Rank, session::mailbox::Record},
+    core::{
+        group::Rank,
+        session::{mailbox::Record, membership::MemberId},
+    },
     engine::{fences::left_because, groups::Groups, outbox::Outbox},
 };
 
@@ -20,8 +23,16 @@ impl Exchange {
         }
         let silent: Vec<(Rank, Error)> =
             peers.into_iter().filter_map(|peer| Some((peer, self.why_silent(peer, others)?))).collect();
+        let dead =
+            silent.iter().find(|(peer, _)| self.is_dead(*peer, others)).map(|(_, error)| error.clone());
         self.end_sends(&silent, others);
-        self.end_receives(&silent, others);
+        self.end_receives(&silent, dead.as_ref(), others);
+    }
+
+    fn is_dead(&self, peer: Rank, others: &Others<'_>) -> bool {
+        let group = self.channels.get(&peer).and_then(|channel| others.groups.get(channel.records_from));
+        let is_dead = |member: &MemberId| others.links.endpoints[*member].dead;
+        group.is_some_and(|group| group.settings.members().iter().any(is_dead))
     }
 
     /// Why nothing more comes from a rank, once all that has come was taken in.
@@ -63,7 +74,7 @@ impl Exchange {
             if !std::mem::replace(&mut sent.is_over, true) {
                 sent.end(Err(error), others.out);
             }
-            if to != self.me && !for_good {
+            if to != self.me && !for_good && self.unannounce(to, number) {
                 self.tell(to, &Record::Withdrawn { number }, others);
                 continue;
             }
@@ -72,10 +83,11 @@ impl Exchange {
         }
     }
 
-    fn end_receives(&mut self, silent: &[(Rank, Error)], others: &mut Others<'_>) {
+    /// A receive from any rank fails if one has died, as its message may have been meant, or if all others have left.
+    fn end_receives(&mut self, silent: &[(Rank, Error)], dead: Option<&Error>, others: &mut Others<'_>) {
         let why = |from: Option<Rank>| match from {
             Some(from) => silent.iter().find(|(peer, _)| *peer == from).map(|(_, error)| error.clone()),
-            // All the others: the last error stands for theirs.
+            None if dead.is_some() => dead.cloned(),
             None if silent.len() == self.channels.len() => silent.last().map(|(_, error)| error.clone()),
             None => None,
         };
@@ -137,6 +149,9 @@ impl Exchange {
     /// Ends all calls that wait.
     pub(super) fn fail_all(&mut self, error: &Error, out: &mut Outbox) {
         let wanted = self.mailbox.give_up(|_| true);
+        for (_, postponed) in self.postponed.drain(..) {
+            postponed.end(Err(error.clone()), out);
+        }
         let sends = self.mailbox.sends().filter(|(_, _, sent)| !sent.is_over).map(|(_, _, sent)| sent);
         wanted.iter().map(|wanted| &wanted.receive).chain(sends).for_each(|posted| {
             posted.end(Err(error.clone()), out);
@@ -148,7 +163,13 @@ impl Exchange {
         let sends = self.mailbox.sends().filter(|(_, _, sent)| !sent.is_over);
         let sends = sends.map(|(to, _, sent)| self.named_send(to, &sent.envelope, groups));
         let wanted = self.mailbox.wanted();
-        sends.chain(wanted.map(|wanted| self.named_receive(wanted.from, &wanted.envelope, groups))).collect()
+        let answers = self.unsent_answers();
+        let answers = (answers > 0).then(|| format!("{answers} answers to messages"));
+        answers
+            .into_iter()
+            .chain(sends)
+            .chain(wanted.map(|wanted| self.named_receive(wanted.from, &wanted.envelope, groups)))
+            .collect()
     }
 }
 

@@ -35,12 +35,22 @@ impl Mail {
     pub(crate) fn add_channel(&mut self, group: u32, (me, peer): (Rank, Rank), channel: Channel) {
         self.served.extend(channel.groups().map(|number| (number, (group, peer))));
         let exchange = self.exchanges.entry(group).or_insert_with(|| Exchange::new(group, me));
-        exchange.channels.insert(peer, channel);
+        exchange.add(peer, channel);
     }
 
     /// Whether a group is one of those that carry messages.
     pub(crate) fn serves(&self, group: u32) -> bool {
         self.served.contains_key(&group)
+    }
+
+    /// The groups that carry messages.
+    pub(super) fn carriers(&self) -> Vec<u32> {
+        self.served.keys().copied().collect()
+    }
+
+    /// The groups whose ranks exchange messages.
+    pub(super) fn groups(&self) -> Vec<u32> {
+        self.exchanges.keys().copied().collect()
     }
 
     /// Sends a message. Its groups were made, unless it is to this rank itself.

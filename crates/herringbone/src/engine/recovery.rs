@@ -1,0 +1,358 @@
+//! What becomes of a group's operations when a reducer is lost: they are finished by the workers, and later ones use the
+//! reducers that are left. See [`core`'s recovery](crate::core::session::recovery).
+//!
+//! Two groups follow a group that has lost a reducer. Its **carrier** has no reducers: what is left of an operation is done
+//! there, as broadcasts and all-reduces of stretches of the user's buffers, by all ranks in the order in which they issued the
+//! operation. Its **heir** has the reducers that are left: the group's calls from an agreed number on are calls of the heir. So
+//! each group knows one set of reducers for good, and no frame of an abandoned operation can be taken for another's.
+
+use super::{
+    backlog::Backlog,
+    group::{Group, Recovering, Service, Settings, number_of},
+    groups::Groups,
+    links::Links,
+    ops::Ops,
+    outbox::{Ended, Event, Outbox, Todo},
+    refused::Refused,
+};
+use crate::{
+    Error,
+    completion::Completion,
+    core::{
+        collective::Collective,
+        element::DType,
+        session::{
+            Parameters,
+            control::Message,
+            fence::Member,
+            membership::MemberId,
+            recovery::{Held, Holding, Piece, Rest, Resume},
+        },
+    },
+    execute::{
+        issue::{Issue, Queued},
+        program::{Call, Prepared},
+    },
+    transport::ticket::OpKey,
+};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// The engine's other parts, as recoveries need them.
+pub(super) struct Parts<'a> {
+    pub(super) groups: &'a mut Groups,
+    pub(super) ops: &'a mut Ops,
+    pub(super) backlog: &'a mut Backlog,
+    pub(super) links: &'a mut Links,
+    pub(super) out: &'a mut Outbox,
+}
+
+/// An operation whose rest is under way.
+#[derive(Debug)]
+struct Redone {
+    queued: Queued,
+    parts: Vec<Arc<Completion>>,
+}
+
+/// A group whose reducer was lost.
+#[derive(Debug)]
+struct Decided {
+    carrier: u32,
+    rests: BTreeMap<u64, Rest>,
+    /// By their numbers.
+    redone: BTreeMap<u64, Redone>,
+    /// Whether nothing more is called in the group.
+    is_closing: bool,
+}
+
+/// The groups that have lost a reducer.
+#[derive(Debug, Default)]
+pub(crate) struct Recoveries {
+    decided: BTreeMap<u32, Decided>,
+    /// The group of each carrier.
+    carriers: BTreeMap<u32, u32>,
+    /// What the hub has decided of groups that this rank has not made yet; `None` while it decides.
+    unmade: BTreeMap<u32, Option<Resume>>,
+}
+
+impl Recoveries {
+    /// Whether a group is another one's carrier.
+    pub(super) fn carries(&self, number: u32) -> bool {
+        self.carriers.contains_key(&number)
+    }
+
+    /// The hub asks what this rank holds: from now on nothing of it changes.
+    pub(super) fn stand_still(&mut self, number: u32, parts: &mut Parts<'_>) {
+        let Parts { groups, ops, backlog, out, .. } = parts;
+        let Some(group) = groups.get_mut(number) else {
+            self.unmade.entry(number).or_default();
+            out.events.push(Event::ToHub(Message::Held(Held {
+                group: number,
+                next: 0,
+                operations: Vec::new(),
+            })));
+            return;
+        };
+        group.recovering = Recovering::StandsStill;
+        let next = group.member.next();
+        let running = group.running.iter().filter_map(|(_, key)| ops.get(*key));
+        let running =
+            running.filter(|operation| operation.with_reducers() && operation.caller.completion.is_some());
+        let mut operations: Vec<Holding> = running
+            .map(|operation| Holding {
+                sequence: operation.id.fingerprint.sequence,
+                segments: operation.prepared.segments,
+                chunks: operation.held(),
+            })
+            .collect();
+        for queued in backlog.queue.iter().filter(|queued| queued.id.group == number) {
+            if group.plan(queued.call, &mut out.observer).is_ok_and(|planned| planned.with_reducers) {
+                let sequence = queued.id.fingerprint.sequence;
+                operations.push(Holding { sequence, segments: 0, chunks: Vec::new() });
+            }
+        }
+        operations.sort_by_key(|holding| holding.sequence);
+        out.events.push(Event::ToHub(Message::Held(Held { group: number, next, operations })));
+    }
+
+    /// The hub has decided: operations that stand still are finished without reducers. Returns the groups to be added.
+    pub(super) fn resume(&mut self, number: u32, resume: Resume, parts: &mut Parts<'_>) -> Vec<Group> {
+        let Parts { groups, links, out, .. } = parts;
+        let Some(group) = groups.get_mut(number) else {
+            if let Some(known) = self.unmade.get_mut(&number) {
+                *known = Some(resume);
+            }
+            return Vec::new();
+        };
+        if matches!(group.recovering, Recovering::Over { .. }) {
+            return Vec::new();
+        }
+        let (carrier, heir) = (carrier_of(&group.settings), heir_of(&group.settings, &resume, links));
+        tell(&resume, heir.reducers(), links);
+        group.recovering = Recovering::Over { from: resume.from, next: heir.id };
+        let running: Vec<_> = group.running.iter().map(|(_, key)| *key).collect();
+        let rests = resume.operations.into_iter().map(|rest| (rest.sequence, rest)).collect();
+        let decided = Decided { carrier: carrier.id, rests, redone: BTreeMap::new(), is_closing: false };
+        self.carriers.insert(carrier.id, number);
+        self.decided.insert(number, decided);
+        links.forget(number);
+        out.observer.inherit_name(number, [carrier.id, heir.id]);
+        let new = [(carrier, 0), (heir, resume.from)].map(|(settings, first)| {
+            let (ranks, me) = (settings.ranks.clone(), links.rank);
+            if settings.me == 0 {
+                let message =
+                    Message::GroupInfo { group: settings.id, generation: 0, members: ranks.clone() };
+                out.events.push(Event::ToHub(message));
+            }
+            let member = Member::new(settings.id, me, ranks).starting_at(first);
+            Group::new(settings, member)
+        });
+        out.push(Todo::Redo { running });
+        out.push(Todo::Start);
+        new.into()
+    }
+
+    /// A group is there that was not made when the hub spoke of it.
+    pub(super) fn made(&mut self, number: u32, groups: &mut Groups) -> Option<Resume> {
+        let resume = self.unmade.remove(&number)?;
+        if let Some(group) = groups.get_mut(number) {
+            group.recovering = Recovering::StandsStill;
+        }
+        resume
+    }
+
+    /// Finishes the operations of a group that were running.
+    pub(super) fn redo_running(&mut self, keys: &[OpKey], parts: &mut Parts<'_>) {
+        for key in keys {
+            let Parts { groups, ops, links, out, .. } = parts;
+            let is_due = ops
+                .get(*key)
+                .is_some_and(|operation| operation.with_reducers() && operation.caller.completion.is_some());
+            if is_due && let Some((queued, prepared)) = ops.take_back(*key, groups, (links, out)) {
+                self.redo(queued, &prepared, parts);
+            }
+        }
+    }
+
+    /// Finishes an operation of a group that has lost a reducer.
+    pub(super) fn redo(&mut self, queued: Queued, prepared: &Prepared, parts: &mut Parts<'_>) {
+        let (number, sequence) = (queued.id.group, queued.id.fingerprint.sequence);
+        parts.backlog.discard_early(&queued.id, parts.links);
+        let Some(decided) = self.decided.get_mut(&number) else { return };
+        let issues = rest_of(&queued, decided.rests.get(&sequence), (decided.carrier, prepared));
+        #[cfg(test)]
+        let issues = match crate::planted::has(crate::planted::Plant::ResumeTwice) {
+            true => issues.iter().chain(&issues).cloned().collect(),
+            false => issues,
+        };
+        let mut redone = Redone { queued, parts: Vec::new() };
+        for issue in issues {
+            let completion = Arc::<Completion>::default();
+            let before = redone.queued.order;
+            let call = (&issue, Arc::clone(&completion));
+            match parts.backlog.issue_before(before, call, parts.groups, (parts.links, parts.out)) {
+                Ok(()) => {}
+                Err(Refused::Failed(error) | Refused::Counted(error)) => completion.finish(Err(error)),
+                // Fences of a carrier end operations that nobody issues again.
+                Err(Refused::Frozen) => completion.finish(Err(Error::new(crate::ErrorKind::Closed))),
+            }
+            redone.parts.push(completion);
+        }
+        decided.redone.insert(sequence, redone);
+        self.step(number, parts);
+    }
+
+    /// Something ended in a carrier.
+    pub(super) fn carried(&mut self, carrier: u32, parts: &mut Parts<'_>) {
+        if let Some(group) = self.carriers.get(&carrier) {
+            self.step(*group, parts);
+        }
+    }
+
+    /// Ends what is finished.
+    fn step(&mut self, number: u32, parts: &mut Parts<'_>) {
+        let Some(decided) = self.decided.get_mut(&number) else { return };
+        let is_over = |redone: &Redone| redone.parts.iter().all(|part| part.is_done());
+        let over: Vec<u64> = decided
+            .redone
+            .iter()
+            .filter(|(_, redone)| is_over(redone))
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in over {
+            let Some(Redone { queued, parts: done }) = decided.redone.remove(&sequence) else { continue };
+            let result = done.iter().filter_map(|part| part.result()).collect();
+            end(queued, result, parts);
+        }
+        self.close_if_over(number, parts);
+    }
+
+    /// A group was closed here. What is under way goes on. Returns the group that takes its calls.
+    pub(super) fn close(&mut self, number: u32, parts: &mut Parts<'_>) -> Option<u32> {
+        let Recovering::Over { next, .. } = parts.groups.get(number)?.recovering else { return None };
+        self.decided.get_mut(&number)?.is_closing = true;
+        self.close_if_over(number, parts);
+        Some(next)
+    }
+
+    fn close_if_over(&mut self, number: u32, parts: &mut Parts<'_>) {
+        let is_over = |decided: &Decided| decided.is_closing && decided.redone.is_empty();
+        if self.decided.get(&number).is_some_and(is_over) && !parts.backlog.has_any(number) {
+            let Some(decided) = self.decided.remove(&number) else { return };
+            self.carriers.remove(&decided.carrier);
+            parts.groups.drop_group(decided.carrier, parts.out);
+        }
+    }
+
+    /// Everything under way in a group fails. Returns the groups that are to be aborted with it.
+    pub(super) fn abort(&mut self, number: u32, error: &Error, parts: &mut Parts<'_>) -> Vec<u32> {
+        let Some(decided) = self.decided.remove(&number) else { return Vec::new() };
+        self.carriers.remove(&decided.carrier);
+        for (_, redone) in decided.redone {
+            end(redone.queued, Err(error.clone()), parts);
+        }
+        let next = parts.groups.get(number).and_then(|group| match group.recovering {
+            Recovering::Over { next, .. } => Some(next),
+            _ => None,
+        });
+        next.into_iter().chain([decided.carrier]).collect()
+    }
+}
+
+/// Tells those that wait for an operation how it ended.
+fn end(queued: Queued, result: Result<(), Error>, parts: &mut Parts<'_>) {
+    let Parts { groups, links, out, .. } = parts;
+    let Queued { id, call, completion, issued, .. } = queued;
+    let Some(group) = groups.get_mut(id.group) else {
+        completion.into_iter().for_each(|completion| completion.finish(result.clone()));
+        return;
+    };
+    if result.is_err() {
+        group.member.fail(id.fingerprint.sequence);
+    }
+    out.conclude(group, links.rank, Ended { id, call, completion, issued, result });
+    out.push(Todo::Forget(id.group));
+}
+
+/// What is left of an operation, as calls of its carrier.
+fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Prepared)) -> Vec<Issue> {
+    let Some((input, output)) = &queued.buffers else { return Vec::new() };
+    let timeout = Some(queued.timeout);
+    let again = |bytes: std::ops::Range<usize>| {
+        let (input, output) = match input.is_same(output) {
+            true => (output.part(bytes.clone()), output.part(bytes.clone())),
+            false => (input.part(bytes.clone()), output.part(bytes.clone())),
+        };
+        let call = Call { count: bytes.len() / queued.call.dtype.bytes(), ..queued.call };
+        Issue {
+            group: carrier,
+            call,
+            parts: None,
+            priority: queued.id.fingerprint.priority,
+            input,
+            output,
+            timeout,
+        }
+    };
+    let sent = |root: u32, bytes: std::ops::Range<usize>| {
+        let region = output.part(bytes);
+        let (collective, dtype, op) = (Collective::Broadcast { root }, DType::U8, queued.call.op);
+        let call = Call { collective, dtype, op, count: region.len() };
+        let (input, output, priority) = (region.clone(), region, queued.id.fingerprint.priority);
+        Issue { group: carrier, call, parts: None, priority, input, output, timeout }
+    };
+    let Some(Rest { chunks, .. }) = rest.filter(|rest| !rest.chunks.is_empty()) else {
+        return vec![again(0..output.len())];
+    };
+    let chunks = (0..prepared.chunks()).zip(chunks);
+    let pieces = chunks.flat_map(|(chunk, pieces)| pieces.iter().map(move |piece| (chunk, piece)));
+    let issue = |(chunk, Piece { segments, holder }): (u32, &Piece)| {
+        let bytes = prepared.stretch(chunk, segments);
+        #[cfg(test)]
+        let holder = &holder.filter(|_| !crate::planted::has(crate::planted::Plant::ForgetHolders));
+        (!bytes.is_empty())
+            .then(|| holder.map_or_else(|| again(bytes.clone()), |root| sent(root, bytes.clone())))
+    };
+    pieces.filter_map(issue).collect()
+}
+
+/// A group of the same workers without reducers.
+fn carrier_of(settings: &Settings) -> Settings {
+    let id = number_of(&format!("what is left of group {:08x}", settings.id), settings.members());
+    let settings = derived(settings, id, settings.members().to_vec(), Vec::new());
+    Settings { serves: Some(Service::Remains), timeout: Duration::MAX, ..settings }
+}
+
+/// A group of the same workers with the reducers that are left.
+fn heir_of(settings: &Settings, resume: &Resume, links: &Links) -> Settings {
+    let is_left = |index: &&MemberId| {
+        let name = &links.endpoints[**index].name;
+        resume.lost.iter().all(|(lost, _)| lost != name)
+    };
+    let left: Vec<MemberId> = settings.servers().iter().filter(is_left).copied().collect();
+    let addresses = left.iter().map(|index| links.endpoints[*index].name.clone()).collect();
+    let seats = settings.members().iter().copied().chain(left).collect();
+    let id = number_of(&format!("heir of group {:08x}", settings.id), settings.members());
+    derived(settings, id, seats, addresses)
+}
+
+fn derived(settings: &Settings, id: u32, seats: Vec<MemberId>, reducers: Vec<String>) -> Settings {
+    let Settings { epoch, me, ranks, hosts, parameters, forced, timeout, .. } = settings.clone();
+    let forced = forced.filter(|algorithm| !algorithm.needs_reducers() || !reducers.is_empty());
+    let algorithm = forced.as_ref().map(ToString::to_string);
+    let parameters = Parameters { reducers, algorithm, ..Parameters::clone(&parameters) };
+    let places = (seats, ranks, me);
+    Settings { forced, timeout, ..Settings::new(id, epoch, places, hosts, Arc::new(parameters)) }
+}
+
+/// Says what was lost, and with what this rank goes on.
+fn tell(resume: &Resume, left: u32, links: &Links) {
+    let who = format!("rank {}", links.rank);
+    for (address, reason) in &resume.lost {
+        let on = match left {
+            0 => "without reducers".to_owned(),
+            1 => "with the one that is left".to_owned(),
+            _ => format!("with the {left} that are left"),
+        };
+        crate::log::warn(&who, format_args!("the reducer at {address} is lost: {reason}; going on {on}"));
+    }
+}
