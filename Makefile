@@ -15,7 +15,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock README.md $(shell find crates python -type
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test bench conformance verify-large fmt clean
+.PHONY: help setup demo plan test bench conformance matrix verify-large fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -43,6 +43,9 @@ endif
 
 conformance: setup ## torch's own suite on Herringbone, beside Gloo; ARGS=--select=NAME: in part. Table to record/
 	@$(IN_VENV) tests/conformance/run.py --record record/conformance.md $(ARGS)
+
+matrix: setup ## Features with several versions of torch (12 GB below target/matrix), one wheel. Table to record/
+	@$(IN_VENV) tests/matrix/run.py --record record/matrix.md $(ARGS)
 
 verify-large: $(BINARY) ## Prove schedules of 4,096 ranks: each in 10 s of one core and 1 GiB
 	@$(PYTHON) tools/verify_large.py $(BINARY)
