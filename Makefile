@@ -44,7 +44,7 @@ endif
 conformance: setup ## torch's own suite on Herringbone, beside Gloo; ARGS=--select=NAME: in part. Table to record/
 	@$(IN_VENV) tests/conformance/run.py --record record/conformance.md $(ARGS)
 
-matrix: setup ## Features with several versions of torch (12 GB below target/matrix), one wheel. Table to record/
+matrix: setup ## Features with several versions of torch (14 GB below target/matrix), one wheel. Table to record/
 	@$(IN_VENV) tests/matrix/run.py --record record/matrix.md $(ARGS)
 
 verify-large: $(BINARY) ## Prove schedules of 4,096 ranks: each in 10 s of one core and 1 GiB

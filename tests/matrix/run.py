@@ -20,14 +20,14 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FOLDER = ROOT / "target" / "matrix"
-OLDER = ("2.10.0", "2.13.0")
-"""The oldest that Herringbone takes, and the last whose groups cannot have a backend of Python."""
+OLDER = ("2.10.0", "2.13.0", "2.14.1")
+"""The oldest that Herringbone takes, the last whose groups cannot have a backend of Python, and the one before the newest."""
 UNUSED = re.compile(r"triton|cuda-bindings|nvidia-cuda-nvrtc|nvidia-nvtx")
 """What torch for GPUs asks for and does not need to be imported; the other libraries it does need."""
 EXPECTED = {
     "monitored_barrier": ("2.14", "refused", "only implemented for GLOO"),
     "new_group: sort_ranks=False": ("2.11", "not in torch", "sort_ranks"),
-    "split_group": ("2.14", "refused", "No device associated"),
+    "split_group": ("2.15", "refused", "No device associated"),
     "cpu:herringbone,cuda:gloo": ("2.14", "not in torch", "no backend"),
     'get_backend in Gloo\'s place says "gloo"': ("2.14", "not in torch", "herringbone"),
 }
