@@ -26,7 +26,7 @@ UNUSED = re.compile(r"triton|cuda-bindings|nvidia-cuda-nvrtc|nvidia-nvtx")
 """What torch for GPUs asks for and does not need to be imported; the other libraries it does need."""
 EXPECTED = {
     "monitored_barrier": ("2.14", "refused", "only implemented for GLOO"),
-    "new_group: sort_ranks=False": ("2.11", "not in torch", "sort_ranks"),
+    "new_group: sort_ranks=False": ("2.12", "not in torch", "sort_ranks"),
     "split_group": ("2.15", "refused", "No device associated"),
     "cpu:herringbone,cuda:gloo": ("2.14", "not in torch", "no backend"),
     'get_backend in Gloo\'s place says "gloo"': ("2.14", "not in torch", "herringbone"),
