@@ -329,23 +329,31 @@ def connect(opts: Any, options: Options) -> Communicator:
     """Meet the other ranks through torch's store."""
     # A store outlives destroy_process_group: each life of the group has its own keys.
     life = (opts.store.add("herringbone/joined", 1) - 1) // opts.group_size
-    store = PrefixStore(f"herringbone/{life}/", opts.store)
-    return Communicator.connect(
-        rank=opts.group_rank,
-        size=opts.group_size,
-        store=store,
-        store_host=host_of(store),
-        token=options.token,
-        reducers=options.reducers,
-        algorithm=options.algorithm,
-        transport=options.transport,
-        fold_order=options.fold_order,
-        timeout=opts.timeout.total_seconds(),
-    )
+    store, origin = PrefixStore(f"herringbone/{life}/", opts.store), origin_of(opts.store)
+    try:
+        return Communicator.connect(
+            rank=opts.group_rank,
+            size=opts.group_size,
+            store=store,
+            # The host that the store's connection leads to; none for a store of this machine alone.
+            store_host=getattr(origin, "host", None),
+            token=options.token,
+            reducers=options.reducers,
+            algorithm=options.algorithm,
+            transport=options.transport,
+            fold_order=options.fold_order,
+            timeout=opts.timeout.total_seconds(),
+        )
+    except errors.RendezvousError as error:
+        file = getattr(origin, "path", None)
+        if file is None:
+            raise
+        # Ranks of an earlier job that came there are counted with this job's.
+        raise errors.RendezvousError(f"{error}; if an earlier job has left {file}, remove it first") from None
 
 
-def host_of(store: Store) -> str | None:
-    """The host that ``store``'s connection leads to; ``None`` for a store of this machine alone."""
+def origin_of(store: Store) -> Store:
+    """The store itself, under all prefixes."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
-    return getattr(store, "host", None)
+    return store

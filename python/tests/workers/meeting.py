@@ -67,7 +67,7 @@ def live(rank: int, way: str, size: int, path: str, port: int) -> None:
         else:
             join(rank, size, init_method=f"file://{path}")
     except RuntimeError as error:
-        say(f"rank {rank} {type(error).__name__}")
+        say(f"rank {rank} {type(error).__name__} {' '.join(str(error).split())}")
         os._exit(1)
     say(f"rank {rank} added")
     if way == "crash":
