@@ -20,6 +20,10 @@ class NotInTorch(Exception):
     """This torch does not have what the feature needs; the text names it."""
 
 
+class NotHere(Exception):
+    """This machine does not have what the feature needs; the text names it."""
+
+
 @dataclass(frozen=True)
 class Feature:
     """One row of the table: a function that every rank runs, and that raises if a value is wrong."""

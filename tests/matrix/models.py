@@ -1,12 +1,13 @@
 """Features: what torch builds on a group to train a model, to save it and to compile it."""
 
 import copy
+import os
 import shutil
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from checks import SIZE, NotInTorch, close, feature, folder, mine, needed, rank, same, same_on_all, total
+from checks import SIZE, NotHere, close, feature, folder, mine, needed, rank, same, same_on_all, total
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -304,8 +305,8 @@ def compiled_eagerly() -> None:
 
 @feature("torch.compile: a DDP step, inductor")
 def compiled() -> None:
-    if shutil.which("gcc") is None and shutil.which("clang") is None:
-        raise NotInTorch("inductor needs a C++ compiler, and this machine has none")
+    if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "g++"), "clang++")):
+        raise NotHere("inductor needs a C++ compiler, and there is no g++ and no clang++")
     found = train(torch.compile(DDP(network())))
     close(found, expected(), 1e-4)
     same_on_all(found)

@@ -2,8 +2,8 @@
 
 It makes an environment for each version below target/matrix, with the wheel that `make setup` has built; the newest
 torch is that of this Python. Every feature is a job of two ranks that checks its values. The outcomes go to a table:
-ok, not in torch (that version lacks what the feature needs), refused (Herringbone says that it cannot), failed, hung.
-The exit code is 0 if every outcome is the one that EXPECTED says.
+ok, not in torch (that version lacks what the feature needs), not here (this machine does), refused (an error says that
+it cannot be had), failed, hung. The exit code is 0 if every outcome is the one that EXPECTED says.
 """
 
 import argparse
@@ -33,7 +33,7 @@ EXPECTED = {
 }
 """What is not ok with versions of torch before one: the outcome, and a part of its reason. docs/torch-versions.md
 explains each of them."""
-OUTCOMES = ("ok", "not in torch", "refused", "failed", "hung")
+OUTCOMES = ("ok", "not in torch", "not here", "refused", "failed", "hung")
 
 
 class NoEnvironment(Exception):
@@ -191,11 +191,11 @@ def page(versions: list[Version]) -> str:
 
 
 def is_expected(title: str, version: str, outcome: str, why: str) -> bool:
-    """Whether EXPECTED says so; of what it does not name, only ok is expected."""
+    """Whether EXPECTED says so; of what it does not name, only ok is expected, or that the machine lacks something."""
     first, expected, reason = EXPECTED.get(title, ("0", "ok", ""))
     if numbers(version) < numbers(first):
         return outcome == expected and reason in why
-    return outcome == "ok"
+    return outcome in ("ok", "not here")
 
 
 def numbers(version: str) -> tuple[int, ...]:

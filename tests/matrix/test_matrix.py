@@ -36,7 +36,11 @@ def planted_gap() -> None:
 
 
 def planted_refusal() -> None:
-    raise NotImplementedError("not here\nnor there")
+    raise NotImplementedError("not now\nnor ever")
+
+
+def planted_lack() -> None:
+    raise checks.NotHere("no compiler")
 
 
 def planted_end() -> None:
@@ -53,7 +57,8 @@ def planted_hang() -> None:
         (checks.rank, "ok", ""),
         (planted_wrong, "failed", "AssertionError: tensor([11., 12., 13.]) is not tensor([1., 2., 3.])"),
         (planted_gap, "not in torch", "no torch.distributed.no_such_call"),
-        (planted_refusal, "refused", "not here"),
+        (planted_lack, "not here", "no compiler"),
+        (planted_refusal, "refused", "not now"),
     ],
 )
 def test_an_outcome_says_why(function, outcome, why) -> None:

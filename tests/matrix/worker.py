@@ -2,7 +2,7 @@
 
 Usage: worker.py TITLE... All features need the same variables, which are set already. torch is imported once; each
 feature is a job of its own, whose ranks are forked from here. One line of JSON per feature: its title, the outcome
-(ok, not in torch, refused, failed, hung), and why.
+(ok, not in torch, not here, refused, failed, hung), and why.
 """
 
 import json
@@ -19,7 +19,7 @@ from datetime import timedelta
 import checks
 import features  # noqa: F401  # lists them
 import torch.distributed as dist
-from checks import FEATURES, FOLDER, SIZE, Feature, NotInTorch
+from checks import FEATURES, FOLDER, SIZE, Feature, NotHere, NotInTorch
 
 SECONDS = 90
 """A feature that takes longer hangs."""
@@ -39,6 +39,8 @@ def outcome_of(feature: Feature) -> tuple[str, str]:
             dist.destroy_process_group()
     except NotInTorch as error:
         return "not in torch", str(error)
+    except NotHere as error:
+        return "not here", str(error)
     except NotImplementedError as error:
         return "refused", str(error).splitlines()[0]
     except BaseException as error:
