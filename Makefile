@@ -16,7 +16,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock README.md $(shell find crates python -type
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test bench conformance frameworks verify-large fmt clean
+.PHONY: help setup demo plan test bench conformance frameworks matrix verify-large fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -47,6 +47,9 @@ conformance: setup ## torch's own suite on Herringbone, beside Gloo; ARGS=--sele
 
 frameworks: setup $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and Trainer over Herringbone, beside Gloo. Table to record/
 	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py --record record/frameworks.md $(ARGS)
+
+matrix: setup ## Features with several versions of torch (14 GB below target/matrix), one wheel. Table to record/
+	@$(IN_VENV) tests/matrix/run.py --record record/matrix.md $(ARGS)
 
 verify-large: $(BINARY) ## Prove schedules of 4,096 ranks: each in 10 s of one core and 1 GiB
 	@$(PYTHON) tools/verify_large.py $(BINARY)

@@ -7,10 +7,13 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["check_explained", "check_seconds", "lengths", "level", "whole"]
+__all__ = ["check_explained", "check_seconds", "lengths", "level", "message_tag", "whole"]
 
 LEVELS = range(-(1 << 31), 1 << 31)
 """What a priority may be."""
+
+TAGS = range(-(1 << 63), 1 << 63)
+"""What a message's tag may be."""
 
 
 def whole(call: str, argument: str, value: Any, meaning: str) -> int:
@@ -27,6 +30,14 @@ def level(call: str, argument: str, value: Any) -> int:
     number = whole(call, argument, value, "a whole number; above 0 is urgent")
     if number not in LEVELS:
         raise ValueError(f"{call}: {argument} is {number}; it lies from {LEVELS[0]} to {LEVELS[-1]}, and 1 is urgent")
+    return number
+
+
+def message_tag(call: str, value: Any) -> int:
+    """``value`` as the tag of a message."""
+    number = whole(call, "tag", value, "a whole number")
+    if number not in TAGS:
+        raise ValueError(f"{call}: tag is {number}; pass one of 64 bits, from -2**63 to 2**63 - 1")
     return number
 
 

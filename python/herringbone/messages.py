@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
-from .arguments import check_seconds, whole
+from .arguments import check_seconds, message_tag
 from .arrays import move_type, readable, writable
 from .parts import Parts
 from .work import Work
@@ -29,11 +29,12 @@ class Messages(Parts):
         """Send ``array`` to rank ``to``, which receives it by :meth:`recv` with the same tag; any type.
 
         Returns once the receiver has it, or has a place for it and it has left.
+        A receiver takes in no more of a rank while 16,384 messages of it wait there for a receive.
 
         Args:
             array: any shape; the receiver's has as many elements of the same type.
             to: a rank of the group. It may be this one, with ``async_op``.
-            tag: a number by which the receiver tells messages apart.
+            tag: a whole number of 64 bits, by which the receiver tells messages apart.
             async_op: return a :class:`Work` at once; the array may not be changed until it has finished.
             timeout: seconds that it may take.
 
@@ -41,7 +42,7 @@ class Messages(Parts):
             MismatchError: the receiver's array has another length or type; on both ranks.
         """
         dtype, scale = move_type("send", array)
-        to, tag = self._root("send", to, "to"), whole("send", "tag", tag, "a whole number")
+        to, tag = self._root("send", to, "to"), message_tag("send", tag)
         source = readable("send", array)
         self._check("send", timeout)
         handle = self._native.send(dtype, array.size * scale, to, tag, source, array, timeout)
@@ -73,7 +74,7 @@ class Messages(Parts):
         """
         dtype, scale = move_type("recv", array)
         of = None if source is None else self._root("recv", source, "source")
-        tag = whole("recv", "tag", tag, "a whole number")
+        tag = message_tag("recv", tag)
         target = writable("recv", array)
         self._check("recv", timeout)
         handle = self._native.receive(dtype, array.size * scale, of, tag, target, array, timeout)

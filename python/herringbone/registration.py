@@ -25,7 +25,7 @@ def register_once_torch_is_there() -> None:
     if torch is not None and _is_being_imported(torch):
         pass  # it calls `autoload`
     elif torch is not None:
-        _register()
+        _register_or_warn()
     elif not any(isinstance(finder, _TorchFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _TorchFinder())
 
@@ -56,7 +56,7 @@ def _register() -> None:
 
 
 def _register_or_warn() -> None:
-    """Register the backend while the program imports torch.
+    """Register the backend while the program imports torch or this package.
 
     That it has another version than the backend needs is no reason to fail, as long as nobody asks for the backend.
     """

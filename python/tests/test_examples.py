@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import START_SECONDS, Group, clean_environment
+from conftest import START_SECONDS, Group, clean_environment, free_port
 
 TRAIN = Path(__file__).parents[2] / "examples" / "train.py"
 SMALL = ["--width=32", "--blocks=2", "--heads=2", "--context=32", "--batch=4", "--report-every=1", "--json"]
@@ -52,15 +53,10 @@ def train(parallel: str, folder: Path, steps: int, *arguments: str) -> Trained:
 
 
 @pytest.fixture(scope="module")
-def half(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
-    """The first half of a training, made once for each way."""
-    return functools.cache(lambda parallel: train(parallel, tmp_path_factory.mktemp(parallel), HALF, "--resume"))
-
-
-@pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
-    """A training in one go, made once for each way."""
-    return functools.cache(lambda parallel: train(parallel, tmp_path_factory.mktemp(parallel), 2 * HALF))
+    """A training in one go, made once for each way, which saves at its half and at its end."""
+    arguments = ("--resume", f"--save-every={HALF}")
+    return functools.cache(lambda parallel: train(parallel, tmp_path_factory.mktemp(parallel), 2 * HALF, *arguments))
 
 
 def tensors(folder: Path) -> dict[str, bytes]:
@@ -83,45 +79,56 @@ def tensors(folder: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("ended", LAUNCHERS)
-@pytest.mark.parametrize("begun", LAUNCHERS)
+@pytest.mark.parametrize(("begun", "ended"), [("ddp", "fsdp2"), ("fsdp2", "ddp")])
 def test_a_resumed_training_is_the_one_that_never_stopped(
-    begun: str, ended: str, half: Callable[[str], Trained], whole: Callable[[str], Trained], tmp_path: Path
+    begun: str, ended: str, whole: Callable[[str], Trained], tmp_path: Path
 ) -> None:
+    """Each way continues what the other has saved. As both come to the same bits, so would what it has saved itself."""
     pytest.importorskip("torch")
-    first, straight = half(begun), whole(ended)
-    assert straight.said.items() >= {"parallel": ended, "backend": "herringbone", "ranks": 2}.items()
+    first, straight = whole(begun), whole(ended)
+    assert straight.said.items() >= {"parallel": ended, "backend": "herringbone", "ranks": 2, "resumed": None}.items()
     assert list(straight.losses) == list(range(1, 2 * HALF + 1))
     assert straight.losses[2 * HALF] < straight.losses[1] - 0.1, "it learns"
 
-    folder = tmp_path / "saved"
-    shutil.copytree(first.folder, folder)
+    half, folder = f"step-{HALF}", tmp_path / "saved"
+    shutil.copytree(first.folder / half, folder / half)
+    assert tensors(folder / half) == tensors(straight.folder / half)
     (folder / f"step-{HALF + 1}").mkdir()  # what a training leaves that dies while it saves
     second = train(ended, folder, 2 * HALF, "--resume")
-    assert second.said["resumed"] == str(folder / f"step-{HALF}")
-    assert first.losses | second.losses == straight.losses
+    assert second.said["resumed"] == str(folder / half)
+    assert second.losses == {step: loss for step, loss in straight.losses.items() if step > HALF}
     assert second.said["held_out"] == straight.said["held_out"]
     assert len(second.bits()) > 50, "parameters, and two moments of each"
     assert second.bits() == straight.bits()
 
 
-def test_a_checkpoint_of_another_training_is_refused(half: Callable[[str], Trained]) -> None:
+def test_a_checkpoint_of_another_training_is_refused(group: Group, whole: Callable[[str], Trained]) -> None:
     pytest.importorskip("torch")
-    done = run("ddp", half("ddp").folder, "--resume", "--context=16")
-    assert done.returncode != 0
-    assert f"step-{HALF} was trained with context 32: use the same, or another folder" in done.stderr
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    folder = whole("ddp").folder
+    group.start(str(TRAIN), *SMALL, f"--checkpoint={folder}", "--resume", "--context=16", **alone)
+    [(status, output)] = group.finish()
+    assert status == 1, output
+    assert f"step-{2 * HALF} was trained with context 32, ranks 2: use the same, or another folder" in output
 
 
-def test_wrong_arguments_are_explained(group: Group) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--width=10"], "--width 10 cannot be divided by --heads 4: choose a multiple"),
+        (["--resume"], "--resume needs --checkpoint FOLDER"),
+        (["--steps=0"], "argument --steps: 0 is no whole number from 1"),
+        ([], "this is no job of several ranks: herringbone launch -n 2 -- python examples/train.py"),
+    ],
+)
+def test_wrong_arguments_are_explained(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("torch")
-    wrong = {
-        "--width 10 cannot be divided by --heads 4: choose a multiple": ["--width=10"],
-        "--resume needs --checkpoint FOLDER": ["--resume"],
-        "argument --steps: 0 is no whole number from 1": ["--steps=0"],
-        "this is no job of several ranks: herringbone launch -n 2 -- python examples/train.py": [],
-    }
-    for arguments in wrong.values():
-        group.start(str(TRAIN), *arguments)
-    for (status, output), message in zip(group.finish(), wrong, strict=True):
-        assert status == 2, output
-        assert message in output
+    monkeypatch.syspath_prepend(str(TRAIN.parent))
+    monkeypatch.setattr(sys, "argv", [TRAIN.name, *arguments])
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module("train").arguments()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

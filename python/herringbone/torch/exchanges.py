@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from .. import errors
-from ..arguments import whole
+from ..arguments import message_tag
 from .batch import Batch, span
 from .collectives import Collectives, Tensors, check_type, one, together
 from .tensors import Finish, adjacent, check_cpu, move_type, source, target
@@ -155,7 +155,7 @@ class Exchanges(Collectives):
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         """Send a tensor to one rank, which receives it by :meth:`recv`."""
         tensor = one("send", tensors)
-        dst, tag = self._rank("send", "dst", dst), whole("send", "tag", tag, "a whole number")
+        dst, tag = self._rank("send", "dst", dst), message_tag("send", tag)
         (dtype, scale), read = move_type(tensor), staged(tensor)
         count, seconds = tensor.numel() * scale, self.member.seconds
         with named("send"):
@@ -171,7 +171,7 @@ class Exchanges(Collectives):
         return self._receive(one("recv", tensors), None, tag)
 
     def _receive(self, tensor: torch.Tensor, src: int | None, tag: int) -> Received:
-        tag = whole("recv", "tag", tag, "a whole number")
+        tag = message_tag("recv", tag)
         (dtype, scale), written = move_type(tensor), staged(tensor)
         count, seconds = tensor.numel() * scale, self.member.seconds
         finish: Finish = []

@@ -28,6 +28,7 @@ from .work import torch_error
 __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
 
 NAME = "herringbone"
+CPU = torch.device("cpu")
 
 
 @hidden
@@ -105,6 +106,18 @@ class Named(Exchanges):
         kind = folding(torch.empty(0, dtype=dtype), Reduction("sum")).dtype
         return self.member.communicator.explain(collective, kind, count)
 
+    def supports_tensor_alloc(self, device: object) -> bool:
+        """Whether :meth:`allocate_tensor` can make tensors on ``device``.
+
+        FSDP asks, after ``set_allocate_memory_from_process_group_for_comm``. torch's C++ code asks with a number: what
+        it would call then takes options that have no form in Python, so the answer is no.
+        """
+        return isinstance(device, torch.device) and device.type == "cpu"
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A zeroed tensor of ``size`` elements in mapped memory; see :func:`herringbone.torch.empty`."""
+        return tensor_in(self.member, size, dtype)
+
     def shutdown(self) -> None:
         """Leave the group once the others hold what they need from this rank."""
         forget_world(self.member)
@@ -139,18 +152,6 @@ class BackendHerringbone(Named, C10DBackend):
         """The same, for torch's C++ code."""
         return self._options
 
-    def supports_tensor_alloc(self, device: object) -> bool:
-        """Whether :meth:`allocate_tensor` can make tensors on ``device``.
-
-        FSDP asks, after ``set_allocate_memory_from_process_group_for_comm``. torch's C++ code asks with a number: what
-        it would call then takes options that have no form in Python, so the answer is no.
-        """
-        return isinstance(device, torch.device) and device.type == "cpu"
-
-    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A zeroed tensor of ``size`` elements in mapped memory; see :func:`herringbone.torch.empty`."""
-        return tensor_in(self.member, size, dtype)
-
     def __init__(self, member: Member, store: Store, title: str, splits: bool = False) -> None:
         """``splits``: the group that this is the backend of can be split."""
         C10DBackend.__init__(self, member.communicator.rank, member.communicator.size)
@@ -182,8 +183,20 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
             return None
         kind = dist.ProcessGroup.BackendType.CUSTOM
         self._set_default_backend(kind)
-        self._register_backend(torch.device("cpu"), kind, backend)
+        self._register_backend(CPU, kind, backend)
         return backend
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices whose tensors the group takes, as torch asks before it saves a checkpoint behind the training."""
+        known: list[torch.device] = super()._device_types
+        return known or [CPU]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """What serves a device's tensors: the group itself, where this version of torch lets Python define no backend."""
+        if self._backend is None and torch.device(device).type == CPU.type:
+            return self
+        return super()._get_backend(device)
 
     def get_group_store(self) -> Store:
         """Through which the group's ranks have met."""
@@ -316,23 +329,31 @@ def connect(opts: Any, options: Options) -> Communicator:
     """Meet the other ranks through torch's store."""
     # A store outlives destroy_process_group: each life of the group has its own keys.
     life = (opts.store.add("herringbone/joined", 1) - 1) // opts.group_size
-    store = PrefixStore(f"herringbone/{life}/", opts.store)
-    return Communicator.connect(
-        rank=opts.group_rank,
-        size=opts.group_size,
-        store=store,
-        store_host=host_of(store),
-        token=options.token,
-        reducers=options.reducers,
-        algorithm=options.algorithm,
-        transport=options.transport,
-        fold_order=options.fold_order,
-        timeout=opts.timeout.total_seconds(),
-    )
+    store, origin = PrefixStore(f"herringbone/{life}/", opts.store), origin_of(opts.store)
+    try:
+        return Communicator.connect(
+            rank=opts.group_rank,
+            size=opts.group_size,
+            store=store,
+            # The host that the store's connection leads to; none for a store of this machine alone.
+            store_host=getattr(origin, "host", None),
+            token=options.token,
+            reducers=options.reducers,
+            algorithm=options.algorithm,
+            transport=options.transport,
+            fold_order=options.fold_order,
+            timeout=opts.timeout.total_seconds(),
+        )
+    except errors.RendezvousError as error:
+        file = getattr(origin, "path", None)
+        if file is None:
+            raise
+        # Ranks of an earlier job that came there are counted with this job's.
+        raise errors.RendezvousError(f"{error}; if an earlier job has left {file}, remove it first") from None
 
 
-def host_of(store: Store) -> str | None:
-    """The host that ``store``'s connection leads to; ``None`` for a store of this machine alone."""
+def origin_of(store: Store) -> Store:
+    """The store itself, under all prefixes."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
-    return getattr(store, "host", None)
+    return store

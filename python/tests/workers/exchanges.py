@@ -299,6 +299,7 @@ def messages_both_ways_between_two_ranks() -> None:
     else:
         error_of(ValueError, lambda: dist.recv(expanded, 0), "contiguous")
         dist.recv(torch.zeros(4), 0)
+    error_of(ValueError, lambda: dist.isend(torch.ones(1), 1 - rank(), tag=1 << 63), "pass one of 64 bits")
 
 
 @case

@@ -51,6 +51,7 @@ def messages_that_do_not_meet() -> None:
     error_of(ValueError, lambda: group.recv(np.ones(1), -1), "source -1 is not a rank")
     error_of(TypeError, lambda: group.send([1.0], 0), "send")
     error_of(TypeError, lambda: group.send(np.ones(1), 0, tag="a"), "tag")
+    error_of(ValueError, lambda: group.recv(np.ones(1), 0, tag=1 << 63), "recv: tag is 9223372036854775808; pass")
     error_of(ValueError, lambda: group.recv(np.broadcast_to(np.ones(1), 3), 0), "recv")
     calls = "send of 3 f64 to rank 1", "recv of 3 f32 from rank 0"
     if rank == 0:

@@ -39,7 +39,7 @@ def run(spaces: Namespaces, hosts: int, each: int, reducers: int, command: list[
         ranks = []
         for rank in range(hosts * each):
             host, local = divmod(rank, each)
-            place = {"RANK": str(rank), "LOCAL_RANK": str(local)}
+            place = {"RANK": str(rank), "LOCAL_RANK": str(local), "HOST_ADDRESS": spaces.address(host)}
             ranks.append(processes.start(command, host, env={**common, **place}))
         return max(abs(rank.wait()) for rank in ranks)
 
