@@ -67,7 +67,8 @@ impl FromStr for Transport {
 pub enum Rendezvous {
     /// Rank 0 listens at this `host:port`, the others connect to it.
     Tcp(String),
-    /// Rank 0's address, and a token if none is set, travel through a store that all ranks have.
+    /// Rank 0's address, and a key for this job alone if no token is set, travel through a store that all ranks have. A
+    /// token that is set does not.
     Store {
         /// The store.
         store: Arc<dyn Store>,

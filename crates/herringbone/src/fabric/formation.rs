@@ -4,11 +4,11 @@ use super::{
     connection::Connection,
     door::Door,
     greet::{self, GreetError, Stream},
-    links,
+    links, meeting,
 };
 use crate::{
     Error, Result,
-    config::{Config, Rendezvous, check_exposure, resolve},
+    config::{Config, check_exposure},
     core::session::{
         Ranks, Refusal, Role,
         control::{Decoder, Message},
@@ -18,18 +18,15 @@ use crate::{
     },
     execute::cutting,
     execute::issue::WORLD_GROUP,
-    rendezvous::{Store, StoreError},
 };
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::fd::OwnedFd,
     sync::mpsc::{self, Receiver},
     time::{Duration, Instant},
 };
 
-/// The store's key for rank 0's address and, on a line of its own, the job's token.
-const HUB_KEY: &str = "herringbone/hub";
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A world that has formed.
@@ -66,70 +63,12 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
     Join { rank: config.rank, process, world: config.world, settings }
 }
 
-/// Where rank 0 listens, and the token that counts. At an address that all ranks know rank 0 listens whatever the
-/// interface is: it calls for data links and is not called.
-fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Option<String>)> {
-    let (wanted, token, store) = match &config.rendezvous {
-        Rendezvous::Tcp(address) => (resolve("HERRINGBONE_STORE", address)?, config.token.clone(), None),
-        Rendezvous::Store { store, host } => {
-            let token = match &config.token {
-                Some(token) => Some(token.clone()),
-                // Reducers could not know a token that is made up here.
-                None if !config.reducers.is_empty() => None,
-                None => Some(generated_token()?),
-            };
-            let usual = own_address(host.as_deref())?;
-            let chosen = config.local_address(usual).map_err(|error| error.at(0))?;
-            (SocketAddr::new(chosen.unwrap_or(usual), 0), token, Some(store))
-        }
-    };
-    check_exposure(wanted, token.is_some()).map_err(|error| error.at(0))?;
-    let listener = TcpListener::bind(wanted).map_err(|error| {
-        let hint = "is the port taken, or the address not this host's? Rank 0 listens there";
-        Error::rendezvous(format_args!("rank 0 cannot listen at {wanted}: {error}; {hint}")).at(0)
-    })?;
-    let address = listener.local_addr().map_err(|error| Error::io("asking for the port", error))?;
-    if let Some(store) = store {
-        let value = format!("{address}\n{}", token.as_deref().unwrap_or_default());
-        store.set(HUB_KEY, value.as_bytes()).map_err(|error| store_failed(config, &error))?;
-    }
-    Ok((listener, address, token))
-}
-
-fn store_failed(config: &Config, error: &StoreError) -> Error {
-    Error::rendezvous(format_args!("rank 0's address did not get through the store: {error}")).at(config.rank)
-}
-
-fn generated_token() -> Result<String> {
-    let mut bytes = [0; 32];
-    greet::random(&mut bytes).map_err(|error| Error::io("drawing a token", error))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// This host's address on the way to `host`; loopback if there is none.
-fn own_address(host: Option<&str>) -> Result<IpAddr> {
-    let Some(host) = host else { return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)) };
-    let there = resolve("MASTER_ADDR", &format!("{}:9", bracketed(host)))?;
-    let any: IpAddr =
-        if there.is_ipv6() { "::".parse().expect("an address") } else { Ipv4Addr::UNSPECIFIED.into() };
-    // Connecting a datagram socket sends nothing; it only asks for the route.
-    let route = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(there)?;
-        socket.local_addr()
-    });
-    Ok(route.map_err(|error| Error::io(format_args!("finding the way to {host}"), error))?.ip())
-}
-
-fn bracketed(host: &str) -> String {
-    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() }
-}
-
 /// A rank that has proved itself and wants in.
 type Applicant = (TcpStream, Decoder, Join, String);
 
 /// Rank 0: lets everyone join.
 fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
-    let (listener, address, token) = open_hub(config)?;
+    let (listener, address, token) = meeting::open_hub(config)?;
     let from = config.local_address(address.ip()).map_err(|error| error.at(0))?;
     let token = token.unwrap_or_default().into_bytes();
     listener.set_nonblocking(true).map_err(|error| Error::io("preparing the port", error))?;
@@ -266,7 +205,7 @@ fn give_up(
 
 /// Every other rank: joins at rank 0.
 fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
-    let (hub, token) = find_hub(config, deadline)?;
+    let (hub, token) = meeting::find_hub(config, deadline)?;
     let secret = token.clone().unwrap_or_default().into_bytes();
     let identity =
         Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
@@ -327,33 +266,6 @@ fn check_formed(formed: &formation::Formed, config: &Config, incarnation: u64) -
         ));
     }
     Ok(())
-}
-
-fn find_hub(config: &Config, deadline: Instant) -> Result<(String, Option<String>)> {
-    match &config.rendezvous {
-        Rendezvous::Tcp(address) => {
-            let there = resolve("HERRINGBONE_STORE", address)?;
-            check_exposure(there, config.token.is_some()).map_err(|error| error.at(config.rank))?;
-            Ok((address.clone(), config.token.clone()))
-        }
-        Rendezvous::Store { store, .. } => through_store(config, &**store, deadline),
-    }
-}
-
-fn through_store(config: &Config, store: &dyn Store, deadline: Instant) -> Result<(String, Option<String>)> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let value = store.get(HUB_KEY, left).map_err(|error| match error {
-        StoreError::Timeout => {
-            Error::rendezvous("rank 0 did not come in time; look at its log").at(config.rank)
-        }
-        error => store_failed(config, &error),
-    })?;
-    let text = String::from_utf8(value).unwrap_or_default();
-    let Some((address, secret)) = text.split_once('\n') else {
-        return Err(Error::rendezvous("the store holds something else under herringbone/hub").at(config.rank));
-    };
-    let told = Some(secret.to_owned()).filter(|secret| !secret.is_empty());
-    Ok((address.to_owned(), config.token.clone().or(told)))
 }
 
 /// Connects to rank 0, trying again while it is not there.

@@ -10,6 +10,7 @@ pub(crate) mod door;
 pub(crate) mod formation;
 pub(crate) mod greet;
 pub(crate) mod links;
+mod meeting;
 pub(crate) mod watch;
 pub(crate) mod wire_up;
 
