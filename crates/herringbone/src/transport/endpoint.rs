@@ -56,41 +56,82 @@ pub(crate) struct Introduced {
     pub(crate) plans: BTreeSet<u64>,
 }
 
-/// All members of a job, as an engine sees them: by identity.
+/// The members of a job, as an engine sees them: by identity.
 #[derive(Debug)]
-pub(crate) struct Endpoints(Vec<Endpoint>);
+pub(crate) struct Endpoints {
+    known: Vec<Endpoint>,
+    /// Where each is, unless all members of the job are known.
+    met: Option<Met>,
+}
+
+/// Whom a reducer has met: what others claim of a job's size costs it nothing.
+#[derive(Debug)]
+struct Met {
+    places: BTreeMap<MemberId, usize>,
+    /// How many workers the job is said to have.
+    workers: u32,
+}
 
 impl Endpoints {
     /// The members of a roster, whose identities lie close together; those that are not in it any more have no links.
     pub(crate) fn new(roster: &Roster) -> Self {
         let ids = roster.members().last().map_or(0, |last| last.id.number() + 1);
         let endpoint = |id| Endpoint::new(roster.name(id), roster.rank_of(id));
-        Self((0..ids).map(MemberId::new).map(endpoint).collect())
+        Self { known: (0..ids).map(MemberId::new).map(endpoint).collect(), met: None }
+    }
+
+    /// What a reducer knows of a job that is said to have so many workers, before it has met any; and who it is itself.
+    /// Where workers are is no matter to it, since they call.
+    pub(crate) fn of_reducer(workers: u32) -> (Self, MemberId) {
+        let own = MemberId::new(workers);
+        let met = Met { places: [(own, 0)].into(), workers };
+        (Self { known: vec![Endpoint::new("this reducer".to_owned(), None)], met: Some(met) }, own)
+    }
+
+    /// A reducer meets workers, or hears of them. Nothing else is a worker's identity.
+    pub(crate) fn meet(&mut self, workers: &[MemberId]) {
+        let Some(met) = &mut self.met else { return };
+        for id in workers.iter().filter(|id| id.number() < met.workers) {
+            met.places.entry(*id).or_insert_with(|| {
+                self.known.push(Endpoint::new(format!("rank {}", id.number()), Some(id.number())));
+                self.known.len() - 1
+            });
+        }
+    }
+
+    fn place(&self, id: MemberId) -> Option<usize> {
+        match &self.met {
+            None => Some(id.index()),
+            Some(met) => met.places.get(&id).copied(),
+        }
     }
 
     pub(crate) fn get(&self, id: MemberId) -> Option<&Endpoint> {
-        self.0.get(id.index())
+        self.known.get(self.place(id)?)
     }
 
     pub(crate) fn get_mut(&mut self, id: MemberId) -> Option<&mut Endpoint> {
-        self.0.get_mut(id.index())
+        let place = self.place(id)?;
+        self.known.get_mut(place)
     }
 
     /// The worker of a rank.
     pub(crate) fn worker(&self, rank: Rank) -> Option<&Endpoint> {
-        self.0.iter().find(|endpoint| endpoint.rank == Some(rank))
+        self.known.iter().find(|endpoint| endpoint.rank == Some(rank))
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = MemberId> + use<> {
-        (0..self.0.len() as u32).map(MemberId::new)
+        let met: Vec<MemberId> = self.met.iter().flat_map(|met| met.places.keys().copied()).collect();
+        let all = if self.met.is_some() { 0 } else { self.known.len() as u32 };
+        (0..all).map(MemberId::new).chain(met)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Endpoint> {
-        self.0.iter()
+        self.known.iter()
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Endpoint> {
-        self.0.iter_mut()
+        self.known.iter_mut()
     }
 }
 
@@ -98,13 +139,19 @@ impl Index<MemberId> for Endpoints {
     type Output = Endpoint;
 
     fn index(&self, id: MemberId) -> &Endpoint {
-        &self.0[id.index()]
+        match &self.met {
+            None => &self.known[id.index()],
+            Some(met) => &self.known[met.places[&id]],
+        }
     }
 }
 
 impl IndexMut<MemberId> for Endpoints {
     fn index_mut(&mut self, id: MemberId) -> &mut Endpoint {
-        &mut self.0[id.index()]
+        match &self.met {
+            None => &mut self.known[id.index()],
+            Some(met) => &mut self.known[met.places[&id]],
+        }
     }
 }
 
