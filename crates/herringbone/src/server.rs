@@ -16,10 +16,7 @@ use crate::{
     config::check_exposure,
     core::session::handshake::{Policy, Versions},
     engine::control::SIGN_OF_LIFE,
-    fabric::{
-        door::{self, Door},
-        greet,
-    },
+    fabric::{door::Door, greet},
     sys::fork::Guarded,
 };
 use jobs::Jobs;
@@ -28,7 +25,7 @@ use std::{
     fmt, io,
     net::{SocketAddr, TcpListener},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -69,9 +66,8 @@ impl fmt::Debug for ServerOptions {
 
 /// A reducer that listens.
 pub struct Server {
-    listener: Guarded<TcpListener>,
+    door: Mutex<Door<Guarded<TcpListener>>>,
     address: SocketAddr,
-    token: Vec<u8>,
     stop: Arc<AtomicBool>,
     jobs: Arc<Jobs>,
 }
@@ -119,16 +115,13 @@ impl Server {
             Error::io(format_args!("listening at {}{hint}", options.listen), error)
         };
         let listener = TcpListener::bind(options.listen).map_err(at)?;
-        listener.set_nonblocking(true).map_err(at)?;
         let address = listener.local_addr().map_err(at)?;
         let jobs = Jobs::new(options.clone(), greet::random_number().map_err(at)?);
-        Ok(Self {
-            listener: Guarded::new(listener).map_err(at)?,
-            address,
-            token: token.unwrap_or_default().into_bytes(),
-            stop: Arc::default(),
-            jobs: Arc::new(jobs),
-        })
+        let (who, token) = (format!("reducer {address}"), token.unwrap_or_default());
+        let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
+        let listener = Guarded::new(listener).map_err(at)?;
+        let door = Door::new(&who, listener, token.as_bytes(), policy).map_err(at)?;
+        Ok(Self { door: Mutex::new(door), address, stop: Arc::default(), jobs: Arc::new(jobs) })
     }
 
     /// Where it listens.
@@ -161,18 +154,16 @@ impl Server {
     }
 
     fn let_in(&self) {
-        let door = Door::new(&format!("reducer {}", self.address));
+        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
         let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         while !self.is_stopped() {
-            let mut waiting = [PollFd::new(&*self.listener, PollFlags::IN)];
+            let mut waiting = [PollFd::from_borrowed_fd(door.fd(), PollFlags::IN)];
             // An interrupted wait is a short one.
             let _woken = rustix::event::poll(&mut waiting, Some(&timeout));
-            door::accept_all(&self.listener, |stream| {
+            for arrival in door.serve() {
                 let jobs = self.jobs.clone();
-                let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
-                let admit = move |stream, claim| jobs.admit(stream, claim);
-                door.enter(stream, &self.token, policy, admit);
-            });
+                door.let_in(arrival, move |stream, claim| jobs.admit(stream, claim));
+            }
         }
     }
 

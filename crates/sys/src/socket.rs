@@ -215,12 +215,33 @@ pub fn peer_pidfd(socket: impl AsFd) -> io::Result<Pidfd> {
     }
 }
 
-/// As [`peer_pidfd`], for kernels without `SO_PEERPIDFD`.
-fn peer_by_number(socket: BorrowedFd<'_>) -> io::Result<Pidfd> {
+/// Whose process is at the other end of a unix socket: the one that connected, or that began to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its effective user, as seen from here.
+    pub user: u32,
+    /// Its number; 0 if it lives in a process namespace that this one cannot see.
+    pub process: u32,
+}
+
+/// The owner of the other end of a unix socket.
+///
+/// # Errors
+/// If it is no unix socket.
+pub fn peer_owner(socket: impl AsFd) -> io::Result<Owner> {
+    let peer = credentials(socket.as_fd())?;
+    Ok(Owner { user: peer.uid, process: u32::try_from(peer.pid).unwrap_or(0) })
+}
+
+fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let nobody = libc::ucred { pid: 0, uid: 0, gid: 0 };
     // SAFETY: the option's value is a `ucred`.
-    let peer = unsafe { socket_option(socket, libc::SO_PEERCRED, nobody) }?;
-    let process = Pidfd::open(u32::try_from(peer.pid).unwrap_or(0))?;
+    unsafe { socket_option(socket, libc::SO_PEERCRED, nobody) }
+}
+
+/// As [`peer_pidfd`], for kernels without `SO_PEERPIDFD`.
+fn peer_by_number(socket: BorrowedFd<'_>) -> io::Result<Pidfd> {
+    let process = Pidfd::open(u32::try_from(credentials(socket)?.pid).unwrap_or(0))?;
     let mut descriptors = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
     poll(&mut descriptors, Some(&Default::default()))?;
     if descriptors[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP) {
