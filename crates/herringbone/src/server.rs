@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct ServerOptions {
     /// Where to listen; port 0 takes any free one.
     pub listen: SocketAddr,
-    /// The token of the jobs to serve; without one only loopback is served.
+    /// The token of the jobs to serve; without one, or with one of fewer than 16 characters, only loopback is served.
     pub token: Option<String>,
     /// How many jobs are served at once.
     pub jobs: usize,
@@ -100,11 +100,11 @@ impl Server {
     /// Begins to listen.
     ///
     /// # Errors
-    /// [`ErrorKind::Auth`](crate::ErrorKind::Auth) without a token on an address that is not loopback;
+    /// [`ErrorKind::Auth`](crate::ErrorKind::Auth) without a token, or with a short one, on an address that is not loopback;
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the address cannot be listened at.
     pub fn bind(options: ServerOptions) -> Result<Self> {
         let token = options.token.clone().filter(|token| !token.is_empty());
-        check_exposure(options.listen, token.is_some())?;
+        check_exposure(options.listen, token.as_deref())?;
         let at = |error: io::Error| {
             let used = error.kind() == io::ErrorKind::AddrInUse;
             let hint = if used {

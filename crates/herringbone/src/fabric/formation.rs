@@ -246,7 +246,7 @@ fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let usual = stream.local_addr().map_err(at)?.ip();
     let from = config.local_address(usual).map_err(|error| error.at(config.rank))?;
     let own = SocketAddr::new(from.unwrap_or(usual), 0);
-    check_exposure(own, token.is_some()).map_err(|error| error.at(config.rank))?;
+    check_exposure(own, token.as_deref()).map_err(|error| error.at(config.rank))?;
     let listener = TcpListener::bind(own).map_err(at)?;
     let address = listener.local_addr().map_err(at)?;
     let join = own_join(config, incarnation, address);

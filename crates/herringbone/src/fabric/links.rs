@@ -183,7 +183,7 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
 }
 
 fn attempt(job: &Job, address: &str, expected: Expected) -> Result<TcpStream, GreetError> {
-    let mut stream = dial(address, job.from, |there| check_exposure(there, !job.token.is_empty()))?;
+    let mut stream = dial(address, job.from, |there| check_exposure(there, str::from_utf8(&job.token).ok()))?;
     greet::greet(&mut stream, job.hello(Purpose::Data), expected, &job.token)?;
     Ok(stream)
 }
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn without_a_token_nobody_is_called_but_at_loopback() {
-        let call = |address: &str| dial(address, None, |there| check_exposure(there, false)).unwrap_err();
+        let call = |address: &str| dial(address, None, |there| check_exposure(there, None)).unwrap_err();
         let refused = call("192.0.2.1:7070");
         assert!(!refused.may_pass() && refused.to_string().starts_with("no job token is set, and 192.0.2.1"));
         assert!(matches!(call("127.0.0.1:1"), GreetError::Io(_)), "it was called");

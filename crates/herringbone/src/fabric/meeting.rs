@@ -86,7 +86,7 @@ pub(super) fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Opti
         Secret::OfJob(key) => Some(key),
         Secret::None | Secret::Configured => config.token.clone(),
     };
-    check_exposure(wanted, token.is_some()).map_err(|error| error.at(0))?;
+    check_exposure(wanted, token.as_deref()).map_err(|error| error.at(0))?;
     let listener = TcpListener::bind(wanted).map_err(|error| {
         let hint = "is the port taken, or the address not this host's? Rank 0 listens there";
         Error::rendezvous(format_args!("rank 0 cannot listen at {wanted}: {error}; {hint}")).at(0)
@@ -132,7 +132,7 @@ pub(super) fn find_hub(config: &Config, deadline: Instant) -> Result<(String, Op
     match &config.rendezvous {
         Rendezvous::Tcp(address) => {
             let there = resolve("HERRINGBONE_STORE", address)?;
-            check_exposure(there, config.token.is_some()).map_err(|error| error.at(config.rank))?;
+            check_exposure(there, config.token.as_deref()).map_err(|error| error.at(config.rank))?;
             Ok((address.clone(), config.token.clone()))
         }
         Rendezvous::Store { store, .. } => through_store(config, &**store, deadline),

@@ -51,7 +51,7 @@ fn besiege(address: SocketAddr) -> Vec<TcpStream> {
     }
     open.extend((0..IDLE).filter_map(|_| call()));
     for _ in 0..HALVES {
-        let Some(mut stream) = call() else { continue };
+        let Some(mut stream) = call() else { break };
         let _cut = stream.write_all(b"\xa8HRB\x01\0");
         open.push(stream);
     }
