@@ -8,6 +8,7 @@ mod jobs;
 #[cfg(test)]
 mod tests;
 
+pub use jobs::ServerStats;
 #[cfg(test)]
 pub(crate) use jobs::heed;
 
@@ -83,19 +84,6 @@ impl Stop {
     }
 }
 
-/// What a server has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServerStats {
-    /// Jobs that are being served.
-    pub jobs: usize,
-    /// Jobs that were served since the start, those included.
-    pub served: u64,
-    /// Payload bytes received from workers of present jobs.
-    pub received: u64,
-    /// Payload bytes sent to workers of present jobs.
-    pub sent: u64,
-}
-
 impl Server {
     /// Begins to listen.
     ///
@@ -116,7 +104,7 @@ impl Server {
         };
         let listener = TcpListener::bind(options.listen).map_err(at)?;
         let address = listener.local_addr().map_err(at)?;
-        let jobs = Jobs::new(options.clone(), greet::random_number().map_err(at)?);
+        let jobs = Jobs::new(options.jobs, options.staging_bytes, greet::random_number().map_err(at)?);
         let (who, token) = (format!("reducer {address}"), token.unwrap_or_default());
         let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
         let listener = Guarded::new(listener).map_err(at)?;

@@ -2,15 +2,15 @@
 //! thread.
 //!
 //! A connection that says nothing costs its caller nothing. So places are bounded, in all and for each
-//! [origin](guests::Origin), and who comes when all are taken gets the place of whoever is least likely to be a rank.
+//! [origin](guests::Whence), and who comes when all are taken gets the place of whoever is least likely to be a rank.
 
 use super::{
     greet::{DEADLINE, GreetError, Stream},
-    guests::{FEW, Guest, Guests, Origin, PLACES},
+    guests::{FEW, Guest, Guests, PLACES, Whence},
 };
 use crate::{
     core::session::handshake::{Claim, HandshakeError, Policy},
-    sys::{fork::Guarded, socket},
+    sys::{fork::Guarded, peer, socket},
 };
 use rustix::{
     event::epoll,
@@ -52,13 +52,13 @@ const LISTENER: u64 = 0;
 
 /// What others call at.
 pub(crate) trait Listen: AsFd {
-    type Caller: Call;
+    type Caller: Accepted;
 }
 
 /// A connection that has been accepted.
-pub(crate) trait Call: From<OwnedFd> + AsFd + Stream + Send + 'static {
+pub(crate) trait Accepted: From<OwnedFd> + AsFd + Stream + Send + 'static {
     /// Where it comes from; `None` if nobody from there is let in.
-    fn origin(&self) -> Option<Origin>;
+    fn origin(&self) -> Option<Whence>;
     fn set_blocking(&self) -> io::Result<()>;
 }
 
@@ -78,10 +78,10 @@ impl<L: Listen + 'static> Listen for Guarded<L> {
     type Caller = L::Caller;
 }
 
-impl Call for TcpStream {
-    fn origin(&self) -> Option<Origin> {
+impl Accepted for TcpStream {
+    fn origin(&self) -> Option<Whence> {
         // One that has gone already comes from nowhere.
-        self.peer_addr().ok().map(|address| Origin::of(address.ip()))
+        self.peer_addr().ok().map(|address| Whence::of(address.ip()))
     }
 
     fn set_blocking(&self) -> io::Result<()> {
@@ -89,10 +89,10 @@ impl Call for TcpStream {
     }
 }
 
-impl Call for UnixStream {
-    fn origin(&self) -> Option<Origin> {
-        let owner = socket::peer_owner(self).ok()?;
-        may_call(owner.user, rustix::process::geteuid().as_raw()).then_some(Origin::Process(owner.process))
+impl Accepted for UnixStream {
+    fn origin(&self) -> Option<Whence> {
+        let owner = peer::peer_owner(self).ok()?;
+        may_call(owner.user, rustix::process::geteuid().as_raw()).then_some(Whence::Process(owner.process))
     }
 
     fn set_blocking(&self) -> io::Result<()> {
@@ -123,7 +123,7 @@ pub(crate) struct Door<L: Listen> {
 
 /// A memory of those who were turned away.
 #[derive(Clone, Debug, Default)]
-struct Strangers(Arc<Mutex<BTreeSet<Origin>>>);
+struct Strangers(Arc<Mutex<BTreeSet<Whence>>>);
 
 impl<L: Listen> Door<L> {
     /// `who` is what this process is called in its log.
@@ -292,7 +292,7 @@ fn is_last_but(reserve: u64, descriptor: &OwnedFd) -> bool {
 }
 
 impl Strangers {
-    fn turned_away(&self, who: &str, origin: Origin, error: &GreetError) {
+    fn turned_away(&self, who: &str, origin: Whence, error: &GreetError) {
         let notable = matches!(
             error,
             GreetError::Handshake(HandshakeError::NotHerringbone(_) | HandshakeError::Refusing(_))

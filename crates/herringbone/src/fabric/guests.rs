@@ -20,29 +20,29 @@ pub(super) const FEW: usize = 8;
 
 /// Where a caller comes from, as far as others are held against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Origin {
+pub(crate) enum Whence {
     Address(IpAddr),
     /// A process of this host.
     Process(u32),
 }
 
-impl Origin {
+impl Whence {
     /// Of an IPv6 address the network counts: whoever has one address there has many.
     pub(super) fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => {
-                Origin::Address(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into())
+                Whence::Address(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into())
             }
-            address => Origin::Address(address),
+            address => Whence::Address(address),
         }
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for Whence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Address(address) => address.fmt(f),
-            Origin::Process(number) => write!(f, "process {number}"),
+            Whence::Address(address) => address.fmt(f),
+            Whence::Process(number) => write!(f, "process {number}"),
         }
     }
 }
@@ -50,14 +50,14 @@ impl fmt::Display for Origin {
 /// A caller that has not proved itself yet. What it costs does not depend on what it says.
 pub(super) struct Guest<S> {
     pub(super) stream: S,
-    pub(super) origin: Origin,
+    pub(super) origin: Whence,
     came: Instant,
     /// This side of the handshake, once the caller has said something.
     server: Option<Box<Server>>,
 }
 
 impl<S: Read + Write> Guest<S> {
-    pub(super) fn new(stream: S, origin: Origin, came: Instant) -> Self {
+    pub(super) fn new(stream: S, origin: Whence, came: Instant) -> Self {
         Self { stream, origin, came, server: None }
     }
 
@@ -101,7 +101,7 @@ impl<S: Read + Write> Guest<S> {
 /// The guests, numbered in the order of coming, and how many there are of each origin.
 pub(super) struct Guests<S> {
     present: BTreeMap<u64, Guest<S>>,
-    crowds: BTreeMap<Origin, usize>,
+    crowds: BTreeMap<Whence, usize>,
     came: u64,
 }
 
@@ -134,7 +134,7 @@ impl<S: Read + Write> Guests<S> {
     }
 
     /// Who has to go so that one more may come from `origin`, where there are so many places.
-    pub(super) fn in_the_way(&self, origin: Origin, places: usize) -> Option<u64> {
+    pub(super) fn in_the_way(&self, origin: Whence, places: usize) -> Option<u64> {
         if self.crowds.get(&origin).is_some_and(|crowd| *crowd >= OF_ONE_ORIGIN.min(places)) {
             return self.least(|guest| guest.origin == origin);
         }

@@ -16,7 +16,7 @@ use crate::{
         membership::MemberId,
     },
     node::Node,
-    sys::socket,
+    sys::{peer, socket},
     transport::endpoint::Link,
 };
 use std::{
@@ -84,7 +84,7 @@ fn share(
 ) -> Result<(), GreetError> {
     let incarnation = job.incarnation_of(mate).ok_or(GreetError::Protocol("nothing is known of it"))?;
     let mut stream = knock(job.segment_socket(mate, incarnation).as_bytes())?;
-    check_owner(socket::peer_owner(&stream)?.user, rustix::process::geteuid().as_raw())?;
+    check_owner(peer::peer_owner(&stream)?.user, rustix::process::geteuid().as_raw())?;
     stream.set_nonblocking(false)?;
     let expected =
         Expected { role: Role::Worker, rank: job.roster.rank_of(mate), incarnation: Some(incarnation) };
@@ -127,7 +127,7 @@ fn connect_mate(
     mate: MemberId,
     stream: &mut UnixStream,
 ) -> Result<(), GreetError> {
-    let life = socket::peer_pidfd(&*stream);
+    let life = peer::peer_pidfd(&*stream);
     let link = mapping.exchange(job, mate, stream)?;
     node.with(|engine| engine.connect(mate, link));
     node.wake();

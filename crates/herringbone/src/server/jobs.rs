@@ -1,6 +1,5 @@
 //! The jobs that a reducer serves: each with an engine, a thread and memory of its own.
 
-use super::{ServerOptions, ServerStats};
 use crate::{
     core::session::{
         Refusal, Role,
@@ -36,9 +35,25 @@ use std::{
 /// How long a job without connections is kept.
 const EMPTY: Duration = Duration::from_secs(2);
 
+/// What a server has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    /// Jobs that are being served.
+    pub jobs: usize,
+    /// Jobs that were served since the start, those included.
+    pub served: u64,
+    /// Payload bytes received from workers of present jobs.
+    pub received: u64,
+    /// Payload bytes sent to workers of present jobs.
+    pub sent: u64,
+}
+
 /// The jobs of a reducer. Their lock is held for moments only, and no engine's lock is waited for under it.
 pub(super) struct Jobs {
-    options: ServerOptions,
+    /// How many there may be at once.
+    most: usize,
+    /// Bytes of staging memory of each.
+    staging: usize,
     incarnation: u64,
     table: Mutex<Table>,
 }
@@ -70,8 +85,9 @@ struct Caller {
 }
 
 impl Jobs {
-    pub(super) fn new(options: ServerOptions, incarnation: u64) -> Self {
-        Self { options, incarnation, table: Mutex::default() }
+    /// None, and room for so many.
+    pub(super) fn new(most: usize, staging: usize, incarnation: u64) -> Self {
+        Self { most, staging, incarnation, table: Mutex::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -153,11 +169,11 @@ impl Jobs {
             job.connections.fetch_add(1, Ordering::SeqCst);
             return Ok(job.clone());
         }
-        let no_room = |what: &str| Refusal::NoRoom { what: what.to_owned(), limit: self.options.jobs as u64 };
-        if table.present.len() >= self.options.jobs {
+        let no_room = |what: &str| Refusal::NoRoom { what: what.to_owned(), limit: self.most as u64 };
+        if table.present.len() >= self.most {
             return Err(no_room("the number of jobs"));
         }
-        let job = Job::begin(who.world, self.options.staging_bytes, who.job, Arc::downgrade(self))
+        let job = Job::begin(who.world, self.staging, who.job, Arc::downgrade(self))
             .map_err(|_| no_room("the memory for jobs"))?;
         table.present.insert(who.job, job.clone());
         table.served += 1;
