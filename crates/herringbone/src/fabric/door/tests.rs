@@ -208,18 +208,55 @@ fn only_the_same_user_and_root_may_call_at_a_socket_of_the_host() {
     assert!(!may_call(1001, 1000) && !may_call(1000, 0));
 }
 
-/// Set in the process in which a test lowers a limit of the whole process.
+/// What a test's second process is told: it lowers a limit of the whole process, or is another user's.
 const ALONE: &str = "DOOR_TEST_ALONE";
+
+/// A second process, for this test alone.
+fn again(test: &str, told: &str) -> std::process::Command {
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", &format!("fabric::door::tests::{test}")]).env(ALONE, told);
+    again
+}
+
+#[test]
+fn another_users_process_is_not_heard_at_a_socket_of_the_host() {
+    if let Ok(name) = std::env::var(ALONE) {
+        let mut call = socket::connect_abstract(name.as_bytes()).unwrap();
+        call.set_blocking().unwrap();
+        call.limit(Duration::from_secs(10)).unwrap();
+        assert_eq!(io::Read::read(&mut call, &mut [0]).unwrap(), 0, "its call is ended");
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root starts processes of other users");
+        return;
+    }
+    let name = format!("herringbone-test-user-{}", std::process::id());
+    let listener = socket::listen_abstract(name.as_bytes()).unwrap();
+    let mut door = Door::new("a test", listener, TOKEN, POLICY).unwrap();
+    let test = "another_users_process_is_not_heard_at_a_socket_of_the_host";
+    let mut command = again(test, &name);
+    let mut stranger = std::os::unix::process::CommandExt::uid(&mut command, 65_534).spawn().unwrap();
+    let mut most = 0;
+    let ended = loop {
+        assert!(door.serve().is_empty());
+        most = most.max(door.guests.len());
+        if let Some(ended) = stranger.try_wait().unwrap() {
+            break ended;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert!(ended.success());
+    assert_eq!(most, 0, "it has no place");
+}
 
 #[test]
 fn at_the_limit_of_descriptors_jobs_have_some_left_and_nothing_spins() {
     if std::env::var(ALONE).is_ok() {
         return run_out_of_descriptors();
     }
-    let name = "fabric::door::tests::at_the_limit_of_descriptors_jobs_have_some_left_and_nothing_spins";
-    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-    let ended = again.args(["--exact", name]).env(ALONE, "1").status().unwrap();
-    assert!(ended.success());
+    let test = "at_the_limit_of_descriptors_jobs_have_some_left_and_nothing_spins";
+    assert!(again(test, "lower the limit").status().unwrap().success());
 }
 
 fn run_out_of_descriptors() {
