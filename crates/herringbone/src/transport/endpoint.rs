@@ -56,18 +56,21 @@ pub(crate) struct Introduced {
     pub(crate) plans: BTreeSet<u64>,
 }
 
+/// How many workers of a job a reducer makes room for before it has met them.
+const FIRST: u32 = 64;
+
 /// The members of a job, as an engine sees them: by identity.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
-    known: Vec<Endpoint>,
-    /// Where each is, unless all members of the job are known.
-    met: Option<Met>,
+    /// Those of the lowest numbers: all members, but for a reducer.
+    first: Vec<Endpoint>,
+    others: Option<Others>,
 }
 
-/// Whom a reducer has met: what others claim of a job's size costs it nothing.
+/// Whom a reducer has met beyond the first: what is claimed of a job's size costs it nothing.
 #[derive(Debug)]
-struct Met {
-    places: BTreeMap<MemberId, usize>,
+struct Others {
+    met: BTreeMap<MemberId, Endpoint>,
     /// How many workers the job is said to have.
     workers: u32,
 }
@@ -77,81 +80,79 @@ impl Endpoints {
     pub(crate) fn new(roster: &Roster) -> Self {
         let ids = roster.members().last().map_or(0, |last| last.id.number() + 1);
         let endpoint = |id| Endpoint::new(roster.name(id), roster.rank_of(id));
-        Self { known: (0..ids).map(MemberId::new).map(endpoint).collect(), met: None }
+        Self { first: (0..ids).map(MemberId::new).map(endpoint).collect(), others: None }
     }
 
     /// What a reducer knows of a job that is said to have so many workers, before it has met any; and who it is itself.
     /// Where workers are is no matter to it, since they call.
     pub(crate) fn of_reducer(workers: u32) -> (Self, MemberId) {
         let own = MemberId::new(workers);
-        let met = Met { places: [(own, 0)].into(), workers };
-        (Self { known: vec![Endpoint::new("this reducer".to_owned(), None)], met: Some(met) }, own)
+        let met = [(own, Endpoint::new("this reducer".to_owned(), None))].into();
+        let first = (0..workers.min(FIRST)).map(Endpoint::of_worker).collect();
+        (Self { first, others: Some(Others { met, workers }) }, own)
     }
 
     /// A reducer meets workers, or hears of them. Nothing else is a worker's identity.
     pub(crate) fn meet(&mut self, workers: &[MemberId]) {
-        let Some(met) = &mut self.met else { return };
-        for id in workers.iter().filter(|id| id.number() < met.workers) {
-            met.places.entry(*id).or_insert_with(|| {
-                self.known.push(Endpoint::new(format!("rank {}", id.number()), Some(id.number())));
-                self.known.len() - 1
-            });
-        }
-    }
-
-    fn place(&self, id: MemberId) -> Option<usize> {
-        match &self.met {
-            None => Some(id.index()),
-            Some(met) => met.places.get(&id).copied(),
+        let Some(others) = &mut self.others else { return };
+        for id in workers.iter().filter(|id| (FIRST..others.workers).contains(&id.number())) {
+            others.met.entry(*id).or_insert_with(|| Endpoint::of_worker(id.number()));
         }
     }
 
     pub(crate) fn get(&self, id: MemberId) -> Option<&Endpoint> {
-        self.known.get(self.place(id)?)
+        self.first.get(id.index()).or_else(|| self.others.as_ref()?.met.get(&id))
     }
 
     pub(crate) fn get_mut(&mut self, id: MemberId) -> Option<&mut Endpoint> {
-        let place = self.place(id)?;
-        self.known.get_mut(place)
+        let others = self.others.as_mut();
+        self.first.get_mut(id.index()).or_else(|| others?.met.get_mut(&id))
     }
 
     /// The worker of a rank.
     pub(crate) fn worker(&self, rank: Rank) -> Option<&Endpoint> {
-        self.known.iter().find(|endpoint| endpoint.rank == Some(rank))
+        self.iter().find(|endpoint| endpoint.rank == Some(rank))
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = MemberId> + use<> {
-        let met: Vec<MemberId> = self.met.iter().flat_map(|met| met.places.keys().copied()).collect();
-        let all = if self.met.is_some() { 0 } else { self.known.len() as u32 };
-        (0..all).map(MemberId::new).chain(met)
+        let met: Vec<MemberId> = self.others.iter().flat_map(|others| others.met.keys().copied()).collect();
+        (0..self.first.len() as u32).map(MemberId::new).chain(met)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Endpoint> {
-        self.known.iter()
+        self.first.iter().chain(self.others.iter().flat_map(|others| others.met.values()))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Endpoint> {
-        self.known.iter_mut()
+        let others = self.others.iter_mut().flat_map(|others| others.met.values_mut());
+        self.first.iter_mut().chain(others)
+    }
+
+    #[cold]
+    fn unmet(id: MemberId) -> ! {
+        panic!("{id} is none that this process knows")
     }
 }
 
 impl Index<MemberId> for Endpoints {
     type Output = Endpoint;
 
+    #[inline]
     fn index(&self, id: MemberId) -> &Endpoint {
-        match &self.met {
-            None => &self.known[id.index()],
-            Some(met) => &self.known[met.places[&id]],
+        match self.first.get(id.index()) {
+            Some(endpoint) => endpoint,
+            None => self.get(id).unwrap_or_else(|| Self::unmet(id)),
         }
     }
 }
 
 impl IndexMut<MemberId> for Endpoints {
+    #[inline]
     fn index_mut(&mut self, id: MemberId) -> &mut Endpoint {
-        match &self.met {
-            None => &mut self.known[id.index()],
-            Some(met) => &mut self.known[met.places[&id]],
+        if id.index() < self.first.len() {
+            return &mut self.first[id.index()];
         }
+        self.get_mut(id).unwrap_or_else(|| Self::unmet(id))
     }
 }
 
@@ -192,6 +193,11 @@ impl Endpoint {
             left: None,
             silence: Duration::ZERO,
         }
+    }
+
+    /// A worker in a job's first epoch, in which identities are ranks.
+    fn of_worker(rank: Rank) -> Self {
+        Self::new(format!("rank {rank}"), Some(rank))
     }
 
     pub(crate) fn is_reducer(&self) -> bool {
