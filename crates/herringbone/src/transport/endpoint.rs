@@ -115,8 +115,13 @@ impl Endpoints {
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = MemberId> + use<> {
-        let met: Vec<MemberId> = self.others.iter().flat_map(|others| others.met.keys().copied()).collect();
-        (0..self.first.len() as u32).map(MemberId::new).chain(met)
+        let met = match &self.others {
+            None => Vec::new(),
+            Some(others) => others.met.keys().copied().collect(),
+        };
+        let first = self.first.len();
+        let id = move |at: usize| if at < first { MemberId::new(at as u32) } else { met[at - first] };
+        (0..first + self.others.as_ref().map_or(0, |others| others.met.len())).map(id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Endpoint> {
@@ -129,8 +134,15 @@ impl Endpoints {
     }
 
     #[cold]
-    fn unmet(id: MemberId) -> ! {
-        panic!("{id} is none that this process knows")
+    fn beyond(&self, id: MemberId) -> &Endpoint {
+        let met = self.others.as_ref().and_then(|others| others.met.get(&id));
+        met.expect("a member that this process knows")
+    }
+
+    #[cold]
+    fn beyond_mut(&mut self, id: MemberId) -> &mut Endpoint {
+        let met = self.others.as_mut().and_then(|others| others.met.get_mut(&id));
+        met.expect("a member that this process knows")
     }
 }
 
@@ -141,7 +153,7 @@ impl Index<MemberId> for Endpoints {
     fn index(&self, id: MemberId) -> &Endpoint {
         match self.first.get(id.index()) {
             Some(endpoint) => endpoint,
-            None => self.get(id).unwrap_or_else(|| Self::unmet(id)),
+            None => self.beyond(id),
         }
     }
 }
@@ -149,10 +161,7 @@ impl Index<MemberId> for Endpoints {
 impl IndexMut<MemberId> for Endpoints {
     #[inline]
     fn index_mut(&mut self, id: MemberId) -> &mut Endpoint {
-        if id.index() < self.first.len() {
-            return &mut self.first[id.index()];
-        }
-        self.get_mut(id).unwrap_or_else(|| Self::unmet(id))
+        if id.index() < self.first.len() { &mut self.first[id.index()] } else { self.beyond_mut(id) }
     }
 }
 
