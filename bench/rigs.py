@@ -21,7 +21,7 @@ import threading
 import machine
 
 ROOT = machine.ROOT
-TOKEN = "rig"
+TOKEN = "rigs-of-one-machine"
 REDUCER_PORT = 7070
 LOCK = pathlib.Path(tempfile.gettempdir()) / "herringbone-bench.lock"
 POLL_SECONDS = 0.1

@@ -110,7 +110,7 @@ def test_the_record_says_how_it_was_made(record):
     assert "WRONG RESULT" in text
     assert "$RIGS is the folder that" in text
     assert "$RIGS/bench.py cluster --n 4 --rate 500 --extra 2" in text
-    assert " \\\n    --add 'herringbone: env HERRINGBONE_TOKEN=rig" in text
+    assert " \\\n    --add 'herringbone: env HERRINGBONE_TOKEN=rigs-of-one-machine" in text
 
 
 def test_limits_are_explained_where_they_are_compared_with(record, local, cluster):
@@ -269,7 +269,7 @@ def test_a_recorded_command_has_no_path_of_this_machine(tmp_path):
     panel = {"rig": "cluster", "n": 4, "rate": 500, "reducers": 2, "sizes": [4], "peers": ["gloo"]}
     shown = found.shown(panel | {"rounds": 5, "budget": 0.3, "timeout": 60})
     assert shown.startswith("$RIGS/bench.py cluster --n 4 --sizes 4 --peers gloo --rounds 5")
-    assert "HERRINGBONE_TOKEN=rig BENCH_EXTRA_HOSTS= target/release/herringbone bench --rig" in shown
+    assert "HERRINGBONE_TOKEN=rigs-of-one-machine BENCH_EXTRA_HOSTS= target/release/herringbone bench --rig" in shown
     assert "exec target/release/herringbone serve --listen $BIND_ADDR:7070" in shown
     assert str(ROOT) not in shown and sys.prefix not in shown and str(tmp_path) not in shown
 

@@ -128,6 +128,14 @@ impl Node {
         result
     }
 
+    /// As [`with`](Self::with), unless another thread has the engine.
+    pub(crate) fn with_if_free<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> Option<R> {
+        let mut runner = self.try_lock()?;
+        let result = f(self.engine(&mut runner));
+        self.aftermath(runner);
+        Some(result)
+    }
+
     /// Looks for what has taken too long. That cannot be a straight run: in time it is an operation like any other.
     pub(crate) fn tick(&self) {
         let mut runner = self.lock_as_is();

@@ -49,6 +49,8 @@ pub mod interface;
 
 pub mod pidfd;
 
+pub mod peer;
+
 pub mod fork;
 
 pub mod kernel;

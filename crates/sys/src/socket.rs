@@ -1,10 +1,8 @@
 //! Sockets, as far as the standard library does not have them: into and out of raw memory, descriptors as cargo, unix
-//! sockets without a path, who is at the other end. Nothing here blocks.
+//! sockets without a path. Nothing here blocks.
 
-use crate::pidfd::Pidfd;
 use crate::span::Span;
 use rustix::cmsg_space;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt;
 use rustix::net::{
@@ -16,7 +14,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{self, MaybeUninit};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -195,50 +193,6 @@ pub fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
 fn unix_stream() -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
-}
-
-/// The process at the other end of a unix socket: the one that connected, or that began to listen.
-///
-/// Kernels before 6.5 tell only its number, which could meanwhile be another process's. There the answer is believed
-/// only if the connection is still up after the process was opened under its number.
-///
-/// # Errors
-/// If it has ended, or lives in a process namespace that this one cannot see.
-pub fn peer_pidfd(socket: impl AsFd) -> io::Result<Pidfd> {
-    let socket = socket.as_fd();
-    // SAFETY: the option's value is an int.
-    match unsafe { socket_option::<libc::c_int>(socket, libc::SO_PEERPIDFD, -1) } {
-        // SAFETY: the kernel has just made this descriptor for us.
-        Ok(descriptor) => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }.into()),
-        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => peer_by_number(socket),
-        Err(error) => Err(error),
-    }
-}
-
-/// As [`peer_pidfd`], for kernels without `SO_PEERPIDFD`.
-fn peer_by_number(socket: BorrowedFd<'_>) -> io::Result<Pidfd> {
-    let nobody = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    // SAFETY: the option's value is a `ucred`.
-    let peer = unsafe { socket_option(socket, libc::SO_PEERCRED, nobody) }?;
-    let process = Pidfd::open(u32::try_from(peer.pid).unwrap_or(0))?;
-    let mut descriptors = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
-    poll(&mut descriptors, Some(&Default::default()))?;
-    if descriptors[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP) {
-        return Err(io::Error::from_raw_os_error(libc::ESRCH));
-    }
-    Ok(process)
-}
-
-/// Reads an option of level `SOL_SOCKET`.
-///
-/// # Safety
-/// The kernel writes a valid `T`, or a prefix of one, for this option.
-unsafe fn socket_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, mut value: T) -> io::Result<T> {
-    let mut len = size_of::<T>() as libc::socklen_t;
-    let place = (&raw mut value).cast();
-    // SAFETY: `place` is valid for `len` bytes, and by contract what is written there is a T.
-    let code = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, place, &mut len) };
-    if code == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sets up a TCP socket for collectives: no delay, large buffers where the system lets us but little in them that cannot
@@ -435,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn abstract_names_connect_and_tell_who_is_there() {
+    fn abstract_names_connect_and_are_taken_once() {
         let name = format!("herringbone-test-{}", std::process::id());
         let refused = connect_abstract(name.as_bytes()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
@@ -447,12 +401,6 @@ mod tests {
         dialled.write_all(b"hi").unwrap();
         let mut text = [0; 2];
         assert_eq!(recv(&accepted, Span::of(&mut text)).unwrap(), 2);
-        for process in [peer_pidfd(&accepted).unwrap(), peer_by_number(dialled.as_fd()).unwrap()] {
-            assert!(!process.has_ended().unwrap());
-        }
-        drop(dialled);
-        let gone = peer_by_number(accepted.as_fd()).unwrap_err();
-        assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
     }
 
     #[test]

@@ -3,9 +3,10 @@
 
 use herringbone_sys::doorbell::Bell;
 use herringbone_sys::fork::{self, Guarded};
+use herringbone_sys::peer::peer_pidfd;
 use herringbone_sys::pidfd::Pidfd;
 use herringbone_sys::segment::Segment;
-use herringbone_sys::socket::{accept, connect_abstract, listen_abstract, peer_pidfd};
+use herringbone_sys::socket::{accept, connect_abstract, listen_abstract};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs;
 use std::io::{Read, Write};

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 
 from .. import errors
 from .._herringbone import Communicator
@@ -329,7 +329,9 @@ def connect(opts: Any, options: Options) -> Communicator:
     """Meet the other ranks through torch's store."""
     # A store outlives destroy_process_group: each life of the group has its own keys.
     life = (opts.store.add("herringbone/joined", 1) - 1) // opts.group_size
-    store, origin = PrefixStore(f"herringbone/{life}/", opts.store), origin_of(opts.store)
+    if not (options.token or os.environ.get("HERRINGBONE_TOKEN") or os.environ.get("HERRINGBONE_TOKEN_FILE")):
+        keep_private(opts.store)
+    store, origin = PrefixStore(f"herringbone/{life}/", opts.store), innermost(opts.store)
     try:
         return Communicator.connect(
             rank=opts.group_rank,
@@ -352,8 +354,21 @@ def connect(opts: Any, options: Options) -> Communicator:
         raise errors.RendezvousError(f"{error}; if an earlier job has left {file}, remove it first") from None
 
 
-def origin_of(store: Store) -> Store:
-    """The store itself, under all prefixes."""
+def innermost(store: Store) -> Store:
+    """The store that holds what ``store`` does, without prefixes."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return store
+
+
+def keep_private(store: Store) -> None:
+    """Before a key for the job is written: if ``store`` is a file, only its owner may read it."""
+    file = innermost(store)
+    if not isinstance(file, FileStore) or os.stat(file.path).st_mode & 0o077 == 0:
+        return
+    try:
+        os.chmod(file.path, 0o600)
+    except PermissionError as error:
+        problem = f"others may read {file.path}, which is to hold a key of this job"
+        hint = "set HERRINGBONE_TOKEN to the same secret text for every worker, or let rank 0's user make the file"
+        raise errors.AuthError(f"{problem}; {hint}") from error

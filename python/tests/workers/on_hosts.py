@@ -30,7 +30,7 @@ def run(spaces: Namespaces, hosts: int, each: int, reducers: int, command: list[
         "MASTER_PORT": "29500",
         "HERRINGBONE_STORE": f"{spaces.address(0)}:29501",
         "HERRINGBONE_REDUCERS": ",".join(served),
-        "HERRINGBONE_TOKEN": "hosts",
+        "HERRINGBONE_TOKEN": "hosts-of-these-tests",
     }
     with Processes(spaces) as processes:
         for reducer, at in enumerate(served):

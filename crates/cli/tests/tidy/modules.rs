@@ -34,7 +34,7 @@ const ORDERS: [Order; 6] = [
             "lib",
             "heap",
             "checksum kernel region segment socket",
-            "doorbell ring span",
+            "doorbell peer ring span",
             "copy fork interface pidfd plain sync",
         ],
     },

@@ -266,7 +266,7 @@ fn any_message() -> impl Strategy<Value = Message> {
             |((group, generation), mut members, (reducer, more), (epoch, parameters))| {
                 members.sort_unstable();
                 members.dedup();
-                let reducers = reducer.saturating_add(more).max(1);
+                let reducers = reducer.saturating_add(more).clamp(1, 65_536 - members.len() as u32);
                 let reducer = reducer.min(reducers - 1);
                 let hosts = members.iter().map(|member| member / 4).collect();
                 let members = members.into_iter().map(MemberId::new).collect();
@@ -406,6 +406,34 @@ fn a_message_over_its_bounds_is_not_sent() {
     assert_eq!(decoded(&encoded(&parameters(300))), Ok(Some(parameters(300))));
     let field = "the parameters of a group";
     assert_eq!(parameters(400).encode(crc32c), Err(TooLong { field, limit: PARAMETERS_BYTES }));
+}
+
+/// Whoever is told of a group makes room for all that are in it: no more than a roster takes, whatever a few bytes claim.
+#[test]
+fn a_group_of_more_reducers_than_a_roster_takes_is_no_group() {
+    let told = |reducers| {
+        let (members, hosts) = ([1, 2].map(MemberId::new).into(), vec![0, 1]);
+        Introduction {
+            group: 1,
+            generation: 0,
+            epoch: 0,
+            members,
+            reducer: 0,
+            reducers,
+            hosts,
+            parameters: 0,
+        }
+    };
+    for reducers in [1, 65_534] {
+        let message = Message::Introduce(told(reducers));
+        assert_eq!(decoded(&encoded(&message)), Ok(Some(message)));
+    }
+    for reducers in [65_535, 500_000_000, 2_000_000_000, u32::MAX] {
+        let bytes = encoded(&Message::Introduce(told(reducers)));
+        assert!(bytes.len() < 160);
+        let reason = "a group that cannot be";
+        assert_eq!(decoded(&bytes), Err(ControlError::Malformed { number: 14, reason }), "{reducers}");
+    }
 }
 
 #[test]

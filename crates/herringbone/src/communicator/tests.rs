@@ -2,17 +2,18 @@
 
 use super::Communicator;
 use crate::{
-    Config, Error, ErrorKind, Rendezvous,
+    Config, Error, ErrorKind, Rendezvous, Transport,
     core::{
         algorithm::Algorithm,
         element::ReduceOp,
         group::FoldOrder,
         session::{
-            Parameters,
+            Parameters, Role,
+            handshake::{Expected, Purpose},
             membership::{Process, Roster},
         },
     },
-    fabric::Shared,
+    fabric::{Shared, greet::greet, links::dial},
     local,
     local::assemble_local,
     server::{Server, ServerOptions},
@@ -126,6 +127,47 @@ fn ranks_that_use_other_parameters_are_told_which_and_whose() {
             assert!(error.to_string().contains("under the same settings"), "{error}");
         }
     }
+}
+
+/// Two ranks over TCP, and what they have done once: a rank has a link to the other.
+fn pair() -> Vec<Communicator> {
+    let meet = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let config = |rank| Config::new(rank, 2, Rendezvous::Tcp(meet.clone())).transport(Transport::Tcp);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| Communicator::connect(config(1)).unwrap());
+        let ranks = vec![Communicator::connect(config(0)).unwrap(), second.join().unwrap()];
+        sum(&ranks);
+        ranks
+    })
+}
+
+fn sum(ranks: &[Communicator]) {
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(move || {
+                let mut values = [1.0_f32; 5000];
+                comm.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+                assert_eq!(values, [2.0; 5000]);
+            });
+        }
+    });
+}
+
+/// Else whoever knows a rank's life could take its place in a job that runs.
+#[test]
+fn a_second_link_to_a_rank_is_refused_while_the_first_is_up() {
+    let ranks = pair();
+    let job = &ranks[0].fabric.job;
+    let other = job.roster.worker(1).unwrap();
+    let expected = Expected { role: Role::Worker, rank: Some(1), incarnation: other.incarnation };
+    for _ in 0..3 {
+        let mut stream = dial(&other.address, None, |_| Ok(())).unwrap();
+        let error = greet(&mut stream, job.hello(Purpose::Data), expected, &job.token).unwrap_err();
+        assert!(error.may_pass() && error.to_string().contains("the number of links to rank 0"), "{error}");
+    }
+    sum(&ranks);
+    // Rank 0 stays for the others when it leaves.
+    ranks.into_iter().rev().for_each(drop);
 }
 
 /// As one of another build would do: it plans otherwise than the workers, who agree.

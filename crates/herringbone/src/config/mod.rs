@@ -67,7 +67,8 @@ impl FromStr for Transport {
 pub enum Rendezvous {
     /// Rank 0 listens at this `host:port`, the others connect to it.
     Tcp(String),
-    /// Rank 0's address, and a token if none is set, travel through a store that all ranks have.
+    /// Rank 0's address, and a key for this job alone if no token is set, travel through a store that all ranks have. A
+    /// token that is set does not.
     Store {
         /// The store.
         store: Arc<dyn Store>,
@@ -135,7 +136,7 @@ impl Config {
         }
     }
 
-    /// The job's token: any text that is not empty. Empty counts as none.
+    /// The job's token: any text, of 16 characters or more where other hosts are reached. Empty counts as none.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into()).filter(|token| !token.is_empty());
         self
@@ -280,7 +281,7 @@ impl Config {
             }
             // Rank 0's token is everybody's; names are looked up, and checked, when they are called.
             if let (0, Ok(address)) = (self.rank, reducer.parse()) {
-                check_exposure(address, self.token.is_some())?;
+                check_exposure(address, self.token.as_deref())?;
             }
         }
         Ok(())
@@ -366,16 +367,27 @@ pub(crate) fn resolve(setting: &str, address: &str) -> Result<std::net::SocketAd
     found.first().copied().ok_or_else(nothing)
 }
 
-/// Whether an address may be used: without a token loopback only.
+/// The shortest token that is used at an address that others reach.
+const TOKEN_CHARACTERS: usize = 16;
+
+/// Whether an address may be used: without a token that nobody guesses loopback only.
 ///
 /// # Errors
 /// [`ErrorKind::Auth`], which says how to set one.
-pub(crate) fn check_exposure(address: std::net::SocketAddr, has_token: bool) -> Result<()> {
-    if has_token || address.ip().is_loopback() {
+pub(crate) fn check_exposure(address: std::net::SocketAddr, token: Option<&str>) -> Result<()> {
+    let ip = address.ip();
+    let characters = token.map_or(0, |token| token.chars().count());
+    if characters >= TOKEN_CHARACTERS || ip.is_loopback() {
         return Ok(());
     }
+    let problem = match token.filter(|token| !token.is_empty()) {
+        None => format!("no job token is set, and {ip} is not loopback: anybody could join"),
+        Some(_) => format!(
+            "the job's token has fewer than {TOKEN_CHARACTERS} characters, and {ip} is not loopback: others could guess it"
+        ),
+    };
     Err(Error::new(ErrorKind::Auth {
-        problem: format!("no job token is set, and {} is not loopback: anybody could join", address.ip()),
+        problem,
         hint: "set HERRINGBONE_TOKEN to the same secret text for every worker and reducer, for instance \
                HERRINGBONE_TOKEN=$(openssl rand -hex 32)",
     }))
@@ -407,7 +419,7 @@ mod tests {
         let far =
             Config::new(0, 1, Rendezvous::Tcp(String::new())).reducers(vec!["192.0.2.1:7070".to_owned()]);
         assert!(matches!(far.check().unwrap_err().kind(), ErrorKind::Auth { .. }));
-        assert!(far.token("a token").check().is_ok());
+        assert!(far.token("a token of the tests").check().is_ok());
         let config = Config::new(0, 2, Rendezvous::Tcp("localhost".to_owned()));
         assert!(
             config
@@ -416,6 +428,25 @@ mod tests {
                 .to_string()
                 .contains("HERRINGBONE_STORE: \"localhost\" is not host:port")
         );
+    }
+
+    #[test]
+    fn where_others_reach_a_token_has_to_be_long_enough() {
+        let at = |address: &str, token| check_exposure(address.parse().unwrap(), token);
+        for token in [None, Some(""), Some("x"), Some("123456789012345"), Some("ääääääää")] {
+            for address in ["0.0.0.0:7070", "192.0.2.1:7070", "[::]:7070"] {
+                let error = at(address, token).unwrap_err();
+                let problem =
+                    if token.is_none_or(str::is_empty) { "no job token" } else { "fewer than 16 characters" };
+                assert!(matches!(error.kind(), ErrorKind::Auth { .. }), "{error}");
+                assert!(
+                    error.to_string().contains(problem) && error.to_string().contains("openssl"),
+                    "{error}"
+                );
+            }
+            assert!(at("127.0.0.1:7070", token).is_ok() && at("[::1]:7070", token).is_ok());
+        }
+        assert!(at("0.0.0.0:7070", Some("1234567890123456")).is_ok());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
     settings::{self, Setting},
 };
 use crate::{Algorithm, Error, Result, core::group::FoldOrder};
-use std::{fmt, fs, str::FromStr, time::Duration};
+use std::{fmt, fs, os::unix::fs::MetadataExt, str::FromStr, time::Duration};
 
 impl Environment {
     /// What is wrong with it: each setting that cannot be used by itself, or else how they do not go together.
@@ -212,17 +212,37 @@ pub fn token_from_file(path: &str) -> Result<String> {
 fn token_in(path: &str, name: &str) -> Result<String> {
     let problem = |problem: &dyn fmt::Display| Error::config(name, format_args!("{path}: {problem}"));
     let text = fs::read_to_string(path).map_err(|error| problem(&error))?;
+    if let Some(open) = openness(path) {
+        crate::log::warn("settings", format_args!("{name}: {open}"));
+    }
     match text.trim() {
         "" => Err(problem(&"the file is empty")),
         token => Ok(token.to_owned()),
     }
 }
 
+/// Why a file keeps no secret, if everybody on this machine may read or change it.
+fn openness(path: &str) -> Option<String> {
+    let mode = fs::metadata(path).ok()?.mode() & 0o777;
+    let what = match mode & 0o007 {
+        0 | 0o001 => return None,
+        others if others & 0o002 != 0 => "change",
+        _ => "read",
+    };
+    Some(format!(
+        "everybody may {what} {path} (mode {mode:03o}), so the token is no secret: chmod 600 {path}"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ErrorKind;
-    use std::{collections::BTreeMap, ffi::OsString, os::unix::ffi::OsStringExt};
+    use std::{
+        collections::BTreeMap,
+        ffi::OsString,
+        os::unix::{ffi::OsStringExt, fs::PermissionsExt},
+    };
 
     fn config(set: &[(&str, &str)]) -> Result<Config> {
         Config::from_environment(&Environment::of(set.iter().copied()))
@@ -311,6 +331,32 @@ mod tests {
     fn a_token_comes_from_one_place() {
         let both = [("HERRINGBONE_TOKEN", "a"), ("HERRINGBONE_TOKEN_FILE", "b")];
         assert!(config(&both).unwrap_err().to_string().contains("set one of them"));
+    }
+
+    #[test]
+    fn a_tokens_file_that_everybody_may_read_is_warned_about() {
+        let file = std::env::temp_dir().join(format!("herringbone-token-{}", std::process::id()));
+        fs::write(&file, "a token of the tests").unwrap();
+        let path = file.to_str().unwrap();
+        for (mode, warning) in [
+            (0o600, None),
+            (0o440, None),
+            (0o644, Some("read")),
+            (0o604, Some("read")),
+            (0o666, Some("change")),
+        ] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            let expected =
+                warning.map(|what| format!("everybody may {what} {path} (mode {mode:03o}), so the token"));
+            let said = openness(path);
+            assert_eq!(said.is_some(), expected.is_some(), "{mode:o}");
+            assert!(
+                said.iter().zip(expected).all(|(said, expected)| said.starts_with(&expected)),
+                "{said:?}"
+            );
+            assert_eq!(token_from_file(path).unwrap(), "a token of the tests");
+        }
+        fs::remove_file(&file).unwrap();
     }
 
     #[test]

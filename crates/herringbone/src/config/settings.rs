@@ -96,7 +96,7 @@ pub(crate) const TOKEN: Setting = Setting {
     ..setting(
         "HERRINGBONE_TOKEN",
         "the job's secret, the same for every worker and reducer",
-        "any text",
+        "any text, of 16 characters or more where other hosts are reached",
         "none: loopback only",
         ALL_READERS,
     )

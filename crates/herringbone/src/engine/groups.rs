@@ -15,7 +15,7 @@ use crate::{
             Cause, Mismatch, Parameters,
             control::{Introduction, PlanTold},
             fence::{Admission, Check, Member, NotIssued},
-            membership::{MEMBERS, MemberId},
+            membership::MemberId,
         },
         wire::{Fingerprint, Header},
     },
@@ -237,7 +237,8 @@ impl Groups {
         self.parameters.retain(|(group, _), _| *group != told.group);
         self.remove(told.group, out);
         let ranks = links.ranks(&told.members);
-        let possible = ranks.len() == told.members.len() && told.reducers as usize <= MEMBERS;
+        let possible =
+            ranks.len() == told.members.len() && told.reducers as usize == parameters.reducers.len();
         if self.groups.len() >= REDUCER_GROUPS || !possible {
             return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
         }

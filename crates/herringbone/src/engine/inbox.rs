@@ -219,7 +219,10 @@ impl Engine {
             Ok(Some(Message::Parameters { group, parameters })) => {
                 self.groups.told_parameters(group, parameters)
             }
-            Ok(Some(Message::Introduce(group))) => self.groups.join(&group, (&self.links, &mut self.out)),
+            Ok(Some(Message::Introduce(group))) => {
+                self.links.endpoints.meet(&group.members);
+                self.groups.join(&group, (&self.links, &mut self.out))
+            }
             Ok(Some(Message::Planned(planned))) => {
                 self.groups.told_plan(&self.links.endpoints[worker].name, &planned)
             }

@@ -126,9 +126,9 @@ fn a_group_with_a_dead_member_is_lost_from_the_start() {
 
 /// Else a worker's message could have a reducer make a list of any length.
 #[test]
-fn a_group_with_more_reducers_than_a_roster_takes_is_refused() {
+fn a_group_with_other_reducers_than_were_agreed_is_refused() {
     let (mut engine, _theirs) = rank_0(2, None);
-    let parameters = Parameters::default();
+    let parameters = Parameters { reducers: vec!["10.0.0.9:7070".to_owned()], ..Parameters::default() };
     let mut told = Introduction {
         group: 7,
         generation: 0,
@@ -140,7 +140,7 @@ fn a_group_with_more_reducers_than_a_roster_takes_is_refused() {
         parameters: parameters.digest(),
     };
     let Engine { groups, links, out, .. } = &mut engine;
-    for (reducers, is_taken) in [(u32::MAX, false), (1, true)] {
+    for (reducers, is_taken) in [(u32::MAX, false), (2, false), (1, true)] {
         told.reducers = reducers;
         groups.told_parameters(7, parameters.clone()).unwrap();
         assert_eq!(groups.join(&told, (links, out)).is_ok(), is_taken, "{reducers} reducers");

@@ -111,6 +111,37 @@ pub(crate) fn call_of(told: &Fingerprint) -> Result<Call> {
         collective: Collective::from_code(told.collective, told.root).ok_or_else(unknown)?,
         dtype,
         op: ReduceOp::from_code(told.op).filter(|op| op.takes(dtype)).ok_or_else(unknown)?,
-        count: usize::try_from(told.count).map_err(|_| unknown())?,
+        count: addressable(told.count, dtype).ok_or_else(unknown)?,
     })
+}
+
+/// A count of elements that memory can hold. The mark of parts that may differ is none: such operations have no reducers.
+fn addressable(count: u64, dtype: DType) -> Option<usize> {
+    let count = usize::try_from(count).ok()?;
+    let widest = dtype.bytes().max(size_of::<f64>());
+    count.checked_mul(widest).filter(|bytes| isize::try_from(*bytes).is_ok()).map(|_| count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_no_memory_holds_is_refused() {
+        let told = |count| Fingerprint {
+            sequence: 0,
+            collective: Collective::AllReduce.code(),
+            dtype: DType::F32.code(),
+            op: ReduceOp::Sum.code(),
+            order: 0,
+            root: 0,
+            count,
+            plan: 0,
+            priority: 0,
+        };
+        assert_eq!(call_of(&told(1 << 40)).unwrap().count, 1 << 40);
+        for count in [1 << 60, i64::MAX as u64, u64::MAX - 1, Fingerprint::UNEVEN] {
+            assert!(call_of(&told(count)).is_err(), "{count}");
+        }
+    }
 }

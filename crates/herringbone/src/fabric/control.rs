@@ -6,7 +6,6 @@ use super::{
     Job,
     command::{Command, Commands},
     connection::Connection,
-    door,
     door::Door,
     links,
     watch::{Instruction, TICK, Watch},
@@ -38,7 +37,7 @@ use std::{
 pub(crate) const LAST_OUT: Duration = Duration::from_secs(10);
 
 const BELL: u64 = 0;
-const DOOR: u64 = 1;
+const PORT: u64 = 1;
 const SEGMENTS: u64 = 2;
 const CONNECTIONS: u64 = 16;
 const LIVES: u64 = 1 << 40;
@@ -64,11 +63,10 @@ pub(crate) struct Control {
     commands: Arc<Commands>,
     poller: OwnedFd,
     connections: BTreeMap<Rank, Connection>,
-    listener: Option<Guarded<TcpListener>>,
-    segments: Option<Guarded<UnixListener>>,
+    port: Option<Door<Guarded<TcpListener>>>,
+    segments: Option<Door<Guarded<UnixListener>>>,
     mapping: Arc<Mapping>,
     lives: BTreeMap<MemberId, Guarded<Pidfd>>,
-    door: Door,
     watch: Watch,
 }
 
@@ -81,18 +79,20 @@ impl Control {
             epoll::add(&poller, fd.as_fd(), epoll::EventData::new_u64(key), epoll::EventFlags::IN)
         };
         watch(&commands.bell.fd(), BELL)?;
+        let who = format!("rank {}", job.rank);
         let listener = listener.map(Guarded::new).transpose()?;
-        if let Some(listener) = &listener {
-            listener.set_nonblocking(true)?;
-            watch(listener, DOOR)?;
+        let port = listener.map(|port| Door::new(&who, port, &job.token, job.policy())).transpose()?;
+        let segments =
+            segments.map(|socket| Door::new(&who, socket, &job.token, job.policy())).transpose()?;
+        if let Some(port) = &port {
+            watch(&port.fd(), PORT)?;
         }
         if let Some(segments) = &segments {
-            watch(segments, SEGMENTS)?;
+            watch(&segments.fd(), SEGMENTS)?;
         }
         for (rank, connection) in &connections {
             watch(&connection.fd, CONNECTIONS + u64::from(*rank))?;
         }
-        let door = Door::new(&format!("rank {}", job.rank));
         let peers = connections.keys().copied();
         Ok(Self {
             watch: Watch::new(job.rank, job.roster.clone(), peers, linger, Moment::now()),
@@ -101,11 +101,10 @@ impl Control {
             commands,
             poller,
             connections,
-            listener,
+            port,
             segments,
             mapping,
             lives: BTreeMap::new(),
-            door,
         })
     }
 
@@ -125,6 +124,8 @@ impl Control {
             }
             if ticked.elapsed() >= TICK {
                 ticked = Instant::now();
+                self.let_in();
+                self.let_mates_in();
                 self.node.tick();
                 self.watch.tick(Moment::now());
                 self.carry_out();
@@ -135,26 +136,29 @@ impl Control {
     fn serve(&mut self, key: u64) {
         match key {
             BELL => drop(self.commands.bell.drain()),
-            DOOR => self.accept(),
-            SEGMENTS => self.accept_mates(),
+            PORT => self.let_in(),
+            SEGMENTS => self.let_mates_in(),
             key if key >= LIVES => self.ended(MemberId::new((key - LIVES) as u32)),
             key => self.hear((key - CONNECTIONS) as Rank),
         }
     }
 
-    fn accept(&self) {
-        let Some(listener) = &self.listener else { return };
-        door::accept_all(listener, |stream| {
+    fn let_in(&mut self) {
+        let Some(port) = &mut self.port else { return };
+        for arrival in port.serve() {
             let (job, node) = (self.job.clone(), self.node.clone());
-            let admit = move |stream, claim| links::admit(&job, &node, stream, claim);
-            self.door.enter(stream, &self.job.token, self.job.policy(), admit);
-        });
+            port.let_in(arrival, move |stream, claim| links::admit(&job, &node, stream, claim));
+        }
     }
 
-    fn accept_mates(&self) {
-        let Some(segments) = &self.segments else { return };
-        while let Ok(stream) = crate::sys::socket::accept(segments) {
-            links::admit_mate(&self.job, &self.node, &self.mapping, &self.commands, stream);
+    fn let_mates_in(&mut self) {
+        let Some(segments) = &mut self.segments else { return };
+        for arrival in segments.serve() {
+            let (job, node) = (self.job.clone(), self.node.clone());
+            let (mapping, commands) = (self.mapping.clone(), self.commands.clone());
+            segments.let_in(arrival, move |stream, claim| {
+                links::admit_mate((&job, &node), &mapping, &commands, stream, claim)
+            });
         }
     }
 

@@ -1,314 +1,324 @@
-//! Letting connections in: each handshake on a short-lived thread, only so many at a time, strangers logged once.
+//! Letting connections in: handshakes under way are heard by the thread that accepts, and only who has proved itself gets a
+//! thread.
 //!
-//! A connection that says nothing costs its caller nothing. So it may wait only as long as nobody else wants its place:
-//! when all places are taken, the oldest one that is silent has to go, of the address that has most of those.
+//! A connection that says nothing costs its caller nothing. So places are bounded, in all and for each
+//! [origin](guests::Whence), and who comes when all are taken gets the place of whoever is least likely to be a rank.
 
-use super::greet::{self, GreetError, Stream};
-use crate::core::session::handshake::{Claim, HandshakeError, Policy};
-use rustix::event::{PollFd, PollFlags};
+use super::{
+    greet::{DEADLINE, GreetError, Stream},
+    guests::{FEW, Guest, Guests, PLACES, Whence},
+};
+use crate::{
+    core::session::handshake::{Claim, HandshakeError, Policy},
+    sys::{fork::Guarded, peer, socket},
+};
+use rustix::{
+    event::epoll,
+    io::Errno,
+    net::SocketFlags,
+    process::{Resource, getrlimit},
+};
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-    io::{self, Read, Write},
-    net::{IpAddr, Shutdown, TcpStream},
+    collections::BTreeSet,
+    io,
+    mem::MaybeUninit,
+    net::{TcpListener, TcpStream},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::net::{UnixListener, UnixStream},
+    },
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
-/// How many connections may be in their handshake at once.
-const PENDING: usize = 64;
-/// How many threads there may be: those that were sent away need a moment to notice.
-const THREADS: usize = 2 * PENDING;
-/// After this a connection that has begun to speak counts as silent, too.
-const STALLED: Duration = Duration::from_millis(500);
-/// How many strangers' addresses are remembered, to be logged once each.
+/// How many callers that have proved themselves may be being let in at once.
+const THREADS: usize = 64;
+/// How many callers are accepted before those that are here are heard again.
+const AT_ONCE: usize = 32;
+/// How many callers may wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// How many descriptors are left to connections under way, where there are enough.
+const RESERVE: u64 = 64;
+/// How long nobody is accepted after there was no descriptor for one.
+const CLOSED: Duration = Duration::from_millis(100);
+/// How many strangers are remembered, to be logged once each.
 const STRANGERS: usize = 256;
 
-/// A limit on handshakes under way, and a memory of strangers.
-#[derive(Clone, Debug)]
-pub(crate) struct Door {
+/// The listener's number, which is no guest's.
+const LISTENER: u64 = 0;
+
+/// What others call at.
+pub(crate) trait Listen: AsFd {
+    type Caller: Accepted;
+}
+
+/// A connection that has been accepted.
+pub(crate) trait Accepted: From<OwnedFd> + AsFd + Stream + Send + 'static {
+    /// Where it comes from; `None` if nobody from there is let in.
+    fn origin(&self) -> Option<Whence>;
+    fn set_blocking(&self) -> io::Result<()>;
+}
+
+impl Listen for TcpListener {
+    type Caller = TcpStream;
+}
+
+impl Listen for UnixListener {
+    type Caller = UnixStream;
+}
+
+impl<L: Listen> Listen for &L {
+    type Caller = L::Caller;
+}
+
+impl<L: Listen + 'static> Listen for Guarded<L> {
+    type Caller = L::Caller;
+}
+
+impl Accepted for TcpStream {
+    fn origin(&self) -> Option<Whence> {
+        // One that has gone already comes from nowhere.
+        self.peer_addr().ok().map(|address| Whence::of(address.ip()))
+    }
+
+    fn set_blocking(&self) -> io::Result<()> {
+        self.set_nonblocking(false)
+    }
+}
+
+impl Accepted for UnixStream {
+    fn origin(&self) -> Option<Whence> {
+        let owner = peer::peer_owner(self).ok()?;
+        may_call(owner.user, rustix::process::geteuid().as_raw()).then_some(Whence::Process(owner.process))
+    }
+
+    fn set_blocking(&self) -> io::Result<()> {
+        self.set_nonblocking(false)
+    }
+}
+
+/// Whether a process of a user may call one of another at a socket of the host: ranks of a job are one user's.
+pub(super) fn may_call(caller: u32, called: u32) -> bool {
+    caller == called || caller == 0
+}
+
+/// A listener, and those who have called at it and not proved themselves yet.
+pub(crate) struct Door<L: Listen> {
     who: Arc<str>,
+    listener: L,
+    token: Vec<u8>,
+    policy: Policy,
+    poller: OwnedFd,
+    guests: Guests<L::Caller>,
+    /// Since when nobody is accepted, if so.
+    closed: Option<Instant>,
+    /// Whether it was said that there is no descriptor for callers.
+    said: bool,
     threads: Arc<AtomicUsize>,
-    pending: Arc<Mutex<Pending>>,
-    strangers: Arc<Mutex<BTreeSet<IpAddr>>>,
+    strangers: Strangers,
 }
 
-/// Who has not proved itself yet, numbered in the order of coming.
-#[derive(Debug, Default)]
-struct Pending {
-    guests: BTreeMap<u64, Arc<Guest>>,
-    came: u64,
-}
+/// A memory of those who were turned away.
+#[derive(Clone, Debug, Default)]
+struct Strangers(Arc<Mutex<BTreeSet<Whence>>>);
 
-/// A connection that has not proved itself yet.
-#[derive(Debug)]
-struct Guest {
-    stream: TcpStream,
-    from: Option<IpAddr>,
-    /// When it last said something.
-    heard: Mutex<Option<Instant>>,
-}
-
-impl Guest {
-    fn is_silent(&self) -> bool {
-        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut unread = [PollFd::new(&self.stream, PollFlags::IN)];
-        heard.is_none_or(|at| at.elapsed() >= STALLED)
-            && matches!(rustix::event::poll(&mut unread, Some(&at_once)), Ok(0))
-    }
-}
-
-impl Read for &Guest {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let got = (&self.stream).read(into)?;
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        Ok(got)
-    }
-}
-
-impl Write for &Guest {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&self.stream).write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        (&self.stream).flush()
-    }
-}
-
-impl Stream for &Guest {
-    fn limit(&self, limit: Duration) -> io::Result<()> {
-        self.stream.limit(limit)
-    }
-}
-
-impl Door {
+impl<L: Listen> Door<L> {
     /// `who` is what this process is called in its log.
-    pub(crate) fn new(who: &str) -> Self {
-        Self { who: who.into(), threads: Arc::default(), pending: Arc::default(), strangers: Arc::default() }
+    pub(crate) fn new(who: &str, listener: L, token: &[u8], policy: Policy) -> io::Result<Self> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&listener, true)?;
+        rustix::net::listen(&listener, BACKLOG)?;
+        epoll::add(&poller, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
+        Ok(Self {
+            who: who.into(),
+            listener,
+            token: token.to_vec(),
+            policy,
+            poller,
+            guests: Guests::new(),
+            closed: None,
+            said: false,
+            threads: Arc::default(),
+            strangers: Strangers::default(),
+        })
     }
 
-    /// Hears a new connection's claim, and lets `admit` judge it, on a thread of its own. Where too many are pending and
-    /// all of them speak, the connection is dropped.
-    pub(crate) fn enter(
+    /// What a poller finds readable when there is something to [serve](Self::serve).
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+
+    /// The listener, without those who have called.
+    pub(crate) fn into_listener(self) -> L {
+        self.listener
+    }
+
+    /// Hears who is here, accepts who waits, and sends away who has had time enough; to be called ten times a second or more.
+    /// Returns who has proved itself. Never waits.
+    pub(crate) fn serve(&mut self) -> Vec<(L::Caller, Claim)> {
+        let mut proved = Vec::new();
+        for number in self.guests.late(Instant::now()) {
+            self.send_away(number, Some(GreetError::Late));
+        }
+        if self.closed.is_some_and(|since| since.elapsed() >= CLOSED) {
+            self.closed = None;
+            self.heed_listener(epoll::EventFlags::IN);
+        }
+        let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; PLACES + 1];
+        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        // An interrupted look finds nothing, and the next one all.
+        let ready: Vec<u64> = match epoll::wait(&self.poller, &mut room[..], Some(&at_once)) {
+            Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
+            Err(_) => Vec::new(),
+        };
+        ready.iter().filter(|number| **number != LISTENER).for_each(|number| self.hear(*number, &mut proved));
+        if ready.contains(&LISTENER) {
+            let _more = (0..AT_ONCE).all(|_| self.accept(&mut proved));
+        }
+        proved
+    }
+
+    /// Lets a caller in, or tells it why not, on a thread of its own.
+    pub(crate) fn let_in(
         &self,
-        stream: TcpStream,
-        token: &[u8],
-        policy: Policy,
-        admit: impl FnOnce(TcpStream, Claim) -> Result<(), GreetError> + Send + 'static,
+        (caller, claim): (L::Caller, Claim),
+        admit: impl FnOnce(L::Caller, Claim) -> Result<(), GreetError> + Send + 'static,
     ) {
-        let from = stream.peer_addr().map(|address| address.ip()).ok();
-        let guest = Arc::new(Guest { stream, from, heard: Mutex::default() });
-        let Some(number) = self.place(guest.clone()) else { return };
-        let (door, token) = (self.clone(), token.to_vec());
+        if self.threads.fetch_add(1, Ordering::SeqCst) >= THREADS {
+            // It calls again.
+            self.threads.fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
+        let (who, threads, strangers) = (self.who.clone(), self.threads.clone(), self.strangers.clone());
         let spawned = std::thread::Builder::new().name("herringbone-door".to_owned()).spawn(move || {
-            let heard = door.hear(number, guest, &token, policy);
-            let result = heard.and_then(|(stream, claim)| admit(stream, claim));
-            if let (Err(error), Some(from)) = (result, from) {
-                door.turned_away(from, &error);
+            let origin = caller.origin();
+            let prepared = caller.set_blocking().and_then(|()| caller.limit(DEADLINE));
+            let result = prepared.map_err(GreetError::Io).and_then(|()| admit(caller, claim));
+            if let (Err(error), Some(origin)) = (result, origin) {
+                strangers.turned_away(&who, origin, &error);
             }
-            door.threads.fetch_sub(1, Ordering::SeqCst);
+            threads.fetch_sub(1, Ordering::SeqCst);
         });
         if spawned.is_err() {
-            self.pending().guests.remove(&number);
             self.threads.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// A place for a guest, and for its thread.
-    fn place(&self, guest: Arc<Guest>) -> Option<u64> {
-        let mut pending = self.pending();
-        if self.threads.load(Ordering::SeqCst) >= THREADS {
-            return None;
+    /// Accepts one caller. Returns whether there may be another.
+    fn accept(&mut self, proved: &mut Vec<(L::Caller, Claim)>) -> bool {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let caller = match rustix::net::accept_with(&self.listener, flags) {
+            Ok(caller) => caller,
+            Err(Errno::AGAIN) => return false,
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                return self.has_no_descriptor(error);
+            }
+            // It has gone already.
+            Err(_) => return true,
+        };
+        let places = if is_last_but(RESERVE, &caller) { FEW } else { PLACES };
+        let caller = L::Caller::from(caller);
+        let Some(origin) = caller.origin() else { return true };
+        while let Some(number) = self.guests.in_the_way(origin, places) {
+            self.send_away(number, None);
         }
-        if pending.guests.len() >= PENDING {
-            pending.evict()?;
+        let number = self.guests.insert(Guest::new(caller, origin, Instant::now()));
+        let Some(guest) = self.guests.get_mut(number) else { return true };
+        let data = epoll::EventData::new_u64(number);
+        if epoll::add(&self.poller, &guest.stream, data, epoll::EventFlags::IN).is_err() {
+            drop(self.guests.remove(number));
+            return true;
         }
-        self.threads.fetch_add(1, Ordering::SeqCst);
-        pending.came += 1;
-        let number = pending.came;
-        pending.guests.insert(number, guest);
-        Some(number)
+        // Who calls mostly says at once who it is.
+        self.hear(number, proved);
+        true
     }
 
-    /// Hears a guest's claim. Whoever has made one is no longer pending, and its connection is the caller's.
-    fn hear(
-        &self,
-        number: u64,
-        guest: Arc<Guest>,
-        token: &[u8],
-        policy: Policy,
-    ) -> Result<(TcpStream, Claim), GreetError> {
-        let blocking = guest.stream.set_nonblocking(false).map_err(GreetError::Io);
-        let claim = blocking.and_then(|()| greet::examine(&mut &*guest, token, policy));
-        self.pending().guests.remove(&number);
-        let guest = Arc::into_inner(guest).ok_or(GreetError::Closed)?;
-        Ok((guest.stream, claim?))
+    fn hear(&mut self, number: u64, proved: &mut Vec<(L::Caller, Claim)>) {
+        let Some(guest) = self.guests.get_mut(number) else { return };
+        match guest.hear(&self.token, self.policy) {
+            Ok(None) => {}
+            Ok(Some(claim)) => proved.extend(self.dismiss(number).map(|guest| (guest.stream, claim))),
+            Err(error) => self.send_away(number, Some(error)),
+        }
     }
 
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A guest that is one no more.
+    fn dismiss(&mut self, number: u64) -> Option<Guest<L::Caller>> {
+        let guest = self.guests.remove(number)?;
+        // A forked child may hold the connection, too: closing it here would not have the poller forget it.
+        let _forgotten = epoll::delete(&self.poller, &guest.stream);
+        Some(guest)
     }
 
-    fn turned_away(&self, from: IpAddr, error: &GreetError) {
+    fn send_away(&mut self, number: u64, why: Option<GreetError>) {
+        if let (Some(guest), Some(error)) = (self.dismiss(number), why) {
+            self.strangers.turned_away(&self.who, guest.origin, &error);
+        }
+    }
+
+    /// There is no descriptor for a caller. A guest gives its own up, or nobody is accepted for a while. Returns whether to
+    /// go on at once.
+    fn has_no_descriptor(&mut self, error: Errno) -> bool {
+        if !std::mem::replace(&mut self.said, true) {
+            let what = format_args!(
+                "no more connections can be taken: {}; raise the limit of open files (ulimit -n). Those there are go on",
+                io::Error::from(error)
+            );
+            crate::log::warn(&self.who, what);
+        }
+        if let Some(number) = self.guests.last_resort() {
+            self.send_away(number, None);
+            return true;
+        }
+        self.closed = Some(Instant::now());
+        self.heed_listener(epoll::EventFlags::empty());
+        false
+    }
+
+    fn heed_listener(&self, flags: epoll::EventFlags) {
+        // It was added when the door was made.
+        let _heeded = epoll::modify(&self.poller, &self.listener, epoll::EventData::new_u64(LISTENER), flags);
+    }
+}
+
+/// Whether a descriptor that was just opened shows that not many more can be: the lowest free number is taken first.
+fn is_last_but(reserve: u64, descriptor: &OwnedFd) -> bool {
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return false };
+    descriptor.as_raw_fd() as u64 + reserve.min(limit / 4) >= limit
+}
+
+impl Strangers {
+    fn turned_away(&self, who: &str, origin: Whence, error: &GreetError) {
         let notable = matches!(
             error,
             GreetError::Handshake(HandshakeError::NotHerringbone(_) | HandshakeError::Refusing(_))
                 | GreetError::Handshake(HandshakeError::Malformed { .. } | HandshakeError::TooLong { .. })
                 | GreetError::Late
         );
-        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
-        if notable && strangers.len() < STRANGERS && strangers.insert(from) {
-            crate::log::warn(
-                &self.who,
-                format_args!("a connection from {from} was dropped: {error} (said once per address)"),
-            );
+        let mut strangers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if notable && strangers.len() < STRANGERS && strangers.insert(origin) {
+            let what =
+                format_args!("a connection from {origin} was dropped: {error} (said once per address)");
+            crate::log::warn(who, what);
         }
-    }
-}
-
-impl Pending {
-    /// Sends the oldest silent guest away, of the address that has most of them.
-    fn evict(&mut self) -> Option<()> {
-        let silent: Vec<_> = self.guests.iter().filter(|(_, guest)| guest.is_silent()).collect();
-        let mut crowds = BTreeMap::<_, usize>::new();
-        silent.iter().for_each(|(_, guest)| *crowds.entry(guest.from).or_default() += 1);
-        let oldest = silent.into_iter().min_by_key(|(_, guest)| Reverse(crowds[&guest.from]));
-        let number = *oldest?.0;
-        let guest = self.guests.remove(&number)?;
-        // Its thread reads the end, also where the connection has ended by itself.
-        let _ended = guest.stream.shutdown(Shutdown::Both);
-        Some(())
-    }
-}
-
-/// Accepts what is waiting at a listener.
-pub(crate) fn accept_all(listener: &std::net::TcpListener, mut each: impl FnMut(TcpStream)) {
-    while let Ok((stream, _)) = listener.accept() {
-        each(stream);
     }
 }
 
 /// Prepares an admitted connection for frames.
 pub(crate) fn into_link(stream: TcpStream) -> Result<crate::transport::tcp::TcpLink, GreetError> {
-    crate::sys::socket::tune_tcp(&stream, SILENCE)?;
+    socket::tune_tcp(&stream, SILENCE)?;
     stream.set_nonblocking(true)?;
-    Ok(crate::transport::tcp::TcpLink::new(crate::sys::fork::Guarded::new(stream.into())?))
+    Ok(crate::transport::tcp::TcpLink::new(Guarded::new(stream.into())?))
 }
 
 /// How long unacknowledged data may hang before the kernel gives a connection up.
 pub(crate) const SILENCE: Duration = Duration::from_secs(6);
 
-const _: () = assert!(greet::DEADLINE.as_secs() < SILENCE.as_secs());
+const _: () = assert!(DEADLINE.as_secs() < SILENCE.as_secs());
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::core::session::{
-        Role,
-        handshake::{Expected, Hello, Identity, Purpose, Versions},
-    };
-    use std::{
-        net::TcpListener,
-        sync::mpsc::{Receiver, channel},
-    };
-
-    const TOKEN: &[u8] = b"a token";
-
-    fn identity(rank: u32) -> Identity {
-        Identity { role: Role::Worker, job: 1, rank, world: 1000, incarnation: 1 }
-    }
-
-    /// A door that says who came through it, and a call to it from an address of loopback.
-    struct House {
-        door: Door,
-        listener: TcpListener,
-        sender: std::sync::mpsc::Sender<u32>,
-        came: Receiver<u32>,
-    }
-
-    impl House {
-        fn new() -> Self {
-            let (sender, came) = channel();
-            Self {
-                door: Door::new("a test"),
-                listener: TcpListener::bind("127.0.0.1:0").unwrap(),
-                sender,
-                came,
-            }
-        }
-
-        fn call(&self, from: &str) -> TcpStream {
-            let there = self.listener.local_addr().unwrap().to_string();
-            let stream = crate::fabric::links::dial(&there, Some(from.parse().unwrap()), |_| Ok(())).unwrap();
-            let (accepted, _) = self.listener.accept().unwrap();
-            let sender = self.sender.clone();
-            let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
-            self.door.enter(accepted, TOKEN, policy, move |mut stream, claim| {
-                let rank = claim.hello().identity.rank;
-                greet::welcome(&mut stream, claim, identity(0))?;
-                sender.send(rank).unwrap();
-                Ok(())
-            });
-            stream
-        }
-
-        /// A rank's call, to the end of its handshake.
-        fn rank(&self, from: &str, rank: u32) -> Result<(), GreetError> {
-            let hello =
-                Hello { identity: identity(rank), purpose: Purpose::Join, versions: Versions::CURRENT };
-            let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
-            greet::greet(&mut self.call(from), hello, expected, TOKEN)?;
-            assert_eq!(self.came.recv().unwrap(), rank);
-            Ok(())
-        }
-    }
-
-    /// Whether the other side has hung up.
-    fn is_over(stream: &TcpStream) -> bool {
-        stream.limit(Duration::from_millis(1)).unwrap();
-        matches!(stream.peek(&mut [0]), Ok(0))
-    }
-
-    #[test]
-    fn silent_connections_make_room_for_ranks() {
-        let house = House::new();
-        let silent: Vec<TcpStream> = (0..PENDING + 10).map(|_| house.call("127.0.0.1")).collect();
-        for rank in 1..5 {
-            house.rank("127.0.0.1", rank).unwrap();
-        }
-        let (gone, there) = silent.split_at(11);
-        assert!(gone.iter().all(is_over), "the oldest go");
-        assert!(!there.iter().any(is_over), "one place is enough for ranks that come one by one");
-    }
-
-    #[test]
-    fn the_address_with_most_silent_connections_loses_one() {
-        let house = House::new();
-        let single = house.call("127.0.0.2");
-        let many: Vec<TcpStream> = (1..PENDING).map(|_| house.call("127.0.0.3")).collect();
-        house.rank("127.0.0.2", 1).unwrap();
-        assert!(!is_over(&single), "the oldest, but the only one of its address");
-        assert!(is_over(&many[0]) && !many[1..].iter().any(is_over));
-    }
-
-    #[test]
-    fn who_speaks_is_not_silent_for_a_while() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (stream, _) = listener.accept().unwrap();
-        let guest = Guest { stream, from: None, heard: Mutex::default() };
-        assert!(guest.is_silent());
-        caller.write_all(&[0xa8]).unwrap();
-        assert!(!guest.is_silent(), "there is something to read");
-        (&guest).read_exact(&mut [0]).unwrap();
-        *guest.heard.lock().unwrap() = Instant::now().checked_add(Duration::from_secs(60));
-        assert!(!guest.is_silent(), "it was read just now");
-        *guest.heard.lock().unwrap() = Instant::now().checked_sub(STALLED);
-        assert!(guest.is_silent());
-    }
-}
+mod tests;

@@ -4,11 +4,11 @@ use super::{
     connection::Connection,
     door::Door,
     greet::{self, GreetError, Stream},
-    links,
+    links, meeting,
 };
 use crate::{
     Error, Result,
-    config::{Config, Rendezvous, check_exposure, resolve},
+    config::{Config, check_exposure},
     core::session::{
         Ranks, Refusal, Role,
         control::{Decoder, Message},
@@ -18,18 +18,17 @@ use crate::{
     },
     execute::cutting,
     execute::issue::WORLD_GROUP,
-    rendezvous::{Store, StoreError},
+    sys::doorbell::Bell,
 };
+use rustix::event::{PollFd, PollFlags};
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::fd::OwnedFd,
-    sync::mpsc::{self, Receiver},
+    sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 
-/// The store's key for rank 0's address and, on a line of its own, the job's token.
-const HUB_KEY: &str = "herringbone/hub";
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A world that has formed.
@@ -66,113 +65,59 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
     Join { rank: config.rank, process, world: config.world, settings }
 }
 
-/// Where rank 0 listens, and the token that counts. At an address that all ranks know rank 0 listens whatever the
-/// interface is: it calls for data links and is not called.
-fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Option<String>)> {
-    let (wanted, token, store) = match &config.rendezvous {
-        Rendezvous::Tcp(address) => (resolve("HERRINGBONE_STORE", address)?, config.token.clone(), None),
-        Rendezvous::Store { store, host } => {
-            let token = match &config.token {
-                Some(token) => Some(token.clone()),
-                // Reducers could not know a token that is made up here.
-                None if !config.reducers.is_empty() => None,
-                None => Some(generated_token()?),
-            };
-            let usual = own_address(host.as_deref())?;
-            let chosen = config.local_address(usual).map_err(|error| error.at(0))?;
-            (SocketAddr::new(chosen.unwrap_or(usual), 0), token, Some(store))
-        }
-    };
-    check_exposure(wanted, token.is_some()).map_err(|error| error.at(0))?;
-    let listener = TcpListener::bind(wanted).map_err(|error| {
-        let hint = "is the port taken, or the address not this host's? Rank 0 listens there";
-        Error::rendezvous(format_args!("rank 0 cannot listen at {wanted}: {error}; {hint}")).at(0)
-    })?;
-    let address = listener.local_addr().map_err(|error| Error::io("asking for the port", error))?;
-    if let Some(store) = store {
-        let value = format!("{address}\n{}", token.as_deref().unwrap_or_default());
-        store.set(HUB_KEY, value.as_bytes()).map_err(|error| store_failed(config, &error))?;
-    }
-    Ok((listener, address, token))
-}
-
-fn store_failed(config: &Config, error: &StoreError) -> Error {
-    Error::rendezvous(format_args!("rank 0's address did not get through the store: {error}")).at(config.rank)
-}
-
-fn generated_token() -> Result<String> {
-    let mut bytes = [0; 32];
-    greet::random(&mut bytes).map_err(|error| Error::io("drawing a token", error))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// This host's address on the way to `host`; loopback if there is none.
-fn own_address(host: Option<&str>) -> Result<IpAddr> {
-    let Some(host) = host else { return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)) };
-    let there = resolve("MASTER_ADDR", &format!("{}:9", bracketed(host)))?;
-    let any: IpAddr =
-        if there.is_ipv6() { "::".parse().expect("an address") } else { Ipv4Addr::UNSPECIFIED.into() };
-    // Connecting a datagram socket sends nothing; it only asks for the route.
-    let route = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(there)?;
-        socket.local_addr()
-    });
-    Ok(route.map_err(|error| Error::io(format_args!("finding the way to {host}"), error))?.ip())
-}
-
-fn bracketed(host: &str) -> String {
-    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() }
-}
-
 /// A rank that has proved itself and wants in.
 type Applicant = (TcpStream, Decoder, Join, String);
 
+/// Rank 0's end of the ranks that have joined, by rank, with the life of each.
+type Joined = BTreeMap<u32, (TcpStream, Decoder, u64)>;
+
+/// What comes of the threads that hear what ranks say who have proved themselves.
+#[derive(Clone)]
+struct Desk {
+    sender: mpsc::Sender<Applicant>,
+    bell: Arc<Bell>,
+}
+
 /// Rank 0: lets everyone join.
 fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
-    let (listener, address, token) = open_hub(config)?;
+    let (listener, address, token) = meeting::open_hub(config)?;
     let from = config.local_address(address.ip()).map_err(|error| error.at(0))?;
     let token = token.unwrap_or_default().into_bytes();
-    listener.set_nonblocking(true).map_err(|error| Error::io("preparing the port", error))?;
+    let prepared = |error| Error::io("preparing the port", error);
+    let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
+    let mut door = Door::new("rank 0", listener, &token, policy).map_err(prepared)?;
     let mut formation = Formation::new(own_join(config, incarnation, address))
         .map_err(|refusal| Error::rendezvous(refusal).at(0))?;
     let identity = Identity { role: Role::Worker, job: 0, rank: 0, world: config.world, incarnation };
     let (sender, applicants) = mpsc::channel::<Applicant>();
-    let door = Door::new("rank 0");
-    let mut joined: BTreeMap<u32, (TcpStream, Decoder, u64)> = BTreeMap::new();
-    let mut refused: BTreeMap<u32, String> = BTreeMap::new();
+    let desk = Desk { sender, bell: Arc::new(Bell::new().map_err(prepared)?) };
+    let (mut joined, mut refused) = (Joined::new(), BTreeMap::<u32, String>::new());
     while formation.progress() != Progress::Complete {
-        super::door::accept_all(&listener, |stream| {
-            let sender = sender.clone();
-            let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
-            let join = move |stream, claim| hear_join(stream, claim, identity, &sender);
-            door.enter(stream, &token, policy, join);
-        });
-        match next(&applicants, deadline) {
-            Some((mut stream, decoder, join, from)) => {
-                let (rank, life) = (join.rank, join.process.incarnation);
-                match formation.join(join, &from) {
-                    Ok(_) => drop(joined.insert(rank, (stream, decoder, life))),
-                    Err(refusal) => {
-                        crate::log::warn("rank 0", format_args!("rank {rank} was refused: {refusal}"));
-                        refused.insert(rank, refusal.to_string());
-                        // It is refused whether or not it hears why.
-                        drop(greet::say(&mut stream, &Message::Refuse(refusal)));
-                    }
+        for arrival in door.serve() {
+            let desk = desk.clone();
+            door.let_in(arrival, move |stream, claim| hear_join(stream, claim, identity, &desk));
+        }
+        match applicants.try_recv() {
+            Ok(applicant) => {
+                if let Err((rank, why)) = take_in(&mut formation, &mut joined, applicant) {
+                    crate::log::warn("rank 0", format_args!("rank {rank} was refused: {why}"));
+                    refused.insert(rank, why);
                 }
             }
-            None if Instant::now() >= deadline => {
+            Err(_) if Instant::now() >= deadline => {
                 return Err(give_up(config, &formation, &mut joined, &refused));
             }
-            None => withdraw_the_gone(&mut formation, &mut joined),
+            Err(_) => {
+                withdraw_the_gone(&mut formation, &mut joined);
+                wait(&door, &desk.bell, deadline);
+            }
         }
     }
     let job = greet::random_number().map_err(|error| Error::io("drawing a random number", error))?;
     let formed = formation.found(job).ok_or_else(|| Error::rendezvous("the roster is incomplete").at(0))?;
-    for (mut stream, _, join, from) in applicants.try_iter() {
-        if let Err(refusal) = formation.join(join, &from) {
-            // It is refused whether or not it hears why.
-            drop(greet::say(&mut stream, &Message::Refuse(refusal)));
-        }
+    for applicant in applicants.try_iter() {
+        // It is told so, and the world has formed without it.
+        let _refused = take_in(&mut formation, &mut Joined::new(), applicant);
     }
     let mut connections = BTreeMap::new();
     for (rank, (mut stream, decoder, _)) in joined {
@@ -182,7 +127,39 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
         told.map_err(|error| error.at(&format!("rank {rank}")))?;
         connections.insert(rank, connection(stream, decoder)?);
     }
-    Ok(World { formed, token, incarnation, listener, from, connections })
+    Ok(World { formed, token, incarnation, listener: door.into_listener(), from, connections })
+}
+
+/// Lets a rank join, or tells it why not; then returns that as well.
+fn take_in(
+    formation: &mut Formation,
+    joined: &mut Joined,
+    (mut stream, decoder, join, from): Applicant,
+) -> Result<(), (u32, String)> {
+    let (rank, life) = (join.rank, join.process.incarnation);
+    match formation.join(join, &from) {
+        Ok(_) => {
+            joined.insert(rank, (stream, decoder, life));
+            Ok(())
+        }
+        Err(refusal) => {
+            let why = refusal.to_string();
+            // It is refused whether or not it hears why.
+            let _unheard = greet::say(&mut stream, &Message::Refuse(refusal));
+            Err((rank, why))
+        }
+    }
+}
+
+/// Sleeps until somebody calls or wants in, for a moment at most.
+fn wait(door: &Door<TcpListener>, bell: &Bell, deadline: Instant) {
+    let left = deadline.saturating_duration_since(Instant::now()).min(PAUSE);
+    let limit = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
+    let mut waiting =
+        [door.fd(), bell.fd()].map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+    // An interrupted wait is a short one.
+    let _woken = rustix::event::poll(&mut waiting, Some(&limit));
+    let _rung = bell.drain();
 }
 
 fn connection(stream: TcpStream, decoder: Decoder) -> Result<Connection> {
@@ -192,17 +169,7 @@ fn connection(stream: TcpStream, decoder: Decoder) -> Result<Connection> {
         .map_err(|error| Error::io("preparing a connection", error))
 }
 
-fn next(applicants: &Receiver<Applicant>, deadline: Instant) -> Option<Applicant> {
-    let left = deadline.saturating_duration_since(Instant::now()).min(PAUSE / 10);
-    applicants.recv_timeout(left).ok()
-}
-
-fn hear_join(
-    mut stream: TcpStream,
-    claim: Claim,
-    own: Identity,
-    sender: &mpsc::Sender<Applicant>,
-) -> Result<(), GreetError> {
+fn hear_join(mut stream: TcpStream, claim: Claim, own: Identity, desk: &Desk) -> Result<(), GreetError> {
     let from = stream.peer_addr()?.to_string();
     if claim.hello().purpose != Purpose::Join {
         let Identity { role, rank, .. } = claim.hello().identity;
@@ -213,12 +180,15 @@ fn hear_join(
     let mut decoder = Decoder::new(crc32c::crc32c);
     match greet::hear(&mut stream, &mut decoder, Instant::now() + greet::DEADLINE)? {
         Message::Join(join) => {
-            if let Err(mpsc::SendError((mut stream, _, join, _))) = sender.send((stream, decoder, join, from))
+            if let Err(mpsc::SendError((mut stream, _, join, _))) =
+                desk.sender.send((stream, decoder, join, from))
             {
                 // Rank 0 has formed its world, or given up, in the meantime.
                 let refusal = Refusal::Unexpected { role: Role::Worker, rank: join.rank };
                 greet::say(&mut stream, &Message::Refuse(refusal))?;
             }
+            // Rank 0 looks again soon in any case.
+            let _rung = desk.bell.ring();
             Ok(())
         }
         _ => Err(GreetError::Protocol("it does not want to join")),
@@ -226,7 +196,7 @@ fn hear_join(
 }
 
 /// Ranks whose connection has ended may come again as other processes.
-fn withdraw_the_gone(formation: &mut Formation, joined: &mut BTreeMap<u32, (TcpStream, Decoder, u64)>) {
+fn withdraw_the_gone(formation: &mut Formation, joined: &mut Joined) {
     joined.retain(|rank, (stream, _, life)| {
         let gone = stream.set_nonblocking(true).is_ok() && matches!(stream.peek(&mut [0]), Ok(0));
         let back = stream.set_nonblocking(false).is_ok();
@@ -240,7 +210,7 @@ fn withdraw_the_gone(formation: &mut Formation, joined: &mut BTreeMap<u32, (TcpS
 fn give_up(
     config: &Config,
     formation: &Formation,
-    joined: &mut BTreeMap<u32, (TcpStream, Decoder, u64)>,
+    joined: &mut Joined,
     refused: &BTreeMap<u32, String>,
 ) -> Error {
     let missing = formation.missing();
@@ -266,7 +236,7 @@ fn give_up(
 
 /// Every other rank: joins at rank 0.
 fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
-    let (hub, token) = find_hub(config, deadline)?;
+    let (hub, token) = meeting::find_hub(config, deadline)?;
     let secret = token.clone().unwrap_or_default().into_bytes();
     let identity =
         Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
@@ -276,7 +246,7 @@ fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let usual = stream.local_addr().map_err(at)?.ip();
     let from = config.local_address(usual).map_err(|error| error.at(config.rank))?;
     let own = SocketAddr::new(from.unwrap_or(usual), 0);
-    check_exposure(own, token.is_some()).map_err(|error| error.at(config.rank))?;
+    check_exposure(own, token.as_deref()).map_err(|error| error.at(config.rank))?;
     let listener = TcpListener::bind(own).map_err(at)?;
     let address = listener.local_addr().map_err(at)?;
     let join = own_join(config, incarnation, address);
@@ -327,33 +297,6 @@ fn check_formed(formed: &formation::Formed, config: &Config, incarnation: u64) -
         ));
     }
     Ok(())
-}
-
-fn find_hub(config: &Config, deadline: Instant) -> Result<(String, Option<String>)> {
-    match &config.rendezvous {
-        Rendezvous::Tcp(address) => {
-            let there = resolve("HERRINGBONE_STORE", address)?;
-            check_exposure(there, config.token.is_some()).map_err(|error| error.at(config.rank))?;
-            Ok((address.clone(), config.token.clone()))
-        }
-        Rendezvous::Store { store, .. } => through_store(config, &**store, deadline),
-    }
-}
-
-fn through_store(config: &Config, store: &dyn Store, deadline: Instant) -> Result<(String, Option<String>)> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let value = store.get(HUB_KEY, left).map_err(|error| match error {
-        StoreError::Timeout => {
-            Error::rendezvous("rank 0 did not come in time; look at its log").at(config.rank)
-        }
-        error => store_failed(config, &error),
-    })?;
-    let text = String::from_utf8(value).unwrap_or_default();
-    let Some((address, secret)) = text.split_once('\n') else {
-        return Err(Error::rendezvous("the store holds something else under herringbone/hub").at(config.rank));
-    };
-    let told = Some(secret.to_owned()).filter(|secret| !secret.is_empty());
-    Ok((address.to_owned(), config.token.clone().or(told)))
 }
 
 /// Connects to rank 0, trying again while it is not there.

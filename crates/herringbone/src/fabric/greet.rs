@@ -1,4 +1,4 @@
-//! The handshake over real connections: blocking, with a deadline, on threads of their own.
+//! The caller's side of the handshake, and what follows it: blocking, with a deadline, on threads of their own.
 
 use crate::{
     Error, ErrorKind,
@@ -7,7 +7,7 @@ use crate::{
         control::{Decoder, Message},
         handshake::{
             Claim, Client, DEADLINE_MILLISECONDS, Established, Expected, HandshakeError, Hello, Identity,
-            NONCE_BYTES, Policy, Server,
+            NONCE_BYTES,
         },
     },
 };
@@ -94,7 +94,7 @@ impl GreetError {
     }
 }
 
-fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
+pub(super) fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
     let mut nonce = [0; NONCE_BYTES];
     random(&mut nonce)?;
     Ok(nonce)
@@ -136,7 +136,7 @@ fn read(stream: &mut impl Stream, deadline: Instant, into: &mut [u8]) -> Result<
     }
 }
 
-/// The client's side. One byte is read at a time beyond nothing: what follows the handshake stays in the socket.
+/// The client's side. Nothing beyond the handshake is read: what follows it stays in the socket.
 pub(crate) fn greet(
     stream: &mut impl Stream,
     hello: Hello,
@@ -149,27 +149,10 @@ pub(crate) fn greet(
         if let Some(bytes) = client.transmit() {
             stream.write_all(&bytes)?;
         }
-        let mut byte = [0];
-        read(stream, deadline, &mut byte)?;
-        if let Some(established) = client.receive(&byte)?.done {
+        let mut bytes = vec![0; client.wants()];
+        let got = read(stream, deadline, &mut bytes)?;
+        if let Some(established) = client.receive(&bytes[..got])?.done {
             return Ok(established);
-        }
-    }
-}
-
-/// The server's side, up to the decision whether to let the client in.
-pub(crate) fn examine(stream: &mut impl Stream, token: &[u8], policy: Policy) -> Result<Claim, GreetError> {
-    let deadline = Instant::now() + DEADLINE;
-    let mut server = Server::new(token, nonce()?, policy);
-    loop {
-        let mut byte = [0];
-        read(stream, deadline, &mut byte)?;
-        let received = server.receive(&byte);
-        if let Some(bytes) = server.transmit() {
-            stream.write_all(&bytes)?;
-        }
-        if let Some(claim) = received?.done {
-            return Ok(claim);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         membership::MemberId,
     },
     node::Node,
-    sys::socket,
+    sys::{peer, socket},
     transport::endpoint::Link,
 };
 use std::{
@@ -84,6 +84,7 @@ fn share(
 ) -> Result<(), GreetError> {
     let incarnation = job.incarnation_of(mate).ok_or(GreetError::Protocol("nothing is known of it"))?;
     let mut stream = knock(job.segment_socket(mate, incarnation).as_bytes())?;
+    check_owner(peer::peer_owner(&stream)?.user, rustix::process::geteuid().as_raw())?;
     stream.set_nonblocking(false)?;
     let expected =
         Expected { role: Role::Worker, rank: job.roster.rank_of(mate), incarnation: Some(incarnation) };
@@ -91,12 +92,26 @@ fn share(
     connect_mate(job, node, mapping, commands, mate, &mut stream)
 }
 
+/// Whether a host-mate of a user answers a process of another: it would only see its call end.
+fn check_owner(mate: u32, own: u32) -> Result<(), GreetError> {
+    if door::may_call(own, mate) {
+        return Ok(());
+    }
+    Err(GreetError::Unshared(format!(
+        "it is user {mate}'s and this process is user {own}'s: run both as one user"
+    )))
+}
+
 /// Connects to a host-mate's socket, which it opens a moment after it has heard of the world.
 fn knock(name: &[u8]) -> io::Result<UnixStream> {
     let began = Instant::now();
     loop {
         match socket::connect_abstract(name) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && began.elapsed() < ATTEMPT => {
+            // It is not there yet, or more call it than may wait.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock)
+                    && began.elapsed() < ATTEMPT =>
+            {
                 std::thread::sleep(MATE_PAUSE);
             }
             result => return result,
@@ -112,7 +127,7 @@ fn connect_mate(
     mate: MemberId,
     stream: &mut UnixStream,
 ) -> Result<(), GreetError> {
-    let life = socket::peer_pidfd(&*stream);
+    let life = peer::peer_pidfd(&*stream);
     let link = mapping.exchange(job, mate, stream)?;
     node.with(|engine| engine.connect(mate, link));
     node.wake();
@@ -168,7 +183,7 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
 }
 
 fn attempt(job: &Job, address: &str, expected: Expected) -> Result<TcpStream, GreetError> {
-    let mut stream = dial(address, job.from, |there| check_exposure(there, !job.token.is_empty()))?;
+    let mut stream = dial(address, job.from, |there| check_exposure(there, str::from_utf8(&job.token).ok()))?;
     greet::greet(&mut stream, job.hello(Purpose::Data), expected, &job.token)?;
     Ok(stream)
 }
@@ -218,7 +233,7 @@ pub(crate) fn admit(
         (Purpose::Data, Some(member))
             if member.incarnation == Some(who.incarnation) && member.id < job.me =>
         {
-            Ok(member.id)
+            if is_up(node, member.id) { Err(one_link(who.rank)) } else { Ok(member.id) }
         }
         // Its next world forms at this address, once this one has closed: it calls again if nobody answers.
         (Purpose::Join, Some(member)) if leaves(node, member.id) => return Ok(()),
@@ -257,36 +272,47 @@ fn leaves(node: &Node, member: MemberId) -> bool {
     }
 }
 
-/// Lets a host-mate share memory, on a thread of its own.
+/// Lets a host-mate share memory. One that fails here calls over TCP instead.
 pub(crate) fn admit_mate(
-    job: &Job,
-    node: &Arc<Node>,
-    mapping: &Arc<Mapping>,
-    commands: &Arc<Commands>,
+    (job, node): (&Job, &Arc<Node>),
+    mapping: &Mapping,
+    commands: &Commands,
     mut stream: UnixStream,
-) {
-    let (job, node, mapping, commands) = (job.clone(), node.clone(), mapping.clone(), commands.clone());
-    let admit = move || -> Result<(), GreetError> {
-        stream.set_nonblocking(false)?;
-        let claim = greet::examine(&mut stream, &job.token, job.policy())?;
-        let who = claim.hello().identity;
-        let mate = job.roster.worker(who.rank).map(|member| member.id);
-        let mate = mate.filter(|mate| {
-            mapping.reaches(*mate)
-                && *mate < job.me
-                && claim.hello().purpose == Purpose::Segment
-                && job.incarnation_of(*mate) == Some(who.incarnation)
-        });
-        let Some(mate) = mate else {
-            greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
-            return Ok(());
-        };
-        greet::welcome(&mut stream, claim, job.identity())?;
-        connect_mate(&job, &node, &mapping, &commands, mate, &mut stream)
-            .inspect_err(|error| mapping.explain_lack(&job, mate, error))
+    claim: Claim,
+) -> Result<(), GreetError> {
+    let who = claim.hello().identity;
+    let mate = job.roster.worker(who.rank).map(|member| member.id);
+    let mate = mate.filter(|mate| {
+        mapping.reaches(*mate)
+            && *mate < job.me
+            && claim.hello().purpose == Purpose::Segment
+            && job.incarnation_of(*mate) == Some(who.incarnation)
+    });
+    let mate = match mate {
+        Some(mate) if is_up(node, mate) => Err(one_link(who.rank)),
+        Some(mate) => Ok(mate),
+        None => Err(Refusal::Unexpected { role: who.role, rank: who.rank }),
     };
-    // A host-mate that fails here calls over TCP instead.
-    let _spawned = std::thread::Builder::new().name("herringbone-mate".to_owned()).spawn(admit);
+    let mate = match mate {
+        Ok(mate) => mate,
+        Err(refusal) => {
+            greet::refuse(&mut stream, claim, &refusal);
+            return Ok(());
+        }
+    };
+    greet::welcome(&mut stream, claim, job.identity())?;
+    connect_mate(job, node, mapping, commands, mate, &mut stream)
+        .inspect_err(|error| mapping.explain_lack(job, mate, error))
+}
+
+/// Whether there is a link to a member that nothing is known to be wrong with.
+fn is_up(node: &Node, member: MemberId) -> bool {
+    node.with(|engine| engine.links.endpoints[member].is_up())
+}
+
+/// A member that calls a second time has to wait until its first link is over here: it would take that one's place.
+fn one_link(rank: u32) -> Refusal {
+    Refusal::NoRoom { what: format!("the number of links to rank {rank}"), limit: 1 }
 }
 
 #[cfg(test)]
@@ -295,7 +321,7 @@ mod tests {
 
     #[test]
     fn without_a_token_nobody_is_called_but_at_loopback() {
-        let call = |address: &str| dial(address, None, |there| check_exposure(there, false)).unwrap_err();
+        let call = |address: &str| dial(address, None, |there| check_exposure(there, None)).unwrap_err();
         let refused = call("192.0.2.1:7070");
         assert!(!refused.may_pass() && refused.to_string().starts_with("no job token is set, and 192.0.2.1"));
         assert!(matches!(call("127.0.0.1:1"), GreetError::Io(_)), "it was called");

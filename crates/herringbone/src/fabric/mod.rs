@@ -9,7 +9,9 @@ pub(crate) mod control;
 pub(crate) mod door;
 pub(crate) mod formation;
 pub(crate) mod greet;
+mod guests;
 pub(crate) mod links;
+mod meeting;
 pub(crate) mod watch;
 pub(crate) mod wire_up;
 

@@ -56,55 +56,112 @@ pub(crate) struct Introduced {
     pub(crate) plans: BTreeSet<u64>,
 }
 
-/// All members of a job, as an engine sees them: by identity.
+/// How many workers of a job a reducer makes room for before it has met them.
+const FIRST: u32 = 64;
+
+/// The members of a job, as an engine sees them: by identity.
 #[derive(Debug)]
-pub(crate) struct Endpoints(Vec<Endpoint>);
+pub(crate) struct Endpoints {
+    /// Those of the lowest numbers: all members, but for a reducer.
+    first: Vec<Endpoint>,
+    others: Option<Others>,
+}
+
+/// Whom a reducer has met beyond the first: what is claimed of a job's size costs it nothing.
+#[derive(Debug)]
+struct Others {
+    met: BTreeMap<MemberId, Endpoint>,
+    /// How many workers the job is said to have.
+    workers: u32,
+}
 
 impl Endpoints {
     /// The members of a roster, whose identities lie close together; those that are not in it any more have no links.
     pub(crate) fn new(roster: &Roster) -> Self {
         let ids = roster.members().last().map_or(0, |last| last.id.number() + 1);
         let endpoint = |id| Endpoint::new(roster.name(id), roster.rank_of(id));
-        Self((0..ids).map(MemberId::new).map(endpoint).collect())
+        Self { first: (0..ids).map(MemberId::new).map(endpoint).collect(), others: None }
+    }
+
+    /// What a reducer knows of a job that is said to have so many workers, before it has met any; and who it is itself.
+    /// Where workers are is no matter to it, since they call.
+    pub(crate) fn of_reducer(workers: u32) -> (Self, MemberId) {
+        let own = MemberId::new(workers);
+        let met = [(own, Endpoint::new("this reducer".to_owned(), None))].into();
+        let first = (0..workers.min(FIRST)).map(Endpoint::of_worker).collect();
+        (Self { first, others: Some(Others { met, workers }) }, own)
+    }
+
+    /// A reducer meets workers, or hears of them. Nothing else is a worker's identity.
+    pub(crate) fn meet(&mut self, workers: &[MemberId]) {
+        let Some(others) = &mut self.others else { return };
+        for id in workers.iter().filter(|id| (FIRST..others.workers).contains(&id.number())) {
+            others.met.entry(*id).or_insert_with(|| Endpoint::of_worker(id.number()));
+        }
     }
 
     pub(crate) fn get(&self, id: MemberId) -> Option<&Endpoint> {
-        self.0.get(id.index())
+        self.first.get(id.index()).or_else(|| self.others.as_ref()?.met.get(&id))
     }
 
     pub(crate) fn get_mut(&mut self, id: MemberId) -> Option<&mut Endpoint> {
-        self.0.get_mut(id.index())
+        let others = self.others.as_mut();
+        self.first.get_mut(id.index()).or_else(|| others?.met.get_mut(&id))
     }
 
     /// The worker of a rank.
     pub(crate) fn worker(&self, rank: Rank) -> Option<&Endpoint> {
-        self.0.iter().find(|endpoint| endpoint.rank == Some(rank))
+        self.iter().find(|endpoint| endpoint.rank == Some(rank))
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = MemberId> + use<> {
-        (0..self.0.len() as u32).map(MemberId::new)
+        let met = match &self.others {
+            None => Vec::new(),
+            Some(others) => others.met.keys().copied().collect(),
+        };
+        let first = self.first.len();
+        let id = move |at: usize| if at < first { MemberId::new(at as u32) } else { met[at - first] };
+        (0..first + self.others.as_ref().map_or(0, |others| others.met.len())).map(id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Endpoint> {
-        self.0.iter()
+        self.first.iter().chain(self.others.iter().flat_map(|others| others.met.values()))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Endpoint> {
-        self.0.iter_mut()
+        let others = self.others.iter_mut().flat_map(|others| others.met.values_mut());
+        self.first.iter_mut().chain(others)
+    }
+
+    #[cold]
+    fn beyond(&self, id: MemberId) -> &Endpoint {
+        let met = self.others.as_ref().and_then(|others| others.met.get(&id));
+        met.expect("a member that this process knows")
+    }
+
+    #[cold]
+    fn beyond_mut(&mut self, id: MemberId) -> &mut Endpoint {
+        let met = self.others.as_mut().and_then(|others| others.met.get_mut(&id));
+        met.expect("a member that this process knows")
     }
 }
 
 impl Index<MemberId> for Endpoints {
     type Output = Endpoint;
 
+    #[inline]
     fn index(&self, id: MemberId) -> &Endpoint {
-        &self.0[id.index()]
+        match self.first.get(id.index()) {
+            Some(endpoint) => endpoint,
+            None => self.beyond(id),
+        }
     }
 }
 
 impl IndexMut<MemberId> for Endpoints {
+    #[inline]
     fn index_mut(&mut self, id: MemberId) -> &mut Endpoint {
-        &mut self.0[id.index()]
+        if id.index() < self.first.len() { &mut self.first[id.index()] } else { self.beyond_mut(id) }
     }
 }
 
@@ -148,6 +205,11 @@ impl Endpoint {
             left: None,
             silence: Duration::ZERO,
         }
+    }
+
+    /// A worker in a job's first epoch, in which identities are ranks.
+    fn of_worker(rank: Rank) -> Self {
+        Self::new(format!("rank {rank}"), Some(rank))
     }
 
     pub(crate) fn is_reducer(&self) -> bool {

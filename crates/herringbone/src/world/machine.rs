@@ -82,6 +82,7 @@ impl Machine {
         now: Moment,
     ) {
         self.pipes.insert(endpoint, pipe);
+        self.engine.links.endpoints.meet(&[endpoint]);
         self.engine.at(now).connect(endpoint, Link::Tcp(end));
     }
 

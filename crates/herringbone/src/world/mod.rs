@@ -36,7 +36,6 @@ use crate::{
         control::LAST_OUT,
         watch::{TICK, Watch},
     },
-    server::known_members,
     sys::segment::Segment,
     transport::{
         endpoint::Endpoints,
@@ -173,8 +172,8 @@ impl VirtualWorld {
     }
 
     fn reducer(&self) -> Machine {
-        let (roster, own) = known_members(self.setup.workers).unwrap();
-        Machine::new(Engine::new(own, Endpoints::new(&roster), staging(REDUCER_BYTES), true), None)
+        let (endpoints, own) = Endpoints::of_reducer(self.setup.workers);
+        Machine::new(Engine::new(own, endpoints, staging(REDUCER_BYTES), true), None)
     }
 
     /// How long the world has run.

@@ -177,8 +177,13 @@ fn an_address_that_others_reach_needs_a_token() {
     }
     let far = config(0, 2, &meeting_place()).reducers(vec!["192.0.2.1:7070".to_owned()]);
     says(&form(&[far])[0], &["no job token is set", "192.0.2.1 is not loopback"]);
-    let error = Server::bind(ServerOptions::new("0.0.0.0:0".parse().unwrap())).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Auth { .. }), "{error}");
+    for token in [None, Some("x".to_owned())] {
+        let error = Server::bind(ServerOptions { token, ..ServerOptions::new("0.0.0.0:0".parse().unwrap()) });
+        let error = error.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Auth { .. }), "{error}");
+    }
+    let short = form(&[config(0, 2, "0.0.0.0:0").token("short")]);
+    says(&short[0], &["fewer than 16 characters", "0.0.0.0 is not loopback", "openssl"]);
 }
 
 #[test]

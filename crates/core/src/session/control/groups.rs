@@ -4,7 +4,7 @@ use super::super::{
     basis::Basis,
     cause::Cause,
     codec::{Malformed, Reader, Writer},
-    membership::MemberId,
+    membership::{MEMBERS, MemberId},
 };
 use crate::{group::Rank, wire::Fingerprint};
 use alloc::vec::Vec;
@@ -121,7 +121,13 @@ impl Introduction {
         let members = from.list(MemberId::read)?;
         let (reducer, reducers, hosts, parameters) = (from.u32()?, from.u32()?, from.ranks()?, from.u64()?);
         let ascending = members.is_sorted_by(|a, b| a < b);
-        if members.is_empty() || !ascending || hosts.len() != members.len() || reducer >= reducers {
+        let all = members.len().saturating_add(reducers as usize);
+        if members.is_empty()
+            || !ascending
+            || hosts.len() != members.len()
+            || reducer >= reducers
+            || all > MEMBERS
+        {
             return Err(Malformed("a group that cannot be"));
         }
         Ok(Self { group, generation, epoch, members, reducer, reducers, hosts, parameters })

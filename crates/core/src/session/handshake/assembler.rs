@@ -39,6 +39,18 @@ impl Assembler {
         Ok((bytes.len() - rest.len(), None))
     }
 
+    /// How many bytes are missing to the end of the message, or of its prefix while that is not there.
+    pub(super) fn missing(&self) -> usize {
+        let body = |prefix: &[u8; PREFIX_BYTES]| usize::from(u16::from_le_bytes([prefix[6], prefix[7]]));
+        let wanted = PREFIX_BYTES + self.held.first_chunk().map_or(0, body);
+        wanted.saturating_sub(self.held.len())
+    }
+
+    /// Whether a message has begun and not ended.
+    pub(super) fn is_within(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// How long the message is, or its prefix while that is not there.
     fn wanted(&mut self) -> Result<usize, HandshakeError> {
         let Some([.., zero, low, high]) = self.held.first_chunk::<PREFIX_BYTES>() else {

@@ -40,6 +40,9 @@ use transcript::{PROOF_BYTES, Transcript};
 /// How long a handshake may take, from the connection's first moment to the Welcome.
 pub const DEADLINE_MILLISECONDS: u64 = 5_000;
 
+/// How many bytes a message has at the least: so many can be read before anything is known of the other side.
+pub const LEAST_BYTES: usize = PREFIX_BYTES;
+
 /// How many random bytes each side contributes.
 pub const NONCE_BYTES: usize = 32;
 
@@ -99,6 +102,11 @@ impl Client {
     /// What to send next; ask after `new` and after every [`receive`](Self::receive).
     pub fn transmit(&mut self) -> Option<Vec<u8>> {
         self.outgoing.take()
+    }
+
+    /// How many bytes belong to the handshake in any case: who reads no more at once leaves what follows it where it is.
+    pub fn wants(&self) -> usize {
+        self.incoming.missing()
     }
 
     /// Takes what has arrived. Once it is done, or has failed, it consumes nothing more.
@@ -169,6 +177,16 @@ impl Server {
     /// What to send next; ask after every [`receive`](Self::receive), after one that failed too.
     pub fn transmit(&mut self) -> Option<Vec<u8>> {
         self.outgoing.take()
+    }
+
+    /// How many bytes belong to the handshake in any case: who reads no more at once leaves what follows it where it is.
+    pub fn wants(&self) -> usize {
+        self.incoming.missing()
+    }
+
+    /// Whether the client has begun a message and not ended it: who means it sends each in one piece.
+    pub fn is_interrupted(&self) -> bool {
+        self.incoming.is_within()
     }
 
     /// Takes what has arrived. Once there is a [`Claim`], or it has failed, it consumes nothing more.

@@ -1,0 +1,169 @@
+//! Callers that have not proved themselves yet: none has a thread, each has a bounded place, and strangers make way.
+
+use super::greet::{self, DEADLINE, GreetError};
+use crate::core::session::handshake::{Claim, LEAST_BYTES, Policy, Server};
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    fmt,
+    io::{self, Read, Write},
+    net::{IpAddr, Ipv6Addr},
+    time::Instant,
+};
+
+/// How many callers may be in their handshake at once.
+pub(super) const PLACES: usize = 256;
+/// How many of them may come from one place.
+pub(super) const OF_ONE_ORIGIN: usize = PLACES / 2;
+/// How many there may be where descriptors run short.
+pub(super) const FEW: usize = 8;
+
+/// Where a caller comes from, as far as others are held against it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Whence {
+    Address(IpAddr),
+    /// A process of this host.
+    Process(u32),
+}
+
+impl Whence {
+    /// Of an IPv6 address the network counts: whoever has one address there has many.
+    pub(super) fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                Whence::Address(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into())
+            }
+            address => Whence::Address(address),
+        }
+    }
+}
+
+impl fmt::Display for Whence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Whence::Address(address) => address.fmt(f),
+            Whence::Process(number) => write!(f, "process {number}"),
+        }
+    }
+}
+
+/// A caller that has not proved itself yet. What it costs does not depend on what it says.
+pub(super) struct Guest<S> {
+    pub(super) stream: S,
+    pub(super) origin: Whence,
+    came: Instant,
+    /// This side of the handshake, once the caller has said something.
+    server: Option<Box<Server>>,
+}
+
+impl<S: Read + Write> Guest<S> {
+    pub(super) fn new(stream: S, origin: Whence, came: Instant) -> Self {
+        Self { stream, origin, came, server: None }
+    }
+
+    /// Takes what has arrived, and answers it. Never waits, and takes nothing that follows the handshake. Returns its claim
+    /// once it has proved that it knows the token.
+    pub(super) fn hear(&mut self, token: &[u8], policy: Policy) -> Result<Option<Claim>, GreetError> {
+        loop {
+            match self.hear_once(token, policy) {
+                Ok(None) => {}
+                Err(GreetError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(GreetError::Io(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                proved_or_failed => return proved_or_failed,
+            }
+        }
+    }
+
+    fn hear_once(&mut self, token: &[u8], policy: Policy) -> Result<Option<Claim>, GreetError> {
+        let mut room = [0; 256];
+        let wants = self.server.as_ref().map_or(LEAST_BYTES, |server| server.wants()).min(room.len());
+        let got = self.stream.read(&mut room[..wants])?;
+        if got == 0 {
+            return Err(GreetError::Closed);
+        }
+        let server = match &mut self.server {
+            Some(server) => server,
+            none => none.insert(Box::new(Server::new(token, greet::nonce()?, policy))),
+        };
+        let received = server.receive(&room[..got]);
+        if let Some(bytes) = server.transmit() {
+            // A new connection takes that much at once.
+            self.stream.write_all(&bytes).map_err(|_| GreetError::Closed)?;
+        }
+        Ok(received?.done)
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.server.as_ref().is_some_and(|server| server.is_interrupted())
+    }
+}
+
+/// The guests, numbered in the order of coming, and how many there are of each origin.
+pub(super) struct Guests<S> {
+    present: BTreeMap<u64, Guest<S>>,
+    crowds: BTreeMap<Whence, usize>,
+    came: u64,
+}
+
+impl<S: Read + Write> Guests<S> {
+    pub(super) fn new() -> Self {
+        Self { present: BTreeMap::new(), crowds: BTreeMap::new(), came: 0 }
+    }
+
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Guest<S>> {
+        self.present.get_mut(&number)
+    }
+
+    /// Takes a guest in; returns its number.
+    pub(super) fn insert(&mut self, guest: Guest<S>) -> u64 {
+        self.came += 1;
+        *self.crowds.entry(guest.origin).or_default() += 1;
+        self.present.insert(self.came, guest);
+        self.came
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<Guest<S>> {
+        let guest = self.present.remove(&number)?;
+        if let Some(crowd) = self.crowds.get_mut(&guest.origin) {
+            *crowd -= 1;
+            if *crowd == 0 {
+                self.crowds.remove(&guest.origin);
+            }
+        }
+        Some(guest)
+    }
+
+    /// Who has to go so that one more may come from `origin`, where there are so many places.
+    pub(super) fn in_the_way(&self, origin: Whence, places: usize) -> Option<u64> {
+        if self.crowds.get(&origin).is_some_and(|crowd| *crowd >= OF_ONE_ORIGIN.min(places)) {
+            return self.least(|guest| guest.origin == origin);
+        }
+        (self.present.len() >= places).then(|| self.least(|_| true)).flatten()
+    }
+
+    /// Who goes first: of those of whose origin there are most, one that has stopped within a message, the oldest. Ranks say
+    /// each message in one piece, so they are passed over while there are others.
+    fn least(&self, which: impl Fn(&Guest<S>) -> bool) -> Option<u64> {
+        let candidates = self.present.iter().filter(|(_, guest)| which(guest));
+        let worth = |(number, guest): &(&u64, &Guest<S>)| {
+            (Reverse(self.crowds[&guest.origin]), !guest.is_interrupted(), **number)
+        };
+        candidates.min_by_key(worth).map(|(number, _)| *number)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.present.len()
+    }
+
+    /// Anyone who could go.
+    pub(super) fn last_resort(&self) -> Option<u64> {
+        self.least(|_| true)
+    }
+
+    /// Who has had all the time that a handshake may take.
+    pub(super) fn late(&self, now: Instant) -> Vec<u64> {
+        let late = self.present.iter().take_while(|(_, guest)| now.duration_since(guest.came) >= DEADLINE);
+        late.map(|(number, _)| *number).collect()
+    }
+}

@@ -1,0 +1,350 @@
+//! The jobs that a reducer serves: each with an engine, a thread and memory of its own.
+
+use crate::{
+    core::session::{
+        Refusal, Role,
+        control::{Dispute, Message},
+        handshake::{Claim, Identity, Purpose},
+        membership::{MEMBERS, MemberId},
+    },
+    engine::{Engine, outbox::Event},
+    execute::staging::Staging,
+    fabric::{
+        door,
+        greet::{self, GreetError},
+    },
+    node::{Node, Surroundings},
+    sys::{doorbell::Bell, segment::Segment},
+    transport::{
+        Broken,
+        endpoint::{Endpoint, Endpoints, Link},
+        layout::Layout,
+    },
+};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::TcpStream,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How long a job without connections is kept.
+const EMPTY: Duration = Duration::from_secs(2);
+
+/// What a server has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    /// Jobs that are being served.
+    pub jobs: usize,
+    /// Jobs that were served since the start, those included.
+    pub served: u64,
+    /// Payload bytes received from workers of present jobs.
+    pub received: u64,
+    /// Payload bytes sent to workers of present jobs.
+    pub sent: u64,
+}
+
+/// The jobs of a reducer. Their lock is held for moments only, and no engine's lock is waited for under it.
+pub(super) struct Jobs {
+    /// How many there may be at once.
+    most: usize,
+    /// Bytes of staging memory of each.
+    staging: usize,
+    incarnation: u64,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    present: BTreeMap<u64, Arc<Job>>,
+    served: u64,
+    past: (u64, u64),
+}
+
+struct Job {
+    node: Arc<Node>,
+    world: u32,
+    connections: AtomicUsize,
+    quiet: Mutex<Instant>,
+    /// Who the workers are that have called.
+    callers: Mutex<BTreeMap<u32, Caller>>,
+    /// Whether a thread waits for the engine, to show its workers that it lives.
+    shows_life: AtomicBool,
+}
+
+/// A worker that has called. Within a job it has one life: a process that is started again is of another job.
+struct Caller {
+    incarnation: u64,
+    address: String,
+    /// Whether it is being let in.
+    enters: bool,
+}
+
+impl Jobs {
+    /// None, and room for so many.
+    pub(super) fn new(most: usize, staging: usize, incarnation: u64) -> Self {
+        Self { most, staging, incarnation, table: Mutex::default() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn present(&self) -> Vec<Arc<Job>> {
+        self.table().present.values().cloned().collect()
+    }
+
+    /// Lets a worker in that has proved itself, or tells it why not.
+    pub(super) fn admit(self: &Arc<Self>, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
+        let who = claim.hello().identity;
+        if claim.hello().purpose != Purpose::Data || who.role != Role::Worker || who.world as usize >= MEMBERS
+        {
+            greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
+            return Ok(());
+        }
+        let address = stream.peer_addr().map(|address| address.to_string()).unwrap_or_default();
+        let job = match self.job(who) {
+            Ok(job) => job,
+            Err(refusal) => {
+                greet::refuse(&mut stream, claim, &refusal);
+                return Ok(());
+            }
+        };
+        let entered = match job.begin_entry(who, address) {
+            Ok(()) => {
+                let entered = self.connect(&job, who, claim, stream);
+                job.end_entry(who.rank);
+                entered
+            }
+            Err(refusal) => {
+                greet::refuse(&mut stream, claim, &refusal);
+                Ok(false)
+            }
+        };
+        if !matches!(entered, Ok(true)) {
+            job.connections.fetch_sub(1, Ordering::SeqCst);
+        }
+        entered.map(drop)
+    }
+
+    /// Returns whether there is a link now.
+    fn connect(
+        &self,
+        job: &Job,
+        who: Identity,
+        claim: Claim,
+        mut stream: TcpStream,
+    ) -> Result<bool, GreetError> {
+        let worker = MemberId::new(who.rank);
+        let is_up = job.node.with(|engine| engine.links.endpoints.get(worker).is_some_and(Endpoint::is_up));
+        if is_up {
+            // A caller whose first call took too long calls again: once the first is over here, it is let in.
+            let what = format!("the number of connections of rank {}", who.rank);
+            greet::refuse(&mut stream, claim, &Refusal::NoRoom { what, limit: 1 });
+            return Ok(false);
+        }
+        let own =
+            Identity { role: Role::Reducer, job: who.job, rank: 0, world: 1, incarnation: self.incarnation };
+        greet::welcome(&mut stream, claim, own)?;
+        let link = door::into_link(stream)?;
+        job.node.with(|engine| {
+            engine.links.endpoints.meet(&[worker]);
+            engine.connect(worker, Link::Tcp(link));
+        });
+        job.node.wake();
+        Ok(true)
+    }
+
+    /// The job that a worker belongs to, with one more connection; begun if this is its first worker here.
+    fn job(self: &Arc<Self>, who: Identity) -> Result<Arc<Job>, Refusal> {
+        let mut table = self.table();
+        if let Some(job) = table.present.get(&who.job) {
+            if job.world != who.world {
+                return Err(Refusal::World { rank: who.rank, ours: job.world, theirs: who.world });
+            }
+            job.connections.fetch_add(1, Ordering::SeqCst);
+            return Ok(job.clone());
+        }
+        let no_room = |what: &str| Refusal::NoRoom { what: what.to_owned(), limit: self.most as u64 };
+        if table.present.len() >= self.most {
+            return Err(no_room("the number of jobs"));
+        }
+        let job = Job::begin(who.world, self.staging, who.job, Arc::downgrade(self))
+            .map_err(|_| no_room("the memory for jobs"))?;
+        table.present.insert(who.job, job.clone());
+        table.served += 1;
+        Ok(job)
+    }
+
+    pub(super) fn forget_finished(&self) {
+        let over = |table: &Table| -> Vec<(u64, Arc<Job>)> {
+            let over = table.present.iter().filter(|(_, job)| job.is_over());
+            over.map(|(number, job)| (*number, job.clone())).collect()
+        };
+        let finished = over(&self.table());
+        for (number, job) in finished {
+            let (received, sent) = job.moved();
+            let mut table = self.table();
+            // A worker may have called meanwhile.
+            if job.is_over() && table.present.remove(&number).is_some() {
+                table.past = (table.past.0 + received, table.past.1 + sent);
+                job.node.close();
+            }
+        }
+    }
+
+    /// Shows the workers of all jobs that this process lives. One job's engine that is busy keeps no other's workers waiting.
+    pub(super) fn show_life(&self) {
+        for job in self.present() {
+            let shown = job.node.with_if_free(Engine::show_life).is_some();
+            if shown || job.shows_life.swap(true, Ordering::SeqCst) {
+                continue;
+            }
+            let waiting = job.clone();
+            let spawned = std::thread::Builder::new().name("hb-reduce-life".to_owned()).spawn(move || {
+                waiting.node.with(Engine::show_life);
+                waiting.shows_life.store(false, Ordering::SeqCst);
+            });
+            if spawned.is_err() {
+                job.shows_life.store(false, Ordering::SeqCst);
+            }
+        }
+    }
+
+    pub(super) fn stats(&self) -> ServerStats {
+        let (present, served, past) = {
+            let table = self.table();
+            (table.present.values().cloned().collect::<Vec<_>>(), table.served, table.past)
+        };
+        let moved = present.iter().map(|job| job.moved());
+        let (received, sent) = moved.fold(past, |sum, moved| (sum.0 + moved.0, sum.1 + moved.1));
+        ServerStats { jobs: present.len(), served, received, sent }
+    }
+
+    /// Does something with the engine of a job.
+    #[cfg(test)]
+    pub(super) fn with_engine<R>(&self, number: u64, f: impl FnOnce(&mut Engine) -> R) -> R {
+        let job = self.table().present[&number].clone();
+        job.node.with(f)
+    }
+
+    pub(super) fn close(&self) {
+        self.present().iter().for_each(|job| job.node.close());
+    }
+}
+
+impl Job {
+    /// Begins with one connection, of the worker that has called. What it costs does not depend on what that claims.
+    fn begin(world: u32, staging: usize, number: u64, jobs: Weak<Jobs>) -> io::Result<Arc<Self>> {
+        let layout = Layout { mates: 0, pool: staging, heap: 0 };
+        let segment = Segment::create("herringbone-reducer", layout.bytes()).map_err(io::Error::other)?;
+        let pool = layout.pool_at()..layout.bytes();
+        let (endpoints, me) = Endpoints::of_reducer(world);
+        let engine = Engine::new(me, endpoints, Staging::new(Arc::new(segment), pool), true);
+        let bell = Arc::new(Bell::new()?);
+        let node = Node::new(engine, bell, usize::MAX, Box::new(OfJob { number, jobs }))?;
+        let job = Arc::new(Self {
+            node,
+            world,
+            connections: AtomicUsize::new(1),
+            quiet: Mutex::new(Instant::now()),
+            callers: Mutex::default(),
+            shows_life: AtomicBool::new(false),
+        });
+        let driven = job.node.clone();
+        std::thread::Builder::new().name("hb-reduce".to_owned()).spawn(move || driven.drive_for_ever())?;
+        Ok(job)
+    }
+
+    fn callers(&self) -> MutexGuard<'_, BTreeMap<u32, Caller>> {
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker calls from `address`: it has to be the one that has called before, if any has, and to come alone.
+    fn begin_entry(&self, who: Identity, address: String) -> Result<(), Refusal> {
+        let Identity { rank, incarnation, .. } = who;
+        let mut callers = self.callers();
+        let caller = callers.entry(rank).or_insert_with(|| Caller {
+            incarnation,
+            address: address.clone(),
+            enters: false,
+        });
+        if caller.incarnation != incarnation {
+            let first = caller.address.clone();
+            return Err(Refusal::DuplicateRank { rank, first, second: address });
+        }
+        if std::mem::replace(&mut caller.enters, true) {
+            let what = format!("the number of calls at once of rank {rank}");
+            return Err(Refusal::NoRoom { what, limit: 1 });
+        }
+        Ok(())
+    }
+
+    fn end_entry(&self, rank: u32) {
+        if let Some(caller) = self.callers().get_mut(&rank) {
+            caller.enters = false;
+        }
+    }
+
+    /// Whether all workers have gone, for a while.
+    fn is_over(&self) -> bool {
+        let mut quiet = self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.connections.load(Ordering::SeqCst) > 0 {
+            *quiet = Instant::now();
+        }
+        quiet.elapsed() >= EMPTY
+    }
+
+    fn moved(&self) -> (u64, u64) {
+        let stats = self.node.stats();
+        (stats.workers_tcp.received, stats.workers_tcp.sent)
+    }
+}
+
+/// A job's engine speaks to the server, and to the workers.
+struct OfJob {
+    number: u64,
+    jobs: Weak<Jobs>,
+}
+
+impl Surroundings for OfJob {
+    fn handle(&self, events: Vec<Event>) {
+        let Some(jobs) = self.jobs.upgrade() else { return };
+        let Some(job) = jobs.table().present.get(&self.number).cloned() else { return };
+        for event in events {
+            if let Event::Broken { endpoint, reason } = &event {
+                let who = format!("reducer, job {:016x}", self.number);
+                let what = format_args!("rank {} is gone: {reason}", endpoint.number());
+                match reason {
+                    Broken::Closed | Broken::Io(_) => crate::log::info(&who, what),
+                    // It hears only that its connection was closed.
+                    Broken::Corrupt | Broken::Protocol(_) | Broken::Silent(_) => crate::log::warn(&who, what),
+                }
+                job.connections.fetch_sub(1, Ordering::SeqCst);
+            }
+            job.node.with(|engine| heed(engine, event));
+        }
+    }
+}
+
+/// Does what a reducer's engine asks for: it has no hub, so it tells a worker what went wrong.
+pub(crate) fn heed(engine: &mut Engine, event: Event) {
+    match event {
+        Event::Broken { endpoint, .. } => engine.drop_operations_with(endpoint),
+        Event::Dispute { group, generation, cause } => {
+            let Some(state) = engine.groups.get(group) else { return };
+            let members = state.settings.ranks.clone();
+            let is_up = |member: &MemberId| engine.links.endpoints[*member].is_up();
+            let lowest = state.settings.members().iter().copied().find(is_up);
+            let dispute = Message::Dispute(Dispute { group, generation, members, cause });
+            if let Some(lowest) = lowest {
+                engine.say(lowest, &dispute);
+            }
+        }
+        Event::Want(_) | Event::ToHub(_) | Event::Control { .. } => {}
+    }
+}
