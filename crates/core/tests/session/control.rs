@@ -12,12 +12,10 @@ use herringbone_core::{
         formation::{Join, Settings},
         handshake::Versions,
         membership::{MemberId, Process, Roster},
-        recovery::{Accuse, Held, Holding, Piece, Rest, Resume},
     },
     wire::{Codec, Fingerprint},
 };
 use proptest::{collection::vec, option, prelude::*};
-use std::ops::Range;
 
 fn any_text() -> impl Strategy<Value = String> {
     "[ -~äπ]{0,40}"
@@ -175,47 +173,6 @@ fn any_death() -> impl Strategy<Value = Death> {
     ]
 }
 
-/// Messages about a lost reducer.
-fn any_recovery() -> impl Strategy<Value = Message> {
-    // Runs that ascend, from their lengths and what lies between them.
-    let runs = vec((1u32..9, 0u32..9), 0..4).prop_map(|lengths| {
-        let mut at = 0;
-        let run = |(length, gap): (u32, u32)| {
-            let run = at + gap..at + gap + length;
-            at = run.end;
-            run
-        };
-        lengths.into_iter().map(run).collect::<Vec<_>>()
-    });
-    let chunks = || vec(runs.clone(), 0..4);
-    let names = || "[a-z0-9.:]{1,30}";
-    let holders = option::of(any::<u32>());
-    prop_oneof![
-        (any::<u32>(), vec(any::<u32>(), 0..5), names(), names()).prop_map(
-            |(group, members, address, reason)| Message::Accuse(Accuse { group, members, address, reason })
-        ),
-        any::<u32>().prop_map(|group| Message::Recover { group }),
-        (any::<u32>(), vec(chunks(), 0..4)).prop_map(|(group, operations)| {
-            let next = operations.len() as u64;
-            let holding = |(sequence, chunks)| Holding { sequence, segments: 100, chunks };
-            let operations = (0..).zip(operations).map(holding).collect();
-            Message::Held(Held { group, next, operations })
-        }),
-        (any::<(u32, u64)>(), holders, (names(), names()), vec(chunks(), 0..4)).prop_map(
-            |((group, from), holder, lost, operations)| {
-                let piece = |segments| Piece { segments, holder };
-                let pieces = |runs: Vec<Range<u32>>| runs.into_iter().map(piece).collect();
-                let rest = |(sequence, chunks): (u64, Vec<Vec<Range<u32>>>)| Rest {
-                    sequence,
-                    chunks: chunks.into_iter().map(pieces).collect(),
-                };
-                let operations = (0..).zip(operations).map(rest).collect();
-                Message::Resume(Resume { group, from, lost: vec![lost], operations })
-            }
-        ),
-    ]
-}
-
 fn any_message() -> impl Strategy<Value = Message> {
     let place = any::<(u32, u32)>;
     prop_oneof![
@@ -225,7 +182,7 @@ fn any_message() -> impl Strategy<Value = Message> {
         (any::<u64>(), any_roster()).prop_map(|(job, roster)| Message::Roster { job, roster }),
         (any::<u32>(), any_parameters())
             .prop_map(|(group, parameters)| Message::Parameters { group, parameters }),
-        any_recovery(),
+        crate::recoveries::any_recovery(),
         (place(), any_basis()).prop_map(|((group, generation), basis)| {
             Message::Planned(PlanTold { group, generation, basis })
         }),

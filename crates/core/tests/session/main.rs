@@ -6,6 +6,7 @@ mod formation;
 mod handshake;
 mod hub;
 mod plans;
+mod recoveries;
 mod simulation;
 mod wire;
 

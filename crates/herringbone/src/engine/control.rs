@@ -5,7 +5,7 @@ use super::{
     backlog::not_started,
     messages::Others,
     outbox::{Event, Todo},
-    recovery::Parts,
+    recovery::EngineParts,
     timers::Timer,
 };
 use crate::{
@@ -205,7 +205,7 @@ impl Engine {
         let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
         let answer = match message {
             Message::Recover { .. } => {
-                recoveries.stand_still(number, &mut Parts { groups, ops, backlog, links, out });
+                recoveries.stand_still(number, &mut EngineParts { groups, ops, backlog, links, out });
                 None
             }
             Message::Resume(resume) => {

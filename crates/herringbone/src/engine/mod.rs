@@ -50,7 +50,7 @@ use links::Links;
 use messages::{Mail, Others, Posted, ToOrFrom};
 use ops::{Haste, Ops};
 use outbox::{Outbox, Todo};
-use recovery::{Parts, Recoveries};
+use recovery::{EngineParts, Recoveries};
 use refused::Refused;
 use std::sync::Arc;
 
@@ -115,7 +115,8 @@ impl Engine {
     /// The hub has decided how a group goes on without a reducer.
     fn resume(&mut self, number: u32, resume: Resume) {
         let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
-        for group in recoveries.resume(number, resume, &mut Parts { groups, ops, backlog, links, out }) {
+        for group in recoveries.resume(number, resume, &mut EngineParts { groups, ops, backlog, links, out })
+        {
             let number = group.settings.id;
             groups.add(group, links);
             out.push(Todo::RedeliverGroup(number));
@@ -147,7 +148,7 @@ impl Engine {
         self.groups.drop_group(number, &mut self.out);
         let Self { links, groups, ops, backlog, messages, recoveries, out, .. } = self;
         messages.close(number, &mut Others { groups, backlog, links, out });
-        let heir = recoveries.close(number, &mut Parts { groups, ops, backlog, links, out });
+        let heir = recoveries.close(number, &mut EngineParts { groups, ops, backlog, links, out });
         self.catch_up();
         heir.into_iter().for_each(|heir| self.drop_group(heir));
     }
@@ -160,7 +161,7 @@ impl Engine {
         }
         let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
         let closed = Error::new(ErrorKind::Closed);
-        let others = recoveries.abort(number, &closed, &mut Parts { groups, ops, backlog, links, out });
+        let others = recoveries.abort(number, &closed, &mut EngineParts { groups, ops, backlog, links, out });
         self.catch_up();
         others.into_iter().for_each(|other| self.abort_group(other));
     }
@@ -347,13 +348,13 @@ impl Engine {
             }
             Todo::Served(number) => {
                 messages.step(number, &mut Others { groups, backlog, links, out });
-                recoveries.carried(number, &mut Parts { groups, ops, backlog, links, out });
+                recoveries.carried(number, &mut EngineParts { groups, ops, backlog, links, out });
             }
             Todo::Redo { running } => {
-                recoveries.redo_running(&running, &mut Parts { groups, ops, backlog, links, out });
+                recoveries.redo_running(&running, &mut EngineParts { groups, ops, backlog, links, out });
             }
             Todo::RedoQueued { queued, prepared } => {
-                recoveries.redo(*queued, &prepared, &mut Parts { groups, ops, backlog, links, out });
+                recoveries.redo(*queued, &prepared, &mut EngineParts { groups, ops, backlog, links, out });
             }
             Todo::Answer(number) => groups.answer(number, false, (ops, backlog), out),
             Todo::Forget(number) if backlog.has_any(number) => {}

@@ -38,7 +38,7 @@ use crate::{
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// The engine's other parts, as recoveries need them.
-pub(super) struct Parts<'a> {
+pub(super) struct EngineParts<'a> {
     pub(super) groups: &'a mut Groups,
     pub(super) ops: &'a mut Ops,
     pub(super) backlog: &'a mut Backlog,
@@ -81,8 +81,8 @@ impl Recoveries {
     }
 
     /// The hub asks what this rank holds: from now on nothing of it changes.
-    pub(super) fn stand_still(&mut self, number: u32, parts: &mut Parts<'_>) {
-        let Parts { groups, ops, backlog, out, .. } = parts;
+    pub(super) fn stand_still(&mut self, number: u32, parts: &mut EngineParts<'_>) {
+        let EngineParts { groups, ops, backlog, out, .. } = parts;
         let Some(group) = groups.get_mut(number) else {
             self.unmade.entry(number).or_default();
             out.events.push(Event::ToHub(Message::Held(Held {
@@ -115,8 +115,8 @@ impl Recoveries {
     }
 
     /// The hub has decided: operations that stand still are finished without reducers. Returns the groups to be added.
-    pub(super) fn resume(&mut self, number: u32, resume: Resume, parts: &mut Parts<'_>) -> Vec<Group> {
-        let Parts { groups, links, out, .. } = parts;
+    pub(super) fn resume(&mut self, number: u32, resume: Resume, parts: &mut EngineParts<'_>) -> Vec<Group> {
+        let EngineParts { groups, links, out, .. } = parts;
         let Some(group) = groups.get_mut(number) else {
             if let Some(known) = self.unmade.get_mut(&number) {
                 *known = Some(resume);
@@ -161,9 +161,9 @@ impl Recoveries {
     }
 
     /// Finishes the operations of a group that were running.
-    pub(super) fn redo_running(&mut self, keys: &[OpKey], parts: &mut Parts<'_>) {
+    pub(super) fn redo_running(&mut self, keys: &[OpKey], parts: &mut EngineParts<'_>) {
         for key in keys {
-            let Parts { groups, ops, links, out, .. } = parts;
+            let EngineParts { groups, ops, links, out, .. } = parts;
             let is_due = ops
                 .get(*key)
                 .is_some_and(|operation| operation.with_reducers() && operation.caller.completion.is_some());
@@ -174,7 +174,7 @@ impl Recoveries {
     }
 
     /// Finishes an operation of a group that has lost a reducer.
-    pub(super) fn redo(&mut self, queued: Queued, prepared: &Prepared, parts: &mut Parts<'_>) {
+    pub(super) fn redo(&mut self, queued: Queued, prepared: &Prepared, parts: &mut EngineParts<'_>) {
         let (number, sequence) = (queued.id.group, queued.id.fingerprint.sequence);
         parts.backlog.discard_early(&queued.id, parts.links);
         let Some(decided) = self.decided.get_mut(&number) else { return };
@@ -202,14 +202,14 @@ impl Recoveries {
     }
 
     /// Something ended in a carrier.
-    pub(super) fn carried(&mut self, carrier: u32, parts: &mut Parts<'_>) {
+    pub(super) fn carried(&mut self, carrier: u32, parts: &mut EngineParts<'_>) {
         if let Some(group) = self.carriers.get(&carrier) {
             self.step(*group, parts);
         }
     }
 
     /// Ends what is finished.
-    fn step(&mut self, number: u32, parts: &mut Parts<'_>) {
+    fn step(&mut self, number: u32, parts: &mut EngineParts<'_>) {
         let Some(decided) = self.decided.get_mut(&number) else { return };
         let is_over = |redone: &Redone| redone.parts.iter().all(|part| part.is_done());
         let over: Vec<u64> = decided
@@ -227,14 +227,14 @@ impl Recoveries {
     }
 
     /// A group was closed here. What is under way goes on. Returns the group that takes its calls.
-    pub(super) fn close(&mut self, number: u32, parts: &mut Parts<'_>) -> Option<u32> {
+    pub(super) fn close(&mut self, number: u32, parts: &mut EngineParts<'_>) -> Option<u32> {
         let Recovering::Over { next, .. } = parts.groups.get(number)?.recovering else { return None };
         self.decided.get_mut(&number)?.is_closing = true;
         self.close_if_over(number, parts);
         Some(next)
     }
 
-    fn close_if_over(&mut self, number: u32, parts: &mut Parts<'_>) {
+    fn close_if_over(&mut self, number: u32, parts: &mut EngineParts<'_>) {
         let is_over = |decided: &Decided| decided.is_closing && decided.redone.is_empty();
         if self.decided.get(&number).is_some_and(is_over) && !parts.backlog.has_any(number) {
             let Some(decided) = self.decided.remove(&number) else { return };
@@ -244,7 +244,7 @@ impl Recoveries {
     }
 
     /// Everything under way in a group fails. Returns the groups that are to be aborted with it.
-    pub(super) fn abort(&mut self, number: u32, error: &Error, parts: &mut Parts<'_>) -> Vec<u32> {
+    pub(super) fn abort(&mut self, number: u32, error: &Error, parts: &mut EngineParts<'_>) -> Vec<u32> {
         let Some(decided) = self.decided.remove(&number) else { return Vec::new() };
         self.carriers.remove(&decided.carrier);
         for (_, redone) in decided.redone {
@@ -259,8 +259,8 @@ impl Recoveries {
 }
 
 /// Tells those that wait for an operation how it ended.
-fn end(queued: Queued, result: Result<(), Error>, parts: &mut Parts<'_>) {
-    let Parts { groups, links, out, .. } = parts;
+fn end(queued: Queued, result: Result<(), Error>, parts: &mut EngineParts<'_>) {
+    let EngineParts { groups, links, out, .. } = parts;
     let Queued { id, call, completion, issued, .. } = queued;
     let Some(group) = groups.get_mut(id.group) else {
         completion.into_iter().for_each(|completion| completion.finish(result.clone()));

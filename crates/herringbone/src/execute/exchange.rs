@@ -1,16 +1,21 @@
 //! What a running operation has to do with other ranks: messages that arrive, turns in which messages leave, and what it
 //! still needs.
 
-use super::{operation::Operation, room::Flow};
+use super::{
+    operation::{Course, Operation},
+    room::Flow,
+};
 use crate::{
     core::{session::membership::MemberId, wire::Header},
     execute::{
         io::Io,
+        issue::Queued,
         program::{Head, Kind, Loc, Peer, Prepared},
         room::Arrived,
     },
     transport::{Broken, Destination},
 };
+use std::ops::Range;
 
 /// Messages that arrive: checked against the schedule, and noted.
 impl Operation {
@@ -123,6 +128,59 @@ impl Operation {
         if let Some(turns) = &self.prepared.turns {
             self.room.sending.left(turns);
         }
+    }
+}
+
+/// What is there when a reducer is lost.
+impl Operation {
+    /// With reducers it counts which results are in their places: others may be missing when a reducer is lost.
+    pub(super) fn note_result(&mut self, segment: u32, instr: u32) {
+        if self.room.results.is_empty() {
+            return;
+        }
+        if let Some(chunk) = self.prepared.result_of(instr) {
+            let at = self.stage(segment) * self.prepared.output.len() + chunk as usize;
+            self.room.results[at] = true;
+        }
+    }
+
+    /// The segments of each chunk whose result is in its place.
+    pub(crate) fn held(&self) -> Vec<Vec<Range<u32>>> {
+        let Course { finished, begun, .. } = self.course;
+        let chunks = self.prepared.output.len();
+        let held = |chunk: usize, segment: u32| {
+            segment < finished
+                || self.room.results.get(self.stage(segment) * chunks + chunk).is_some_and(|held| *held)
+        };
+        let of_chunk = |chunk: usize| {
+            let mut runs: Vec<Range<u32>> = Vec::new();
+            for segment in (0..begun).filter(|segment| held(chunk, *segment)) {
+                match runs.last_mut() {
+                    Some(last) if last.end == segment => last.end += 1,
+                    _ => runs.push(segment..segment + 1),
+                }
+            }
+            runs
+        };
+        (0..chunks).map(of_chunk).collect()
+    }
+
+    /// Its call and its buffers, to be done in another way.
+    pub(crate) fn taken_back(&mut self) -> Option<Queued> {
+        let (input, output) = self.buffers().map(|(input, output)| (input.clone(), output.clone()))?;
+        let completion = self.caller.completion.take()?;
+        self.release_buffers();
+        Some(Queued {
+            id: self.id,
+            call: self.prepared.call,
+            parts: None,
+            buffers: Some((input, output)),
+            completion: Some(completion),
+            issued: self.caller.issued,
+            timeout: self.caller.timeout,
+            given_up: false,
+            order: self.id.number,
+        })
     }
 }
 

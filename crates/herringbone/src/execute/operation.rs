@@ -328,56 +328,6 @@ impl Operation {
         self.progress(io)
     }
 
-    /// With reducers it counts which results are in their places: others may be missing when a reducer is lost.
-    fn note_result(&mut self, segment: u32, instr: u32) {
-        if self.room.results.is_empty() {
-            return;
-        }
-        if let Some(chunk) = self.prepared.result_of(instr) {
-            let at = self.stage(segment) * self.prepared.output.len() + chunk as usize;
-            self.room.results[at] = true;
-        }
-    }
-
-    /// The segments of each chunk whose result is in its place.
-    pub(crate) fn held(&self) -> Vec<Vec<Range<u32>>> {
-        let Course { finished, begun, .. } = self.course;
-        let chunks = self.prepared.output.len();
-        let held = |chunk: usize, segment: u32| {
-            segment < finished
-                || self.room.results.get(self.stage(segment) * chunks + chunk).is_some_and(|held| *held)
-        };
-        let of_chunk = |chunk: usize| {
-            let mut runs: Vec<Range<u32>> = Vec::new();
-            for segment in (0..begun).filter(|segment| held(chunk, *segment)) {
-                match runs.last_mut() {
-                    Some(last) if last.end == segment => last.end += 1,
-                    _ => runs.push(segment..segment + 1),
-                }
-            }
-            runs
-        };
-        (0..chunks).map(of_chunk).collect()
-    }
-
-    /// Its call and its buffers, to be done in another way.
-    pub(crate) fn taken_back(&mut self) -> Option<Queued> {
-        let (input, output) = self.buffers().map(|(input, output)| (input.clone(), output.clone()))?;
-        let completion = self.caller.completion.take()?;
-        self.release_buffers();
-        Some(Queued {
-            id: self.id,
-            call: self.prepared.call,
-            parts: None,
-            buffers: Some((input, output)),
-            completion: Some(completion),
-            issued: self.caller.issued,
-            timeout: self.caller.timeout,
-            given_up: false,
-            order: self.id.number,
-        })
-    }
-
     fn progress(&self, io: &Io<'_>) -> Progress {
         let segments = self.prepared.segments;
         let unstable = self.room.flows.iter().any(|flow| !flow.stable);

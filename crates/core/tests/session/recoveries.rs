@@ -1,0 +1,47 @@
+use herringbone_core::session::{
+    control::Message,
+    recovery::{Accuse, Held, Holding, Piece, Rest, Resume},
+};
+use proptest::{collection::vec, option, prelude::*};
+use std::ops::Range;
+
+/// Messages about a lost reducer.
+pub(crate) fn any_recovery() -> impl Strategy<Value = Message> {
+    // Runs that ascend, from their lengths and what lies between them.
+    let runs = vec((1u32..9, 0u32..9), 0..4).prop_map(|lengths| {
+        let mut at = 0;
+        let run = |(length, gap): (u32, u32)| {
+            let run = at + gap..at + gap + length;
+            at = run.end;
+            run
+        };
+        lengths.into_iter().map(run).collect::<Vec<_>>()
+    });
+    let chunks = || vec(runs.clone(), 0..4);
+    let names = || "[a-z0-9.:]{1,30}";
+    let holders = option::of(any::<u32>());
+    prop_oneof![
+        (any::<u32>(), vec(any::<u32>(), 0..5), names(), names()).prop_map(
+            |(group, members, address, reason)| Message::Accuse(Accuse { group, members, address, reason })
+        ),
+        any::<u32>().prop_map(|group| Message::Recover { group }),
+        (any::<u32>(), vec(chunks(), 0..4)).prop_map(|(group, operations)| {
+            let next = operations.len() as u64;
+            let holding = |(sequence, chunks)| Holding { sequence, segments: 100, chunks };
+            let operations = (0..).zip(operations).map(holding).collect();
+            Message::Held(Held { group, next, operations })
+        }),
+        (any::<(u32, u64)>(), holders, (names(), names()), vec(chunks(), 0..4)).prop_map(
+            |((group, from), holder, lost, operations)| {
+                let piece = |segments| Piece { segments, holder };
+                let pieces = |runs: Vec<Range<u32>>| runs.into_iter().map(piece).collect();
+                let rest = |(sequence, chunks): (u64, Vec<Vec<Range<u32>>>)| Rest {
+                    sequence,
+                    chunks: chunks.into_iter().map(pieces).collect(),
+                };
+                let operations = (0..).zip(operations).map(rest).collect();
+                Message::Resume(Resume { group, from, lost: vec![lost], operations })
+            }
+        ),
+    ]
+}
