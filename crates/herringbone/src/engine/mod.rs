@@ -121,6 +121,9 @@ impl Engine {
             groups.add(group, links);
             out.push(Todo::RedeliverGroup(number));
         }
+        if groups.get(number).is_some_and(|group| group.ending.is_dropped) {
+            self.drop_group(number);
+        }
     }
 
     /// The group whose next call a call of a group is: another one after it has lost a reducer.

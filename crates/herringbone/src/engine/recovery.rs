@@ -16,7 +16,7 @@ use super::{
     refused::Refused,
 };
 use crate::{
-    Error,
+    Error, ErrorKind,
     completion::Completion,
     core::{
         collective::Collective,
@@ -177,7 +177,10 @@ impl Recoveries {
     pub(super) fn redo(&mut self, queued: Queued, prepared: &Prepared, parts: &mut EngineParts<'_>) {
         let (number, sequence) = (queued.id.group, queued.id.fingerprint.sequence);
         parts.backlog.discard_early(&queued.id, parts.links);
-        let Some(decided) = self.decided.get_mut(&number) else { return };
+        let Some(decided) = self.decided.get_mut(&number) else {
+            // The group was aborted.
+            return end(queued, Err(Error::new(ErrorKind::Closed)), parts);
+        };
         let issues = rest_of(&queued, decided.rests.get(&sequence), (decided.carrier, prepared));
         #[cfg(test)]
         let issues = match crate::planted::has(crate::planted::Plant::ResumeTwice) {
@@ -193,7 +196,7 @@ impl Recoveries {
                 Ok(()) => {}
                 Err(Refused::Failed(error) | Refused::Counted(error)) => completion.finish(Err(error)),
                 // Fences of a carrier end operations that nobody issues again.
-                Err(Refused::Frozen) => completion.finish(Err(Error::new(crate::ErrorKind::Closed))),
+                Err(Refused::Frozen) => completion.finish(Err(Error::new(ErrorKind::Closed))),
             }
             redone.parts.push(completion);
         }

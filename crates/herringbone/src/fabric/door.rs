@@ -212,12 +212,12 @@ impl<L: Listen> Door<L> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let caller = match rustix::net::accept_with(&self.listener, flags) {
             Ok(caller) => caller,
-            Err(Errno::AGAIN) => return false,
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                 return self.has_no_descriptor(error);
             }
             // It has gone already.
-            Err(_) => return true,
+            Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return true,
+            Err(_) => return false,
         };
         let places = if is_last_but(RESERVE, &caller) { FEW } else { PLACES };
         let caller = L::Caller::from(caller);

@@ -233,7 +233,9 @@ pub(crate) fn admit(
         (Purpose::Data, Some(member))
             if member.incarnation == Some(who.incarnation) && member.id < job.me =>
         {
-            if is_up(node, member.id) { Err(one_link(who.rank)) } else { Ok(member.id) }
+            // One that could not share memory calls so, whatever this end has made of that.
+            let is_tcp = |link: &Link| matches!(link, Link::Tcp(_));
+            if has_link(node, member.id, is_tcp) { Err(one_link(who.rank)) } else { Ok(member.id) }
         }
         // Its next world forms at this address, once this one has closed: it calls again if nobody answers.
         (Purpose::Join, Some(member)) if leaves(node, member.id) => return Ok(()),
@@ -289,7 +291,9 @@ pub(crate) fn admit_mate(
             && job.incarnation_of(*mate) == Some(who.incarnation)
     });
     let mate = match mate {
-        Some(mate) if is_up(node, mate) => Err(one_link(who.rank)),
+        Some(mate) if has_link(node, mate, |link| matches!(link, Link::Tcp(_) | Link::Shm(_))) => {
+            Err(one_link(who.rank))
+        }
         Some(mate) => Ok(mate),
         None => Err(Refusal::Unexpected { role: who.role, rank: who.rank }),
     };
@@ -305,9 +309,9 @@ pub(crate) fn admit_mate(
         .inspect_err(|error| mapping.explain_lack(job, mate, error))
 }
 
-/// Whether there is a link to a member that nothing is known to be wrong with.
-fn is_up(node: &Node, member: MemberId) -> bool {
-    node.with(|engine| engine.links.endpoints[member].is_up())
+/// Whether there is such a link to a member.
+fn has_link(node: &Node, member: MemberId, which: impl Fn(&Link) -> bool) -> bool {
+    node.with(|engine| which(&engine.links.endpoints[member].link))
 }
 
 /// A member that calls a second time has to wait until its first link is over here: it would take that one's place.
