@@ -128,6 +128,9 @@ impl Engine {
 
     /// The group whose next call a call of a group is: another one after it has lost a reducer.
     pub(crate) fn current(&self, mut number: u32) -> u32 {
+        if self.recoveries.is_empty() {
+            return number;
+        }
         while let Some(group) = self.groups.get(number)
             && let Recovering::Over { from, next } = group.recovering
             && group.member.next() >= from

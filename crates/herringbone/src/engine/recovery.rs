@@ -75,6 +75,11 @@ pub(crate) struct Recoveries {
 }
 
 impl Recoveries {
+    /// Whether no group has lost a reducer.
+    pub(super) fn is_empty(&self) -> bool {
+        self.decided.is_empty()
+    }
+
     /// Whether a group is another one's carrier.
     pub(super) fn carries(&self, number: u32) -> bool {
         self.carriers.contains_key(&number)

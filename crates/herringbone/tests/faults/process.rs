@@ -196,6 +196,7 @@ fn sum_until_an_error() {
 fn sum_through_deaths() {
     let comm = form();
     say("summing");
+    let twin = comm.subgroup("twin", &(0..comm.size()).collect::<Vec<u32>>()).unwrap();
     let began = Instant::now();
     let mut slowest = Duration::ZERO;
     // All ranks end with the same round: the first rank says which.
@@ -206,11 +207,20 @@ fn sum_through_deaths() {
             .into_iter()
             .map(|values| comm.all_reduce_async(values, ReduceOp::Sum).unwrap())
             .collect();
+        let in_twin = twin.all_reduce_async(vec![round; 90_000], ReduceOp::Sum).unwrap();
+        // Groups that are made after a death, and not by all at one time.
+        if round % 4 == 0 && comm.rank() < 2 {
+            let pair = comm.subgroup(&format!("pair {round}"), &[0, 1]).unwrap();
+            let mut values = vec![round + 1; 200_000];
+            pair.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+            assert!(values.iter().all(|sum| *sum == 2 * (round + 1)), "round {round}");
+        }
         let mut beside = vec![0; 70_000];
         comm.all_reduce_into(&vec![round; 70_000], &mut beside, ReduceOp::Sum).unwrap();
         let ranks = comm.size();
         assert!(beside.iter().all(|sum| *sum == round * ranks), "round {round}");
         let expected = round * ranks + (0..ranks).sum::<u32>();
+        assert!(in_twin.wait().unwrap().iter().all(|sum| *sum == round * ranks), "round {round}");
         for work in works {
             assert!(work.wait().unwrap().iter().all(|sum| *sum == expected), "round {round}");
         }

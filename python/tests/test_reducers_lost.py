@@ -1,0 +1,75 @@
+"""Reducers of a training job come to harm: it goes on, with the same bits, and no user's code notices."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from conftest import Group, free_port
+
+RANKS = 3
+REDUCERS = 3
+
+HARMS = {
+    "one is killed and then another": [(6, 2, signal.SIGKILL), (14, 0, signal.SIGKILL)],
+    "all are killed at once": [(10, 0, signal.SIGKILL), (10, 1, signal.SIGKILL), (10, 2, signal.SIGKILL)],
+    "one hangs": [(8, 1, signal.SIGSTOP)],
+}
+"""After which step what happens to which reducer."""
+
+
+@pytest.fixture(scope="module")
+def unharmed() -> str:
+    """The digest of a job without reducers."""
+    return trained({}, [], [])[0]
+
+
+@pytest.fixture
+def reducers() -> Iterator[list[subprocess.Popen[str]]]:
+    """Reducers, each with its address as its last argument."""
+    group = Group()
+    for _ in range(REDUCERS):
+        group.start("-m", "herringbone", "serve", "--listen", f"127.0.0.1:{free_port()}")
+    yield group.processes
+    for process in group.processes:
+        process.kill()
+
+
+def trained(
+    settings: dict[str, str], harms: list[tuple[int, int, signal.Signals]], reducers: list[subprocess.Popen[str]]
+) -> tuple[str, str]:
+    """Train; the digest that all ranks agree on, and what rank 0 has printed."""
+    group = Group()
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    try:
+        group.start_ranks("outliving.py", RANKS, **place, **settings)
+        seen = []
+        first = group.processes[0].stdout
+        assert first is not None
+        for line in first:
+            seen.append(line)
+            for step, reducer, harm in harms:
+                if line == f"step {step}\n":
+                    reducers[reducer].send_signal(harm)
+        outcomes = group.finish()
+    finally:
+        group.kill()
+    outputs = ["".join(seen)] + [output for _, output in outcomes[1:]]
+    assert [status for status, _ in outcomes] == [0] * RANKS, "\n".join(outputs)
+    digests = {output.rsplit("digest ", 1)[1].strip() for output in outputs}
+    assert len(digests) == 1
+    return digests.pop(), outputs[0]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_job_outlives_its_reducers(harm: str, unharmed: str, reducers: list[subprocess.Popen[str]]) -> None:
+    addresses = ",".join(str(process.args[-1]) for process in reducers)  # type: ignore[index]
+    settings = {"HERRINGBONE_REDUCERS": addresses, "HERRINGBONE_ALGORITHM": "reduction_server"}
+    digest, output = trained(settings, HARMS[harm], reducers)
+    assert digest == unharmed
+    lost = {reducer for _, reducer, _ in HARMS[harm]}
+    for number, process in enumerate(reducers):
+        named = f"the reducer at {process.args[-1]} is lost" in output  # type: ignore[index]
+        assert named == (number in lost), output
