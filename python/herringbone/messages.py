@@ -29,7 +29,7 @@ class Messages(Parts):
         """Send ``array`` to rank ``to``, which receives it by :meth:`recv` with the same tag; any type.
 
         Returns once the receiver has it, or has a place for it and it has left.
-        A receiver takes in no more of a rank while 16,384 messages of it wait there for a receive.
+        At most 16,384 messages to a rank can be announced to it and unanswered; further ones wait here for their turn.
 
         Args:
             array: any shape; the receiver's has as many elements of the same type.
