@@ -125,7 +125,8 @@ impl Engine {
         if crate::planted::has(crate::planted::Plant::NoFence) {
             return false;
         }
-        self.groups.get(group).is_some_and(|group| group.recovering != Recovering::No)
+        self.recoveries.have_begun()
+            && self.groups.get(group).is_some_and(|group| group.recovering != Recovering::No)
             && self.ops.get(key).is_some_and(|operation| operation.with_reducers())
     }
 

@@ -128,7 +128,7 @@ impl Engine {
 
     /// The group whose next call a call of a group is: another one after it has lost a reducer.
     pub(crate) fn current(&self, mut number: u32) -> u32 {
-        if self.recoveries.is_empty() {
+        if !self.recoveries.have_begun() {
             return number;
         }
         while let Some(group) = self.groups.get(number)

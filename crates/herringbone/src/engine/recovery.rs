@@ -70,14 +70,16 @@ pub(crate) struct Recoveries {
     decided: BTreeMap<u32, Decided>,
     /// The group of each carrier.
     carriers: BTreeMap<u32, u32>,
+    /// Whether a reducer was ever lost.
+    has_begun: bool,
     /// What the hub has decided of groups that this rank has not made yet; `None` while it decides.
     unmade: BTreeMap<u32, Option<Resume>>,
 }
 
 impl Recoveries {
-    /// Whether no group has lost a reducer.
-    pub(super) fn is_empty(&self) -> bool {
-        self.decided.is_empty()
+    /// Whether some group has ever lost a reducer: if not, nothing here is of any matter.
+    pub(super) fn have_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// Whether a group is another one's carrier.
@@ -88,6 +90,7 @@ impl Recoveries {
     /// The hub asks what this rank holds: from now on nothing of it changes.
     pub(super) fn stand_still(&mut self, number: u32, parts: &mut EngineParts<'_>) {
         let EngineParts { groups, ops, backlog, out, .. } = parts;
+        self.has_begun = true;
         let Some(group) = groups.get_mut(number) else {
             self.unmade.entry(number).or_default();
             out.events.push(Event::ToHub(Message::Held(Held {

@@ -134,8 +134,9 @@ impl Operation {
 /// What is there when a reducer is lost.
 impl Operation {
     /// With reducers it counts which results are in their places: others may be missing when a reducer is lost.
+    #[inline]
     pub(super) fn note_result(&mut self, segment: u32, instr: u32) {
-        if self.room.results.is_empty() {
+        if !self.with_reducers() || !self.is_workers() {
             return;
         }
         if let Some(chunk) = self.prepared.result_of(instr) {
