@@ -110,7 +110,7 @@ def test_the_record_says_how_it_was_made(record):
     assert "WRONG RESULT" in text
     assert "$RIGS is the folder that" in text
     assert "$RIGS/bench.py cluster --n 4 --rate 500 --extra 2" in text
-    assert " \\\n    --add 'herringbone: env HERRINGBONE_TOKEN=rigs-of-one-machine" in text
+    assert " \\\n    --add 'herringbone: env HERRINGBONE_TOKEN=rig" in text
 
 
 def test_limits_are_explained_where_they_are_compared_with(record, local, cluster):

@@ -13,7 +13,7 @@ import herringbone
 
 
 def work(rank: int, size: int, path: str) -> None:
-    token = "a secret" if rank == 0 else None
+    token = "the secret of one job"
     options = herringbone.Options(algorithm="ring", transport="tcp", fold_order="hosts", token=token)
     dist.init_process_group(
         "herringbone", init_method=f"file://{path}", rank=rank, world_size=size, pg_options=options
