@@ -53,7 +53,10 @@ class PeerLostError(HerringboneError):
 
 
 class ReducerLostError(HerringboneError):
-    """A reducer died. ``address`` is its ``host:port``."""
+    """A reducer that is forced was never there. One that was there and is lost fails no operation.
+
+    ``address`` is its ``host:port``.
+    """
 
     def __init__(self, message: str, address: str) -> None:
         super().__init__(message, address)

@@ -32,7 +32,7 @@ pub enum ErrorKind {
         /// What was seen.
         reason: String,
     },
-    /// A reducer died or broke its connection. Operations that need no reducer go on.
+    /// A reducer that is forced was never there. Operations that need no reducer go on. One that was there and is lost fails none.
     #[error("the reducer at {address} is lost: {reason}; {}", do_without(.reason))]
     ReducerLost {
         /// Where it listened.

@@ -67,7 +67,7 @@ pub struct Held {
 pub struct Piece {
     /// The segments.
     pub segments: Range<u32>,
-    /// Who sends the result to all others; `None` if it is to be folded again.
+    /// Who sends the result to all others, by its number in the job; `None` if it is to be folded again.
     pub holder: Option<Rank>,
 }
 
@@ -92,6 +92,16 @@ pub struct Resume {
     /// What is left to do, ascending. An operation that is not listed, and uses reducers, has ended well or is to be done again
     /// as a whole, if no worker had issued it.
     pub operations: Vec<Rest>,
+}
+
+impl Rest {
+    /// The same in a group of these members, ascending: holders by their places among them.
+    #[must_use]
+    pub fn among(mut self, members: &[Rank]) -> Self {
+        let place = |rank: Rank| members.binary_search(&rank).ok().map(|place| place as Rank);
+        self.chunks.iter_mut().flatten().for_each(|piece| piece.holder = piece.holder.and_then(place));
+        self
+    }
 }
 
 /// A recovery at the hub.
@@ -363,6 +373,13 @@ mod tests {
         let all: &[&[Range<u32>]] = &[&[0..4], &[0..4]];
         let resume = decided([held(9, &[]), held(9, &[(8, all)]), held(9, &[(8, all)])]);
         assert_eq!(resume.operations, [Rest { sequence: 8, chunks: Vec::from([Vec::new()]) }]);
+    }
+
+    #[test]
+    fn in_a_group_holders_have_other_numbers_than_in_the_job() {
+        let rest = |holder| Rest { sequence: 3, chunks: Vec::from([Vec::from([piece(0..4, holder)])]) };
+        assert_eq!(rest(Some(5)).among(&[2, 5, 9]), rest(Some(1)));
+        assert_eq!(rest(None).among(&[2, 5, 9]), rest(None));
     }
 
     #[test]

@@ -138,7 +138,8 @@ impl Recoveries {
         tell(&resume, heir.reducers(), links);
         group.recovering = Recovering::Over { from: resume.from, next: heir.id };
         let running: Vec<_> = group.running.iter().map(|(_, key)| *key).collect();
-        let rests = resume.operations.into_iter().map(|rest| (rest.sequence, rest)).collect();
+        let ranks = &group.settings.ranks;
+        let rests = resume.operations.into_iter().map(|rest| (rest.sequence, rest.among(ranks))).collect();
         let decided = Decided { carrier: carrier.id, rests, redone: BTreeMap::new(), is_closing: false };
         self.carriers.insert(carrier.id, number);
         self.decided.insert(number, decided);

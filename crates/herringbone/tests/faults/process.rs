@@ -197,6 +197,8 @@ fn sum_through_deaths() {
     let comm = form();
     say("summing");
     let twin = comm.subgroup("twin", &(0..comm.size()).collect::<Vec<u32>>()).unwrap();
+    // Its ranks have other numbers than in the job.
+    let last = (comm.rank() > 0).then(|| comm.subgroup("last", &[1, 2]).unwrap());
     let began = Instant::now();
     let mut slowest = Duration::ZERO;
     // All ranks end with the same round: the first rank says which.
@@ -208,6 +210,8 @@ fn sum_through_deaths() {
             .map(|values| comm.all_reduce_async(values, ReduceOp::Sum).unwrap())
             .collect();
         let in_twin = twin.all_reduce_async(vec![round; 90_000], ReduceOp::Sum).unwrap();
+        let in_last =
+            last.as_ref().map(|last| last.all_reduce_async(vec![round; 600_000], ReduceOp::Sum).unwrap());
         // Groups that are made after a death, and not by all at one time.
         if round % 4 == 0 && comm.rank() < 2 {
             let pair = comm.subgroup(&format!("pair {round}"), &[0, 1]).unwrap();
@@ -220,6 +224,9 @@ fn sum_through_deaths() {
         let ranks = comm.size();
         assert!(beside.iter().all(|sum| *sum == round * ranks), "round {round}");
         let expected = round * ranks + (0..ranks).sum::<u32>();
+        for work in in_last {
+            assert!(work.wait().unwrap().iter().all(|sum| *sum == round * 2), "round {round}");
+        }
         assert!(in_twin.wait().unwrap().iter().all(|sum| *sum == round * ranks), "round {round}");
         for work in works {
             assert!(work.wait().unwrap().iter().all(|sum| *sum == expected), "round {round}");
