@@ -15,14 +15,20 @@ use std::thread;
 
 /// Serve as a reducer: fold what workers send and return the sums
 ///
-/// Serves all jobs that know the token, several at once, until SIGTERM or SIGINT; workers are told by
-/// HERRINGBONE_REDUCERS=ADDR:PORT,... The token is read from --token-file, HERRINGBONE_TOKEN_FILE or
+/// Serves all jobs that know the token, several at once, until SIGTERM or SIGINT: then its workers finish what is under way,
+/// go on without it, and no operation fails. A second signal ends it at once. Workers are told by
+/// HERRINGBONE_REDUCERS=ADDR:PORT,..., or this reducer goes to them with --join. It may start before or after them, and come
+/// back: jobs use it from their next operation on. The token is read from --token-file, HERRINGBONE_TOKEN_FILE or
 /// HERRINGBONE_TOKEN; without one only loopback addresses are served.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Where to listen, as ADDR:PORT; port 0 takes a free one, and the line printed says which
     #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDR:PORT", value_parser = address)]
     listen: SocketAddr,
+    /// Take part in the job of rank 0 at this address, or in the jobs of the reducer there; may be repeated. It is asked every
+    /// two seconds, so the next job at the address gets this reducer, too
+    #[arg(long, value_name = "ADDR:PORT", value_parser = somewhere)]
+    join: Vec<String>,
     /// A file with the job token
     #[arg(long, value_name = "PATH")]
     token_file: Option<String>,
@@ -53,15 +59,29 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| "the name has no address".to_owned())
 }
 
+/// An address that may be known only later.
+fn somewhere(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => {
+            Ok(text.to_owned())
+        }
+        _ => Err("write ADDR:PORT, like 10.0.0.1:29500".to_owned()),
+    }
+}
+
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
     if options.child {
         end_with_parent(Signal::TERM)?;
     }
     check(&Environment::of_process())?;
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;
-    let server = Server::bind(ServerOptions { token: token(options)?, ..ServerOptions::new(options.listen) })
+    let (token, join) = (token(options)?, options.join.clone());
+    let server = Server::bind(ServerOptions { token, join, ..ServerOptions::new(options.listen) })
         .map_err(unusable)?;
     stop_on_signals(signals, server.stop())?;
+    if !options.child {
+        server.inform();
+    }
     if options.json {
         writeln!(out, "{}", json!({ "listening": server.address().to_string() }))?;
     } else {

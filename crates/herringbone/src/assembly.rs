@@ -63,7 +63,7 @@ impl Communicator {
 
 /// A communicator over a world that has formed.
 fn over(config: &Config, world: World) -> Result<Communicator> {
-    let World { formed, token, incarnation, listener, from, connections } = world;
+    let World { formed, token, incarnation, listener, from, connections, away } = world;
     let session::formation::Formed { job: id, roster, parameters } = formed;
     let me = roster.worker(config.rank).map(|worker| worker.id);
     let me = me.ok_or_else(|| Error::rendezvous("this rank is not in the roster"))?;
@@ -95,7 +95,7 @@ fn over(config: &Config, world: World) -> Result<Communicator> {
                 .map_err(|error| Error::io("listening for host-mates", error))?,
         ),
     };
-    let doors = Doors { listener: Some(listener), segments, linger: LAST_OUT };
+    let doors = Doors { listener: Some(listener), segments, linger: LAST_OUT, away };
     assemble(job, shared, parts, connections, doors).map_err(|error| Error::io("starting", error))
 }
 
@@ -120,6 +120,7 @@ pub(crate) fn assemble(
         segments: doors.segments,
         mapping,
         linger: doors.linger,
+        away: doors.away,
     })?;
     let name = format!("hb-control-{}", job.rank);
     let mut threads = vec![std::thread::Builder::new().name(name).spawn(move || control.run())?];
@@ -173,11 +174,12 @@ pub(crate) struct Parts {
     pub(crate) engine: Engine,
 }
 
-/// Where others come in, and how long rank 0 stays for them.
+/// Where others come in, how long rank 0 stays for them, and the reducers that may come.
 pub(crate) struct Doors {
     pub(crate) listener: Option<TcpListener>,
     pub(crate) segments: Option<Guarded<UnixListener>>,
     pub(crate) linger: Duration,
+    pub(crate) away: Vec<String>,
 }
 
 /// How large a heap of users' buffers is: as the machine's memory, because it takes memory only where it is used. Where a

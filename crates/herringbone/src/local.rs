@@ -109,7 +109,7 @@ pub(crate) fn assemble_local(
                 part.engine.connect(other, link);
             }
         }
-        let doors = Doors { listener: None, segments: None, linger: Duration::ZERO };
+        let doors = Doors { listener: None, segments: None, linger: Duration::ZERO, away: Vec::new() };
         let shared = shared(job.rank);
         communicators.push(assemble(job, shared, part, connections, doors)?);
     }

@@ -25,12 +25,20 @@ impl Level {
     }
 }
 
+static LEVEL: OnceLock<Level> = OnceLock::new();
+
 fn level() -> Level {
-    static LEVEL: OnceLock<Level> = OnceLock::new();
-    *LEVEL.get_or_init(|| {
-        let name = std::env::var(VARIABLE);
-        name.ok().and_then(|name| Level::named(&name)).unwrap_or(Level::Warn)
-    })
+    *LEVEL.get_or_init(|| set().unwrap_or(Level::Warn))
+}
+
+fn set() -> Option<Level> {
+    std::env::var(VARIABLE).ok().and_then(|name| Level::named(&name))
+}
+
+/// Has this process give information as well, unless the environment says how much.
+pub(crate) fn inform() {
+    // If something was said before, it stays as it is.
+    let _said = LEVEL.set(set().unwrap_or(Level::Info));
 }
 
 pub(crate) fn warn(who: &str, what: impl fmt::Display) {

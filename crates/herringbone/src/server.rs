@@ -4,7 +4,9 @@
 //! first message says what to do. Each job has an engine, a thread and memory of its own, so jobs take turns as the
 //! system's threads do, and one job's trouble is not another's.
 
+mod enlist;
 mod jobs;
+mod journal;
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +22,9 @@ use crate::{
     fabric::{door::Door, greet},
     sys::fork::Guarded,
 };
+use enlist::Enlisting;
 use jobs::Jobs;
+use journal::Journal;
 use rustix::event::{PollFd, PollFlags};
 use std::{
     fmt, io,
@@ -34,6 +38,8 @@ use std::{
 
 /// How often the listener looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long workers have to go on without a reducer that is told to end.
+const DRAINED: Duration = Duration::from_secs(10);
 
 /// How a reducer is run.
 #[derive(Clone)]
@@ -44,6 +50,9 @@ pub struct ServerOptions {
     pub token: Option<String>,
     /// How many jobs are served at once.
     pub jobs: usize,
+    /// Jobs to take part in though their settings do not name this reducer: the address of a job's rank 0 or of another of its
+    /// reducers, as `host:port`. They are asked again and again, so the next job there has this reducer, too.
+    pub join: Vec<String>,
     /// Bytes of staging memory per job. An operation of N workers takes N + 1 messages of up to 48 KiB, ten deep, unless
     /// the job sets `HERRINGBONE_SLICE_BYTES`.
     pub staging_bytes: usize,
@@ -52,7 +61,7 @@ pub struct ServerOptions {
 impl ServerOptions {
     /// The defaults: 64 jobs of up to 1 GiB, used only as far as operations need it.
     pub fn new(listen: SocketAddr) -> Self {
-        Self { listen, token: None, jobs: 64, staging_bytes: 1 << 30 }
+        Self { listen, token: None, jobs: 64, join: Vec::new(), staging_bytes: 1 << 30 }
     }
 }
 
@@ -71,6 +80,7 @@ pub struct Server {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     jobs: Arc<Jobs>,
+    enlisting: Enlisting,
 }
 
 /// Tells a running server to stop, from any thread or a signal's handler thread.
@@ -78,7 +88,7 @@ pub struct Server {
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Ends [`Server::run`] within a tenth of a second.
+    /// Ends [`Server::run`] once the workers go on without it: they finish what is under way.
     pub fn stop(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -104,12 +114,20 @@ impl Server {
         };
         let listener = TcpListener::bind(options.listen).map_err(at)?;
         let address = listener.local_addr().map_err(at)?;
-        let jobs = Jobs::new(options.jobs, options.staging_bytes, greet::random_number().map_err(at)?);
+        let incarnation = greet::random_number().map_err(at)?;
+        let jobs = Jobs::new(options.jobs, options.staging_bytes, incarnation);
         let (who, token) = (format!("reducer {address}"), token.unwrap_or_default());
+        let enlisting = Enlisting::new(options.join, address, (incarnation, token.as_bytes()));
         let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
         let listener = Guarded::new(listener).map_err(at)?;
         let door = Door::new(&who, listener, token.as_bytes(), policy).map_err(at)?;
-        Ok(Self { door: Mutex::new(door), address, stop: Arc::default(), jobs: Arc::new(jobs) })
+        Ok(Self { door: Mutex::new(door), address, stop: Arc::default(), jobs: Arc::new(jobs), enlisting })
+    }
+
+    /// Has this process say on standard error which jobs come and go and what it moves, as `HERRINGBONE_LOG=info` does. What
+    /// that says counts if it is set.
+    pub fn inform(&self) {
+        crate::log::inform();
     }
 
     /// Where it listens.
@@ -127,14 +145,30 @@ impl Server {
         self.jobs.stats()
     }
 
-    /// Serves jobs until it is stopped. Operations under way are cut off then: their workers get an error that names this reducer.
+    /// Serves jobs until it is stopped. Then it drains: its workers are told, finish what is under way without it, and no
+    /// operation fails. A worker that does not answer is waited for for ten seconds.
     pub fn run(&self) {
         std::thread::scope(|scope| {
             // Whoever calls is heard, whatever keeps the jobs' engines busy.
             scope.spawn(|| self.keep_house());
+            scope.spawn(|| self.enlisting.run(|| self.is_stopped()));
             self.let_in();
         });
+        self.drain();
         self.jobs.close();
+    }
+
+    /// Tells workers that it ends, and waits until they do without it.
+    fn drain(&self) {
+        let (began, mut shown) = (Instant::now(), Instant::now());
+        self.jobs.say_goodbye();
+        while self.jobs.are_needed() && began.elapsed() < DRAINED {
+            std::thread::sleep(LOOK / 5);
+            if shown.elapsed() >= SIGN_OF_LIFE {
+                shown = Instant::now();
+                self.jobs.show_life();
+            }
+        }
     }
 
     fn is_stopped(&self) -> bool {
@@ -155,12 +189,14 @@ impl Server {
         }
     }
 
-    /// Shows workers that it lives, and forgets jobs that are over.
+    /// Shows workers that it lives, forgets jobs that are over, and says what it does.
     fn keep_house(&self) {
         let mut shown = Instant::now();
+        let mut journal = Journal::new(format!("reducer {}", self.address));
         while !self.is_stopped() {
             std::thread::sleep(LOOK);
             self.jobs.forget_finished();
+            journal.look(&self.jobs.told());
             if shown.elapsed() >= SIGN_OF_LIFE {
                 shown = Instant::now();
                 self.jobs.show_life();

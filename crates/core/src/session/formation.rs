@@ -13,7 +13,7 @@ use super::{
     refusal::Refusal,
 };
 use crate::group::{FoldOrder, Rank};
-use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{collections::{BTreeMap, BTreeSet}, format, string::String, vec::Vec};
 
 /// What a rank would like the world to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +74,8 @@ pub struct Formation {
     /// What rank 0 decides. Its sizes count as any other rank's.
     decided: Parameters,
     joined: BTreeMap<Rank, Joined>,
+    /// Where reducers should listen, and none does yet.
+    absent: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -98,7 +100,7 @@ impl Formation {
         }
         let Settings { staging, segment, .. } = settings;
         let joined = Joined { from: process.address.clone(), process, staging, segment };
-        Ok(Self { world, decided, joined: [(rank, joined)].into() })
+        Ok(Self { world, decided, joined: [(rank, joined)].into(), absent: BTreeSet::new() })
     }
 
     /// A rank comes, over a connection from the address `from`. The same process may come again: its last word counts.
@@ -144,6 +146,16 @@ impl Formation {
         }
     }
 
+    /// Where the reducers listen that rank 0 knows of.
+    pub fn reducers(&self) -> &[String] {
+        &self.decided.reducers
+    }
+
+    /// The world is to be founded without a reducer: it does not answer.
+    pub fn leave_out(&mut self, reducer: &str) {
+        self.absent.insert(reducer.into());
+    }
+
     /// The world in its first epoch, once it is complete.
     pub fn found(&self, job: u64) -> Option<Formed> {
         if self.progress() != Progress::Complete {
@@ -154,6 +166,7 @@ impl Formation {
         let parameters = Parameters {
             staging: smallest(|joined| joined.staging)?,
             segment: if wish == u64::MAX { 0 } else { wish },
+            reducers: self.decided.reducers.iter().filter(|address| !self.absent.contains(*address)).cloned().collect(),
             ..self.decided.clone()
         };
         let workers = self.joined.values().map(|joined| joined.process.clone()).collect();

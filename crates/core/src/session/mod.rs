@@ -4,7 +4,7 @@
 //! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
 //! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
 //! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`turns`] says in which order, [`fence`] brings a group back into step
-//! after a disagreement, and [`recovery`] finishes what a lost reducer has left.
+//! after a disagreement, [`recovery`] finishes what a lost reducer has left, and [`pool`] says which reducers are used.
 
 mod basis;
 mod cause;
@@ -17,6 +17,7 @@ pub mod lane;
 pub mod mailbox;
 pub mod membership;
 mod parameters;
+pub mod pool;
 pub mod recovery;
 mod refusal;
 pub mod turns;

@@ -1,7 +1,8 @@
-//! How operations that lose a reducer are finished by the workers: who holds what, and who does what.
+//! How a group goes on with other reducers: operations that have begun are finished by the workers.
 //!
 //! ```text
 //! worker    Accuse       a reducer that an operation needs is gone
+//! worker    Gain         or there are reducers that the group does not use
 //! hub       Recover      to all members of the group: operations with reducers stand still from now on
 //! worker    Held         which segments of which unfinished operations it holds, for each chunk
 //! hub       Resume       once all members have answered: what somebody holds and what nobody holds
@@ -13,9 +14,12 @@
 //! sent by the lowest of these ranks to all others; what nobody holds is folded again, by the workers themselves and in the
 //! same canonical tree, so with the same bits. No reducer takes part, so the loss of another one changes nothing.
 //!
-//! The group's operations from [`Resume::from`] on run in a new group, with the reducers that are left.
+//! The group's operations from [`Resume::from`] on run in a new group, with the reducers that are left and those that came.
 
-use super::codec::{Malformed, Reader, Writer};
+use super::{
+    codec::{Malformed, Reader, Writer},
+    membership::MemberId,
+};
 use crate::group::Rank;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -38,6 +42,17 @@ pub struct Accuse {
     pub address: String,
     /// What was seen.
     pub reason: String,
+}
+
+/// A group could use more reducers. To the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gain {
+    /// The group.
+    pub group: u32,
+    /// Its members, ascending.
+    pub members: Vec<Rank>,
+    /// The reducers, ascending.
+    pub reducers: Vec<MemberId>,
 }
 
 /// What a worker holds of one operation that has not ended there.
@@ -89,6 +104,8 @@ pub struct Resume {
     pub from: u64,
     /// The reducers that are gone, with what was seen.
     pub lost: Vec<(String, String)>,
+    /// The reducers that are new, ascending.
+    pub gained: Vec<MemberId>,
     /// What is left to do, ascending. An operation that is not listed, and uses reducers, has ended well or is to be done again
     /// as a whole, if no worker had issued it.
     pub operations: Vec<Rest>,
@@ -110,20 +127,27 @@ pub(super) struct Recovery {
     awaited: BTreeSet<Rank>,
     held: BTreeMap<Rank, Held>,
     lost: BTreeMap<String, String>,
+    gained: BTreeSet<MemberId>,
     is_over: bool,
 }
 
 impl Recovery {
     /// A recovery that these members have to answer.
-    pub(super) fn of(awaited: BTreeSet<Rank>, accuse: Accuse) -> Self {
-        let lost = [(accuse.address, accuse.reason)].into();
-        Self { awaited, held: BTreeMap::new(), lost, is_over: false }
+    pub(super) fn of(awaited: BTreeSet<Rank>) -> Self {
+        Self { awaited, ..Self::default() }
     }
 
     /// Another reducer is gone, or the same one.
     pub(super) fn accuse(&mut self, accuse: Accuse) {
         if !self.is_over {
             self.lost.entry(accuse.address).or_insert(accuse.reason);
+        }
+    }
+
+    /// There are more reducers than the group uses.
+    pub(super) fn gain(&mut self, reducers: Vec<MemberId>) {
+        if !self.is_over {
+            self.gained.extend(reducers);
         }
     }
 
@@ -151,7 +175,8 @@ impl Recovery {
             None => (issued, self.rests()),
         };
         let lost = self.lost.iter().map(|(address, reason)| (address.clone(), reason.clone())).collect();
-        Some(Resume { group, from, lost, operations })
+        let gained = self.gained.iter().copied().collect();
+        Some(Resume { group, from, lost, gained, operations })
     }
 
     fn rests(&self) -> Vec<Rest> {
@@ -224,6 +249,31 @@ impl Accuse {
     }
 }
 
+impl Gain {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.ranks(&self.members);
+        write_members(to, &self.reducers);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { group: from.u32()?, members: from.ranks()?, reducers: read_members(from)? })
+    }
+}
+
+fn write_members(to: &mut Writer, members: &[MemberId]) {
+    to.list("a list of members", members, |to, id| id.write(to));
+}
+
+/// Members that ascend.
+fn read_members(from: &mut Reader<'_>) -> Result<Vec<MemberId>, Malformed> {
+    let members = from.list(MemberId::read)?;
+    match members.is_sorted_by(|a, b| a < b) {
+        true => Ok(members),
+        false => Err(Malformed("members that do not ascend")),
+    }
+}
+
 fn write_run(to: &mut Writer, run: &Range<u32>) {
     to.u32(run.start);
     to.u32(run.end);
@@ -284,6 +334,7 @@ impl Resume {
             to.text("an address", address);
             to.cut_text(reason);
         });
+        write_members(to, &self.gained);
         to.list("a list of operations", &self.operations, |to, rest| {
             to.u64(rest.sequence);
             to.list("a list of chunks", &rest.chunks, |to, pieces| {
@@ -298,6 +349,7 @@ impl Resume {
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (group, first) = (from.u32()?, from.u64()?);
         let lost = from.list(|from| Ok((from.text()?, from.text()?)))?;
+        let gained = read_members(from)?;
         let operations = from.list(|from| {
             let sequence = from.u64()?;
             let chunks = from.list(|from| {
@@ -310,7 +362,7 @@ impl Resume {
             })?;
             Ok(Rest { sequence, chunks })
         })?;
-        Ok(Self { group, from: first, lost, operations })
+        Ok(Self { group, from: first, lost, gained, operations })
     }
 }
 
@@ -333,7 +385,8 @@ mod tests {
     }
 
     fn decided(answers: [Held; 3]) -> Resume {
-        let mut recovery = Recovery::of([0, 1, 2].into(), accuse("b:1"));
+        let mut recovery = Recovery::of([0, 1, 2].into());
+        recovery.accuse(accuse("b:1"));
         recovery.accuse(accuse("a:1"));
         recovery.accuse(accuse("b:1"));
         for (rank, held) in (0..).zip(answers) {
@@ -382,9 +435,24 @@ mod tests {
         assert_eq!(rest(None).among(&[2, 5, 9]), rest(None));
     }
 
+    /// A reducer comes while another one is lost: one decision tells of both.
+    #[test]
+    fn reducers_come_and_go_in_one_decision() {
+        let mut recovery = Recovery::of([0].into());
+        recovery.gain([7, 5].map(MemberId::new).into());
+        recovery.accuse(accuse("a:1"));
+        recovery.gain([5].map(MemberId::new).into());
+        recovery.answered(0, held(5, &[]));
+        let resume = recovery.decide(7, None).unwrap();
+        assert_eq!((resume.lost.len(), resume.gained), (1, [5, 7].map(MemberId::new).into()));
+        recovery.gain([9].map(MemberId::new).into());
+        assert_eq!(recovery.decide(7, None), None);
+    }
+
     #[test]
     fn after_a_fence_nothing_is_left_to_do() {
-        let mut recovery = Recovery::of([0, 1].into(), accuse("a:1"));
+        let mut recovery = Recovery::of([0, 1].into());
+        recovery.accuse(accuse("a:1"));
         recovery.answered(0, held(5, &[(4, &[])]));
         recovery.without(1);
         let resume = recovery.decide(7, Some(9)).unwrap();

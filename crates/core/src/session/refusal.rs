@@ -113,6 +113,14 @@ pub enum Refusal {
         /// Who is missing, ascending; the first 200 of them are sent.
         missing: Vec<Rank>,
     },
+    /// A forced algorithm needs a reducer that cannot be used.
+    #[error("the reducer at {address} cannot be used, and HERRINGBONE_ALGORITHM needs it: {reason}")]
+    NoReducer {
+        /// Where it should listen.
+        address: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// The process at this address was started again since its address was learnt.
     #[error("{role} {rank} was started again: the job has to be formed again to take it in")]
     Restarted {
@@ -182,6 +190,11 @@ impl Refusal {
                 to.cut_text(ours);
                 to.cut_text(theirs);
             }
+            Refusal::NoReducer { address, reason } => {
+                to.u8(13);
+                to.cut_text(address);
+                to.cut_text(reason);
+            }
             Refusal::Absent { missing } => {
                 to.u8(11);
                 to.ranks(&missing[..missing.len().min(RANKS_SENT)]);
@@ -208,6 +221,7 @@ impl Refusal {
             10 => Refusal::Restarted { role: Role::read(from)?, rank: from.u32()? },
             11 => Refusal::Absent { missing: from.ranks()? },
             12 => Refusal::Build { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
+            13 => Refusal::NoReducer { address: from.text()?, reason: from.text()? },
             _ => return Err(Malformed("its refusal is unknown")),
         })
     }

@@ -134,6 +134,7 @@ fn any_refusal() -> impl Strategy<Value = Refusal> {
         (role.clone(), any::<u32>()).prop_map(|(role, rank)| Refusal::Unexpected { role, rank }),
         (role, any::<u32>()).prop_map(|(role, rank)| Refusal::Restarted { role, rank }),
         any_ranks().prop_map(|missing| Refusal::Absent { missing }),
+        (any_text(), any_text()).prop_map(|(address, reason)| Refusal::NoReducer { address, reason }),
     ]
 }
 

@@ -1,6 +1,7 @@
 use herringbone_core::session::{
     control::Message,
-    recovery::{Accuse, Held, Holding, Piece, Rest, Resume},
+    membership::MemberId,
+    recovery::{Accuse, Gain, Held, Holding, Piece, Rest, Resume},
 };
 use proptest::{collection::vec, option, prelude::*};
 use std::ops::Range;
@@ -20,10 +21,19 @@ pub(crate) fn any_recovery() -> impl Strategy<Value = Message> {
     let chunks = || vec(runs.clone(), 0..4);
     let names = || "[a-z0-9.:]{1,30}";
     let holders = option::of(any::<u32>());
+    let new = || {
+        proptest::collection::btree_set(any::<u32>(), 0..5)
+            .prop_map(|numbers| numbers.into_iter().map(MemberId::new).collect::<Vec<_>>())
+    };
     prop_oneof![
         (any::<u32>(), vec(any::<u32>(), 0..5), names(), names()).prop_map(
             |(group, members, address, reason)| Message::Accuse(Accuse { group, members, address, reason })
         ),
+        (any::<u32>(), vec(any::<u32>(), 0..5), new())
+            .prop_map(|(group, members, reducers)| Message::Gain(Gain { group, members, reducers })),
+        names().prop_map(|address| Message::Enlist { address }),
+        vec(names(), 0..5).prop_map(|hubs| Message::Enlisted { hubs }),
+        names().prop_map(|address| Message::Hub { address }),
         any::<u32>().prop_map(|group| Message::Recover { group }),
         (any::<u32>(), vec(chunks(), 0..4)).prop_map(|(group, operations)| {
             let next = operations.len() as u64;
@@ -31,8 +41,8 @@ pub(crate) fn any_recovery() -> impl Strategy<Value = Message> {
             let operations = (0..).zip(operations).map(holding).collect();
             Message::Held(Held { group, next, operations })
         }),
-        (any::<(u32, u64)>(), holders, (names(), names()), vec(chunks(), 0..4)).prop_map(
-            |((group, from), holder, lost, operations)| {
+        (any::<(u32, u64)>(), holders, (names(), names(), new()), vec(chunks(), 0..4)).prop_map(
+            |((group, from), holder, (address, reason, gained), operations)| {
                 let piece = |segments| Piece { segments, holder };
                 let pieces = |runs: Vec<Range<u32>>| runs.into_iter().map(piece).collect();
                 let rest = |(sequence, chunks): (u64, Vec<Vec<Range<u32>>>)| Rest {
@@ -40,7 +50,7 @@ pub(crate) fn any_recovery() -> impl Strategy<Value = Message> {
                     chunks: chunks.into_iter().map(pieces).collect(),
                 };
                 let operations = (0..).zip(operations).map(rest).collect();
-                Message::Resume(Resume { group, from, lost: vec![lost], operations })
+                Message::Resume(Resume { group, from, lost: vec![(address, reason)], gained, operations })
             }
         ),
     ]

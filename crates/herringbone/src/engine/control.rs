@@ -230,6 +230,19 @@ impl Engine {
         self.flush();
     }
 
+    /// Sends a control message on all data links.
+    pub(crate) fn say_to_all(&mut self, message: &Message) {
+        for endpoint in self.links.endpoints.iter_mut().filter(|endpoint| endpoint.is_up()) {
+            send_control(endpoint, message);
+        }
+        self.flush();
+    }
+
+    /// Whether there are groups that have not ended.
+    pub(crate) fn has_groups(&self) -> bool {
+        self.groups.iter().any(|group| !group.is_lost())
+    }
+
     /// Shows on every socket that this process lives.
     pub(crate) fn show_life(&mut self) {
         self.links.show_life();

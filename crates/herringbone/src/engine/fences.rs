@@ -267,11 +267,16 @@ impl Groups {
         (ops, backlog): (&Ops, &Backlog),
         (links, out): (&Links, &mut Outbox),
     ) {
-        for group in self.groups.values_mut() {
+        for group in self.groups.values_mut().filter(|group| group.has(index)) {
             let queued = backlog.first_with_reducers(group, &mut out.observer);
             let first = ops.first_with_reducers(group).into_iter().chain(queued).min();
-            if let Some(sequence) = first {
-                links.lose_reducer(group, index, sequence, out);
+            match first {
+                Some(sequence) => links.lose_reducer(group, index, sequence, out),
+                // Its next operation need not find that out.
+                None if !group.ending.is_dropped => {
+                    links.accuse(group, index, links.why_lost(index).to_owned(), out);
+                }
+                None => {}
             }
         }
     }
@@ -297,6 +302,8 @@ impl Groups {
     pub(super) fn drop_operations_with(&mut self, index: MemberId, out: &mut Outbox) {
         for number in self.numbers_with(index) {
             self.close(number, &Error::new(ErrorKind::Closed), out);
+            // It goes on without this reducer, in another group.
+            self.dropped_by(index, number, out);
         }
     }
 }

@@ -68,6 +68,12 @@ impl Groups {
         self.groups.values()
     }
 
+    /// How many there are.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.groups.len()
+    }
+
     /// Whether there is a group of this number, or was one.
     pub(super) fn has_had(&self, number: u32) -> bool {
         self.groups.contains_key(&number) || self.forgotten.contains(&number)

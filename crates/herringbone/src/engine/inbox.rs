@@ -94,7 +94,7 @@ impl Engine {
             }
             Kind::Control => {
                 if let Content::Bytes(bytes) = content {
-                    self.out.events.push(Event::Control { bytes });
+                    self.out.events.push(Event::Control { endpoint: index, bytes });
                 }
                 return Ok(());
             }
@@ -229,6 +229,10 @@ impl Engine {
             }
             Ok(Some(Message::Forget { group })) => {
                 self.groups.dropped_by(worker, group, &mut self.out);
+                Ok(())
+            }
+            Ok(Some(Message::Hub { address })) => {
+                self.links.hub = Some(address);
                 Ok(())
             }
             _ => Err(Broken::Protocol("a message that is not for reducers")),

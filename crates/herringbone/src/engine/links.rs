@@ -2,6 +2,7 @@
 
 use super::{
     group::{Group, Recovering},
+    groups::Groups,
     outbox::{Event, Interest, Outbox, Todo},
 };
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
             Basis, Cause, Parameters,
             control::{Introduction, Message, PlanTold},
             membership::MemberId,
-            recovery::Accuse,
+            recovery::{Accuse, Gain},
         },
         wire::{Header, Kind},
     },
@@ -29,6 +30,8 @@ use crate::{
 };
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
+/// Why a reducer that ends in order is not used any more.
+pub(super) const DRAINS: &str = "it was told to end";
 /// How much silence one look adds at most: this process may have stood still as well.
 const STOOD_STILL: Duration = Duration::from_millis(200);
 
@@ -47,6 +50,8 @@ pub(crate) struct Links {
     pub(super) changes: u64,
     /// What is written once for all local ranks.
     pub(super) board: Board,
+    /// Where the job's hub listens, as far as a reducer was told.
+    pub(crate) hub: Option<String>,
     /// When reducers' silence was last looked at, while it counts.
     looked: Option<Moment>,
 }
@@ -61,6 +66,7 @@ impl Links {
             sockets: 0,
             changes: 0,
             board: Board::default(),
+            hub: None,
             looked: None,
         }
     }
@@ -265,10 +271,41 @@ impl Links {
         let is_forced = group.settings.forced.as_ref().is_some_and(Algorithm::needs_reducers);
         if is_forced && !self.endpoints[index].met {
             out.dispute(group, self.lost_reducer(index, sequence));
-        } else if group.recovering == Recovering::No {
-            let (address, reason) = (self.endpoints[index].name.clone(), self.why_lost(index).to_owned());
+        } else {
+            self.accuse(group, index, self.why_lost(index).to_owned(), out);
+        }
+    }
+
+    /// A reducer is of no use to a group any more, unless that does without it already.
+    pub(super) fn accuse(&self, group: &Group, index: MemberId, reason: String, out: &mut Outbox) {
+        if group.recovering == Recovering::No && group.settings.servers().contains(&index) {
+            let address = self.endpoints[index].name.clone();
             let (group, members) = (group.settings.id, group.settings.ranks.clone());
             out.events.push(Event::ToHub(Message::Accuse(Accuse { group, members, address, reason })));
+        }
+    }
+
+    /// A reducer begins nothing more: the groups that use it go on without.
+    pub(super) fn drain(&mut self, index: MemberId, groups: &Groups, out: &mut Outbox) {
+        self.endpoints[index].drains = true;
+        groups.iter().for_each(|group| self.accuse(group, index, DRAINS.to_owned(), out));
+    }
+
+    /// Asks for the reducers that a group could use and does not, if this rank is the one to ask.
+    pub(super) fn gain(&self, group: &Group, out: &mut Outbox) {
+        let Group { settings, .. } = group;
+        if group.recovering != Recovering::No || settings.me != 0 || settings.serves.is_some() {
+            return;
+        }
+        let is_new = |id: &MemberId| {
+            let endpoint = &self.endpoints[*id];
+            let is_there = !endpoint.is_lost() && !endpoint.drains;
+            endpoint.is_reducer() && is_there && !settings.servers().contains(id)
+        };
+        let reducers: Vec<MemberId> = self.endpoints.ids().filter(is_new).collect();
+        if !reducers.is_empty() {
+            let gain = Gain { group: settings.id, members: settings.ranks.clone(), reducers };
+            out.events.push(Event::ToHub(Message::Gain(gain)));
         }
     }
 

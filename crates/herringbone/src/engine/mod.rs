@@ -36,12 +36,15 @@ use crate::{
     Error, ErrorKind, Result,
     clock::Moment,
     completion::Completion,
-    core::session::{membership::MemberId, recovery::Resume},
+    core::session::{
+        membership::{MemberId, Roster},
+        recovery::Resume,
+    },
     execute::{
         issue::{Identity, Issue},
         staging::Staging,
     },
-    transport::{endpoint::Endpoints, stats::Stats},
+    transport::{Broken, endpoint::Endpoints, stats::Stats},
 };
 use backlog::Backlog;
 use group::{Group, Recovering};
@@ -105,6 +108,7 @@ impl Engine {
     pub(crate) fn add_group(&mut self, group: Group) {
         let number = group.settings.id;
         self.groups.add(group, &self.links);
+        self.gain(number);
         self.out.push(Todo::RedeliverGroup(number));
         if let Some(resume) = self.recoveries.made(number, &mut self.groups) {
             self.resume(number, resume);
@@ -119,11 +123,62 @@ impl Engine {
         {
             let number = group.settings.id;
             groups.add(group, links);
+            groups.get(number).into_iter().for_each(|group| links.gain(group, out));
             out.push(Todo::RedeliverGroup(number));
         }
         if groups.get(number).is_some_and(|group| group.ending.is_dropped) {
             self.drop_group(number);
         }
+        self.shorten(number);
+    }
+
+    /// A group has another one after it. The group before it, if that came after another one and takes no calls any more, is
+    /// left out of their line.
+    fn shorten(&mut self, last: u32) {
+        let before = |groups: &Groups, of: u32| {
+            let next = |group: &Group| match group.recovering {
+                Recovering::Over { from, next } => Some((from, next)),
+                _ => None,
+            };
+            groups
+                .iter()
+                .find_map(|group| next(group).filter(|at| at.1 == of).map(|(from, _)| (group.settings.id, from)))
+        };
+        let Some((middle, from)) = before(&self.groups, last) else { return };
+        let is_past = self.groups.get(middle).is_some_and(|group| group.member.next() >= from);
+        let Some((first, its_from)) = before(&self.groups, middle).filter(|_| is_past) else { return };
+        if let Some(group) = self.groups.get_mut(first) {
+            group.recovering = Recovering::Over { from: its_from, next: last };
+        }
+        self.groups.drop_group(middle, &mut self.out);
+        let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
+        recoveries.close(middle, &mut EngineParts { groups, ops, backlog, links, out });
+        self.catch_up();
+    }
+
+    /// A group may be able to use reducers that it does not use.
+    fn gain(&mut self, number: u32) {
+        if !self.reduces {
+            self.groups.get(number).into_iter().for_each(|group| self.links.gain(group, &mut self.out));
+        }
+    }
+
+    /// The members of the job have changed: reducers have come or are gone.
+    pub(crate) fn renew(&mut self, roster: &Roster) {
+        for gone in self.links.endpoints.renew(roster) {
+            let reason = "another rank has lost it";
+            self.out.push(Todo::Broken { endpoint: gone, reason: Broken::Io(reason.to_owned()) });
+            self.catch_up();
+            let Self { links, groups, out, .. } = self;
+            let open = groups.iter().filter(|group| !group.ending.is_dropped || !group.running.is_empty());
+            open.for_each(|group| links.accuse(group, gone, reason.to_owned(), out));
+        }
+        self.groups.numbers().into_iter().for_each(|number| self.gain(number));
+    }
+
+    /// A reducer begins nothing more, as it says.
+    pub(crate) fn drains(&mut self, index: MemberId) {
+        self.links.drain(index, &self.groups, &mut self.out);
     }
 
     /// The group whose next call a call of a group is: another one after it has lost a reducer.

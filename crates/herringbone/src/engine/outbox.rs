@@ -41,7 +41,7 @@ pub(crate) enum Event {
     /// Something to tell the hub.
     ToHub(Message),
     /// A control message came on a data link.
-    Control { bytes: Vec<u8> },
+    Control { endpoint: MemberId, bytes: Vec<u8> },
 }
 
 /// What the poller is to do for a link over a socket.

@@ -10,7 +10,7 @@ use super::{
     backlog::Backlog,
     group::{Group, Recovering, Service, Settings, number_of},
     groups::Groups,
-    links::Links,
+    links::{DRAINS, Links},
     ops::Ops,
     outbox::{Ended, Event, Outbox, Todo},
     refused::Refused,
@@ -33,7 +33,7 @@ use crate::{
         issue::{Issue, Queued},
         program::{Call, Prepared},
     },
-    transport::ticket::OpKey,
+    transport::{endpoint::Endpoint, ticket::OpKey},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -74,6 +74,8 @@ pub(crate) struct Recoveries {
     has_begun: bool,
     /// What the hub has decided of groups that this rank has not made yet; `None` while it decides.
     unmade: BTreeMap<u32, Option<Resume>>,
+    /// What was said last of reducers, by their addresses: whether they are used.
+    said: BTreeMap<String, bool>,
 }
 
 impl Recoveries {
@@ -135,7 +137,7 @@ impl Recoveries {
             return Vec::new();
         }
         let (carrier, heir) = (carrier_of(&group.settings), heir_of(&group.settings, &resume, links));
-        tell(&resume, heir.reducers(), links);
+        self.tell(&resume, heir.reducers(), links);
         group.recovering = Recovering::Over { from: resume.from, next: heir.id };
         let running: Vec<_> = group.running.iter().map(|(_, key)| *key).collect();
         let ranks = &group.settings.ranks;
@@ -167,6 +169,32 @@ impl Recoveries {
             group.recovering = Recovering::StandsStill;
         }
         resume
+    }
+
+    /// Says what was lost or has come, and with what this rank goes on: for the first group that hears of it.
+    fn tell(&mut self, resume: &Resume, left: u32, links: &Links) {
+        let who = format!("rank {}", links.rank);
+        let on = match left {
+            0 => "without reducers".to_owned(),
+            1 => "with one reducer".to_owned(),
+            _ => format!("with {left} reducers"),
+        };
+        for (address, reason) in &resume.lost {
+            if self.said.insert(address.clone(), false) == Some(false) {
+                continue;
+            }
+            let what = format_args!("the reducer at {address} is lost: {reason}; going on {on}");
+            match reason == DRAINS {
+                true => crate::log::info(&who, what),
+                false => crate::log::warn(&who, what),
+            }
+        }
+        for gained in resume.gained.iter().filter_map(|id| links.endpoints.get(*id)) {
+            if self.said.insert(gained.name.clone(), true) != Some(true) {
+                let what = format_args!("the reducer at {} is used from now on: going on {on}", gained.name);
+                crate::log::info(&who, what);
+            }
+        }
     }
 
     /// Finishes the operations of a group that were running.
@@ -334,13 +362,15 @@ fn carrier_of(settings: &Settings) -> Settings {
     Settings { serves: Some(Service::Remains), timeout: Duration::MAX, ..settings }
 }
 
-/// A group of the same workers with the reducers that are left.
+/// A group of the same workers with the reducers that are left, and those that came.
 fn heir_of(settings: &Settings, resume: &Resume, links: &Links) -> Settings {
     let is_left = |index: &&MemberId| {
         let name = &links.endpoints[**index].name;
         resume.lost.iter().all(|(lost, _)| lost != name)
     };
-    let left: Vec<MemberId> = settings.servers().iter().filter(is_left).copied().collect();
+    let left = settings.servers().iter().filter(is_left).copied();
+    let is_known = |id: &&MemberId| links.endpoints.get(**id).is_some_and(Endpoint::is_reducer);
+    let left: Vec<MemberId> = left.chain(resume.gained.iter().filter(is_known).copied()).collect();
     let addresses = left.iter().map(|index| links.endpoints[*index].name.clone()).collect();
     let seats = settings.members().iter().copied().chain(left).collect();
     let id = number_of(&format!("heir of group {:08x}", settings.id), settings.members());
@@ -349,22 +379,8 @@ fn heir_of(settings: &Settings, resume: &Resume, links: &Links) -> Settings {
 
 fn derived(settings: &Settings, id: u32, seats: Vec<MemberId>, reducers: Vec<String>) -> Settings {
     let Settings { epoch, me, ranks, hosts, parameters, forced, timeout, .. } = settings.clone();
-    let forced = forced.filter(|algorithm| !algorithm.needs_reducers() || !reducers.is_empty());
-    let algorithm = forced.as_ref().map(ToString::to_string);
-    let parameters = Parameters { reducers, algorithm, ..Parameters::clone(&parameters) };
+    let parameters = Parameters { reducers, ..Parameters::clone(&parameters) };
     let places = (seats, ranks, me);
     Settings { forced, timeout, ..Settings::new(id, epoch, places, hosts, Arc::new(parameters)) }
 }
 
-/// Says what was lost, and with what this rank goes on.
-fn tell(resume: &Resume, left: u32, links: &Links) {
-    let who = format!("rank {}", links.rank);
-    for (address, reason) in &resume.lost {
-        let on = match left {
-            0 => "without reducers".to_owned(),
-            1 => "with the one that is left".to_owned(),
-            _ => format!("with the {left} that are left"),
-        };
-        crate::log::warn(&who, format_args!("the reducer at {address} is lost: {reason}; going on {on}"));
-    }
-}

@@ -23,6 +23,11 @@ pub(crate) enum Command {
         endpoint: MemberId,
         problem: String,
     },
+    /// A reducer has answered, or has called by itself, in this life; or it has not answered.
+    Greeted {
+        address: String,
+        life: Option<u64>,
+    },
     Close,
 }
 

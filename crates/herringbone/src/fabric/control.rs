@@ -7,7 +7,7 @@ use super::{
     command::{Command, Commands},
     connection::Connection,
     door::Door,
-    links,
+    links, reducers,
     watch::{Instruction, TICK, Watch},
     wire_up::Mapping,
 };
@@ -54,6 +54,8 @@ pub(crate) struct Start {
     pub(crate) mapping: Arc<Mapping>,
     /// How long rank 0 stays for the others when it leaves.
     pub(crate) linger: Duration,
+    /// Reducers that the settings name and that did not answer.
+    pub(crate) away: Vec<String>,
 }
 
 /// The control thread's state.
@@ -73,7 +75,7 @@ pub(crate) struct Control {
 impl Control {
     /// Prepares the thread's state; everything that can fail fails here.
     pub(crate) fn new(start: Start) -> std::io::Result<Self> {
-        let Start { job, node, commands, connections, listener, segments, mapping, linger } = start;
+        let Start { job, node, commands, connections, listener, segments, mapping, linger, away } = start;
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let watch = |fd: &dyn AsFd, key| {
             epoll::add(&poller, fd.as_fd(), epoll::EventData::new_u64(key), epoll::EventFlags::IN)
@@ -94,8 +96,10 @@ impl Control {
             watch(&connection.fd, CONNECTIONS + u64::from(*rank))?;
         }
         let peers = connections.keys().copied();
+        let mut watch = Watch::new(job.rank, job.roster.clone(), peers, linger, Moment::now());
+        away.into_iter().for_each(|address| watch.name_reducer(address));
         Ok(Self {
-            watch: Watch::new(job.rank, job.roster.clone(), peers, linger, Moment::now()),
+            watch,
             job,
             node,
             commands,
@@ -146,8 +150,8 @@ impl Control {
     fn let_in(&mut self) {
         let Some(port) = &mut self.port else { return };
         for arrival in port.serve() {
-            let (job, node) = (self.job.clone(), self.node.clone());
-            port.let_in(arrival, move |stream, claim| links::admit(&job, &node, stream, claim));
+            let (job, node, commands) = (self.job.clone(), self.node.clone(), self.commands.clone());
+            port.let_in(arrival, move |stream, claim| links::admit(&job, (&node, &commands), stream, claim));
         }
     }
 
@@ -192,6 +196,8 @@ impl Control {
                 Instruction::Link(endpoint) => {
                     links::make(&self.job, &self.node, &self.mapping, &self.commands, endpoint);
                 }
+                Instruction::Greet(address) => reducers::look_for(&self.job, &self.commands, address),
+                Instruction::Renew(roster) => self.job.roster = roster,
                 Instruction::Do(deed) => {
                     let answer = self.node.with(|engine| deed.done_to(engine));
                     answer.into_iter().for_each(|answer| self.watch.tell_hub(answer));
@@ -228,6 +234,7 @@ impl Control {
             Command::ToHub(message) => self.watch.tell_hub(message),
             Command::Watch(mate, life) => self.look_after(mate, life),
             Command::NoLink { endpoint, problem } => self.watch.no_link(endpoint, problem, Moment::now()),
+            Command::Greeted { address, life } => self.watch.greeted(&address, life, Moment::now()),
             Command::Close => self.watch.leave(Moment::now()),
         }
         self.carry_out();

@@ -5,10 +5,12 @@ use super::{
     door::Door,
     greet::{self, GreetError, Stream},
     links, meeting,
+    reducers::Greetings,
 };
 use crate::{
     Error, Result,
     config::{Config, check_exposure},
+    core::algorithm::Algorithm,
     core::session::{
         Ranks, Refusal, Role,
         control::{Decoder, Message},
@@ -40,6 +42,8 @@ pub(crate) struct World {
     /// The address that data links are called from, if an interface is asked for.
     pub(crate) from: Option<IpAddr>,
     pub(crate) connections: BTreeMap<u32, Connection>,
+    /// Reducers that the settings name and that did not answer, on rank 0.
+    pub(crate) away: Vec<String>,
 }
 
 /// Forms the world that `config` describes.
@@ -92,6 +96,8 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
     let (sender, applicants) = mpsc::channel::<Applicant>();
     let desk = Desk { sender, bell: Arc::new(Bell::new().map_err(prepared)?) };
     let (mut joined, mut refused) = (Joined::new(), BTreeMap::<u32, String>::new());
+    let forced = config.world > 1 && config.algorithm.as_ref().is_some_and(Algorithm::needs_reducers);
+    let greetings = Greetings::begin(formation.reducers(), (from, &token), (forced, deadline));
     while formation.progress() != Progress::Complete {
         for arrival in door.serve() {
             let desk = desk.clone();
@@ -113,6 +119,7 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
             }
         }
     }
+    let away = leave_out(&mut formation, &mut joined, greetings.end(deadline), forced)?;
     let job = greet::random_number().map_err(|error| Error::io("drawing a random number", error))?;
     let formed = formation.found(job).ok_or_else(|| Error::rendezvous("the roster is incomplete").at(0))?;
     for applicant in applicants.try_iter() {
@@ -127,7 +134,31 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
         told.map_err(|error| error.at(&format!("rank {rank}")))?;
         connections.insert(rank, connection(stream, decoder)?);
     }
-    Ok(World { formed, token, incarnation, listener: door.into_listener(), from, connections })
+    Ok(World { formed, token, incarnation, listener: door.into_listener(), from, connections, away })
+}
+
+/// Founds the world without the reducers that cannot be used, which are called again later. Where they are forced it is an
+/// error, on all ranks.
+fn leave_out(
+    formation: &mut Formation,
+    joined: &mut Joined,
+    away: Vec<(String, String)>,
+    forced: bool,
+) -> Result<Vec<String>> {
+    if let Some((address, reason)) = away.first().filter(|_| forced) {
+        let refusal = Refusal::NoReducer { address: address.clone(), reason: reason.clone() };
+        for (stream, ..) in joined.values_mut() {
+            // Whoever does not hear it runs into its own timeout.
+            let _unheard = greet::say(stream, &Message::Refuse(refusal.clone()));
+        }
+        return Err(Error::rendezvous(refusal).at(0));
+    }
+    for (address, reason) in &away {
+        let what = format_args!("the reducer at {address} is not used, but called again: {reason}");
+        crate::log::warn("rank 0", what);
+        formation.leave_out(address);
+    }
+    Ok(away.into_iter().map(|(address, _)| address).collect())
 }
 
 /// Lets a rank join, or tells it why not; then returns that as well.
@@ -275,7 +306,7 @@ fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let formed = formed.map_err(problem)?;
     check_formed(&formed, config, incarnation).map_err(problem)?;
     let connections = BTreeMap::from([(0, connection(stream, decoder)?)]);
-    Ok(World { formed, token: secret, incarnation, listener, from, connections })
+    Ok(World { formed, token: secret, incarnation, listener, from, connections, away: Vec::new() })
 }
 
 /// Whether the world that rank 0 tells of is the one that this rank has joined.

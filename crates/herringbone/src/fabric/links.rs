@@ -5,6 +5,7 @@ use super::{
     command::{Command, Commands},
     door,
     greet::{self, GreetError},
+    reducers,
     wire_up::Mapping,
 };
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
     config::check_exposure,
     core::session::{
         Refusal, Role,
+        control::Message,
         handshake::{Claim, Expected, Purpose},
         membership::MemberId,
     },
@@ -35,6 +37,8 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 const WORTH_A_WARNING: Duration = Duration::from_secs(2);
 /// How long another worker may be unreachable before the link is given up.
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
+/// And a reducer, which has answered rank 0 before it became a member.
+const REDUCER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a member may take to leave that calls anew already.
 const GOODBYE: Duration = Duration::from_millis(200);
@@ -143,13 +147,20 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
     let expected =
         Expected { role: member.role, rank: job.roster.rank_of(endpoint), incarnation: member.incarnation };
     let address = &member.address;
-    let patience = if member.role == Role::Reducer { Duration::MAX } else { WORKER_PATIENCE };
+    let patience = if member.role == Role::Reducer { REDUCER_PATIENCE } else { WORKER_PATIENCE };
     let (began, mut pause, mut warned) = (Instant::now(), FIRST_PAUSE, false);
     loop {
         let error = match attempt(job, address, expected) {
             Ok(stream) => {
                 let link = door::into_link(stream)?;
-                node.with(|engine| engine.connect(endpoint, Link::Tcp(link)));
+                node.with(|engine| {
+                    engine.connect(endpoint, Link::Tcp(link));
+                    if let Some(hub) = job.roster.worker(0).filter(|hub| hub.id == job.me)
+                        && member.role == Role::Reducer
+                    {
+                        engine.say(endpoint, &Message::Hub { address: hub.address.clone() });
+                    }
+                });
                 node.wake();
                 return Ok(());
             }
@@ -164,18 +175,8 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
         if began.elapsed() >= WORTH_A_WARNING && !warned {
             warned = true;
             let who = format!("rank {}", job.rank);
-            let advice = match expected.role {
-                Role::Reducer => {
-                    " until the operation's timeout: start herringbone serve there, or correct HERRINGBONE_REDUCERS"
-                }
-                Role::Worker => "",
-            };
-            crate::log::warn(
-                &who,
-                format_args!(
-                    "nobody answers at {address} yet ({error}); it is tried again and again{advice}"
-                ),
-            );
+            let what = format_args!("nobody answers at {address} yet ({error}); it is tried again and again");
+            crate::log::warn(&who, what);
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
@@ -223,11 +224,14 @@ fn dial_one(there: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
 /// Lets another worker make a link.
 pub(crate) fn admit(
     job: &Job,
-    node: &Arc<Node>,
+    (node, commands): (&Arc<Node>, &Commands),
     mut stream: TcpStream,
     claim: Claim,
 ) -> Result<(), GreetError> {
     let (who, purpose) = (claim.hello().identity, claim.hello().purpose);
+    if purpose == Purpose::Enlist {
+        return reducers::enlist(job, commands, stream, claim);
+    }
     let member = job.roster.worker(who.rank).filter(|_| who.role == Role::Worker);
     let caller = match (purpose, member) {
         (Purpose::Data, Some(member))

@@ -3,6 +3,7 @@
 //! A world is a star for control (everyone to rank 0, the hub) and whatever its schedules need for data: links are made
 //! when an operation first needs them, by the lower of the two ranks.
 
+mod center;
 pub(crate) mod command;
 pub(crate) mod connection;
 pub(crate) mod control;
@@ -12,6 +13,7 @@ pub(crate) mod greet;
 mod guests;
 pub(crate) mod links;
 mod meeting;
+pub(crate) mod reducers;
 pub(crate) mod watch;
 pub(crate) mod wire_up;
 

@@ -3,6 +3,7 @@
 //! A [`Watch`] is told what happened, with the time, and leaves [`Instruction`]s. The control thread carries them out over its
 //! connections and on its engine; so does the world of the tests, in virtual time.
 
+use super::center::Center;
 use crate::{
     clock::Moment,
     core::{
@@ -10,7 +11,7 @@ use crate::{
         session::{
             Cause, Ranks,
             control::{Death, Decoder, Message},
-            fence::{Directed, Hub},
+            fence::Directed,
             membership::{MemberId, Roster},
         },
     },
@@ -46,6 +47,10 @@ pub(crate) enum Instruction {
     Part(Rank),
     /// A link to this endpoint is to be made.
     Link(MemberId),
+    /// A reducer is to be called, to see whether it [is there](Watch::greeted).
+    Greet(String),
+    /// The job has other members.
+    Renew(Arc<Roster>),
     /// Something is to be done to the engine. What that [answers](Deed::done_to) is for [the hub](Watch::tell_hub).
     Do(Deed),
 }
@@ -60,6 +65,8 @@ pub(crate) enum Deed {
     Leave(MemberId),
     LoseReducer(MemberId),
     NoLink { endpoint: MemberId, problem: String },
+    Drains(MemberId),
+    Renew(Arc<Roster>),
     LeftByAll(u32),
     SayGoodbye,
 }
@@ -75,6 +82,8 @@ impl Deed {
             Deed::Leave(worker) => engine.leave(worker),
             Deed::LoseReducer(endpoint) => engine.reducer_lost(endpoint),
             Deed::NoLink { endpoint, problem } => engine.no_link(endpoint, problem),
+            Deed::Drains(endpoint) => engine.drains(endpoint),
+            Deed::Renew(roster) => engine.renew(&roster),
             Deed::LeftByAll(group) => engine.left_by_all(group),
             Deed::SayGoodbye => engine.say_goodbye(),
         }
@@ -103,7 +112,7 @@ pub(crate) struct Watch {
     me: Rank,
     roster: Arc<Roster>,
     /// On rank 0.
-    hub: Option<Hub>,
+    hub: Option<Center>,
     /// All others on rank 0, rank 0 elsewhere; those that are there.
     peers: BTreeMap<Rank, Peer>,
     /// Ranks that have died (`true`) or left.
@@ -131,8 +140,8 @@ impl Watch {
         let peer = |rank| (rank, Peer { heard: now, suspected: false });
         Self {
             me,
+            hub: (me == 0).then(|| Center::new(&roster, now)),
             roster,
-            hub: (me == 0).then(Hub::new),
             peers: peers.into_iter().map(peer).collect(),
             gone: BTreeMap::new(),
             broken: Vec::new(),
@@ -191,6 +200,7 @@ impl Watch {
             }
             Message::Dead { rank, death } => self.died(rank, death),
             Message::Leave { rank } => self.left(rank),
+            Message::Members(roster) if from == 0 && self.hub.is_none() => self.told_roster(roster),
             message @ (Message::Fence { .. }
             | Message::Decide(_)
             | Message::Recover { .. }
@@ -213,8 +223,40 @@ impl Watch {
 
     fn at_hub(&mut self, from: Rank, message: Message) {
         if let Some(hub) = &mut self.hub {
-            let directed = hub.receive(from, message);
+            let roster = hub.without_accused(&message, (&self.roster, self.ticked));
+            let directed = hub.fences.receive(from, message);
             self.direct(directed);
+            roster.into_iter().for_each(|roster| self.renew(roster));
+        }
+    }
+
+    /// On rank 0: the job has other members.
+    fn renew(&mut self, roster: Roster) {
+        self.spread(self.me, &Message::Members(roster.clone()));
+        self.told_roster(roster);
+    }
+
+    fn told_roster(&mut self, roster: Roster) {
+        let same = self.roster.workers().eq(roster.workers());
+        if !same || roster.epoch() <= self.roster.epoch() {
+            return;
+        }
+        self.roster = Arc::new(roster);
+        self.orders.push_back(Instruction::Renew(self.roster.clone()));
+        self.order(Deed::Renew(self.roster.clone()));
+    }
+
+    /// On rank 0: the settings name a reducer that is no member yet.
+    pub(crate) fn name_reducer(&mut self, address: String) {
+        self.hub.iter_mut().for_each(|hub| hub.pool.name(address.clone(), None));
+    }
+
+    /// On rank 0: a reducer has answered, or calls by itself, in this life; or it has not answered.
+    pub(crate) fn greeted(&mut self, address: &str, life: Option<u64>, now: Moment) {
+        let roster = self.hub.as_mut().and_then(|hub| hub.greeted(address, life, (&self.roster, now)));
+        if let Some(roster) = roster {
+            crate::log::info(&self.name(), format_args!("the reducer at {address} joins"));
+            self.renew(roster);
         }
     }
 
@@ -279,7 +321,7 @@ impl Watch {
         let hub_is_gone = rank == 0 || self.is_alone();
         self.order(Deed::Lose { worker, death, hub_is_gone });
         if let Some(hub) = &mut self.hub {
-            let directed = hub.lose(rank);
+            let directed = hub.fences.lose(rank);
             self.direct(directed);
         }
     }
@@ -299,7 +341,7 @@ impl Watch {
         self.spread(rank, &Message::Leave { rank });
         self.order(Deed::Leave(worker));
         if let Some(hub) = &mut self.hub {
-            let directed = hub.leave(rank);
+            let directed = hub.fences.leave(rank);
             self.direct(directed);
         }
     }
@@ -330,17 +372,24 @@ impl Watch {
                 self.order(Deed::Dispute { group, generation, cause });
             }
             Event::ToHub(message) => self.tell_hub(message),
-            Event::Control { bytes } => {
+            Event::Control { endpoint, bytes } => {
                 let mut decoder = Decoder::new(crc32c::crc32c);
                 decoder.push(&bytes);
-                if let Ok(Some(message @ Message::Dispute(_))) = decoder.next_message() {
-                    self.tell_hub(message);
+                match decoder.next_message() {
+                    Ok(Some(message @ Message::Dispute(_))) => self.tell_hub(message),
+                    Ok(Some(Message::Bye)) if self.roster.is_reducer(endpoint) => {
+                        self.order(Deed::Drains(endpoint));
+                    }
+                    _ => {}
                 }
             }
         }
     }
 
     fn link_broke(&mut self, endpoint: MemberId, reason: &Broken, now: Moment) {
+        if self.roster.member(endpoint).is_none() {
+            return;
+        }
         if !self.is_gone(endpoint) && self.leaving.is_none() {
             let name = self.roster.name(endpoint);
             crate::log::info(&self.name(), format_args!("lost the link to {name}: {reason}"));
@@ -389,6 +438,9 @@ impl Watch {
             self.orders.push_back(Instruction::Beat);
         }
         self.listen_for_silence(now);
+        if let Some(hub) = self.hub.as_mut().filter(|_| self.leaving.is_none()) {
+            self.orders.extend(hub.due(now).into_iter().map(Instruction::Greet));
+        }
     }
 
     /// This process, or the whole machine, was stopped for a while: what others said meanwhile may be on its way yet.

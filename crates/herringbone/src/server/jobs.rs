@@ -1,5 +1,6 @@
 //! The jobs that a reducer serves: each with an engine, a thread and memory of its own.
 
+use super::journal::JobTold;
 use crate::{
     core::session::{
         Refusal, Role,
@@ -12,6 +13,7 @@ use crate::{
     fabric::{
         door,
         greet::{self, GreetError},
+        reducers,
     },
     node::{Node, Surroundings},
     sys::{doorbell::Bell, segment::Segment},
@@ -101,6 +103,11 @@ impl Jobs {
     /// Lets a worker in that has proved itself, or tells it why not.
     pub(super) fn admit(self: &Arc<Self>, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
         let who = claim.hello().identity;
+        match claim.hello().purpose {
+            Purpose::Greeting => return self.greet(stream, claim),
+            Purpose::Enlist => return self.tell_hubs(stream, claim),
+            _ => {}
+        }
         if claim.hello().purpose != Purpose::Data || who.role != Role::Worker || who.world as usize >= MEMBERS
         {
             greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
@@ -131,6 +138,56 @@ impl Jobs {
         entered.map(drop)
     }
 
+    fn identity(&self, job: u64) -> Identity {
+        Identity { role: Role::Reducer, job, rank: 0, world: 1, incarnation: self.incarnation }
+    }
+
+    /// Somebody wants to know whether this is a reducer that it could use.
+    fn greet(&self, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
+        if self.table().present.len() >= self.most {
+            greet::refuse(&mut stream, claim, &self.no_room("the number of jobs"));
+            return Ok(());
+        }
+        greet::welcome(&mut stream, claim, self.identity(0)).map(drop)
+    }
+
+    fn no_room(&self, what: &str) -> Refusal {
+        Refusal::NoRoom { what: what.to_owned(), limit: self.most as u64 }
+    }
+
+    /// Tells another reducer where the hubs of the jobs are.
+    fn tell_hubs(&self, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
+        greet::welcome(&mut stream, claim, self.identity(0))?;
+        reducers::hear_address(&mut stream)?;
+        let hubs = self.present().into_iter().filter_map(|job| job.node.with(|engine| engine.links.hub.clone()));
+        greet::say(&mut stream, &Message::Enlisted { hubs: hubs.collect() })
+    }
+
+    /// Tells the workers of all jobs that nothing more is begun here.
+    pub(super) fn say_goodbye(&self) {
+        self.present().iter().for_each(|job| job.node.with(|engine| engine.say_to_all(&Message::Bye)));
+    }
+
+    /// Whether there are jobs that have not gone on without this reducer.
+    pub(super) fn are_needed(&self) -> bool {
+        let is_needed = |job: &Arc<Job>| {
+            let connections = job.connections.load(Ordering::SeqCst);
+            connections > 0 && job.node.with(|engine| engine.has_groups())
+        };
+        self.present().iter().any(is_needed)
+    }
+
+    /// What there is to tell of the present jobs.
+    pub(super) fn told(&self) -> BTreeMap<u64, JobTold> {
+        let present: Vec<(u64, Arc<Job>)> =
+            self.table().present.iter().map(|(number, job)| (*number, job.clone())).collect();
+        let told = |(number, job): (u64, Arc<Job>)| {
+            let (received, sent) = job.moved();
+            (number, JobTold { world: job.world, received, sent })
+        };
+        present.into_iter().map(told).collect()
+    }
+
     /// Returns whether there is a link now.
     fn connect(
         &self,
@@ -147,9 +204,7 @@ impl Jobs {
             greet::refuse(&mut stream, claim, &Refusal::NoRoom { what, limit: 1 });
             return Ok(false);
         }
-        let own =
-            Identity { role: Role::Reducer, job: who.job, rank: 0, world: 1, incarnation: self.incarnation };
-        greet::welcome(&mut stream, claim, own)?;
+        greet::welcome(&mut stream, claim, self.identity(who.job))?;
         let link = door::into_link(stream)?;
         job.node.with(|engine| {
             engine.links.endpoints.meet(&[worker]);
@@ -169,12 +224,11 @@ impl Jobs {
             job.connections.fetch_add(1, Ordering::SeqCst);
             return Ok(job.clone());
         }
-        let no_room = |what: &str| Refusal::NoRoom { what: what.to_owned(), limit: self.most as u64 };
         if table.present.len() >= self.most {
-            return Err(no_room("the number of jobs"));
+            return Err(self.no_room("the number of jobs"));
         }
         let job = Job::begin(who.world, self.staging, who.job, Arc::downgrade(self))
-            .map_err(|_| no_room("the memory for jobs"))?;
+            .map_err(|_| self.no_room("the memory for jobs"))?;
         table.present.insert(who.job, job.clone());
         table.served += 1;
         Ok(job)

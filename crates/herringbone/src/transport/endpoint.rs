@@ -83,6 +83,15 @@ impl Endpoints {
         Self { first: (0..ids).map(MemberId::new).map(endpoint).collect(), others: None }
     }
 
+    /// The members of a later epoch: there are more, and some may be gone. Returns those that are.
+    pub(crate) fn renew(&mut self, roster: &Roster) -> Vec<MemberId> {
+        let known = self.first.len() as u32;
+        let ids = roster.members().last().map_or(0, |last| last.id.number() + 1);
+        let endpoint = |id| Endpoint::new(roster.name(id), roster.rank_of(id));
+        self.first.extend((known..ids).map(MemberId::new).map(endpoint));
+        self.ids().filter(|id| roster.member(*id).is_none()).collect()
+    }
+
     /// What a reducer knows of a job that is said to have so many workers, before it has met any; and who it is itself.
     /// Where workers are is no matter to it, since they call.
     pub(crate) fn of_reducer(workers: u32) -> (Self, MemberId) {
@@ -186,6 +195,8 @@ pub(crate) struct Endpoint {
     pub(crate) dead: bool,
     /// When it left in order: what it sent before still counts.
     pub(crate) left: Option<Moment>,
+    /// Whether it is a reducer that ends what it has begun, and begins nothing more.
+    pub(crate) drains: bool,
     /// For how long nothing has come from it while something was waited for.
     pub(crate) silence: Duration,
 }
@@ -203,6 +214,7 @@ impl Endpoint {
             met: false,
             dead: false,
             left: None,
+            drains: false,
             silence: Duration::ZERO,
         }
     }

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Error,
     clock::Moment,
-    core::session::membership::MemberId,
+    core::session::membership::{MemberId, Roster},
     engine::{Engine, outbox::Event, outbox::Interest, refused::Refused},
     execute::issue::Issue,
     fabric::watch::{Instruction, Watch},
@@ -20,6 +20,7 @@ use crate::{
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     rc::Rc,
+    sync::Arc,
     time::Duration,
 };
 
@@ -40,6 +41,8 @@ pub(crate) struct Machine {
     pub(crate) engine: Engine,
     /// What its control thread knows; a reducer has none.
     pub(crate) watch: Option<Watch>,
+    /// The members of the job, as it knows them.
+    pub(super) roster: Arc<Roster>,
     pub(crate) pipes: BTreeMap<MemberId, (VirtualLink, usize)>,
     wants_room: BTreeSet<MemberId>,
     /// Calls that are to be made, and how many may be under way at once.
@@ -57,10 +60,11 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(engine: Engine, watch: Option<Watch>) -> Self {
+    pub(super) fn new(engine: Engine, watch: Option<Watch>, roster: Arc<Roster>) -> Self {
         Self {
             engine,
             watch,
+            roster,
             pipes: BTreeMap::new(),
             wants_room: BTreeSet::new(),
             program: VecDeque::new(),

@@ -12,6 +12,7 @@ mod occurrence;
 mod occurrences;
 mod planted;
 mod reducers;
+mod returning;
 mod trouble;
 
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
         algorithm::Algorithm,
         group::Rank,
         session::{
-            Parameters,
+            Parameters, Role,
             control::Message,
             fence::Member,
             membership::{MemberId, Process, Roster},
@@ -95,6 +96,8 @@ pub(crate) struct VirtualWorld {
     acts: BTreeMap<u64, Act>,
     /// Control connections, by the end that is open.
     control: BTreeSet<(usize, usize)>,
+    /// How often each machine was started.
+    lives: BTreeMap<usize, u64>,
     /// A hash of all that has happened.
     pub(crate) trace: u64,
     /// Messages of control connections that this says `false` about are lost, which no connection does: a fault.
@@ -127,6 +130,7 @@ impl VirtualWorld {
             numbered: 0,
             acts: BTreeMap::new(),
             control: (1..setup.workers as usize).flat_map(|rank| [(0, rank), (rank, 0)]).collect(),
+            lives: BTreeMap::new(),
             trace: 0xcbf2_9ce4_8422_2325,
             filter: None,
             setup,
@@ -168,12 +172,13 @@ impl VirtualWorld {
         if rank == 0 {
             watch.tell_hub(Message::GroupInfo { group: WORLD_GROUP, generation: 0, members });
         }
-        Machine::new(engine, Some(watch))
+        Machine::new(engine, Some(watch), roster.clone())
     }
 
     fn reducer(&self) -> Machine {
         let (endpoints, own) = Endpoints::of_reducer(self.setup.workers);
-        Machine::new(Engine::new(own, endpoints, staging(REDUCER_BYTES), true), None)
+        let engine = Engine::new(own, endpoints, staging(REDUCER_BYTES), true);
+        Machine::new(engine, None, self.roster.clone())
     }
 
     /// How long the world has run.
@@ -276,7 +281,24 @@ impl VirtualWorld {
 
     /// The link between two machines, if there is one, and the side of the first.
     pub(crate) fn link(&self, one: usize, other: usize) -> Option<(VirtualLink, usize)> {
-        self.machines[one].as_ref()?.pipes.get(&member_at(other)).cloned()
+        let one = self.machines[one].as_ref()?;
+        let address = self.roster.member(member_at(other)).map(|member| &member.address);
+        // A reducer that came back is another member at the same address.
+        let back = one.roster.reducers().find(|reducer| Some(&reducer.address) == address);
+        one.pipes.get(&back.map_or(member_at(other), |reducer| reducer.id)).cloned()
+    }
+
+    /// The machine of a member, as another one knows it.
+    pub(super) fn machine_of(&self, member: MemberId, known_at: usize) -> usize {
+        let roster = self.machines[known_at].as_ref().map_or(&self.roster, |machine| &machine.roster);
+        let address = roster.member(member).filter(|of| of.role == Role::Reducer).map(|of| &of.address);
+        let at = address.and_then(|address| self.reducer_at(address));
+        at.unwrap_or(member.index())
+    }
+
+    /// The machine of the reducer that listens at an address.
+    pub(super) fn reducer_at(&self, address: &str) -> Option<usize> {
+        self.roster.reducers().find(|reducer| reducer.address == address).map(|reducer| reducer.id.index())
     }
 
     /// All that is wrong with the results that there are.

@@ -1,7 +1,7 @@
 //! What can happen in a world.
 
 use crate::{
-    core::session::control::Message,
+    core::session::{control::Message, membership::MemberId},
     transport::tcp::{TcpLink, virtual_link::VirtualLink},
 };
 use std::{fmt, time::Duration};
@@ -21,9 +21,11 @@ pub(crate) enum Occurrence {
     /// A control connection's end is noticed.
     Parted { at: usize, from: usize },
     /// A call for a link reaches another process; for so long it was not answered.
-    Called { caller: usize, other: usize, for_so_long: Duration },
+    Called { caller: usize, endpoint: MemberId, other: usize, for_so_long: Duration },
     /// A link that was accepted is there at its caller, too.
-    Linked { caller: usize, other: usize, end: TcpLink, pipe: (VirtualLink, usize) },
+    Linked { caller: usize, endpoint: MemberId, end: TcpLink, pipe: (VirtualLink, usize) },
+    /// Rank 0 looks whether a reducer is there.
+    Greeted { at: usize, address: String },
     /// The test does [something](super::VirtualWorld::later), of this number.
     Done(u64),
 }
@@ -38,7 +40,8 @@ impl fmt::Debug for Occurrence {
             Occurrence::Said { from, to, message } => write!(f, "{from} to {to}: {message:?}"),
             Occurrence::Parted { at, from } => write!(f, "{from} parted from {at}"),
             Occurrence::Called { caller, other, .. } => write!(f, "{caller} calls {other}"),
-            Occurrence::Linked { caller, other, .. } => write!(f, "{caller} linked to {other}"),
+            Occurrence::Linked { caller, endpoint, .. } => write!(f, "{caller} linked to {endpoint}"),
+            Occurrence::Greeted { at, address } => write!(f, "{at} greets {address}"),
             Occurrence::Done(number) => write!(f, "done {number}"),
         }
     }
@@ -50,7 +53,7 @@ impl Occurrence {
         match self {
             Occurrence::Tick(at) | Occurrence::SignOfLife(at) | Occurrence::Look(at) => Some(*at),
             Occurrence::Said { to, .. } => Some(*to),
-            Occurrence::Parted { at, .. } => Some(*at),
+            Occurrence::Parted { at, .. } | Occurrence::Greeted { at, .. } => Some(*at),
             Occurrence::Linked { caller, .. } | Occurrence::Called { caller, .. } => Some(*caller),
             Occurrence::Nothing | Occurrence::Done(_) => None,
         }

@@ -2,7 +2,7 @@
 
 use super::{VirtualWorld, member_at, occurrence::Occurrence};
 use crate::{
-    core::session::control::Message,
+    core::session::{control::Message, membership::MemberId},
     engine::control::SIGN_OF_LIFE,
     fabric::watch::{Instruction, TICK},
     server::heed,
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 /// How long a rank calls another one that does not answer, and how often.
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
+const REDUCER_PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
 /// How soon a poller that found something ready is asked again.
 const LOOK_AGAIN: Duration = Duration::from_micros(20);
@@ -69,10 +70,20 @@ impl VirtualWorld {
                     self.settle(at);
                 }
             }
-            Occurrence::Called { caller, other, for_so_long } => self.called(caller, other, for_so_long),
-            Occurrence::Linked { caller, other, end, pipe } => {
-                self.machine(caller).connect(member_at(other), end, pipe, now);
+            Occurrence::Called { caller, endpoint, other, for_so_long } => {
+                self.called(caller, (endpoint, other), for_so_long);
+            }
+            Occurrence::Linked { caller, endpoint, end, pipe } => {
+                self.machine(caller).connect(endpoint, end, pipe, now);
                 self.settle(caller);
+            }
+            Occurrence::Greeted { at, address } => {
+                let reducer = self.reducer_at(&address);
+                let answers = |at: &usize| self.machines[*at].as_ref().is_some_and(|of| !of.is_hung);
+                let life = reducer.filter(answers).map(|at| self.life(at));
+                let watch = self.machine(at).watch.as_mut().expect("a worker greets");
+                watch.greeted(&address, life, now);
+                self.settle(at);
             }
         }
     }
@@ -125,12 +136,13 @@ impl VirtualWorld {
                 self.after(latency, Occurrence::Parted { at: rank as usize, from: at });
             }
             Instruction::Link(endpoint) => {
-                let other = endpoint.index();
-                self.after(
-                    2 * latency,
-                    Occurrence::Called { caller: at, other, for_so_long: Duration::ZERO },
-                );
+                let (other, for_so_long) = (self.machine_of(endpoint, at), Duration::ZERO);
+                self.after(2 * latency, Occurrence::Called { caller: at, endpoint, other, for_so_long });
             }
+            Instruction::Greet(address) => {
+                self.after(2 * latency, Occurrence::Greeted { at, address });
+            }
+            Instruction::Renew(roster) => self.machine(at).roster = roster,
             Instruction::Do(_) => unreachable!("the machine does it"),
         }
     }
@@ -142,20 +154,21 @@ impl VirtualWorld {
         }
     }
 
-    fn called(&mut self, caller: usize, other: usize, for_so_long: Duration) {
+    fn called(&mut self, caller: usize, (endpoint, other): (MemberId, usize), for_so_long: Duration) {
         let (now, latency) = (self.clock.now(), self.setup.nature.latency);
         let answers = self.machines[other].as_ref().is_some_and(|machine| !machine.is_hung);
         if !answers {
-            let is_worker = !self.roster.is_reducer(member_at(other));
-            let link = &self.machine(caller).engine.links.endpoints[member_at(other)].link;
-            if is_worker && for_so_long >= WORKER_PATIENCE {
+            let is_reducer = self.roster.is_reducer(member_at(other));
+            let patience = if is_reducer { REDUCER_PATIENCE } else { WORKER_PATIENCE };
+            let link = &self.machine(caller).engine.links.endpoints[endpoint].link;
+            if for_so_long >= patience {
                 let problem = "nobody answers".to_owned();
                 let watch = self.machine(caller).watch.as_mut().expect("workers call");
-                watch.no_link(member_at(other), problem, now);
+                watch.no_link(endpoint, problem, now);
                 self.settle(caller);
             } else if matches!(link, Link::Wanted) {
                 let for_so_long = for_so_long + PAUSE;
-                self.after(PAUSE, Occurrence::Called { caller, other, for_so_long });
+                self.after(PAUSE, Occurrence::Called { caller, endpoint, other, for_so_long });
             }
             return;
         }
@@ -164,7 +177,7 @@ impl VirtualWorld {
         let [ours, theirs] = ends.map(TcpLink::of_virtual);
         self.machine(other).connect(member_at(caller), theirs, (link.clone(), 1), now);
         self.settle(other);
-        self.after(latency, Occurrence::Linked { caller, other, end: ours, pipe: (link, 0) });
+        self.after(latency, Occurrence::Linked { caller, endpoint, end: ours, pipe: (link, 0) });
     }
 
     /// A process ends: the kernel closes what it had.
@@ -176,6 +189,27 @@ impl VirtualWorld {
             self.control.remove(&(at, peer));
             self.after(latency, Occurrence::Parted { at: peer, from: at });
         }
+    }
+
+    /// A reducer that has ended is started again.
+    pub(crate) fn restart(&mut self, at: usize) {
+        if self.machines[at].is_none() {
+            *self.lives.entry(at).or_default() += 1;
+            self.machines[at] = Some(self.reducer());
+            self.after(SIGN_OF_LIFE, Occurrence::SignOfLife(at));
+        }
+    }
+
+    /// The life of a reducer.
+    fn life(&self, at: usize) -> u64 {
+        1000 * at as u64 + self.lives.get(&at).copied().unwrap_or(0)
+    }
+
+    /// A reducer is told to end: it says so to its workers.
+    pub(crate) fn drain(&mut self, at: usize) {
+        let now = self.clock.now();
+        self.machine(at).engine.at(now).say_to_all(&Message::Bye);
+        self.settle(at);
     }
 
     /// A process is stopped: its kernel takes in what is sent to it, and nothing answers.

@@ -13,7 +13,7 @@ use std::{rc::Rc, time::Duration};
 const SEEDS: u64 = 150;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-fn sum(count: usize, workers: u32, dice: &mut Dice) -> Rc<Task> {
+pub(super) fn sum(count: usize, workers: u32, dice: &mut Dice) -> Rc<Task> {
     let call = Call { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
     let mut task = Task::new(call, workers, dice);
     Rc::get_mut(&mut task).expect("a new task").in_place = dice.one_in(2);
@@ -21,7 +21,7 @@ fn sum(count: usize, workers: u32, dice: &mut Dice) -> Rc<Task> {
 }
 
 /// A world that sums integers through reducers, several calls at a time, each into its input or beside it.
-fn summing(seed: u64) -> VirtualWorld {
+pub(super) fn summing(seed: u64) -> VirtualWorld {
     let mut dice = Dice(seed ^ 0x7ed5_ced5);
     let (workers, reducers) = (2 + dice.below(4) as u32, 1 + dice.below(4) as u32);
     let nature = Nature {

@@ -18,11 +18,11 @@ use super::{
     formation::Join,
     membership::Roster,
     parameters::Parameters,
-    recovery::{Accuse, Held, Resume},
+    recovery::{Accuse, Gain, Held, Resume},
     refusal::Refusal,
 };
 use crate::{group::Rank, wire::Checksum};
-use alloc::vec::Vec;
+use alloc::{string::String, vec::Vec};
 use core::fmt;
 
 /// The longest message, without its prefix.
@@ -42,6 +42,25 @@ pub enum Message {
         /// Everyone.
         roster: Roster,
     },
+    /// The members of another epoch. From rank 0.
+    Members(Roster),
+    /// A reducer wants to be used. To rank 0, or to another reducer, which tells where the hubs of its jobs are.
+    Enlist {
+        /// Where it listens: a `host:port`, of which the host may be unspecified, which means that from which it calls.
+        address: String,
+    },
+    /// The answer to that.
+    Enlisted {
+        /// Where else to ask: the hubs of the answering reducer's jobs. None from a hub.
+        hubs: Vec<String>,
+    },
+    /// Where a job's hub listens. From the hub to a reducer.
+    Hub {
+        /// As `host:port`.
+        address: String,
+    },
+    /// A group could use more reducers than it does. To the hub; see [`recovery`](super::recovery).
+    Gain(Gain),
     /// What a group uses: from rank 0 after the roster, and to a reducer before the group's [`Introduction`].
     Parameters {
         /// The group; 0 for that of all ranks.
@@ -84,7 +103,7 @@ pub enum Message {
     Decide(Decision),
     /// A reducer that an operation needs is gone. To the hub; see [`recovery`](super::recovery).
     Accuse(Accuse),
-    /// A reducer is gone: operations with reducers stand still from now on. From the hub.
+    /// The reducers of a group change: operations with reducers stand still from now on. From the hub.
     Recover {
         /// The group.
         group: u32,
@@ -112,7 +131,7 @@ pub enum Message {
         /// The group.
         group: u32,
     },
-    /// The sender leaves in order and will say no more.
+    /// The sender leaves in order and will say no more; a reducer ends what it has begun.
     Bye,
 }
 
@@ -220,6 +239,12 @@ impl Message {
             }
             Message::Report(report) => report.write(to),
             Message::Accuse(accuse) => accuse.write(to),
+            Message::Gain(gain) => gain.write(to),
+            Message::Members(roster) => roster.write(to),
+            Message::Enlist { address } | Message::Hub { address } => to.text("an address", address),
+            Message::Enlisted { hubs } => {
+                to.list("the list of hubs", hubs, |to, address| to.text("an address", address));
+            }
             Message::Recover { group } => to.u32(*group),
             Message::Held(held) => held.write(to),
             Message::Resume(resume) => resume.write(to),
@@ -257,6 +282,11 @@ impl Message {
             Message::Recover { .. } => 19,
             Message::Held(_) => 20,
             Message::Resume(_) => 21,
+            Message::Enlist { .. } => 23,
+            Message::Enlisted { .. } => 24,
+            Message::Hub { .. } => 25,
+            Message::Gain(_) => 26,
+            Message::Members(_) => 27,
         }
     }
 
@@ -290,6 +320,11 @@ impl Message {
             19 => Message::Recover { group: from.u32()? },
             20 => Message::Held(Held::read(from)?),
             21 => Message::Resume(Resume::read(from)?),
+            23 => Message::Enlist { address: from.text()? },
+            24 => Message::Enlisted { hubs: from.list(Reader::text)? },
+            25 => Message::Hub { address: from.text()? },
+            26 => Message::Gain(Gain::read(from)?),
+            27 => Message::Members(Roster::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })
     }

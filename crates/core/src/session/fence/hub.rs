@@ -3,7 +3,7 @@
 use super::super::{
     cause::{Cause, Mismatch},
     control::{Decision, Dispute, Message, Report, Waiting},
-    recovery::{Accuse, Held, Recovery},
+    recovery::{Held, Recovery},
 };
 use crate::{group::Rank, wire::Fingerprint};
 use alloc::{
@@ -97,7 +97,7 @@ impl Hub {
     ///   all members that live are told so: then nobody reads what others have left in memory for it.
     /// * Dispute begins a fence, if it is of the current generation and none is under way.
     /// * Report brings a fence forward; the last one ends it.
-    /// * Accuse begins a recovery, if the group has had none: after one no operation of it uses reducers.
+    /// * Accuse and Gain begin a recovery, if the group has had none: after one no operation of it uses reducers.
     /// * Held brings a recovery forward; the last one ends it, unless a fence is under way: then that goes first.
     /// * Waiting is shown to those who can compare it with their own history: to the next who waits behind it and
     ///   ahead of it, to one who waits in the same operation with another hash, and, if it is the first of its
@@ -112,7 +112,13 @@ impl Hub {
             Message::Forget { group } => self.forget(from, group),
             Message::Dispute(dispute) => self.dispute(dispute),
             Message::Report(report) => self.report(from, report),
-            Message::Accuse(accuse) => self.accuse(accuse),
+            Message::Accuse(accuse) => {
+                let (group, members) = (accuse.group, accuse.members.clone());
+                self.recover(group, members, |recovery| recovery.accuse(accuse))
+            }
+            Message::Gain(gain) => {
+                self.recover(gain.group, gain.members, |recovery| recovery.gain(gain.reducers))
+            }
             Message::Held(held) => self.held(from, held),
             Message::Waiting(waiting) => self.waiting(waiting),
             _ => Vec::new(),
@@ -200,18 +206,22 @@ impl Hub {
         group.decide_if_complete(number, &self.gone)
     }
 
-    fn accuse(&mut self, accuse: Accuse) -> Vec<Directed> {
-        let number = accuse.group;
+    fn recover(
+        &mut self,
+        number: u32,
+        members: Vec<Rank>,
+        because: impl FnOnce(&mut Recovery),
+    ) -> Vec<Directed> {
         let group = self.groups.entry(number).or_default();
         if let Some(recovery) = &mut group.recovery {
-            recovery.accuse(accuse);
+            because(recovery);
             return Vec::new();
         }
-        group.members.clone_from(&accuse.members);
+        group.members = members;
         let awaited: BTreeSet<Rank> = group.live(&self.gone).collect();
         let message = Message::Recover { group: number };
         let to_all = awaited.iter().map(|&to| Directed { to, message: message.clone() }).collect();
-        group.recovery = Some(Recovery::of(awaited, accuse));
+        because(group.recovery.insert(Recovery::of(awaited)));
         to_all
     }
 

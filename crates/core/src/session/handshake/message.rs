@@ -33,6 +33,10 @@ pub enum Purpose {
     Data = 3,
     /// To hand over a shared-memory segment.
     Segment = 4,
+    /// To see whether a reducer is there that knows the token; nothing follows.
+    Greeting = 5,
+    /// A reducer wants to be used: its address follows, and the other end answers.
+    Enlist = 6,
 }
 
 /// Who a process is.
@@ -40,7 +44,8 @@ pub enum Purpose {
 pub struct Identity {
     /// What it is in the job.
     pub role: Role,
-    /// The job; 0 as long as it has not been told, which is allowed for [`Purpose::Join`] only.
+    /// The job; 0 as long as it has not been told, which is allowed for [`Purpose::Join`],
+    /// [`Purpose::Enlist`] and [`Purpose::Greeting`] only.
     pub job: u64,
     /// Its rank; a reducer's is its place in the list of reducers.
     pub rank: Rank,
@@ -105,7 +110,14 @@ impl fmt::Display for Seen {
 impl Purpose {
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let code = from.u8()?;
-        let all = [Purpose::Join, Purpose::Control, Purpose::Data, Purpose::Segment];
+        let all = [
+            Purpose::Join,
+            Purpose::Control,
+            Purpose::Data,
+            Purpose::Segment,
+            Purpose::Greeting,
+            Purpose::Enlist,
+        ];
         all.into_iter().find(|purpose| *purpose as u8 == code).ok_or(Malformed("its purpose is unknown"))
     }
 }

@@ -1,0 +1,170 @@
+//! Calling reducers to see whether they are there, and hearing those that call by themselves.
+
+use super::{
+    Job,
+    command::{Command, Commands},
+    greet::{self, GreetError},
+    links,
+};
+use crate::{
+    config::check_exposure,
+    core::session::{
+        Refusal, Role,
+        control::{Decoder, Message},
+        handshake::{Claim, Expected, HandshakeError, Hello, Identity, Purpose, Versions},
+    },
+};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr, TcpStream},
+    sync::{Arc, mpsc},
+    time::{Duration, Instant},
+};
+
+/// How long a world that forms waits for the answers of reducers once all its ranks are there.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Calls a reducer. Returns its life if it is there.
+pub(crate) fn call(address: &str, from: Option<IpAddr>, token: &[u8]) -> Result<u64, GreetError> {
+    let mut stream =
+        links::dial(address, from, |there| check_exposure(there, str::from_utf8(token).ok()))?;
+    let identity = Identity { role: Role::Worker, job: 0, rank: 0, world: 1, incarnation: 0 };
+    let hello = Hello { identity, purpose: Purpose::Greeting, versions: Versions::CURRENT };
+    let expected = Expected { role: Role::Reducer, rank: None, incarnation: None };
+    greet::greet(&mut stream, hello, expected, token).map(|established| established.other.incarnation)
+}
+
+/// What to do about a reducer that could not be greeted.
+fn remedy(error: &GreetError) -> &'static str {
+    match error {
+        GreetError::Handshake(HandshakeError::Refused(Refusal::Token) | HandshakeError::Unproven)
+        | GreetError::Unprotected(_) => "",
+        GreetError::Handshake(HandshakeError::Refused(Refusal::NoRoom { .. })) => "raise its limits, or use another",
+        GreetError::Handshake(_) | GreetError::Protocol(_) => "correct HERRINGBONE_REDUCERS",
+        GreetError::Io(_) | GreetError::Late | GreetError::Closed => {
+            "start herringbone serve there, or correct HERRINGBONE_REDUCERS"
+        }
+        GreetError::Unshared(_) | GreetError::UnsharedThere => "",
+    }
+}
+
+/// Why a reducer cannot be used, and what to do, for people.
+fn problem(error: &GreetError) -> String {
+    match remedy(error) {
+        "" => error.to_string(),
+        remedy => format!("{error}; {remedy}"),
+    }
+}
+
+/// Calls the reducers that the settings name while a world forms.
+pub(crate) struct Greetings {
+    answers: mpsc::Receiver<(String, Result<u64, GreetError>)>,
+    known: BTreeMap<String, Result<u64, GreetError>>,
+    asked: usize,
+    patient: bool,
+}
+
+impl Greetings {
+    /// Begins to call them. One that is not there is called again: until the deadline if they are all needed (`patient`).
+    pub(crate) fn begin(
+        addresses: &[String],
+        (from, token): (Option<IpAddr>, &[u8]),
+        (patient, deadline): (bool, Instant),
+    ) -> Self {
+        let (sender, answers) = mpsc::channel();
+        let mut asked = 0;
+        for address in addresses {
+            let (address, token, sender) = (address.clone(), token.to_vec(), sender.clone());
+            let until_it_answers = move || loop {
+                let answer = call(&address, from, &token);
+                let ends = match &answer {
+                    Ok(_) => true,
+                    Err(error) => !error.may_pass() || Instant::now() >= deadline,
+                };
+                // Nobody listens any more once the world has formed.
+                if sender.send((address.clone(), answer)).is_err() || ends {
+                    return;
+                }
+                std::thread::sleep(PAUSE);
+            };
+            let thread = std::thread::Builder::new().name("herringbone-greet".to_owned());
+            asked += usize::from(thread.spawn(until_it_answers).is_ok());
+        }
+        Self { answers, known: BTreeMap::new(), asked, patient }
+    }
+
+    /// Who is not there, and why, now that all ranks are.
+    pub(crate) fn end(mut self, deadline: Instant) -> Vec<(String, String)> {
+        let last = if self.patient { deadline } else { deadline.min(Instant::now() + LAST_WAIT) };
+        let is_open = |known: &BTreeMap<String, Result<u64, GreetError>>, asked| {
+            let ended = |answer: &&Result<u64, GreetError>| match answer {
+                Ok(_) => true,
+                Err(error) => !error.may_pass(),
+            };
+            known.values().filter(ended).count() < asked
+        };
+        while is_open(&self.known, self.asked)
+            && let Ok((address, answer)) = self.answers.recv_timeout(last.saturating_duration_since(Instant::now()))
+        {
+            self.known.insert(address, answer);
+        }
+        self.known.extend(self.answers.try_iter());
+        let away = self.known.into_iter().filter_map(|(address, answer)| Some((address, problem(&answer.err()?))));
+        away.collect()
+    }
+}
+
+/// Calls a reducer from a thread of its own, and says what came of it.
+pub(super) fn look_for(job: &Job, commands: &Arc<Commands>, address: String) {
+    let (from, token) = (job.from, job.token.clone());
+    let (answer, named) = (commands.clone(), address.clone());
+    let look = move || {
+        let life = call(&address, from, &token).ok();
+        answer.send(Command::Greeted { address, life });
+    };
+    if std::thread::Builder::new().name("herringbone-greet".to_owned()).spawn(look).is_err() {
+        commands.send(Command::Greeted { address: named, life: None });
+    }
+}
+
+/// A reducer calls rank 0 by itself: it is called back, and then used.
+pub(super) fn enlist(
+    job: &Job,
+    commands: &Commands,
+    mut stream: TcpStream,
+    claim: Claim,
+) -> Result<(), GreetError> {
+    let who = claim.hello().identity;
+    if job.rank != 0 || who.role != Role::Reducer {
+        greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
+        return Ok(());
+    }
+    greet::welcome(&mut stream, claim, job.identity())?;
+    let address = hear_address(&mut stream)?;
+    let answer = match call(&address, job.from, &job.token) {
+        Ok(life) => {
+            commands.send(Command::Greeted { address, life: Some(life) });
+            Message::Enlisted { hubs: Vec::new() }
+        }
+        Err(error) => {
+            let reason = format!("rank 0 called back: {}", problem(&error));
+            Message::Refuse(Refusal::NoReducer { address, reason })
+        }
+    };
+    greet::say(&mut stream, &answer)
+}
+
+/// The address at which a reducer that calls listens.
+pub(crate) fn hear_address(stream: &mut TcpStream) -> Result<String, GreetError> {
+    let mut decoder = Decoder::new(crc32c::crc32c);
+    let Message::Enlist { address } = greet::hear(stream, &mut decoder, Instant::now() + greet::DEADLINE)? else {
+        return Err(GreetError::Protocol("it does not say where it listens"));
+    };
+    Ok(match address.parse::<SocketAddr>() {
+        Ok(listens) if listens.ip().is_unspecified() => {
+            SocketAddr::new(stream.peer_addr()?.ip(), listens.port()).to_string()
+        }
+        _ => address,
+    })
+}
