@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from datetime import timedelta
 
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-STEPS = 24
+STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 24
 PAUSE_SECONDS = 0.05
 """Of a step: so that what happens to reducers happens in the middle."""
 

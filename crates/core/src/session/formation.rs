@@ -13,7 +13,12 @@ use super::{
     refusal::Refusal,
 };
 use crate::group::{FoldOrder, Rank};
-use alloc::{collections::{BTreeMap, BTreeSet}, format, string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
 
 /// What a rank would like the world to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,7 +171,13 @@ impl Formation {
         let parameters = Parameters {
             staging: smallest(|joined| joined.staging)?,
             segment: if wish == u64::MAX { 0 } else { wish },
-            reducers: self.decided.reducers.iter().filter(|address| !self.absent.contains(*address)).cloned().collect(),
+            reducers: self
+                .decided
+                .reducers
+                .iter()
+                .filter(|address| !self.absent.contains(*address))
+                .cloned()
+                .collect(),
             ..self.decided.clone()
         };
         let workers = self.joined.values().map(|joined| joined.process.clone()).collect();

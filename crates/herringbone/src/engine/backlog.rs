@@ -2,7 +2,6 @@
 
 use super::{
     early::{Content, Early, Parked},
-    group::Group,
     groups::Groups,
     links::Links,
     outbox::{Ended, Outbox, Todo},
@@ -14,7 +13,6 @@ use crate::{
     Error,
     completion::Completion,
     execute::issue::{Identity, Issue, Queued},
-    observe::Observer,
     sys::span::Span,
     transport::{Broken, frame::Body},
 };
@@ -46,15 +44,6 @@ impl Backlog {
     /// Whether an operation of a group before this one has not started.
     pub(super) fn has_before(&self, group: u32, sequence: u64) -> bool {
         self.queue.iter().any(|queued| queued.id.group == group && queued.id.fingerprint.sequence < sequence)
-    }
-
-    /// The first operation of a group that has not started and needs reducers.
-    pub(super) fn first_with_reducers(&self, group: &mut Group, observer: &mut Observer) -> Option<u64> {
-        let number = group.settings.id;
-        let mut queued = self.queue.iter().filter(|queued| queued.id.group == number);
-        let needs =
-            |queued: &&Queued| group.plan(queued.call, observer).is_ok_and(|planned| planned.with_reducers);
-        queued.find(needs).map(|queued| queued.id.fingerprint.sequence)
     }
 
     /// Takes an operation that has not started out of the queue.

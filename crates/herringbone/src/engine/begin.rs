@@ -161,7 +161,7 @@ impl Backlog {
     fn give_up(&mut self, at: usize, reducer: MemberId, group: &Group, (links, out): (&Links, &mut Outbox)) {
         let queued = &mut self.queue[at];
         if !std::mem::replace(&mut queued.given_up, true) {
-            links.lose_reducer(group, reducer, queued.id.fingerprint.sequence, out);
+            links.accuse(group, reducer, links.why_lost(reducer), out);
         }
     }
 

@@ -261,9 +261,9 @@ impl Engine {
 
     /// A reducer is gone: operations that use it fail, everywhere.
     pub(crate) fn reducer_lost(&mut self, index: MemberId) {
-        let Self { links, groups, ops, backlog, out, .. } = self;
+        let Self { links, groups, out, .. } = self;
         out.observer.lost(index, links.why_lost(index));
-        groups.lose_reducer(index, (ops, backlog), (links, out));
+        groups.lose_reducer(index, (links, out));
         self.catch_up();
     }
 

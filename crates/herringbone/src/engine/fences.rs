@@ -260,25 +260,9 @@ impl Groups {
         out.dispute(group, Cause::PeerLost { ranks });
     }
 
-    /// A reducer is gone: operations that use it fail, everywhere.
-    pub(super) fn lose_reducer(
-        &mut self,
-        index: MemberId,
-        (ops, backlog): (&Ops, &Backlog),
-        (links, out): (&Links, &mut Outbox),
-    ) {
-        for group in self.groups.values_mut().filter(|group| group.has(index)) {
-            let queued = backlog.first_with_reducers(group, &mut out.observer);
-            let first = ops.first_with_reducers(group).into_iter().chain(queued).min();
-            match first {
-                Some(sequence) => links.lose_reducer(group, index, sequence, out),
-                // Its next operation need not find that out.
-                None if !group.ending.is_dropped => {
-                    links.accuse(group, index, links.why_lost(index).to_owned(), out);
-                }
-                None => {}
-            }
-        }
+    /// A reducer is gone: groups go on without it.
+    pub(super) fn lose_reducer(&self, index: MemberId, (links, out): (&Links, &mut Outbox)) {
+        self.iter().for_each(|group| links.accuse(group, index, links.why_lost(index), out));
     }
 
     /// A link between workers broke and neither died: operations that need it fail, everywhere.

@@ -8,7 +8,6 @@ use super::{
 use crate::{
     clock::Moment,
     core::{
-        algorithm::Algorithm,
         group::Rank,
         session::{
             Basis, Cause, Parameters,
@@ -265,20 +264,11 @@ impl Links {
         Cause::ReducerLost { address, rank: self.rank, reason, sequence }
     }
 
-    /// A reducer is lost that an operation of a group needs: the group's ranks go on without, if they agree on it for the first
-    /// time. Where reducers are forced and this one was never there, the operation fails.
-    pub(super) fn lose_reducer(&self, group: &Group, index: MemberId, sequence: u64, out: &mut Outbox) {
-        let is_forced = group.settings.forced.as_ref().is_some_and(Algorithm::needs_reducers);
-        if is_forced && !self.endpoints[index].met {
-            out.dispute(group, self.lost_reducer(index, sequence));
-        } else {
-            self.accuse(group, index, self.why_lost(index).to_owned(), out);
-        }
-    }
-
-    /// A reducer is of no use to a group any more, unless that does without it already.
-    pub(super) fn accuse(&self, group: &Group, index: MemberId, reason: String, out: &mut Outbox) {
-        if group.recovering == Recovering::No && group.settings.servers().contains(&index) {
+    /// A reducer is of no use to a group any more: its ranks go on without, if they have not agreed on that before.
+    pub(super) fn accuse(&self, group: &Group, index: MemberId, reason: &str, out: &mut Outbox) {
+        let uses_it = group.settings.servers().contains(&index);
+        if group.recovering == Recovering::No && uses_it {
+            let reason = reason.to_owned();
             let address = self.endpoints[index].name.clone();
             let (group, members) = (group.settings.id, group.settings.ranks.clone());
             out.events.push(Event::ToHub(Message::Accuse(Accuse { group, members, address, reason })));
@@ -288,7 +278,7 @@ impl Links {
     /// A reducer begins nothing more: the groups that use it go on without.
     pub(super) fn drain(&mut self, index: MemberId, groups: &Groups, out: &mut Outbox) {
         self.endpoints[index].drains = true;
-        groups.iter().for_each(|group| self.accuse(group, index, DRAINS.to_owned(), out));
+        groups.iter().for_each(|group| self.accuse(group, index, DRAINS, out));
     }
 
     /// Asks for the reducers that a group could use and does not, if this rank is the one to ask.

@@ -140,9 +140,9 @@ impl Engine {
                 Recovering::Over { from, next } => Some((from, next)),
                 _ => None,
             };
-            groups
-                .iter()
-                .find_map(|group| next(group).filter(|at| at.1 == of).map(|(from, _)| (group.settings.id, from)))
+            groups.iter().find_map(|group| {
+                next(group).filter(|at| at.1 == of).map(|(from, _)| (group.settings.id, from))
+            })
         };
         let Some((middle, from)) = before(&self.groups, last) else { return };
         let is_past = self.groups.get(middle).is_some_and(|group| group.member.next() >= from);
@@ -170,8 +170,7 @@ impl Engine {
             self.out.push(Todo::Broken { endpoint: gone, reason: Broken::Io(reason.to_owned()) });
             self.catch_up();
             let Self { links, groups, out, .. } = self;
-            let open = groups.iter().filter(|group| !group.ending.is_dropped || !group.running.is_empty());
-            open.for_each(|group| links.accuse(group, gone, reason.to_owned(), out));
+            groups.iter().for_each(|group| links.accuse(group, gone, reason, out));
         }
         self.groups.numbers().into_iter().for_each(|number| self.gain(number));
     }

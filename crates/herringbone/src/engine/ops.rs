@@ -229,12 +229,6 @@ impl Ops {
         self.get(key).is_some_and(|operation| operation.caller.completion.is_some())
     }
 
-    /// The first operation of a group that has started and needs reducers.
-    pub(super) fn first_with_reducers(&self, group: &Group) -> Option<u64> {
-        let needs = |key: OpKey| self.get(key).is_some_and(Operation::with_reducers);
-        group.running.iter().find(|(_, key)| needs(*key)).map(|(sequence, _)| *sequence)
-    }
-
     /// How many operations of a group and class that use reducers are running.
     pub(super) fn with_reducers(&self, group: &Group, urgent: bool) -> usize {
         let counts = |operation: &&Operation| operation.with_reducers() && operation.id.is_urgent() == urgent;

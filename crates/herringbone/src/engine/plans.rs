@@ -161,7 +161,10 @@ impl Plans {
         let choice = plan::choose(&plan::Request {
             reducers: settings.reducers(),
             hosts: &settings.hosts,
-            forced: settings.forced.as_ref().filter(|forced| !forced.needs_reducers() || settings.reducers() > 0),
+            forced: settings
+                .forced
+                .as_ref()
+                .filter(|forced| !forced.needs_reducers() || settings.reducers() > 0),
             ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
         })
         .map_err(Error::unsupported)?;

@@ -383,4 +383,3 @@ fn derived(settings: &Settings, id: u32, seats: Vec<MemberId>, reducers: Vec<Str
     let places = (seats, ranks, me);
     Settings { forced, timeout, ..Settings::new(id, epoch, places, hosts, Arc::new(parameters)) }
 }
-

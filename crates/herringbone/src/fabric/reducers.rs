@@ -27,8 +27,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Calls a reducer. Returns its life if it is there.
 pub(crate) fn call(address: &str, from: Option<IpAddr>, token: &[u8]) -> Result<u64, GreetError> {
-    let mut stream =
-        links::dial(address, from, |there| check_exposure(there, str::from_utf8(token).ok()))?;
+    let mut stream = links::dial(address, from, |there| check_exposure(there, str::from_utf8(token).ok()))?;
     let identity = Identity { role: Role::Worker, job: 0, rank: 0, world: 1, incarnation: 0 };
     let hello = Hello { identity, purpose: Purpose::Greeting, versions: Versions::CURRENT };
     let expected = Expected { role: Role::Reducer, rank: None, incarnation: None };
@@ -40,7 +39,9 @@ fn remedy(error: &GreetError) -> &'static str {
     match error {
         GreetError::Handshake(HandshakeError::Refused(Refusal::Token) | HandshakeError::Unproven)
         | GreetError::Unprotected(_) => "",
-        GreetError::Handshake(HandshakeError::Refused(Refusal::NoRoom { .. })) => "raise its limits, or use another",
+        GreetError::Handshake(HandshakeError::Refused(Refusal::NoRoom { .. })) => {
+            "raise its limits, or use another"
+        }
         GreetError::Handshake(_) | GreetError::Protocol(_) => "correct HERRINGBONE_REDUCERS",
         GreetError::Io(_) | GreetError::Late | GreetError::Closed => {
             "start herringbone serve there, or correct HERRINGBONE_REDUCERS"
@@ -105,12 +106,14 @@ impl Greetings {
             known.values().filter(ended).count() < asked
         };
         while is_open(&self.known, self.asked)
-            && let Ok((address, answer)) = self.answers.recv_timeout(last.saturating_duration_since(Instant::now()))
+            && let Ok((address, answer)) =
+                self.answers.recv_timeout(last.saturating_duration_since(Instant::now()))
         {
             self.known.insert(address, answer);
         }
         self.known.extend(self.answers.try_iter());
-        let away = self.known.into_iter().filter_map(|(address, answer)| Some((address, problem(&answer.err()?))));
+        let away =
+            self.known.into_iter().filter_map(|(address, answer)| Some((address, problem(&answer.err()?))));
         away.collect()
     }
 }
@@ -158,7 +161,8 @@ pub(super) fn enlist(
 /// The address at which a reducer that calls listens.
 pub(crate) fn hear_address(stream: &mut TcpStream) -> Result<String, GreetError> {
     let mut decoder = Decoder::new(crc32c::crc32c);
-    let Message::Enlist { address } = greet::hear(stream, &mut decoder, Instant::now() + greet::DEADLINE)? else {
+    let Message::Enlist { address } = greet::hear(stream, &mut decoder, Instant::now() + greet::DEADLINE)?
+    else {
         return Err(GreetError::Protocol("it does not say where it listens"));
     };
     Ok(match address.parse::<SocketAddr>() {

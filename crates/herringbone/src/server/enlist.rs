@@ -1,12 +1,12 @@
 //! How a reducer comes to jobs whose settings do not name it: it calls rank 0, or asks another reducer where that is.
 
 use crate::{
+    config::check_exposure,
     core::session::{
         Role,
         control::{Decoder, Message},
         handshake::{Expected, HandshakeError, Hello, Identity, Purpose, Versions},
     },
-    config::check_exposure,
     fabric::{
         greet::{self, GreetError},
         links,
@@ -90,7 +90,11 @@ impl Enlisting {
             said.clear();
         }
         if said.get(address) != Some(&what) {
-            if is_warning { crate::log::warn(&who, &what) } else { crate::log::info(&who, &what) }
+            if is_warning {
+                crate::log::warn(&who, &what)
+            } else {
+                crate::log::info(&who, &what)
+            }
             said.insert(address.to_owned(), what);
         }
     }
@@ -98,7 +102,9 @@ impl Enlisting {
     /// Asks a hub, or a reducer: what it is, and whom else to ask.
     fn ask(&self, address: &str) -> Result<(Role, Vec<String>), GreetError> {
         match self.ask_as(address, Role::Worker) {
-            Err(GreetError::Handshake(HandshakeError::WrongParty { found, .. })) if found.role == Role::Reducer => {
+            Err(GreetError::Handshake(HandshakeError::WrongParty { found, .. }))
+                if found.role == Role::Reducer =>
+            {
                 self.ask_as(address, Role::Reducer)
             }
             answer => answer,
@@ -106,7 +112,8 @@ impl Enlisting {
     }
 
     fn ask_as(&self, address: &str, role: Role) -> Result<(Role, Vec<String>), GreetError> {
-        let may_call = |there| check_exposure(there, str::from_utf8(&self.token).ok().filter(|token| !token.is_empty()));
+        let may_call =
+            |there| check_exposure(there, str::from_utf8(&self.token).ok().filter(|token| !token.is_empty()));
         let mut stream = links::dial(address, None, may_call)?;
         let identity =
             Identity { role: Role::Reducer, job: 0, rank: 0, world: 1, incarnation: self.incarnation };

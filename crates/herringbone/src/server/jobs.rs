@@ -159,7 +159,8 @@ impl Jobs {
     fn tell_hubs(&self, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
         greet::welcome(&mut stream, claim, self.identity(0))?;
         reducers::hear_address(&mut stream)?;
-        let hubs = self.present().into_iter().filter_map(|job| job.node.with(|engine| engine.links.hub.clone()));
+        let hubs =
+            self.present().into_iter().filter_map(|job| job.node.with(|engine| engine.links.hub.clone()));
         greet::say(&mut stream, &Message::Enlisted { hubs: hubs.collect() })
     }
 

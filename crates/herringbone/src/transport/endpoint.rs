@@ -189,8 +189,6 @@ pub(crate) struct Endpoint {
     in_line: BTreeSet<(Reverse<i32>, OpKey)>,
     /// Eager messages that lie here because their operation has not begun.
     pub(crate) parked: u16,
-    /// Whether there has ever been a link to it.
-    pub(crate) met: bool,
     /// Whether its process is gone for good.
     pub(crate) dead: bool,
     /// When it left in order: what it sent before still counts.
@@ -211,7 +209,6 @@ impl Endpoint {
             credits: Credits::new(EAGER_SLOTS),
             in_line: BTreeSet::new(),
             parked: 0,
-            met: false,
             dead: false,
             left: None,
             drains: false,
@@ -248,7 +245,7 @@ impl Endpoint {
     /// A new link starts with all eager slots free.
     pub(crate) fn connect(&mut self, link: Link) {
         let slots = if matches!(link, Link::Shm(_)) { SHARED_SLOTS } else { EAGER_SLOTS };
-        (self.link, self.credits, self.met) = (link, Credits::new(slots), true);
+        (self.link, self.credits) = (link, Credits::new(slots));
         self.introduced.clear();
         self.in_line.clear();
     }

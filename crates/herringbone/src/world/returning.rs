@@ -9,7 +9,7 @@ use super::{
 use crate::execute::issue::WORLD_GROUP;
 use std::time::Duration;
 
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 60;
 
 /// How many reducers the next call of each worker uses at most.
 fn reducers_in_use(world: &mut VirtualWorld) -> Vec<u32> {
@@ -119,8 +119,8 @@ fn changing(seed: u64) -> Result<VirtualWorld, String> {
     come_and_go(&mut world);
     verdict(&mut world)?;
     // All come back in the end, and everybody agrees on that.
-    for _ in 0..3 {
-        world.run_for(Duration::from_secs(70));
+    for _ in 0..4 {
+        world.run_for(Duration::from_secs(20));
         let all: Vec<usize> = (world.setup.workers as usize..world.machines.len()).collect();
         for reducer in all {
             if world.machines[reducer].is_none() {

@@ -265,7 +265,8 @@ impl Claim {
 impl Policy {
     fn check(&self, hello: &Hello) -> Result<(), Refusal> {
         let Identity { role, job, rank, world, .. } = hello.identity;
-        let unknown_yet = job == 0 && matches!(hello.purpose, Purpose::Join | Purpose::Enlist | Purpose::Greeting);
+        let unknown_yet =
+            job == 0 && matches!(hello.purpose, Purpose::Join | Purpose::Enlist | Purpose::Greeting);
         if let Some(ours) = self.job
             && job != ours
             && !unknown_yet

@@ -1,0 +1,104 @@
+"""Reducers come to a training job that runs, come back, and end in order: same bits, and no user's code notices."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from conftest import Group, clean_environment, free_port
+
+RANKS = 3
+STEPS = 90
+SECRET = "sixteen characters or more"
+
+
+@pytest.fixture
+def served() -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """Reducers that were started, by a name."""
+    processes: dict[str, subprocess.Popen[str]] = {}
+    yield processes
+    for process in processes.values():
+        process.kill()
+        process.communicate()
+
+
+def serve(address: str, *more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "herringbone", "serve", "--listen", address, *more],
+        env=clean_environment({"HERRINGBONE_TOKEN": SECRET}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def trained(settings: dict[str, str], acts: dict[int, Callable[[], None]]) -> tuple[str, str]:
+    """Train, acting after some steps; the digest that all ranks agree on, and what rank 0 has printed."""
+    group = Group()
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "HERRINGBONE_TOKEN": SECRET}
+    try:
+        group.start_ranks("outliving.py", RANKS, str(STEPS), HERRINGBONE_LOG="info", **place, **settings)
+        seen = []
+        first = group.processes[0].stdout
+        assert first is not None
+        for line in first:
+            seen.append(line)
+            act = acts.get(int(line.split()[1])) if line.startswith("step ") else None
+            if act is not None:
+                act()
+        outcomes = group.finish()
+    finally:
+        group.kill()
+    outputs = ["".join(seen)] + [output for _, output in outcomes[1:]]
+    assert [status for status, _ in outcomes] == [0] * RANKS, "\n".join(outputs)
+    digests = {output.rsplit("digest ", 1)[1].strip() for output in outputs}
+    assert len(digests) == 1
+    return digests.pop(), outputs[0]
+
+
+def test_reducers_come_and_go(served: dict[str, subprocess.Popen[str]]) -> None:
+    named, other = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    served["named"] = serve(named)
+
+    def kill() -> None:
+        served["named"].kill()
+        served["named"].communicate()
+
+    def start_again() -> None:
+        served["again"] = serve(named)
+
+    def join() -> None:
+        served["joined"] = serve(other, "--join", named)
+
+    def drain() -> None:
+        served["again"].send_signal(signal.SIGTERM)
+
+    settings = {"HERRINGBONE_REDUCERS": named, "HERRINGBONE_ALGORITHM": "reduction_server"}
+    digest, output = trained(settings, {5: kill, 10: start_again, 35: join, 70: drain})
+    assert digest == trained({}, {})[0]
+    told = [line.split("] ", 1)[1] for line in output.splitlines() if "the reducer at" in line and "joins" not in line]
+    assert told[0].startswith(f"warning: the reducer at {named} is lost"), output
+    assert told[1] == f"the reducer at {named} is used from now on: going on with one reducer", output
+    assert told[2] == f"the reducer at {other} is used from now on: going on with 2 reducers", output
+    assert told[3] == f"the reducer at {named} is lost: it was told to end; going on with one reducer", output
+    assert served["again"].wait(10) == 0
+    served["joined"].send_signal(signal.SIGTERM)
+    text, _ = served["joined"].communicate(timeout=10)
+    assert served["joined"].returncode == 0
+    assert "takes part in the job of rank 0 at" in text
+    assert "1 job, 0 bytes" not in text
+
+
+def test_a_reducer_that_comes_late_is_used(served: dict[str, subprocess.Popen[str]]) -> None:
+    """The plan needs none on one host, so it is only greeted; what is wrong with it is said when the job begins."""
+    named = f"127.0.0.1:{free_port()}"
+
+    def start() -> None:
+        served["named"] = serve(named)
+
+    _, output = trained({"HERRINGBONE_REDUCERS": named}, {5: start})
+    assert f"warning: the reducer at {named} is not used, but called again: Connection refused" in output
+    assert f"the reducer at {named} is used from now on: going on with one reducer" in output
