@@ -22,7 +22,7 @@ def served() -> Iterator[dict[str, subprocess.Popen[str]]]:
     yield processes
     for process in processes.values():
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def serve(address: str, *more: str) -> subprocess.Popen[str]:
@@ -65,7 +65,7 @@ def test_reducers_come_and_go(served: dict[str, subprocess.Popen[str]]) -> None:
 
     def kill() -> None:
         served["named"].kill()
-        served["named"].communicate()
+        served["named"].wait()
 
     def start_again() -> None:
         served["again"] = serve(named)
