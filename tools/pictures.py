@@ -17,7 +17,7 @@ from svg import FAINT, GREY, INK, box, dot, line, picture, text
 
 PICTURES = {
     "reduction_server": ("reduction_server", 3, "With reducers: each worker sends its buffer once and gets the sum once", "--reducers", "3"),
-    "radix": ("radix", 4, "radix: each worker adds up its own part of the buffer and sends it to all"),
+    "radix": ("radix", 4, "radix: each worker adds up one chunk of the buffer and sends it to all"),
     "doubling": ("doubling", 4, "doubling: in each round, pairs of workers swap what they have"),
     "one_shot": ("one_shot", 4, "one_shot: each worker sends its whole buffer to all others"),
     "tree": ("tree", 4, "tree: partial sums go up a tree, the result comes down"),
@@ -30,19 +30,19 @@ PICTURES = {
         "--reducers",
         "2",
     ),
-    "ring": ("ring", 4, "ring: parts travel round, one neighbour at a time"),
+    "ring": ("ring", 4, "ring: chunks travel round, one neighbour at a time"),
 }
 """For each file: the algorithm, the number of workers, the title, what else `show` is told."""
 
 COLOURS = ("#2f6fde", "#e08a1e", "#2e9e6b", "#b5479d")
-"""One for each part of the buffer."""
+"""One for each chunk of the buffer."""
 
 COLUMN, ROUND, TOP, LEFT = 170, 92, 92, 40
 
-Message = collections.namedtuple("Message", "source target part leaves")
+Message = collections.namedtuple("Message", "source target chunk leaves")
 """Leaves the source at the end of a round, and is at the target at the end of the next one."""
 
-Fold = collections.namedtuple("Fold", "rank part round done")
+Fold = collections.namedtuple("Fold", "rank chunk round done")
 """A sum that a rank makes in a round; it is done if all ranks are in it."""
 
 
@@ -64,15 +64,15 @@ def programs(schedule):
 
 
 class Rank:
-    """A rank that runs its program: how far it is, in which round, and which part each place holds."""
+    """A rank that runs its program: how far it is, in which round, and which chunk each place holds."""
 
     def __init__(self, number, steps):
         self.number, self.steps, self.at, self.round = number, steps, 0, 0
-        self.parts = {}
+        self.chunks = {}
 
-    def part_of(self, place):
-        """A place of the buffer has its own number's part; a slot has what was put there last."""
-        return int(place[1:]) if place.startswith("u") else self.parts[place]
+    def chunk_in(self, place):
+        """A place of the buffer holds the chunk of its number; a slot holds the last one that was put there."""
+        return int(place[1:]) if place.startswith("u") else self.chunks[place]
 
 
 def run(schedule):
@@ -94,7 +94,7 @@ def step(rank, ways, messages, folds):
     words = rank.steps[rank.at].split()
     if words[0] == "send":
         for target in map(int, words[words.index("->") + 1 :]):
-            message = Message(rank.number, target, rank.part_of(words[1]), rank.round)
+            message = Message(rank.number, target, rank.chunk_in(words[1]), rank.round)
             messages.append(message)
             ways[rank.number, target].append(message)
         return True
@@ -104,11 +104,11 @@ def step(rank, ways, messages, folds):
     for source in sources:
         rank.round = max(rank.round, ways[source, rank.number].popleft().leaves + 1)
     if words[0] in ("fold", "finish"):
-        part = int(words[1][1:])
-        rank.parts[words[2]] = part
-        folds.append(Fold(rank.number, part, rank.round, words[0] == "finish"))
+        chunk = int(words[1][1:])
+        rank.chunks[words[2]] = chunk
+        folds.append(Fold(rank.number, chunk, rank.round, words[0] == "finish"))
     elif words[0] == "copy":
-        rank.parts[words[1]] = rank.part_of(words[3])
+        rank.chunks[words[1]] = rank.chunk_in(words[3])
     return True
 
 
@@ -151,7 +151,7 @@ def arrows(messages):
         beside[way] += 1
         (x1, y1), (x2, y2) = place(message.source, message.leaves), place(message.target, message.leaves + 1)
         y1, y2 = y1 + 8 + shift, y2 - 14 + shift
-        colour = COLOURS[message.part % len(COLOURS)]
+        colour = COLOURS[message.chunk % len(COLOURS)]
         yield line([(x1, y1), (x2, y2)], colour, 2)
         yield line(head(x1, y1, x2, y2), colour, 2)
 
@@ -175,7 +175,7 @@ def sums(folds):
         x, y = place(fold.rank, fold.round)
         shift = 20 * beside[fold.rank, fold.round]
         beside[fold.rank, fold.round] += 1
-        colour = COLOURS[fold.part % len(COLOURS)]
+        colour = COLOURS[fold.chunk % len(COLOURS)]
         if fold.done:
             yield dot(x + 14 + shift, y, colour, 9)
             yield text(x + 14 + shift, y + 5, "Σ", 13, "#ffffff", "middle", 700)
@@ -187,10 +187,10 @@ def sums(folds):
 def legend(chunks, height, has_partial_sums):
     """What the colours and signs mean."""
     x, y = LEFT, height - 22
-    for part in range(chunks if chunks > 1 else 0):
-        yield box(x, y - 10, 12, 12, COLOURS[part % len(COLOURS)])
-        yield text(x + 17, y, f"part {part}", 12, GREY)
-        x += 74
+    for chunk in range(chunks if chunks > 1 else 0):
+        yield box(x, y - 10, 12, 12, COLOURS[chunk % len(COLOURS)])
+        yield text(x + 17, y, f"chunk {chunk}", 12, GREY)
+        x += 84
     colour = COLOURS[0] if chunks == 1 else GREY
     yield dot(x + 9, y - 4, colour, 8)
     yield text(x + 9, y, "Σ", 11, "#ffffff", "middle", 700)
