@@ -14,7 +14,7 @@ WHEELS := target/wheels
 FRAMEWORKS := target/frameworks
 SITE := target/site-tools
 CHECKERS := target/deploy-tools
-WHEEL_SOURCES = Cargo.toml Cargo.lock $(shell find crates python -type f \
+WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates python -type f \
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help

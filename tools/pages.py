@@ -9,7 +9,7 @@ import shutil
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PLACES = ("*.md", "docs/**/*.md", "deploy/*.md", "examples/*.md", "record/*.md")
+PLACES = ("*.md", "docs/**/*.md", "examples/*.md", "record/*.md")
 LINK = re.compile(r"\]\(([^)\s#]+)")
 
 

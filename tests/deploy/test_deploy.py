@@ -54,6 +54,16 @@ def test_workers_are_told_of_all_reducers(name, host):
     assert listed == ",".join(f"{host.format(index)}:{port}" for index in range(int(number)))
 
 
+def test_the_image_gets_what_it_copies():
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    copies = [line.split()[1:-1] for line in lines if line.startswith("COPY ") and "--from" not in line]
+    copied = {name for names in copies for name in names}
+    allowed = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"}
+    assert copied == allowed and [name for name in copied if not (ROOT / name).exists()] == []
+    links = [path.resolve().relative_to(ROOT).as_posix() for path in (ROOT / "python").iterdir() if path.is_symlink()]
+    assert links and set(links) <= copied, "what the wheel takes from elsewhere"
+
+
 def test_systemd_takes_the_unit(tmp_path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze here")
