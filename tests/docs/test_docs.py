@@ -102,7 +102,8 @@ def command(name, words, settings, folder):
         case [".venv/bin/python", script, *rest]:
             takes(name, script, rest)
         case ["herringbone", "serve", *rest]:
-            serve([str(BINARY), "serve", *rest], settings)
+            # At a free port: reducers of other programs may be at the one that a page names.
+            serve([str(BINARY), "serve", *(re.sub(r":\d+$", ":0", word) for word in rest)], settings)
         case ["herringbone", "launch", *_] if "train.py" in words and not (folder / "train.py").exists():
             raise AssertionError(f"{name}: which train.py does {shlex.join(words)} run? Show it in a block before")
         case ["herringbone", *rest]:
