@@ -12,11 +12,13 @@ VENV := .venv
 IN_VENV := $(CURDIR)/$(VENV)/bin/python
 WHEELS := target/wheels
 FRAMEWORKS := target/frameworks
-WHEEL_SOURCES = Cargo.toml Cargo.lock README.md $(shell find crates python -type f \
+SITE := target/site-tools
+CHECKERS := target/deploy-tools
+WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates python -type f \
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test bench conformance frameworks matrix verify-large fmt clean
+.PHONY: help setup demo plan test bench conformance frameworks matrix verify-large docs reference deploy-check fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -50,6 +52,18 @@ frameworks: setup $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and 
 
 matrix: setup ## Features with several versions of torch (14 GB below target/matrix), one wheel. Table to record/
 	@$(IN_VENV) tests/matrix/run.py --record record/matrix.md $(ARGS)
+
+docs: $(SITE)/requirements.stamp ## The documentation as a site below target/site; links and anchors are checked
+	@$(PYTHON) tools/pages.py target/site-source
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --strict --config-file mkdocs.yml
+	@echo "target/site/index.html"
+
+reference: $(BINARY) ## Write docs/reference and docs/pictures again, after a change of commands, docstrings or schedules
+	@$(PYTHON) tools/reference.py $(BINARY) docs/reference
+	@$(PYTHON) tools/pictures.py $(BINARY) docs/pictures
+
+deploy-check: $(CHECKERS)/requirements.stamp ## Check deploy/ with the schemas of Kubernetes, hadolint and shellcheck
+	@$(CHECKERS)/bin/python tests/deploy/check.py
 
 verify-large: $(BINARY) ## Prove schedules of 4,096 ranks: each in 10 s of one core and 1 GiB
 	@$(PYTHON) tools/verify_large.py $(BINARY)
@@ -87,6 +101,17 @@ $(VENV)/requirements.stamp: requirements.txt $(VENV)/python.stamp
 $(FRAMEWORKS)/requirements.stamp: tests/frameworks/requirements.txt $(VENV)/requirements.stamp
 	$(IN_VENV) tools/environment.py $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --requirement tests/frameworks/requirements.txt
+	@touch $@
+
+# Two more, which need no torch.
+$(SITE)/requirements.stamp: docs/requirements.txt
+	$(PYTHON) tools/environment.py $(SITE) --alone
+	$(SITE)/bin/python -m pip install --quiet --requirement docs/requirements.txt
+	@touch $@
+
+$(CHECKERS)/requirements.stamp: deploy/requirements.txt
+	$(PYTHON) tools/environment.py $(CHECKERS) --alone
+	$(CHECKERS)/bin/python -m pip install --quiet --requirement deploy/requirements.txt
 	@touch $@
 
 $(VENV)/wheel.stamp: $(VENV)/requirements.stamp $(WHEEL_SOURCES) | rust

@@ -1,4 +1,4 @@
-"""A record of the rigs as Markdown, and the line of README that shows the newest one."""
+"""A record of the rigs as Markdown, and which records a newer one replaces."""
 
 import re
 import shlex
@@ -17,7 +17,6 @@ from figures import (
     title,
 )
 
-BEGIN, END = "<!-- rigs: `make bench` keeps these lines -->", "<!-- /rigs -->"
 BOUNDS = {"herringbone": ("floor", "ring bound"), "herringbone-reducers": ("server bound",)}
 NAME = re.compile(r"\d{4}-\d{2}-\d{2}-rigs\.md")
 KIND = ("* CPU:", "* cores:", "* caches:")
@@ -150,12 +149,6 @@ def folded(command):
     return " \\\n    ".join(" ".join(line) for line in lines)
 
 
-def newest(folder):
-    """The name, without its ending, of the newest record of the rigs in `folder`, or None."""
-    names = sorted(path.stem for path in folder.glob("*.md") if NAME.fullmatch(path.name))
-    return names[-1] if names else None
-
-
 def outdated(folder):
     """The records that a newer one of the same kind of machine replaces, and that no other page links to."""
     pages = {path.name: path.read_text() for path in sorted(folder.glob("*.md")) if path.name != "README.md"}
@@ -170,11 +163,3 @@ def outdated(folder):
 def date_then_plain(name):
     """Sorts records by date; of one day, the one without an addition to its name is the last."""
     return name[:10], NAME.fullmatch(name) is not None
-
-
-def with_newest(readme, name):
-    """README's text with the lines between the markers showing the record `name`."""
-    before, rest = readme.split(BEGIN)
-    _, after = rest.split(END)
-    shown = f"[![all-reduce: time and bandwidth against size](record/{name}.svg)](record/{name}.md)"
-    return f"{before}{BEGIN}\n{shown}\n{END}{after}"

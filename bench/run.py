@@ -14,6 +14,7 @@ import sys
 
 import figures
 import machine
+import newest
 import report
 from plot import plot
 from progress import Progress
@@ -144,10 +145,12 @@ def write(record, folder):
     return stem.with_suffix(".md")
 
 
-def show_in_readme(folder):
-    """Makes README show the newest record of `folder`."""
-    readme = ROOT / "README.md"
-    readme.write_text(report.with_newest(readme.read_text(), report.newest(folder)))
+def show_newest(folder):
+    """Makes README and the page about benchmarks show the newest record of `folder`."""
+    name = newest.newest(folder)
+    readme, page = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
+    readme.write_text(newest.with_ratios(readme.read_text(), name, (folder / f"{name}.md").read_text()))
+    page.write_text(newest.with_plot(page.read_text(), name, "../record"))
 
 
 def arguments():
@@ -192,7 +195,7 @@ def main():
     folder = options.out or (ROOT / "target" / "rigs" if options.quick else home)
     path = write(record, folder)
     if folder.resolve() == home:
-        show_in_readme(home)
+        show_newest(home)
         for name in report.outdated(home):
             tell(f"record/{name} is of an earlier run on such a machine: delete it with its plot; see record/README.md")
     print(path)

@@ -1,8 +1,9 @@
 """Makes a virtual environment with pip, which borrows torch from this Python if its torch is new enough.
 
-Usage: python3 tools/environment.py FOLDER. Standard library only. The ways to pip, in this order:
+Usage: python3 tools/environment.py FOLDER [--alone]. Standard library only. The ways to pip, in this order:
 ensurepip; a pip that this Python has already; pip's wheel from the package index (PIP_INDEX_URL, else
 PyPI), checked against the index's hash. So it works also where Debian's python3 came without ensurepip.
+With --alone it borrows nothing: for programs that need no torch.
 
 To borrow is to look for packages also where this Python has its own: nothing is installed there. An
 environment that works is kept, with what is installed in it. FOLDER/python.stamp is renewed if something
@@ -180,7 +181,8 @@ def main():
         make(folder)
     before = stamp.read_text() if stamp.exists() else ""
     is_own = os.path.realpath(sys.prefix) == os.path.realpath(folder)
-    said = before if is_own else borrow(folder)
+    is_alone = sys.argv[2:] == ["--alone"]
+    said = f"{folder} is there, alone" if is_alone else before if is_own else borrow(folder)
     print(said)
     if said != before or not stamp.exists() or stamp.stat().st_mtime < HERE.stat().st_mtime:
         stamp.write_text(said)

@@ -168,8 +168,8 @@ class Communicator(Messages):
 
         Args:
             ranks: ascending ranks of this group; this process's is among them.
-            name: the same on all members, and not used for these ranks before. Without it, their how-manieth group
-                it is makes one.
+            name: the same on all members, and not used for these ranks before. If it is left out, the number of groups
+                that these ranks have made before is the name.
         """
         if isinstance(ranks, str) or not isinstance(ranks, Iterable):
             raise TypeError(f"subgroup: ranks is a {type(ranks).__name__}, not a sequence of ranks like [0, 1]")
@@ -224,7 +224,8 @@ class Communicator(Messages):
         """Leave the group: operations that are under way end, later calls raise ``ClosedError``.
 
         The group of all ranks waits for its operations, and those of its subgroups, as long as anything moves in 10
-        seconds. What has not ended then, or never can, raises ``ClosedError`` where it is waited for. Rank 0 waits until the others have left, for at most 10 seconds: they learn from it who is lost.
+        seconds. What has not ended then, or never can, raises ``ClosedError`` where it is waited for. Rank 0 waits
+        until the others have left, for at most 10 seconds: they learn from it which ranks are lost.
         """
         self._native.close()
         if self in _made:

@@ -25,9 +25,9 @@ def lend(folder, version, available=True):
         (packages / name).write_text(text)
 
 
-def made_by(lender, folder):
+def made_by(lender, folder, *options):
     """What the tool says when the lender's Python runs it."""
-    done = subprocess.run([lender / "bin" / "python", TOOL, folder], capture_output=True, text=True)
+    done = subprocess.run([lender / "bin" / "python", TOOL, folder, *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -61,3 +61,15 @@ def test_torch_is_borrowed_if_it_is_new_enough_and_can_train(tmp_path, monkeypat
     lend(folder, "98")
     assert made_by(lender, folder) == f"torch 98 is installed in {folder}\n"
     assert version_in(folder) == "98"
+
+
+def test_an_environment_that_is_alone_borrows_nothing(tmp_path):
+    pytest.importorskip("ensurepip", reason="without it pip would be downloaded")
+    lender, folder = tmp_path / "lender", tmp_path / "made"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", lender], check=True)
+    lend(lender, "99.1")
+    assert made_by(lender, folder, "--alone") == f"{folder} is there, alone\n"
+    assert version_in(folder) == ""
+    stamp = (folder / "python.stamp").stat().st_mtime_ns
+    made_by(lender, folder, "--alone")
+    assert (folder / "python.stamp").stat().st_mtime_ns == stamp, "make would install everything again"

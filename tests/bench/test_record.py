@@ -15,6 +15,7 @@ MEBIBYTE = 2**20
 sys.path.insert(0, str(ROOT / "bench"))
 
 import figures
+import newest
 import plot
 import progress
 import report
@@ -132,22 +133,40 @@ def test_durations_have_three_digits(value, text):
     assert figures.duration(value) == text
 
 
-def test_readme_shows_the_newest_record(tmp_path):
+def test_a_page_shows_the_newest_record(tmp_path):
     for name in ("2026-11-21-rigs.md", "2027-01-02-rigs.md", "2027-02-01-ddp.md", "2027-03-01-rigs.svg"):
         (tmp_path / name).touch()
-    assert report.newest(tmp_path) == "2027-01-02-rigs"
-    readme = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
-    shown = report.with_newest(readme, "2027-01-02-rigs")
+    assert newest.newest(tmp_path) == "2027-01-02-rigs"
+    page = f"before\n{newest.BEGIN}\nold\n{newest.END}\nafter\n"
+    shown = newest.with_plot(page, "2027-01-02-rigs", "../record")
     assert shown.startswith("before\n") and shown.endswith("\nafter\n") and "old" not in shown
-    assert "](record/2027-01-02-rigs.svg)" in shown and "](record/2027-01-02-rigs.md)" in shown
-    assert report.with_newest(shown, "2027-01-02-rigs") == shown
+    assert "](../record/2027-01-02-rigs.svg)" in shown and "](../record/2027-01-02-rigs.md)" in shown
+    assert newest.with_plot(shown, "2027-01-02-rigs", "../record") == shown
 
 
-def test_readme_is_up_to_date():
-    readme, newest = (ROOT / "README.md").read_text(), report.newest(ROOT / "record")
-    assert readme.count(report.BEGIN) == readme.count(report.END) == 1
-    if newest is not None:
-        assert report.with_newest(readme, newest) == readme
+def test_ratios_are_those_of_the_records_times(record):
+    table = [row for row in newest.ratios(report.markdown(record, "plot.svg")).splitlines() if row[:1] == "|"]
+    inside, link = (next(row for row in table if where in row) for where in ("one host", "hosts,"))
+    at = record["panels"][0]["sizes"][0]
+    own, gloo = (figures.seconds(record["panels"][0], name, at) for name in ("herringbone-torch", "gloo"))
+    assert inside.endswith(f"| {own / gloo:.2f} | 1.50 |") and "2 reducers 1.35" in link, table
+
+
+def test_a_time_that_cannot_be_compared_has_no_ratio():
+    row = {"gloo": "2.00 ms", "openmpi": "failed", "impi": "4.00 us WRONG", "herringbone": "1.00 ms"}
+    assert newest.ratio(row, "herringbone", ["gloo"]) == "0.50"
+    assert newest.ratio(row, "herringbone", newest.MPIS) == newest.ratio(row, "ours", ["gloo"]) == "-"
+
+
+def test_the_pages_are_up_to_date():
+    readme, page = (ROOT / "README.md").read_text(), (ROOT / "docs" / "benchmarks.md").read_text()
+    for text in (readme, page):
+        assert text.count(newest.BEGIN) == text.count(newest.END) == 1
+    name = newest.newest(ROOT / "record")
+    if name is not None:
+        record = (ROOT / "record" / f"{name}.md").read_text()
+        assert newest.with_ratios(readme, name, record) == readme
+        assert newest.with_plot(page, name, "../record") == page
 
 
 def test_an_older_record_of_the_same_machine_is_outdated(tmp_path):

@@ -1,14 +1,15 @@
 """Every code block of the Markdown files works, and every file that they name is there.
 
-* `python`: runs under torchrun with two workers, on this Python. A program of a framework that it lacks is skipped
+* `python`: runs with two workers on this Python, under torchrun if it uses torch. A program of a framework that it lacks is skipped
   here: `make frameworks` runs it.
 * `rust`: a doctest of crates/cli, which includes the file; here it is only checked that it does.
-* `sh`: `herringbone` commands run, one after the other in one folder; what the test suite runs itself (make, cargo,
-  pytest, our scripts) is checked to exist.
+* `sh`: `herringbone` commands run, one after the other in one folder, and `train.py` there is the page's last `python` block
+  before. What the test suite runs itself (make, cargo, pytest, our scripts) and what needs a cluster is checked to exist.
 * `text`: output or a drawing. Nothing else.
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -24,26 +25,38 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = ROOT / "target" / "release" / "herringbone"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-SOURCE = re.compile(r"`((?:bench|crates|demo|examples|python|testdata|tests|tools)/[\w./-]*)`")
-WITH_BLOCKS = sorted(path for place in ("*.md", "docs/**/*.md", "examples/*.md") for path in ROOT.glob(place))
+SOURCE = re.compile(r"`((?:bench|crates|demo|deploy|examples|python|testdata|tests|tools)/[\w./-]*)`")
+PLACES = ("*.md", "docs/**/*.md", "examples/*.md", "python/*.md")
+WITH_BLOCKS = sorted(path for place in PLACES for path in ROOT.glob(place))
 PAGES = sorted([*WITH_BLOCKS, *ROOT.glob("record/*.md")])
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 FRAMEWORKS = ("accelerate", "lightning", "transformers")
 
 
 def blocks():
-    """(file, number of the block in it, language, text) of every block."""
+    """(file, language, text, the Python block before it or none) of every block."""
     for path in WITH_BLOCKS:
-        name = str(path.relative_to(ROOT))
+        name, program = str(path.relative_to(ROOT)), None
         for number, match in enumerate(BLOCK.finditer(path.read_text()), 1):
             label = f"{name.removesuffix('.md')}-{number}-{match[1] or 'none'}"
-            yield pytest.param(name, *match.groups(), id=label)
+            yield pytest.param(name, *match.groups(), program, id=label)
+            program = match[2] if match[1] == "python" else program
 
 
-@pytest.mark.parametrize("name, language, text", list(blocks()))
-def test_block(name, language, text, tmp_path):
+@pytest.mark.parametrize("name, language, text, program", list(blocks()))
+def test_block(name, language, text, program, tmp_path):
     run = {"python": python_block, "rust": rust_block, "sh": shell_block, "text": lambda *_: None}
     assert language in run, f"{name}: a block in {language or 'no language'}: write one of {', '.join(run)}"
+    if program is not None:
+        (tmp_path / "train.py").write_text(program)
     run[language](name, text, tmp_path)
+
+
+def test_every_block_is_found():
+    for path in WITH_BLOCKS:
+        text = path.read_text()
+        fences = re.findall(r"^```", text, re.MULTILINE)
+        assert len(fences) == 2 * len(BLOCK.findall(text)), f"{path}: a fence that opens no block"
 
 
 def python_block(_, text, folder):
@@ -53,10 +66,8 @@ def python_block(_, text, folder):
             pytest.skip(f"{framework} is not installed here: `make frameworks` runs this block")
     script = folder / "train.py"
     script.write_text(text)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        store = "{}:{}".format(*free.getsockname())
-    succeed([*torchrun, str(script)], folder, {} if "torch" in text else {"HERRINGBONE_STORE": store})
+    launch = [str(BINARY), "launch", "-n", "2", "--", sys.executable]
+    succeed([*(TORCHRUN if "torch" in text else launch), str(script)], folder)
 
 
 def rust_block(name, _, __):
@@ -69,8 +80,8 @@ def rust_block(name, _, __):
 def shell_block(name, text, folder):
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
-        settings = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
-        words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
+        before = list(itertools.takewhile(re.compile(r"[A-Z_]+=").match, words))
+        settings, words = dict(word.split("=", 1) for word in before), words[len(before) :]
         if words:
             command(name, words, settings, folder)
 
@@ -80,9 +91,10 @@ def command(name, words, settings, folder):
     match words:
         case ["make", *targets]:
             known = re.findall(r"^([\w-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
-            assert set(targets) <= set(known), f"{name}: make has no {targets}"
-        case ["cargo", "test" | "clippy", *rest]:
-            packages = rest[1:] if rest[:1] == ["-p"] else []
+            targets = {target for target in targets if "=" not in target}
+            assert targets <= set(known), f"{name}: make has no {targets}"
+        case ["cargo", "test" | "clippy" | "doc", *rest]:
+            packages = rest[1:2] if rest[:1] == ["-p"] else []
             folders = [package.removeprefix("herringbone-") for package in packages]
             assert all((ROOT / "crates" / folder).is_dir() for folder in folders), f"{name}: {words}"
         case [".venv/bin/python", "-m", "pytest", *paths]:
@@ -90,17 +102,38 @@ def command(name, words, settings, folder):
         case [".venv/bin/python", script, *rest]:
             takes(name, script, rest)
         case ["herringbone", "serve", *rest]:
-            serve([str(BINARY), "serve", *rest], settings)
+            # At a free port: reducers of other programs may be at the one that a page names.
+            serve([str(BINARY), "serve", *(re.sub(r":\d+$", ":0", word) for word in rest)], settings)
+        case ["herringbone", "launch", *_] if "train.py" in words and not (folder / "train.py").exists():
+            raise AssertionError(f"{name}: which train.py does {shlex.join(words)} run? Show it in a block before")
         case ["herringbone", *rest]:
             own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")}
             own["python"] = sys.executable
             succeed([str(BINARY), *(own.get(word, word) for word in rest)], folder, settings)
         case ["torchrun", *_] if examples := [word for word in words if word.startswith("examples/")]:
             takes(name, examples[0], words[words.index(examples[0]) + 1 :])
+        case ["torchrun", "--nproc-per-node=4", "train.py"] if "HERRINGBONE_STORE" in settings:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                store = "{}:{}".format(*free.getsockname())
+            succeed([*TORCHRUN, "train.py"], folder, settings | {"HERRINGBONE_STORE": store})
         case ["torchrun", *rest]:
             assert "train.py" in rest, f"{name}: what would run {words}?"
+        case ["mpirun" | "srun", "-n", _, "sh", "-c", script]:
+            alone(script, folder)
+        case ["kubectl", "apply", "-f", path] | ["sbatch", path] | ["docker", "build", "-f", path, *_]:
+            assert (ROOT / path).exists(), f"{name}: there is no {path}"
+        case ["sudo", "cp", path, _] | ["gcloud", "ai", "custom-jobs", "create", *_, path]:
+            assert (ROOT / path.removeprefix("--config=")).exists(), f"{name}: there is no {path}"
+        case ["kubectl", "create", "secret", "generic", *_] | ["sudo", "systemctl", *_]:
+            pass  # they need a cluster, or to be root
         case _:
             raise AssertionError(f"{name}: nobody checks `{shlex.join(words)}`")
+
+
+def alone(script, folder):
+    """Runs what a launcher of MPI would start, as the only rank."""
+    place = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    succeed(["sh", "-c", script.replace("python train.py", f"exec {sys.executable} train.py")], folder, place)
 
 
 def takes(name, script, words):
@@ -122,7 +155,7 @@ def serve(arguments, settings):
 
 def without_job():
     """This environment without the settings of a job."""
-    foreign = ("HERRINGBONE_", "MASTER_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+    foreign = ("HERRINGBONE_", "MASTER_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_", "SLURM_")
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
 
@@ -160,7 +193,7 @@ def test_what_is_missing_is_found():
     assert missing(ROOT / "record" / "README.md", "`crates/no.rs`, then [a](../no.md)") == ["../no.md"]
 
 
-def test_the_readmes_table_is_what_the_schedules_say():
+def test_the_table_of_algorithms_is_what_the_schedules_say():
     """The figures of `herringbone verify --ranks 8`, so that the table cannot age."""
     shown = subprocess.run([BINARY, "verify", "--ranks", "8", "--json"], stdout=subprocess.PIPE, check=True)
     rows = {}
@@ -171,7 +204,7 @@ def test_the_readmes_table_is_what_the_schedules_say():
         peers = ", ".join(([str(mates)] if mates else []) + (["reducers"] if row["reducers"] else []))
         same_bits = "yes" if row["order"] == "fixed" else "no"
         rows[name] = [same_bits, str(row["rounds"]), f"{row['buffers_sent']:.3f} K", peers]
-    text = (ROOT / "README.md").read_text().split("`herringbone verify --ranks 8`")[1]
+    text = (ROOT / "docs" / "how-it-works.md").read_text().split("`herringbone verify --ranks 8`")[1]
     table = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
     ]

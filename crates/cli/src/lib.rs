@@ -105,8 +105,8 @@ impl Verb {
 
 /// Its Rust runs as doctests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/tutorials/rust.md")]
+struct Tutorial;
 
 #[cfg(test)]
 mod tests {

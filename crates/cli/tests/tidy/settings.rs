@@ -24,7 +24,7 @@ fn row(setting: &Setting) -> String {
 
 #[test]
 fn the_documented_settings_are_those_that_are_read() {
-    for path in ["README.md", "crates/herringbone/src/config/settings.md"] {
+    for path in ["docs/reference/settings.md", "crates/herringbone/src/config/settings.md"] {
         let text = fs::read_to_string(root().join(path)).unwrap();
         assert!(text.contains(&table()), "{path} needs this table of the settings:\n\n{}", table());
     }

@@ -1,0 +1,174 @@
+"""Writes docs/reference/commands.md and python.md from what the programs themselves say.
+
+Usage: tools/reference.py HERRINGBONE FOLDER. Commands come from `herringbone VERB --help`, Python from the docstrings, which are
+read without importing anything. Standard library only.
+"""
+
+import ast
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "python" / "herringbone"
+SECTIONS = ("Args:", "Returns:", "Raises:")
+NOTE = "<!-- Written by tools/reference.py; `make reference` writes it again. -->"
+PARTS = [
+    ("Joining and leaving", "herringbone", "communicator.py", ["init", "finalize", "empty"]),
+    ("Communicator", "group", None, []),
+    ("Work", "work", "work.py", ["Work"]),
+    ("Options", "herringbone", "options.py", ["Options"]),
+    ("With torch", "herringbone.torch", "torch/memory.py", ["empty"]),
+    ("Priorities with torch", "herringbone.torch", "torch/priorities.py", ["priority"]),
+]
+"""Each heading of the page about Python: what stands before a name, the file, and the names. Errors follow."""
+
+CLASSES = [("communicator.py", "Communicator"), ("messages.py", "Messages"), ("parts.py", "Parts")]
+"""A communicator and what it inherits from."""
+
+
+def told(binary, *words):
+    """What the command prints, for a page of 100 columns."""
+    environment = {"PATH": os.environ["PATH"], "COLUMNS": "100"}
+    text = subprocess.run([binary, *words], stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
+    return re.sub(r" +$", "", text, flags=re.MULTILINE)
+
+
+def commands(binary):
+    """The page about the command line."""
+    overview = told(binary, "--help")
+    verbs = re.findall(r"^  (\w+) +[A-Z]", overview.split("Commands:")[1].split("\n\n")[0], re.MULTILINE)
+    parts = [
+        f"# Commands\n{NOTE}",
+        "`herringbone VERB --help` prints these texts. `herringbone completions SHELL` makes a shell complete them.",
+        f"```text\n{overview.strip()}\n```",
+    ]
+    for verb in verbs:
+        if verb != "help":
+            parts.append(f"## herringbone {verb}\n\n```text\n{told(binary, verb, '--help').strip()}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def python():
+    """The page about the Python package."""
+    parts = [
+        f"# Python\n{NOTE}",
+        "`import herringbone` imports neither torch nor numpy. `help(herringbone.Communicator)` shows the same texts.",
+    ]
+    for heading, prefix, file, names in PARTS:
+        parts.append(f"## {heading}")
+        parts += communicator() if file is None else entries(prefix, tree(file), names)
+    parts.append("## Errors\n\n[Troubleshooting](../troubleshooting.md) says what to do about each.")
+    parts.append("\n".join(error(item) for item in tree("errors.py").body if isinstance(item, ast.ClassDef)))
+    return "\n\n".join(parts) + "\n"
+
+
+def error(item):
+    """An error's class in a line of a list."""
+    bases = ", ".join(f"`{ast.unparse(base)}`" for base in item.bases)
+    return f"* `{item.name}` ({bases}): {' '.join(prose(ast.get_docstring(item)).split())}"
+
+
+def tree(file):
+    """A file of the package as syntax."""
+    return ast.parse((PACKAGE / file).read_text())
+
+
+def named(body, name):
+    """The class or function of a name."""
+    return next(item for item in body if getattr(item, "name", None) == name)
+
+
+def entries(prefix, module, names):
+    """Functions and classes of a file."""
+    for name in names:
+        item = named(module.body, name)
+        if isinstance(item, ast.ClassDef):
+            yield prose(ast.get_docstring(item))
+            yield from members(item, prefix)
+        else:
+            yield entry(prefix, item)
+
+
+def communicator():
+    """The class that has most of it, with what it inherits."""
+    classes = [named(tree(file).body, name) for file, name in CLASSES]
+    yield prose(ast.get_docstring(classes[0]))
+    seen = set()
+    for each in classes:
+        for item in each.body:
+            if isinstance(item, ast.FunctionDef) and not item.name.startswith("_") and item.name not in seen:
+                seen.add(item.name)
+                yield entry("group", item)
+
+
+def members(item, prefix):
+    """A class's own methods, or its fields with the text below each."""
+    for index, each in enumerate(item.body):
+        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
+            yield entry(prefix, each)
+        elif isinstance(each, ast.AnnAssign):
+            text = item.body[index + 1].value.value
+            yield f"* `{each.target.id}`: {prose(text)}"
+
+
+def entry(prefix, item):
+    """A function: its call and its text."""
+    is_property = any(getattr(each, "id", None) == "property" for each in item.decorator_list)
+    call = item.name if is_property else f"{item.name}({arguments(item.args)})"
+    return f"### {prefix}.{item.name}\n\n`{prefix}.{call}`\n\n{prose(ast.get_docstring(item))}"
+
+
+def arguments(given):
+    """The arguments of a call, without types."""
+    for each in (*given.posonlyargs, *given.args, *given.kwonlyargs):
+        each.annotation = None
+    given.args = [each for each in given.args if each.arg != "self"]
+    return ast.unparse(given)
+
+
+def prose(text):
+    """A docstring as Markdown."""
+    lines, section = [], None
+    for line in (text or "").splitlines():
+        if line in SECTIONS:
+            section = line
+            lines += [f"**{line.rstrip(':')}**", ""]
+        elif section and re.match(r"    \S", line):
+            name, colon, rest = line.strip().partition(": ")
+            is_item = section != "Returns:" and colon
+            lines.append(f"* `{name}`: {rest}" if is_item else line.strip())
+        elif section and line.startswith("        "):
+            lines.append("  " + line.strip())
+        elif line and not line.startswith(" "):
+            section = None
+            lines.append(line)
+        else:
+            lines.append(line)
+    return fenced(marked("\n".join(lines)))
+
+
+def marked(text):
+    """Markdown in place of the marks of reStructuredText."""
+    text = re.sub(r":(?:meth|func):`~?\.?([\w.]+)`", r"`\1()`", text)
+    text = re.sub(r":(?:class|attr|mod|data):`~?\.?([\w.]+)`", r"`\1`", text)
+    return text.replace("``", "`")
+
+
+def fenced(text):
+    """Indented blocks behind a double colon as fenced ones."""
+    block = re.compile(r"::\n\n((?:    .*\n?|\n)+)")
+    whole = block.sub(lambda match: f":\n\n```text\n{re.sub('^    ', '', match[1], flags=re.M).rstrip()}\n```\n", text)
+    return whole.strip()
+
+
+def main():
+    binary, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "commands.md").write_text(commands(binary))
+    (folder / "python.md").write_text(python())
+
+
+if __name__ == "__main__":
+    main()
