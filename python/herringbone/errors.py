@@ -53,7 +53,7 @@ class PeerLostError(HerringboneError):
 
 
 class ReducerLostError(HerringboneError):
-    """A reducer that is forced was never there. One that was there and is lost fails no operation.
+    """A reducer would not take part in an operation, or did not within a short timeout. One that is lost fails no operation.
 
     ``address`` is its ``host:port``.
     """

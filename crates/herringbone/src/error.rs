@@ -32,8 +32,9 @@ pub enum ErrorKind {
         /// What was seen.
         reason: String,
     },
-    /// A reducer that is forced was never there. Operations that need no reducer go on. One that was there and is lost fails none.
-    #[error("the reducer at {address} is lost: {reason}; {}", do_without(.reason))]
+    /// A reducer would not take part in an operation, or did not within a timeout that is shorter than it takes to give it up.
+    /// Operations that need no reducer go on. One that is lost fails none.
+    #[error("the reducer at {address} is lost: {reason}; restart it, or leave it out of HERRINGBONE_REDUCERS")]
     ReducerLost {
         /// Where it listened.
         address: String,
@@ -138,15 +139,6 @@ fn ranks_are(ranks: &[Rank]) -> String {
 }
 
 /// What to do about a lost reducer. What a reason reads like is all that other ranks have of it.
-fn do_without(reason: &str) -> &'static str {
-    let token = [Refusal::Token.to_string(), HandshakeError::Unproven.to_string()];
-    if token.iter().any(|token| reason.contains(token)) {
-        "then restart the job, or leave the reducer out of HERRINGBONE_REDUCERS"
-    } else {
-        "restart it and the job, or leave it out of HERRINGBONE_REDUCERS"
-    }
-}
-
 fn said(calls: &[(Vec<Rank>, String)]) -> String {
     let each: Vec<String> =
         calls.iter().map(|(ranks, call)| format!("{} called {call}", Ranks(ranks))).collect();
