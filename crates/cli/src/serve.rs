@@ -1,7 +1,7 @@
 //! `herringbone serve`: a reducer, until SIGTERM or SIGINT.
 
 use crate::failure::{Failure, RUN};
-use crate::{outcome::Outcome, parent::end_with_parent};
+use crate::{outcome::Outcome, parent::end_with_parent, token::token};
 use herringbone::ErrorKind;
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
 use herringbone::settings::{Environment, check};
@@ -59,8 +59,9 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     }
     check(&Environment::of_process())?;
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;
-    let server = Server::bind(ServerOptions { token: token(options)?, ..ServerOptions::new(options.listen) })
-        .map_err(unusable)?;
+    let token = token(options.token_file.as_deref())?;
+    let server =
+        Server::bind(ServerOptions { token, ..ServerOptions::new(options.listen) }).map_err(unusable)?;
     stop_on_signals(signals, server.stop())?;
     if options.json {
         writeln!(out, "{}", json!({ "listening": server.address().to_string() }))?;
@@ -88,13 +89,6 @@ fn unusable(error: herringbone::Error) -> Failure {
         ErrorKind::Auth { .. } => Failure::Settings(vec![error]),
         _ => error.into(),
     }
-}
-
-fn token(options: &Options) -> Result<Option<String>, Failure> {
-    Ok(match &options.token_file {
-        Some(path) => Some(herringbone::token_from_file(path)?),
-        None => herringbone::token_from_env()?,
-    })
 }
 
 /// Stops the server at the first signal, and ends the process at the second.

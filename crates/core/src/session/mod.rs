@@ -4,7 +4,7 @@
 //! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
 //! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
 //! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`turns`] says in which order, [`fence`] brings a group back into step
-//! after a disagreement, and [`recovery`] finishes what a lost reducer has left.
+//! after a disagreement, [`recovery`] finishes what a lost reducer has left, and [`status`] says how a process stands.
 
 mod basis;
 mod cause;
@@ -19,6 +19,7 @@ pub mod membership;
 mod parameters;
 pub mod recovery;
 mod refusal;
+pub mod status;
 pub mod turns;
 mod versions;
 

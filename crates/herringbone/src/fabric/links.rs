@@ -2,6 +2,7 @@
 
 use super::{
     Job,
+    answer::Inquiry,
     command::{Command, Commands},
     door,
     greet::{self, GreetError},
@@ -228,6 +229,9 @@ pub(crate) fn admit(
     claim: Claim,
 ) -> Result<(), GreetError> {
     let (who, purpose) = (claim.hello().identity, claim.hello().purpose);
+    if purpose == Purpose::Status {
+        return Inquiry::new(stream, claim).answer_of_worker(job, node);
+    }
     let member = job.roster.worker(who.rank).filter(|_| who.role == Role::Worker);
     let caller = match (purpose, member) {
         (Purpose::Data, Some(member))

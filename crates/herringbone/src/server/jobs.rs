@@ -1,5 +1,7 @@
 //! The jobs that a reducer serves: each with an engine, a thread and memory of its own.
 
+mod standing;
+
 use crate::{
     core::session::{
         Refusal, Role,
@@ -10,6 +12,7 @@ use crate::{
     engine::{Engine, outbox::Event},
     execute::staging::Staging,
     fabric::{
+        answer::Inquiry,
         door,
         greet::{self, GreetError},
     },
@@ -101,6 +104,9 @@ impl Jobs {
     /// Lets a worker in that has proved itself, or tells it why not.
     pub(super) fn admit(self: &Arc<Self>, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
         let who = claim.hello().identity;
+        if claim.hello().purpose == Purpose::Status {
+            return standing::answer(self, who.job, Inquiry::new(stream, claim));
+        }
         if claim.hello().purpose != Purpose::Data || who.role != Role::Worker || who.world as usize >= MEMBERS
         {
             greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });

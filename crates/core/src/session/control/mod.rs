@@ -20,6 +20,7 @@ use super::{
     parameters::Parameters,
     recovery::{Accuse, Held, Resume},
     refusal::Refusal,
+    status::Status,
 };
 use crate::{group::Rank, wire::Checksum};
 use alloc::vec::Vec;
@@ -114,6 +115,8 @@ pub enum Message {
     },
     /// The sender leaves in order and will say no more.
     Bye,
+    /// How the sender stands; the end of its answer to who asked.
+    Status(Status),
 }
 
 /// How it is known that a rank has died.
@@ -226,6 +229,7 @@ impl Message {
             Message::Introduce(introduction) => introduction.write(to),
             Message::Planned(planned) => planned.write(to),
             Message::Decide(decision) => decision.write(to),
+            Message::Status(status) => status.write(to),
             Message::GroupInfo { group, generation, members } => {
                 to.u32(*group);
                 to.u32(*generation);
@@ -257,6 +261,7 @@ impl Message {
             Message::Recover { .. } => 19,
             Message::Held(_) => 20,
             Message::Resume(_) => 21,
+            Message::Status(_) => 22,
         }
     }
 
@@ -290,6 +295,7 @@ impl Message {
             19 => Message::Recover { group: from.u32()? },
             20 => Message::Held(Held::read(from)?),
             21 => Message::Resume(Resume::read(from)?),
+            22 => Message::Status(Status::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })
     }

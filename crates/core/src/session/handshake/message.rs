@@ -33,6 +33,8 @@ pub enum Purpose {
     Data = 3,
     /// To hand over a shared-memory segment.
     Segment = 4,
+    /// To hear how a process [stands](crate::session::status). Who asks is no member: its role, rank and world say nothing.
+    Status = 7,
 }
 
 /// Who a process is.
@@ -40,7 +42,7 @@ pub enum Purpose {
 pub struct Identity {
     /// What it is in the job.
     pub role: Role,
-    /// The job; 0 as long as it has not been told, which is allowed for [`Purpose::Join`] only.
+    /// The job; 0 as long as it has not been told, which is allowed for [`Purpose::Join`] and [`Purpose::Status`] only.
     pub job: u64,
     /// Its rank; a reducer's is its place in the list of reducers.
     pub rank: Rank,
@@ -105,7 +107,7 @@ impl fmt::Display for Seen {
 impl Purpose {
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let code = from.u8()?;
-        let all = [Purpose::Join, Purpose::Control, Purpose::Data, Purpose::Segment];
+        let all = [Purpose::Join, Purpose::Control, Purpose::Data, Purpose::Segment, Purpose::Status];
         all.into_iter().find(|purpose| *purpose as u8 == code).ok_or(Malformed("its purpose is unknown"))
     }
 }
