@@ -10,7 +10,7 @@ use crate::{
         session::{
             control::Message,
             handshake::{Claim, Identity},
-            status::{Doing, Standing, Status},
+            status::{Doing, JOBS, ServedJob, Standing, Status},
         },
     },
     engine::status::standing,
@@ -18,6 +18,7 @@ use crate::{
 };
 use std::{
     net::TcpStream,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -64,8 +65,26 @@ impl Inquiry {
         self.answer(own, [], Doing::Forms { missing })
     }
 
+    /// A reducer answers that has served so many jobs: each present one has a number, a world and an engine.
+    pub(crate) fn answer_of_reducer(
+        self,
+        own: Identity,
+        served: u64,
+        mut present: Vec<(u64, u32, Arc<Node>)>,
+    ) -> Result<(), GreetError> {
+        let unlisted = present.len().saturating_sub(JOBS) as u32;
+        present.truncate(JOBS);
+        let of = present.len();
+        let jobs = present.into_iter().map(|(job, world, node)| ServedJob {
+            job,
+            world,
+            standing: standing_soon(&node, of),
+        });
+        self.answer(own, [], Doing::Serves { served, jobs: jobs.collect(), unlisted })
+    }
+
     /// Says who answers, what comes before the status, and the status.
-    pub(crate) fn answer<const N: usize>(
+    fn answer<const N: usize>(
         self,
         own: Identity,
         before: [Message; N],

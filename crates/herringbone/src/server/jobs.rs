@@ -1,7 +1,5 @@
 //! The jobs that a reducer serves: each with an engine, a thread and memory of its own.
 
-mod standing;
-
 use crate::{
     core::session::{
         Refusal, Role,
@@ -105,7 +103,7 @@ impl Jobs {
     pub(super) fn admit(self: &Arc<Self>, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
         let who = claim.hello().identity;
         if claim.hello().purpose == Purpose::Status {
-            return standing::answer(self, who.job, Inquiry::new(stream, claim));
+            return self.answer(who.job, Inquiry::new(stream, claim));
         }
         if claim.hello().purpose != Purpose::Data || who.role != Role::Worker || who.world as usize >= MEMBERS
         {
@@ -135,6 +133,17 @@ impl Jobs {
             job.connections.fetch_sub(1, Ordering::SeqCst);
         }
         entered.map(drop)
+    }
+
+    /// Answers who asks how this process stands. `job` is the one that is asked about, 0 if it was not said.
+    fn answer(&self, job: u64, inquiry: Inquiry) -> Result<(), GreetError> {
+        let (present, served) = {
+            let table = self.table();
+            let of = |(number, job): (&u64, &Arc<Job>)| (*number, job.world, job.node.clone());
+            (table.present.iter().map(of).collect::<Vec<_>>(), table.served)
+        };
+        let own = Identity { role: Role::Reducer, job, rank: 0, world: 1, incarnation: self.incarnation };
+        inquiry.answer_of_reducer(own, served, present)
     }
 
     /// Returns whether there is a link now.

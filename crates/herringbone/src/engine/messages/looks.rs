@@ -15,11 +15,11 @@ use crate::{
 };
 
 /// A send or a receive that waits for its other end.
-pub(in crate::engine) struct WaitingCall {
-    pub(in crate::engine) name: String,
-    pub(in crate::engine) issued: Moment,
+pub(crate) struct WaitingCall {
+    pub(crate) name: String,
+    pub(crate) issued: Moment,
     /// For whom it waits, by rank in the job.
-    pub(in crate::engine) ranks: Vec<Rank>,
+    pub(crate) ranks: Vec<Rank>,
 }
 
 impl Exchange {

@@ -17,7 +17,7 @@ mod post;
 use super::{groups::Groups, outbox::Outbox};
 use crate::{Error, ErrorKind, core::group::Rank};
 use exchange::Exchange;
-pub(super) use looks::WaitingCall;
+pub(crate) use looks::WaitingCall;
 pub(super) use post::Others;
 pub(crate) use post::{Channel, Posted, ToOrFrom};
 use std::collections::BTreeMap;
