@@ -70,13 +70,14 @@ fn member(round: &Round, party: &Party) -> Value {
             ]);
         }
         Doing::Works(_) => {
-            let standing = party.standing(round.job).map(|now| stands(round, now, party.stood(round.job)));
+            let standing =
+                party.standing(round.job).map(|now| stands(round, round.job, now, party.stood(round.job)));
             fields.extend(standing.into_iter().flatten());
         }
         Doing::Serves { served, jobs, unlisted } => {
             let jobs = jobs.iter().map(|served| {
                 let (now, before) = (served.standing.as_ref(), party.stood(served.job));
-                let mut job = now.map(|now| stands(round, now, before)).unwrap_or_default();
+                let mut job = now.map(|now| stands(round, served.job, now, before)).unwrap_or_default();
                 job.insert("job".to_owned(), json!(number(served.job)));
                 job.insert("world".to_owned(), json!(served.world));
                 Value::Object(job)
@@ -91,7 +92,12 @@ fn member(round: &Round, party: &Party) -> Value {
     Value::Object(fields)
 }
 
-fn stands(round: &Round, now: &Standing, before: Option<&Standing>) -> Map<String, Value> {
+fn stands(round: &Round, job: u64, now: &Standing, before: Option<&Standing>) -> Map<String, Value> {
+    // The members of other jobs are not known here: a reducer knows their workers.
+    let called = |id: &MemberId| match job == round.job {
+        true => name(round, *id),
+        false => format!("rank {}", id.number()),
+    };
     let groups = now.groups.iter().map(|group| {
         json!({
             "name": group.name,
@@ -110,7 +116,7 @@ fn stands(round: &Round, now: &Standing, before: Option<&Standing>) -> Map<Strin
             "sequence": operation.sequence,
             "seconds": operation.age as f64 / 1e3,
             "runs": operation.runs,
-            "waits_for": operation.waits.iter().map(|id| name(round, *id)).collect::<Vec<_>>(),
+            "waits_for": operation.waits.iter().map(called).collect::<Vec<_>>(),
         })
     });
     let links = now.links.iter().map(|link| {
@@ -122,7 +128,7 @@ fn stands(round: &Round, now: &Standing, before: Option<&Standing>) -> Map<Strin
             Way::Lost { reason } => ("lost", Some(reason)),
         };
         json!({
-            "to": name(round, link.to),
+            "to": called(&link.to),
             "by": by,
             "reason": reason,
             "sent": link.sent,

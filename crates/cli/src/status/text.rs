@@ -97,8 +97,10 @@ fn row(round: &Round, party: &Party) -> [String; 5] {
             Doing::Serves { jobs, .. } if round.roster.is_none() => {
                 format!("serves {}", counted(jobs.len(), "job"))
             }
-            Doing::Serves { .. } => "no worker of this job has called it".to_owned(),
-            Doing::Works(_) => "its engine is busy, and gave no answer".to_owned(),
+            Doing::Serves { jobs, .. } if !jobs.iter().any(|served| served.job == round.job) => {
+                "no worker of this job has called it".to_owned()
+            }
+            Doing::Serves { .. } | Doing::Works(_) => "its engine is busy, and gave no answer".to_owned(),
         };
         return [called, process, does, String::new(), String::new()];
     };

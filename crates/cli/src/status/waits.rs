@@ -22,9 +22,11 @@ pub(super) struct Wait<'a> {
 /// An operation, as all ranks call it.
 type Key<'a> = (u32, Option<u64>, &'a str);
 
-/// Those who wait first for others come last.
+/// Who waits in it, and how it stands where it was called first.
+type Waiters<'a> = (BTreeSet<MemberId>, &'a UnderWay);
+
+/// Who is waited for, by whom. Those who wait themselves come last.
 pub(super) fn of(round: &Round) -> Vec<Wait<'_>> {
-    type Waiters<'a> = (BTreeSet<MemberId>, &'a UnderWay);
     let mut found: BTreeMap<MemberId, BTreeMap<Key<'_>, Waiters<'_>>> = BTreeMap::new();
     for party in &round.members {
         let (Some(id), Some(standing)) = (party.id, party.standing(round.job)) else { continue };

@@ -91,7 +91,10 @@ fn who_waits_says_for_whom_and_in_what() {
             assert!(names.contains(&"all_reduce of 100 f32, sum (operation 3)"), "{names:?}");
             let message = operations.iter().find(|under_way| under_way.sequence.is_none());
             assert_eq!(message.is_some(), comm.rank() == 1);
-            assert!(message.is_none_or(|message| message.name == "recv of 3 u8 from rank 2"), "{names:?}");
+            assert!(
+                message.is_none_or(|message| message.name == "recv of 3 u8 with tag 9 from rank 2"),
+                "{names:?}"
+            );
         }
         all.wait();
         if late {
