@@ -54,6 +54,11 @@ class Communicator(Messages):
         """The number of ranks in the group."""
         return self._native.size
 
+    @property
+    def address(self) -> str | None:
+        """Where this process listens, as ``"host:port"``: what ``herringbone status`` asks."""
+        return self._native.address
+
     def all_reduce(
         self,
         array: Array,

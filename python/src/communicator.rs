@@ -85,6 +85,11 @@ impl Communicator {
         self.inner.size()
     }
 
+    #[getter]
+    fn address(&self) -> Option<&str> {
+        self.inner.address()
+    }
+
     /// The group of `ranks`, which ascend and are ranks of this group; only they call it. A name serves once.
     fn subgroup(&self, py: Python<'_>, name: &str, ranks: Vec<i64>) -> PyResult<Self> {
         let rank = |rank: &i64| {

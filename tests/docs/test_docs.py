@@ -106,6 +106,9 @@ def command(name, words, settings, folder):
             serve([str(BINARY), "serve", *(re.sub(r":\d+$", ":0", word) for word in rest)], settings)
         case ["herringbone", "launch", *_] if "train.py" in words and not (folder / "train.py").exists():
             raise AssertionError(f"{name}: which train.py does {shlex.join(words)} run? Show it in a block before")
+            serve([str(BINARY), "serve", *rest], settings)
+        case ["herringbone", "status", _, *rest]:
+            status(rest, settings)
         case ["herringbone", *rest]:
             own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")}
             own["python"] = sys.executable
@@ -151,6 +154,17 @@ def serve(arguments, settings):
         line = process.stdout.readline()
         process.terminate()
     assert "listening" in line and process.returncode == 0, f"{shlex.join(arguments)}: {line}"
+
+
+def status(options, settings):
+    """Asks a reducer that is started for it."""
+    serving = [str(BINARY), "serve", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(serving, env=without_job() | settings, stdout=subprocess.PIPE, text=True) as process:
+        address = process.stdout.readline().split()[-1]
+        try:
+            succeed([str(BINARY), "status", address, *options], None, settings)
+        finally:
+            process.terminate()
 
 
 def without_job():

@@ -28,6 +28,9 @@ pub(crate) enum Failure {
     /// Settings that cannot be used; each text names one.
     #[error("{}", lines(.0))]
     Settings(Vec<herringbone::Error>),
+    /// No process that was asked has answered; says why of each.
+    #[error("{problem}\n{hint}")]
+    Unanswered { problem: String, hint: &'static str },
     /// The operating system refused something.
     #[error("{action}: {source}")]
     System { action: String, source: io::Error },

@@ -16,7 +16,9 @@ mod parent;
 mod serve;
 mod settings;
 mod show;
+mod status;
 mod table;
+mod token;
 mod verify;
 
 use clap::{CommandFactory, Parser};
@@ -42,6 +44,7 @@ enum Verb {
     Launch(launch::Options),
     Serve(serve::Options),
     Settings(settings::Options),
+    Status(status::Options),
     Completions(completions::Options),
 }
 
@@ -98,6 +101,7 @@ impl Verb {
             Verb::Launch(options) => launch::run(options, args),
             Verb::Serve(options) => serve::run(options, out),
             Verb::Settings(options) => settings::run(options, out),
+            Verb::Status(options) => status::run(options, out),
             Verb::Completions(options) => completions::run(options, &mut Command::command(), out),
         }
     }

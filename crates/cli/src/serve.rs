@@ -1,7 +1,7 @@
 //! `herringbone serve`: a reducer, until SIGTERM or SIGINT.
 
 use crate::failure::{Failure, RUN};
-use crate::{outcome::Outcome, parent::end_with_parent};
+use crate::{outcome::Outcome, parent::end_with_parent, token::token};
 use herringbone::ErrorKind;
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
 use herringbone::settings::{Environment, check};
@@ -75,7 +75,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     }
     check(&Environment::of_process())?;
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;
-    let (token, join) = (token(options)?, options.join.clone());
+    let (token, join) = (token(options.token_file.as_deref())?, options.join.clone());
     let server = Server::bind(ServerOptions { token, join, ..ServerOptions::new(options.listen) })
         .map_err(unusable)?;
     stop_on_signals(signals, server.stop())?;
@@ -108,13 +108,6 @@ fn unusable(error: herringbone::Error) -> Failure {
         ErrorKind::Auth { .. } => Failure::Settings(vec![error]),
         _ => error.into(),
     }
-}
-
-fn token(options: &Options) -> Result<Option<String>, Failure> {
-    Ok(match &options.token_file {
-        Some(path) => Some(herringbone::token_from_file(path)?),
-        None => herringbone::token_from_env()?,
-    })
 }
 
 /// Stops the server at the first signal, and ends the process at the second.

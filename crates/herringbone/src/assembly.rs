@@ -96,7 +96,16 @@ fn over(config: &Config, world: World) -> Result<Communicator> {
         ),
     };
     let doors = Doors { listener: Some(listener), segments, linger: LAST_OUT, away };
-    assemble(job, shared, parts, connections, doors).map_err(|error| Error::io("starting", error))
+    // Of a key that was drawn for this job nobody else knows.
+    let (rank, is_drawn) = (job.rank, config.token.is_none() && !job.token.is_empty());
+    let comm = assemble(job, shared, parts, connections, doors);
+    let comm = comm.map_err(|error| Error::io("starting", error))?;
+    if let Some(address) = comm.address().filter(|_| rank == 0) {
+        let before = if is_drawn { "for each rank with a HERRINGBONE_TOKEN of yours, " } else { "" };
+        let what = format_args!("how the job stands: {before}herringbone status {address}");
+        crate::log::info("rank 0", what);
+    }
+    Ok(comm)
 }
 
 /// Starts a process's threads and makes the group of all ranks.

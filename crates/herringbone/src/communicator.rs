@@ -132,6 +132,12 @@ impl Communicator {
         self.fabric.node.with(|engine| engine.takes_calls(self.group.number))
     }
 
+    /// Where this process listens, as `host:port`: what `herringbone status` asks. Ranks that are threads do not listen.
+    pub fn address(&self) -> Option<&str> {
+        let member = self.fabric.job.roster.member(self.fabric.job.me)?;
+        Some(member.address.as_str()).filter(|address| !address.is_empty())
+    }
+
     /// This process's rank in the group.
     pub fn rank(&self) -> u32 {
         self.group.rank

@@ -1,9 +1,6 @@
 //! What can go wrong, with the numbers a program needs and the next thing a person should do.
 
-use crate::core::{
-    group::Rank,
-    session::{Ranks, Refusal, handshake::HandshakeError},
-};
+use crate::core::{group::Rank, session::Ranks};
 use rustix::io::Errno;
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -34,7 +31,9 @@ pub enum ErrorKind {
     },
     /// A reducer would not take part in an operation, or did not within a timeout that is shorter than it takes to give it up.
     /// Operations that need no reducer go on. One that is lost fails none.
-    #[error("the reducer at {address} is lost: {reason}; restart it, or leave it out of HERRINGBONE_REDUCERS")]
+    #[error(
+        "the reducer at {address} is lost: {reason}; restart it, or leave it out of HERRINGBONE_REDUCERS"
+    )]
     ReducerLost {
         /// Where it listened.
         address: String,

@@ -39,6 +39,7 @@ mod planted;
 mod rendezvous;
 mod request;
 pub mod server;
+pub mod status;
 mod transport;
 mod work;
 #[cfg(test)]

@@ -81,6 +81,11 @@ class Named(Exchanges):
         """The last 1,024 operations of this process, as :meth:`herringbone.Communicator.recent` describes them."""
         return self.member.communicator.recent()
 
+    @property
+    def address(self) -> str | None:
+        """Where this process listens, as ``"host:port"``: what ``herringbone status`` asks."""
+        return self.member.communicator.address
+
     def describe(self) -> str:
         """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
         return self.member.communicator.describe()

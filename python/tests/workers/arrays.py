@@ -332,6 +332,14 @@ def subgroups() -> None:
 
 
 @case
+def each_rank_says_where_it_can_be_asked() -> None:
+    host, port = group.address.rsplit(":", 1)
+    assert host and 0 < int(port) < 65536
+    ports = group.all_gather(np.array(int(port), np.int64)).tolist()
+    assert ports[group.rank] == int(port) and len(set(ports)) == group.size
+
+
+@case
 def what_is_chosen_is_explained() -> None:
     algorithm, why = group.explain(16).split(": ", 1)
     assert algorithm and why

@@ -32,6 +32,7 @@ def the_backend_is_known_without_an_import() -> None:
     assert group.stats()["failed"] == 0
     assert isinstance(group.recent(), list)
     assert isinstance(group.describe(), str)
+    assert group.address.rsplit(":", 1)[1].isdigit()
     assert group.explain(16).startswith("one_shot: ")
     assert group.explain(16, torch.float16, "broadcast").startswith("tree: ")
     error_of(NotImplementedError, lambda: group.explain(16, torch.float8_e5m2), "float8_e5m2")

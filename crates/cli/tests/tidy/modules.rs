@@ -46,7 +46,7 @@ const ORDERS: [Order; 6] = [
             "world",
             // Putting a process together.
             "local",
-            "assembly server",
+            "assembly server status",
             // What programs hold.
             "communicator",
             "work",
@@ -55,7 +55,7 @@ const ORDERS: [Order; 6] = [
             // Threads: which one drives, which one sleeps.
             "node",
             // What happens to an engine, and what becomes of it.
-            "engine/control engine/inbox engine/straight",
+            "engine/control engine/inbox engine/status engine/straight",
             "engine",
             "engine/messages engine/recovery",
             "engine/begin engine/disband engine/fences",
@@ -91,8 +91,8 @@ const ORDERS: [Order; 6] = [
         lines: &[
             "main",
             "lib",
-            "bench completions explain launch serve settings show verify",
-            "parent",
+            "bench completions explain launch serve settings show status verify",
+            "parent token",
             "failure layout names numbers outcome table",
         ],
     },

@@ -184,6 +184,7 @@ fn any_message() -> impl Strategy<Value = Message> {
         (any::<u32>(), any_parameters())
             .prop_map(|(group, parameters)| Message::Parameters { group, parameters }),
         crate::recoveries::any_recovery(),
+        crate::status::any_status(),
         (place(), any_basis()).prop_map(|((group, generation), basis)| {
             Message::Planned(PlanTold { group, generation, basis })
         }),
@@ -306,7 +307,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_does_not_panic(number in 0_u8..19, noise in vec(any::<u8>(), 0..200)) {
+    fn noise_does_not_panic(number in 0_u8..24, noise in vec(any::<u8>(), 0..200)) {
         let _ = decoded(&noise);
         let body = [&[number][..], &noise].concat();
         if let Ok(Some(read)) = decoded(&framed(&body)) {
@@ -424,7 +425,7 @@ fn malformed_messages_say_what_is_wrong() {
     };
     assert_eq!(reason(&[]), (0, "it ends too early"));
     assert_eq!(reason(&[0]), (0, "its number is unknown"));
-    assert_eq!(reason(&[22]), (22, "its number is unknown"));
+    assert_eq!(reason(&[23]), (23, "its number is unknown"));
     let table = [&[3, 9][..], &[3], &[0; 4]].concat();
     assert_eq!(
         reason(&table),

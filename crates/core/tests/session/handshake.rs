@@ -366,3 +366,34 @@ fn secrets_are_not_shown() {
     let shown = format!("{server:?} {}", server.receive(&said[2]).err().unwrap());
     assert!(!shown.contains("sesame") && !shown.contains("238"), "{shown}");
 }
+
+/// Who asks for a status knows neither the job nor who is there.
+#[test]
+fn who_only_asks_needs_the_token_alone() {
+    let asks = |job| {
+        let identity = Identity { role: Role::Worker, job, rank: 0, world: 1, incarnation: 0 };
+        Hello { identity, purpose: Purpose::Status, versions: VERSIONS }
+    };
+    let reducer = Identity { role: Role::Reducer, ..worker(0) };
+    for own in [worker(1), reducer] {
+        for job in [0, own.job] {
+            let client = Client::of_anyone(asks(job), TOKEN, [1; 32]);
+            let outcome = meet(client, server(), own, untouched);
+            assert_eq!(outcome.client.map(|established| established.other), Ok(own));
+            assert_eq!(outcome.server.map(|established| established.purpose), Ok(Purpose::Status));
+        }
+    }
+    let outcome = meet(Client::of_anyone(asks(7), TOKEN, [1; 32]), server(), worker(1), untouched);
+    let refusal = Refusal::Job { ours: 0xabc, theirs: 7 };
+    assert_eq!(outcome.client, Err(HandshakeError::Refused(refusal)));
+    let outcome = meet(Client::of_anyone(asks(0), b"another", [1; 32]), server(), worker(1), untouched);
+    assert_eq!(outcome.client, Err(HandshakeError::Refused(Refusal::Token)));
+    let other = Hello { purpose: Purpose::Data, ..asks(0) };
+    let outcome = meet(Client::of_anyone(other, TOKEN, [1; 32]), server(), worker(1), untouched);
+    let refusal = Refusal::Job { ours: 0xabc, theirs: 0 };
+    assert_eq!(
+        outcome.client,
+        Err(HandshakeError::Refused(refusal)),
+        "no other purpose may leave out the job"
+    );
+}

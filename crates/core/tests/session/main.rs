@@ -8,6 +8,7 @@ mod hub;
 mod plans;
 mod recoveries;
 mod simulation;
+mod status;
 mod wire;
 
 use herringbone_core::wire::Fingerprint;

@@ -27,6 +27,7 @@ mod plans;
 mod recovery;
 pub(crate) mod refused;
 mod settings;
+pub(crate) mod status;
 pub(crate) mod straight;
 mod table;
 mod timers;

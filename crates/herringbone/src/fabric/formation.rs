@@ -1,6 +1,7 @@
 //! Forming a world: everyone joins at rank 0, which answers with the roster.
 
 use super::{
+    answer::Inquiry,
     connection::Connection,
     door::Door,
     greet::{self, GreetError, Stream},
@@ -100,6 +101,13 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
     let greetings = Greetings::begin(formation.reducers(), (from, &token), (forced, deadline));
     while formation.progress() != Progress::Complete {
         for arrival in door.serve() {
+            if arrival.1.hello().purpose == Purpose::Status {
+                let missing = formation.missing();
+                door.let_in(arrival, move |stream, claim| {
+                    Inquiry::new(stream, claim).answer_of_forming(identity, missing)
+                });
+                continue;
+            }
             let desk = desk.clone();
             door.let_in(arrival, move |stream, claim| hear_join(stream, claim, identity, &desk));
         }

@@ -143,8 +143,24 @@ pub(crate) fn greet(
     expected: Expected,
     token: &[u8],
 ) -> Result<Established, GreetError> {
-    let deadline = Instant::now() + DEADLINE;
-    let mut client = Client::new(hello, expected, token, nonce()?);
+    converse(stream, Client::new(hello, expected, token, nonce()?), Instant::now() + DEADLINE)
+}
+
+/// As [`greet`], whoever is at the other end, until `deadline`.
+pub(crate) fn greet_anyone(
+    stream: &mut impl Stream,
+    hello: Hello,
+    token: &[u8],
+    deadline: Instant,
+) -> Result<Established, GreetError> {
+    converse(stream, Client::of_anyone(hello, token, nonce()?), deadline)
+}
+
+fn converse(
+    stream: &mut impl Stream,
+    mut client: Client,
+    deadline: Instant,
+) -> Result<Established, GreetError> {
     loop {
         if let Some(bytes) = client.transmit() {
             stream.write_all(&bytes)?;

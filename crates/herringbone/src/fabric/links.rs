@@ -2,6 +2,7 @@
 
 use super::{
     Job,
+    answer::Inquiry,
     command::{Command, Commands},
     door,
     greet::{self, GreetError},
@@ -231,6 +232,9 @@ pub(crate) fn admit(
     let (who, purpose) = (claim.hello().identity, claim.hello().purpose);
     if purpose == Purpose::Enlist {
         return reducers::enlist(job, commands, stream, claim);
+    }
+    if purpose == Purpose::Status {
+        return Inquiry::new(stream, claim).answer_of_worker(job, node);
     }
     let member = job.roster.worker(who.rank).filter(|_| who.role == Role::Worker);
     let caller = match (purpose, member) {

@@ -3,6 +3,7 @@
 //! A world is a star for control (everyone to rank 0, the hub) and whatever its schedules need for data: links are made
 //! when an operation first needs them, by the lower of the two ranks.
 
+pub(crate) mod answer;
 mod center;
 pub(crate) mod command;
 pub(crate) mod connection;

@@ -31,6 +31,8 @@ pub(crate) struct Observer {
     /// The moment at which the engine was called.
     pub(crate) now: Moment,
     pub(crate) stats: Stats,
+    /// Payload bytes by link, as far as there were any: at the number of the other end's identity.
+    links: Vec<Moved>,
     /// The time that operations were under way, in nanoseconds, summed over operations.
     in_flight: u64,
     recent: Ring,
@@ -140,10 +142,31 @@ impl Observer {
         self.tell(|| Happening::Step { operation: operation(id), segment, instruction });
     }
 
+    /// What moved on the link to an endpoint.
+    #[inline]
+    fn link(&mut self, endpoint: MemberId) -> &mut Moved {
+        if endpoint.index() >= self.links.len() {
+            self.make_room_for(endpoint);
+        }
+        &mut self.links[endpoint.index()]
+    }
+
+    /// Room is taken for those with whom something is exchanged: an identity is below [`MEMBERS`](crate::core::session::membership::MEMBERS) wherever there is a link.
+    #[cold]
+    fn make_room_for(&mut self, endpoint: MemberId) {
+        self.links.resize(endpoint.index() + 1, Moved::default());
+    }
+
+    /// What moved on the link to an endpoint, up to now.
+    pub(crate) fn moved_with(&self, endpoint: MemberId) -> Moved {
+        self.links.get(endpoint.index()).copied().unwrap_or_default()
+    }
+
     /// A message was given to a link.
     #[inline]
     pub(crate) fn sent(&mut self, id: &Identity, segment: u32, to: (MemberId, &Endpoint), bytes: usize) {
         self.stats.sent(to.1, bytes);
+        self.link(to.0).sent += bytes as u64;
         if let Some(entry) = self.recent.get_mut(id.number) {
             entry.moved.sent += bytes as u64;
         }
@@ -154,6 +177,7 @@ impl Observer {
     #[inline]
     pub(crate) fn sent_straight(&mut self, id: &Identity, endpoint: MemberId, bytes: usize) {
         self.stats.workers_shm.sent += bytes as u64;
+        self.link(endpoint).sent += bytes as u64;
         self.tell(|| Happening::Sent { operation: operation(id), endpoint, segment: 0, bytes });
     }
 
@@ -167,6 +191,7 @@ impl Observer {
         bytes: usize,
     ) {
         self.stats.received(from.1, bytes);
+        self.link(from.0).received += bytes as u64;
         if let Some(entry) = self.recent.get_mut(id.number) {
             entry.moved.received += bytes as u64;
         }
@@ -177,6 +202,7 @@ impl Observer {
     #[inline]
     pub(crate) fn received_straight(&mut self, id: &Identity, endpoint: MemberId, bytes: usize) {
         self.stats.workers_shm.received += bytes as u64;
+        self.link(endpoint).received += bytes as u64;
         self.tell(|| Happening::Received { operation: operation(id), endpoint, segment: 0, bytes });
     }
 
@@ -272,15 +298,19 @@ impl Observer {
         Stats { in_flight: Duration::from_nanos(self.in_flight), ..self.stats.clone() }
     }
 
+    /// The name of a group.
+    pub(crate) fn name_of(&self, group: u32) -> String {
+        let name = self.groups.get(&group).cloned();
+        name.unwrap_or_else(|| match group {
+            WORLD_GROUP => "world".to_owned(),
+            number => format!("group {number}"),
+        })
+    }
+
     /// The last operations, oldest first.
     pub(crate) fn recent(&self) -> Vec<Recent> {
         let shown = |entry: &Entry| {
-            let name = self.groups.get(&entry.group).cloned();
-            let name = name.unwrap_or_else(|| match entry.group {
-                WORLD_GROUP => "world".to_owned(),
-                number => format!("group {number}"),
-            });
-            entry.shown(self.now, name, self.algorithms.get(entry.algorithm as usize)?)
+            entry.shown(self.now, self.name_of(entry.group), self.algorithms.get(entry.algorithm as usize)?)
         };
         self.recent.iter().filter_map(shown).collect()
     }

@@ -11,6 +11,7 @@ use crate::{
     engine::{Engine, outbox::Event},
     execute::staging::Staging,
     fabric::{
+        answer::Inquiry,
         door,
         greet::{self, GreetError},
         reducers,
@@ -106,6 +107,7 @@ impl Jobs {
         match claim.hello().purpose {
             Purpose::Greeting => return self.greet(stream, claim),
             Purpose::Enlist => return self.tell_hubs(stream, claim),
+            Purpose::Status => return self.answer(who.job, Inquiry::new(stream, claim)),
             _ => {}
         }
         if claim.hello().purpose != Purpose::Data || who.role != Role::Worker || who.world as usize >= MEMBERS
@@ -187,6 +189,16 @@ impl Jobs {
             (number, JobTold { world: job.world, received, sent })
         };
         present.into_iter().map(told).collect()
+    }
+
+    /// Answers who asks how this process stands. `job` is the one that is asked about, 0 if it was not said.
+    fn answer(&self, job: u64, inquiry: Inquiry) -> Result<(), GreetError> {
+        let (present, served) = {
+            let table = self.table();
+            let of = |(number, job): (&u64, &Arc<Job>)| (*number, job.world, job.node.clone());
+            (table.present.iter().map(of).collect::<Vec<_>>(), table.served)
+        };
+        inquiry.answer_of_reducer(self.identity(job), served, present)
     }
 
     /// Returns whether there is a link now.

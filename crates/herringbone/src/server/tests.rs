@@ -6,6 +6,7 @@ use crate::{
         membership::{MEMBERS, MemberId},
     },
     fabric::{greet::GreetError, links},
+    status::{Doing, ask},
 };
 use std::{
     net::TcpStream,
@@ -133,9 +134,14 @@ fn who_calls_is_heard_while_a_jobs_engine_is_busy() {
             taken.recv().unwrap();
             // Long enough for a sign of life to be due.
             thread::sleep(2 * SIGN_OF_LIFE);
-            let other = call(server, worker(6, 7)).map(drop);
+            let other = call(server, worker(6, 7));
+            let answer = ask(&server.address().to_string(), Some(TOKEN), None, Duration::from_secs(10));
             release.send(()).unwrap();
             other.unwrap();
+            let Doing::Serves { jobs, .. } = answer.unwrap().status.doing else { panic!("it serves") };
+            let known: Vec<(u64, bool)> =
+                jobs.iter().map(|served| (served.job, served.standing.is_some())).collect();
+            assert_eq!(known, [(5, false), (6, true)], "of a busy engine nothing is known");
         });
     });
 }

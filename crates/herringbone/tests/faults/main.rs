@@ -7,6 +7,7 @@ mod deaths;
 mod disagreement;
 mod formation;
 mod process;
+mod status;
 mod stores;
 mod strangers;
 mod timeouts;

@@ -20,6 +20,7 @@ use super::{
     parameters::Parameters,
     recovery::{Accuse, Gain, Held, Resume},
     refusal::Refusal,
+    status::Status,
 };
 use crate::{group::Rank, wire::Checksum};
 use alloc::{string::String, vec::Vec};
@@ -133,6 +134,8 @@ pub enum Message {
     },
     /// The sender leaves in order and will say no more; a reducer ends what it has begun.
     Bye,
+    /// How the sender stands; the end of its answer to who asked.
+    Status(Status),
 }
 
 /// How it is known that a rank has died.
@@ -251,6 +254,7 @@ impl Message {
             Message::Introduce(introduction) => introduction.write(to),
             Message::Planned(planned) => planned.write(to),
             Message::Decide(decision) => decision.write(to),
+            Message::Status(status) => status.write(to),
             Message::GroupInfo { group, generation, members } => {
                 to.u32(*group);
                 to.u32(*generation);
@@ -287,6 +291,7 @@ impl Message {
             Message::Hub { .. } => 25,
             Message::Gain(_) => 26,
             Message::Members(_) => 27,
+            Message::Status(_) => 22,
         }
     }
 
@@ -325,6 +330,7 @@ impl Message {
             25 => Message::Hub { address: from.text()? },
             26 => Message::Gain(Gain::read(from)?),
             27 => Message::Members(Roster::read(from)?),
+            22 => Message::Status(Status::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })
     }

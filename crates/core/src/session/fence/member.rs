@@ -237,6 +237,14 @@ impl Member {
         self.history.next
     }
 
+    /// The number of the last operation that is over for its caller, though others before it may not be.
+    pub fn over(&self) -> Option<u64> {
+        let History { next, operations, .. } = &self.history;
+        let over = operations.iter().rposition(|operation| !operation.open);
+        let forgotten = next.checked_sub(operations.len() as u64)?;
+        (forgotten + over.map_or(0, |at| at as u64 + 1)).checked_sub(1)
+    }
+
     /// What the operations of a plan are made from, so that a fence can say what differs. `plan` is its digest.
     pub fn planned(&mut self, plan: u64, basis: &Arc<Basis>) {
         self.plans.entry(plan).or_insert_with(|| basis.clone());

@@ -37,6 +37,8 @@ pub enum Purpose {
     Greeting = 5,
     /// A reducer wants to be used: its address follows, and the other end answers.
     Enlist = 6,
+    /// To hear how a process [stands](crate::session::status). Who asks is no member: its role, rank and world say nothing.
+    Status = 7,
 }
 
 /// Who a process is.
@@ -44,8 +46,8 @@ pub enum Purpose {
 pub struct Identity {
     /// What it is in the job.
     pub role: Role,
-    /// The job; 0 as long as it has not been told, which is allowed for [`Purpose::Join`],
-    /// [`Purpose::Enlist`] and [`Purpose::Greeting`] only.
+    /// The job; 0 as long as it has not been told, which is allowed for all purposes but [`Purpose::Control`],
+    /// [`Purpose::Data`] and [`Purpose::Segment`].
     pub job: u64,
     /// Its rank; a reducer's is its place in the list of reducers.
     pub rank: Rank,
@@ -117,6 +119,7 @@ impl Purpose {
             Purpose::Segment,
             Purpose::Greeting,
             Purpose::Enlist,
+            Purpose::Status,
         ];
         all.into_iter().find(|purpose| *purpose as u8 == code).ok_or(Malformed("its purpose is unknown"))
     }

@@ -80,7 +80,7 @@ pub struct Received<T> {
 /// The side that opened the connection.
 pub struct Client {
     hello: Hello,
-    expected: Expected,
+    expected: Option<Expected>,
     version: Option<u16>,
     transcript: Transcript,
     incoming: Assembler,
@@ -90,13 +90,18 @@ pub struct Client {
 impl Client {
     /// Begins; `nonce` must be random and used once.
     pub fn new(hello: Hello, expected: Expected, token: &[u8], nonce: [u8; NONCE_BYTES]) -> Self {
+        Self { expected: Some(expected), ..Self::of_anyone(hello, token, nonce) }
+    }
+
+    /// As [`new`](Self::new), where whoever knows the token is meant.
+    pub fn of_anyone(hello: Hello, token: &[u8], nonce: [u8; NONCE_BYTES]) -> Self {
         let mut body = Writer::default();
         hello.write(&mut body);
         body.bytes(&nonce);
         let (mut transcript, first) = (Transcript::new(token), message(HELLO, body));
         transcript.absorb(&first);
         let (incoming, outgoing) = (Assembler::default(), Some(first));
-        Self { hello, expected, version: None, transcript, incoming, outgoing }
+        Self { hello, expected: None, version: None, transcript, incoming, outgoing }
     }
 
     /// What to send next; ask after `new` and after every [`receive`](Self::receive).
@@ -142,16 +147,18 @@ impl Client {
         let mut body = Reader(&said[PREFIX_BYTES..]);
         let found = Identity::read(&mut body)?;
         body.finish()?;
-        let (own, expected) = (self.hello.identity, self.expected);
+        let own = self.hello.identity;
         if own.job != 0 && found.job != own.job {
             return Err(HandshakeError::Refusing(Refusal::Job { ours: own.job, theirs: found.job }));
         }
-        if found.role != expected.role || expected.rank.is_some_and(|rank| rank != found.rank) {
-            return Err(HandshakeError::WrongParty { expected, found });
-        }
-        if expected.incarnation.is_some_and(|incarnation| incarnation != found.incarnation) {
-            let Identity { role, rank, .. } = found;
-            return Err(HandshakeError::Refusing(Refusal::Restarted { role, rank }));
+        if let Some(expected) = self.expected {
+            if found.role != expected.role || expected.rank.is_some_and(|rank| rank != found.rank) {
+                return Err(HandshakeError::WrongParty { expected, found });
+            }
+            if expected.incarnation.is_some_and(|incarnation| incarnation != found.incarnation) {
+                let Identity { role, rank, .. } = found;
+                return Err(HandshakeError::Refusing(Refusal::Restarted { role, rank }));
+            }
         }
         Ok(Established { version, purpose: self.hello.purpose, other: found })
     }
@@ -265,13 +272,17 @@ impl Claim {
 impl Policy {
     fn check(&self, hello: &Hello) -> Result<(), Refusal> {
         let Identity { role, job, rank, world, .. } = hello.identity;
-        let unknown_yet =
-            job == 0 && matches!(hello.purpose, Purpose::Join | Purpose::Enlist | Purpose::Greeting);
+        let only_asks = hello.purpose == Purpose::Status;
+        let unknown_yet = job == 0
+            && (only_asks || matches!(hello.purpose, Purpose::Join | Purpose::Enlist | Purpose::Greeting));
         if let Some(ours) = self.job
             && job != ours
             && !unknown_yet
         {
             return Err(Refusal::Job { ours, theirs: job });
+        }
+        if only_asks {
+            return Ok(());
         }
         if let Some(ours) = self.world
             && role == Role::Worker

@@ -6,13 +6,21 @@ use super::{
 };
 use crate::{
     Error, ErrorKind,
-    clock::resolution,
+    clock::{Moment, resolution},
     core::{
         group::Rank,
         session::{mailbox::Record, membership::MemberId},
     },
     engine::{fences::left_because, groups::Groups, outbox::Outbox},
 };
+
+/// A send or a receive that waits for its other end.
+pub(crate) struct WaitingCall {
+    pub(crate) name: String,
+    pub(crate) issued: Moment,
+    /// For whom it waits, by rank in the job.
+    pub(crate) ranks: Vec<Rank>,
+}
 
 impl Exchange {
     /// Ends the calls that have waited too long, and those that can get no message or no answer any more.
@@ -156,6 +164,26 @@ impl Exchange {
         wanted.iter().map(|wanted| &wanted.receive).chain(sends).for_each(|posted| {
             posted.end(Err(error.clone()), out);
         });
+    }
+
+    /// The calls that wait for their other ends.
+    pub(super) fn waiting(&self, groups: &Groups) -> Vec<WaitingCall> {
+        let in_job = |rank: &Rank| self.in_job(*rank, groups);
+        let sends = self.mailbox.sends().filter(|(_, _, sent)| !sent.is_over);
+        let sends = sends.map(|(to, _, sent)| WaitingCall {
+            name: self.named_send(to, &sent.envelope, groups),
+            issued: sent.issued,
+            ranks: vec![in_job(&to)],
+        });
+        let wanted = self.mailbox.wanted().map(|wanted| WaitingCall {
+            name: self.named_receive(wanted.from, &wanted.envelope, groups),
+            issued: wanted.receive.issued,
+            ranks: match &wanted.from {
+                Some(from) => vec![in_job(from)],
+                None => self.channels.keys().map(in_job).collect(),
+            },
+        });
+        sends.chain(wanted).collect()
     }
 
     /// The calls that wait, by name.

@@ -17,6 +17,7 @@ mod post;
 use super::{groups::Groups, outbox::Outbox};
 use crate::{Error, ErrorKind, core::group::Rank};
 use exchange::Exchange;
+pub(crate) use looks::WaitingCall;
 pub(super) use post::Others;
 pub(crate) use post::{Channel, Posted, ToOrFrom};
 use std::collections::BTreeMap;
@@ -107,6 +108,15 @@ impl Mail {
         let names: Vec<String> =
             self.exchanges.values().flat_map(|exchange| exchange.names(groups)).collect();
         names.first().map(|first| (names.len(), first.clone()))
+    }
+
+    /// The calls that wait, each with its group.
+    pub(super) fn waiting(&self, groups: &Groups) -> Vec<(u32, WaitingCall)> {
+        let of = |(group, exchange): (&u32, &Exchange)| {
+            let group = *group;
+            exchange.waiting(groups).into_iter().map(move |call| (group, call))
+        };
+        self.exchanges.iter().flat_map(of).collect()
     }
 
     /// A group was closed here. Calls that wait go on.

@@ -1,0 +1,151 @@
+//! The same for programs: one JSON object.
+
+use super::ask::{Party, Round, rates};
+use super::waits::{self, group, name};
+use herringbone::status::{Doing, MemberId, Standing, Way};
+use serde_json::{Map, Value, json};
+
+/// All of it.
+pub(super) fn object(round: &Round) -> Value {
+    let roster = round.roster.as_ref();
+    let called = |ids: &[MemberId]| ids.iter().map(|id| name(round, *id)).collect::<Vec<_>>();
+    let waits: Vec<Value> = waits::of(round)
+        .iter()
+        .map(|wait| {
+            json!({
+                "for": name(round, wait.on),
+                "by": called(&wait.by),
+                "operation": wait.operation.name,
+                "group": group(round, wait.operation.group),
+                "sequence": wait.operation.sequence,
+                "seconds": wait.operation.age as f64 / 1e3,
+                "more": wait.more,
+                "why": wait.why,
+            })
+        })
+        .collect();
+    json!({
+        "job": roster.map(|_| number(round.job)),
+        "epoch": roster.map(|roster| roster.epoch()),
+        "world": roster.map(|roster| roster.world()),
+        "members": round.members.iter().map(|party| member(round, party)).collect::<Vec<_>>(),
+        "waits": waits,
+    })
+}
+
+/// The number of a job: as an integer it would be longer than many programs read exactly.
+fn number(job: u64) -> String {
+    format!("{job:016x}")
+}
+
+fn member(round: &Round, party: &Party) -> Value {
+    let rank = party.id.and_then(|id| round.roster.as_ref()?.rank_of(id));
+    let mut fields = Map::from_iter([
+        ("role".to_owned(), json!(party.role.to_string())),
+        ("rank".to_owned(), json!(rank)),
+        ("address".to_owned(), json!(party.address)),
+    ]);
+    let heard = match &party.heard {
+        Ok(heard) => heard,
+        Err(error) => {
+            fields.extend([
+                ("answers".to_owned(), json!(false)),
+                ("error".to_owned(), json!(error.to_string())),
+            ]);
+            return Value::Object(fields);
+        }
+    };
+    let status = &heard.answer.status;
+    fields.extend([
+        ("answers".to_owned(), json!(true)),
+        ("host".to_owned(), json!(status.host)),
+        ("process".to_owned(), json!(status.process)),
+    ]);
+    match &status.doing {
+        Doing::Forms { missing } => {
+            fields.extend([
+                ("forms".to_owned(), json!(true)),
+                ("world".to_owned(), json!(heard.answer.identity.world)),
+                ("missing".to_owned(), json!(missing)),
+            ]);
+        }
+        Doing::Works(_) => {
+            let standing =
+                party.standing(round.job).map(|now| stands(round, round.job, now, party.stood(round.job)));
+            fields.extend(standing.into_iter().flatten());
+        }
+        Doing::Serves { served, jobs, unlisted } => {
+            let jobs = jobs.iter().map(|served| {
+                let (now, before) = (served.standing.as_ref(), party.stood(served.job));
+                let mut job = now.map(|now| stands(round, served.job, now, before)).unwrap_or_default();
+                job.insert("job".to_owned(), json!(number(served.job)));
+                job.insert("world".to_owned(), json!(served.world));
+                Value::Object(job)
+            });
+            fields.extend([
+                ("jobs".to_owned(), jobs.collect()),
+                ("jobs_unlisted".to_owned(), json!(unlisted)),
+                ("jobs_served".to_owned(), json!(served)),
+            ]);
+        }
+    }
+    Value::Object(fields)
+}
+
+fn stands(round: &Round, job: u64, now: &Standing, before: Option<&Standing>) -> Map<String, Value> {
+    // The members of other jobs are not known here: a reducer knows their workers.
+    let called = |id: &MemberId| match job == round.job {
+        true => name(round, *id),
+        false => format!("rank {}", id.number()),
+    };
+    let groups = now.groups.iter().map(|group| {
+        json!({
+            "name": group.name,
+            "group": group.group,
+            "ranks": group.ranks,
+            "generation": group.generation,
+            "next": group.next,
+            "over": group.over,
+            "lost": group.lost,
+        })
+    });
+    let operations = now.operations.iter().map(|operation| {
+        json!({
+            "name": operation.name,
+            "group": now.group(operation.group).map(|group| &group.name),
+            "sequence": operation.sequence,
+            "seconds": operation.age as f64 / 1e3,
+            "runs": operation.runs,
+            "waits_for": operation.waits.iter().map(called).collect::<Vec<_>>(),
+        })
+    });
+    let links = now.links.iter().map(|link| {
+        let rates = rates(link, now, before);
+        let (by, reason) = match &link.way {
+            Way::Wanted => ("wanted", None),
+            Way::Shm => ("shm", None),
+            Way::Tcp => ("tcp", None),
+            Way::Lost { reason } => ("lost", Some(reason)),
+        };
+        json!({
+            "to": called(&link.to),
+            "by": by,
+            "reason": reason,
+            "sent": link.sent,
+            "received": link.received,
+            "sent_per_second": rates.map(|[sent, _]| sent.round()),
+            "received_per_second": rates.map(|[_, received]| received.round()),
+        })
+    });
+    let [more_groups, more_operations, more_links] = now.unlisted;
+    Map::from_iter([
+        ("issued".to_owned(), json!(now.issued)),
+        ("groups".to_owned(), groups.collect()),
+        ("operations".to_owned(), operations.collect()),
+        ("links".to_owned(), links.collect()),
+        (
+            "unlisted".to_owned(),
+            json!({"groups": more_groups, "operations": more_operations, "links": more_links}),
+        ),
+    ])
+}

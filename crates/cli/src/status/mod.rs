@@ -1,0 +1,133 @@
+//! `herringbone status`: how a job stands, as each of its processes says.
+
+mod ask;
+mod json;
+mod text;
+mod waits;
+
+use crate::failure::{Failure, RUN};
+use crate::{outcome::Outcome, token::token};
+use ask::{Asker, Round};
+use herringbone::settings::{ALL, Environment};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{IsTerminal, Write, stdout};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often it is looked again where nobody says how often.
+const USUAL_PAUSE: &str = "2";
+
+/// Show how a job stands: its members, what each does and whom it waits for, its links, its reducers
+///
+/// Asks one member of the job for the others, and then all of them at once, workers and reducers: one that is stopped, or
+/// cut off, is shown as such. The token is read from --token-file, HERRINGBONE_TOKEN_FILE or HERRINGBONE_TOKEN. Rank 0's
+/// log says its address at HERRINGBONE_LOG=info, and the property `address` of a communicator that of each rank.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where a member of the job listens; of several the first that answers counts [default: HERRINGBONE_STORE]
+    #[arg(value_name = "ADDR:PORT", value_parser = address)]
+    addresses: Vec<String>,
+    /// One JSON object instead of tables; with --watch one in each line
+    #[arg(long)]
+    json: bool,
+    /// Again and again until Ctrl-C, every 2 seconds unless said
+    #[arg(
+        long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = USUAL_PAUSE,
+        value_parser = seconds
+    )]
+    watch: Option<Duration>,
+    /// A file with the job token
+    #[arg(long, value_name = "PATH")]
+    token_file: Option<String>,
+}
+
+fn address(text: &str) -> Result<String, String> {
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    let is_bare = host.contains(':') && !host.starts_with('[');
+    match port.parse::<u16>() {
+        Ok(1..) if !host.is_empty() && !is_bare => Ok(text.to_owned()),
+        _ => Err("write a host and a port, like 10.0.0.1:29400 or [fe80::1]:29400".to_owned()),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds @ 0.1..=86_400.0) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("write seconds from 0.1 to 86400".to_owned()),
+    }
+}
+
+pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let token = token(options.token_file.as_deref())?;
+    let addresses = if options.addresses.is_empty() { usual()? } else { options.addresses.clone() };
+    let mut asker = Asker::new(addresses, token);
+    let Some(pause) = options.watch else {
+        show(&asker.ask_twice()?, options.json, false, out)?;
+        return Ok(Outcome::Passed);
+    };
+    end_well_on_signals()?;
+    let redraws = !options.json && stdout().is_terminal();
+    loop {
+        let began = Instant::now();
+        show(&asker.ask_again()?, options.json, redraws, out)?;
+        if !redraws && !options.json {
+            writeln!(out)?;
+        }
+        out.flush()?;
+        thread::sleep(pause.saturating_sub(began.elapsed()));
+    }
+}
+
+/// Where rank 0 listens, if the environment says so.
+fn usual() -> Result<Vec<String>, Failure> {
+    let store = ALL.iter().find(|setting| setting.name == "HERRINGBONE_STORE");
+    let found = store.map(|setting| setting.find(&Environment::of_process())).transpose()?.flatten();
+    let found = found.filter(|found| address(&found.text).is_ok());
+    found.map(|found| vec![found.text]).ok_or(Failure::Usage {
+        problem: "nobody is named to be asked".to_owned(),
+        hint: "name a member's ADDR:PORT, or set HERRINGBONE_STORE; rank 0's log says its own at HERRINGBONE_LOG=info",
+    })
+}
+
+fn show(round: &Round, json: bool, redraws: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let shown = if json { format!("{}\n", json::object(round)) } else { text::page(round) };
+    // The cursor goes home, and what was there before goes.
+    let before = if redraws { "\x1b[H\x1b[2J" } else { "" };
+    write!(out, "{before}{shown}")?;
+    Ok(out.flush()?)
+}
+
+/// Ends the process at the first signal: whoever watches has seen enough.
+fn end_well_on_signals() -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::system("cannot listen to signals"))?;
+    let wait = move || {
+        let code = if signals.forever().next().is_some() { 0 } else { RUN };
+        std::process::exit(code);
+    };
+    let thread = thread::Builder::new().name("hb-signals".to_owned()).spawn(wait);
+    thread.map(drop).map_err(Failure::system("cannot start a thread"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_and_a_port() {
+        for right in ["10.0.0.5:7070", "worker-1.example:1", "[::1]:7070"] {
+            assert_eq!(address(right).as_deref(), Ok(right));
+        }
+        for wrong in ["", "7070", ":7070", "localhost", "localhost:", "host:0", "host:70700", "::1:7070"] {
+            assert!(address(wrong).unwrap_err().contains("10.0.0.1:29400"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_pause_is_not_without_end() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "inf", "NaN", "1e9", "soon"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

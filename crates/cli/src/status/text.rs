@@ -1,0 +1,277 @@
+//! The page for people: who is there, what each does, who waits for whom, and what moves where.
+
+use super::ask::{Party, Round, rates};
+use super::waits::{self, Wait, name, names};
+use crate::table;
+use comfy_table::{CellAlignment, Table};
+use herringbone::core::session::Ranks;
+use herringbone::status::{Doing, LinkStanding, MemberId, ServedJob, Standing, UnderWay, Way};
+use std::cmp::Reverse;
+use std::fmt::Write;
+
+/// How many lines say who waits for whom, and how many rows show links.
+const LINES: usize = 16;
+
+/// All of it.
+pub(super) fn page(round: &Round) -> String {
+    let mut page = head(round);
+    page.push_str("\n\n");
+    page.push_str(&members(round));
+    let waits = waits::of(round);
+    if !waits.is_empty() {
+        page.push('\n');
+    }
+    for wait in waits.iter().take(LINES) {
+        page.push_str(&sentence(round, wait));
+        page.push('\n');
+    }
+    if waits.len() > LINES {
+        page.push_str(&format!("{} more are waited for\n", waits.len() - LINES));
+    }
+    for part in [links(round), served(round)].into_iter().flatten() {
+        page.push('\n');
+        page.push_str(&part);
+    }
+    page
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn head(round: &Round) -> String {
+    let Some(roster) = &round.roster else {
+        let doing = round.members.iter().filter_map(|party| party.heard.as_ref().ok()).next();
+        return match doing.map(|heard| (&heard.answer.status.doing, heard.answer.identity.world)) {
+            Some((Doing::Forms { missing }, world)) => {
+                format!("a job of {} forms: {} missing", counted(world as usize, "rank"), are(missing))
+            }
+            Some((Doing::Serves { jobs, served, .. }, _)) => {
+                format!("a reducer: {} now, {served} since it began", counted(jobs.len(), "job"))
+            }
+            _ => "a process of a job".to_owned(),
+        };
+    };
+    let answer = round.members.iter().filter(|party| party.heard.is_ok()).count();
+    format!(
+        "job {:016x}: {}, {}, epoch {}; {answer} of {} answer",
+        round.job,
+        counted(roster.world() as usize, "worker"),
+        counted(roster.reducers().count(), "reducer"),
+        roster.epoch(),
+        counted(roster.members().len(), "member"),
+    )
+}
+
+fn are(missing: &[u32]) -> String {
+    format!("{} {}", Ranks(missing), if missing.len() == 1 { "is" } else { "are" })
+}
+
+fn members(round: &Round) -> String {
+    let columns = ["member", "process", "does", "for", "waits for"];
+    let mut table = table::new(&columns);
+    table::align(&mut table, &columns, &["for"], CellAlignment::Right);
+    for party in &round.members {
+        table.add_row(row(round, party));
+    }
+    shown(table)
+}
+
+fn shown(table: Table) -> String {
+    let text = table::fitted(table);
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    lines.join("\n") + "\n"
+}
+
+fn row(round: &Round, party: &Party) -> [String; 5] {
+    let called = if party.is_worker() { party.name.clone() } else { format!("reducer {}", party.name) };
+    let heard = match &party.heard {
+        Ok(heard) => heard,
+        Err(error) => return [called, String::new(), error.to_string(), String::new(), String::new()],
+    };
+    let status = &heard.answer.status;
+    let process = format!("{}:{}", status.host, status.process);
+    let Some(standing) = party.standing(round.job) else {
+        let does = match &status.doing {
+            Doing::Forms { .. } => "waits for ranks to come".to_owned(),
+            Doing::Serves { jobs, .. } if round.roster.is_none() => {
+                format!("serves {}", counted(jobs.len(), "job"))
+            }
+            Doing::Serves { jobs, .. } if !jobs.iter().any(|served| served.job == round.job) => {
+                "no worker of this job has called it".to_owned()
+            }
+            Doing::Serves { .. } | Doing::Works(_) => "its engine is busy, and gave no answer".to_owned(),
+        };
+        return [called, process, does, String::new(), String::new()];
+    };
+    let Some(oldest) = standing.operations.first() else {
+        return [called, process, idle(standing), String::new(), String::new()];
+    };
+    let more = standing.operations.len() - 1 + standing.unlisted[1] as usize;
+    let group = match oldest.group {
+        0 => String::new(),
+        number => format!(" in {}", waits::group(round, number)),
+    };
+    let more = if more == 0 { String::new() } else { format!(", and {more} more") };
+    let does = format!("{}{group}{more}", oldest.name);
+    [called, process, does, age(oldest.age), waits_for(round, oldest)]
+}
+
+fn waits_for(round: &Round, operation: &UnderWay) -> String {
+    match (operation.waits.is_empty(), operation.runs) {
+        (false, _) => names(round, &operation.waits),
+        (true, true) => String::new(),
+        (true, false) => "memory, or an older operation".to_owned(),
+    }
+}
+
+/// What is said of a process without an operation.
+fn idle(standing: &Standing) -> String {
+    if let Some(lost) = standing.groups.iter().find_map(|group| group.lost.as_ref()) {
+        return format!("cannot go on: {lost}");
+    }
+    match standing.group(0).and_then(|group| group.over) {
+        Some(over) => format!("nothing since operation {over}"),
+        None if standing.issued > 0 => {
+            format!("nothing; {} before", counted(standing.issued as usize, "operation"))
+        }
+        None => "nothing yet".to_owned(),
+    }
+}
+
+fn age(milliseconds: u64) -> String {
+    format!("{:.1} s", milliseconds as f64 / 1e3)
+}
+
+fn sentence(round: &Round, wait: &Wait<'_>) -> String {
+    let UnderWay { group, sequence, name: operation, age: since, .. } = wait.operation;
+    let mut said = format!("{} is waited for by {} in ", name(round, wait.on), names(round, &wait.by));
+    match sequence {
+        Some(sequence) => {
+            let call = operation.split(' ').next().unwrap_or_default();
+            let _whole = write!(said, "{call} #{sequence}");
+        }
+        None => said.push_str(operation),
+    }
+    if *group != 0 {
+        let _whole = write!(said, " of {}", waits::group(round, *group));
+    }
+    if wait.more > 0 {
+        let _whole = write!(said, " and {} more", wait.more);
+    }
+    let _whole = write!(said, ", for {}", age(*since));
+    wait.why.map_or(said.clone(), |why| format!("{said}: {why}"))
+}
+
+/// A link in one direction.
+struct Direction {
+    from: String,
+    to: String,
+    by: String,
+    rate: Option<f64>,
+    bytes: u64,
+}
+
+fn links(round: &Round) -> Option<String> {
+    let mut ways = Vec::new();
+    for party in &round.members {
+        let (Some(id), Some(standing)) = (party.id, party.standing(round.job)) else { continue };
+        for link in &standing.links {
+            let rates = rates(link, standing, party.stood(round.job));
+            ways.push(way((id, link.to), link, (rates.map(|rates| rates[0]), link.sent), round));
+            // What comes from one that does not answer its receiver says.
+            if standing_of(round, link.to).is_none_or(|other| other.link(id).is_none()) {
+                ways.push(way((link.to, id), link, (rates.map(|rates| rates[1]), link.received), round));
+            }
+        }
+    }
+    if ways.is_empty() {
+        return None;
+    }
+    ways.sort_by_key(|way| (Reverse(way.rate.map(|rate| rate as u64)), Reverse(way.bytes)));
+    let columns = ["from", "to", "by", "rate", "bytes"];
+    let mut table = table::new(&columns);
+    table::align(&mut table, &columns, &["rate", "bytes"], CellAlignment::Right);
+    for Direction { from, to, by, rate, bytes } in ways.iter().take(LINES) {
+        let rate = rate.map_or_else(String::new, |rate| format!("{}/s", quantity(rate)));
+        table.add_row([from, to, by, &rate, &quantity(*bytes as f64)]);
+    }
+    let more = ways.len().saturating_sub(LINES);
+    let rest = if more == 0 { String::new() } else { format!("{more} more, see --json\n") };
+    Some(shown(table) + &rest)
+}
+
+fn standing_of(round: &Round, id: MemberId) -> Option<&Standing> {
+    round.members.iter().find(|party| party.id == Some(id))?.standing(round.job)
+}
+
+fn way(
+    (from, to): (MemberId, MemberId),
+    link: &LinkStanding,
+    (rate, bytes): (Option<f64>, u64),
+    round: &Round,
+) -> Direction {
+    let by = match &link.way {
+        Way::Wanted => "being made".to_owned(),
+        Way::Shm => "shared memory".to_owned(),
+        Way::Tcp => "TCP".to_owned(),
+        Way::Lost { reason } => format!("lost: {reason}"),
+    };
+    Direction { from: name(round, from), to: name(round, to), by, rate, bytes }
+}
+
+/// A number of bytes in three digits.
+fn quantity(bytes: f64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB", "PB"];
+    let (mut value, mut unit) = (bytes, 0);
+    while value >= 999.5 && unit + 1 < units.len() {
+        (value, unit) = (value / 1e3, unit + 1);
+    }
+    let digits = if unit == 0 || value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {}", units[unit])
+}
+
+/// The jobs of the reducers.
+fn served(round: &Round) -> Option<String> {
+    let columns = ["reducer", "job", "workers here", "operations", "received", "sent"];
+    let mut table = table::new(&columns);
+    table::align(&mut table, &columns, &columns[2..], CellAlignment::Right);
+    for party in &round.members {
+        let Ok(heard) = &party.heard else { continue };
+        let Doing::Serves { jobs, unlisted, .. } = &heard.answer.status.doing else { continue };
+        for job in jobs {
+            table.add_row(served_row(round, party, job));
+        }
+        if *unlisted > 0 {
+            table.add_row([party.name.as_str(), &format!("{unlisted} more")]);
+        }
+    }
+    (table.row_count() > 0).then(|| shown(table))
+}
+
+fn served_row(round: &Round, party: &Party, job: &ServedJob) -> [String; 6] {
+    let number = match job.job == round.job {
+        true => "this one".to_owned(),
+        false => format!("{:016x}", job.job),
+    };
+    let Some(standing) = &job.standing else {
+        let dash = || "?".to_owned();
+        return [party.name.clone(), number, dash(), dash(), dash(), dash()];
+    };
+    let is_there = |link: &&LinkStanding| matches!(link.way, Way::Shm | Way::Tcp);
+    let there = standing.links.iter().filter(is_there).count();
+    let sum = |of: fn(&LinkStanding) -> u64| quantity(standing.links.iter().map(of).sum::<u64>() as f64);
+    let under_way = standing.operations.len() + standing.unlisted[1] as usize;
+    let operations = format!("{} ({under_way} now)", standing.issued);
+    let workers = format!("{there} of {}", job.world);
+    [party.name.clone(), number, workers, operations, sum(|link| link.received), sum(|link| link.sent)]
+}
+
+#[cfg(test)]
+mod tests;

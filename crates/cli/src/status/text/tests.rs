@@ -1,0 +1,165 @@
+use super::*;
+use crate::status::ask::Heard;
+use herringbone::core::session::membership::Process;
+use herringbone::status::{Answer, AskError, GroupStanding, Identity, Role, Roster, Status};
+use std::time::Duration;
+
+const JOB: u64 = 0x2a;
+
+fn roster() -> Roster {
+    let process = |rank| Process { address: format!("10.0.0.{rank}:7"), host: 1, incarnation: rank };
+    Roster::founded((0..3).map(process).collect(), &["10.0.0.9:7070".to_owned()]).unwrap()
+}
+
+fn id(number: u32) -> MemberId {
+    MemberId::new(number)
+}
+
+fn link(to: u32, sent: u64, received: u64) -> LinkStanding {
+    LinkStanding { to: id(to), way: Way::Tcp, sent, received }
+}
+
+/// Who has called so many operations, and waits for these in the last.
+fn standing(next: u64, waits: &[u32], links: Vec<LinkStanding>) -> Standing {
+    let (name, over) = ("world".to_owned(), next.checked_sub(2));
+    let group = GroupStanding { group: 0, name, ranks: 3, generation: 0, next: Some(next), over, lost: None };
+    let operation = UnderWay {
+        group: 0,
+        sequence: Some(next - 1),
+        name: format!("all_reduce of 8 f32, sum (operation {})", next - 1),
+        age: 3210,
+        runs: true,
+        waits: waits.iter().copied().map(id).collect(),
+    };
+    let operations = if waits.is_empty() { Vec::new() } else { vec![operation] };
+    Standing {
+        moment: 2_000_000,
+        issued: next,
+        groups: vec![group],
+        operations,
+        links,
+        ..Standing::default()
+    }
+}
+
+fn party(number: u32, heard: Result<(Doing, Option<Doing>), AskError>) -> Party {
+    let roster = roster();
+    let member = roster.member(id(number)).unwrap();
+    let answer = |doing| Answer {
+        identity: Identity { role: member.role, job: JOB, rank: number, world: 3, incarnation: 5 },
+        roster: None,
+        status: Status { process: 100 + number, host: "here".to_owned(), doing },
+    };
+    let heard = heard.map(|(now, before)| Heard { answer: answer(now), before: before.map(answer) });
+    let (name, address) = (roster.name(id(number)), member.address.clone());
+    Party { name, role: member.role, id: Some(id(number)), address, heard }
+}
+
+fn works(now: Standing, before: Option<Standing>) -> Result<(Doing, Option<Doing>), AskError> {
+    Ok((Doing::Works(Some(now)), before.map(|before| Doing::Works(Some(before)))))
+}
+
+fn reduces(standing: Standing) -> Result<(Doing, Option<Doing>), AskError> {
+    let job = ServedJob { job: JOB, world: 3, standing: Some(standing) };
+    Ok((Doing::Serves { served: 4, jobs: vec![job], unlisted: 0 }, None))
+}
+
+fn lines(members: Vec<Party>) -> Vec<String> {
+    let round = Round { job: JOB, roster: Some(roster()), members };
+    page(&round).lines().map(str::to_owned).collect()
+}
+
+/// Rank 2 is stopped: the reducer waits for it, and the others for the reducer.
+#[test]
+fn a_member_that_does_not_answer_is_shown_with_those_who_wait_for_it() {
+    let before = Standing { moment: 1_500_000, ..standing(18, &[3], vec![link(3, 1_000, 2_000)]) };
+    let shown = lines(vec![
+        party(0, works(standing(18, &[3], vec![link(3, 2_501_000, 2_000)]), Some(before))),
+        party(1, works(standing(18, &[3], vec![link(3, 7, 8)]), None)),
+        party(2, Err(AskError::Silent(Duration::from_secs(1)))),
+        party(3, reduces(standing(18, &[2], vec![link(0, 2_000, 2_501_000), link(2, 7, 30)]))),
+    ]);
+    let expected = [
+        "job 000000000000002a: 3 workers, 1 reducer, epoch 0; 3 of 4 members answer",
+        "",
+        " member                 process   does                                       for  waits for",
+        "─────────────────────────────────────────────────────────────────────────────────────────────────────────",
+        " rank 0                 here:100  all_reduce of 8 f32, sum (operation 17)  3.2 s  reducer 10.0.0.9:7070",
+        " rank 1                 here:101  all_reduce of 8 f32, sum (operation 17)  3.2 s  reducer 10.0.0.9:7070",
+        " rank 2                           no answer for 1 s: stopped, or cut off?",
+        " reducer 10.0.0.9:7070  here:103  all_reduce of 8 f32, sum (operation 17)  3.2 s  rank 2",
+        "",
+        "rank 2 is waited for by reducer 10.0.0.9:7070 in all_reduce #17, for 3.2 s: it does not answer",
+        "reducer 10.0.0.9:7070 is waited for by ranks 0, 1 in all_reduce #17, for 3.2 s",
+        "",
+        " from                   to                     by        rate    bytes",
+        "────────────────────────────────────────────────────────────────────────",
+        " rank 0                 reducer 10.0.0.9:7070  TCP  5.00 MB/s  2.50 MB",
+        " reducer 10.0.0.9:7070  rank 0                 TCP             2.00 kB",
+        // What a silent one has sent, its receiver says.
+        " rank 2                 reducer 10.0.0.9:7070  TCP                30 B",
+        " reducer 10.0.0.9:7070  rank 1                 TCP                 8 B",
+        " rank 1                 reducer 10.0.0.9:7070  TCP                 7 B",
+        " reducer 10.0.0.9:7070  rank 2                 TCP                 7 B",
+        "",
+        " reducer        job       workers here  operations  received     sent",
+        "───────────────────────────────────────────────────────────────────────",
+        " 10.0.0.9:7070  this one        2 of 3  18 (1 now)   2.50 MB  2.01 kB",
+    ];
+    assert!(shown == expected, "{shown:#?}");
+}
+
+#[test]
+fn who_has_not_called_is_told_from_who_waits() {
+    let shown = lines(vec![
+        party(0, works(standing(18, &[1, 2], Vec::new()), None)),
+        party(1, works(standing(18, &[2], Vec::new()), None)),
+        party(2, works(standing(17, &[], Vec::new()), None)),
+    ]);
+    let said: Vec<&String> = shown.iter().filter(|line| line.contains(" is waited for by ")).collect();
+    assert_eq!(
+        said,
+        [
+            "rank 2 is waited for by ranks 0, 1 in all_reduce #17, for 3.2 s: it has not called it",
+            "rank 1 is waited for by rank 0 in all_reduce #17, for 3.2 s",
+        ]
+    );
+    assert!(shown.iter().any(|line| line.contains("nothing since operation 15")), "{shown:#?}");
+}
+
+#[test]
+fn a_job_that_forms_says_who_is_missing() {
+    let mut party = party(0, Ok((Doing::Forms { missing: vec![1, 2] }, None)));
+    party.id = None;
+    let round = Round { job: 0, roster: None, members: vec![party] };
+    let shown = page(&round);
+    assert!(shown.starts_with("a job of 3 ranks forms: ranks 1, 2 are missing\n"), "{shown}");
+    assert!(shown.contains("waits for ranks to come"), "{shown}");
+}
+
+#[test]
+fn bytes_have_three_digits() {
+    let said = [0.0, 999.0, 1_000.0, 12_345.0, 999_600.0, 155e6, 1.2345e9].map(quantity);
+    assert_eq!(said, ["0 B", "999 B", "1.00 kB", "12.3 kB", "1.00 MB", "155 MB", "1.23 GB"]);
+}
+
+#[test]
+fn the_object_says_the_same() {
+    let members = vec![
+        party(0, works(standing(18, &[2], vec![link(2, 5, 6)]), None)),
+        party(2, Err(AskError::Silent(Duration::from_secs(1)))),
+    ];
+    let round = Round { job: JOB, roster: Some(roster()), members };
+    let object = crate::status::json::object(&round);
+    assert_eq!(
+        (&object["job"], &object["epoch"], &object["world"]),
+        (&"000000000000002a".into(), &0.into(), &3.into())
+    );
+    assert_eq!(object["members"][0]["operations"][0]["waits_for"][0], "rank 2");
+    assert_eq!(object["members"][0]["links"][0]["sent"], 5);
+    assert_eq!(object["members"][1]["answers"], false);
+    assert_eq!(object["waits"][0]["for"], "rank 2");
+    assert_eq!(object["waits"][0]["by"][0], "rank 0");
+    assert_eq!(object["waits"][0]["why"], "it does not answer");
+    assert_eq!(round.members[0].role, Role::Worker);
+}

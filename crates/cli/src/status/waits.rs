@@ -1,0 +1,107 @@
+//! Who waits for whom, put together from what each member says.
+
+use super::ask::{Party, Round};
+use herringbone::core::session::Ranks;
+use herringbone::status::{MemberId, Role, UnderWay};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// That some members wait for one.
+pub(super) struct Wait<'a> {
+    /// Whom they wait for.
+    pub(super) on: MemberId,
+    /// Who waits.
+    pub(super) by: Vec<MemberId>,
+    /// The oldest of the operations in which they do.
+    pub(super) operation: &'a UnderWay,
+    /// How many more there are.
+    pub(super) more: usize,
+    /// Why, as far as that is known.
+    pub(super) why: Option<&'static str>,
+}
+
+/// An operation, as all ranks call it.
+type Key<'a> = (u32, Option<u64>, &'a str);
+
+/// Who waits in it, and how it stands where it was called first.
+type Waiters<'a> = (BTreeSet<MemberId>, &'a UnderWay);
+
+/// Who is waited for, by whom. Those who wait themselves come last.
+pub(super) fn of(round: &Round) -> Vec<Wait<'_>> {
+    let mut found: BTreeMap<MemberId, BTreeMap<Key<'_>, Waiters<'_>>> = BTreeMap::new();
+    for party in &round.members {
+        let (Some(id), Some(standing)) = (party.id, party.standing(round.job)) else { continue };
+        for operation in &standing.operations {
+            // Ranks number the calls of a group alike, and messages by themselves.
+            let name = if operation.sequence.is_some() { "" } else { operation.name.as_str() };
+            for on in operation.waits.iter().filter(|on| **on != id) {
+                let key = (operation.group, operation.sequence, name);
+                let operations = found.entry(*on).or_default();
+                let (by, oldest) = operations.entry(key).or_insert_with(|| (BTreeSet::new(), operation));
+                by.insert(id);
+                if operation.age > oldest.age {
+                    *oldest = operation;
+                }
+            }
+        }
+    }
+    let waiting: BTreeSet<MemberId> = found
+        .values()
+        .flat_map(|operations| operations.values().flat_map(|(by, _)| by.iter().copied()))
+        .collect();
+    let mut waits: Vec<Wait<'_>> = found
+        .into_iter()
+        .filter_map(|(on, operations)| {
+            let more = operations.len() - 1;
+            let (by, operation) = operations.into_values().max_by_key(|(_, operation)| operation.age)?;
+            let why = why(round, on, operation);
+            Some(Wait { on, by: by.into_iter().collect(), operation, more, why })
+        })
+        .collect();
+    waits.sort_by_key(|wait| (waiting.contains(&wait.on), std::cmp::Reverse(wait.operation.age)));
+    waits
+}
+
+/// Why a member keeps others waiting in an operation.
+fn why(round: &Round, on: MemberId, operation: &UnderWay) -> Option<&'static str> {
+    let party = round.members.iter().find(|party| party.id == Some(on))?;
+    if party.heard.is_err() {
+        return Some("it does not answer");
+    }
+    let group = party.standing(round.job)?.group(operation.group);
+    let next = group.and_then(|group| group.next);
+    match (party.role, operation.sequence, next) {
+        (Role::Worker, Some(sequence), Some(next)) if next <= sequence => Some("it has not called it"),
+        _ => None,
+    }
+}
+
+/// Members as people call them: `ranks 0, 2-5 and reducer 10.0.0.5:7070`.
+pub(super) fn names(round: &Round, members: &[MemberId]) -> String {
+    let roster = round.roster.as_ref();
+    let mut ranks: Vec<u32> =
+        members.iter().filter_map(|id| roster.and_then(|roster| roster.rank_of(*id))).collect();
+    ranks.sort_unstable();
+    let mut names = if ranks.is_empty() { Vec::new() } else { vec![Ranks(&ranks).to_string()] };
+    let others = members.iter().filter(|id| roster.and_then(|roster| roster.rank_of(**id)).is_none());
+    names.extend(others.map(|id| name(round, *id)));
+    match names.split_last() {
+        Some((last, before)) if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+/// A member as people call it.
+pub(super) fn name(round: &Round, id: MemberId) -> String {
+    match &round.roster {
+        Some(roster) if roster.is_reducer(id) => format!("reducer {}", roster.name(id)),
+        Some(roster) => roster.name(id),
+        // A reducer knows workers alone, whose identities are their ranks as long as nobody has left.
+        None => format!("rank {}", id.number()),
+    }
+}
+
+/// The name of a group, as any member calls it.
+pub(super) fn group(round: &Round, number: u32) -> String {
+    let named = |party: &Party| Some(party.standing(round.job)?.group(number)?.name.clone());
+    round.members.iter().find_map(named).unwrap_or_else(|| format!("group {number}"))
+}

@@ -1,0 +1,123 @@
+//! How an engine stands, for those who ask: its groups, what is under way and for whom that waits, its links.
+
+use super::{Engine, group::Group, links::Links};
+use crate::{
+    clock::Moment,
+    core::{
+        group::Rank,
+        session::{
+            membership::MemberId,
+            status::{
+                GROUPS, GroupStanding, LINKS, LinkStanding, OPERATIONS, Standing, UnderWay, WAITS, Way,
+            },
+        },
+        wire::Fingerprint,
+    },
+    execute::{issue::Identity, operation::Operation},
+    transport::endpoint::{Endpoint, Link},
+};
+
+/// How an engine stands, where it is one of so many whose lists go into one answer.
+pub(crate) fn standing(engine: &Engine, of: usize) -> Standing {
+    let share = |most: usize| (most / of.max(1)).max(1);
+    let mut standing = Standing {
+        epoch: engine.groups.iter().map(|group| group.settings.epoch).max().unwrap_or_default(),
+        moment: engine.out.observer.now.since(Moment::default()).as_micros() as u64,
+        issued: engine.out.observer.next(),
+        groups: groups(engine),
+        operations: operations(engine),
+        links: links(engine),
+        unlisted: [0; 3],
+    };
+    let Standing { groups, operations, links, unlisted, .. } = &mut standing;
+    *unlisted = [cut(groups, share(GROUPS)), cut(operations, share(OPERATIONS)), cut(links, share(LINKS))];
+    standing
+}
+
+/// Cuts a list. Returns how many items are left out.
+fn cut<T>(list: &mut Vec<T>, most: usize) -> u32 {
+    let more = list.len().saturating_sub(most);
+    list.truncate(most);
+    more as u32
+}
+
+/// Those that programs have made: what serves these is no group of a user's.
+fn groups(engine: &Engine) -> Vec<GroupStanding> {
+    let shown = |group: &Group| GroupStanding {
+        group: group.settings.id,
+        name: engine.out.observer.name_of(group.settings.id),
+        ranks: group.settings.workers(),
+        generation: group.generation(),
+        next: (!group.reduces()).then(|| group.member.next()),
+        over: if group.reduces() { None } else { group.member.over() },
+        lost: group.lost.as_ref().map(|error| error.kind().to_string()),
+    };
+    engine.groups.iter().filter(|group| group.settings.serves.is_none()).map(shown).collect()
+}
+
+/// The oldest first.
+fn operations(engine: &Engine) -> Vec<UnderWay> {
+    let now = engine.out.observer.now;
+    let age = |issued: Moment| now.since(issued).as_millis() as u64;
+    let named = |group: u32, called: Fingerprint| {
+        let group = engine.groups.get(group);
+        group.map_or_else(|| called.to_string(), |group| group.settings.named(called).to_string())
+    };
+    let under_way = |id: &Identity, issued, runs, mut waits: Vec<MemberId>| {
+        waits.truncate(WAITS);
+        let (group, sequence) = (id.group, Some(id.fingerprint.sequence));
+        UnderWay { group, sequence, name: named(id.group, id.fingerprint), age: age(issued), runs, waits }
+    };
+    // Others may still read what a worker's operation has sent when its caller has the result.
+    let running =
+        engine.ops.table.iter().filter(|operation| engine.reduces || operation.caller.completion.is_some());
+    let running = running
+        .map(|operation| under_way(&operation.id, operation.caller.issued, true, waited_for(operation)));
+    let queued = engine.backlog.queue.iter().map(|queued| {
+        let wanted = engine.groups.get(queued.id.group).map(|group| engine.links.wanted(group).collect());
+        under_way(&queued.id, queued.issued, false, wanted.unwrap_or_default())
+    });
+    let messages = engine.messages.waiting(&engine.groups).into_iter().map(|(group, call)| {
+        let waits = call.ranks.iter().filter_map(|rank| member_of(&engine.links, *rank)).take(WAITS);
+        let (name, age) = (call.name, age(call.issued));
+        UnderWay { group, sequence: None, name, age, runs: false, waits: waits.collect() }
+    });
+    let mut all: Vec<UnderWay> = running.chain(queued).chain(messages).collect();
+    all.sort_by_key(|operation| std::cmp::Reverse(operation.age));
+    all
+}
+
+/// Whom an operation waits for. A reducer that lacks nothing waits for word that workers have what it sent.
+fn waited_for(operation: &Operation) -> Vec<MemberId> {
+    let missing = operation.missing();
+    if !missing.is_empty() || operation.is_workers() {
+        return missing;
+    }
+    operation.endpoints().filter(|endpoint| operation.involves(*endpoint)).collect()
+}
+
+fn member_of(links: &Links, rank: Rank) -> Option<MemberId> {
+    links.endpoints.ids().find(|id| links.endpoints[*id].rank == Some(rank))
+}
+
+fn links(engine: &Engine) -> Vec<LinkStanding> {
+    let endpoints = &engine.links.endpoints;
+    let known = endpoints.ids().filter(|id| *id != engine.links.me);
+    let shown = |to: MemberId| {
+        let moved = engine.out.observer.moved_with(to);
+        let way = way(&endpoints[to])?;
+        Some(LinkStanding { to, way, sent: moved.sent, received: moved.received })
+    };
+    known.filter_map(shown).collect()
+}
+
+/// `None` for a link that nobody has needed yet.
+fn way(endpoint: &Endpoint) -> Option<Way> {
+    Some(match &endpoint.link {
+        Link::None => return None,
+        Link::Wanted => Way::Wanted,
+        Link::Shm(_) => Way::Shm,
+        Link::Tcp(_) => Way::Tcp,
+        Link::Lost { reason, .. } => Way::Lost { reason: reason.clone() },
+    })
+}

@@ -1,0 +1,102 @@
+//! Answers to those who ask how this process stands: from what it has, without a word to any other process.
+
+use super::{
+    Job,
+    greet::{self, GreetError},
+};
+use crate::{
+    core::{
+        group::Rank,
+        session::{
+            control::Message,
+            handshake::{Claim, Identity},
+            status::{Doing, JOBS, ServedJob, Standing, Status},
+        },
+    },
+    engine::status::standing,
+    node::Node,
+};
+use std::{
+    net::TcpStream,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long an answer waits for an engine that another thread has.
+const PATIENCE: Duration = Duration::from_millis(400);
+/// How often it looks whether the engine is free.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// Somebody who has proved that it knows the token, and asks.
+#[derive(Debug)]
+pub(crate) struct Inquiry {
+    stream: TcpStream,
+    claim: Claim,
+}
+
+/// How an engine stands, where so many go into one answer; `None` if it is busy all the time.
+pub(crate) fn standing_soon(node: &Node, of: usize) -> Option<Standing> {
+    let began = Instant::now();
+    loop {
+        let found = node.with_if_free(|engine| standing(engine, of));
+        if found.is_some() || began.elapsed() >= PATIENCE {
+            return found;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+impl Inquiry {
+    /// It waits at this connection.
+    pub(crate) fn new(stream: TcpStream, claim: Claim) -> Self {
+        Self { stream, claim }
+    }
+
+    /// A worker of a job answers.
+    pub(crate) fn answer_of_worker(self, job: &Job, node: &Node) -> Result<(), GreetError> {
+        let epoch = job.roster.epoch();
+        let standing = standing_soon(node, 1).map(|standing| Standing { epoch, ..standing });
+        let roster = Message::Roster { job: job.id, roster: (*job.roster).clone() };
+        self.answer(job.identity(), [roster], Doing::Works(standing))
+    }
+
+    /// Rank 0 answers that it waits for others.
+    pub(crate) fn answer_of_forming(self, own: Identity, missing: Vec<Rank>) -> Result<(), GreetError> {
+        self.answer(own, [], Doing::Forms { missing })
+    }
+
+    /// A reducer answers that has served so many jobs: each present one has a number, a world and an engine.
+    pub(crate) fn answer_of_reducer(
+        self,
+        own: Identity,
+        served: u64,
+        mut present: Vec<(u64, u32, Arc<Node>)>,
+    ) -> Result<(), GreetError> {
+        let unlisted = present.len().saturating_sub(JOBS) as u32;
+        present.truncate(JOBS);
+        let of = present.len();
+        let jobs = present.into_iter().map(|(job, world, node)| ServedJob {
+            job,
+            world,
+            standing: standing_soon(&node, of),
+        });
+        self.answer(own, [], Doing::Serves { served, jobs: jobs.collect(), unlisted })
+    }
+
+    /// Says who answers, what comes before the status, and the status.
+    fn answer<const N: usize>(
+        self,
+        own: Identity,
+        before: [Message; N],
+        doing: Doing,
+    ) -> Result<(), GreetError> {
+        let Self { mut stream, claim } = self;
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let status = Status { process: std::process::id(), host, doing };
+        greet::welcome(&mut stream, claim, own)?;
+        for message in before.into_iter().chain([Message::Status(status)]) {
+            greet::say(&mut stream, &message)?;
+        }
+        Ok(())
+    }
+}
