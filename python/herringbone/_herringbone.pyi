@@ -99,6 +99,9 @@ class Communicator:
     def subgroup(self, name: str, ranks: Sequence[int]) -> Communicator:
         """The group of ``ranks``, which ascend and are ranks of this group; only they call it. A name serves once."""
 
+    def shrink(self, least: int = 1, timeout: float | None = None) -> Communicator:
+        """A group of the ranks that are left."""
+
     def send(
         self,
         dtype: str,

@@ -184,6 +184,29 @@ class Communicator(Messages):
             name = f"#{self._subgroups[tuple(ranks)]}"
         return Communicator(self._native.subgroup(name, ranks))
 
+    def shrink(self, least: int = 1, *, timeout: float | None = None) -> Communicator:
+        """A group of the ranks that are left, after a :class:`PeerLostError` or for any other reason.
+
+        All ranks that live call this, and all get the same group. Their order is the same, and ranks are numbered anew. This
+        group is closed, and so are its collectives that are under way. Sums and averages are over the ranks that are left.
+
+        A process that has ended does not count. A rank that is only silent may live beyond a broken network, so the others go
+        on only if they are more than those that are silent: of a job that is cut in two at most one half goes on. Rank 0 of
+        the job says who is left, so there is no going on without it.
+
+        Args:
+            least: with fewer ranks it is an error.
+            timeout: seconds to wait for the others that live; the group's if it is left out.
+
+        Raises:
+            PeerLostError: those that are left cannot go on, or are fewer than ``least``; the text says why.
+            OperationTimeoutError: a rank that lives did not call this in time.
+        """
+        least = whole("shrink", "least", least, "a number of ranks")
+        if timeout is not None:
+            check_seconds("shrink", timeout)
+        return Communicator(self._native.shrink(least, timeout))
+
     def stats(self) -> dict[str, Any]:
         """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""
         return self._native.stats()

@@ -102,6 +102,14 @@ impl Communicator {
         Ok(Self { inner })
     }
 
+    /// A group of the ranks that are left.
+    #[pyo3(signature = (least=1, timeout=None))]
+    fn shrink(&self, py: Python<'_>, least: u32, timeout: Option<f64>) -> PyResult<Self> {
+        let timeout = waiting::duration(timeout)?;
+        let inner = py.detach(|| self.inner.shrink(least, timeout));
+        Ok(Self { inner: inner.map_err(|error| errors::to_python(&error))? })
+    }
+
     /// Send `count` elements to rank `to`, which receives them with the same `tag`. `source` and `keep` are as in `submit`.
     #[pyo3(signature = (dtype, count, to, tag, source, keep, timeout=None))]
     #[allow(clippy::too_many_arguments, reason = "as `submit`")]

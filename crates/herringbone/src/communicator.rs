@@ -3,6 +3,7 @@
 mod handle;
 mod messages;
 mod parts;
+mod shrink;
 
 use crate::{
     Error, ErrorKind, Result,
@@ -125,6 +126,17 @@ impl Communicator {
         }
         self.fabric.node.with(|engine| engine.out.observer.name_group(number, name));
         Ok(Self::group(self.fabric.clone(), number, rank as u32, members, self.timeout()))
+    }
+
+    /// A group of this one's ranks that live, each of which calls this; ranks are numbered anew, and this group is closed. Waits
+    /// up to `timeout` (the group's if none) for them. Ended processes do not count. Silent ones may live beyond a broken
+    /// network, so the others go on only if they are more. Rank 0 of the job says who is left.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PeerLost`] if those that are left cannot go on, or are fewer than `least`; [`ErrorKind::Timeout`].
+    pub fn shrink(&self, least: u32, timeout: Option<Duration>) -> Result<Self> {
+        self.check_usable()?;
+        shrink::shrunk(self, least, timeout)
     }
 
     /// Whether it was not closed.

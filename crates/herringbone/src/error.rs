@@ -22,7 +22,7 @@ struct Inner {
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Ranks died or left while an operation needed them. The group is finished: restart the job, or form a new group.
-    #[error("{} lost: {reason}; the group cannot go on without: restart the job", ranks_are(.ranks))]
+    #[error("{} lost: {reason}; the group cannot go on without: shrink() it to the ranks that are left, or restart the job", ranks_are(.ranks))]
     PeerLost {
         /// The lost ranks, by their numbers in the job.
         ranks: Vec<Rank>,

@@ -4,8 +4,8 @@
 //! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
 //! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
 //! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`turns`] says in which order, [`fence`] brings a group back into step
-//! after a disagreement, [`recovery`] finishes what a lost reducer has left, [`pool`] says which reducers are used, and
-//! [`status`] how a process stands.
+//! after a disagreement, [`recovery`] finishes what a lost reducer has left, [`pool`] says which reducers are used,
+//! [`survivors`] who goes on after a death, and [`status`] how a process stands.
 
 mod basis;
 mod cause;
@@ -22,6 +22,7 @@ pub mod pool;
 pub mod recovery;
 mod refusal;
 pub mod status;
+pub mod survivors;
 pub mod turns;
 mod versions;
 

@@ -2,6 +2,7 @@ use herringbone_core::session::{
     control::Message,
     membership::MemberId,
     recovery::{Accuse, Gain, Held, Holding, Piece, Rest, Resume},
+    survivors::{Outcome, Shrink, Shrunk},
 };
 use proptest::{collection::vec, option, prelude::*};
 use std::ops::Range;
@@ -35,6 +36,18 @@ pub(crate) fn any_recovery() -> impl Strategy<Value = Message> {
         vec(names(), 0..5).prop_map(|hubs| Message::Enlisted { hubs }),
         names().prop_map(|address| Message::Hub { address }),
         any::<u32>().prop_map(|group| Message::Recover { group }),
+        any::<u32>().prop_map(|group| Message::Unshrink { group }),
+        (any::<(u32, u32)>(), vec(any::<u32>(), 0..5))
+            .prop_map(|((group, least), members)| Message::Shrink(Shrink { group, members, least })),
+        (any::<(u32, u32)>(), vec(any::<u32>(), 0..5), 0..4).prop_map(|((group, least), left, which)| {
+            let outcome = match which {
+                0 => Outcome::GoOn(left),
+                1 => Outcome::TooFew { left, least },
+                2 => Outcome::Unsure { silent: left },
+                _ => Outcome::WithoutHub,
+            };
+            Message::Shrunk(Shrunk { group, outcome })
+        }),
         (any::<u32>(), vec(chunks(), 0..4)).prop_map(|(group, operations)| {
             let next = operations.len() as u64;
             let holding = |(sequence, chunks)| Holding { sequence, segments: 100, chunks };

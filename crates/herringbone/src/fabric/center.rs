@@ -2,20 +2,25 @@
 
 use crate::{
     clock::Moment,
-    core::session::{
-        Role,
-        control::Message,
-        fence::Hub,
-        membership::{MemberId, Roster},
-        pool::Pool,
+    core::{
+        group::Rank,
+        session::{
+            Role,
+            control::{Death, Message},
+            fence::{Directed, Hub},
+            membership::{MemberId, Roster},
+            pool::Pool,
+            survivors::Survivors,
+        },
     },
 };
 
 /// What rank 0 decides with.
 #[derive(Debug)]
 pub(super) struct Center {
-    pub(super) fences: Hub,
+    fences: Hub,
     pub(super) pool: Pool,
+    survivors: Survivors,
     /// When the pool began.
     began: Moment,
 }
@@ -24,7 +29,7 @@ impl Center {
     pub(super) fn new(roster: &Roster, began: Moment) -> Self {
         let mut pool = Pool::default();
         roster.reducers().for_each(|reducer| pool.name(reducer.address.clone(), Some(reducer.id)));
-        Self { fences: Hub::new(), pool, began }
+        Self { fences: Hub::new(), pool, survivors: Survivors::default(), began }
     }
 
     /// The next epoch, if a message accuses a reducer that is a member: it is none any more.
@@ -36,6 +41,33 @@ impl Center {
         let Message::Accuse(accuse) = message else { return None };
         let lost: MemberId = self.pool.lost(&accuse.address, now.since(self.began))?;
         roster.without(lost).ok()
+    }
+
+    /// A message for the hub: what to send because of it.
+    pub(super) fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
+        match message {
+            Message::Shrink(shrink) => self.survivors.call(from, shrink),
+            Message::Unshrink { group } => {
+                self.survivors.withdraw(from, group);
+                Vec::new()
+            }
+            message => self.fences.receive(from, message),
+        }
+    }
+
+    /// A rank is dead, as is known from this.
+    pub(super) fn lose(&mut self, rank: Rank, death: &Death) -> Vec<Directed> {
+        let is_certain = !matches!(death, Death::Silent { .. });
+        let mut directed = self.fences.lose(rank);
+        directed.extend(self.survivors.lose(rank, is_certain));
+        directed
+    }
+
+    /// A rank has left in order.
+    pub(super) fn leave(&mut self, rank: Rank) -> Vec<Directed> {
+        let mut directed = self.fences.leave(rank);
+        directed.extend(self.survivors.lose(rank, true));
+        directed
     }
 
     /// The reducers that are to be called now.

@@ -1,14 +1,19 @@
 //! What other threads ask of the control thread.
 
 use crate::{
-    core::session::{control::Message, membership::MemberId},
+    core::session::{
+        control::Message,
+        membership::MemberId,
+        survivors::{Outcome, Shrink, Shrunk},
+    },
     engine::outbox::Event,
     node::Surroundings,
     sys::{doorbell::Bell, pidfd::Pidfd},
 };
 use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::Duration,
 };
 
 /// What other threads ask of the control thread.
@@ -23,6 +28,11 @@ pub(crate) enum Command {
         endpoint: MemberId,
         problem: String,
     },
+    /// The members of a group that are left go on, or this rank waits for that no longer.
+    Shrink {
+        group: u32,
+        message: Message,
+    },
     /// A reducer has answered, or has called by itself, in this life; or it has not answered.
     Greeted {
         address: String,
@@ -35,17 +45,42 @@ pub(crate) enum Command {
 pub(crate) struct Commands {
     queue: Mutex<VecDeque<Command>>,
     pub(crate) bell: Bell,
+    /// Answers for those that wait for them.
+    answers: Mutex<BTreeMap<u32, Outcome>>,
+    answered: Condvar,
 }
 
 impl Commands {
     pub(crate) fn new() -> std::io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { queue: Mutex::default(), bell: Bell::new()? }))
+        let (queue, answers, answered) = (Mutex::default(), Mutex::default(), Condvar::new());
+        Ok(Arc::new(Self { queue, bell: Bell::new()?, answers, answered }))
     }
 
     pub(crate) fn send(&self, command: Command) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
         // The control thread looks ten times a second in any case.
         let _rung = self.bell.ring();
+    }
+
+    /// Somebody may wait for this.
+    pub(super) fn answer(&self, shrunk: Shrunk) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.insert(shrunk.group, shrunk.outcome);
+        self.answered.notify_all();
+    }
+
+    /// What comes of the wish to go on with the members of a group that are left, in so long.
+    pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<Outcome> {
+        let group = shrink.group;
+        self.send(Command::Shrink { group, message: Message::Shrink(shrink) });
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_open = |answers: &mut BTreeMap<u32, Outcome>| !answers.contains_key(&group);
+        let waited = self.answered.wait_timeout_while(answers, timeout, is_open);
+        let outcome = waited.unwrap_or_else(PoisonError::into_inner).0.remove(&group);
+        if outcome.is_none() {
+            self.send(Command::Shrink { group, message: Message::Unshrink { group } });
+        }
+        outcome
     }
 
     pub(crate) fn take(&self) -> VecDeque<Command> {

@@ -7,6 +7,10 @@ use crate::{
 use rustix::{io::Errno, net::SendFlags};
 use std::os::fd::OwnedFd;
 
+/// Errors of a socket whose other end may live.
+const CUT: [Errno; 5] =
+    [Errno::TIMEDOUT, Errno::HOSTUNREACH, Errno::NETUNREACH, Errno::NETDOWN, Errno::HOSTDOWN];
+
 /// One control connection.
 pub(crate) struct Connection {
     pub(super) fd: Guarded<OwnedFd>,
@@ -15,6 +19,8 @@ pub(crate) struct Connection {
     /// Whether anything was read since this was last asked.
     heard: bool,
     pub(super) full: bool,
+    /// Whether it broke because nothing comes through any more: its other end may live.
+    pub(super) is_cut: bool,
 }
 
 impl Connection {
@@ -22,7 +28,7 @@ impl Connection {
     pub(crate) fn new(fd: OwnedFd, decoder: Decoder) -> std::io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         let fd = Guarded::new(fd)?;
-        Ok(Self { fd, decoder, out: Vec::new(), heard: false, full: false })
+        Ok(Self { fd, decoder, out: Vec::new(), heard: false, full: false, is_cut: false })
     }
 
     pub(super) fn say(&mut self, message: &Message) -> bool {
@@ -42,7 +48,10 @@ impl Connection {
                 Ok(sent) => drop(self.out.drain(..sent)),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                Err(_) => return false,
+                Err(error) => {
+                    self.is_cut |= CUT.contains(&error);
+                    return false;
+                }
             }
         }
         self.full = !self.out.is_empty();
@@ -66,7 +75,10 @@ impl Connection {
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
-                Err(_) => open = false,
+                Err(error) => {
+                    self.is_cut |= CUT.contains(&error);
+                    open = false;
+                }
             }
         }
         loop {

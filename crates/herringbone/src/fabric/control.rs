@@ -7,8 +7,9 @@ use super::{
     command::{Command, Commands},
     connection::Connection,
     door::Door,
+    instruction::Instruction,
     links, reducers,
-    watch::{Instruction, TICK, Watch},
+    watch::{TICK, Watch},
     wire_up::Mapping,
 };
 use crate::{
@@ -170,6 +171,7 @@ impl Control {
         let Some(connection) = self.connections.get_mut(&rank) else { return };
         let (messages, open) = connection.hear();
         let open = open && connection.flush();
+        let is_cut = connection.is_cut;
         if connection.take_heard() {
             self.watch.heard(rank, Moment::now());
         }
@@ -178,7 +180,10 @@ impl Control {
             self.carry_out();
         }
         if !open {
-            self.watch.unreachable(rank);
+            match is_cut {
+                true => self.watch.cut_off(rank),
+                false => self.watch.unreachable(rank),
+            }
             self.carry_out();
         }
     }
@@ -198,6 +203,7 @@ impl Control {
                 }
                 Instruction::Greet(address) => reducers::look_for(&self.job, &self.commands, address),
                 Instruction::Renew(roster) => self.job.roster = roster,
+                Instruction::Answer(shrunk) => self.commands.answer(shrunk),
                 Instruction::Do(deed) => {
                     let answer = self.node.with(|engine| deed.done_to(engine));
                     answer.into_iter().for_each(|answer| self.watch.tell_hub(answer));
@@ -234,6 +240,7 @@ impl Control {
             Command::ToHub(message) => self.watch.tell_hub(message),
             Command::Watch(mate, life) => self.look_after(mate, life),
             Command::NoLink { endpoint, problem } => self.watch.no_link(endpoint, problem, Moment::now()),
+            Command::Shrink { group, message } => self.watch.shrink(group, message),
             Command::Greeted { address, life } => self.watch.greeted(&address, life, Moment::now()),
             Command::Close => self.watch.leave(Moment::now()),
         }

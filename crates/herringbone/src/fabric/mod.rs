@@ -12,6 +12,7 @@ pub(crate) mod door;
 pub(crate) mod formation;
 pub(crate) mod greet;
 mod guests;
+pub(crate) mod instruction;
 pub(crate) mod links;
 mod meeting;
 pub(crate) mod reducers;

@@ -3,7 +3,10 @@
 //! A [`Watch`] is told what happened, with the time, and leaves [`Instruction`]s. The control thread carries them out over its
 //! connections and on its engine; so does the world of the tests, in virtual time.
 
-use super::center::Center;
+use super::{
+    center::Center,
+    instruction::{Deed, Instruction},
+};
 use crate::{
     clock::Moment,
     core::{
@@ -13,13 +16,14 @@ use crate::{
             control::{Death, Decoder, Message},
             fence::Directed,
             membership::{MemberId, Roster},
+            survivors::{Outcome, Shrunk},
         },
     },
-    engine::{Engine, outbox::Event},
+    engine::outbox::Event,
     transport::Broken,
 };
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -35,61 +39,6 @@ const DEAD: Duration = Duration::from_secs(6);
 const STOOD_STILL: Duration = Duration::from_secs(2);
 /// How long a broken link between workers may be the first sign of a death.
 const BROKEN_FOR: Duration = Duration::from_millis(500);
-
-/// What a watch wants done.
-#[derive(Debug)]
-pub(crate) enum Instruction {
-    /// A message is to be sent on the connection with a rank.
-    Say { to: Rank, message: Message },
-    /// A sign of life is to be sent on all connections; those that are broken are [unreachable](Watch::unreachable).
-    Beat,
-    /// The connection with a rank is of no use any more.
-    Part(Rank),
-    /// A link to this endpoint is to be made.
-    Link(MemberId),
-    /// A reducer is to be called, to see whether it [is there](Watch::greeted).
-    Greet(String),
-    /// The job has other members.
-    Renew(Arc<Roster>),
-    /// Something is to be done to the engine. What that [answers](Deed::done_to) is for [the hub](Watch::tell_hub).
-    Do(Deed),
-}
-
-/// What is to be done to an engine.
-#[derive(Debug)]
-pub(crate) enum Deed {
-    Tell { group: u32, message: Message },
-    Dispute { group: u32, generation: u32, cause: Cause },
-    DisputeAllWith { endpoint: MemberId, cause: Cause },
-    Lose { worker: MemberId, death: Death, hub_is_gone: bool },
-    Leave(MemberId),
-    LoseReducer(MemberId),
-    NoLink { endpoint: MemberId, problem: String },
-    Drains(MemberId),
-    Renew(Arc<Roster>),
-    LeftByAll(u32),
-    SayGoodbye,
-}
-
-impl Deed {
-    /// Does it. Returns what the engine answers to the hub.
-    pub(crate) fn done_to(self, engine: &mut Engine) -> Option<Message> {
-        match self {
-            Deed::Tell { group, message } => return engine.told_by_hub(group, &message),
-            Deed::Dispute { group, generation, cause } => return engine.dispute(group, generation, cause),
-            Deed::DisputeAllWith { endpoint, cause } => engine.dispute_all_with(endpoint, &cause),
-            Deed::Lose { worker, death, hub_is_gone } => engine.lose(worker, &death.to_string(), hub_is_gone),
-            Deed::Leave(worker) => engine.leave(worker),
-            Deed::LoseReducer(endpoint) => engine.reducer_lost(endpoint),
-            Deed::NoLink { endpoint, problem } => engine.no_link(endpoint, problem),
-            Deed::Drains(endpoint) => engine.drains(endpoint),
-            Deed::Renew(roster) => engine.renew(&roster),
-            Deed::LeftByAll(group) => engine.left_by_all(group),
-            Deed::SayGoodbye => engine.say_goodbye(),
-        }
-        None
-    }
-}
 
 /// A rank with which there is a control connection.
 #[derive(Debug)]
@@ -117,6 +66,8 @@ pub(crate) struct Watch {
     peers: BTreeMap<Rank, Peer>,
     /// Ranks that have died (`true`) or left.
     gone: BTreeMap<Rank, bool>,
+    /// The groups of which this rank waits to go on with those that are left.
+    shrinking: BTreeSet<u32>,
     /// Links between workers that broke, and when.
     broken: Vec<(MemberId, Moment)>,
     beat: Moment,
@@ -144,6 +95,7 @@ impl Watch {
             roster,
             peers: peers.into_iter().map(peer).collect(),
             gone: BTreeMap::new(),
+            shrinking: BTreeSet::new(),
             broken: Vec::new(),
             beat: now,
             ticked: now,
@@ -204,7 +156,8 @@ impl Watch {
             message @ (Message::Fence { .. }
             | Message::Decide(_)
             | Message::Recover { .. }
-            | Message::Resume(_)) => self.hub_says(message),
+            | Message::Resume(_)
+            | Message::Shrunk(_)) => self.hub_says(message),
             message @ (Message::Waiting(_) | Message::Forget { .. }) if self.hub.is_none() => {
                 self.hub_says(message);
             }
@@ -221,10 +174,30 @@ impl Watch {
         }
     }
 
+    /// This rank wants to go on with the members of a group that are left, or waits for that no longer.
+    pub(crate) fn shrink(&mut self, group: u32, message: Message) {
+        if matches!(message, Message::Shrink(_)) {
+            self.shrinking.insert(group);
+        } else {
+            self.shrinking.remove(&group);
+        }
+        if self.is_alone() {
+            self.shrunk(Shrunk { group, outcome: Outcome::WithoutHub });
+        } else {
+            self.tell_hub(message);
+        }
+    }
+
+    fn shrunk(&mut self, shrunk: Shrunk) {
+        if self.shrinking.remove(&shrunk.group) {
+            self.orders.push_back(Instruction::Answer(shrunk));
+        }
+    }
+
     fn at_hub(&mut self, from: Rank, message: Message) {
         if let Some(hub) = &mut self.hub {
             let roster = hub.without_accused(&message, (&self.roster, self.ticked));
-            let directed = hub.fences.receive(from, message);
+            let directed = hub.receive(from, message);
             self.direct(directed);
             roster.into_iter().for_each(|roster| self.renew(roster));
         }
@@ -274,6 +247,7 @@ impl Watch {
             Message::Resume(resume) => resume.group,
             Message::Waiting(waiting) => waiting.group,
             Message::Forget { group } => return self.order(Deed::LeftByAll(*group)),
+            Message::Shrunk(shrunk) => return self.shrunk(shrunk.clone()),
             _ => return,
         };
         self.order(Deed::Tell { group, message });
@@ -290,6 +264,15 @@ impl Watch {
         if self.peers.contains_key(&rank) {
             self.part(rank);
             self.died(rank, Death::Unreachable);
+        }
+    }
+
+    /// Nothing comes through to a rank any more. It may live.
+    pub(crate) fn cut_off(&mut self, rank: Rank) {
+        if let Some(peer) = self.peers.get(&rank) {
+            let milliseconds = self.ticked.since(peer.heard).as_millis() as u64;
+            self.part(rank);
+            self.died(rank, Death::Silent { milliseconds });
         }
     }
 
@@ -319,9 +302,14 @@ impl Watch {
         crate::log::info(&self.name(), format_args!("rank {rank} is lost: {death}"));
         self.spread(rank, &Message::Dead { rank, death });
         let hub_is_gone = rank == 0 || self.is_alone();
+        if hub_is_gone {
+            let waiting = std::mem::take(&mut self.shrinking);
+            let answer = |group| Instruction::Answer(Shrunk { group, outcome: Outcome::WithoutHub });
+            self.orders.extend(waiting.into_iter().map(answer));
+        }
         self.order(Deed::Lose { worker, death, hub_is_gone });
         if let Some(hub) = &mut self.hub {
-            let directed = hub.fences.lose(rank);
+            let directed = hub.lose(rank, &death);
             self.direct(directed);
         }
     }
@@ -341,7 +329,7 @@ impl Watch {
         self.spread(rank, &Message::Leave { rank });
         self.order(Deed::Leave(worker));
         if let Some(hub) = &mut self.hub {
-            let directed = hub.fences.leave(rank);
+            let directed = hub.leave(rank);
             self.direct(directed);
         }
     }

@@ -7,10 +7,13 @@ use super::{
 use crate::{
     Error,
     clock::Moment,
-    core::session::membership::{MemberId, Roster},
+    core::session::{
+        membership::{MemberId, Roster},
+        survivors::Shrunk,
+    },
     engine::{Engine, outbox::Event, outbox::Interest, refused::Refused},
     execute::issue::Issue,
-    fabric::watch::{Instruction, Watch},
+    fabric::{instruction::Instruction, watch::Watch},
     sys::region::{Owned, Region},
     transport::{
         endpoint::Link,
@@ -55,6 +58,8 @@ pub(crate) struct Machine {
     pub(crate) is_timeless: bool,
     /// What has happened meanwhile, for when it runs again.
     pub(super) held: Vec<Occurrence>,
+    /// What it was told of those that are left.
+    pub(crate) shrunk: Vec<Shrunk>,
     /// When it began to leave, and whether it has said so.
     pub(crate) leaving: Option<(Moment, bool)>,
 }
@@ -73,6 +78,7 @@ impl Machine {
             is_hung: false,
             is_timeless: false,
             held: Vec::new(),
+            shrunk: Vec::new(),
             leaving: None,
         }
     }

@@ -4,7 +4,7 @@ use super::{VirtualWorld, member_at, occurrence::Occurrence};
 use crate::{
     core::session::{control::Message, membership::MemberId},
     engine::control::SIGN_OF_LIFE,
-    fabric::watch::{Instruction, TICK},
+    fabric::{instruction::Instruction, watch::TICK},
     server::heed,
     transport::{
         endpoint::Link,
@@ -143,6 +143,7 @@ impl VirtualWorld {
                 self.after(2 * latency, Occurrence::Greeted { at, address });
             }
             Instruction::Renew(roster) => self.machine(at).roster = roster,
+            Instruction::Answer(shrunk) => self.machine(at).shrunk.push(shrunk),
             Instruction::Do(_) => unreachable!("the machine does it"),
         }
     }

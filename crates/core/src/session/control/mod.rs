@@ -21,6 +21,7 @@ use super::{
     recovery::{Accuse, Gain, Held, Resume},
     refusal::Refusal,
     status::Status,
+    survivors::{Shrink, Shrunk},
 };
 use crate::{group::Rank, wire::Checksum};
 use alloc::{string::String, vec::Vec};
@@ -132,6 +133,15 @@ pub enum Message {
         /// The group.
         group: u32,
     },
+    /// The sender wants to go on with the members of a group that are left. To the hub; see [`survivors`](super::survivors).
+    Shrink(Shrink),
+    /// It waits no longer for that. To the hub.
+    Unshrink {
+        /// The group.
+        group: u32,
+    },
+    /// What comes of that. From the hub.
+    Shrunk(Shrunk),
     /// The sender leaves in order and will say no more; a reducer ends what it has begun.
     Bye,
     /// How the sender stands; the end of its answer to who asked.
@@ -244,11 +254,13 @@ impl Message {
             Message::Accuse(accuse) => accuse.write(to),
             Message::Gain(gain) => gain.write(to),
             Message::Members(roster) => roster.write(to),
+            Message::Shrink(shrink) => shrink.write(to),
+            Message::Shrunk(shrunk) => shrunk.write(to),
             Message::Enlist { address } | Message::Hub { address } => to.text("an address", address),
             Message::Enlisted { hubs } => {
                 to.list("the list of hubs", hubs, |to, address| to.text("an address", address));
             }
-            Message::Recover { group } => to.u32(*group),
+            Message::Recover { group } | Message::Unshrink { group } => to.u32(*group),
             Message::Held(held) => held.write(to),
             Message::Resume(resume) => resume.write(to),
             Message::Introduce(introduction) => introduction.write(to),
@@ -291,6 +303,9 @@ impl Message {
             Message::Hub { .. } => 25,
             Message::Gain(_) => 26,
             Message::Members(_) => 27,
+            Message::Shrink(_) => 28,
+            Message::Unshrink { .. } => 29,
+            Message::Shrunk(_) => 30,
             Message::Status(_) => 22,
         }
     }
@@ -330,6 +345,9 @@ impl Message {
             25 => Message::Hub { address: from.text()? },
             26 => Message::Gain(Gain::read(from)?),
             27 => Message::Members(Roster::read(from)?),
+            28 => Message::Shrink(Shrink::read(from)?),
+            29 => Message::Unshrink { group: from.u32()? },
+            30 => Message::Shrunk(Shrunk::read(from)?),
             22 => Message::Status(Status::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })

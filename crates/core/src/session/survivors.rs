@@ -1,0 +1,252 @@
+//! How the ranks that are left of a group agree on who they are.
+//!
+//! ```text
+//! worker    Shrink       the group is of no use any more: I go on with whoever is left
+//! hub       Shrunk       once every member that lives has said so: who they are, or why they do not go on
+//! ```
+//!
+//! A member whose process is known to have ended does not count. One that is only silent may live beyond a broken network,
+//! and may have other members with it. So the members that answer go on only if they are more than those that are silent:
+//! of two halves at most one goes on, and of two equal ones none.
+
+use super::{
+    codec::{Malformed, Reader, Writer},
+    control::Message,
+    fence::Directed,
+};
+use crate::group::Rank;
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+/// A member's wish to go on with the members that are left. To the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shrink {
+    /// The group.
+    pub group: u32,
+    /// Its members, ascending.
+    pub members: Vec<Rank>,
+    /// With fewer it is not worth going on.
+    pub least: u32,
+}
+
+/// What comes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// These go on, ascending.
+    GoOn(Vec<Rank>),
+    /// These are left, and they are fewer than some of them want.
+    TooFew {
+        /// Who is left, ascending.
+        left: Vec<Rank>,
+        /// How many there should be at the least.
+        least: u32,
+    },
+    /// These are silent, and may go on by themselves for all that is known.
+    Unsure {
+        /// Who is silent, ascending.
+        silent: Vec<Rank>,
+    },
+    /// The hub is gone, and nobody else can say who is left.
+    WithoutHub,
+}
+
+/// The answer. From the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shrunk {
+    /// The group.
+    pub group: u32,
+    /// What comes of it.
+    pub outcome: Outcome,
+}
+
+/// The hub's side.
+#[derive(Debug, Default)]
+pub struct Survivors {
+    calls: BTreeMap<u32, Calls>,
+    /// Ranks that are gone, and whether that is certain.
+    gone: BTreeMap<Rank, bool>,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    members: Vec<Rank>,
+    called: BTreeSet<Rank>,
+    least: u32,
+}
+
+impl Survivors {
+    /// A member wants to go on with the others that are left.
+    pub fn call(&mut self, from: Rank, shrink: Shrink) -> Vec<Directed> {
+        let Shrink { group, members, least } = shrink;
+        let calls = self.calls.entry(group).or_default();
+        calls.members = members;
+        calls.called.insert(from);
+        calls.least = calls.least.max(least);
+        self.decide(group)
+    }
+
+    /// A member waits no longer.
+    pub fn withdraw(&mut self, from: Rank, group: u32) {
+        if let Some(calls) = self.calls.get_mut(&group) {
+            calls.called.remove(&from);
+            if calls.called.is_empty() {
+                self.calls.remove(&group);
+            }
+        }
+    }
+
+    /// A rank is gone: for certain, or it is only silent.
+    pub fn lose(&mut self, rank: Rank, is_certain: bool) -> Vec<Directed> {
+        self.gone.insert(rank, is_certain);
+        let groups: Vec<u32> = self.calls.keys().copied().collect();
+        groups.into_iter().flat_map(|group| self.decide(group)).collect()
+    }
+
+    fn decide(&mut self, group: u32) -> Vec<Directed> {
+        let Self { calls, gone } = self;
+        let Some(Calls { members, called, least }) = calls.get(&group) else { return Vec::new() };
+        let left: Vec<Rank> = members.iter().copied().filter(|rank| !gone.contains_key(rank)).collect();
+        if !left.iter().all(|rank| called.contains(rank)) {
+            return Vec::new();
+        }
+        let silent: Vec<Rank> =
+            members.iter().copied().filter(|rank| gone.get(rank) == Some(&false)).collect();
+        let outcome = if silent.len() >= left.len() {
+            Outcome::Unsure { silent }
+        } else if (left.len() as u32) < *least {
+            Outcome::TooFew { left: left.clone(), least: *least }
+        } else {
+            Outcome::GoOn(left.clone())
+        };
+        calls.remove(&group);
+        let message = Message::Shrunk(Shrunk { group, outcome });
+        left.into_iter().map(|to| Directed { to, message: message.clone() }).collect()
+    }
+}
+
+impl Shrink {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.ranks(&self.members);
+        to.u32(self.least);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { group: from.u32()?, members: from.ranks()?, least: from.u32()? })
+    }
+}
+
+impl Shrunk {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        match &self.outcome {
+            Outcome::GoOn(left) => {
+                to.u8(1);
+                to.ranks(left);
+            }
+            Outcome::TooFew { left, least } => {
+                to.u8(2);
+                to.ranks(left);
+                to.u32(*least);
+            }
+            Outcome::Unsure { silent } => {
+                to.u8(3);
+                to.ranks(silent);
+            }
+            Outcome::WithoutHub => to.u8(4),
+        }
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let group = from.u32()?;
+        let outcome = match from.u8()? {
+            1 => Outcome::GoOn(from.ranks()?),
+            2 => Outcome::TooFew { left: from.ranks()?, least: from.u32()? },
+            3 => Outcome::Unsure { silent: from.ranks()? },
+            4 => Outcome::WithoutHub,
+            _ => return Err(Malformed("its outcome is unknown")),
+        };
+        Ok(Self { group, outcome })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shrink(members: u32, least: u32) -> Shrink {
+        Shrink { group: 7, members: (0..members).collect(), least }
+    }
+
+    fn told(directed: &[Directed]) -> (Vec<Rank>, Option<Outcome>) {
+        let outcome = |directed: &Directed| match &directed.message {
+            Message::Shrunk(shrunk) => shrunk.outcome.clone(),
+            other => panic!("{other:?}"),
+        };
+        (directed.iter().map(|directed| directed.to).collect(), directed.first().map(outcome))
+    }
+
+    #[test]
+    fn those_that_are_left_go_on_once_all_of_them_say_so() {
+        let mut hub = Survivors::default();
+        assert_eq!(hub.call(0, shrink(4, 1)), []);
+        assert_eq!(hub.lose(2, true), []);
+        assert_eq!(hub.call(3, shrink(4, 1)), []);
+        let directed = hub.call(1, shrink(4, 1));
+        assert_eq!(told(&directed), (Vec::from([0, 1, 3]), Some(Outcome::GoOn(Vec::from([0, 1, 3])))));
+        assert!(hub.calls.is_empty());
+    }
+
+    #[test]
+    fn a_death_while_they_wait_decides() {
+        let mut hub = Survivors::default();
+        hub.lose(1, true);
+        for rank in [0, 2] {
+            assert_eq!(hub.call(rank, shrink(4, 1)), []);
+        }
+        assert_eq!(told(&hub.lose(3, true)).1, Some(Outcome::GoOn(Vec::from([0, 2]))));
+    }
+
+    #[test]
+    fn too_few_do_not_go_on() {
+        let mut hub = Survivors::default();
+        hub.lose(1, true);
+        hub.call(0, shrink(3, 1));
+        let outcome = told(&hub.call(2, shrink(3, 3))).1;
+        assert_eq!(outcome, Some(Outcome::TooFew { left: Vec::from([0, 2]), least: 3 }));
+    }
+
+    /// Whoever is only silent may go on elsewhere: never do both halves.
+    #[test]
+    fn of_all_ways_to_cut_a_group_in_two_at_most_one_half_goes_on() {
+        for members in 2..7u32 {
+            for mask in 1..(1u32 << members) - 1 {
+                let go_on = [mask, !mask].map(|here| {
+                    let mut hub = Survivors::default();
+                    let mut last = Vec::new();
+                    for rank in (0..members).filter(|rank| here >> rank & 1 == 0) {
+                        last = hub.lose(rank, false);
+                    }
+                    for rank in (0..members).filter(|rank| here >> rank & 1 == 1) {
+                        last = hub.call(rank, shrink(members, 1));
+                    }
+                    matches!(told(&last).1, Some(Outcome::GoOn(_)))
+                });
+                assert!(go_on != [true, true], "{members} {mask:b}");
+                let ones = (mask & ((1 << members) - 1)).count_ones();
+                assert_eq!(go_on[0], ones > members - ones);
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_no_longer_does_not_count() {
+        let mut hub = Survivors::default();
+        hub.call(0, shrink(2, 1));
+        hub.withdraw(0, 7);
+        assert!(hub.calls.is_empty());
+        assert_eq!(hub.call(1, shrink(2, 1)), []);
+    }
+}

@@ -1,0 +1,103 @@
+"""Ranks die, and those that are left go on in the same processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from conftest import Group, free_port
+
+
+class Job:
+    """Ranks that sum and go on with those that are left."""
+
+    def __init__(self, ranks: int, least: int = 1, **settings: str) -> None:
+        self.group = Group()
+        place = {"HERRINGBONE_STORE": f"127.0.0.1:{free_port()}", "HERRINGBONE_TIMEOUT_S": "30"}
+        self.group.start_ranks("shrinking.py", ranks, str(least), **place, **settings)
+        self.said: list[list[str]] = [[] for _ in range(ranks)]
+        for rank in range(ranks):
+            self.hear(rank, "began")
+        time.sleep(0.2)
+
+    def hear(self, rank: int, word: str) -> str:
+        """The next line of a rank that begins with a word."""
+        stdout = self.group.processes[rank].stdout
+        assert stdout is not None
+        for line in stdout:
+            self.said[rank].append(line)
+            if line.startswith(word):
+                return line.strip()
+        pytest.fail(f"rank {rank} ended before it said {word!r}:\n{''.join(self.said[rank])}")
+
+    def signal(self, rank: int, what: signal.Signals) -> None:
+        self.group.processes[rank].send_signal(what)
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[Job]]:
+    """Jobs that are over at the end of the test."""
+    jobs: list[Job] = []
+    yield jobs
+    for job in jobs:
+        for process in job.group.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_those_that_are_left_go_on(jobs: list[Job], transport: str) -> None:
+    job = Job(4, HERRINGBONE_TRANSPORT=transport)
+    jobs.append(job)
+    left = [0, 1, 2, 3]
+    for victim in (2, 3, 1):
+        job.signal(victim, signal.SIGKILL)
+        left.remove(victim)
+        for place, rank in enumerate(left):
+            assert job.hear(rank, "lost") == f"lost [{victim}]"
+            line = job.hear(rank, "goes on")
+            found = re.fullmatch(r"goes on as rank (\d+) of (\[[\d, ]+\]) after ([\d.]+) s", line)
+            assert found is not None, line
+            assert (int(found[1]), found[2]) == (place, str(left))
+    for rank in left:
+        job.hear(rank, "done")
+
+
+def test_two_at_once(jobs: list[Job]) -> None:
+    job = Job(5)
+    jobs.append(job)
+    job.signal(1, signal.SIGKILL)
+    job.signal(4, signal.SIGKILL)
+    for rank in (0, 2, 3):
+        while "of [0, 2, 3]" not in job.hear(rank, "goes on"):
+            pass
+        job.hear(rank, "done")
+
+
+def test_too_few_are_told_so(jobs: list[Job]) -> None:
+    job = Job(3, least=3)
+    jobs.append(job)
+    job.signal(1, signal.SIGKILL)
+    for rank in (0, 2):
+        assert "2 of at least 3 are left (ranks 0, 2)" in job.hear(rank, "ends")
+
+
+def test_who_cannot_know_does_not_go_on(jobs: list[Job]) -> None:
+    """A rank that is only silent may live: of two ranks none goes on by itself."""
+    job = Job(2)
+    jobs.append(job)
+    job.signal(1, signal.SIGSTOP)
+    assert "may go on by themselves" in job.hear(0, "ends")
+    job.signal(1, signal.SIGCONT)
+    assert "only rank 0 can say who is left" in job.hear(1, "ends")
+
+
+def test_without_rank_0_nobody_goes_on(jobs: list[Job]) -> None:
+    job = Job(3)
+    jobs.append(job)
+    job.signal(0, signal.SIGKILL)
+    for rank in (1, 2):
+        assert "only rank 0 can say who is left" in job.hear(rank, "ends")

@@ -1,0 +1,56 @@
+"""Ranks that sum until they are killed; those that are left go on, and say so, until nobody is lost for a while."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import herringbone
+import numpy as np
+
+COUNT = 50_000
+QUIET_SECONDS = 1.5
+"""After so long without a loss the job ends."""
+
+
+def checked(comm: herringbone.Communicator, members: list[int], own: int) -> None:
+    """Sum what each rank has, which is its first rank, and average it; both are exact."""
+    array = np.full(COUNT, float(own), dtype=np.float32)
+    total = comm.all_reduce(array.copy())
+    assert (total == sum(members)).all(), (total[0], members)
+    mean = comm.all_reduce(array, "average")
+    assert np.allclose(mean, sum(members) / len(members)), (mean[0], members)
+
+
+def main() -> None:
+    least = int(sys.argv[1])
+    comm = herringbone.init()
+    own, members = comm.rank, list(range(comm.size))
+    print(f"began {own}", flush=True)
+    last = time.monotonic()
+    while True:
+        try:
+            checked(comm, members, own)
+            over = np.array([time.monotonic() - last > QUIET_SECONDS], dtype=np.int32)
+            if comm.all_reduce(over, "min")[0] and len(sys.argv) == 2:
+                break
+        except herringbone.PeerLostError as error:
+            print(f"lost {sorted(error.ranks)}", flush=True)
+            began = time.monotonic()
+            try:
+                comm = comm.shrink(least, timeout=20)
+            except herringbone.PeerLostError as reason:
+                print(f"ends: {reason}", flush=True)
+                return
+            sizes = np.zeros(comm.size, dtype=np.int64)
+            comm.all_gather(np.array([own]), out=sizes)
+            members = sizes.tolist()
+            checked(comm, members, own)
+            print(f"goes on as rank {comm.rank} of {members} after {time.monotonic() - began:.3f} s", flush=True)
+            last = time.monotonic()
+    print("done", flush=True)
+    comm.close()
+
+
+if __name__ == "__main__":
+    main()
