@@ -101,7 +101,7 @@ fn over(config: &Config, world: World) -> Result<Communicator> {
     let comm = assemble(job, shared, parts, connections, doors);
     let comm = comm.map_err(|error| Error::io("starting", error))?;
     if let Some(address) = comm.address().filter(|_| rank == 0) {
-        let before = if is_drawn { "for each rank with a HERRINGBONE_TOKEN of yours, " } else { "" };
+        let before = if is_drawn { "start every rank with one HERRINGBONE_TOKEN, then ask " } else { "" };
         let what = format_args!("how the job stands: {before}herringbone status {address}");
         crate::log::info("rank 0", what);
     }
