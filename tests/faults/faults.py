@@ -1,0 +1,210 @@
+"""The faults: each is injected once by a function, on a system, by a seed. The table that `run.py` runs and the page shows."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hosts import PROXY_PORT, Hosts
+from injection import TOLD, WENT_ON, Injection, ending_of, judged, names, strip_own
+from lab import EACH, FIRST_PORT, HOSTS, PORTS, REDUCERS, Lab, Serving, listening
+from ranks import Silence
+
+GLOO, OWN = "gloo", "herringbone"
+LIMIT_SECONDS = 25
+"""A survivor that has heard nothing by then hangs: both timeouts that count here are shorter."""
+PAUSE_SECONDS = 2.0
+FEW, MANY, FLIPS = "few", "many", "flips"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row of the table."""
+
+    name: str
+    title: str
+    right: tuple[str, ...]
+    """What may become of it on Herringbone."""
+    inject: Callable[[Lab, str, str, int], Injection]
+    often: str = MANY
+    systems: tuple[str, ...] = (GLOO, OWN)
+
+
+def layout(seed: int) -> tuple[int, ...]:
+    """Three hosts of two ranks or of one in turns."""
+    return EACH[seed % 2]
+
+
+def signalled(lab: Lab, fault: str, system: str, seed: int) -> Injection:
+    """A rank is killed, or stopped for good, in the middle of a loop of all-reduces."""
+    dice, each = random.Random(seed), layout(seed)
+    what = signal.SIGKILL if fault == "kill a worker" else signal.SIGSTOP
+    with lab.summing(system, each) as job:
+        job.wait("going")
+        time.sleep(dice.random() / 10)
+        victim = dice.randrange(sum(each))
+        when = job.ranks[victim].send(what)
+        survivors = [rank for rank in job.ranks if rank is not job.ranks[victim]]
+        lab.ranks.finish(survivors, LIMIT_SECONDS)
+        statuses = [rank.status for rank in job.ranks]
+        return judged(fault, system, seed, job.ranks, statuses, [victim], when)
+
+
+def paused(lab: Lab, fault: str, system: str, seed: int) -> Injection:
+    """A rank is stopped for two seconds and goes on."""
+    dice, each = random.Random(seed), layout(seed)
+    with lab.summing(system, each) as job:
+        job.wait("going")
+        victim = job.ranks[dice.randrange(sum(each))]
+        when = victim.send(signal.SIGSTOP)
+        time.sleep(PAUSE_SECONDS)
+        victim.send(signal.SIGCONT)
+        job.stop()
+        return judged(fault, system, seed, job.ranks, lab.ranks.finish(job.ranks, LIMIT_SECONDS), [], when)
+
+
+CUTS = {
+    "pull": (Hosts.pull, Hosts.plug),
+    "silence": (Hosts.silence, Hosts.unsilence),
+    "deafen": (Hosts.deafen, Hosts.undeafen),
+}
+"""How links break, and how they are mended."""
+
+
+def cut(lab: Lab, fault: str, system: str, seed: int) -> Injection:
+    """The link of a host with workers breaks, in both directions or in one."""
+    dice, each = random.Random(seed), layout(seed)
+    host = dice.randrange(HOSTS)
+    harm, repair = CUTS[fault.split()[0]]
+    with lab.summing(system, each) as job:
+        job.wait("going")
+        lost, when = job.on(host), time.monotonic()
+        harm(lab.hosts, host)
+        try:
+            statuses = lab.ranks.finish(job.ranks, LIMIT_SECONDS)
+        finally:
+            repair(lab.hosts, host)
+        return judged(fault, system, seed, job.ranks, statuses, lost, when)
+
+
+def mistaken(lab: Lab, fault: str, system: str, seed: int) -> Injection:
+    """One rank calls another operation than the others."""
+    each = layout(seed)
+    last = sum(each) - 1
+    with lab.job("mistaken", system, each, mistake=fault.split()[-1]) as job:
+        statuses = lab.ranks.finish(job.ranks, LIMIT_SECONDS)
+        begun = max((event["time"] for rank in job.ranks if (event := rank.first("going"))), default=0.0)
+        found = judged(fault, system, seed, job.ranks, statuses, [], begun)
+        errors = [event for rank in job.ranks if (event := rank.first("error"))]
+        found.named = sum(names(strip_own(event["text"]), [last]) for event in errors)
+        found.ending = ending_of(statuses, silent=True)
+        # What a call of different operations returns without an error is right for nobody.
+        found.wrong = sum(bool(rank.first("returned")) for rank in job.ranks)
+        again = [rank.first("again") for rank in job.ranks]
+        if all(event and event["right"] for event in again):
+            found.note += " | the next call was right"
+        return found
+
+
+def nonsense(lab: Lab, fault: str, system: str, seed: int) -> Injection:
+    """A stranger calls every port of the job and says nonsense."""
+    each = layout(seed)
+    with lab.summing(system, each) as job:
+        job.wait("going")
+        when = time.monotonic()
+        ports = [(lab.hosts.address(job.host_of(at)), port) for at, rank in enumerate(job.ranks) for port in listening(rank.process)]
+        stranger = lab.ranks.start("garbage", lab.hosts.network(None), addresses=ports, seed=seed)
+        stranger.wait("harmed", seconds=30)
+        time.sleep(0.3)
+        job.stop()
+        statuses = lab.ranks.finish(job.ranks, LIMIT_SECONDS)
+        lab.ranks.end([stranger])
+        return judged(fault, system, seed, job.ranks, statuses, [], when)
+
+
+def flipped(lab: Lab, fault: str, system: str, seed: int) -> Injection:
+    """One bit of what two workers say to each other flips in the network."""
+    port = FIRST_PORT + (lab.jobs + 1) % PORTS
+    lab.hosts.redirect()
+    arguments = {"seed": seed, "apart": [port], "speaks": system == OWN, "limit": 150_000}
+    proxy = lab.ranks.start("proxied", lab.hosts.network(None), address=f"0.0.0.0:{PROXY_PORT}", **arguments)
+    try:
+        proxy.wait("listening")
+        with lab.summing(system, (1, 1, 1)) as job:
+            harmed = proxy.wait("harmed", seconds=15)
+            time.sleep(0.7)
+            job.stop()
+            statuses = lab.ranks.finish(job.ranks, LIMIT_SECONDS)
+            found = judged(fault, system, seed, job.ranks, statuses, [], harmed["time"])
+            found.note = f"{harmed['what']}: {found.note}"
+            found.ending = ending_of(statuses, silent=True)
+            return found
+    finally:
+        lab.ranks.end([proxy])
+        lab.hosts.direct()
+
+
+def reducer(lab: Lab, fault: str, system: str, seed: int) -> Injection:
+    """A reducer comes to harm while workers add up through it; the same is then whole again for the next job."""
+    dice, each = random.Random(seed), EACH[seed % 3]
+    number, action = dice.randrange(REDUCERS), fault.split()[0]
+    with lab.serving() as reducers, lab.summing(system, each, reducers) as job:
+        job.wait("going")
+        time.sleep(dice.random() / 10)
+        when = time.monotonic()
+        try:
+            harm_reducer(lab, reducers, number, action)
+            time.sleep(0.3)
+            job.stop()
+            statuses = lab.ranks.finish(job.ranks, LIMIT_SECONDS)
+        finally:
+            if action in CUTS:
+                CUTS[action][1](lab.hosts, HOSTS + number)
+        if not sum(event["reducers"] for rank in job.ranks if (event := rank.first("done"))) and statuses == [0] * len(statuses):
+            raise Silence(f"{fault}: the job did not use its reducers")
+        return judged(fault, system, seed, job.ranks, statuses, [], when)
+
+
+def harm_reducer(lab: Lab, reducers: Serving, number: int, action: str) -> None:
+    """What happens to it."""
+    if action in CUTS:
+        CUTS[action][0](lab.hosts, HOSTS + number)
+        return
+    reducers.send(number, signal.SIGSTOP if action == "stop" else signal.SIGKILL)
+    if action == "restart":
+        reducers.running[number].wait()
+        reducers.start(number)
+
+
+def of_workers() -> list[Fault]:
+    """Those that both systems can have."""
+    told, on = (TOLD,), (WENT_ON,)
+    return [
+        Fault("kill a worker", "SIGKILL of a worker", told, signalled),
+        Fault("stop a worker", "SIGSTOP of a worker, for good", told, signalled, FEW),
+        Fault("pause a worker", f"SIGSTOP of a worker, SIGCONT after {PAUSE_SECONDS:.0f} s", on, paused, FEW),
+        Fault("pull a host", "the cable of a host with workers is pulled", told, cut, FEW),
+        Fault("silence a host", "what a host with workers sends is lost", told, cut, FEW),
+        Fault("deafen a host", "what is sent to a host with workers is lost", told, cut, FEW),
+        Fault("mistake of dtype", "one rank has int32, the others float32", told, mistaken, FEW),
+        Fault("mistake of size", "one rank has 1,001 elements, the others 1,000", told, mistaken, FEW),
+        Fault("mistake of op", "one rank calls MAX, the others SUM", told, mistaken, FEW),
+        Fault("garbage", "nonsense at every port of the job", on, nonsense, FEW),
+        Fault("flip between workers", "a bit flips between two workers", told, flipped, MANY),
+    ]
+
+
+def of_reducers() -> list[Fault]:
+    """Those that only Herringbone can have."""
+    rows = [
+        ("kill a reducer", "SIGKILL of a reducer", MANY),
+        ("restart a reducer", "SIGKILL of a reducer, and it is started again at once", FEW),
+        ("stop a reducer", "SIGSTOP of a reducer", FEW),
+        ("pull a reducer", "the cable of a reducer's host is pulled", FEW),
+        ("silence a reducer", "what a reducer's host sends is lost", FEW),
+        ("deafen a reducer", "what is sent to a reducer's host is lost", FEW),
+    ]
+    return [Fault(name, title, (WENT_ON,), reducer, often, (OWN,)) for name, title, often in rows]

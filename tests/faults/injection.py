@@ -1,0 +1,89 @@
+"""What became of one injection, as it stands in the record."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ranks import Rank
+
+WENT_ON = "went on"
+TOLD = "told"
+SILENT = "no error"
+ABORTED = "aborted"
+HUNG = "hung"
+ENDINGS = (WENT_ON, TOLD, SILENT, ABORTED, HUNG)
+"""All ranks went on without an error; every survivor got an exception; some got none; a survivor was ended by a signal or
+did not get to its exception; a survivor had to be ended."""
+CRASHES = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
+TYPED = 42
+"""The exit status of a rank that got an exception."""
+
+
+@dataclass
+class Injection:
+    """One fault, once, on one system."""
+
+    fault: str
+    system: str
+    seed: int
+    ending: str
+    seconds: list[float] = field(default_factory=list)
+    """For each survivor: until it was told, or its longest step where it goes on."""
+    survivors: int = 0
+    named: int = 0
+    """How many survivors were told the right rank."""
+    aborted: int = 0
+    wrong: int = 0
+    """How many ranks got a wrong result."""
+    note: str = ""
+    """What an error said, or what was done."""
+
+    def raw(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self) | {"seconds": [round(each, 4) for each in self.seconds]}
+
+
+def ending_of(statuses: list[int | None], silent: bool = False) -> str:
+    """What became of the survivors in a word, by their exit statuses."""
+    if None in statuses:
+        return HUNG
+    if any(status in CRASHES for status in statuses):
+        return ABORTED
+    if all(status == 0 for status in statuses):
+        return SILENT if silent else WENT_ON
+    return TOLD if all(status == TYPED for status in statuses) else SILENT
+
+
+def names(text: str, ranks: list[int]) -> bool:
+    """Whether an error's text names one of these ranks."""
+    lists = re.findall(r"\branks? ([\d, and]+)", text)
+    return any(str(rank) in re.findall(r"\d+", each) for each in lists for rank in ranks)
+
+
+def judged(fault: str, system: str, seed: int, ranks: list[Rank], statuses: list[int | None], lost: list[int], when: float) -> Injection:
+    """What the ranks of a job that were not harmed say of it: `lost` are those that were."""
+    survivors = [number for number in range(len(ranks)) if number not in lost]
+    errors = {number: ranks[number].first("error") for number in survivors}
+    told = [error for error in errors.values() if error]
+    done = [event for number in survivors if (event := ranks[number].first("done"))]
+    seconds = [error["time"] - when for error in told] or [event["longest"] for event in done]
+    return Injection(
+        fault,
+        system,
+        seed,
+        ending_of([statuses[number] for number in survivors]),
+        seconds,
+        len(survivors),
+        sum(names(strip_own(error["text"]), lost) for error in told),
+        sum(statuses[number] in CRASHES for number in survivors),
+        sum(bool(rank.first("wrong")) for rank in ranks),
+        f"{told[0]['type']}: {told[0]['text'][:300]}" if told else "",
+    )
+
+
+def strip_own(text: str) -> str:
+    """An error's text without the rank that reports it."""
+    return re.sub(r"^herringbone, on rank \d+: ", "", text)
