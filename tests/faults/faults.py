@@ -7,9 +7,11 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from hosts import PROXY_PORT, Hosts
-from injection import TOLD, WENT_ON, Injection, ending_of, judged, names, strip_own
+from injection import HUNG, SILENT, TOLD, WENT_ON, Injection, ending_of, judged, names, strip_own
+from integrity import REFUSED, WORKERS, Outcome, Reducers, lose_fifty
 from lab import EACH, FIRST_PORT, HOSTS, PORTS, REDUCERS, Lab, Serving, listening
 from ranks import Silence
 
@@ -17,7 +19,12 @@ GLOO, OWN = "gloo", "herringbone"
 LIMIT_SECONDS = 25
 """A survivor that has heard nothing by then hangs: both timeouts that count here are shorter."""
 PAUSE_SECONDS = 2.0
-FEW, MANY, FLIPS = "few", "many", "flips"
+MOST_GROWTH = 1.1
+"""Of a process's memory over seven jobs: heaps fill up before they stay level."""
+ONCE, FEW, MANY, FLIPS = "once", "few", "many", "flips"
+"""How often a fault is injected."""
+HOSTS_PLACE, PROXIES_PLACE = "hosts", "proxies"
+"""Where: among hosts with ranks of torch, or in jobs of arrays whose reducers are behind proxies."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +35,11 @@ class Fault:
     title: str
     right: tuple[str, ...]
     """What may become of it on Herringbone."""
-    inject: Callable[[Lab, str, str, int], Injection]
+    inject: Callable[[Any, str, str, int], Injection]
+    """Takes the place of its kind, the fault's name, the system's and a seed."""
     often: str = MANY
     systems: tuple[str, ...] = (GLOO, OWN)
+    place: str = HOSTS_PLACE
 
 
 def layout(seed: int) -> tuple[int, ...]:
@@ -139,8 +148,8 @@ def flipped(lab: Lab, fault: str, system: str, seed: int) -> Injection:
             job.stop()
             statuses = lab.ranks.finish(job.ranks, LIMIT_SECONDS)
             found = judged(fault, system, seed, job.ranks, statuses, [], harmed["time"])
-            found.note = f"{harmed['what']}: {found.note}"
-            found.ending = ending_of(statuses, silent=True)
+            found.named = sum("between rank" in event["text"] for rank in job.ranks if (event := rank.first("error")))
+            found.note = f"{harmed['what']}. {found.note}"
             return found
     finally:
         lab.ranks.end([proxy])
@@ -208,3 +217,68 @@ def of_reducers() -> list[Fault]:
         ("deafen a reducer", "what is sent to a reducer's host is lost", FEW),
     ]
     return [Fault(name, title, (WENT_ON,), reducer, often, (OWN,)) for name, title, often in rows]
+
+
+def through_reducers(place: Reducers, fault: str, system: str, seed: int) -> Injection:
+    """Something happens to bytes on their way to a reducer, or back."""
+    outcome = BY_PROXY[fault](place, seed)
+    ending = WENT_ON if outcome.is_right else HUNG if outcome.hangs else TOLD if outcome.is_refused else SILENT
+    errors = [event["text"][:300] for event in outcome.events if event["event"] in ("error", "failed")]
+    wrong = sum(event["event"] == "wrong" for event in outcome.events)
+    note = ". ".join([*outcome.done, *errors[:1]])
+    return Injection(
+        fault, system, seed, ending, [], WORKERS, len(outcome.told), 0, wrong, note, times=len(outcome.done)
+    )
+
+
+def played_again(place: Reducers, fault: str, system: str, seed: int) -> Injection:
+    """A recorded connection is played again to the reducer that it was with."""
+    answer = place.played_again(seed)
+    ending = TOLD if answer.endswith(REFUSED) else SILENT
+    return Injection(fault, system, seed, ending, [], 1, 0, 0, 0, f"the answer: {answer[-9:].hex()}")
+
+
+def bereaved(place: Reducers, fault: str, system: str, seed: int) -> Injection:
+    """Fifty reducers are killed, in ten jobs of the same processes; descriptors and memory before and after."""
+    outcome, first, last = lose_fifty(place)
+    grown = [b["memory"] / a["memory"] for a, b in zip(first, last, strict=True)]
+    level = [a["descriptors"] >= b["descriptors"] for a, b in zip(first, last, strict=True)]
+    ending = WENT_ON if outcome.is_right and all(level) and max(grown) < MOST_GROWTH else SILENT
+    words = [
+        f"{a['descriptors']} descriptors and {a['memory']:.1f} MiB after the jobs 2 to 4, "
+        f"{b['descriptors']} and {b['memory']:.1f} MiB after the last three"
+        for a, b in zip(first, last, strict=True)
+    ]
+    return Injection(fault, system, seed, ending, [], WORKERS, note="; ".join(words))
+
+
+BY_PROXY: dict[str, Callable[[Reducers, int], Outcome]] = {
+    "flip to reducers": Reducers.flipped,
+    "flip in a handshake": Reducers.flipped_in_greetings,
+    "frame twice": Reducers.doubled,
+    "frames swapped": Reducers.swapped,
+    "frames of another job": Reducers.foreign,
+}
+
+
+def of_bytes() -> list[Fault]:
+    """Those of links to reducers, by proxies."""
+    on, either = (WENT_ON,), (WENT_ON, TOLD)
+    rows = [
+        ("flip to reducers", "a bit flips between a worker and a reducer", on, FLIPS),
+        ("flip in a handshake", "a bit flips in the handshake with a reducer", either, MANY),
+        ("frame twice", "a message to or from a reducer comes twice", on, MANY),
+        ("frames swapped", "two messages to or from a reducer come in the wrong order", on, MANY),
+        ("frames of another job", "messages of a job that makes the same calls, in the middle of a connection", either, MANY),
+    ]
+    found = [Fault(name, title, right, through_reducers, often, (OWN,), PROXIES_PLACE) for name, title, right, often in rows]
+    again = "a recorded connection is played again to its reducer"
+    fifty = "50 reducers are killed, in ten jobs of the same three processes"
+    return [
+        *found,
+        Fault("connection again", again, (TOLD,), played_again, FEW, (OWN,), PROXIES_PLACE),
+        Fault("50 reducers", fifty, on, bereaved, ONCE, (OWN,), PROXIES_PLACE),
+    ]
+
+
+FAULTS = [*of_workers(), *of_reducers(), *of_bytes()]

@@ -40,6 +40,8 @@ class Injection:
     """How many ranks got a wrong result."""
     note: str = ""
     """What an error said, or what was done."""
+    times: int = 1
+    """How often it was injected in this job."""
 
     def raw(self) -> dict[str, Any]:
         """As JSON has it."""

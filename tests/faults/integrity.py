@@ -9,6 +9,8 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +26,10 @@ SECONDS, LEAST = 0.25, 16
 COUNTS = (300, 5_000, 30_000, 200_000)
 SHORTEST = {300: 1_600, 5_000: 20_000, 30_000: 100_000, 200_000: 600_000}
 """Bytes that pass every link in every direction in a job of so many elements, and are behind the handshake."""
+REFUSED = b"\xa8HRB\x05\x00\x01\x00\x01"
+"""How a reducer refuses a proof that is not of its token and its nonce."""
+LIVES, DEATHS = 10, 5
+"""Jobs of the same processes, and how many reducers are killed in each."""
 GREETING_BYTES = 60
 """Each side of a handshake has at least so many."""
 
@@ -83,12 +89,10 @@ class Reducers:
             self.ranks = self.stack.enter_context(Ranks(["numpy", "herringbone"], self.log))
             output = self.stack.enter_context(self.log.open("ab"))
             for number in range(REDUCERS):
-                words = [sys.executable, "-m", "herringbone", "serve", "--listen", "127.0.0.1:0", "--json"]
-                reducer = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=output, text=True)
+                reducer, address = start_reducer(output)
                 self.stack.callback(reducer.communicate)
                 self.stack.callback(reducer.kill)
-                assert reducer.stdout is not None
-                host, port = json.loads(reducer.stdout.readline())["listening"].split(":")
+                host, port = address.split(":")
                 self.proxies.append(self.stack.enter_context(Proxy((host, int(port)), self._chooser(number))))
             self.stack = self.stack.pop_all()
         return self
@@ -173,6 +177,49 @@ class Reducers:
         """A harm for each reducer, on one of its connections."""
         places = [(reducer, dice.randrange(WORKERS)) for reducer in range(REDUCERS)]
         return self.run(seed, count, {place: (dice.choice(["up", "down"]), harm()) for place in places})
+
+
+Standing = list[dict[str, Any]]
+
+
+def lose_fifty(place: Reducers) -> tuple[Outcome, Standing, Standing]:
+    """Kills all reducers of ten jobs; what each rank held open at most after the jobs 2 to 4, and after the last three.
+
+    Connections of a job that is over are closed a little later, so the number of descriptors goes up and down.
+    """
+    with tempfile.TemporaryDirectory(prefix="herringbone-lives-") as folder, place.log.open("ab") as output:
+        common = {"size": WORKERS, "lives": LIVES, "folder": folder}
+        job = [place.ranks.start("bereaved", rank=rank, **common) for rank in range(WORKERS)]
+        for number in range(LIVES):
+            running = [start_reducer(output) for _ in range(DEATHS)]
+            told = pathlib.Path(folder, f"life{number}")
+            life = {"store": f"127.0.0.1:{free_port()}", "reducers": [address for _, address in running]}
+            told.with_suffix(".new").write_text(json.dumps(life))
+            told.with_suffix(".new").rename(told)
+            try:
+                for rank in job:
+                    rank.wait(f"life {number}")
+            finally:
+                for reducer, _ in running:
+                    time.sleep(0.1)
+                    reducer.kill()
+                    reducer.communicate()
+        outcome = outcome_of(place.ranks, 0, job, [])
+    held = [[event for event in rank.events if event["event"] == "held"] for rank in job]
+    return outcome, [most(each[1:4]) for each in held], [most(each[-3:]) for each in held]
+
+
+def most(held: Standing) -> dict[str, Any]:
+    """The largest of each figure."""
+    return {name: max(each[name] for each in held) for name in ("descriptors", "memory")}
+
+
+def start_reducer(output: Any) -> tuple[subprocess.Popen[str], str]:
+    """A reducer, and where it listens."""
+    words = [sys.executable, "-m", "herringbone", "serve", "--listen", "127.0.0.1:0", "--json"]
+    reducer = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=output, text=True)
+    assert reducer.stdout is not None
+    return reducer, json.loads(reducer.stdout.readline())["listening"]
 
 
 def free_port() -> int:

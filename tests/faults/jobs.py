@@ -7,12 +7,14 @@ fault by an exception.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -85,6 +87,40 @@ def proxied(say: Say, address: str, seed: int, apart: list[int], speaks: bool, l
             time.sleep(0.001)
         say("harmed", what=flip.done)
         time.sleep(3600)
+
+
+def bereaved(say: Say, rank: int, size: int, lives: int, folder: str) -> int:
+    """One job after the other, each until all of its reducers are lost; what this process then holds open."""
+    import herringbone
+
+    given, expected = sums(rank, size, 20_000, INPUTS)
+    for number in range(lives):
+        told = Path(folder, f"life{number}")
+        while not told.exists():
+            time.sleep(0.01)
+        life = json.loads(told.read_text())
+        algorithm = "reduction_server" if life["reducers"] else None
+        options = herringbone.Options(reducers=life["reducers"], algorithm=algorithm)
+        with herringbone.init(rank=rank, size=size, store=life["store"], options=options, timeout=20) as group:
+            going, step, before = numpy.ones(1, "float32"), 0, 0
+            while going[0]:
+                array = given[step % INPUTS].copy()
+                group.all_reduce(array)
+                if not numpy.array_equal(array, expected[step % INPUTS]):
+                    say("wrong", step=step)
+                step += 1
+                if step == 8:
+                    say(f"life {number}")
+                if step % 8 == 0:
+                    # It goes on while anybody has sent anything to a reducer since it last looked.
+                    sent = group.stats()["reducers_tcp"]["sent"]
+                    going[0] = before != sent
+                    group.all_reduce(going)
+                    before = sent
+        descriptors = len(os.listdir("/proc/self/fd"))
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        say("held", descriptors=descriptors, memory=pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+    return 0
 
 
 def summing(say: Say, backend: str, timeout: float, count: int, stop: str) -> int:
@@ -183,5 +219,5 @@ def garbage(say: Say, addresses: list[list[Any]], seed: int) -> None:
 
 
 JOBS: dict[str, Callable[..., int | None]] = {
-    job.__name__: job for job in (arrays, garbage, mistaken, proxied, summing)
+    job.__name__: job for job in (arrays, bereaved, garbage, mistaken, proxied, summing)
 }

@@ -108,7 +108,13 @@ class Lab:
     def serving(self) -> Iterator[Serving]:
         """Reducers on hosts of their own."""
         with Processes(self.hosts) as processes, self.log.open("ab") as output:
-            yield Serving(self, processes, output)
+            serving = Serving(self, processes, output)
+            try:
+                yield serving
+            finally:
+                # One that is stopped would not hear that it is asked to end.
+                for process in serving.running:
+                    process.kill()
 
 
 class Serving:

@@ -1,0 +1,148 @@
+"""docs/faults.md, made from a record: what is promised, and what was seen, ours beside Gloo."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from typing import Any
+
+from faults import FAULTS, GLOO, OWN, Fault
+from injection import ABORTED, ENDINGS, HUNG, SILENT, TOLD, WENT_ON
+from lab import EACH, GLOO_SECONDS, OWN_SECONDS
+
+Record = dict[str, Any]
+Row = dict[str, Any]
+
+PROMISES = f"""# Faults
+What happens when processes, links or calls go wrong. In plain words:
+
+* **No sum is ever wrong in silence.** Either all ranks get the right sum, to the bit, or all ranks get an exception.
+* **A worker that dies is named on every rank in under a second; one that hangs, or whose host is cut off, after about six.**
+  This does not wait for the timeout of the operation. The job starts again from its checkpoint.
+* **A reducer that dies costs no step.** Nor does one that hangs, is cut off, or is started again: the workers finish its
+  operations themselves, with the same bits. One that hangs or is cut off holds them up for about three seconds.
+* **Calls that do not fit together** (type, size, operation) are an exception on all ranks that says who called what. The
+  group stays usable, and no process is aborted.
+* **A flipped bit is found** by a checksum (CRC32C). On a link to a reducer it costs no call; between two workers all ranks get an
+  exception that names the link.
+* **A message that comes twice or out of order is refused**, and so is a connection that somebody recorded and plays again.
+* **Strangers disturb nobody**, whatever they say at a job's ports.
+
+Not promised: that forged messages are found. After the handshake nothing is signed ([SECURITY.md](../SECURITY.md)). A program
+that puts messages of another job with the same token into the middle of a connection, where that job makes the same calls under
+the same numbers, can make a sum wrong. A network does not do that by itself; the table has a row for it.
+
+This page is written by
+
+```sh
+make faults
+```
+
+which injects every fault again and again, on Gloo and on Herringbone in the same run. `ARGS="--select reducer"` runs a part,
+`ARGS="--injections 5"` fewer of each, `ARGS=--json` shows each injection.
+"""
+
+COLUMNS = (
+    "fault",
+    "on",
+    "times",
+    "what happened",
+    "until all knew or went on, p50 / max",
+    "rank named",
+    "aborted",
+    "wrong results",
+)
+
+
+def rendered(record: Record) -> str:
+    """The page."""
+    parts = [PROMISES, how(record), table(FAULTS, record["injections"]), WORDS, leaks(record["injections"])]
+    return "\n".join(part.strip("\n") + "\n" for part in parts)
+
+
+def how(record: Record) -> str:
+    """Where and how it was measured."""
+    facts = record["machine"]
+    layouts = " or ".join(" + ".join(map(str, each)) for each in EACH)
+    return f"""
+## What was seen
+{facts["processor"]}, {facts["cores"]} cores, {facts["kernel"]}, {record["date"]}, commit {facts["commit"]}, torch {record["torch"]},
+{record["seconds"] / 60:.0f} minutes. Hosts are network namespaces with a router between them; jobs are ranks of torch in a loop of
+all-reduces of 1 MB, on three hosts with {layouts} ranks. Reducers have hosts of their own. The timeout of operations is {GLOO_SECONDS} s
+for Gloo, whose default of 30 minutes would be waited for in the rows that say {GLOO_SECONDS} s, and {OWN_SECONDS} s for Herringbone.
+Raw figures: [record/faults.json](../record/faults.json).
+"""
+
+
+WORDS = """
+* *all were told*: every survivor got an exception. *Went on*: every rank has all its sums and no exception; the time is that of
+  the longest step.
+* *No error*: a rank went on as if all were well, with a wrong sum or where the ranks had called different operations.
+* *Aborted* counts processes that ended by SIGABRT or the like, and not by an exception that a program could catch.
+* *Rank named* says how many of the survivors' exceptions name the rank (for flipped bits: the link) that is to blame.
+"""
+
+
+def table(faults: list[Fault], injections: list[Row]) -> str:
+    """A line for each fault and system."""
+    lines = [cells(COLUMNS), cells(["---"] * len(COLUMNS))]
+    for fault in faults:
+        for system in (GLOO, OWN):
+            found = [each for each in injections if each["fault"] == fault.name and each["system"] == system]
+            title = fault.title if system == GLOO else ""
+            if system not in fault.systems:
+                lines.append(cells([title, "Gloo", "", without(fault), "", "", "", ""]))
+            elif found:
+                lines.append(cells([title, "Gloo" if system == GLOO else "Herringbone", *seen(found)]))
+    return "\n".join(lines) + "\n"
+
+
+def without(fault: Fault) -> str:
+    """Why Gloo cannot have a fault."""
+    return "has no handshake" if "handshake" in fault.name else "has no reducers"
+
+
+def cells(texts: Any) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(texts)} |"
+
+
+SAID = {
+    WENT_ON: "went on",
+    TOLD: "all were told",
+    SILENT: "no error",
+    ABORTED: "some were aborted",
+    HUNG: "hung",
+}
+
+
+def seen(found: list[Row]) -> list[str]:
+    """What became of the injections of one fault on one system."""
+    endings = Counter(each["ending"] for each in found)
+    jobs = len(found)
+    words = ", ".join(
+        SAID[ending] + ("" if endings[ending] == jobs else f" ({endings[ending]} of {jobs} jobs)")
+        for ending in ENDINGS
+        if endings[ending]
+    )
+    slowest = [max(each["seconds"]) for each in found if each["seconds"]]
+    times = f"{shown(statistics.median(slowest))} / {shown(max(slowest))}" if slowest else ""
+    told, survivors = sum(each["named"] for each in found), sum(each["survivors"] for each in found)
+    blames = any(each["ending"] in (TOLD, ABORTED) and each["seconds"] for each in found)
+    named = f"{100 * told / survivors:.0f} %" if blames else ""
+    aborted, wrong = sum(each["aborted"] for each in found), sum(each["wrong"] > 0 for each in found)
+    return [str(sum(each["times"] for each in found)), words, times, named, str(aborted), f"in {wrong} jobs" if wrong else "0"]
+
+
+def shown(seconds: float) -> str:
+    """A time with two digits."""
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def leaks(injections: list[Row]) -> str:
+    """What the processes held open that have lost fifty reducers."""
+    found = [each["note"] for each in injections if each["fault"] == "50 reducers"]
+    if not found:
+        return ""
+    lines = "\n".join(f"* rank {rank}: {words}" for rank, words in enumerate(found[-1].split("; ")))
+    return f"Processes that have lost 50 reducers, five in each of ten jobs, hold no more than before:\n\n{lines}\n"
