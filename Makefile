@@ -16,7 +16,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock README.md $(shell find crates python -type
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test bench conformance frameworks matrix verify-large fmt clean
+.PHONY: help setup demo plan test bench conformance faults frameworks matrix verify-large fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -44,6 +44,9 @@ endif
 
 conformance: setup ## torch's own suite on Herringbone, beside Gloo; ARGS=--select=NAME: in part. Table to record/
 	@$(IN_VENV) tests/conformance/run.py --record record/conformance.md $(ARGS)
+
+faults: setup ## Kill, stop, cut off and damage what jobs consist of, beside Gloo: a quarter of an hour. Table to docs/
+	@$(IN_VENV) tests/faults/run.py --record record/faults.json --page docs/faults.md $(ARGS)
 
 frameworks: setup $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and Trainer over Herringbone, beside Gloo. Table to record/
 	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py --record record/frameworks.md $(ARGS)

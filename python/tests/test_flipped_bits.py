@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,10 +75,10 @@ def between_workers(hosts: Hosts, ranks: Ranks, seed: int) -> Outcome:
     """A job of three hosts in which a bit flips between two of them."""
     count = random.Random(seed).choice(COUNTS)
     store = f"{hosts.address(0)}:{29501 + seed}"
-    arguments = {"seed": seed, "apart": [29501 + seed], "speaks": True, "limit": SHORTEST[count] // 3}
+    arguments: dict[str, Any] = {"seed": seed, "apart": [29501 + seed], "speaks": True, "limit": SHORTEST[count] // 3}
     proxy = ranks.start("proxied", hosts.network(None), address=f"0.0.0.0:{PROXY_PORT}", **arguments)
     proxy.wait("listening")
-    common = {"size": 3, "store": store, "count": count, "seconds": 2.0, "settings": {"token": TOKEN}}
+    common: dict[str, Any] = {"size": 3, "store": store, "count": count, "seconds": 2.0, "settings": {"token": TOKEN}}
     job = [ranks.start("arrays", hosts.network(rank), rank=rank, **common) for rank in range(3)]
     outcome = outcome_of(ranks, seed, job, [])
     assert proxy.first("harmed"), "nothing was flipped"

@@ -12,7 +12,7 @@ from typing import Any
 from hosts import PROXY_PORT, Hosts
 from injection import HUNG, SILENT, TOLD, WENT_ON, Injection, ending_of, judged, names, strip_own
 from integrity import REFUSED, WORKERS, Outcome, Reducers, lose_fifty
-from lab import EACH, FIRST_PORT, HOSTS, PORTS, REDUCERS, Lab, Serving, listening
+from lab import EACH, FIRST_PORT, HOSTS, PORTS, REDUCERS, Lab, Serving, by, listening
 from ranks import Silence
 
 GLOO, OWN = "gloo", "herringbone"
@@ -40,6 +40,8 @@ class Fault:
     often: str = MANY
     systems: tuple[str, ...] = (GLOO, OWN)
     place: str = HOSTS_PLACE
+    is_promised: bool = True
+    """Whether `right` is promised; else it is only watched."""
 
 
 def layout(seed: int) -> tuple[int, ...]:
@@ -103,7 +105,7 @@ def mistaken(lab: Lab, fault: str, system: str, seed: int) -> Injection:
     """One rank calls another operation than the others."""
     each = layout(seed)
     last = sum(each) - 1
-    with lab.job("mistaken", system, each, mistake=fault.split()[-1]) as job:
+    with lab.job("mistaken", system, each, **by(system), mistake=fault.split()[-1]) as job:
         statuses = lab.ranks.finish(job.ranks, LIMIT_SECONDS)
         begun = max((event["time"] for rank in job.ranks if (event := rank.first("going"))), default=0.0)
         found = judged(fault, system, seed, job.ranks, statuses, [], begun)
@@ -138,7 +140,7 @@ def flipped(lab: Lab, fault: str, system: str, seed: int) -> Injection:
     """One bit of what two workers say to each other flips in the network."""
     port = FIRST_PORT + (lab.jobs + 1) % PORTS
     lab.hosts.redirect()
-    arguments = {"seed": seed, "apart": [port], "speaks": system == OWN, "limit": 150_000}
+    arguments: dict[str, Any] = {"seed": seed, "apart": [port], "speaks": system == OWN, "limit": 150_000}
     proxy = lab.ranks.start("proxied", lab.hosts.network(None), address=f"0.0.0.0:{PROXY_PORT}", **arguments)
     try:
         proxy.wait("listening")
@@ -269,13 +271,15 @@ def of_bytes() -> list[Fault]:
         ("flip in a handshake", "a bit flips in the handshake with a reducer", either, MANY),
         ("frame twice", "a message to or from a reducer comes twice", on, MANY),
         ("frames swapped", "two messages to or from a reducer come in the wrong order", on, MANY),
-        ("frames of another job", "messages of a job that makes the same calls, in the middle of a connection", either, MANY),
     ]
     found = [Fault(name, title, right, through_reducers, often, (OWN,), PROXIES_PLACE) for name, title, right, often in rows]
     again = "a recorded connection is played again to its reducer"
+    forged = "messages of a job that makes the same calls are put into the middle of a connection (not promised)"
+    other = Fault("frames of another job", forged, either, through_reducers, MANY, (OWN,), PROXIES_PLACE, is_promised=False)
     fifty = "50 reducers are killed, in ten jobs of the same three processes"
     return [
         *found,
+        other,
         Fault("connection again", again, (TOLD,), played_again, FEW, (OWN,), PROXIES_PLACE),
         Fault("50 reducers", fifty, on, bereaved, ONCE, (OWN,), PROXIES_PLACE),
     ]

@@ -14,17 +14,18 @@ import signal
 import sys
 import time
 import traceback
+from typing import Any
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_NETWORK, END_WITH_PARENT = 0x40000000, 1
-FAILED = 70
-"""The exit status of a rank whose job has raised what it does not expect."""
+OUTPUT, FAILED = 1, 70
+"""Where ranks say things, and the exit status of a rank whose job has raised what it does not expect."""
 
 
 def say(number: int, event: str, **values: object) -> None:
     """One line, written at once: lines of ranks never mix."""
     line = json.dumps({"number": number, "event": event, "time": time.monotonic(), **values})
-    os.write(sys.stdout.fileno(), line.encode() + b"\n")
+    os.write(OUTPUT, line.encode() + b"\n")
 
 
 def enter_network_of(process: int) -> None:
@@ -34,7 +35,7 @@ def enter_network_of(process: int) -> None:
             raise OSError(ctypes.get_errno(), f"the network of process {process} cannot be entered")
 
 
-def live(request: dict) -> None:
+def live(request: dict[str, Any]) -> None:
     """The whole life of a rank."""
     number, status = request["number"], FAILED
     try:
@@ -52,7 +53,7 @@ def live(request: dict) -> None:
     os._exit(status or 0)
 
 
-def fork(request: dict, ranks: dict[int, int], selector: selectors.BaseSelector) -> None:
+def fork(request: dict[str, Any], ranks: dict[int, int], selector: selectors.BaseSelector) -> None:
     """Starts a rank and watches for its end."""
     process = os.fork()
     if process == 0:
@@ -68,6 +69,7 @@ def fork(request: dict, ranks: dict[int, int], selector: selectors.BaseSelector)
 def reap(handle: int, ranks: dict[int, int], selector: selectors.BaseSelector) -> None:
     """A rank has ended."""
     result = os.waitid(os.P_PIDFD, handle, os.WEXITED)
+    assert result is not None
     status = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
     selector.unregister(handle)
     os.close(handle)

@@ -111,7 +111,7 @@ class Reducers:
         """One job. `harms` says what happens to which reducer's which connection, and on which way."""
         self.harms, self.before = harms, [proxy.connections for proxy in self.proxies]
         settings = {"reducers": [proxy.address for proxy in self.proxies], "algorithm": "reduction_server"}
-        common = {"size": WORKERS, "store": f"127.0.0.1:{free_port()}", "settings": settings, "salt": seed}
+        common: dict[str, Any] = {"size": WORKERS, "store": f"127.0.0.1:{free_port()}", "settings": settings, "salt": seed}
         job = [
             self.ranks.start("arrays", rank=rank, count=count, seconds=SECONDS, least=LEAST, **common)
             for rank in range(WORKERS)
@@ -188,7 +188,7 @@ def lose_fifty(place: Reducers) -> tuple[Outcome, Standing, Standing]:
     Connections of a job that is over are closed a little later, so the number of descriptors goes up and down.
     """
     with tempfile.TemporaryDirectory(prefix="herringbone-lives-") as folder, place.log.open("ab") as output:
-        common = {"size": WORKERS, "lives": LIVES, "folder": folder}
+        common: dict[str, Any] = {"size": WORKERS, "lives": LIVES, "folder": folder}
         job = [place.ranks.start("bereaved", rank=rank, **common) for rank in range(WORKERS)]
         for number in range(LIVES):
             running = [start_reducer(output) for _ in range(DEATHS)]

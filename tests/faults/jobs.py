@@ -7,9 +7,11 @@ fault by an exception.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
+import runpy
 import socket
 import time
 from collections.abc import Callable
@@ -149,7 +151,8 @@ def summing(say: Say, backend: str, timeout: float, count: int, stop: str) -> in
     except Exception as error:
         say("error", type=type(error).__name__, text=str(error)[:600])
         return TOLD
-    moved = dist.group.WORLD.stats() if backend == "herringbone" else {}
+    world: Any = dist.group.WORLD
+    moved = world.stats() if backend == "herringbone" else {}
     say("done", steps=step, longest=longest, reducers=moved["reducers_tcp"]["sent"] if moved else 0)
     dist.destroy_process_group()
     return 0
@@ -193,6 +196,26 @@ def mistaken(say: Say, backend: str, timeout: float, mistake: str) -> int:
     return status
 
 
+class Lines(io.TextIOBase):
+    """Standard output whose lines are events."""
+
+    def __init__(self, say: Say) -> None:
+        self.say, self.held = say, ""
+
+    def write(self, text: str) -> int:
+        *lines, self.held = (self.held + text).split("\n")
+        for line in lines:
+            self.say("line", text=line)
+        return len(text)
+
+
+def program(say: Say, path: str) -> int:
+    """A whole program of Python; each line that it prints is an event."""
+    with contextlib.redirect_stdout(Lines(say)):
+        runpy.run_path(path, run_name="__main__")
+    return 0
+
+
 def garbage(say: Say, addresses: list[list[Any]], seed: int) -> None:
     """A stranger: says nonsense at every address, again and again, and leaves connections open that say nothing."""
     dice = random.Random(seed)
@@ -219,5 +242,5 @@ def garbage(say: Say, addresses: list[list[Any]], seed: int) -> None:
 
 
 JOBS: dict[str, Callable[..., int | None]] = {
-    job.__name__: job for job in (arrays, bereaved, garbage, mistaken, proxied, summing)
+    job.__name__: job for job in (arrays, bereaved, garbage, mistaken, program, proxied, summing)
 }

@@ -81,7 +81,6 @@ class Lab:
         self.stop = self.folder / f"stop{self.jobs}"
         running = Job(self, each)
         own = backend == "herringbone"
-        arguments |= {"backend": backend, "timeout": OWN_SECONDS if own else GLOO_SECONDS}
         common = {
             "MASTER_ADDR": self.hosts.address(0),
             "MASTER_PORT": str(FIRST_PORT + self.jobs % PORTS),
@@ -102,7 +101,7 @@ class Lab:
     def summing(self, backend: str, each: tuple[int, ...], reducers: Serving | None = None) -> Any:
         """A job that adds up until it is stopped."""
         stop = str(self.folder / f"stop{self.jobs + 1}")
-        return self.job("summing", backend, each, reducers, count=COUNT, stop=stop)
+        return self.job("summing", backend, each, reducers, **by(backend), count=COUNT, stop=stop)
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[Serving]:
@@ -115,6 +114,11 @@ class Lab:
                 # One that is stopped would not hear that it is asked to end.
                 for process in serving.running:
                     process.kill()
+
+
+def by(backend: str) -> dict[str, Any]:
+    """The arguments of a job that say what carries it."""
+    return {"backend": backend, "timeout": OWN_SECONDS if backend == "herringbone" else GLOO_SECONDS}
 
 
 class Serving:

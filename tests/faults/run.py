@@ -38,6 +38,7 @@ def arguments() -> argparse.Namespace:
     option("--select", action="append", metavar="TEXT", help="only faults with this in their names; the page stays as it was")
     option("--list", action="store_true", help="the names of all faults, and nothing else")
     option("--json", action="store_true", help="a JSON object for each injection, instead of the table")
+    option("--from", dest="source", type=pathlib.Path, metavar="RECORD", help="inject nothing; show the table of a record")
     option("--record", type=pathlib.Path, help="a file for the raw figures")
     option("--page", type=pathlib.Path, help="a file for the table")
     return parser.parse_args()
@@ -58,7 +59,7 @@ def injected(place: Any, fault: Fault, system: str, seed: int) -> Injection:
 
 def injections(faults: list[Fault], number: int) -> Iterator[Injection]:
     """All of them, as they end."""
-    places = {HOSTS_PLACE: Lab, PROXIES_PLACE: Reducers}
+    places: dict[str, Any] = {HOSTS_PLACE: Lab, PROXIES_PLACE: Reducers}
     for name, kind in places.items():
         chosen = [fault for fault in faults if fault.place == name]
         if not chosen:
@@ -72,7 +73,7 @@ def injections(faults: list[Fault], number: int) -> Iterator[Injection]:
 
 def is_wrong(fault: Fault, found: dict[str, Any]) -> bool:
     """Whether Herringbone did not do what is promised."""
-    return found["system"] == OWN and (found["ending"] not in fault.right or found["wrong"] > 0 or found["aborted"] > 0)
+    return fault.is_promised and found["system"] == OWN and (found["ending"] not in fault.right or found["wrong"] > 0 or found["aborted"] > 0)
 
 
 class Progress:
@@ -98,6 +99,11 @@ def main() -> None:
     faults = [fault for fault in FAULTS if not options.select or any(text in fault.name for text in options.select)]
     if options.list:
         print("\n".join(f"{fault.name}: {fault.title}" for fault in FAULTS))
+        return
+    if options.source:
+        record = json.loads(options.source.read_text())
+        print(page.table(faults, record["injections"]))
+        write(options, record)
         return
     if not faults:
         sys.exit(f"no fault has {' or '.join(options.select)} in its name: --list shows them all")
