@@ -1,4 +1,4 @@
-"""DDP on hosts of one and of several ranks, in which the cable of a reducer's host is pulled: the same losses, bit for bit."""
+"""DDP on hosts of one and of several ranks goes on, bit for bit, when somebody pulls the cable of a reducer's host."""
 
 from __future__ import annotations
 

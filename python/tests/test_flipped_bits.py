@@ -75,7 +75,7 @@ def between_workers(hosts: Hosts, ranks: Ranks, seed: int) -> Outcome:
     """A job of three hosts in which a bit flips between two of them."""
     count = random.Random(seed).choice(COUNTS)
     store = f"{hosts.address(0)}:{29501 + seed}"
-    arguments: dict[str, Any] = {"seed": seed, "apart": [29501 + seed], "speaks": True, "limit": SHORTEST[count] // 3}
+    arguments: dict[str, Any] = {"seed": seed, "apart": [29501 + seed], "limits": [200, 1_500, SHORTEST[count] // 3]}
     proxy = ranks.start("proxied", hosts.network(None), address=f"0.0.0.0:{PROXY_PORT}", **arguments)
     proxy.wait("listening")
     common: dict[str, Any] = {"size": 3, "store": store, "count": count, "seconds": 2.0, "settings": {"token": TOKEN}}

@@ -1,4 +1,4 @@
-"""The faults: each is injected once by a function, on a system, by a seed. The table that `run.py` runs and the page shows."""
+"""The faults: a function injects each once, on a system, by a seed. `run.py` runs this table, and the page shows it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,15 @@ LIMIT_SECONDS = 25
 PAUSE_SECONDS = 2.0
 MOST_GROWTH = 1.1
 """Of a process's memory over seven jobs: heaps fill up before they stay level."""
+MEETING_SECONDS = 12
 ONCE, FEW, MANY, FLIPS = "once", "few", "many", "flips"
 """How often a fault is injected."""
 HOSTS_PLACE, PROXIES_PLACE = "hosts", "proxies"
 """Where: among hosts with ranks of torch, or in jobs of arrays whose reducers are behind proxies."""
+
+
+NEXT_RIGHT = " The next call was right."
+"""Ends the note of a mistake after which the group was of use."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ def mistaken(lab: Lab, fault: str, system: str, seed: int) -> Injection:
         found.wrong = sum(bool(rank.first("returned")) for rank in job.ranks)
         again = [rank.first("again") for rank in job.ranks]
         if all(event and event["right"] for event in again):
-            found.note += " | the next call was right"
+            found.note += NEXT_RIGHT
         return found
 
 
@@ -126,7 +131,11 @@ def nonsense(lab: Lab, fault: str, system: str, seed: int) -> Injection:
     with lab.summing(system, each) as job:
         job.wait("going")
         when = time.monotonic()
-        ports = [(lab.hosts.address(job.host_of(at)), port) for at, rank in enumerate(job.ranks) for port in listening(rank.process)]
+        ports = [
+            (lab.hosts.address(job.host_of(at)), port)
+            for at, rank in enumerate(job.ranks)
+            for port in listening(rank.process)
+        ]
         stranger = lab.ranks.start("garbage", lab.hosts.network(None), addresses=ports, seed=seed)
         stranger.wait("harmed", seconds=30)
         time.sleep(0.3)
@@ -137,20 +146,28 @@ def nonsense(lab: Lab, fault: str, system: str, seed: int) -> Injection:
 
 
 def flipped(lab: Lab, fault: str, system: str, seed: int) -> Injection:
-    """One bit of what two workers say to each other flips in the network."""
+    """One bit flips in the network: of what two workers send each other, or of what a rank and rank 0 say of the job."""
+    of_data = fault == "flip between workers"
     port = FIRST_PORT + (lab.jobs + 1) % PORTS
     lab.hosts.redirect()
-    arguments: dict[str, Any] = {"seed": seed, "apart": [port], "speaks": system == OWN, "limit": 150_000}
+    arguments: dict[str, Any] = {"seed": seed, "apart": [port], "speaks": system == OWN}
+    arguments |= (
+        {"purpose": "data", "limits": [200, 1_500, 150_000]} if of_data else {"purpose": "join", "limits": [60, 300]}
+    )
+    # A rank that is not let in is missed by the others until then.
+    changed = {} if of_data else {"timeout": MEETING_SECONDS}
     proxy = lab.ranks.start("proxied", lab.hosts.network(None), address=f"0.0.0.0:{PROXY_PORT}", **arguments)
     try:
         proxy.wait("listening")
-        with lab.summing(system, (1, 1, 1)) as job:
+        with lab.summing(system, (1, 1, 1), **changed) as job:
             harmed = proxy.wait("harmed", seconds=15)
             time.sleep(0.7)
             job.stop()
             statuses = lab.ranks.finish(job.ranks, LIMIT_SECONDS)
             found = judged(fault, system, seed, job.ranks, statuses, [], harmed["time"])
-            found.named = sum("between rank" in event["text"] for rank in job.ranks if (event := rank.first("error")))
+            blamed = "between rank" if of_data else "rank "
+            errors = [event["text"] for rank in job.ranks if (event := rank.first("error"))]
+            found.named = sum(blamed in strip_own(text) for text in errors)
             found.note = f"{harmed['what']}. {found.note}"
             return found
     finally:
@@ -174,7 +191,9 @@ def reducer(lab: Lab, fault: str, system: str, seed: int) -> Injection:
         finally:
             if action in CUTS:
                 CUTS[action][1](lab.hosts, HOSTS + number)
-        if not sum(event["reducers"] for rank in job.ranks if (event := rank.first("done"))) and statuses == [0] * len(statuses):
+        if not sum(event["reducers"] for rank in job.ranks if (event := rank.first("done"))) and statuses == [0] * len(
+            statuses
+        ):
             raise Silence(f"{fault}: the job did not use its reducers")
         return judged(fault, system, seed, job.ranks, statuses, [], when)
 
@@ -205,6 +224,14 @@ def of_workers() -> list[Fault]:
         Fault("mistake of op", "one rank calls MAX, the others SUM", told, mistaken, FEW),
         Fault("garbage", "nonsense at every port of the job", on, nonsense, FEW),
         Fault("flip between workers", "a bit flips between two workers", told, flipped, MANY),
+        Fault(
+            "flip to rank 0",
+            "a bit flips in a connection over which ranks meet and hear of deaths",
+            told,
+            flipped,
+            FEW,
+            (OWN,),
+        ),
     ]
 
 
@@ -272,10 +299,14 @@ def of_bytes() -> list[Fault]:
         ("frame twice", "a message to or from a reducer comes twice", on, MANY),
         ("frames swapped", "two messages to or from a reducer come in the wrong order", on, MANY),
     ]
-    found = [Fault(name, title, right, through_reducers, often, (OWN,), PROXIES_PLACE) for name, title, right, often in rows]
+    found = [
+        Fault(name, title, right, through_reducers, often, (OWN,), PROXIES_PLACE) for name, title, right, often in rows
+    ]
     again = "a recorded connection is played again to its reducer"
     forged = "messages of a job that makes the same calls are put into the middle of a connection (not promised)"
-    other = Fault("frames of another job", forged, either, through_reducers, MANY, (OWN,), PROXIES_PLACE, is_promised=False)
+    other = Fault(
+        "frames of another job", forged, either, through_reducers, MANY, (OWN,), PROXIES_PLACE, is_promised=False
+    )
     fifty = "50 reducers are killed, in ten jobs of the same three processes"
     return [
         *found,

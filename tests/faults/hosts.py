@@ -18,7 +18,7 @@ PROXY_PORT = 1500
 
 
 class Hosts(Namespaces):  # type: ignore[misc]
-    """Hosts without limits of rate, and what can happen to their links. Only `ip` is needed, for the proxy `nft`, too."""
+    """Hosts without limits of rate, and what can happen to their links. `ip` is needed, and `nft` for the proxy."""
 
     def __init__(self, hosts: int) -> None:
         super().__init__(hosts)
@@ -28,7 +28,7 @@ class Hosts(Namespaces):  # type: ignore[misc]
         # Away from these hosts there is nothing: a name is asked for in vain at once, and not after seconds.
         own, router = self.hosts[host], f"10.78.{host}.1"
         self._run(own, *f"ip route add 10.78.0.0/16 via {router}".split())
-        self._run(own, *"ip route del default".split())
+        self._run(own, "ip", "route", "del", "default")
 
     def network(self, host: int | None) -> int:
         """A process in the network of a host, or of the router (`None`)."""

@@ -15,8 +15,8 @@ SILENT = "no error"
 ABORTED = "aborted"
 HUNG = "hung"
 ENDINGS = (WENT_ON, TOLD, SILENT, ABORTED, HUNG)
-"""All ranks went on without an error; every survivor got an exception; some got none; a survivor was ended by a signal or
-did not get to its exception; a survivor had to be ended."""
+"""All ranks went on without an error; every survivor got an exception; some got none; a signal such as SIGABRT ended a
+survivor; a survivor had to be ended."""
 CRASHES = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
 TYPED = 42
 """The exit status of a rank that got an exception."""
@@ -65,27 +65,39 @@ def names(text: str, ranks: list[int]) -> bool:
     return any(str(rank) in re.findall(r"\d+", each) for each in lists for rank in ranks)
 
 
-def judged(fault: str, system: str, seed: int, ranks: list[Rank], statuses: list[int | None], lost: list[int], when: float) -> Injection:
+def judged(
+    fault: str, system: str, seed: int, ranks: list[Rank], statuses: list[int | None], lost: list[int], when: float
+) -> Injection:
     """What the ranks of a job that were not harmed say of it: `lost` are those that were."""
     survivors = [number for number in range(len(ranks)) if number not in lost]
     errors = {number: ranks[number].first("error") for number in survivors}
     told = [error for error in errors.values() if error]
     done = [event for number in survivors if (event := ranks[number].first("done"))]
-    seconds = [error["time"] - when for error in told] or [event["longest"] for event in done]
+    wrong = sum(bool(rank.first("wrong")) for rank in ranks)
+    ending = ending_of([statuses[number] for number in survivors])
+    seconds = [max(0.0, error["time"] - when) for error in told] or [event["longest"] for event in done]
     return Injection(
         fault,
         system,
         seed,
-        ending_of([statuses[number] for number in survivors]),
+        SILENT if wrong and ending == WENT_ON else ending,
         seconds,
         len(survivors),
         sum(names(strip_own(error["text"]), lost) for error in told),
         sum(statuses[number] in CRASHES for number in survivors),
-        sum(bool(rank.first("wrong")) for rank in ranks),
-        f"{told[0]['type']}: {told[0]['text'][:300]}" if told else "",
+        wrong,
+        noted(told),
     )
 
 
 def strip_own(text: str) -> str:
     """An error's text without the rank that reports it."""
     return re.sub(r"^herringbone, on rank \d+: ", "", text)
+
+
+def noted(errors: list[dict[str, Any]]) -> str:
+    """What the first survivor was told, and each that was told something of another type."""
+    first: dict[str, str] = {}
+    for error in errors:
+        first.setdefault(error["type"], error["text"][:300])
+    return ". ".join(f"{kind}: {text}" for kind, text in first.items())

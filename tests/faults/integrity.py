@@ -1,4 +1,4 @@
-"""Jobs whose links to reducers pass through proxies that harm them; `make faults` and python/tests run these by seed."""
+"""Jobs whose links to reducers pass through proxies that harm them, by seed: for `make faults` and python/tests."""
 
 from __future__ import annotations
 
@@ -111,7 +111,12 @@ class Reducers:
         """One job. `harms` says what happens to which reducer's which connection, and on which way."""
         self.harms, self.before = harms, [proxy.connections for proxy in self.proxies]
         settings = {"reducers": [proxy.address for proxy in self.proxies], "algorithm": "reduction_server"}
-        common: dict[str, Any] = {"size": WORKERS, "store": f"127.0.0.1:{free_port()}", "settings": settings, "salt": seed}
+        common: dict[str, Any] = {
+            "size": WORKERS,
+            "store": f"127.0.0.1:{free_port()}",
+            "settings": settings,
+            "salt": seed,
+        }
         job = [
             self.ranks.start("arrays", rank=rank, count=count, seconds=SECONDS, least=LEAST, **common)
             for rank in range(WORKERS)
@@ -161,7 +166,7 @@ class Reducers:
         return self.run(seed, count, {place: ("up", Foreign(number, chosen))})
 
     def played_again(self, seed: int) -> bytes:
-        """What the first reducer answers who plays another's whole connection again; its handshake is a recording too."""
+        """What the first reducer answers if somebody plays a recorded connection again, its handshake included."""
         record = self.recorded(seed, COUNTS[0])[0]
         target = self.proxies[0].target
         assert target is not None and record.greeted

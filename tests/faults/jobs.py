@@ -39,14 +39,24 @@ def sums(rank: int, size: int, count: int, steps: int, salt: int = 0) -> Any:
 
 
 def arrays(
-    say: Say, rank: int, size: int, store: str, count: int, seconds: float, settings: dict[str, Any], least: int = 0, salt: int = 0
+    say: Say,
+    rank: int,
+    size: int,
+    store: str,
+    count: int,
+    seconds: float,
+    settings: dict[str, Any],
+    least: int = 0,
+    salt: int = 0,
 ) -> int:
     """All-reduces of numpy arrays for some seconds, and at least `least` of them; each has to be right to the bit."""
     import herringbone
 
     given, expected = sums(rank, size, count, INPUTS, salt)
     try:
-        with herringbone.init(rank=rank, size=size, store=store, options=herringbone.Options(**settings), timeout=20) as group:
+        with herringbone.init(
+            rank=rank, size=size, store=store, options=herringbone.Options(**settings), timeout=20
+        ) as group:
             say("formed")
             until, going, step = time.monotonic() + seconds, numpy.ones(1, "float32"), 0
             while going[0] or step < least:
@@ -66,17 +76,22 @@ def arrays(
     return 0
 
 
-def proxied(say: Say, address: str, seed: int, apart: list[int], speaks: bool, limit: int) -> None:
-    """The router's proxy: flips one bit in one connection, by a seed; not in those to a port of `apart`."""
+def proxied(
+    say: Say, address: str, seed: int, apart: list[int], limits: list[int], speaks: bool = True, purpose: str = "data"
+) -> None:
+    """The router's proxy: flips one bit in one connection, by a seed; not in those to a port of `apart`.
+
+    The byte is one below a limit of `limits`. Of programs that speak Herringbone only connections of one purpose count.
+    """
     from proxy import Connection, Flip, Proxy
 
     dice = random.Random(seed)
-    number, up = dice.randrange(3), dice.random() < 0.5
-    flip = Flip(dice.randrange(dice.choice([200, 1_500, limit])), dice.randrange(8))
+    number, up = dice.randrange(3 if purpose == "data" else 2), dice.random() < 0.5
+    flip = Flip(dice.randrange(dice.choice(limits)), dice.randrange(8))
     counted: list[Connection] = []
 
     def choose(connection: Connection) -> None:
-        if connection.to[1] in apart or speaks and connection.purpose != "data":
+        if connection.to[1] in apart or speaks and connection.purpose != purpose:
             return
         counted.append(connection)
         if len(counted) == number + 1:
@@ -126,28 +141,28 @@ def bereaved(say: Say, rank: int, size: int, lives: int, folder: str) -> int:
 
 
 def summing(say: Say, backend: str, timeout: float, count: int, stop: str) -> int:
-    """All-reduces of torch until the file `stop` is there, each checked; a rank that is told of a fault says so and ends."""
+    """All-reduces of torch until the file `stop` is there, each checked. A rank that gets an exception says so and ends."""
     import torch
     import torch.distributed as dist
 
-    rank, size = join(backend, timeout)
-    given, expected = sums(rank, size, count, INPUTS)
     step, longest, going = 0, 0.0, torch.ones(1)
     try:
+        rank, size = join(backend, timeout)
+        given, expected = sums(rank, size, count, INPUTS)
         while going.item() or step % 4:
             tensor = torch.from_numpy(given[step % INPUTS].copy())
             began = time.monotonic()
             dist.all_reduce(tensor)
+            if step % 4 == 3:
+                # Rank 0 ends the job for all.
+                going[0] = rank != 0 or not os.path.exists(stop)
+                dist.all_reduce(going, dist.ReduceOp.MIN)
             longest = max(longest, time.monotonic() - began) if step else 0.0
             if not numpy.array_equal(tensor.numpy(), expected[step % INPUTS]):
                 say("wrong", step=step)
             step += 1
             if step == 8:
                 say("going")
-            if step % 4 == 0:
-                # Rank 0 ends the job for all.
-                going[0] = rank != 0 or not os.path.exists(stop)
-                dist.all_reduce(going, dist.ReduceOp.MIN)
     except Exception as error:
         say("error", type=type(error).__name__, text=str(error)[:600])
         return TOLD

@@ -75,7 +75,9 @@ class Lab:
         self.stack.close()
 
     @contextlib.contextmanager
-    def job(self, job: str, backend: str, each: tuple[int, ...], reducers: Serving | None = None, **arguments: Any) -> Iterator[Job]:
+    def job(
+        self, job: str, backend: str, each: tuple[int, ...], reducers: Serving | None = None, /, **arguments: Any
+    ) -> Iterator[Job]:
         """Ranks that run a function of `jobs`; what is left of them ends with the block."""
         self.jobs += 1
         self.stop = self.folder / f"stop{self.jobs}"
@@ -98,10 +100,10 @@ class Lab:
         finally:
             self.ranks.end(running.ranks)
 
-    def summing(self, backend: str, each: tuple[int, ...], reducers: Serving | None = None) -> Any:
+    def summing(self, backend: str, each: tuple[int, ...], reducers: Serving | None = None, **changed: Any) -> Any:
         """A job that adds up until it is stopped."""
-        stop = str(self.folder / f"stop{self.jobs + 1}")
-        return self.job("summing", backend, each, reducers, **by(backend), count=COUNT, stop=stop)
+        arguments = {**by(backend), "count": COUNT, "stop": str(self.folder / f"stop{self.jobs + 1}"), **changed}
+        return self.job("summing", backend, each, reducers, **arguments)
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[Serving]:

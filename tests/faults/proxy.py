@@ -126,7 +126,7 @@ class Doubled(Framed):
 
 
 class Swapped(Framed):
-    """Sends a data frame behind the one that follows it: the first from number `number` on behind which one is at once."""
+    """Swaps two data frames that come together: the first such pair from number `number` on."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -224,8 +224,8 @@ class Connection:
 class Proxy:
     """Listens at `address` and calls `target`, or where the caller meant to go if the network sends it here.
 
-    `choose` gets each connection as soon as it is known what it is for, and may set the harm of its ways. Where it does not
-    speak Herringbone (`speaks`), that is at once.
+    `choose` gets each connection as soon as it is known what the connection is for, and may set the harm of its ways. If
+    callers do not speak Herringbone (`speaks`), that is at once.
     """
 
     def __init__(

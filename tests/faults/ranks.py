@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 START_SECONDS = 120
 """The import of torch on a busy machine."""
+END_SECONDS = 10
 
 Event = dict[str, Any]
 
@@ -96,7 +98,9 @@ class Ranks:
         self.forker.wait()
         self.output.close()
 
-    def start(self, job: str, network: int | None = None, environment: dict[str, str] | None = None, **arguments: Any) -> Rank:
+    def start(
+        self, job: str, network: int | None = None, environment: dict[str, str] | None = None, **arguments: Any
+    ) -> Rank:
         """Starts one more rank: `job` names a function of `jobs`."""
         rank = Rank(len(self.ranks), self.changed)
         self.ranks.append(rank)
@@ -112,7 +116,8 @@ class Ranks:
         deadline = time.monotonic() + seconds
         with self.changed:
             for rank in ranks:
-                self.changed.wait_for(lambda rank=rank: rank.first("ended"), max(0.0, deadline - time.monotonic()))  # type: ignore[misc]
+                left = max(0.0, deadline - time.monotonic())
+                self.changed.wait_for(partial(rank.first, "ended"), left)
         statuses = [rank.status for rank in ranks]
         self.end(ranks)
         return statuses
@@ -123,7 +128,7 @@ class Ranks:
             rank.send(signal.SIGKILL)
         with self.changed:
             for rank in ranks:
-                self.changed.wait_for(lambda rank=rank: rank.first("ended"), 10)  # type: ignore[misc]
+                self.changed.wait_for(partial(rank.first, "ended"), END_SECONDS)
 
     def _hear(self) -> None:
         assert self.forker.stdout is not None
