@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "faults"))
 
-from hosts import NoNamespaces
+from cables import NoNamespaces
 from lab import HOSTS, Job, Lab
 
 EACH = (2, 2, 1)

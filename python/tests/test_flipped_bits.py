@@ -15,7 +15,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "faults"))
 
-from hosts import PROXY_PORT, Hosts, NoNamespaces
+from cables import PROXY_PORT, Hosts, NoNamespaces
 from integrity import COUNTS, REDUCERS, REFUSED, SHORTEST, Outcome, Reducers, outcome_of
 from ranks import Ranks
 

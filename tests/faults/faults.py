@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hosts import PROXY_PORT, Hosts
-from injection import HUNG, SILENT, TOLD, WENT_ON, Injection, ending_of, judged, names, strip_own
+from cables import PROXY_PORT, Hosts
+from injection import HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON, Injection, ending_of, judged, names, strip_own
 from integrity import REFUSED, WORKERS, Outcome, Reducers, lose_fifty
 from lab import EACH, FIRST_PORT, HOSTS, PORTS, REDUCERS, Lab, Serving, by, listening
 from ranks import Silence
@@ -155,7 +155,7 @@ def flipped(lab: Lab, fault: str, system: str, seed: int) -> Injection:
         {"purpose": "data", "limits": [200, 1_500, 150_000]} if of_data else {"purpose": "join", "limits": [60, 300]}
     )
     # A rank that is not let in is missed by the others until then.
-    changed = {} if of_data else {"timeout": MEETING_SECONDS}
+    changed: dict[str, Any] = {} if of_data else {"timeout": MEETING_SECONDS}
     proxy = lab.ranks.start("proxied", lab.hosts.network(None), address=f"0.0.0.0:{PROXY_PORT}", **arguments)
     try:
         proxy.wait("listening")
@@ -317,3 +317,13 @@ def of_bytes() -> list[Fault]:
 
 
 FAULTS = [*of_workers(), *of_reducers(), *of_bytes()]
+
+
+def is_wrong(fault: Fault, found: dict[str, Any]) -> bool:
+    """Whether Herringbone did not do what is promised."""
+    return (
+        found["ending"] != NOT_TRIED
+        and fault.is_promised
+        and found["system"] == OWN
+        and (found["ending"] not in fault.right or found["wrong"] > 0 or found["aborted"] > 0)
+    )

@@ -14,9 +14,10 @@ TOLD = "told"
 SILENT = "no error"
 ABORTED = "aborted"
 HUNG = "hung"
-ENDINGS = (WENT_ON, TOLD, SILENT, ABORTED, HUNG)
+NOT_TRIED = "not tried"
+ENDINGS = (WENT_ON, TOLD, SILENT, ABORTED, HUNG, NOT_TRIED)
 """All ranks went on without an error; every survivor got an exception; some got none; a signal such as SIGABRT ended a
-survivor; a survivor had to be ended."""
+survivor; a survivor had to be ended; this machine lacks what the injection needs."""
 CRASHES = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
 TYPED = 42
 """The exit status of a rank that got an exception."""

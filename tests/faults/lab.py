@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hosts import Hosts
+from cables import Hosts
 from processes import Processes
 from ranks import Rank, Ranks
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from faults import FAULTS, GLOO, NEXT_RIGHT, OWN, Fault
-from injection import ABORTED, ENDINGS, HUNG, SILENT, TOLD, WENT_ON
+from injection import ABORTED, ENDINGS, HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON
 from lab import EACH, GLOO_SECONDS, OWN_SECONDS
 
 Record = dict[str, Any]
@@ -67,7 +67,7 @@ def how(record: Record) -> str:
     return f"""
 ## What was seen
 {record["date"]}, commit {facts["commit"]}, torch {record["torch"]}, {record["seconds"] / 60:.0f} minutes in all, on
-{facts["CPU"]}, {facts["cores"]} cores, {facts["kernel"]}.
+{facts["CPU"]}, {facts["cores"]} cores, {facts["kernel"]}, with a load of {facts["load before"]} before the run.
 
 Hosts are network namespaces with a router between them. A job is ranks of torch in a loop of all-reduces of 1 MB. It has
 three hosts with {layouts} ranks. Reducers have hosts of their own. The timeout of operations is
@@ -119,6 +119,7 @@ SAID = {
     SILENT: "no error",
     ABORTED: "some were aborted",
     HUNG: "hung",
+    NOT_TRIED: "could not be tried on this machine",
 }
 
 

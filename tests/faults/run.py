@@ -20,9 +20,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))
 
 import page
-from faults import FAULTS, FEW, FLIPS, HOSTS_PLACE, MANY, ONCE, OWN, PROXIES_PLACE, Fault
-from hosts import NoNamespaces
-from injection import HUNG, Injection
+from cables import NoNamespaces
+from faults import FAULTS, FEW, FLIPS, HOSTS_PLACE, MANY, ONCE, PROXIES_PLACE, Fault, is_wrong
+from injection import HUNG, NOT_TRIED, Injection
 from integrity import Reducers
 from lab import Lab
 from machine import machine
@@ -68,6 +68,8 @@ def injected(place: Any, fault: Fault, system: str, seed: int) -> Injection:
         return fault.inject(place, fault.name, system, seed)
     except Silence as problem:
         return Injection(fault.name, system, seed, HUNG, note=str(problem)[:600])
+    except NoNamespaces as reason:
+        return Injection(fault.name, system, seed, NOT_TRIED, note=str(reason))
 
 
 def injections(faults: list[Fault], number: int) -> Iterator[Injection]:
@@ -82,15 +84,6 @@ def injections(faults: list[Fault], number: int) -> Iterator[Injection]:
                 for system in fault.systems:
                     for seed in range(times(fault, number)):
                         yield injected(place, fault, system, seed)
-
-
-def is_wrong(fault: Fault, found: dict[str, Any]) -> bool:
-    """Whether Herringbone did not do what is promised."""
-    return (
-        fault.is_promised
-        and found["system"] == OWN
-        and (found["ending"] not in fault.right or found["wrong"] > 0 or found["aborted"] > 0)
-    )
 
 
 class Progress:

@@ -15,9 +15,8 @@ sys.path.insert(0, str(HERE))
 
 import page
 import proxy
-from faults import FAULTS
-from injection import ABORTED, HUNG, SILENT, TOLD, WENT_ON, ending_of, names
-from run import is_wrong
+from faults import FAULTS, is_wrong
+from injection import ABORTED, HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON, ending_of, names
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +31,7 @@ def test_the_page_is_that_of_the_record(record: dict[str, Any]) -> None:
 def test_the_record_has_every_fault_on_every_system_and_all_as_promised(record: dict[str, Any]) -> None:
     found = {(each["fault"], each["system"]) for each in record["injections"]}
     assert found == {(fault.name, system) for fault in FAULTS for system in fault.systems}
+    assert NOT_TRIED not in {each["ending"] for each in record["injections"]}
     by_name = {fault.name: fault for fault in FAULTS}
     assert [each for each in record["injections"] if is_wrong(by_name[each["fault"]], each)] == []
 
