@@ -49,6 +49,13 @@ def test_a_bit_that_flips_in_a_handshake_is_refused_or_costs_nothing(reducers: R
     assert set(outcome.told) <= {"ReducerLostError"}
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_messages_of_a_job_that_makes_other_calls_are_refused(reducers: Reducers, seed: int) -> None:
+    outcome = reducers.foreign(seed, same_calls=False)
+    assert outcome.done, "no message was put in"
+    assert outcome.is_right or outcome.is_refused, (outcome, outcome.events, said(reducers))
+
+
 def test_a_recorded_connection_is_refused_when_it_is_played_again(reducers: Reducers) -> None:
     assert reducers.played_again(0).endswith(REFUSED)
 

@@ -155,11 +155,12 @@ class Reducers:
         self.run(seed, count, {(0, number): ("up", record) for number, record in enumerate(records)})
         return records
 
-    def foreign(self, seed: int) -> Outcome:
-        """Messages of a job of the same form, with other numbers, come in the middle of a connection."""
+    def foreign(self, seed: int, same_calls: bool = True) -> Outcome:
+        """Messages of another job, which makes the same calls or others, come in the middle of a connection."""
         dice = random.Random(seed)
         count = dice.choice(COUNTS[:2])
-        record = self.recorded(seed + 1_000_000, count)[0].messages[:LEAST]
+        other = COUNTS[1 - COUNTS.index(count)]
+        record = self.recorded(seed + 1_000_000, count if same_calls else other)[0].messages[:LEAST]
         number = dice.randrange(1, 12)
         chosen = dice.sample(record, 3)
         place = (0, dice.randrange(WORKERS))
