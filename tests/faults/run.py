@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import pathlib
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -160,6 +161,8 @@ def write(options: argparse.Namespace, record: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    # What it started ends with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with contextlib.suppress(KeyboardInterrupt):
         try:
             main()
