@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cables import PROXY_PORT, Hosts
-from injection import HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON, Injection, ending_of, judged, names, strip_own
+from injection import HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON, Injection, ending_of, judged, named_in
 from integrity import REFUSED, WORKERS, Outcome, Reducers, lose_fifty
 from lab import EACH, FIRST_PORT, HOSTS, PORTS, REDUCERS, Lab, Serving, by, listening
 from ranks import Silence
@@ -115,7 +115,7 @@ def mistaken(lab: Lab, fault: str, system: str, seed: int) -> Injection:
         begun = max((event["time"] for rank in job.ranks if (event := rank.first("going"))), default=0.0)
         found = judged(fault, system, seed, job.ranks, statuses, [], begun)
         errors = [event for rank in job.ranks if (event := rank.first("error"))]
-        found.named = sum(names(strip_own(event["text"]), [last]) for event in errors)
+        found.named = sum(last in named_in(event["text"]) for event in errors)
         found.ending = ending_of(statuses, silent=True)
         # What a call of different operations returns without an error is right for nobody.
         found.wrong = sum(bool(rank.first("returned")) for rank in job.ranks)
@@ -165,9 +165,8 @@ def flipped(lab: Lab, fault: str, system: str, seed: int) -> Injection:
             job.stop()
             statuses = lab.ranks.finish(job.ranks, LIMIT_SECONDS)
             found = judged(fault, system, seed, job.ranks, statuses, [], harmed["time"])
-            blamed = "between rank" if of_data else "rank "
             errors = [event["text"] for rank in job.ranks if (event := rank.first("error"))]
-            found.named = sum(blamed in strip_own(text) for text in errors)
+            found.named = sum("between rank" in text if of_data else bool(named_in(text)) for text in errors)
             found.note = f"{harmed['what']}. {found.note}"
             return found
     finally:

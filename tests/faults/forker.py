@@ -5,6 +5,7 @@ rank's number, the job's name in `jobs`, its arguments, its variables, and a pro
 say goes to standard output, a line each. All ranks end with this process, and it ends with its standard input.
 """
 
+import atexit
 import ctypes
 import importlib
 import json
@@ -49,6 +50,8 @@ def live(request: dict[str, Any]) -> None:
     except BaseException:
         traceback.print_exc()
         say(number, "failed", text=traceback.format_exc()[-1500:])
+    # It leaves as a program does, and says goodbye. Not all of torch's own threads would end by themselves.
+    atexit._run_exitfuncs()
     sys.stderr.flush()
     os._exit(status or 0)
 

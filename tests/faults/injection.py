@@ -35,7 +35,7 @@ class Injection:
     """For each survivor: until it was told, or its longest step where it goes on."""
     survivors: int = 0
     named: int = 0
-    """How many survivors were told the right rank."""
+    """How many survivors were told the right rank, and no other."""
     aborted: int = 0
     wrong: int = 0
     """How many ranks got a wrong result."""
@@ -60,10 +60,20 @@ def ending_of(statuses: list[int | None], silent: bool = False) -> str:
     return TOLD if all(status == TYPED for status in statuses) else SILENT
 
 
-def names(text: str, ranks: list[int]) -> bool:
-    """Whether an error's text names one of these ranks."""
-    lists = re.findall(r"\branks? ([\d, and]+)", text)
-    return any(str(rank) in re.findall(r"\d+", each) for each in lists for rank in ranks)
+def named_in(text: str) -> set[int]:
+    """The ranks that an error speaks of, without the one that reports it."""
+    text = re.sub(r"^herringbone, on rank \d+: ", "", text)
+    found = set()
+    for several in re.findall(r"\branks? (\d[\d, and-]*)", text):
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", several):
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def blames(text: str, lost: list[int]) -> bool:
+    """Whether an error names some of these ranks, and nobody else."""
+    named = named_in(text)
+    return bool(named) and named <= set(lost)
 
 
 def judged(
@@ -84,16 +94,11 @@ def judged(
         SILENT if wrong and ending == WENT_ON else ending,
         seconds,
         len(survivors),
-        sum(names(strip_own(error["text"]), lost) for error in told),
+        sum(blames(error["text"], lost) for error in told),
         sum(statuses[number] in CRASHES for number in survivors),
         wrong,
         noted(told),
     )
-
-
-def strip_own(text: str) -> str:
-    """An error's text without the rank that reports it."""
-    return re.sub(r"^herringbone, on rank \d+: ", "", text)
 
 
 def noted(errors: list[dict[str, Any]]) -> str:

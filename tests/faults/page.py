@@ -85,7 +85,8 @@ WORDS = """
 * *No error*: a rank went on as if all were well, though its sum was wrong or the ranks had called different operations.
 * A bit that flips in a connection to rank 0 costs a rank its place in the job: the others are told that it is lost.
 * *Aborted* counts processes that ended by SIGABRT or the like, and not by an exception that a program could catch.
-* *Rank named* says how many of the survivors' exceptions name the rank (for flipped bits: the link) that is to blame.
+* *Rank named* says how many of the survivors' exceptions name the rank (for flipped bits: the link) that is to blame,
+  and nobody else.
 """
 
 

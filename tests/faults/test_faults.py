@@ -16,7 +16,7 @@ sys.path.insert(0, str(HERE))
 import page
 import proxy
 from faults import FAULTS, is_wrong
-from injection import ABORTED, HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON, ending_of, names
+from injection import ABORTED, HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON, blames, ending_of, named_in
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,16 @@ def test_an_ending_is_that_of_the_statuses(statuses: list[int | None], silent: b
 
 
 def test_a_rank_is_named_by_its_number_and_not_by_a_part_of_another() -> None:
-    assert names("rank 3 is lost", [3]) and names("ranks 1, 12 and 13 are lost", [13])
-    assert not names("rank 13 is lost", [3]) and not names("connection closed by 10.78.3.2", [3])
+    own = "herringbone, on rank 0: all_reduce of 8 f32, sum (operation 3): "
+    assert named_in(f"{own}rank 3 is lost") == {3}
+    assert named_in(f"{own}ranks 1, 12 and 13 are lost") == {1, 12, 13}
+    assert named_in(f"{own}ranks 1-3, 5 are lost") == {1, 2, 3, 5}
+    assert named_in("connection closed by 10.78.3.2") == set()
+
+
+def test_who_blames_somebody_else_beside_does_not_blame_the_right_rank() -> None:
+    assert blames("rank 3 is lost", [2, 3]) and blames("ranks 2, 3 are lost", [2, 3])
+    assert not any(blames(text, [3]) for text in ("ranks 2, 3 are lost", "rank 13 is lost", "it is lost"))
 
 
 def frame(kind: int, payload: bytes) -> bytes:
