@@ -63,7 +63,7 @@ def ending_of(statuses: list[int | None], silent: bool = False) -> str:
 def named_in(text: str) -> set[int]:
     """The ranks that an error speaks of, without the one that reports it."""
     text = re.sub(r"^herringbone, on rank \d+: ", "", text)
-    found = set()
+    found: set[int] = set()
     for several in re.findall(r"\branks? (\d[\d, and-]*)", text):
         for first, last in re.findall(r"(\d+)(?:-(\d+))?", several):
             found.update(range(int(first), int(last or first) + 1))
