@@ -18,7 +18,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates pytho
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test bench conformance frameworks matrix verify-large docs reference deploy-check fmt clean
+.PHONY: help setup demo plan test soak bench conformance faults frameworks matrix verify-large docs reference deploy-check fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -36,6 +36,10 @@ plan:
 test: setup ## All checks and tests, Rust and Python
 	@$(IN_VENV) tests/run.py
 
+soak: | rust ## Simulate 10,000 clusters in trouble, to record/soak.md; ARGS="--seed 7": one, with its events
+	@HERRINGBONE_LOG=$${HERRINGBONE_LOG:-off} cargo bench --quiet --package herringbone --bench simulator \
+		--features simulator --profile soak -- $(ARGS)
+
 bench: setup ## Time all-reduce on this machine; RIGS=folder: beside other libraries, to record/
 ifeq ($(RIGS),)
 	@$(BINARY) bench --processes 4
@@ -46,6 +50,9 @@ endif
 
 conformance: setup ## torch's own suite on Herringbone, beside Gloo; ARGS=--select=NAME: in part. Table to record/
 	@$(IN_VENV) tests/conformance/run.py --record record/conformance.md $(ARGS)
+
+faults: setup ## Kill, stop, cut off and damage what jobs consist of, beside Gloo: a quarter of an hour. Table to docs/
+	@$(IN_VENV) tests/faults/run.py --record record/faults.json --page docs/faults.md $(ARGS)
 
 frameworks: setup $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and Trainer over Herringbone, beside Gloo. Table to record/
 	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py --record record/frameworks.md $(ARGS)
