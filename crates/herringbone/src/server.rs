@@ -9,7 +9,7 @@ mod jobs;
 mod tests;
 
 pub use jobs::ServerStats;
-#[cfg(test)]
+#[cfg(any(test, feature = "simulator"))]
 pub(crate) use jobs::heed;
 
 use crate::{

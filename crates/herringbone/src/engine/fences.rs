@@ -174,7 +174,7 @@ impl Groups {
         out.finished = true;
     }
 
-    pub(super) fn numbers(&self) -> Vec<u32> {
+    pub(crate) fn numbers(&self) -> Vec<u32> {
         self.groups.keys().copied().collect()
     }
 

@@ -57,7 +57,7 @@ pub(crate) enum Recovering {
 
 impl Recovering {
     pub(crate) fn is_under_way(self) -> bool {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulator"))]
         if crate::planted::has(crate::planted::Plant::NoFence) {
             return false;
         }

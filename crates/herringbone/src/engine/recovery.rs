@@ -191,7 +191,7 @@ impl Recoveries {
             return end(queued, Err(Error::new(ErrorKind::Closed)), parts);
         };
         let issues = rest_of(&queued, decided.rests.get(&sequence), (decided.carrier, prepared));
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulator"))]
         let issues = match crate::planted::has(crate::planted::Plant::ResumeTwice) {
             true => issues.iter().chain(&issues).cloned().collect(),
             false => issues,
@@ -319,7 +319,7 @@ fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Pre
     let pieces = chunks.flat_map(|(chunk, pieces)| pieces.iter().map(move |piece| (chunk, piece)));
     let issue = |(chunk, Piece { segments, holder }): (u32, &Piece)| {
         let bytes = prepared.stretch(chunk, segments);
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulator"))]
         let holder = &holder.filter(|_| !crate::planted::has(crate::planted::Plant::ForgetHolders));
         (!bytes.is_empty())
             .then(|| holder.map_or_else(|| again(bytes.clone()), |root| sent(root, bytes.clone())))

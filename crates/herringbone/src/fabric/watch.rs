@@ -180,6 +180,8 @@ impl Watch {
 
     /// A rank's message.
     pub(crate) fn message(&mut self, from: Rank, message: Message) {
+        #[cfg(any(test, feature = "simulator"))]
+        crate::seen::control(self.role(), &message);
         match message {
             Message::Heartbeat => {}
             Message::Bye => {
@@ -202,6 +204,16 @@ impl Watch {
         }
     }
 
+    #[cfg(any(test, feature = "simulator"))]
+    fn role(&self) -> &'static str {
+        match (self.hub.is_some(), self.leaves()) {
+            (true, false) => "rank 0",
+            (false, false) => "rank",
+            (true, true) => "rank 0 leaves",
+            (false, true) => "rank leaves",
+        }
+    }
+
     /// A message for the hub: dealt with here if this is it, else sent there.
     pub(crate) fn tell_hub(&mut self, message: Message) {
         if self.hub.is_some() {
@@ -213,6 +225,8 @@ impl Watch {
 
     fn at_hub(&mut self, from: Rank, message: Message) {
         if let Some(hub) = &mut self.hub {
+            #[cfg(any(test, feature = "simulator"))]
+            crate::seen::hub(hub, &message);
             let directed = hub.receive(from, message);
             self.direct(directed);
         }
@@ -279,6 +293,8 @@ impl Watch {
         let hub_is_gone = rank == 0 || self.is_alone();
         self.order(Deed::Lose { worker, death, hub_is_gone });
         if let Some(hub) = &mut self.hub {
+            #[cfg(any(test, feature = "simulator"))]
+            crate::seen::hub_without(hub, "a rank is lost");
             let directed = hub.lose(rank);
             self.direct(directed);
         }
@@ -299,6 +315,8 @@ impl Watch {
         self.spread(rank, &Message::Leave { rank });
         self.order(Deed::Leave(worker));
         if let Some(hub) = &mut self.hub {
+            #[cfg(any(test, feature = "simulator"))]
+            crate::seen::hub_without(hub, "a rank has left");
             let directed = hub.leave(rank);
             self.direct(directed);
         }

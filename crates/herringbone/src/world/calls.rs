@@ -91,8 +91,12 @@ impl Task {
 }
 
 fn random_bytes(bytes: usize, dice: &mut Dice) -> Vec<u8> {
-    let words = std::iter::repeat_with(|| dice.roll().to_le_bytes());
-    words.take(bytes.div_ceil(8)).flatten().take(bytes).collect()
+    let mut random = Vec::with_capacity(bytes + 8);
+    while random.len() < bytes {
+        random.extend_from_slice(&dice.roll().to_le_bytes());
+    }
+    random.truncate(bytes);
+    random
 }
 
 impl Called {

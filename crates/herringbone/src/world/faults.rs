@@ -36,7 +36,7 @@ fn sum(
 ) {
     let workers = world.setup.workers;
     let task = Task::sum(count, workers, &mut world.dice);
-    world.call(ranks, &ToCall { task, timeout });
+    world.call(ranks, &ToCall::new(task, timeout));
 }
 
 fn barrier(world: &mut VirtualWorld) -> Rc<Task> {
@@ -224,7 +224,7 @@ fn a_stopped_reducer_costs_no_call() {
 fn reducers_that_wait_for_long_are_not_lost() {
     let mut world = begun(3, 1, 8);
     let task = Task::sum(LARGE, 3, &mut world.dice);
-    let todo = ToCall { task, timeout: None };
+    let todo = ToCall::new(task, None);
     world.call([0, 2], &todo);
     world.run_for(ms(8000));
     world.call([1], &todo);
@@ -236,7 +236,7 @@ fn reducers_that_wait_for_long_are_not_lost() {
 fn a_late_rank_is_named_after_the_timeout_and_may_come_back() {
     for (reducers, count) in [(0, 3), (0, LARGE), (1, 3), (1, LARGE)] {
         let mut world = begun(3, reducers, 9);
-        let todo = ToCall { task: Task::sum(count, 3, &mut world.dice), timeout: Some(ms(1000)) };
+        let todo = ToCall::new(Task::sum(count, 3, &mut world.dice), Some(ms(1000)));
         world.call(0..2, &todo);
         world.run_for(ms(2000));
         world.call([2], &todo);
@@ -286,11 +286,11 @@ fn a_broadcast_outlives_its_root() {
         let broadcast = Collective::Broadcast { root: 2 };
         let call = Call { collective: broadcast, dtype: DType::U8, op: ReduceOp::Sum, count: 80 };
         let task = Task::new(call, 3, &mut world.dice);
-        world.call([2], &ToCall { task: task.clone(), timeout: None });
+        world.call([2], &ToCall::new(task.clone(), None));
         assert!(world.run_to_the_end(ms(2000)), "the root waits for others");
         world.leave(2);
         world.run_for(ms(later));
-        world.call(0..2, &ToCall { task, timeout: None });
+        world.call(0..2, &ToCall::new(task, None));
         assert!(world.run_to_the_end(ms(10_000)));
         for rank in 0..2 {
             let end = world.machine(rank).ends().pop().flatten();
@@ -337,8 +337,8 @@ fn ranks_that_disagree_are_told_at_once_and_go_on() {
     for (seed, reducers) in [(12, 0), (13, 1)] {
         for (one, other) in [(3, 4), (3, LARGE), (LARGE, LARGE + 1)] {
             let mut world = begun(4, reducers, seed);
-            let [usual, odd] = [one, other]
-                .map(|count| ToCall { task: Task::sum(count, 4, &mut world.dice), timeout: None });
+            let [usual, odd] =
+                [one, other].map(|count| ToCall::new(Task::sum(count, 4, &mut world.dice), None));
             disagree(&mut world, &usual, &odd);
             for rank in 0..4 {
                 let (at, kind) = told(&mut world, rank);
@@ -373,7 +373,7 @@ fn settle(world: &mut VirtualWorld, at: Duration) {
             }
         }
         let settled = next.is_empty() && world.workers().all(|(_, worker)| worker.is_done());
-        world.call(next, &ToCall { task: task.clone(), timeout: None });
+        world.call(next, &ToCall::new(task.clone(), None));
         settled
     });
     assert!(settled && told.iter().all(|told| *told), "seed {seed}: {told:?} of the ranks were told");

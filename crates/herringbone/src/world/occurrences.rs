@@ -34,7 +34,7 @@ impl VirtualWorld {
         match occurrence {
             Occurrence::Nothing => {}
             Occurrence::Done(number) => {
-                let act = self.acts.remove(&number).expect("it was not done yet");
+                let act = self.agenda.acts.remove(&number).expect("it was not done yet");
                 act(self);
             }
             Occurrence::Look(at) => self.settle(at),
@@ -53,7 +53,7 @@ impl VirtualWorld {
                 self.settle(at);
             }
             Occurrence::Said { from, to, message } => {
-                if self.control.contains(&(to, from))
+                if self.network.control.contains(&(to, from))
                     && let Some(watch) = &mut self.machine(to).watch
                 {
                     watch.heard(from as u32, now);
@@ -62,7 +62,7 @@ impl VirtualWorld {
                 }
             }
             Occurrence::Parted { at, from } => {
-                if self.control.remove(&(at, from))
+                if self.network.control.remove(&(at, from))
                     && let Some(watch) = &mut self.machine(at).watch
                 {
                     watch.unreachable(from as u32);
@@ -112,22 +112,27 @@ impl VirtualWorld {
     }
 
     fn carry_out(&mut self, at: usize, order: Instruction) {
-        let latency = self.setup.nature.latency;
         match order {
             Instruction::Say { to, message } => self.say(at, to as usize, message),
             Instruction::Beat => {
-                let peers: Vec<usize> =
-                    self.control.iter().filter(|(end, _)| *end == at).map(|(_, peer)| *peer).collect();
+                let peers: Vec<usize> = self
+                    .network
+                    .control
+                    .iter()
+                    .filter(|(end, _)| *end == at)
+                    .map(|(_, peer)| *peer)
+                    .collect();
                 peers.into_iter().for_each(|peer| self.say(at, peer, Message::Heartbeat));
             }
             Instruction::Part(rank) => {
-                self.control.remove(&(at, rank as usize));
-                self.after(latency, Occurrence::Parted { at: rank as usize, from: at });
+                self.network.control.remove(&(at, rank as usize));
+                let delay = self.delay(at, rank as usize);
+                self.after(delay, Occurrence::Parted { at: rank as usize, from: at });
             }
             Instruction::Link(endpoint) => {
                 let other = endpoint.index();
                 self.after(
-                    2 * latency,
+                    2 * self.setup.nature.latency,
                     Occurrence::Called { caller: at, other, for_so_long: Duration::ZERO },
                 );
             }
@@ -136,15 +141,16 @@ impl VirtualWorld {
     }
 
     fn say(&mut self, from: usize, to: usize, message: Message) {
-        let passes = self.filter.as_mut().is_none_or(|filter| filter(to, &message));
-        if passes && self.control.contains(&(from, to)) {
-            self.after(self.setup.nature.latency, Occurrence::Said { from, to, message });
+        let passes = self.network.filter.as_mut().is_none_or(|filter| filter(to, &message));
+        if passes && self.network.control.contains(&(from, to)) {
+            self.after(self.delay(from, to), Occurrence::Said { from, to, message });
         }
     }
 
     fn called(&mut self, caller: usize, other: usize, for_so_long: Duration) {
         let (now, latency) = (self.clock.now(), self.setup.nature.latency);
-        let answers = self.machines[other].as_ref().is_some_and(|machine| !machine.is_hung);
+        let is_apart = self.is_blocked(caller, other) || self.is_blocked(other, caller);
+        let answers = self.machines[other].as_ref().is_some_and(|machine| !machine.is_hung && !is_apart);
         if !answers {
             let is_worker = !self.roster.is_reducer(member_at(other));
             let link = &self.machine(caller).engine.links.endpoints[member_at(other)].link;
@@ -169,22 +175,25 @@ impl VirtualWorld {
 
     /// A process ends: the kernel closes what it had.
     pub(crate) fn kill(&mut self, at: usize) {
+        self.trace.note(self.clock.passed(), &format_args!("{at} ends"));
         self.machines[at] = None;
-        let latency = self.setup.nature.latency;
-        let connections: Vec<_> = self.control.iter().copied().filter(|(end, _)| *end == at).collect();
+        let connections: Vec<_> =
+            self.network.control.iter().copied().filter(|(end, _)| *end == at).collect();
         for (_, peer) in connections {
-            self.control.remove(&(at, peer));
-            self.after(latency, Occurrence::Parted { at: peer, from: at });
+            self.network.control.remove(&(at, peer));
+            self.after(self.delay(at, peer), Occurrence::Parted { at: peer, from: at });
         }
     }
 
     /// A process is stopped: its kernel takes in what is sent to it, and nothing answers.
     pub(crate) fn hang(&mut self, at: usize) {
+        self.trace.note(self.clock.passed(), &format_args!("{at} is stopped"));
         self.machine(at).is_hung = true;
     }
 
     /// A process that was stopped goes on.
     pub(crate) fn resume(&mut self, at: usize) {
+        self.trace.note(self.clock.passed(), &format_args!("{at} goes on"));
         let machine = self.machine(at);
         machine.is_hung = false;
         let held = std::mem::take(&mut machine.held);
@@ -194,6 +203,7 @@ impl VirtualWorld {
 
     /// A worker leaves in order.
     pub(crate) fn leave(&mut self, at: usize) {
+        self.trace.note(self.clock.passed(), &format_args!("{at} leaves"));
         let now = self.clock.now();
         self.machine(at).leaving = Some((now, false));
         self.settle(at);

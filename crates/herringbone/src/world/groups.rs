@@ -1,0 +1,113 @@
+//! The groups of a world, and what their ranks are to call.
+
+use super::{Setup, VirtualWorld, calls::Task, machine::ToCall, member_at, occurrence::Occurrence};
+use crate::{
+    core::{
+        group::Rank,
+        session::{
+            Parameters,
+            control::Message,
+            fence::Member,
+            membership::{MemberId, Roster},
+        },
+    },
+    engine::group::{Group, Settings, number_of},
+    transport::tcp::virtual_link::Dice,
+};
+use std::{rc::Rc, sync::Arc, time::Duration};
+
+/// How soon a process that is stopped makes its group after all.
+const MADE_LATER: Duration = Duration::from_millis(10);
+
+/// A group as its member `rank` makes it.
+pub(super) fn group(setup: &Setup, roster: &Roster, (number, ranks): (u32, &[Rank]), rank: Rank) -> Group {
+    let Setup { forced, segment_bytes, timeout, .. } = setup.clone();
+    let parameters = Parameters {
+        algorithm: forced.as_ref().map(ToString::to_string),
+        segment: segment_bytes as u64,
+        staging: super::POOL_BYTES as u64,
+        reducers: roster.reducers().map(|reducer| reducer.address.clone()).collect(),
+        ..Parameters::default()
+    };
+    let members = ranks.iter().map(|rank| member_at(*rank as usize));
+    let seats: Vec<MemberId> = members.chain(roster.reducers().map(|reducer| reducer.id)).collect();
+    let me = ranks.iter().position(|other| *other == rank).expect("a member") as Rank;
+    let places = (seats, ranks.to_vec(), me);
+    let settings = Settings::new(number, 0, places, ranks.to_vec(), Arc::new(parameters));
+    let settings = Settings { forced, timeout, ..settings };
+    Group::new(settings, Member::new(number, rank, ranks.to_vec()))
+}
+
+/// Adds a group of some of the ranks, which each of them makes at its own time.
+fn add(world: &mut VirtualWorld, ranks: Vec<Rank>, dice: &mut Dice) {
+    let members: Vec<MemberId> = ranks.iter().map(|rank| member_at(*rank as usize)).collect();
+    let number = number_of(&format!("group {}", world.groups.len()), &members);
+    world.groups.push((number, ranks.clone()));
+    for rank in ranks {
+        let delay = Duration::from_micros(dice.below(40_000));
+        world.later(delay, move |world| make(world, number, rank));
+    }
+}
+
+fn make(world: &mut VirtualWorld, number: u32, rank: Rank) {
+    let Some((_, ranks)) = world.groups.iter().find(|(other, _)| *other == number).cloned() else { return };
+    let now = world.clock.now();
+    let Some(machine) = &mut world.machines[rank as usize] else { return };
+    if machine.is_hung {
+        return world.later(MADE_LATER, move |world| make(world, number, rank));
+    }
+    machine.engine.at(now).add_group(group(&world.setup, &world.roster, (number, &ranks), rank));
+    if ranks[0] == rank
+        && let Some(watch) = &mut machine.watch
+    {
+        watch.tell_hub(Message::GroupInfo { group: number, generation: 0, members: ranks });
+    }
+    world.settle(rank as usize);
+}
+
+/// Adds up to two groups of some of the ranks.
+pub(super) fn add_some(world: &mut VirtualWorld, dice: &mut Dice) {
+    for _ in 0..dice.below(3) {
+        let mut ranks: Vec<Rank> = (0..world.setup.workers).filter(|_| !dice.one_in(3)).collect();
+        if ranks.len() < 2 {
+            ranks = vec![0, world.setup.workers - 1];
+        }
+        add(world, ranks, dice);
+    }
+}
+
+/// Has ranks make so many calls, each in one of their groups and up to so many at a time. Some groups are closed after their
+/// last one.
+pub(super) fn fill(
+    world: &mut VirtualWorld,
+    (calls, window): (u64, usize),
+    dice: &mut Dice,
+    mut task: impl FnMut(u32, &mut Dice) -> Rc<Task>,
+) {
+    let groups = world.groups.clone();
+    let mut todo: Vec<(usize, ToCall)> = Vec::new();
+    for _ in 0..calls {
+        let which = if dice.one_in(2) { 0 } else { dice.below(groups.len() as u64) as usize };
+        let (group, ranks) = &groups[which];
+        let task = task(ranks.len() as u32, dice);
+        todo.push((which, ToCall { group: *group, ..ToCall::new(task, None) }));
+    }
+    for which in 1..groups.len() {
+        let last = todo.iter_mut().rev().find(|(other, _)| *other == which);
+        last.into_iter().filter(|_| dice.one_in(2)).for_each(|(_, last)| last.closes = true);
+    }
+    for (which, todo) in todo {
+        for rank in &groups[which].1 {
+            world.machine(*rank as usize).program.push_back(todo.clone());
+        }
+    }
+    world.workers().for_each(|(_, worker)| worker.window = window);
+}
+
+/// Each rank begins with its calls at some time.
+pub(super) fn begin(world: &mut VirtualWorld, most: Duration, dice: &mut Dice) {
+    for rank in 0..world.setup.workers as usize {
+        let delay = Duration::from_nanos(dice.below(most.as_nanos() as u64));
+        world.after(delay, Occurrence::Look(rank));
+    }
+}
