@@ -115,14 +115,15 @@ pub(crate) fn page(options: &Options, result: &Soaked, planted: &Planted) -> Str
     let _ = writeln!(page, "\n## Transitions\nTransitions: {} of {all} seen.", all - missing.len());
     if !missing.is_empty() {
         let _ = writeln!(page, "Not seen:\n");
-        missing.iter().for_each(|missing| drop(writeln!(page, "* {missing}")));
+        for missing in missing {
+            let _ = writeln!(page, "* {missing}");
+        }
     }
     if !result.failures.is_empty() {
         let _ = writeln!(page, "\n## Failures\n");
-        result
-            .failures
-            .iter()
-            .for_each(|failure| drop(writeln!(page, "* seed {}: {}", failure.seed, first_line(failure))));
+        for failure in &result.failures {
+            let _ = writeln!(page, "* seed {}: {}", failure.seed, first_line(failure));
+        }
     }
     let _ =
         writeln!(page, "\n## Planted errors\n| error | found by seed | what was seen |\n| --- | --- | --- |");

@@ -141,12 +141,12 @@ impl Direction {
 
     /// Whether its writer's poller finds room, of so many bytes in all.
     fn has_room(&self, most: usize) -> bool {
-        self.dead || most.saturating_sub(self.held) >= most / 3
+        most.saturating_sub(self.held) >= most / 3
     }
 
     /// Whether its reader's poller finds something: also less than is wanted, if no more can come before it is read.
     fn is_readable(&self, most: usize, now: Moment) -> bool {
-        let wanted = if self.has_room(most) { self.wanted.max(1) } else { 1 };
+        let wanted = if self.has_room(most) && !self.dead { self.wanted.max(1) } else { 1 };
         let enough = self.arrived.len() >= wanted;
         enough || [self.ended, self.reset].into_iter().flatten().any(|at| at <= now)
     }
