@@ -50,9 +50,9 @@ const TABLES: [Table; 5] = [
             "Forget",
         ],
         impossible: &[
-            // Rank 0 is the hub: it hears no hub, and whoever leaves says Bye to it.
-            ("rank 0", &["Leave", "Fence", "Decide", "Recover", "Resume"]),
-            ("rank 0 leaves", &["Leave", "Fence", "Decide", "Recover", "Resume"]),
+            // Rank 0 is the hub: it hears no hub.
+            ("rank 0", &["Fence", "Decide", "Recover", "Resume"]),
+            ("rank 0 leaves", &["Fence", "Decide", "Recover", "Resume"]),
             // Any other rank hears only the hub.
             ("rank", &["Dispute", "Report", "Accuse", "Held", "GroupInfo"]),
             ("rank leaves", &["Dispute", "Report", "Accuse", "Held", "GroupInfo"]),

@@ -202,6 +202,8 @@ impl Groups {
             if hub_is_gone {
                 out.after(Timer::Doom(number), GRACE);
             }
+            // What waits for a decision in a carrier fails.
+            out.push(Todo::Served(number));
             self.fail_what_needs(number, index, (ops, backlog), out);
         }
         out.finished = true;

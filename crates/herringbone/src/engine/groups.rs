@@ -97,10 +97,6 @@ impl Groups {
         let group = self.get_mut(issue.group).filter(|group| !group.ending.is_dropped);
         let group =
             group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
-        if group.recovering.is_under_way() {
-            // The others were told how many calls there are here.
-            return Err(Refused::Frozen);
-        }
         let planned = group.plan(issue.call, &mut out.observer).map_err(|error| error.at(me))?;
         let (mut fingerprint, with_reducers, algorithm) =
             (planned.fingerprint, planned.with_reducers, planned.number);
@@ -112,6 +108,10 @@ impl Groups {
             let error = doom.error.about(me, group.settings.named(fingerprint));
             out.dispute(group, Cause::PeerLost { ranks: doom.ranks.clone() });
             return Err(error.into());
+        }
+        if group.recovering.is_under_way() {
+            // The others were told how many calls there are here.
+            return Err(Refused::Frozen);
         }
         let at = (issue.group, group.member.generation());
         let issued = group.member.issue(fingerprint).map_err(|reason| match reason {

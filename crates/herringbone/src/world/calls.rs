@@ -22,6 +22,7 @@ pub(crate) struct Task {
 
 /// A call that a rank has made.
 pub(crate) struct Called {
+    pub(super) group: u32,
     pub(super) task: Rc<Task>,
     pub(super) rank: usize,
     pub(super) completion: Option<Arc<Completion>>,

@@ -1,12 +1,13 @@
 //! What ranks are told, and exactly when, when processes end, hang, leave or disagree, and links break: twins of the tests in
 //! `tests/faults`, which need seconds there.
 
-use super::{Setup, VirtualWorld, calls::Task, machine::ToCall, occurrence::Occurrence};
+use super::{Setup, VirtualWorld, calls::Task, groups, machine::ToCall, occurrence::Occurrence};
 use crate::{
     Collective, DType, ErrorKind, ReduceOp,
     clock::Moment,
     core::session::control::{Death, Message},
     execute::program::Call,
+    transport::tcp::virtual_link::Dice,
 };
 use std::{rc::Rc, time::Duration};
 
@@ -198,6 +199,26 @@ fn a_killed_reducer_costs_no_call() {
     sum(&mut world, 0..3, LARGE, None);
     world.kill(3);
     goes_on_without_a_reducer(&mut world, ms(1050));
+}
+
+/// The last handle of a group may go while its operations run: they end well all the same.
+#[test]
+fn what_runs_in_a_closed_group_outlives_a_reducer() {
+    for (seed, count) in [(21, 3), (22, LARGE)] {
+        let mut world = begun(3, 2, seed);
+        let mut dice = Dice(seed);
+        groups::add(&mut world, vec![0, 1, 2], &mut dice);
+        world.run_for(ms(50));
+        let (task, group) = (Task::sum(count, 3, &mut dice), world.groups[1].0);
+        world.call(0..3, &ToCall { group, closes: true, ..ToCall::new(task, None) });
+        world.kill(3);
+        assert!(world.run_to_the_end(ms(5000)), "the group hangs");
+        for (rank, worker) in world.workers() {
+            let end = worker.ends().pop().flatten();
+            assert!(matches!(end, Some(Ok(()))), "rank {rank}, {count} numbers: {end:?}");
+        }
+        works(&mut world);
+    }
 }
 
 /// It has no rank to say so by: its workers see their connections end.

@@ -39,7 +39,7 @@ pub(super) fn group(setup: &Setup, roster: &Roster, (number, ranks): (u32, &[Ran
 }
 
 /// Adds a group of some of the ranks, which each of them makes at its own time.
-fn add(world: &mut VirtualWorld, ranks: Vec<Rank>, dice: &mut Dice) {
+pub(super) fn add(world: &mut VirtualWorld, ranks: Vec<Rank>, dice: &mut Dice) {
     let members: Vec<MemberId> = ranks.iter().map(|rank| member_at(*rank as usize)).collect();
     let number = number_of(&format!("group {}", world.groups.len()), &members);
     world.groups.push((number, ranks.clone()));

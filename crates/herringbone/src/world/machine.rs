@@ -184,15 +184,22 @@ impl Machine {
         let task = task.clone();
         match self.engine.at(now).issue(&issue) {
             Ok(completion) => {
-                let mut called =
-                    Called { task, rank, completion: Some(completion), buffers, ended: None, wrong: None };
+                let mut called = Called {
+                    group: *group,
+                    task,
+                    rank,
+                    completion: Some(completion),
+                    buffers,
+                    ended: None,
+                    wrong: None,
+                };
                 called.look(now);
                 Some(called)
             }
             Err(Refused::Frozen) => None,
             Err(Refused::Failed(error) | Refused::Counted(error)) => {
                 let ended = Some((now, Err(error)));
-                Some(Called { task, rank, completion: None, buffers, ended, wrong: None })
+                Some(Called { group: *group, task, rank, completion: None, buffers, ended, wrong: None })
             }
         }
     }

@@ -85,6 +85,8 @@ struct Agenda {
     occurrences: BTreeMap<(Moment, u64), Occurrence>,
     numbered: u64,
     acts: BTreeMap<u64, Act>,
+    /// When threads look again next.
+    looks: BTreeMap<usize, Moment>,
 }
 
 /// Processes, what is between them, and what is yet to happen.

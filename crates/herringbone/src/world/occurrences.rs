@@ -37,7 +37,10 @@ impl VirtualWorld {
                 let act = self.agenda.acts.remove(&number).expect("it was not done yet");
                 act(self);
             }
-            Occurrence::Look(at) => self.settle(at),
+            Occurrence::Look(at) => {
+                self.agenda.looks.remove(&at);
+                self.settle(at);
+            }
             Occurrence::Tick(at) => {
                 self.after(TICK, Occurrence::Tick(at));
                 let machine = self.machine(at);
@@ -105,9 +108,18 @@ impl VirtualWorld {
             orders.into_iter().for_each(|order| self.carry_out(at, order));
             self.kill(at);
         } else if ready {
-            self.after(LOOK_AGAIN, Occurrence::Look(at));
+            self.look_after(LOOK_AGAIN, at);
         } else if waits || leaves {
-            self.after(UNFREEZE, Occurrence::Look(at));
+            self.look_after(UNFREEZE, at);
+        }
+    }
+
+    /// Has a thread look again after a while, unless it does so earlier anyway.
+    fn look_after(&mut self, delay: Duration, at: usize) {
+        let then = self.clock.now() + delay;
+        if self.agenda.looks.get(&at).is_none_or(|earlier| *earlier > then) {
+            self.agenda.looks.insert(at, then);
+            self.after(delay, Occurrence::Look(at));
         }
     }
 
@@ -126,7 +138,7 @@ impl VirtualWorld {
             }
             Instruction::Part(rank) => {
                 self.network.control.remove(&(at, rank as usize));
-                let delay = self.delay(at, rank as usize);
+                let delay = self.delay(at, rank as usize) + self.network.control_delay;
                 self.after(delay, Occurrence::Parted { at: rank as usize, from: at });
             }
             Instruction::Link(endpoint) => {
@@ -143,7 +155,8 @@ impl VirtualWorld {
     fn say(&mut self, from: usize, to: usize, message: Message) {
         let passes = self.network.filter.as_mut().is_none_or(|filter| filter(to, &message));
         if passes && self.network.control.contains(&(from, to)) {
-            self.after(self.delay(from, to), Occurrence::Said { from, to, message });
+            let delay = self.delay(from, to) + self.network.control_delay;
+            self.after(delay, Occurrence::Said { from, to, message });
         }
     }
 
@@ -181,7 +194,8 @@ impl VirtualWorld {
             self.network.control.iter().copied().filter(|(end, _)| *end == at).collect();
         for (_, peer) in connections {
             self.network.control.remove(&(at, peer));
-            self.after(self.delay(at, peer), Occurrence::Parted { at: peer, from: at });
+            let delay = self.delay(at, peer) + self.network.control_delay;
+            self.after(delay, Occurrence::Parted { at: peer, from: at });
         }
     }
 

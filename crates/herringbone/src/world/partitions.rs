@@ -18,6 +18,8 @@ type Filter = Box<dyn FnMut(usize, &Message) -> bool>;
 pub(crate) struct Network {
     /// Control connections, by the end that is open.
     pub(super) control: BTreeSet<(usize, usize)>,
+    /// How much longer control messages take than bytes of links.
+    pub(super) control_delay: Duration,
     /// Until when nothing arrives at the second from the first.
     blocked: BTreeMap<(usize, usize), Moment>,
     /// Messages of control connections that this says `false` about are lost, which no connection does: a fault.

@@ -13,6 +13,8 @@ use std::{ops::Range, rc::Rc, time::Duration};
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// How long workers may pause, or not reach each other: shorter than it takes to give them up.
 const SHORT: u64 = 2_000_000;
+/// How often it is looked whether a reducer is needed.
+const LOOK: Duration = Duration::from_micros(300);
 
 fn sum(count: usize, workers: u32, dice: &mut Dice) -> Rc<Task> {
     let call = Call { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
@@ -22,7 +24,7 @@ fn sum(count: usize, workers: u32, dice: &mut Dice) -> Rc<Task> {
 }
 
 /// A world that sums integers through reducers, several calls at a time, each into its input or beside it.
-fn summing(seed: u64) -> VirtualWorld {
+pub(super) fn summing(seed: u64, timeout: Duration) -> VirtualWorld {
     let mut dice = Dice(seed ^ 0x7ed5_ced5);
     let (workers, reducers) = (2 + dice.below(4) as u32, 1 + dice.below(4) as u32);
     let nature = Nature {
@@ -33,11 +35,12 @@ fn summing(seed: u64) -> VirtualWorld {
     };
     let forced = Some(Algorithm::ReductionServer).filter(|_| !dice.one_in(3));
     let segment_bytes = dice.pick(&[0, 4096, 65_536]);
-    let setup = Setup { nature, forced, segment_bytes, timeout: TIMEOUT, ..Setup::of(workers, reducers) };
+    let setup = Setup { nature, forced, segment_bytes, timeout, ..Setup::of(workers, reducers) };
     let mut world = VirtualWorld::new(setup, seed);
     // All reducers have been met: one that is forced and never there is an error.
     world.call(0..workers, &ToCall::new(sum(30_000, workers, &mut dice), None));
-    assert!(world.run_to_the_end(TIMEOUT));
+    assert!(world.run_to_the_end(timeout));
+    world.network.control_delay = nature.latency * dice.pick(&[0, 0, 3, 20]);
     groups::add_some(&mut world, &mut dice);
     let (calls, window) = (2 + dice.below(8), 1 + dice.below(5) as usize);
     groups::fill(&mut world, (calls, window), &mut dice, |workers, dice| match dice.one_in(5) {
@@ -53,6 +56,21 @@ fn summing(seed: u64) -> VirtualWorld {
 
 fn micros(dice: &mut Dice, range: Range<u64>) -> Duration {
     Duration::from_micros(range.start + dice.below(range.end - range.start))
+}
+
+/// Whether some worker waits for something.
+fn is_busy(world: &mut VirtualWorld) -> bool {
+    world.workers().any(|(_, worker)| worker.called.iter().any(|called| called.ended.is_none()))
+}
+
+/// A reducer comes to harm as soon as something is under way, but not after so many looks.
+fn harm_when_needed(world: &mut VirtualWorld, looks: u32) {
+    if looks > 0 && !is_busy(world) {
+        return world.later(LOOK, move |world| harm_when_needed(world, looks - 1));
+    }
+    let delay = world.dice.pick(&[1, 1000, 20_000]);
+    let delay = micros(&mut world.dice, 0..delay);
+    world.later(delay, harm_reducer);
 }
 
 /// Something happens to a reducer, or between it and the workers.
@@ -100,10 +118,10 @@ fn slow_down(world: &mut VirtualWorld) {
 }
 
 /// One reducer or several come to harm: at once, within one recovery or one after the other.
-fn harm(world: &mut VirtualWorld) {
+pub(super) fn harm(world: &mut VirtualWorld) {
     let mut at = micros(&mut world.dice, 0..60_000);
     for _ in 0..1 + world.dice.below(4) {
-        world.later(at, harm_reducer);
+        world.later(at, |world| harm_when_needed(world, 100));
         let most = world.dice.pick(&[1, 3000, 60_000]);
         at += micros(&mut world.dice, 0..most);
     }
@@ -115,8 +133,10 @@ fn harm(world: &mut VirtualWorld) {
 
 /// A world whose reducers come to harm, after it has run, or what is wrong with it.
 pub(super) fn harmed(seed: u64) -> Result<VirtualWorld, String> {
-    let mut world = summing(seed);
+    let mut world = summing(seed, TIMEOUT);
     harm(&mut world);
+    // Workers that pause go on.
+    world.run_until(exact::LONG, |world| world.workers().all(|(_, worker)| worker.is_done()));
     exact::verdict(&mut world)?;
     Ok(world)
 }

@@ -1,13 +1,13 @@
 //! Anything may happen to a world: no call hangs, no result is wrong, and errors are of the kinds that there are for it.
 
-use super::{VirtualWorld, exact::any_world, partitions::Partition};
+use super::{VirtualWorld, exact::any_world, partitions::Partition, reducers};
 use crate::{Error, ErrorKind};
 use std::time::Duration;
 
 /// How long a call may take in a world of trouble.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// When all calls of a world are over: six at most, each of which may run into its timeout and wait for a decision.
-const LIMIT: Duration = Duration::from_secs(120);
+/// When all calls of a world are over: ten at most, each of which may run into its timeout and wait for a decision.
+const LIMIT: Duration = Duration::from_secs(200);
 
 /// Something goes wrong.
 fn trouble(world: &mut VirtualWorld) {
@@ -52,21 +52,34 @@ fn divide(world: &mut VirtualWorld, time: Duration) {
     }
 }
 
-/// How a call has ended, if that is a way in which it may end.
-fn named(end: &Result<(), Error>) -> Option<&'static str> {
+/// How a call has ended, if that is a way in which it may end. `closed`: in a group that was closed after it.
+fn named(end: &Result<(), Error>, closed: bool) -> Option<&'static str> {
     Some(match end.as_ref().map_err(|error| error.kind()) {
         Ok(()) => super::simulation::WELL,
         Err(ErrorKind::PeerLost { .. }) => "a rank is lost",
         Err(ErrorKind::ReducerLost { .. }) => "a reducer is lost",
         Err(ErrorKind::Timeout { .. }) => "late",
         Err(ErrorKind::Corrupt { .. }) => "a link broke",
+        // A rank is missed in a group that was closed after its last call.
+        Err(ErrorKind::Closed) if closed => "its group was closed",
         Err(_) => return None,
     })
 }
 
-/// A world in which something went wrong, after it has run, and how its calls have ended, or what is wrong with it.
+/// A world in which anything went wrong, after it has run, and how its calls have ended, or what is wrong with it.
 pub(super) fn troubled(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), String> {
-    let mut world = any_world(seed, TIMEOUT);
+    after_trouble(any_world(seed, TIMEOUT))
+}
+
+/// The same where reducers are harmed besides.
+pub(super) fn harmed_and_troubled(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), String> {
+    let mut world = reducers::summing(seed, TIMEOUT);
+    reducers::harm(&mut world);
+    after_trouble(world)
+}
+
+fn after_trouble(mut world: VirtualWorld) -> Result<(VirtualWorld, Vec<&'static str>), String> {
+    let seed = world.seed;
     for _ in 0..1 + world.dice.below(4) {
         let delay = Duration::from_micros(world.dice.below(50_000));
         world.later(delay, trouble);
@@ -74,12 +87,13 @@ pub(super) fn troubled(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), S
     let done = world.run_to_the_end(LIMIT);
     let (mut seen, problems) = (Vec::new(), world.problems());
     for (rank, worker) in world.workers().filter(|(_, worker)| !worker.is_hung) {
-        let ends = worker.ends();
         if !done && !worker.is_done() {
-            return Err(format!("seed {seed}: a call of rank {rank} hangs: {ends:?}"));
+            return Err(format!("seed {seed}: a call of rank {rank} hangs: {:?}", worker.ends()));
         }
-        for end in ends.into_iter().flatten() {
-            match named(&end) {
+        for called in &worker.called {
+            let Some((_, end)) = &called.ended else { continue };
+            let closed = !worker.engine.takes_calls(called.group);
+            match named(end, closed) {
                 Some(name) => seen.push(name),
                 None => return Err(format!("seed {seed}: rank {rank} was told: {end:?}")),
             }
