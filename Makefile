@@ -16,7 +16,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock README.md $(shell find crates python -type
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test bench conformance frameworks matrix verify-large fmt clean
+.PHONY: help setup demo plan test soak bench conformance frameworks matrix verify-large fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -33,6 +33,10 @@ plan:
 
 test: setup ## All checks and tests, Rust and Python
 	@$(IN_VENV) tests/run.py
+
+soak: ## Simulate 10,000 clusters in trouble, to record/soak.md; ARGS="--seed 7": one, with its events
+	@HERRINGBONE_LOG=$${HERRINGBONE_LOG:-off} cargo bench --quiet --package herringbone --bench simulator \
+		--features simulator --profile soak -- $(ARGS)
 
 bench: setup ## Time all-reduce on this machine; RIGS=folder: beside other libraries, to record/
 ifeq ($(RIGS),)

@@ -6,6 +6,7 @@ use crate::{
     Collective, DType, ErrorKind, ReduceOp,
     clock::Moment,
     core::session::control::{Death, Message},
+    engine::group::Group,
     execute::program::Call,
     transport::tcp::virtual_link::Dice,
 };
@@ -219,6 +220,28 @@ fn what_runs_in_a_closed_group_outlives_a_reducer() {
         }
         works(&mut world);
     }
+}
+
+/// Rank 0 decides for groups that it is not in, too. If it is stopped within a recovery of one, calls of that group fail.
+#[test]
+fn a_group_that_stands_still_fails_with_the_hub() {
+    let mut world = begun(3, 2, 23);
+    let mut dice = Dice(23);
+    groups::add(&mut world, vec![1, 2], &mut dice);
+    world.run_for(ms(50));
+    let group = world.groups[1].0;
+    let todo = ToCall { group, ..ToCall::new(Task::sum(LARGE, 2, &mut dice), None) };
+    world.call(1..3, &todo);
+    world.kill(3);
+    let stands_still = |world: &mut VirtualWorld| {
+        let of = |rank| world.machines[rank].as_ref().and_then(|machine| machine.engine.groups.get(group));
+        [1, 2].into_iter().all(|rank| of(rank).is_some_and(Group::is_undecided))
+    };
+    assert!(world.run_until(ms(2000), stands_still), "there is no recovery");
+    world.hang(0);
+    world.call(1..3, &todo);
+    assert!(world.run_to_the_end(ms(20_000)), "a call hangs");
+    (1..3).for_each(|rank| assert!(matches!(told(&mut world, rank).1, ErrorKind::PeerLost { .. })));
 }
 
 /// It has no rank to say so by: its workers see their connections end.
