@@ -6,7 +6,7 @@
 //! with the interpreter's. A buffer is taken back as soon as its call returns, as by a user who overwrites it.
 #![cfg_attr(
     not(feature = "simulator"),
-    allow(unreachable_pub, reason = "only the simulator calls it from outside")
+    allow(unreachable_pub, dead_code, reason = "only the simulator calls some of it, from outside")
 )]
 
 use super::{VirtualWorld, reducers, trace, trouble};
