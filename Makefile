@@ -34,7 +34,7 @@ plan:
 test: setup ## All checks and tests, Rust and Python
 	@$(IN_VENV) tests/run.py
 
-soak: ## Simulate 10,000 clusters in trouble, to record/soak.md; ARGS="--seed 7": one, with its events
+soak: | rust ## Simulate 10,000 clusters in trouble, to record/soak.md; ARGS="--seed 7": one, with its events
 	@HERRINGBONE_LOG=$${HERRINGBONE_LOG:-off} cargo bench --quiet --package herringbone --bench simulator \
 		--features simulator --profile soak -- $(ARGS)
 

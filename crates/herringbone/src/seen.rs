@@ -24,7 +24,7 @@ struct Table {
     machine: &'static str,
     states: &'static [&'static str],
     inputs: &'static [&'static str],
-    /// By state; no inputs stand for all. A run that sees one of them has found an error.
+    /// Inputs by state. A run that sees one of them has found an error.
     impossible: &'static [(&'static str, &'static [&'static str])],
 }
 
@@ -224,4 +224,35 @@ pub(crate) fn possible() -> Vec<Transition> {
 
 fn is_impossible(table: &Table, state: &str, input: &str) -> bool {
     table.impossible.iter().any(|(other, inputs)| *other == state && inputs.contains(&input))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn what_cannot_be_is_in_the_tables() {
+        for table in &TABLES {
+            for (state, inputs) in table.impossible {
+                assert!(table.states.contains(state), "{} [{state}]", table.machine);
+                assert!(
+                    inputs.iter().all(|input| table.inputs.contains(input)),
+                    "{} [{state}]",
+                    table.machine
+                );
+            }
+        }
+        let (all, distinct) = (possible().len(), possible().into_iter().collect::<BTreeSet<_>>().len());
+        assert_eq!(all, distinct);
+    }
+
+    #[test]
+    fn what_is_seen_is_counted_until_it_is_taken() {
+        note("member", "runs", "call");
+        note("member", "runs", "call");
+        let seen = take();
+        assert_eq!(seen.into_values().collect::<Vec<_>>(), [2]);
+        assert!(take().is_empty());
+    }
 }

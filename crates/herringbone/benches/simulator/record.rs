@@ -92,11 +92,10 @@ fn failure_json(failure: &Failure) -> Value {
 /// A page of `record`.
 pub(crate) fn page(options: &Options, result: &Soaked, planted: &Planted) -> String {
     let (commit, date) = (said_by(&["git", "rev-parse", "--short", "HEAD"]), said_by(&["date", "+%Y-%m-%d"]));
-    let mut page = format!(
-        "# Simulator\n`make soak` wrote this page: worlds of workers, reducers and a hub in virtual time, made from seeds, each run \
-         twice with the same hash of all its events ([how to run and replay it](../CONTRIBUTING.md#the-simulator)).\n\n\
-         | | |\n| --- | --- |\n"
-    );
+    let mut page = "# Simulator\n`make soak` wrote this page: worlds of workers, reducers and a hub in virtual time, made from \
+        seeds, each run twice with the same hash of all its events ([how to run and replay \
+        it](../CONTRIBUTING.md#the-simulator)).\n\n| | |\n| --- | --- |\n"
+        .to_owned();
     let mut row = |name: &str, value: String| {
         let _ = writeln!(page, "| {name} | {value} |");
     };

@@ -110,10 +110,14 @@ struct Direction {
 
 impl Direction {
     fn settle(&mut self, now: Moment) {
-        while let Some((_, bytes)) = self.flying.pop_front_if(|(at, _)| *at <= now) {
+        while self.flying.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, bytes)) = self.flying.pop_front()
+        {
             self.arrived.extend(bytes);
         }
-        while let Some((_, bytes)) = self.released.pop_front_if(|(at, _)| *at <= now) {
+        while self.released.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, bytes)) = self.released.pop_front()
+        {
             self.held -= bytes;
         }
     }
