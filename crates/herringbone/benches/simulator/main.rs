@@ -16,6 +16,9 @@ use options::{Job, Options};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Cargo starts it in the crate's folder.
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    std::env::set_current_dir(root).expect("the repository is where this was built");
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(options) => options,
         Err(problem) => {

@@ -4,12 +4,12 @@ use crate::{
     options::{Job, Options},
     soak::Soaked,
 };
-use herringbone::simulator::Failure;
+use herringbone::simulator::SeedFailure;
 use serde_json::{Value, json};
 use std::{fmt::Write, process::Command};
 
 /// The planted errors, each with the failure that showed it.
-pub(crate) type Planted = [(&'static str, Option<Failure>)];
+pub(crate) type Planted = [(&'static str, Option<SeedFailure>)];
 
 fn seeds_of(options: &Options) -> String {
     match &options.job {
@@ -23,7 +23,7 @@ fn rate(result: &Soaked) -> f64 {
 }
 
 /// The first line of what is wrong, to be read in a table.
-fn first_line(failure: &Failure) -> String {
+fn first_line(failure: &SeedFailure) -> String {
     failure.problem.lines().next().unwrap_or_default().chars().take(160).collect::<String>().replace('|', "/")
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn json(options: &Options, result: &Soaked, planted: &Planted) -> Val
     })
 }
 
-fn failure_json(failure: &Failure) -> Value {
+fn failure_json(failure: &SeedFailure) -> Value {
     json!({ "seed": failure.seed, "problem": failure.problem })
 }
 

@@ -1,7 +1,7 @@
 //! Many seeds, on several threads.
 
 use crate::options::{Job, Options};
-use herringbone::simulator::{Coverage, Failure, check, find as find_among};
+use herringbone::simulator::{Coverage, SeedFailure, check, find as find_among};
 use std::{
     collections::BTreeMap,
     io::{IsTerminal, Write},
@@ -27,7 +27,7 @@ pub(crate) struct Soaked {
     pub(crate) milliseconds: u64,
     pub(crate) failed: u64,
     /// The first of those that failed.
-    pub(crate) failures: Vec<Failure>,
+    pub(crate) failures: Vec<SeedFailure>,
     pub(crate) coverage: Coverage,
     pub(crate) took: Duration,
     /// The seed that took longest, and how long.
@@ -40,7 +40,12 @@ impl Soaked {
         self.failed == 0 && self.coverage.impossible().is_empty()
     }
 
-    fn note(&mut self, seed: u64, result: Result<herringbone::simulator::Ended, Failure>, took: Duration) {
+    fn note(
+        &mut self,
+        seed: u64,
+        result: Result<herringbone::simulator::Outcome, SeedFailure>,
+        took: Duration,
+    ) {
         self.seeds += 1;
         self.slowest = self.slowest.max((took, seed));
         match result {
@@ -101,6 +106,6 @@ pub(crate) fn run(options: &Options) -> Soaked {
 }
 
 /// The first seed that finds a planted error.
-pub(crate) fn find(plant: &'static str) -> (&'static str, Option<Failure>) {
+pub(crate) fn find(plant: &'static str) -> (&'static str, Option<SeedFailure>) {
     (plant, find_among(0..PLANTED_SEEDS, plant))
 }

@@ -9,7 +9,10 @@
     allow(unreachable_pub, dead_code, reason = "only the simulator calls some of it, from outside")
 )]
 
-use super::{VirtualWorld, reducers, trace, trouble};
+use super::{
+    VirtualWorld, reducers, trace,
+    trouble::{self, WELL},
+};
 use crate::{
     planted::{self, Plant},
     seen::{self, Transition},
@@ -21,12 +24,9 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-/// How a call has ended that gave its result.
-pub(super) const WELL: &str = "well";
-
 /// What became of a seed's world.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct Outcome {
     /// A hash of all that happened.
     pub trace: u64,
     /// How long the world ran, in its own milliseconds.
@@ -39,7 +39,7 @@ pub struct Ended {
 
 /// What is wrong with a seed, and how to see it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct SeedFailure {
     /// The seed.
     pub seed: u64,
     /// The error that was planted, if one was.
@@ -48,7 +48,7 @@ pub struct Failure {
     pub problem: String,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for SeedFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, plant, problem } = self;
         write!(f, "{problem}\n  make soak ARGS=\"--seed {seed}")?;
@@ -66,8 +66,8 @@ pub fn plants() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// If a call hung, failed or gave a wrong result where it must not, if something panicked, or if the runs differ.
-pub fn check(seed: u64, plant: Option<&'static str>) -> Result<Ended, Failure> {
-    let failed = |problem: String| Failure { seed, plant, problem };
+pub fn check(seed: u64, plant: Option<&'static str>) -> Result<Outcome, SeedFailure> {
+    let failed = |problem: String| SeedFailure { seed, plant, problem };
     let one = run(seed, plant, false)?;
     let other = run(seed, plant, false)?;
     if one != other {
@@ -80,17 +80,17 @@ pub fn check(seed: u64, plant: Option<&'static str>) -> Result<Ended, Failure> {
 ///
 /// # Errors
 /// As [`check`].
-pub fn run(seed: u64, plant: Option<&'static str>, shown: bool) -> Result<Ended, Failure> {
+pub fn run(seed: u64, plant: Option<&'static str>, shown: bool) -> Result<Outcome, SeedFailure> {
     trace::show(shown);
     let _planted = plant.and_then(Plant::named).map(planted::plant);
     let ended = catch_unwind(AssertUnwindSafe(|| live(seed)));
     trace::show(false);
     let ended = ended.unwrap_or_else(|panic| Err(format!("seed {seed}: a panic: {}", message_of(&*panic))));
-    ended.map_err(|problem| Failure { seed, plant, problem: problem.chars().take(600).collect() })
+    ended.map_err(|problem| SeedFailure { seed, plant, problem: problem.chars().take(600).collect() })
 }
 
 /// The first of some seeds whose world fails with an error that was planted, and does not without.
-pub fn find(seeds: impl IntoIterator<Item = u64>, plant: &'static str) -> Option<Failure> {
+pub fn find(seeds: impl IntoIterator<Item = u64>, plant: &'static str) -> Option<SeedFailure> {
     let fails = |seed| run(seed, Some(plant), false).err().filter(|_| run(seed, None, false).is_ok());
     seeds.into_iter().find_map(fails)
 }
@@ -100,7 +100,7 @@ fn message_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
-fn live(seed: u64) -> Result<Ended, String> {
+fn live(seed: u64) -> Result<Outcome, String> {
     match seed % 4 {
         0 | 2 => {
             let mut world = reducers::harmed(seed)?;
@@ -112,7 +112,7 @@ fn live(seed: u64) -> Result<Ended, String> {
     }
 }
 
-fn ended(world: &mut VirtualWorld, ends: Vec<&'static str>) -> Ended {
+fn ended(world: &mut VirtualWorld, ends: Vec<&'static str>) -> Outcome {
     let now = world.now();
     let mut trace = world.trace;
     for machine in world.machines.iter().flatten() {
@@ -120,7 +120,7 @@ fn ended(world: &mut VirtualWorld, ends: Vec<&'static str>) -> Ended {
     }
     let mut calls = BTreeMap::new();
     ends.into_iter().for_each(|end| *calls.entry(end).or_default() += 1);
-    Ended { trace: trace.0, milliseconds: now.as_millis() as u64, calls, recovered: world.has_recovered() }
+    Outcome { trace: trace.0, milliseconds: now.as_millis() as u64, calls, recovered: world.has_recovered() }
 }
 
 /// Transitions of the machines of the session: those that there are, and those that were seen.
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_failure_says_how_to_see_it_again() {
         let failure =
-            Failure { seed: 7, plant: Some("no-fence"), problem: "seed 7: a wrong result".to_owned() };
+            SeedFailure { seed: 7, plant: Some("no-fence"), problem: "seed 7: a wrong result".to_owned() };
         let expected = "seed 7: a wrong result\n  make soak ARGS=\"--seed 7 --plant no-fence\"";
         assert_eq!(failure.to_string(), expected);
     }

@@ -9,6 +9,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// When all calls of a world are over: ten at most, each of which may run into its timeout and wait for a decision.
 const LIMIT: Duration = Duration::from_secs(200);
 
+/// How a call has ended that gave its result.
+pub(super) const WELL: &str = "well";
+
 /// Something goes wrong.
 fn trouble(world: &mut VirtualWorld) {
     let (workers, machines) = (u64::from(world.setup.workers), world.machines.len() as u64);
@@ -55,7 +58,7 @@ fn divide(world: &mut VirtualWorld, time: Duration) {
 /// How a call has ended, if that is a way in which it may end. `closed`: in a group that was closed after it.
 fn named(end: &Result<(), Error>, closed: bool) -> Option<&'static str> {
     Some(match end.as_ref().map_err(|error| error.kind()) {
-        Ok(()) => super::simulation::WELL,
+        Ok(()) => WELL,
         Err(ErrorKind::PeerLost { .. }) => "a rank is lost",
         Err(ErrorKind::ReducerLost { .. }) => "a reducer is lost",
         Err(ErrorKind::Timeout { .. }) => "late",
