@@ -43,7 +43,7 @@ impl Soaked {
     fn note(
         &mut self,
         seed: u64,
-        result: Result<herringbone::simulator::Outcome, SeedFailure>,
+        result: Result<herringbone::simulator::WorldEnd, SeedFailure>,
         took: Duration,
     ) {
         self.seeds += 1;

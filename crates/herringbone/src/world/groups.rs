@@ -1,42 +1,18 @@
 //! The groups of a world, and what their ranks are to call.
 
-use super::{Setup, VirtualWorld, calls::Task, machine::ToCall, member_at, occurrence::Occurrence};
+use super::{VirtualWorld, calls::Task, group, machine::ToCall, member_at, occurrence::Occurrence};
 use crate::{
     core::{
         group::Rank,
-        session::{
-            Parameters,
-            control::Message,
-            fence::Member,
-            membership::{MemberId, Roster},
-        },
+        session::{control::Message, membership::MemberId},
     },
-    engine::group::{Group, Settings, number_of},
+    engine::group::number_of,
     transport::tcp::virtual_link::Dice,
 };
-use std::{rc::Rc, sync::Arc, time::Duration};
+use std::{rc::Rc, time::Duration};
 
 /// How soon a process that is stopped makes its group after all.
 const MADE_LATER: Duration = Duration::from_millis(10);
-
-/// A group as its member `rank` makes it.
-pub(super) fn group(setup: &Setup, roster: &Roster, (number, ranks): (u32, &[Rank]), rank: Rank) -> Group {
-    let Setup { forced, segment_bytes, timeout, .. } = setup.clone();
-    let parameters = Parameters {
-        algorithm: forced.as_ref().map(ToString::to_string),
-        segment: segment_bytes as u64,
-        staging: super::POOL_BYTES as u64,
-        reducers: roster.reducers().map(|reducer| reducer.address.clone()).collect(),
-        ..Parameters::default()
-    };
-    let members = ranks.iter().map(|rank| member_at(*rank as usize));
-    let seats: Vec<MemberId> = members.chain(roster.reducers().map(|reducer| reducer.id)).collect();
-    let me = ranks.iter().position(|other| *other == rank).expect("a member") as Rank;
-    let places = (seats, ranks.to_vec(), me);
-    let settings = Settings::new(number, 0, places, ranks.to_vec(), Arc::new(parameters));
-    let settings = Settings { forced, timeout, ..settings };
-    Group::new(settings, Member::new(number, rank, ranks.to_vec()))
-}
 
 /// Adds a group of some of the ranks, which each of them makes at its own time.
 pub(super) fn add(world: &mut VirtualWorld, ranks: Vec<Rank>, dice: &mut Dice) {
@@ -52,11 +28,12 @@ pub(super) fn add(world: &mut VirtualWorld, ranks: Vec<Rank>, dice: &mut Dice) {
 fn make(world: &mut VirtualWorld, number: u32, rank: Rank) {
     let Some((_, ranks)) = world.groups.iter().find(|(other, _)| *other == number).cloned() else { return };
     let now = world.clock.now();
+    let made = group(&world.setup, &world.roster, (number, &ranks), rank);
     let Some(machine) = &mut world.machines[rank as usize] else { return };
     if machine.is_hung {
         return world.later(MADE_LATER, move |world| make(world, number, rank));
     }
-    machine.engine.at(now).add_group(group(&world.setup, &world.roster, (number, &ranks), rank));
+    machine.engine.at(now).add_group(made);
     if ranks[0] == rank
         && let Some(watch) = &mut machine.watch
     {

@@ -11,6 +11,7 @@ mod exact;
 mod faults;
 mod groups;
 mod machine;
+mod network;
 mod occurrence;
 mod occurrences;
 mod partitions;
@@ -27,11 +28,17 @@ use crate::{
         algorithm::Algorithm,
         group::Rank,
         session::{
+            Parameters,
             control::Message,
+            fence::Member,
             membership::{MemberId, Process, Roster},
         },
     },
-    engine::{Engine, control::SIGN_OF_LIFE},
+    engine::{
+        Engine,
+        control::SIGN_OF_LIFE,
+        group::{Group, Settings},
+    },
     execute::{issue::WORLD_GROUP, staging::Staging},
     fabric::{
         control::LAST_OUT,
@@ -45,8 +52,8 @@ use crate::{
     },
 };
 use machine::{Machine, ToCall};
+use network::Network;
 use occurrence::Occurrence;
-use partitions::Network;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use trace::Trace;
 
@@ -117,6 +124,25 @@ fn staging(bytes: usize) -> Staging {
     Staging::new(Arc::new(segment), layout.pool_at()..layout.pool_at() + layout.pool)
 }
 
+/// A group as its member `rank` makes it.
+fn group(setup: &Setup, roster: &Roster, (number, ranks): (u32, &[Rank]), rank: Rank) -> Group {
+    let Setup { forced, segment_bytes, timeout, .. } = setup.clone();
+    let parameters = Parameters {
+        algorithm: forced.as_ref().map(ToString::to_string),
+        segment: segment_bytes as u64,
+        staging: POOL_BYTES as u64,
+        reducers: roster.reducers().map(|reducer| reducer.address.clone()).collect(),
+        ..Parameters::default()
+    };
+    let members = ranks.iter().map(|rank| member_at(*rank as usize));
+    let seats: Vec<MemberId> = members.chain(roster.reducers().map(|reducer| reducer.id)).collect();
+    let me = ranks.iter().position(|other| *other == rank).expect("a member") as Rank;
+    let places = (seats, ranks.to_vec(), me);
+    let settings = Settings::new(number, 0, places, ranks.to_vec(), Arc::new(parameters));
+    let settings = Settings { forced, timeout, ..settings };
+    Group::new(settings, Member::new(number, rank, ranks.to_vec()))
+}
+
 impl VirtualWorld {
     pub(crate) fn new(setup: Setup, seed: u64) -> Self {
         let names: Vec<String> = (0..setup.reducers).map(|reducer| format!("reducer {reducer}")).collect();
@@ -152,12 +178,7 @@ impl VirtualWorld {
     fn worker(&self, rank: Rank, id: MemberId) -> Machine {
         let mut engine = Engine::new(id, Endpoints::new(&self.roster), staging(POOL_BYTES), false);
         let (number, members) = &self.groups[0];
-        engine.at(self.clock.now()).add_group(groups::group(
-            &self.setup,
-            &self.roster,
-            (*number, members),
-            rank,
-        ));
+        engine.at(self.clock.now()).add_group(group(&self.setup, &self.roster, (*number, members), rank));
         let peers: Vec<u32> = if rank == 0 { (1..self.setup.workers).collect() } else { vec![0] };
         let mut watch = Watch::new(rank, self.roster.clone(), peers, LAST_OUT, self.clock.now());
         if rank == 0 {

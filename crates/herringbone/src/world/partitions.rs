@@ -1,38 +1,11 @@
 //! Machines that do not reach each other for a while. As with TCP nothing is lost by it: what was sent arrives later.
 
 use super::VirtualWorld;
-use crate::{clock::Moment, core::session::control::Message, transport::tcp::virtual_link::VirtualLink};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use crate::transport::tcp::virtual_link::VirtualLink;
+use std::time::Duration;
 
 /// How often a link flaps.
 const FLAPS: u32 = 4;
-
-/// Whether a control message to a process arrives.
-type Filter = Box<dyn FnMut(usize, &Message) -> bool>;
-
-/// What is between the processes, besides their links.
-#[derive(Default)]
-pub(crate) struct Network {
-    /// Control connections, by the end that is open.
-    pub(super) control: BTreeSet<(usize, usize)>,
-    /// How much longer control messages take than bytes of links.
-    pub(super) control_delay: Duration,
-    /// Until when nothing arrives at the second from the first.
-    blocked: BTreeMap<(usize, usize), Moment>,
-    /// Messages of control connections that this says `false` about are lost, which no connection does: a fault.
-    pub(crate) filter: Option<Filter>,
-}
-
-impl Network {
-    /// Control connections of rank 0 with all others.
-    pub(super) fn between(workers: usize) -> Self {
-        let control = (1..workers).flat_map(|rank| [(0, rank), (rank, 0)]).collect();
-        Self { control, ..Self::default() }
-    }
-}
 
 /// How two machines do not reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use std::{
 
 /// What became of a seed's world.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct WorldEnd {
     /// A hash of all that happened.
     pub trace: u64,
     /// How long the world ran, in its own milliseconds.
@@ -66,7 +66,7 @@ pub fn plants() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// If a call hung, failed or gave a wrong result where it must not, if something panicked, or if the runs differ.
-pub fn check(seed: u64, plant: Option<&'static str>) -> Result<Outcome, SeedFailure> {
+pub fn check(seed: u64, plant: Option<&'static str>) -> Result<WorldEnd, SeedFailure> {
     let failed = |problem: String| SeedFailure { seed, plant, problem };
     let one = run(seed, plant, false)?;
     let other = run(seed, plant, false)?;
@@ -80,7 +80,7 @@ pub fn check(seed: u64, plant: Option<&'static str>) -> Result<Outcome, SeedFail
 ///
 /// # Errors
 /// As [`check`].
-pub fn run(seed: u64, plant: Option<&'static str>, shown: bool) -> Result<Outcome, SeedFailure> {
+pub fn run(seed: u64, plant: Option<&'static str>, shown: bool) -> Result<WorldEnd, SeedFailure> {
     trace::show(shown);
     let _planted = plant.and_then(Plant::named).map(planted::plant);
     let ended = catch_unwind(AssertUnwindSafe(|| live(seed)));
@@ -100,7 +100,7 @@ fn message_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
-fn live(seed: u64) -> Result<Outcome, String> {
+fn live(seed: u64) -> Result<WorldEnd, String> {
     match seed % 4 {
         0 | 2 => {
             let mut world = reducers::harmed(seed)?;
@@ -112,7 +112,7 @@ fn live(seed: u64) -> Result<Outcome, String> {
     }
 }
 
-fn ended(world: &mut VirtualWorld, ends: Vec<&'static str>) -> Outcome {
+fn ended(world: &mut VirtualWorld, ends: Vec<&'static str>) -> WorldEnd {
     let now = world.now();
     let mut trace = world.trace;
     for machine in world.machines.iter().flatten() {
@@ -120,7 +120,7 @@ fn ended(world: &mut VirtualWorld, ends: Vec<&'static str>) -> Outcome {
     }
     let mut calls = BTreeMap::new();
     ends.into_iter().for_each(|end| *calls.entry(end).or_default() += 1);
-    Outcome { trace: trace.0, milliseconds: now.as_millis() as u64, calls, recovered: world.has_recovered() }
+    WorldEnd { trace: trace.0, milliseconds: now.as_millis() as u64, calls, recovered: world.has_recovered() }
 }
 
 /// Transitions of the machines of the session: those that there are, and those that were seen.
