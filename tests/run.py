@@ -84,6 +84,10 @@ def stages():
     """In the order of what they cost, so that a small mistake shows early."""
     yield Stage("format", "cargo fmt --all --check")
     yield Stage("lints", "cargo clippy --workspace --all-targets --quiet -- -D warnings")
+    yield Stage(
+        "lints of the simulator",
+        "cargo clippy -p herringbone --features simulator --bench simulator --quiet -- -D warnings",
+    )
     if shutil.which("cargo-nextest"):
         yield Stage("Rust tests", "cargo nextest run --workspace", nextest_counts)
     else:

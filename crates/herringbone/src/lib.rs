@@ -34,15 +34,17 @@ mod local;
 mod log;
 mod node;
 mod observe;
-#[cfg(test)]
+#[cfg(any(test, feature = "simulator"))]
 mod planted;
 mod rendezvous;
 mod request;
+#[cfg(any(test, feature = "simulator"))]
+mod seen;
 pub mod server;
 pub mod status;
 mod transport;
 mod work;
-#[cfg(test)]
+#[cfg(any(test, feature = "simulator"))]
 mod world;
 
 pub use crate::core::{
@@ -63,5 +65,9 @@ pub use rendezvous::{Store, StoreError};
 pub use request::{MessageRequest, Request};
 pub use transport::stats::{Moved, Stats};
 pub use work::Pending;
+
+#[cfg(feature = "simulator")]
+#[doc(hidden)]
+pub use world::simulation as simulator;
 
 use herringbone_sys as sys;

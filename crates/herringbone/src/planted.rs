@@ -1,4 +1,4 @@
-//! Errors that tests plant into recoveries, to see that they find them.
+//! Errors that tests and the simulator plant into recoveries, to see that they find them.
 
 use std::cell::Cell;
 
@@ -9,12 +9,31 @@ pub(crate) enum Plant {
     CompleteEarly,
     /// What was reported to the hub changes after that.
     NoFence,
+    /// A message of a group that begins is dropped at a rank that has not heard of it yet, rather than kept.
+    DropNewer,
     /// A result is read from a socket straight into the only copy of an input.
     ReadIntoInput,
     /// What somebody holds is folded again.
     ForgetHolders,
     /// What is left of an operation is done twice.
     ResumeTwice,
+}
+
+impl Plant {
+    /// Each with its name.
+    pub(crate) const ALL: [(&str, Plant); 6] = [
+        ("complete-early", Plant::CompleteEarly),
+        ("no-fence", Plant::NoFence),
+        ("drop-newer", Plant::DropNewer),
+        ("read-into-input", Plant::ReadIntoInput),
+        ("forget-holders", Plant::ForgetHolders),
+        ("resume-twice", Plant::ResumeTwice),
+    ];
+
+    /// The error of a name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(other, _)| *other == name).map(|(_, plant)| *plant)
+    }
 }
 
 thread_local! {

@@ -11,7 +11,7 @@ mod journal;
 mod tests;
 
 pub use jobs::ServerStats;
-#[cfg(test)]
+#[cfg(any(test, feature = "simulator"))]
 pub(crate) use jobs::heed;
 
 use crate::{

@@ -82,7 +82,7 @@ const ORDERS: [Order; 6] = [
             "transport/endpoint",
             "transport/shm transport/tcp",
             "transport",
-            "completion config planted",
+            "completion config planted seen",
             "clock error log rendezvous request",
         ],
     },

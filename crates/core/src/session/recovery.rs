@@ -137,6 +137,11 @@ impl Recovery {
         Self { awaited, ..Self::default() }
     }
 
+    /// Whether nothing is decided yet.
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.is_over
+    }
+
     /// Another reducer is gone, or the same one.
     pub(super) fn accuse(&mut self, accuse: Accuse) {
         if !self.is_over {

@@ -197,7 +197,11 @@ impl Engine {
 
     /// Something went wrong in a generation of a group: what to tell the hub, unless that generation is over.
     pub(crate) fn dispute(&mut self, group: u32, generation: u32, cause: Cause) -> Option<Message> {
-        self.groups.dispute(group, generation, cause)
+        let message = self.groups.dispute(group, generation, cause);
+        if message.is_some() {
+            self.groups.doom_without_hub(group, &self.links, &mut self.out);
+        }
+        message
     }
 
     /// What the hub says about a group, and what to answer.

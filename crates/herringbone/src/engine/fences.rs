@@ -174,7 +174,7 @@ impl Groups {
         out.finished = true;
     }
 
-    pub(super) fn numbers(&self) -> Vec<u32> {
+    pub(crate) fn numbers(&self) -> Vec<u32> {
         self.groups.keys().copied().collect()
     }
 
@@ -192,19 +192,49 @@ impl Groups {
         (ops, backlog): (&Ops, &Backlog),
         (links, out): (&Links, &mut Outbox),
     ) {
-        for number in self.numbers_with(index) {
-            let Some(group) = self.get_mut(number).filter(|group| !group.is_lost()) else { continue };
-            let mut ranks = group.doom.take().map_or(Vec::new(), |doom| doom.ranks);
-            ranks.extend(links.endpoints[index].rank);
-            ranks.sort_unstable();
-            let kind = ErrorKind::PeerLost { ranks: ranks.clone(), reason: reason.to_owned() };
-            group.doom = Some(Doom { ranks, error: Error::new(kind) });
+        let mut numbers = self.numbers_with(index);
+        if hub_is_gone {
+            // Groups that wait for its decision wait in vain, also without it as a member.
+            let waits = |group: &&Group| group.is_undecided() && !group.has(index);
+            numbers.extend(self.iter().filter(waits).map(|group| group.settings.id));
+        }
+        for number in numbers {
+            if !self.doom(number, index, reason, links) {
+                continue;
+            }
             if hub_is_gone {
                 out.after(Timer::Doom(number), GRACE);
             }
+            // What waits for a decision in a carrier fails.
+            out.push(Todo::Served(number));
             self.fail_what_needs(number, index, (ops, backlog), out);
         }
         out.finished = true;
+    }
+
+    /// A group cannot go on without a rank that has died. Returns whether it could before.
+    fn doom(&mut self, number: u32, index: MemberId, reason: &str, links: &Links) -> bool {
+        let Some(group) = self.get_mut(number).filter(|group| !group.is_lost()) else { return false };
+        let mut ranks = group.doom.take().map_or(Vec::new(), |doom| doom.ranks);
+        ranks.extend(links.endpoints[index].rank);
+        ranks.sort_unstable();
+        ranks.dedup();
+        let kind = ErrorKind::PeerLost { ranks: ranks.clone(), reason: reason.to_owned() };
+        group.doom = Some(Doom { ranks, error: Error::new(kind) });
+        true
+    }
+
+    /// What is called for a fence in a group whose hub has died before: nobody decides.
+    pub(super) fn doom_without_hub(&mut self, number: u32, links: &Links, out: &mut Outbox) {
+        if self.get(number).is_none_or(|group| group.doom.is_some()) {
+            return;
+        }
+        let hub = links.endpoints.ids().find(|id| links.endpoints[*id].rank == Some(0));
+        if let Some(hub) = hub.filter(|hub| links.endpoints[*hub].dead)
+            && self.doom(number, hub, "rank 0 has died, which decides", links)
+        {
+            out.after(Timer::Doom(number), GRACE);
+        }
     }
 
     fn fail_what_needs(

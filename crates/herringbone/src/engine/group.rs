@@ -14,7 +14,7 @@ use crate::{
         session::{
             Basis,
             control::Message,
-            fence::{Admission, Check, Member},
+            fence::{Admission, Check, Member, Phase},
             membership::MemberId,
         },
         wire::{Fingerprint, Header, digest},
@@ -57,7 +57,7 @@ pub(crate) enum Recovering {
 
 impl Recovering {
     pub(crate) fn is_under_way(self) -> bool {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulator"))]
         if crate::planted::has(crate::planted::Plant::NoFence) {
             return false;
         }
@@ -128,6 +128,12 @@ impl Group {
 
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.is_some()
+    }
+
+    /// Whether it waits for a decision of the hub.
+    pub(crate) fn is_undecided(&self) -> bool {
+        let stops = self.frozen.is_some() || self.unanswered.is_some();
+        stops || self.member.phase() != Phase::Running || self.recovering == Recovering::StandsStill
     }
 
     /// Whether an operation must not move because of a fence.

@@ -1,5 +1,7 @@
 //! The groups that this process is in, and what is called in them.
 
+#[cfg(any(test, feature = "simulator"))]
+use super::group::Recovering;
 use super::{
     doom::{Doom, error},
     group::{Group, Settings},
@@ -7,6 +9,8 @@ use super::{
     outbox::Outbox,
     refused::Refused,
 };
+#[cfg(any(test, feature = "simulator"))]
+use crate::core::wire::Kind;
 use crate::{
     Error, ErrorKind,
     core::{
@@ -99,10 +103,6 @@ impl Groups {
         let group = self.get_mut(issue.group).filter(|group| !group.ending.is_dropped);
         let group =
             group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
-        if group.recovering.is_under_way() {
-            // The others were told how many calls there are here.
-            return Err(Refused::Frozen);
-        }
         let planned = group.plan(issue.call, &mut out.observer).map_err(|error| error.at(me))?;
         let (mut fingerprint, with_reducers, algorithm) =
             (planned.fingerprint, planned.with_reducers, planned.number);
@@ -114,6 +114,10 @@ impl Groups {
             let error = doom.error.about(me, group.settings.named(fingerprint));
             out.dispute(group, Cause::PeerLost { ranks: doom.ranks.clone() });
             return Err(error.into());
+        }
+        if group.recovering.is_under_way() {
+            // The others were told how many calls there are here.
+            return Err(Refused::Frozen);
         }
         let at = (issue.group, group.member.generation());
         let issued = group.member.issue(fingerprint).map_err(|reason| match reason {
@@ -146,6 +150,12 @@ impl Groups {
 
     /// What a frame means to its group, by its generation, its number and the hash of all that was issued before.
     pub(super) fn judge(&self, header: &Header, me: Rank, out: &mut Outbox) -> Verdict {
+        #[cfg(any(test, feature = "simulator"))]
+        self.note_frame(header);
+        #[cfg(any(test, feature = "simulator"))]
+        if crate::planted::has(crate::planted::Plant::DropNewer) && self.get(header.group).is_none() {
+            return Verdict::Discard;
+        }
         let Some(group) = self.get(header.group) else {
             return if self.forgotten.contains(&header.group) { Verdict::Discard } else { Verdict::Park };
         };
@@ -172,6 +182,29 @@ impl Groups {
                 Verdict::Discard
             }
         }
+    }
+
+    #[cfg(any(test, feature = "simulator"))]
+    fn note_frame(&self, header: &Header) {
+        let state = match self.get(header.group) {
+            None if self.forgotten.contains(&header.group) => "a group that is over",
+            None => "no group yet",
+            Some(group) if group.is_lost() => "a group that is lost",
+            Some(group) => match (group.admission(header, group.reduces()), group.recovering) {
+                (Admission::Discard, _) => "an old generation",
+                (Admission::Hold, _) => "a generation to come",
+                (Admission::Accept, Recovering::No) => "runs",
+                (Admission::Accept, Recovering::StandsStill) => "stands still",
+                (Admission::Accept, Recovering::Over { .. }) => "has recovered",
+            },
+        };
+        let input = match header.kind {
+            Kind::Data => "Data",
+            Kind::Grant => "Grant",
+            Kind::Stable => "Stable",
+            Kind::Credit | Kind::Control => return,
+        };
+        crate::seen::note("frames", state, input);
     }
 
     /// A message's sender has more for this rank than it expects, or less: what the two have.

@@ -121,7 +121,7 @@ impl Engine {
 
     /// Whether nothing of an operation changes any more, as its group has lost a reducer.
     fn stands_still(&self, group: u32, key: OpKey) -> bool {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulator"))]
         if crate::planted::has(crate::planted::Plant::NoFence) {
             return false;
         }

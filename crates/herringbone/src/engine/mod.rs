@@ -127,7 +127,9 @@ impl Engine {
             groups.get(number).into_iter().for_each(|group| links.gain(group, out));
             out.push(Todo::RedeliverGroup(number));
         }
-        if groups.get(number).is_some_and(|group| group.ending.is_dropped) {
+        // What was under way goes on in a group that is closed, too: first it is handed to the others.
+        self.catch_up();
+        if self.groups.get(number).is_some_and(|group| group.ending.is_dropped) {
             self.drop_group(number);
         }
         self.shorten(number);

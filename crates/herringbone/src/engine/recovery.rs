@@ -35,7 +35,11 @@ use crate::{
     },
     transport::{endpoint::Endpoint, ticket::OpKey},
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 /// The engine's other parts, as recoveries need them.
 pub(super) struct EngineParts<'a> {
@@ -50,7 +54,28 @@ pub(super) struct EngineParts<'a> {
 #[derive(Debug)]
 struct Redone {
     queued: Queued,
+    /// Calls of the carrier that are yet to be made.
+    issues: VecDeque<Issue>,
     parts: Vec<Arc<Completion>>,
+}
+
+impl Redone {
+    /// Makes the calls of the carrier. While a fence of it is under way it takes none: the rest follows after the decision, so that
+    /// all ranks number them alike.
+    fn issue(&mut self, parts: &mut EngineParts<'_>) {
+        while let Some(issue) = self.issues.front() {
+            let completion = Arc::<Completion>::default();
+            let call = (issue, Arc::clone(&completion));
+            match parts.backlog.issue_before(self.queued.order, call, parts.groups, (parts.links, parts.out))
+            {
+                Ok(()) => {}
+                Err(Refused::Failed(error) | Refused::Counted(error)) => completion.finish(Err(error)),
+                Err(Refused::Frozen) => return,
+            }
+            self.parts.push(completion);
+            self.issues.pop_front();
+        }
+    }
 }
 
 /// A group whose reducer was lost.
@@ -219,24 +244,12 @@ impl Recoveries {
             return end(queued, Err(Error::new(ErrorKind::Closed)), parts);
         };
         let issues = rest_of(&queued, decided.rests.get(&sequence), (decided.carrier, prepared));
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulator"))]
         let issues = match crate::planted::has(crate::planted::Plant::ResumeTwice) {
-            true => issues.iter().chain(&issues).cloned().collect(),
+            true => issues.iter().chain(&issues).cloned().collect::<VecDeque<_>>(),
             false => issues,
         };
-        let mut redone = Redone { queued, parts: Vec::new() };
-        for issue in issues {
-            let completion = Arc::<Completion>::default();
-            let before = redone.queued.order;
-            let call = (&issue, Arc::clone(&completion));
-            match parts.backlog.issue_before(before, call, parts.groups, (parts.links, parts.out)) {
-                Ok(()) => {}
-                Err(Refused::Failed(error) | Refused::Counted(error)) => completion.finish(Err(error)),
-                // Fences of a carrier end operations that nobody issues again.
-                Err(Refused::Frozen) => completion.finish(Err(Error::new(ErrorKind::Closed))),
-            }
-            redone.parts.push(completion);
-        }
+        let redone = Redone { queued, issues, parts: Vec::new() };
         decided.redone.insert(sequence, redone);
         self.step(number, parts);
     }
@@ -251,7 +264,9 @@ impl Recoveries {
     /// Ends what is finished.
     fn step(&mut self, number: u32, parts: &mut EngineParts<'_>) {
         let Some(decided) = self.decided.get_mut(&number) else { return };
-        let is_over = |redone: &Redone| redone.parts.iter().all(|part| part.is_done());
+        decided.redone.values_mut().for_each(|redone| redone.issue(parts));
+        let is_over =
+            |redone: &Redone| redone.issues.is_empty() && redone.parts.iter().all(|part| part.is_done());
         let over: Vec<u64> = decided
             .redone
             .iter()
@@ -259,7 +274,7 @@ impl Recoveries {
             .map(|(sequence, _)| *sequence)
             .collect();
         for sequence in over {
-            let Some(Redone { queued, parts: done }) = decided.redone.remove(&sequence) else { continue };
+            let Some(Redone { queued, parts: done, .. }) = decided.redone.remove(&sequence) else { continue };
             let result = done.iter().filter_map(|part| part.result()).collect();
             end(queued, result, parts);
         }
@@ -314,8 +329,8 @@ fn end(queued: Queued, result: Result<(), Error>, parts: &mut EngineParts<'_>) {
 }
 
 /// What is left of an operation, as calls of its carrier.
-fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Prepared)) -> Vec<Issue> {
-    let Some((input, output)) = &queued.buffers else { return Vec::new() };
+fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Prepared)) -> VecDeque<Issue> {
+    let Some((input, output)) = &queued.buffers else { return VecDeque::new() };
     let timeout = Some(queued.timeout);
     let again = |bytes: std::ops::Range<usize>| {
         let (input, output) = match input.is_same(output) {
@@ -341,13 +356,13 @@ fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Pre
         Issue { group: carrier, call, parts: None, priority, input, output, timeout }
     };
     let Some(Rest { chunks, .. }) = rest.filter(|rest| !rest.chunks.is_empty()) else {
-        return vec![again(0..output.len())];
+        return [again(0..output.len())].into();
     };
     let chunks = (0..prepared.chunks()).zip(chunks);
     let pieces = chunks.flat_map(|(chunk, pieces)| pieces.iter().map(move |piece| (chunk, piece)));
     let issue = |(chunk, Piece { segments, holder }): (u32, &Piece)| {
         let bytes = prepared.stretch(chunk, segments);
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulator"))]
         let holder = &holder.filter(|_| !crate::planted::has(crate::planted::Plant::ForgetHolders));
         (!bytes.is_empty())
             .then(|| holder.map_or_else(|| again(bytes.clone()), |root| sent(root, bytes.clone())))

@@ -42,7 +42,7 @@ impl Operation {
     /// Whether the user's buffer may be needed as it was: where it has the only copy of an input, half a result must not be in it
     /// when a reducer is lost.
     fn may_be_redone(&self) -> bool {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulator"))]
         if crate::planted::has(crate::planted::Plant::ReadIntoInput) {
             return false;
         }

@@ -51,13 +51,19 @@ impl Center {
                 self.survivors.withdraw(from, group);
                 Vec::new()
             }
-            message => self.fences.receive(from, message),
+            message => {
+                #[cfg(any(test, feature = "simulator"))]
+                crate::seen::hub(&self.fences, &message);
+                self.fences.receive(from, message)
+            }
         }
     }
 
     /// A rank is dead, as is known from this.
     pub(super) fn lose(&mut self, rank: Rank, death: &Death) -> Vec<Directed> {
         let is_certain = !matches!(death, Death::Silent { .. });
+        #[cfg(any(test, feature = "simulator"))]
+        crate::seen::hub_without(&self.fences, "a rank is lost");
         let mut directed = self.fences.lose(rank);
         directed.extend(self.survivors.lose(rank, is_certain));
         directed
@@ -65,6 +71,8 @@ impl Center {
 
     /// A rank has left in order.
     pub(super) fn leave(&mut self, rank: Rank) -> Vec<Directed> {
+        #[cfg(any(test, feature = "simulator"))]
+        crate::seen::hub_without(&self.fences, "a rank has left");
         let mut directed = self.fences.leave(rank);
         directed.extend(self.survivors.lose(rank, true));
         directed

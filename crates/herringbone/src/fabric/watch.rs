@@ -141,6 +141,8 @@ impl Watch {
 
     /// A rank's message.
     pub(crate) fn message(&mut self, from: Rank, message: Message) {
+        #[cfg(any(test, feature = "simulator"))]
+        crate::seen::control(self.role(), &message);
         match message {
             Message::Heartbeat => {}
             Message::Bye => {
@@ -162,6 +164,16 @@ impl Watch {
                 self.hub_says(message);
             }
             message => self.at_hub(from, message),
+        }
+    }
+
+    #[cfg(any(test, feature = "simulator"))]
+    fn role(&self) -> &'static str {
+        match (self.hub.is_some(), self.leaves()) {
+            (true, false) => "rank 0",
+            (false, false) => "rank",
+            (true, true) => "rank 0 leaves",
+            (false, true) => "rank leaves",
         }
     }
 

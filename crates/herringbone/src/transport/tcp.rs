@@ -2,7 +2,7 @@
 
 mod incoming;
 mod pipe;
-#[cfg(test)]
+#[cfg(any(test, feature = "simulator"))]
 pub(crate) mod virtual_link;
 
 use super::{Broken, Outgoing, Payload};
@@ -66,7 +66,7 @@ impl TcpLink {
     }
 
     /// One end of a virtual link.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn of_virtual(end: virtual_link::End) -> Self {
         Self::over(Pipe::Virtual(Arc::new(end)))
     }

@@ -22,6 +22,7 @@ pub(crate) struct Task {
 
 /// A call that a rank has made.
 pub(crate) struct Called {
+    pub(super) group: u32,
     pub(super) task: Rc<Task>,
     pub(super) rank: usize,
     pub(super) completion: Option<Arc<Completion>>,
@@ -91,8 +92,12 @@ impl Task {
 }
 
 fn random_bytes(bytes: usize, dice: &mut Dice) -> Vec<u8> {
-    let words = std::iter::repeat_with(|| dice.roll().to_le_bytes());
-    words.take(bytes.div_ceil(8)).flatten().take(bytes).collect()
+    let mut random = Vec::with_capacity(bytes + 8);
+    while random.len() < bytes {
+        random.extend_from_slice(&dice.roll().to_le_bytes());
+    }
+    random.truncate(bytes);
+    random
 }
 
 impl Called {

@@ -1,6 +1,6 @@
 //! Sums are exact, to the bit, whatever links are like.
 
-use super::{Setup, VirtualWorld, calls::Task, machine::ToCall, occurrence::Occurrence};
+use super::{Setup, VirtualWorld, calls::Task, groups};
 use crate::{
     core::algorithm::Algorithm,
     transport::tcp::virtual_link::{Dice, Nature},
@@ -8,7 +8,7 @@ use crate::{
 use std::time::Duration;
 
 /// How long a world may run whose links are slow at worst.
-const LONG: Duration = Duration::from_secs(600);
+pub(super) const LONG: Duration = Duration::from_secs(600);
 
 /// A world that nothing was done to, and what it is to do.
 pub(super) fn any_world(seed: u64, timeout: Duration) -> VirtualWorld {
@@ -28,20 +28,12 @@ pub(super) fn any_world(seed: u64, timeout: Duration) -> VirtualWorld {
     let segment_bytes = dice.pick(&[0, 0, 4096, 65_536]);
     let setup = Setup { nature, forced, segment_bytes, timeout, ..Setup::of(workers, reducers) };
     let mut world = VirtualWorld::new(setup, seed);
+    groups::add_some(&mut world, &mut dice);
     let window = 1 + dice.below(6) as usize;
-    let most = dice.pick(&[1 << 10, 1 << 16, 3 << 20]).min(60 * nature.buffer);
-    for _ in 0..1 + dice.below(6) {
-        let task = Task::any(workers, most, &mut dice);
-        let todo = ToCall { task, timeout: None };
-        for (_, worker) in world.workers() {
-            worker.window = window;
-            worker.program.push_back(todo.clone());
-        }
-    }
-    for rank in 0..workers as usize {
-        let delay = Duration::from_micros(dice.below(5000));
-        world.after(delay, Occurrence::Look(rank));
-    }
+    let most = dice.pick(&[1 << 10, 1 << 16, 1 << 20]).min(60 * nature.buffer);
+    let calls = 1 + dice.below(6);
+    groups::fill(&mut world, (calls, window), &mut dice, |workers, dice| Task::any(workers, most, dice));
+    groups::begin(&mut world, Duration::from_millis(5), &mut dice);
     world
 }
 

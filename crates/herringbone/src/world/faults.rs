@@ -1,12 +1,14 @@
 //! What ranks are told, and exactly when, when processes end, hang, leave or disagree, and links break: twins of the tests in
 //! `tests/faults`, which need seconds there.
 
-use super::{Setup, VirtualWorld, calls::Task, machine::ToCall, occurrence::Occurrence};
+use super::{Setup, VirtualWorld, calls::Task, groups, machine::ToCall, occurrence::Occurrence};
 use crate::{
     Collective, DType, ErrorKind, ReduceOp,
     clock::Moment,
     core::session::control::{Death, Message},
+    engine::group::Group,
     execute::program::Call,
+    transport::tcp::virtual_link::Dice,
 };
 use std::{rc::Rc, time::Duration};
 
@@ -36,7 +38,7 @@ fn sum(
 ) {
     let workers = world.setup.workers;
     let task = Task::sum(count, workers, &mut world.dice);
-    world.call(ranks, &ToCall { task, timeout });
+    world.call(ranks, &ToCall::new(task, timeout));
 }
 
 fn barrier(world: &mut VirtualWorld) -> Rc<Task> {
@@ -200,6 +202,49 @@ fn a_killed_reducer_costs_no_call() {
     goes_on_without_a_reducer(&mut world, ms(1050));
 }
 
+/// The last handle of a group may go while its operations run: they end well all the same.
+#[test]
+fn what_runs_in_a_closed_group_outlives_a_reducer() {
+    for (seed, count) in [(21, 3), (22, LARGE)] {
+        let mut world = begun(3, 2, seed);
+        let mut dice = Dice(seed);
+        groups::add(&mut world, vec![0, 1, 2], &mut dice);
+        world.run_for(ms(50));
+        let (task, group) = (Task::sum(count, 3, &mut dice), world.groups[1].0);
+        world.call(0..3, &ToCall { group, closes: true, ..ToCall::new(task, None) });
+        world.kill(3);
+        assert!(world.run_to_the_end(ms(5000)), "the group hangs");
+        for (rank, worker) in world.workers() {
+            let end = worker.ends().pop().flatten();
+            assert!(matches!(end, Some(Ok(()))), "rank {rank}, {count} numbers: {end:?}");
+        }
+        works(&mut world);
+    }
+}
+
+/// Rank 0 decides for groups that it is not in, too. If it is stopped within a recovery of one, calls of that group fail.
+#[test]
+fn a_group_that_stands_still_fails_with_the_hub() {
+    let mut world = begun(3, 2, 23);
+    let mut dice = Dice(23);
+    groups::add(&mut world, vec![1, 2], &mut dice);
+    world.run_for(ms(50));
+    let group = world.groups[1].0;
+    let todo = ToCall { group, ..ToCall::new(Task::sum(LARGE, 2, &mut dice), None) };
+    world.call(1..3, &todo);
+    world.kill(3);
+    let stands_still = |world: &mut VirtualWorld| {
+        let of =
+            |rank: usize| world.machines[rank].as_ref().and_then(|machine| machine.engine.groups.get(group));
+        [1, 2].into_iter().all(|rank| of(rank).is_some_and(Group::is_undecided))
+    };
+    assert!(world.run_until(ms(2000), stands_still), "there is no recovery");
+    world.hang(0);
+    world.call(1..3, &todo);
+    assert!(world.run_to_the_end(ms(20_000)), "a call hangs");
+    (1..3).for_each(|rank| assert!(matches!(told(&mut world, rank).1, ErrorKind::PeerLost { .. })));
+}
+
 /// It has no rank to say so by: its workers see their connections end.
 #[test]
 fn a_reducer_whose_engine_panicked_costs_no_call() {
@@ -224,7 +269,7 @@ fn a_stopped_reducer_costs_no_call() {
 fn reducers_that_wait_for_long_are_not_lost() {
     let mut world = begun(3, 1, 8);
     let task = Task::sum(LARGE, 3, &mut world.dice);
-    let todo = ToCall { task, timeout: None };
+    let todo = ToCall::new(task, None);
     world.call([0, 2], &todo);
     world.run_for(ms(8000));
     world.call([1], &todo);
@@ -236,7 +281,7 @@ fn reducers_that_wait_for_long_are_not_lost() {
 fn a_late_rank_is_named_after_the_timeout_and_may_come_back() {
     for (reducers, count) in [(0, 3), (0, LARGE), (1, 3), (1, LARGE)] {
         let mut world = begun(3, reducers, 9);
-        let todo = ToCall { task: Task::sum(count, 3, &mut world.dice), timeout: Some(ms(1000)) };
+        let todo = ToCall::new(Task::sum(count, 3, &mut world.dice), Some(ms(1000)));
         world.call(0..2, &todo);
         world.run_for(ms(2000));
         world.call([2], &todo);
@@ -286,11 +331,11 @@ fn a_broadcast_outlives_its_root() {
         let broadcast = Collective::Broadcast { root: 2 };
         let call = Call { collective: broadcast, dtype: DType::U8, op: ReduceOp::Sum, count: 80 };
         let task = Task::new(call, 3, &mut world.dice);
-        world.call([2], &ToCall { task: task.clone(), timeout: None });
+        world.call([2], &ToCall::new(task.clone(), None));
         assert!(world.run_to_the_end(ms(2000)), "the root waits for others");
         world.leave(2);
         world.run_for(ms(later));
-        world.call(0..2, &ToCall { task, timeout: None });
+        world.call(0..2, &ToCall::new(task, None));
         assert!(world.run_to_the_end(ms(10_000)));
         for rank in 0..2 {
             let end = world.machine(rank).ends().pop().flatten();
@@ -337,8 +382,8 @@ fn ranks_that_disagree_are_told_at_once_and_go_on() {
     for (seed, reducers) in [(12, 0), (13, 1)] {
         for (one, other) in [(3, 4), (3, LARGE), (LARGE, LARGE + 1)] {
             let mut world = begun(4, reducers, seed);
-            let [usual, odd] = [one, other]
-                .map(|count| ToCall { task: Task::sum(count, 4, &mut world.dice), timeout: None });
+            let [usual, odd] =
+                [one, other].map(|count| ToCall::new(Task::sum(count, 4, &mut world.dice), None));
             disagree(&mut world, &usual, &odd);
             for rank in 0..4 {
                 let (at, kind) = told(&mut world, rank);
@@ -373,7 +418,7 @@ fn settle(world: &mut VirtualWorld, at: Duration) {
             }
         }
         let settled = next.is_empty() && world.workers().all(|(_, worker)| worker.is_done());
-        world.call(next, &ToCall { task: task.clone(), timeout: None });
+        world.call(next, &ToCall::new(task.clone(), None));
         settled
     });
     assert!(settled && told.iter().all(|told| *told), "seed {seed}: {told:?} of the ranks were told");

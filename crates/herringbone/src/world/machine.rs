@@ -11,9 +11,13 @@ use crate::{
         membership::{MemberId, Roster},
         survivors::Shrunk,
     },
-    engine::{Engine, outbox::Event, outbox::Interest, refused::Refused},
-    execute::issue::Issue,
-    fabric::{instruction::Instruction, watch::Watch},
+    engine::{Engine, group::Recovering, outbox::Event, outbox::Interest, refused::Refused},
+    execute::issue::{Issue, WORLD_GROUP},
+    fabric::{
+        instruction::{Deed, Instruction},
+        watch::Watch,
+    },
+    seen,
     sys::region::{Owned, Region},
     transport::{
         endpoint::Link,
@@ -35,8 +39,18 @@ const UNTOUCHED: u8 = 0xa5;
 /// A call that a rank is to make.
 #[derive(Clone)]
 pub(crate) struct ToCall {
+    pub(crate) group: u32,
     pub(crate) task: Rc<Task>,
     pub(crate) timeout: Option<Duration>,
+    /// Whether it is the last one in its group, which is closed then.
+    pub(crate) closes: bool,
+}
+
+impl ToCall {
+    /// A call of all ranks.
+    pub(crate) fn new(task: Rc<Task>, timeout: Option<Duration>) -> Self {
+        Self { group: WORLD_GROUP, task, timeout, closes: false }
+    }
 }
 
 /// One process.
@@ -151,14 +165,19 @@ impl Machine {
             let Some(called) = self.call(&todo, now) else { return made };
             self.program.pop_front();
             self.called.push(called);
+            if todo.closes {
+                self.engine.at(now).drop_group(todo.group);
+            }
             made = true;
         }
         made
     }
 
-    /// Makes a call, unless a fence is under way.
-    fn call(&mut self, ToCall { task, timeout }: &ToCall, now: Moment) -> Option<Called> {
-        let rank = self.engine.groups.get(0)?.settings.me as usize;
+    /// Makes a call, unless a fence is under way or its group is not made yet.
+    fn call(&mut self, todo: &ToCall, now: Moment) -> Option<Called> {
+        let ToCall { group, task, timeout, .. } = todo;
+        let rank = self.engine.groups.get(*group)?.settings.me as usize;
+        note_group(&self.engine, self.engine.current(*group), "call");
         let input = Region::own(task.inputs[rank].clone());
         let output: Owned<u8> = match task.in_place {
             true => Region::own(task.inputs[rank].clone()),
@@ -166,7 +185,7 @@ impl Machine {
         };
         let read = if task.in_place { &output } else { &input };
         let issue = Issue {
-            group: 0,
+            group: *group,
             call: task.call,
             parts: None,
             priority: 0,
@@ -178,15 +197,22 @@ impl Machine {
         let task = task.clone();
         match self.engine.at(now).issue(&issue) {
             Ok(completion) => {
-                let mut called =
-                    Called { task, rank, completion: Some(completion), buffers, ended: None, wrong: None };
+                let mut called = Called {
+                    group: *group,
+                    task,
+                    rank,
+                    completion: Some(completion),
+                    buffers,
+                    ended: None,
+                    wrong: None,
+                };
                 called.look(now);
                 Some(called)
             }
             Err(Refused::Frozen) => None,
             Err(Refused::Failed(error) | Refused::Counted(error)) => {
                 let ended = Some((now, Err(error)));
-                Some(Called { task, rank, completion: None, buffers, ended, wrong: None })
+                Some(Called { group: *group, task, rank, completion: None, buffers, ended, wrong: None })
             }
         }
     }
@@ -199,6 +225,7 @@ impl Machine {
             match order {
                 Instruction::Do(deed) => {
                     moved = true;
+                    note_deed(engine, &deed);
                     let answer = deed.done_to(engine.at(now));
                     answer.into_iter().for_each(|answer| watch.tell_hub(answer));
                 }
@@ -228,5 +255,35 @@ impl Machine {
     /// Whether all calls were made and have ended.
     pub(crate) fn is_done(&self) -> bool {
         self.program.is_empty() && self.called.iter().all(|called| called.ended.is_some())
+    }
+}
+
+/// Notes what comes to a group, as a member and as one that may recover.
+fn note_group(engine: &Engine, number: u32, input: &'static str) {
+    let group = engine.groups.get(number);
+    let member = group.map(|group| seen::member_state(group.member.phase(), group.member.is_over()));
+    let recovery = group.map(|group| match group.recovering {
+        Recovering::No => "whole",
+        Recovering::StandsStill => "stands still",
+        Recovering::Over { .. } => "over",
+    });
+    if !["Recover", "Resume", "a reducer is lost"].contains(&input) {
+        seen::note("member", member.unwrap_or("not made"), input);
+    }
+    if !["Fence", "Decide", "Waiting"].contains(&input) {
+        seen::note("recovery", recovery.unwrap_or("not made"), input);
+    }
+}
+
+/// Notes what is to be done to the groups of an engine.
+fn note_deed(engine: &Engine, deed: &Deed) {
+    match deed {
+        Deed::Tell { group, message } => note_group(engine, *group, seen::name_of(message)),
+        Deed::LoseReducer(_) => {
+            for number in engine.groups.numbers() {
+                note_group(engine, number, "a reducer is lost");
+            }
+        }
+        _ => {}
     }
 }

@@ -2,17 +2,26 @@
 //!
 //! Its processes have real engines with memory of their own, and the workers' control threads' [`Watch`]es. What is between
 //! them is [virtual](crate::transport::tcp::virtual_link). Nothing sleeps; time goes from one event to the next. Everything
-//! that happens follows from the seed.
+//! that happens follows from the seed. The [`simulation`] makes worlds of any kind from seeds.
+#![cfg_attr(not(test), allow(dead_code, reason = "some of it is for tests only"))]
 
 mod calls;
 mod exact;
+#[cfg(test)]
 mod faults;
+mod groups;
 mod machine;
+mod network;
 mod occurrence;
 mod occurrences;
+mod partitions;
+#[cfg(test)]
 mod planted;
 mod reducers;
+#[cfg(test)]
 mod returning;
+pub mod simulation;
+mod trace;
 mod trouble;
 
 use crate::{
@@ -45,13 +54,10 @@ use crate::{
     },
 };
 use machine::{Machine, ToCall};
+use network::Network;
 use occurrence::Occurrence;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Debug,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use trace::Trace;
 
 const POOL_BYTES: usize = 4 << 20;
 const REDUCER_BYTES: usize = 64 << 20;
@@ -76,11 +82,21 @@ impl Setup {
     }
 }
 
-/// Whether a control message to a process arrives.
-type Filter = Box<dyn FnMut(usize, &Message) -> bool>;
-
 /// What a test does.
 type Act = Box<dyn FnOnce(&mut VirtualWorld)>;
+
+/// More steps than this take no world to its end: something goes round in a circle.
+const STEPS: u64 = 5_000_000;
+
+/// What is yet to happen.
+#[derive(Default)]
+struct Agenda {
+    occurrences: BTreeMap<(Moment, u64), Occurrence>,
+    numbered: u64,
+    acts: BTreeMap<u64, Act>,
+    /// When threads look again next.
+    looks: BTreeMap<usize, Moment>,
+}
 
 /// Processes, what is between them, and what is yet to happen.
 pub(crate) struct VirtualWorld {
@@ -91,17 +107,14 @@ pub(crate) struct VirtualWorld {
     pub(crate) roster: Arc<Roster>,
     /// Its members by their numbers: workers, then reducers. Those that have ended are gone.
     pub(crate) machines: Vec<Option<Machine>>,
-    occurrences: BTreeMap<(Moment, u64), Occurrence>,
-    numbered: u64,
-    acts: BTreeMap<u64, Act>,
-    /// Control connections, by the end that is open.
-    control: BTreeSet<(usize, usize)>,
+    agenda: Agenda,
+    pub(crate) network: Network,
+    /// Groups and their ranks; the first is that of all.
+    pub(crate) groups: Vec<(u32, Vec<Rank>)>,
+    pub(crate) trace: Trace,
+    steps: u64,
     /// How often each machine was started.
     lives: BTreeMap<usize, u64>,
-    /// A hash of all that has happened.
-    pub(crate) trace: u64,
-    /// Messages of control connections that this says `false` about are lost, which no connection does: a fault.
-    pub(crate) filter: Option<Filter>,
 }
 
 /// The member whose machine this is.
@@ -115,6 +128,25 @@ fn staging(bytes: usize) -> Staging {
     Staging::new(Arc::new(segment), layout.pool_at()..layout.pool_at() + layout.pool)
 }
 
+/// A group as its member `rank` makes it.
+fn group(setup: &Setup, roster: &Roster, (number, ranks): (u32, &[Rank]), rank: Rank) -> Group {
+    let Setup { forced, segment_bytes, timeout, .. } = setup.clone();
+    let parameters = Parameters {
+        algorithm: forced.as_ref().map(ToString::to_string),
+        segment: segment_bytes as u64,
+        staging: POOL_BYTES as u64,
+        reducers: roster.reducers().map(|reducer| reducer.address.clone()).collect(),
+        ..Parameters::default()
+    };
+    let members = ranks.iter().map(|rank| member_at(*rank as usize));
+    let seats: Vec<MemberId> = members.chain(roster.reducers().map(|reducer| reducer.id)).collect();
+    let me = ranks.iter().position(|other| *other == rank).expect("a member") as Rank;
+    let places = (seats, ranks.to_vec(), me);
+    let settings = Settings::new(number, 0, places, ranks.to_vec(), Arc::new(parameters));
+    let settings = Settings { forced, timeout, ..settings };
+    Group::new(settings, Member::new(number, rank, ranks.to_vec()))
+}
+
 impl VirtualWorld {
     pub(crate) fn new(setup: Setup, seed: u64) -> Self {
         let names: Vec<String> = (0..setup.reducers).map(|reducer| format!("reducer {reducer}")).collect();
@@ -126,13 +158,12 @@ impl VirtualWorld {
             dice: Dice(seed),
             clock: VirtualClock::default(),
             machines: Vec::new(),
-            occurrences: BTreeMap::new(),
-            numbered: 0,
-            acts: BTreeMap::new(),
-            control: (1..setup.workers as usize).flat_map(|rank| [(0, rank), (rank, 0)]).collect(),
+            agenda: Agenda::default(),
+            network: Network::between(setup.workers as usize),
+            groups: vec![(WORLD_GROUP, (0..setup.workers).collect())],
+            trace: Trace::default(),
+            steps: 0,
             lives: BTreeMap::new(),
-            trace: 0xcbf2_9ce4_8422_2325,
-            filter: None,
             setup,
         };
         let roster = world.roster.clone();
@@ -150,29 +181,15 @@ impl VirtualWorld {
     }
 
     fn worker(&self, rank: Rank, id: MemberId) -> Machine {
-        let Setup { workers, forced, segment_bytes, timeout, .. } = self.setup.clone();
-        let roster = &self.roster;
-        let mut engine = Engine::new(id, Endpoints::new(roster), staging(POOL_BYTES), false);
-        let members: Vec<Rank> = (0..workers).collect();
-        let parameters = Parameters {
-            algorithm: forced.as_ref().map(ToString::to_string),
-            segment: segment_bytes as u64,
-            staging: POOL_BYTES as u64,
-            reducers: roster.reducers().map(|reducer| reducer.address.clone()).collect(),
-            ..Parameters::default()
-        };
-        let seats = roster.members().iter().map(|member| member.id).collect();
-        let places = (seats, members.clone(), rank);
-        let settings = Settings::new(WORLD_GROUP, 0, places, members.clone(), Arc::new(parameters));
-        let settings = Settings { forced, timeout, ..settings };
-        let member = Member::new(WORLD_GROUP, rank, members.clone());
-        engine.at(self.clock.now()).add_group(Group::new(settings, member));
-        let peers: Vec<u32> = if rank == 0 { (1..workers).collect() } else { vec![0] };
-        let mut watch = Watch::new(rank, roster.clone(), peers, LAST_OUT, self.clock.now());
+        let mut engine = Engine::new(id, Endpoints::new(&self.roster), staging(POOL_BYTES), false);
+        let (number, members) = &self.groups[0];
+        engine.at(self.clock.now()).add_group(group(&self.setup, &self.roster, (*number, members), rank));
+        let peers: Vec<u32> = if rank == 0 { (1..self.setup.workers).collect() } else { vec![0] };
+        let mut watch = Watch::new(rank, self.roster.clone(), peers, LAST_OUT, self.clock.now());
         if rank == 0 {
-            watch.tell_hub(Message::GroupInfo { group: WORLD_GROUP, generation: 0, members });
+            watch.tell_hub(Message::GroupInfo { group: *number, generation: 0, members: members.clone() });
         }
-        Machine::new(engine, Some(watch), roster.clone())
+        Machine::new(engine, Some(watch), self.roster.clone())
     }
 
     fn reducer(&self) -> Machine {
@@ -200,14 +217,14 @@ impl VirtualWorld {
 
     /// Has something happen after a while.
     pub(crate) fn after(&mut self, delay: Duration, occurrence: Occurrence) {
-        self.numbered += 1;
-        self.occurrences.insert((self.clock.now() + delay, self.numbered), occurrence);
+        self.agenda.numbered += 1;
+        self.agenda.occurrences.insert((self.clock.now() + delay, self.agenda.numbered), occurrence);
     }
 
     /// Has the test do something after a while.
     pub(crate) fn later(&mut self, delay: Duration, act: impl FnOnce(&mut Self) + 'static) {
-        let number = self.numbered;
-        self.acts.insert(number, Box::new(act));
+        let number = self.agenda.numbered;
+        self.agenda.acts.insert(number, Box::new(act));
         self.after(delay, Occurrence::Done(number));
     }
 
@@ -222,7 +239,8 @@ impl VirtualWorld {
     /// Runs until this holds, but not beyond a time. Returns whether it does.
     pub(crate) fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         while !done(self) {
-            if self.now() >= limit || !self.step() {
+            self.steps += 1;
+            if self.now() >= limit || self.steps > STEPS || !self.step() {
                 return false;
             }
         }
@@ -236,7 +254,9 @@ impl VirtualWorld {
 
     /// Whether some group has lost a reducer, and goes on without.
     pub(crate) fn has_recovered(&self) -> bool {
-        let of = |machine: &Machine| machine.engine.current(WORLD_GROUP) != WORLD_GROUP;
+        let of = |machine: &Machine| {
+            self.groups.iter().any(|(number, _)| machine.engine.current(*number) != *number)
+        };
         self.machines.iter().flatten().any(of)
     }
 
@@ -251,32 +271,25 @@ impl VirtualWorld {
     fn step(&mut self) -> bool {
         let links = self.machines.iter().flatten().flat_map(|machine| machine.pipes.values());
         let moved = links.filter_map(|(link, _)| link.next()).min();
-        let happens = self.occurrences.keys().next().map(|(at, _)| *at);
+        let happens = self.agenda.occurrences.keys().next().map(|(at, _)| *at);
         let Some(next) = moved.into_iter().chain(happens).min() else { return false };
         self.clock.set(next.max(self.clock.now()));
-        while let Some(entry) = self.occurrences.first_entry()
+        while let Some(entry) = self.agenda.occurrences.first_entry()
             && entry.key().0 <= next
         {
             let occurrence = entry.remove();
-            self.note(&occurrence);
+            self.trace.note(self.clock.passed(), &occurrence);
             self.happen(occurrence);
         }
         let machines = self.machines.len();
         let first = self.dice.below(machines as u64) as usize;
         for at in (0..machines).map(|at| (at + first) % machines) {
             if self.machines[at].as_ref().is_some_and(Machine::is_ready) {
-                self.note(&at);
+                self.trace.add(self.clock.passed(), &at);
                 self.settle(at);
             }
         }
         true
-    }
-
-    /// Adds something to the trace (FNV-1a).
-    fn note(&mut self, what: &impl Debug) {
-        for byte in format!("{:?} {what:?}", self.now()).bytes() {
-            self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
     }
 
     /// The link between two machines, if there is one, and the side of the first.

@@ -35,10 +35,13 @@ impl VirtualWorld {
         match occurrence {
             Occurrence::Nothing => {}
             Occurrence::Done(number) => {
-                let act = self.acts.remove(&number).expect("it was not done yet");
+                let act = self.agenda.acts.remove(&number).expect("it was not done yet");
                 act(self);
             }
-            Occurrence::Look(at) => self.settle(at),
+            Occurrence::Look(at) => {
+                self.agenda.looks.remove(&at);
+                self.settle(at);
+            }
             Occurrence::Tick(at) => {
                 self.after(TICK, Occurrence::Tick(at));
                 let machine = self.machine(at);
@@ -54,7 +57,7 @@ impl VirtualWorld {
                 self.settle(at);
             }
             Occurrence::Said { from, to, message } => {
-                if self.control.contains(&(to, from))
+                if self.network.control.contains(&(to, from))
                     && let Some(watch) = &mut self.machine(to).watch
                 {
                     watch.heard(from as u32, now);
@@ -63,7 +66,7 @@ impl VirtualWorld {
                 }
             }
             Occurrence::Parted { at, from } => {
-                if self.control.remove(&(at, from))
+                if self.network.control.remove(&(at, from))
                     && let Some(watch) = &mut self.machine(at).watch
                 {
                     watch.unreachable(from as u32);
@@ -79,7 +82,10 @@ impl VirtualWorld {
             }
             Occurrence::Greeted { at, address } => {
                 let reducer = self.reducer_at(&address);
-                let answers = |at: &usize| self.machines[*at].as_ref().is_some_and(|of| !of.is_hung);
+                let answers = |reducer: &usize| {
+                    let is_apart = self.is_blocked(at, *reducer) || self.is_blocked(*reducer, at);
+                    self.machines[*reducer].as_ref().is_some_and(|of| !of.is_hung && !is_apart)
+                };
                 let life = reducer.filter(answers).map(|at| self.life(at));
                 let watch = self.machine(at).watch.as_mut().expect("a worker greets");
                 watch.greeted(&address, life, now);
@@ -116,31 +122,45 @@ impl VirtualWorld {
             orders.into_iter().for_each(|order| self.carry_out(at, order));
             self.kill(at);
         } else if ready {
-            self.after(LOOK_AGAIN, Occurrence::Look(at));
+            self.look_after(LOOK_AGAIN, at);
         } else if waits || leaves {
-            self.after(UNFREEZE, Occurrence::Look(at));
+            self.look_after(UNFREEZE, at);
+        }
+    }
+
+    /// Has a thread look again after a while, unless it does so earlier anyway.
+    fn look_after(&mut self, delay: Duration, at: usize) {
+        let then = self.clock.now() + delay;
+        if self.agenda.looks.get(&at).is_none_or(|earlier| *earlier > then) {
+            self.agenda.looks.insert(at, then);
+            self.after(delay, Occurrence::Look(at));
         }
     }
 
     fn carry_out(&mut self, at: usize, order: Instruction) {
-        let latency = self.setup.nature.latency;
         match order {
             Instruction::Say { to, message } => self.say(at, to as usize, message),
             Instruction::Beat => {
-                let peers: Vec<usize> =
-                    self.control.iter().filter(|(end, _)| *end == at).map(|(_, peer)| *peer).collect();
+                let peers: Vec<usize> = self
+                    .network
+                    .control
+                    .iter()
+                    .filter(|(end, _)| *end == at)
+                    .map(|(_, peer)| *peer)
+                    .collect();
                 peers.into_iter().for_each(|peer| self.say(at, peer, Message::Heartbeat));
             }
             Instruction::Part(rank) => {
-                self.control.remove(&(at, rank as usize));
-                self.after(latency, Occurrence::Parted { at: rank as usize, from: at });
+                self.network.control.remove(&(at, rank as usize));
+                let delay = self.delay(at, rank as usize) + self.network.control_delay;
+                self.after(delay, Occurrence::Parted { at: rank as usize, from: at });
             }
             Instruction::Link(endpoint) => {
                 let (other, for_so_long) = (self.machine_of(endpoint, at), Duration::ZERO);
-                self.after(2 * latency, Occurrence::Called { caller: at, endpoint, other, for_so_long });
+                self.after(2 * self.setup.nature.latency, Occurrence::Called { caller: at, endpoint, other, for_so_long });
             }
             Instruction::Greet(address) => {
-                self.after(2 * latency, Occurrence::Greeted { at, address });
+                self.after(2 * self.setup.nature.latency, Occurrence::Greeted { at, address });
             }
             Instruction::Renew(roster) => self.machine(at).roster = roster,
             Instruction::Answer(shrunk) => self.machine(at).shrunk.push(shrunk),
@@ -149,15 +169,17 @@ impl VirtualWorld {
     }
 
     fn say(&mut self, from: usize, to: usize, message: Message) {
-        let passes = self.filter.as_mut().is_none_or(|filter| filter(to, &message));
-        if passes && self.control.contains(&(from, to)) {
-            self.after(self.setup.nature.latency, Occurrence::Said { from, to, message });
+        let passes = self.network.filter.as_mut().is_none_or(|filter| filter(to, &message));
+        if passes && self.network.control.contains(&(from, to)) {
+            let delay = self.delay(from, to) + self.network.control_delay;
+            self.after(delay, Occurrence::Said { from, to, message });
         }
     }
 
     fn called(&mut self, caller: usize, (endpoint, other): (MemberId, usize), for_so_long: Duration) {
         let (now, latency) = (self.clock.now(), self.setup.nature.latency);
-        let answers = self.machines[other].as_ref().is_some_and(|machine| !machine.is_hung);
+        let is_apart = self.is_blocked(caller, other) || self.is_blocked(other, caller);
+        let answers = self.machines[other].as_ref().is_some_and(|machine| !machine.is_hung && !is_apart);
         if !answers {
             let is_reducer = self.roster.is_reducer(member_at(other));
             let patience = if is_reducer { REDUCER_PATIENCE } else { WORKER_PATIENCE };
@@ -183,12 +205,14 @@ impl VirtualWorld {
 
     /// A process ends: the kernel closes what it had.
     pub(crate) fn kill(&mut self, at: usize) {
+        self.trace.note(self.clock.passed(), &format_args!("{at} ends"));
         self.machines[at] = None;
-        let latency = self.setup.nature.latency;
-        let connections: Vec<_> = self.control.iter().copied().filter(|(end, _)| *end == at).collect();
+        let connections: Vec<_> =
+            self.network.control.iter().copied().filter(|(end, _)| *end == at).collect();
         for (_, peer) in connections {
-            self.control.remove(&(at, peer));
-            self.after(latency, Occurrence::Parted { at: peer, from: at });
+            self.network.control.remove(&(at, peer));
+            let delay = self.delay(at, peer) + self.network.control_delay;
+            self.after(delay, Occurrence::Parted { at: peer, from: at });
         }
     }
 
@@ -215,11 +239,13 @@ impl VirtualWorld {
 
     /// A process is stopped: its kernel takes in what is sent to it, and nothing answers.
     pub(crate) fn hang(&mut self, at: usize) {
+        self.trace.note(self.clock.passed(), &format_args!("{at} is stopped"));
         self.machine(at).is_hung = true;
     }
 
     /// A process that was stopped goes on.
     pub(crate) fn resume(&mut self, at: usize) {
+        self.trace.note(self.clock.passed(), &format_args!("{at} goes on"));
         let machine = self.machine(at);
         machine.is_hung = false;
         let held = std::mem::take(&mut machine.held);
@@ -229,6 +255,7 @@ impl VirtualWorld {
 
     /// A worker leaves in order.
     pub(crate) fn leave(&mut self, at: usize) {
+        self.trace.note(self.clock.passed(), &format_args!("{at} leaves"));
         let now = self.clock.now();
         self.machine(at).leaving = Some((now, false));
         self.settle(at);

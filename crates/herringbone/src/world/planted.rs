@@ -20,7 +20,7 @@ fn tampered(tamper: Option<Tamper>) -> Result<(), String> {
         // Integers: of a float the last bit may not count in a sum.
         let (collective, op) = (Collective::AllReduce, ReduceOp::Sum);
         let call = Call { collective, dtype: DType::I32, op, count: 20_000 };
-        let todo = ToCall { task: Task::new(call, 3, &mut world.dice), timeout: None };
+        let todo = ToCall::new(Task::new(call, 3, &mut world.dice), None);
         world.call(0..3, &todo);
         verdict(world)
     };
@@ -100,7 +100,7 @@ fn a_timer_that_does_not_expire_is_found() {
         world.machine(1).is_timeless = is_timeless;
         world.hang(2);
         let timeout = Some(Duration::from_secs(1));
-        let todo = ToCall { task: Task::sum(3, 3, &mut world.dice), timeout };
+        let todo = ToCall::new(Task::sum(3, 3, &mut world.dice), timeout);
         world.call([1], &todo);
         world.run_to_the_end(Duration::from_secs(5))
     });
@@ -115,12 +115,13 @@ fn a_decision_that_is_lost_is_found() {
     let told = |loses: bool| {
         let mut world = VirtualWorld::new(Setup::of(3, 0), 0);
         if loses {
-            world.filter = Some(Box::new(|to, message| to != 1 || !matches!(message, Message::Decide(_))));
+            world.network.filter =
+                Some(Box::new(|to, message| to != 1 || !matches!(message, Message::Decide(_))));
         }
         for rank in 0..3 {
             let count = if rank == 1 { 4 } else { 3 };
             let timeout = Some(Duration::from_secs(1));
-            let todo = ToCall { task: Task::sum(count, 3, &mut world.dice), timeout };
+            let todo = ToCall::new(Task::sum(count, 3, &mut world.dice), timeout);
             world.call([rank], &todo);
         }
         world.run_to_the_end(Duration::from_secs(10));

@@ -10,6 +10,7 @@ use crate::execute::issue::WORLD_GROUP;
 use std::time::Duration;
 
 const SEEDS: u64 = 60;
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// How many reducers the next call of each worker uses at most.
 fn reducers_in_use(world: &mut VirtualWorld) -> Vec<u32> {
@@ -22,7 +23,7 @@ fn reducers_in_use(world: &mut VirtualWorld) -> Vec<u32> {
 /// All workers sum something, and then do nothing for a while.
 fn sum_and_wait(world: &mut VirtualWorld, wait: Duration) {
     let workers = world.setup.workers;
-    let todo = ToCall { task: sum(30_000, workers, &mut world.dice), timeout: None };
+    let todo = ToCall::new(sum(30_000, workers, &mut world.dice), None);
     world.call(0..workers, &todo);
     verdict(world).unwrap();
     world.run_for(wait);
@@ -115,7 +116,7 @@ fn come_and_go(world: &mut VirtualWorld) {
 }
 
 fn changing(seed: u64) -> Result<VirtualWorld, String> {
-    let mut world = summing(seed);
+    let mut world = summing(seed, LIMIT);
     come_and_go(&mut world);
     verdict(&mut world)?;
     // All come back in the end, and everybody agrees on that.
@@ -130,7 +131,7 @@ fn changing(seed: u64) -> Result<VirtualWorld, String> {
             }
         }
         let (workers, dice) = (world.setup.workers, &mut world.dice);
-        let todo = ToCall { task: sum(30_000, workers, dice), timeout: None };
+        let todo = ToCall::new(sum(30_000, workers, dice), None);
         world.call(0..workers, &todo);
         verdict(&mut world)?;
     }

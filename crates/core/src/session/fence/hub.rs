@@ -79,6 +79,15 @@ pub struct Directed {
     pub message: Message,
 }
 
+/// What is under way in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Standing {
+    /// Whether a fence is.
+    pub fences: bool,
+    /// Whether a recovery is; `None` if there was none.
+    pub recovers: Option<bool>,
+}
+
 impl Hub {
     /// A hub that knows no group.
     pub fn new() -> Self {
@@ -88,6 +97,15 @@ impl Hub {
     /// How many groups it knows.
     pub fn groups(&self) -> usize {
         self.groups.len()
+    }
+
+    /// What is under way in each group, by number.
+    pub fn standings(&self) -> impl Iterator<Item = (u32, Standing)> {
+        let standing = |group: &Group| Standing {
+            fences: group.fence.is_some(),
+            recovers: group.recovery.as_ref().map(Recovery::is_under_way),
+        };
+        self.groups.iter().map(move |(number, group)| (*number, standing(group)))
     }
 
     /// A message of a worker or reducer: what to send because of it.

@@ -58,8 +58,10 @@ struct History {
     open: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+/// Where a member stands in its generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Operations run.
     Running,
     /// It has called for a fence.
     Disputed,
@@ -230,6 +232,16 @@ impl Member {
     /// The current generation, to be written into frames.
     pub fn generation(&self) -> u32 {
         self.generation
+    }
+
+    /// Where it stands in this generation.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether the group is over at this member.
+    pub fn is_over(&self) -> bool {
+        self.ended.is_some()
     }
 
     /// The number of the next operation: how many were issued, or failed in their place.

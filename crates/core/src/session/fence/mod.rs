@@ -29,8 +29,8 @@
 mod hub;
 mod member;
 
-pub use hub::{Directed, Hub};
-pub use member::{Action, Admission, Check, Failed, Issued, Member, NotIssued, Settled};
+pub use hub::{Directed, Hub, Standing};
+pub use member::{Action, Admission, Check, Failed, Issued, Member, NotIssued, Phase, Settled};
 
 /// How long a member waits before it first tells the hub what it is waiting for.
 pub const WAITING_MILLISECONDS: u64 = 50;

@@ -1,6 +1,6 @@
 //! What carries a link's bytes: a socket, or in tests one end of a [virtual link](super::virtual_link).
 
-#[cfg(test)]
+#[cfg(any(test, feature = "simulator"))]
 use super::virtual_link::End;
 use crate::sys::{
     fork::Guarded,
@@ -17,7 +17,7 @@ use std::{
 #[derive(Clone, Debug)]
 pub(crate) enum Pipe {
     Socket(Arc<Guarded<OwnedFd>>),
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulator"))]
     Virtual(Arc<End>),
 }
 
@@ -30,7 +30,7 @@ impl Pipe {
     pub(super) fn write(&self, parts: &[Part<'_>], more: bool) -> io::Result<usize> {
         match self {
             Pipe::Socket(socket) => socket::send_vectored(socket.as_fd(), parts, more),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "simulator"))]
             Pipe::Virtual(end) => end.write(parts),
         }
     }
@@ -45,7 +45,7 @@ impl Pipe {
                 Some(second) => socket::recv_two(socket.as_fd(), first, second),
                 None => socket::recv(socket.as_fd(), first),
             },
-            #[cfg(test)]
+            #[cfg(any(test, feature = "simulator"))]
             Pipe::Virtual(end) => end.read(first, second),
         }
     }
@@ -54,7 +54,7 @@ impl Pipe {
     pub(super) fn set_wanted(&self, bytes: usize) -> io::Result<()> {
         match self {
             Pipe::Socket(socket) => socket::set_wanted(socket.as_fd(), bytes),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "simulator"))]
             Pipe::Virtual(end) => {
                 end.set_wanted(bytes);
                 Ok(())
@@ -69,7 +69,7 @@ impl Pipe {
                 // A socket that is broken needs no goodbye.
                 let _gone = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Write);
             }
-            #[cfg(test)]
+            #[cfg(any(test, feature = "simulator"))]
             Pipe::Virtual(end) => end.hang_up(),
         }
     }
@@ -78,7 +78,7 @@ impl Pipe {
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Pipe::Socket(socket) => Some(socket.as_fd()),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "simulator"))]
             Pipe::Virtual(_) => None,
         }
     }

@@ -95,6 +95,8 @@ struct Direction {
     held: usize,
     /// When what is written next can arrive at the earliest.
     line: Moment,
+    /// Nothing arrives before.
+    held_until: Moment,
     /// The end of the stream arrives then.
     ended: Option<Moment>,
     /// The reader hears then that the connection is broken.
@@ -108,10 +110,14 @@ struct Direction {
 
 impl Direction {
     fn settle(&mut self, now: Moment) {
-        while let Some((_, bytes)) = self.flying.pop_front_if(|(at, _)| *at <= now) {
+        while self.flying.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, bytes)) = self.flying.pop_front()
+        {
             self.arrived.extend(bytes);
         }
-        while let Some((_, bytes)) = self.released.pop_front_if(|(at, _)| *at <= now) {
+        while self.released.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, bytes)) = self.released.pop_front()
+        {
             self.held -= bytes;
         }
     }
@@ -139,12 +145,12 @@ impl Direction {
 
     /// Whether its writer's poller finds room, of so many bytes in all.
     fn has_room(&self, most: usize) -> bool {
-        self.dead || most.saturating_sub(self.held) >= most / 3
+        most.saturating_sub(self.held) >= most / 3
     }
 
     /// Whether its reader's poller finds something: also less than is wanted, if no more can come before it is read.
     fn is_readable(&self, most: usize, now: Moment) -> bool {
-        let wanted = if self.has_room(most) { self.wanted.max(1) } else { 1 };
+        let wanted = if self.has_room(most) && !self.dead { self.wanted.max(1) } else { 1 };
         let enough = self.arrived.len() >= wanted;
         enough || [self.ended, self.reset].into_iter().flatten().any(|at| at <= now)
     }
@@ -209,7 +215,7 @@ impl VirtualLink {
             let kept = dice.below(direction.is_under_way() as u64 + 1) as usize;
             direction.lose_from(kept);
             let last = direction.flying.back().map_or(now, |(at, _)| *at);
-            direction.reset = Some(last.max(now + nature.latency));
+            direction.reset = Some(last.max(direction.held_until).max(now + nature.latency));
         }
     }
 
@@ -218,8 +224,21 @@ impl VirtualLink {
         let (mut both, now) = self.lock();
         let direction = &mut both.directions[side];
         direction.line = direction.line.max(now) + delay;
-        for (at, _) in &mut direction.flying {
+        let ends = direction.ended.iter_mut().chain(&mut direction.reset).filter(|at| **at > now);
+        for at in direction.flying.iter_mut().map(|(at, _)| at).chain(ends) {
             *at = *at + delay;
+        }
+    }
+
+    /// Nothing that `side` writes arrives before this: neither bytes nor an end of the stream.
+    pub(crate) fn hold(&self, side: usize, until: Moment) {
+        let (mut both, now) = self.lock();
+        let direction = &mut both.directions[side];
+        direction.line = direction.line.max(until);
+        direction.held_until = direction.held_until.max(until);
+        let ends = direction.ended.iter_mut().chain(&mut direction.reset).filter(|at| **at > now);
+        for at in direction.flying.iter_mut().map(|(at, _)| at).chain(ends) {
+            *at = (*at).max(until);
         }
     }
 
@@ -257,24 +276,22 @@ impl End {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         let direction = &mut directions[self.side];
-        let mut bytes: Vec<u8> = parts
-            .iter()
-            .flat_map(|part| match part {
-                Part::Bytes(bytes) => bytes.to_vec(),
-                Part::Span(span) => span.to_vec(),
-            })
-            .collect();
-        let mut most = bytes.len().min(nature.buffer.saturating_sub(direction.held));
+        let length = |part: &Part<'_>| match part {
+            Part::Bytes(bytes) => bytes.len(),
+            Part::Span(span) => span.len(),
+        };
+        let whole: usize = parts.iter().map(length).sum();
+        let mut most = whole.min(nature.buffer.saturating_sub(direction.held));
         if nature.choppy && dice.one_in(2) {
             most = dice.below(most as u64 + 1) as usize;
         }
         if most == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        bytes.truncate(most);
         if direction.dead || !open[1 - self.side] {
             return Ok(most);
         }
+        let bytes = first(parts, most);
         let bytes = match &mut direction.tamper {
             Some(tamper) => tamper(bytes),
             None => bytes,
@@ -305,7 +322,10 @@ impl End {
         if nature.choppy && dice.one_in(2) {
             most = 1 + dice.below(most as u64) as usize;
         }
-        let bytes: Vec<u8> = direction.arrived.drain(..most).collect();
+        let (front, back) = direction.arrived.as_slices();
+        let front = &front[..front.len().min(most)];
+        let bytes = [front, &back[..most - front.len()]].concat();
+        drop(direction.arrived.drain(..most));
         let (one, two) = bytes.split_at(most.min(first.len()));
         first.slice(0..one.len()).write(one);
         if let Some(second) = second {
@@ -329,6 +349,19 @@ impl End {
     }
 }
 
+/// The first bytes of what is written.
+fn first(parts: &[Part<'_>], most: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(most);
+    for part in parts {
+        let left = most - bytes.len();
+        match part {
+            Part::Bytes(part) => bytes.extend_from_slice(&part[..part.len().min(left)]),
+            Part::Span(span) => bytes.extend(span.slice(0..span.len().min(left)).to_vec()),
+        }
+    }
+    bytes
+}
+
 impl Drop for End {
     /// As a kernel closes a socket: what was written still arrives, unless there was something that nobody will read now.
     fn drop(&mut self) {
@@ -342,7 +375,7 @@ impl Drop for End {
         if unread {
             let kept = dice.below(ours.is_under_way() as u64 + 1) as usize;
             ours.lose_from(kept);
-            ours.reset.get_or_insert(now + nature.latency);
+            ours.reset.get_or_insert(ours.held_until.max(now) + nature.latency);
         }
         // What the other end writes from now on goes nowhere, and it is told so.
         directions[1 - self.side].dead = true;

@@ -1,0 +1,271 @@
+//! Which transitions of the session's machines runs have seen, for tests and the simulator: a state and what comes in it.
+//!
+//! Nothing of this is compiled into what programs use.
+
+use crate::core::session::{
+    control::Message,
+    fence::{Hub, Phase, Standing},
+};
+use std::{cell::RefCell, collections::BTreeMap};
+
+/// A machine, the state that it is in, and what comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Transition {
+    pub(crate) machine: &'static str,
+    pub(crate) state: &'static str,
+    pub(crate) input: &'static str,
+}
+
+/// How often each transition was seen.
+pub(crate) type Transitions = BTreeMap<Transition, u64>;
+
+/// A machine: what it can be in, what can come, and which of these pairs cannot be.
+struct Table {
+    machine: &'static str,
+    states: &'static [&'static str],
+    inputs: &'static [&'static str],
+    /// Inputs by state. A run that sees one of them has found an error.
+    impossible: &'static [(&'static str, &'static [&'static str])],
+}
+
+const TABLES: [Table; 5] = [
+    Table {
+        machine: "control",
+        states: &["rank 0", "rank", "rank 0 leaves", "rank leaves"],
+        inputs: &[
+            "Heartbeat",
+            "Bye",
+            "Dead",
+            "Leave",
+            "Waiting",
+            "Dispute",
+            "Fence",
+            "Report",
+            "Decide",
+            "Accuse",
+            "Recover",
+            "Held",
+            "Resume",
+            "GroupInfo",
+            "Forget",
+            "Gain",
+            "Members",
+        ],
+        impossible: &[
+            // Rank 0 is the hub: it hears no hub.
+            ("rank 0", &["Fence", "Decide", "Recover", "Resume", "Members"]),
+            ("rank 0 leaves", &["Fence", "Decide", "Recover", "Resume", "Members"]),
+            // Any other rank hears only the hub.
+            ("rank", &["Dispute", "Report", "Accuse", "Held", "GroupInfo", "Gain"]),
+            ("rank leaves", &["Dispute", "Report", "Accuse", "Held", "GroupInfo", "Gain"]),
+        ],
+    },
+    Table {
+        machine: "hub",
+        states: &[
+            "no group",
+            "idle",
+            "fence",
+            "recovery",
+            "fence in a recovery",
+            "recovered",
+            "fence after a recovery",
+        ],
+        inputs: &[
+            "GroupInfo",
+            "Forget",
+            "Waiting",
+            "Dispute",
+            "Report",
+            "Accuse",
+            "Held",
+            "Gain",
+            "a rank is lost",
+            "a rank has left",
+        ],
+        impossible: &[("no group", &["a rank is lost", "a rank has left"])],
+    },
+    Table {
+        machine: "member",
+        states: &["not made", "runs", "disputes", "is frozen", "is over"],
+        inputs: &["Fence", "Decide", "Waiting", "call"],
+        impossible: &[("not made", &["call"])],
+    },
+    Table {
+        machine: "recovery",
+        states: &["not made", "whole", "stands still", "over"],
+        inputs: &["Recover", "Resume", "call", "a reducer is lost"],
+        impossible: &[
+            ("not made", &["call", "a reducer is lost"]),
+            // The hub decides after all have said that they stand still, and once.
+            ("whole", &["Resume"]),
+            ("stands still", &["Recover"]),
+            ("over", &["Recover", "Resume"]),
+        ],
+    },
+    Table {
+        machine: "frames",
+        states: &[
+            "no group yet",
+            "a group that is over",
+            "a group that is lost",
+            "an old generation",
+            "a generation to come",
+            "runs",
+            "stands still",
+            "has recovered",
+        ],
+        inputs: &["Data", "Grant", "Stable"],
+        impossible: &[],
+    },
+];
+
+thread_local! {
+    static SEEN: RefCell<Transitions> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// A machine in a state meets something.
+pub(crate) fn note(machine: &'static str, state: &'static str, input: &'static str) {
+    SEEN.with_borrow_mut(|seen| *seen.entry(Transition { machine, state, input }).or_default() += 1);
+}
+
+/// A message of a control connection arrives.
+pub(crate) fn control(state: &'static str, message: &Message) {
+    note("control", state, name_of(message));
+}
+
+/// The hub is told something.
+pub(crate) fn hub(hub: &Hub, message: &Message) {
+    let Some(number) = group_of(message) else { return };
+    let standing = hub.standings().find(|(other, _)| *other == number);
+    note("hub", standing.map_or("no group", |(_, standing)| state_of(standing)), name_of(message));
+}
+
+/// A rank is gone, which the hub tells all groups.
+pub(crate) fn hub_without(hub: &Hub, input: &'static str) {
+    hub.standings().for_each(|(_, standing)| note("hub", state_of(standing), input));
+}
+
+/// What a member that is made is in.
+pub(crate) fn member_state(phase: Phase, is_over: bool) -> &'static str {
+    match phase {
+        _ if is_over => "is over",
+        Phase::Running => "runs",
+        Phase::Disputed => "disputes",
+        Phase::Frozen => "is frozen",
+    }
+}
+
+fn state_of(Standing { fences, recovers }: Standing) -> &'static str {
+    match (fences, recovers) {
+        (false, None) => "idle",
+        (true, None) => "fence",
+        (false, Some(true)) => "recovery",
+        (true, Some(true)) => "fence in a recovery",
+        (false, Some(false)) => "recovered",
+        (true, Some(false)) => "fence after a recovery",
+    }
+}
+
+/// The group that a message for the hub is about.
+fn group_of(message: &Message) -> Option<u32> {
+    Some(match message {
+        Message::GroupInfo { group, .. } | Message::Forget { group } => *group,
+        Message::Waiting(waiting) => waiting.group,
+        Message::Dispute(dispute) => dispute.group,
+        Message::Report(report) => report.group,
+        Message::Accuse(accuse) => accuse.group,
+        Message::Gain(gain) => gain.group,
+        Message::Held(held) => held.group,
+        _ => return None,
+    })
+}
+
+/// What a message is called.
+pub(crate) fn name_of(message: &Message) -> &'static str {
+    match message {
+        Message::Join(_) => "Join",
+        Message::Roster { .. } => "Roster",
+        Message::Parameters { .. } => "Parameters",
+        Message::Refuse(_) => "Refuse",
+        Message::Heartbeat => "Heartbeat",
+        Message::Dead { .. } => "Dead",
+        Message::Leave { .. } => "Leave",
+        Message::Waiting(_) => "Waiting",
+        Message::Dispute(_) => "Dispute",
+        Message::Fence { .. } => "Fence",
+        Message::Report(_) => "Report",
+        Message::Decide(_) => "Decide",
+        Message::Accuse(_) => "Accuse",
+        Message::Recover { .. } => "Recover",
+        Message::Held(_) => "Held",
+        Message::Resume(_) => "Resume",
+        Message::Introduce(_) => "Introduce",
+        Message::Planned(_) => "Planned",
+        Message::GroupInfo { .. } => "GroupInfo",
+        Message::Forget { .. } => "Forget",
+        Message::Members(_) => "Members",
+        Message::Enlist { .. } => "Enlist",
+        Message::Enlisted { .. } => "Enlisted",
+        Message::Hub { .. } => "Hub",
+        Message::Gain(_) => "Gain",
+        Message::Shrink(_) => "Shrink",
+        Message::Unshrink { .. } => "Unshrink",
+        Message::Shrunk(_) => "Shrunk",
+        Message::Status(_) => "Status",
+        Message::Bye => "Bye",
+    }
+}
+
+/// What this thread has seen since this was last asked.
+pub(crate) fn take() -> Transitions {
+    SEEN.take()
+}
+
+/// All transitions that there are.
+pub(crate) fn possible() -> Vec<Transition> {
+    let of =
+        |table: &'static Table| {
+            let pairs =
+                table.states.iter().flat_map(|state| table.inputs.iter().map(move |input| (*state, *input)));
+            pairs
+                .filter(|(state, input)| !is_impossible(table, state, input))
+                .map(|(state, input)| Transition { machine: table.machine, state, input })
+        };
+    TABLES.iter().flat_map(of).collect()
+}
+
+fn is_impossible(table: &Table, state: &str, input: &str) -> bool {
+    table.impossible.iter().any(|(other, inputs)| *other == state && inputs.contains(&input))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn what_cannot_be_is_in_the_tables() {
+        for table in &TABLES {
+            for (state, inputs) in table.impossible {
+                assert!(table.states.contains(state), "{} [{state}]", table.machine);
+                assert!(
+                    inputs.iter().all(|input| table.inputs.contains(input)),
+                    "{} [{state}]",
+                    table.machine
+                );
+            }
+        }
+        let (all, distinct) = (possible().len(), possible().into_iter().collect::<BTreeSet<_>>().len());
+        assert_eq!(all, distinct);
+    }
+
+    #[test]
+    fn what_is_seen_is_counted_until_it_is_taken() {
+        note("member", "runs", "call");
+        note("member", "runs", "call");
+        let seen = take();
+        assert_eq!(seen.into_values().collect::<Vec<_>>(), [2]);
+        assert!(take().is_empty());
+    }
+}

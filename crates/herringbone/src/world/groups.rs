@@ -1,0 +1,90 @@
+//! The groups of a world, and what their ranks are to call.
+
+use super::{VirtualWorld, calls::Task, group, machine::ToCall, member_at, occurrence::Occurrence};
+use crate::{
+    core::{
+        group::Rank,
+        session::{control::Message, membership::MemberId},
+    },
+    engine::group::number_of,
+    transport::tcp::virtual_link::Dice,
+};
+use std::{rc::Rc, time::Duration};
+
+/// How soon a process that is stopped makes its group after all.
+const MADE_LATER: Duration = Duration::from_millis(10);
+
+/// Adds a group of some of the ranks, which each of them makes at its own time.
+pub(super) fn add(world: &mut VirtualWorld, ranks: Vec<Rank>, dice: &mut Dice) {
+    let members: Vec<MemberId> = ranks.iter().map(|rank| member_at(*rank as usize)).collect();
+    let number = number_of(&format!("group {}", world.groups.len()), &members);
+    world.groups.push((number, ranks.clone()));
+    for rank in ranks {
+        let delay = Duration::from_micros(dice.below(40_000));
+        world.later(delay, move |world| make(world, number, rank));
+    }
+}
+
+fn make(world: &mut VirtualWorld, number: u32, rank: Rank) {
+    let Some((_, ranks)) = world.groups.iter().find(|(other, _)| *other == number).cloned() else { return };
+    let now = world.clock.now();
+    let made = group(&world.setup, &world.roster, (number, &ranks), rank);
+    let Some(machine) = &mut world.machines[rank as usize] else { return };
+    if machine.is_hung {
+        return world.later(MADE_LATER, move |world| make(world, number, rank));
+    }
+    machine.engine.at(now).add_group(made);
+    if ranks[0] == rank
+        && let Some(watch) = &mut machine.watch
+    {
+        watch.tell_hub(Message::GroupInfo { group: number, generation: 0, members: ranks });
+    }
+    world.settle(rank as usize);
+}
+
+/// Adds up to two groups of some of the ranks.
+pub(super) fn add_some(world: &mut VirtualWorld, dice: &mut Dice) {
+    for _ in 0..dice.below(3) {
+        let mut ranks: Vec<Rank> = (0..world.setup.workers).filter(|_| !dice.one_in(3)).collect();
+        if ranks.len() < 2 {
+            ranks = vec![0, world.setup.workers - 1];
+        }
+        add(world, ranks, dice);
+    }
+}
+
+/// Has ranks make so many calls, each in one of their groups and up to so many at a time. Some groups are closed after their
+/// last one.
+pub(super) fn fill(
+    world: &mut VirtualWorld,
+    (calls, window): (u64, usize),
+    dice: &mut Dice,
+    mut task: impl FnMut(u32, &mut Dice) -> Rc<Task>,
+) {
+    let groups = world.groups.clone();
+    let mut todo: Vec<(usize, ToCall)> = Vec::new();
+    for _ in 0..calls {
+        let which = if dice.one_in(2) { 0 } else { dice.below(groups.len() as u64) as usize };
+        let (group, ranks) = &groups[which];
+        let task = task(ranks.len() as u32, dice);
+        todo.push((which, ToCall { group: *group, ..ToCall::new(task, None) }));
+    }
+    for which in 1..groups.len() {
+        let last = todo.iter_mut().rev().find(|(other, _)| *other == which);
+        last.into_iter().filter(|_| dice.one_in(2)).for_each(|(_, last)| last.closes = true);
+    }
+    for (which, todo) in todo {
+        for rank in &groups[which].1 {
+            world.machine(*rank as usize).program.push_back(todo.clone());
+        }
+    }
+    world.workers().for_each(|(_, worker)| worker.window = window);
+}
+
+/// Each rank begins with its calls at some time.
+pub(super) fn begin(world: &mut VirtualWorld, most: Duration, dice: &mut Dice) {
+    for rank in 0..world.setup.workers as usize {
+        let delay = Duration::from_nanos(dice.below(most.as_nanos() as u64));
+        world.after(delay, Occurrence::Look(rank));
+    }
+}
