@@ -108,31 +108,37 @@ impl Engine {
     /// Adds a group and hands it what came for it before.
     pub(crate) fn add_group(&mut self, group: Group) {
         let number = group.settings.id;
-        self.groups.add(group, &self.links);
-        self.gain(number);
-        self.out.push(Todo::RedeliverGroup(number));
-        if let Some(resume) = self.recoveries.made(number, &mut self.groups) {
+        if let Some(resume) = self.insert(group) {
             self.resume(number, resume);
         }
         self.catch_up();
     }
 
+    /// Adds a group. Returns what the hub had decided of it before.
+    fn insert(&mut self, group: Group) -> Option<Resume> {
+        let number = group.settings.id;
+        self.groups.add(group, &self.links);
+        self.gain(number);
+        self.out.push(Todo::RedeliverGroup(number));
+        self.recoveries.made(number, &mut self.groups)
+    }
+
     /// The hub has decided how a group goes on without a reducer.
     fn resume(&mut self, number: u32, resume: Resume) {
         let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
-        for group in recoveries.resume(number, resume, &mut EngineParts { groups, ops, backlog, links, out })
-        {
-            let number = group.settings.id;
-            groups.add(group, links);
-            groups.get(number).into_iter().for_each(|group| links.gain(group, out));
-            out.push(Todo::RedeliverGroup(number));
-        }
+        let new = recoveries.resume(number, resume, &mut EngineParts { groups, ops, backlog, links, out });
+        // Where this rank makes a group late, others may have gone through several after it.
+        let decided: Vec<(u32, Resume)> = new
+            .into_iter()
+            .filter_map(|group| Some((group.settings.id, self.insert(group)?)))
+            .collect();
         // What was under way goes on in a group that is closed, too: first it is handed to the others.
         self.catch_up();
         if self.groups.get(number).is_some_and(|group| group.ending.is_dropped) {
             self.drop_group(number);
         }
         self.shorten(number);
+        decided.into_iter().for_each(|(number, resume)| self.resume(number, resume));
     }
 
     /// A group has another one after it. The group before it, if that came after another one and takes no calls any more, is
