@@ -113,17 +113,20 @@ impl Pool {
         }
     }
 
-    /// Some worker has lost a reducer, so it is used no more. Returns which member it was, if it was used.
-    pub fn lost(&mut self, address: &str, now: Duration) -> Option<MemberId> {
-        let reducer = self.reducers.get_mut(address)?;
-        let State::Used { as_member, since } = reducer.state else { return None };
+    /// Some worker has lost a reducer that was a member, so it is used no more. Returns whether it was used as that.
+    pub fn lost(&mut self, address: &str, member: MemberId, now: Duration) -> bool {
+        let Some(reducer) = self.reducers.get_mut(address) else { return false };
+        let State::Used { as_member, since } = reducer.state else { return false };
+        if as_member != member {
+            return false;
+        }
         if now.saturating_sub(since) >= PROVEN {
             reducer.losses = 0;
         }
         let pause = FIRST_PAUSE.saturating_mul(1 << reducer.losses.min(16)).min(LONGEST_PAUSE);
         reducer.losses += 1;
         reducer.state = State::Away { until: now + pause };
-        Some(as_member)
+        true
     }
 }
 
@@ -159,8 +162,10 @@ mod tests {
         pool.name("a:1".into(), Some(member(4)));
         let (mut now, mut pauses) = (Duration::ZERO, Vec::new());
         for life in 0..10 {
-            assert!(pool.lost("a:1", now).is_some());
-            assert_eq!(pool.lost("a:1", now), None, "several workers lose it at once");
+            let used_as = member(4 + life as u32);
+            assert!(!pool.lost("a:1", member(99), now), "somebody hears late of a former life");
+            assert!(pool.lost("a:1", used_as, now));
+            assert!(!pool.lost("a:1", used_as, now), "several workers lose it at once");
             let began = now;
             while pool.due(now).is_empty() {
                 assert!(!pool.there("a:1", life, now), "not before its time");
@@ -171,7 +176,7 @@ mod tests {
             pool.is_used("a:1", life, member(5 + life as u32), now);
         }
         assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000]);
-        pool.lost("a:1", now + PROVEN);
+        pool.lost("a:1", member(14), now + PROVEN);
         assert_eq!(pool.due(now + PROVEN + FIRST_PAUSE), ["a:1"]);
     }
 
@@ -181,7 +186,7 @@ mod tests {
         assert!(pool.there("c:1", 7, SECOND));
         pool.is_used("c:1", 7, member(3), SECOND);
         assert!(!pool.there("c:1", 7, 2 * SECOND), "it calls again and again");
-        assert_eq!(pool.lost("c:1", 3 * SECOND), Some(member(3)));
+        assert!(pool.lost("c:1", member(3), 3 * SECOND));
         assert_eq!(pool.due(99 * SECOND), [""; 0], "it is not called");
         assert!(pool.there("c:1", 8, 99 * SECOND), "it has been started again");
         for at in 0..2 * UNNAMED {

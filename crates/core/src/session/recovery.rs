@@ -38,7 +38,16 @@ pub struct Accuse {
     pub group: u32,
     /// Its members, ascending.
     pub members: Vec<Rank>,
-    /// Where the reducer listened.
+    /// What is lost.
+    pub lost: LostReducer,
+}
+
+/// A reducer that is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostReducer {
+    /// Which member it was: another one may listen at its address by now.
+    pub id: MemberId,
+    /// Where it listened.
     pub address: String,
     /// What was seen.
     pub reason: String,
@@ -102,8 +111,8 @@ pub struct Resume {
     pub group: u32,
     /// Operations of the group from this one on run in the next group.
     pub from: u64,
-    /// The reducers that are gone, with what was seen.
-    pub lost: Vec<(String, String)>,
+    /// The reducers that are gone, ascending.
+    pub lost: Vec<LostReducer>,
     /// The reducers that are new, ascending.
     pub gained: Vec<MemberId>,
     /// What is left to do, ascending. An operation that is not listed, and uses reducers, has ended well or is to be done again
@@ -126,7 +135,7 @@ impl Rest {
 pub(super) struct Recovery {
     awaited: BTreeSet<Rank>,
     held: BTreeMap<Rank, Held>,
-    lost: BTreeMap<String, String>,
+    lost: BTreeMap<MemberId, LostReducer>,
     gained: BTreeSet<MemberId>,
     is_over: bool,
 }
@@ -145,7 +154,7 @@ impl Recovery {
     /// Another reducer is gone, or the same one.
     pub(super) fn accuse(&mut self, accuse: Accuse) {
         if !self.is_over {
-            self.lost.entry(accuse.address).or_insert(accuse.reason);
+            self.lost.entry(accuse.lost.id).or_insert(accuse.lost);
         }
     }
 
@@ -169,17 +178,18 @@ impl Recovery {
     }
 
     /// The decision, once all have answered. If all operations below `failed` have failed, nothing is left to do of these.
-    pub(super) fn decide(&mut self, group: u32, failed: Option<u64>) -> Option<Resume> {
+    /// Members that take no part any more had issued `left` operations.
+    pub(super) fn decide(&mut self, group: u32, failed: Option<u64>, left: u64) -> Option<Resume> {
         if self.is_over || !self.awaited.is_empty() {
             return None;
         }
         self.is_over = true;
-        let issued = self.held.values().map(|held| held.next).max().unwrap_or(0);
+        let issued = self.held.values().map(|held| held.next).max().unwrap_or(0).max(left);
         let (from, operations) = match failed {
             Some(next) => (next.max(issued), Vec::new()),
             None => (issued, self.rests()),
         };
-        let lost = self.lost.iter().map(|(address, reason)| (address.clone(), reason.clone())).collect();
+        let lost = self.lost.values().cloned().collect();
         let gained = self.gained.iter().copied().collect();
         Some(Resume { group, from, lost, gained, operations })
     }
@@ -244,13 +254,23 @@ impl Accuse {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.ranks(&self.members);
+        self.lost.write(to);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { group: from.u32()?, members: from.ranks()?, lost: LostReducer::read(from)? })
+    }
+}
+
+impl LostReducer {
+    fn write(&self, to: &mut Writer) {
+        self.id.write(to);
         to.text("an address", &self.address);
         to.cut_text(&self.reason);
     }
 
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (group, members) = (from.u32()?, from.ranks()?);
-        Ok(Self { group, members, address: from.text()?, reason: from.text()? })
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { id: MemberId::read(from)?, address: from.text()?, reason: from.text()? })
     }
 }
 
@@ -335,10 +355,7 @@ impl Resume {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.u64(self.from);
-        to.list("a list of reducers", &self.lost, |to, (address, reason)| {
-            to.text("an address", address);
-            to.cut_text(reason);
-        });
+        to.list("a list of reducers", &self.lost, |to, lost| lost.write(to));
         write_members(to, &self.gained);
         to.list("a list of operations", &self.operations, |to, rest| {
             to.u64(rest.sequence);
@@ -353,7 +370,7 @@ impl Resume {
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (group, first) = (from.u32()?, from.u64()?);
-        let lost = from.list(|from| Ok((from.text()?, from.text()?)))?;
+        let lost = from.list(LostReducer::read)?;
         let gained = read_members(from)?;
         let operations = from.list(|from| {
             let sequence = from.u64()?;
@@ -377,7 +394,9 @@ mod tests {
     use super::*;
 
     fn accuse(address: &str) -> Accuse {
-        Accuse { group: 7, members: Vec::from([0, 1, 2]), address: address.into(), reason: "gone".into() }
+        let id = MemberId::new(u32::from(address.as_bytes()[0]));
+        let lost = LostReducer { id, address: address.into(), reason: "gone".into() };
+        Accuse { group: 7, members: Vec::from([0, 1, 2]), lost }
     }
 
     fn held(next: u64, operations: &[(u64, &[&[Range<u32>]])]) -> Held {
@@ -395,11 +414,11 @@ mod tests {
         recovery.accuse(accuse("a:1"));
         recovery.accuse(accuse("b:1"));
         for (rank, held) in (0..).zip(answers) {
-            assert_eq!(recovery.decide(7, None), None);
+            assert_eq!(recovery.decide(7, None, 0), None);
             recovery.answered(rank, held);
         }
-        let resume = recovery.decide(7, None).unwrap();
-        assert_eq!(recovery.decide(7, None), None, "once");
+        let resume = recovery.decide(7, None, 0).unwrap();
+        assert_eq!(recovery.decide(7, None, 0), None, "once");
         resume
     }
 
@@ -415,7 +434,7 @@ mod tests {
             held(4, &[(3, &[&[0..2], &[0..1]])]),
         ]);
         assert_eq!(resume.from, 5);
-        assert_eq!(resume.lost.iter().map(|(address, _)| &address[..]).collect::<Vec<_>>(), ["a:1", "b:1"]);
+        assert_eq!(resume.lost.iter().map(|lost| &lost.address[..]).collect::<Vec<_>>(), ["a:1", "b:1"]);
         let first = [piece(1..2, Some(0)), piece(2..3, Some(1)), piece(3..4, None)];
         let second = [piece(0..4, Some(1))];
         let expected = [
@@ -448,10 +467,19 @@ mod tests {
         recovery.accuse(accuse("a:1"));
         recovery.gain([5].map(MemberId::new).into());
         recovery.answered(0, held(5, &[]));
-        let resume = recovery.decide(7, None).unwrap();
+        let resume = recovery.decide(7, None, 0).unwrap();
         assert_eq!((resume.lost.len(), resume.gained), (1, [5, 7].map(MemberId::new).into()));
         recovery.gain([9].map(MemberId::new).into());
-        assert_eq!(recovery.decide(7, None), None);
+        assert_eq!(recovery.decide(7, None, 0), None);
+    }
+
+    /// Whoever has left has issued operations that the others issue yet: in the group, as it did.
+    #[test]
+    fn what_those_have_issued_that_left_is_not_done_elsewhere() {
+        let mut recovery = Recovery::of([0, 2].into());
+        recovery.answered(0, held(1, &[]));
+        recovery.answered(2, held(0, &[]));
+        assert_eq!(recovery.decide(7, None, 3).unwrap().from, 3);
     }
 
     #[test]
@@ -460,7 +488,7 @@ mod tests {
         recovery.accuse(accuse("a:1"));
         recovery.answered(0, held(5, &[(4, &[])]));
         recovery.without(1);
-        let resume = recovery.decide(7, Some(9)).unwrap();
+        let resume = recovery.decide(7, Some(9), 0).unwrap();
         assert_eq!((resume.from, resume.operations), (9, Vec::new()));
     }
 }

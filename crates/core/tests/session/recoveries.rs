@@ -1,7 +1,7 @@
 use herringbone_core::session::{
     control::Message,
     membership::MemberId,
-    recovery::{Accuse, Gain, Held, Holding, Piece, Rest, Resume},
+    recovery::{Accuse, Gain, Held, Holding, LostReducer, Piece, Rest, Resume},
     survivors::{Outcome, Shrink, Shrunk},
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -28,7 +28,10 @@ pub(crate) fn any_recovery() -> impl Strategy<Value = Message> {
     };
     prop_oneof![
         (any::<u32>(), vec(any::<u32>(), 0..5), names(), names()).prop_map(
-            |(group, members, address, reason)| Message::Accuse(Accuse { group, members, address, reason })
+            |(group, members, address, reason)| {
+                let lost = LostReducer { id: MemberId::new(group), address, reason };
+                Message::Accuse(Accuse { group, members, lost })
+            }
         ),
         (any::<u32>(), vec(any::<u32>(), 0..5), new())
             .prop_map(|(group, members, reducers)| Message::Gain(Gain { group, members, reducers })),
@@ -63,7 +66,13 @@ pub(crate) fn any_recovery() -> impl Strategy<Value = Message> {
                     chunks: chunks.into_iter().map(pieces).collect(),
                 };
                 let operations = (0..).zip(operations).map(rest).collect();
-                Message::Resume(Resume { group, from, lost: vec![(address, reason)], gained, operations })
+                Message::Resume(Resume {
+                    group,
+                    from,
+                    lost: vec![LostReducer { id: MemberId::new(group), address, reason }],
+                    gained,
+                    operations,
+                })
             }
         ),
     ]

@@ -10,7 +10,11 @@ use super::{
     ops::Ops,
     outbox::{Event, Outbox, Todo},
 };
-use crate::{Error, ErrorKind, core::session::control::Message, transport::ticket::OpKey};
+use crate::{
+    Error, ErrorKind,
+    core::session::{control::Message, recovery::Held},
+    transport::ticket::OpKey,
+};
 
 impl Groups {
     /// A group was closed, or its last handle is gone: nothing more is called in it here. What is under way goes on.
@@ -48,6 +52,8 @@ impl Groups {
         let is_read = group.running.is_empty() && group.ending.kept.is_empty();
         if !std::mem::replace(&mut group.ending.is_left, true) {
             links.forget(number);
+            let held = Held { group: number, next: group.member.next(), operations: Vec::new() };
+            out.events.push(Event::ToHub(Message::Held(held)));
             out.events.push(Event::ToHub(Message::Forget { group: number }));
         }
         if is_read {

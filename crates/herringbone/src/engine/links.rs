@@ -13,7 +13,7 @@ use crate::{
             Basis, Cause, Parameters,
             control::{Introduction, Message, PlanTold},
             membership::MemberId,
-            recovery::{Accuse, Gain},
+            recovery::{Accuse, Gain, LostReducer},
         },
         wire::{Header, Kind},
     },
@@ -271,7 +271,8 @@ impl Links {
             let reason = reason.to_owned();
             let address = self.endpoints[index].name.clone();
             let (group, members) = (group.settings.id, group.settings.ranks.clone());
-            out.events.push(Event::ToHub(Message::Accuse(Accuse { group, members, address, reason })));
+            let lost = LostReducer { id: index, address, reason };
+            out.events.push(Event::ToHub(Message::Accuse(Accuse { group, members, lost })));
         }
     }
 

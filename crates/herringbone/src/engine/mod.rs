@@ -128,10 +128,8 @@ impl Engine {
         let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
         let new = recoveries.resume(number, resume, &mut EngineParts { groups, ops, backlog, links, out });
         // Where this rank makes a group late, others may have gone through several after it.
-        let decided: Vec<(u32, Resume)> = new
-            .into_iter()
-            .filter_map(|group| Some((group.settings.id, self.insert(group)?)))
-            .collect();
+        let decided: Vec<(u32, Resume)> =
+            new.into_iter().filter_map(|group| Some((group.settings.id, self.insert(group)?))).collect();
         // What was under way goes on in a group that is closed, too: first it is handed to the others.
         self.catch_up();
         if self.groups.get(number).is_some_and(|group| group.ending.is_dropped) {

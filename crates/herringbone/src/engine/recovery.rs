@@ -26,7 +26,7 @@ use crate::{
             control::Message,
             fence::Member,
             membership::MemberId,
-            recovery::{Held, Holding, Piece, Rest, Resume},
+            recovery::{Held, Holding, LostReducer, Piece, Rest, Resume},
         },
     },
     execute::{
@@ -204,7 +204,7 @@ impl Recoveries {
             1 => "with one reducer".to_owned(),
             _ => format!("with {left} reducers"),
         };
-        for (address, reason) in &resume.lost {
+        for LostReducer { address, reason, .. } in &resume.lost {
             if self.said.insert(address.clone(), false) == Some(false) {
                 continue;
             }
@@ -379,10 +379,7 @@ fn carrier_of(settings: &Settings) -> Settings {
 
 /// A group of the same workers with the reducers that are left, and those that came.
 fn heir_of(settings: &Settings, resume: &Resume, links: &Links) -> Settings {
-    let is_left = |index: &&MemberId| {
-        let name = &links.endpoints[**index].name;
-        resume.lost.iter().all(|(lost, _)| lost != name)
-    };
+    let is_left = |id: &&MemberId| resume.lost.iter().all(|lost| lost.id != **id);
     let left = settings.servers().iter().filter(is_left).copied();
     let is_known = |id: &&MemberId| links.endpoints.get(**id).is_some_and(Endpoint::is_reducer);
     let left: Vec<MemberId> = left.chain(resume.gained.iter().filter(is_known).copied()).collect();

@@ -8,8 +8,9 @@ use crate::{
             Role,
             control::{Death, Message},
             fence::{Directed, Hub},
-            membership::{MemberId, Roster},
+            membership::Roster,
             pool::Pool,
+            recovery::LostReducer,
             survivors::Survivors,
         },
     },
@@ -39,8 +40,9 @@ impl Center {
         (roster, now): (&Roster, Moment),
     ) -> Option<Roster> {
         let Message::Accuse(accuse) = message else { return None };
-        let lost: MemberId = self.pool.lost(&accuse.address, now.since(self.began))?;
-        roster.without(lost).ok()
+        let LostReducer { id, address, .. } = &accuse.lost;
+        let was_used = self.pool.lost(address, *id, now.since(self.began));
+        was_used.then(|| roster.without(*id).ok()).flatten()
     }
 
     /// A message for the hub: what to send because of it.

@@ -157,7 +157,10 @@ impl VirtualWorld {
             }
             Instruction::Link(endpoint) => {
                 let (other, for_so_long) = (self.machine_of(endpoint, at), Duration::ZERO);
-                self.after(2 * self.setup.nature.latency, Occurrence::Called { caller: at, endpoint, other, for_so_long });
+                self.after(
+                    2 * self.setup.nature.latency,
+                    Occurrence::Called { caller: at, endpoint, other, for_so_long },
+                );
             }
             Instruction::Greet(address) => {
                 self.after(2 * self.setup.nature.latency, Occurrence::Greeted { at, address });

@@ -205,7 +205,7 @@ mod tests {
         println!("{SEEDS} seeds: {calls:?}, {recovered} with a recovery\n{coverage}");
         assert_eq!(coverage.impossible(), [""; 0]);
         // Calls meet all kinds of trouble, and reducers come to harm while they are needed, or this would prove nothing.
-        assert!(calls.len() == 6 && calls.values().all(|calls| *calls >= 3), "{calls:?}");
+        assert!(calls.len() == 5 && calls.values().all(|calls| *calls >= 3), "{calls:?}");
         assert!(recovered > SEEDS / 4, "{recovered}");
     }
 

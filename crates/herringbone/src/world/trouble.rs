@@ -60,7 +60,6 @@ fn named(end: &Result<(), Error>, closed: bool) -> Option<&'static str> {
     Some(match end.as_ref().map_err(|error| error.kind()) {
         Ok(()) => WELL,
         Err(ErrorKind::PeerLost { .. }) => "a rank is lost",
-        Err(ErrorKind::ReducerLost { .. }) => "a reducer is lost",
         Err(ErrorKind::Timeout { .. }) => "late",
         Err(ErrorKind::Corrupt { .. }) => "a link broke",
         // A rank is missed in a group that was closed after its last call.

@@ -57,6 +57,8 @@ struct Group {
     left: BTreeSet<Rank>,
     generation: u32,
     fence: Option<Fence>,
+    /// How many operations those have issued that left.
+    issued_by_left: u64,
     /// How its operations go on without a reducer, once one was lost.
     recovery: Option<Recovery>,
     /// Who waits in an operation, and has said so in the highest round.
@@ -116,7 +118,8 @@ impl Hub {
     /// * Dispute begins a fence, if it is of the current generation and none is under way.
     /// * Report brings a fence forward; the last one ends it.
     /// * Accuse and Gain begin a recovery, if the group has had none: after one no operation of it uses reducers.
-    /// * Held brings a recovery forward; the last one ends it, unless a fence is under way: then that goes first.
+    /// * Held brings a recovery forward; the last one ends it, unless a fence is under way: then that goes first. A member that
+    ///   leaves says it before it says Forget.
     /// * Waiting is shown to those who can compare it with their own history: to the next who waits behind it and
     ///   ahead of it, to one who waits in the same operation with another hash, and, if it is the first of its
     ///   [round](Waiting::round), to all members. So a disagreement with a rank that has gone on, or waits nowhere, is
@@ -245,8 +248,11 @@ impl Hub {
 
     fn held(&mut self, from: Rank, held: Held) -> Vec<Directed> {
         let number = held.group;
-        let Some(group) = self.groups.get_mut(&number) else { return Vec::new() };
-        let Some(recovery) = &mut group.recovery else { return Vec::new() };
+        let group = self.groups.entry(number).or_default();
+        let Some(recovery) = &mut group.recovery else {
+            group.issued_by_left = group.issued_by_left.max(held.next);
+            return Vec::new();
+        };
         recovery.answered(from, held);
         group.resume_if_known(number, None, &self.gone)
     }
@@ -314,7 +320,8 @@ impl Group {
         if self.fence.is_some() {
             return Vec::new();
         }
-        let resume = self.recovery.as_mut().and_then(|recovery| recovery.decide(number, failed));
+        let left = self.issued_by_left;
+        let resume = self.recovery.as_mut().and_then(|recovery| recovery.decide(number, failed, left));
         let Some(resume) = resume else { return Vec::new() };
         let message = Message::Resume(resume);
         self.live(gone).map(|to| Directed { to, message: message.clone() }).collect()
