@@ -50,11 +50,12 @@ const TABLES: [Table; 5] = [
             "Forget",
             "Gain",
             "Members",
+            "Late",
         ],
         impossible: &[
             // Rank 0 is the hub: it hears no hub.
-            ("rank 0", &["Fence", "Decide", "Recover", "Resume", "Members"]),
-            ("rank 0 leaves", &["Fence", "Decide", "Recover", "Resume", "Members"]),
+            ("rank 0", &["Fence", "Decide", "Recover", "Resume", "Members", "Late"]),
+            ("rank 0 leaves", &["Fence", "Decide", "Recover", "Resume", "Members", "Late"]),
             // Any other rank hears only the hub.
             ("rank", &["Dispute", "Report", "Accuse", "Held", "GroupInfo", "Gain"]),
             ("rank leaves", &["Dispute", "Report", "Accuse", "Held", "GroupInfo", "Gain"]),
@@ -212,6 +213,7 @@ pub(crate) fn name_of(message: &Message) -> &'static str {
         Message::Shrink(_) => "Shrink",
         Message::Unshrink { .. } => "Unshrink",
         Message::Shrunk(_) => "Shrunk",
+        Message::Late(_) => "Late",
         Message::Status(_) => "Status",
         Message::Bye => "Bye",
     }

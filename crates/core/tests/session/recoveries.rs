@@ -1,5 +1,6 @@
 use herringbone_core::session::{
     control::Message,
+    lateness::Late,
     membership::MemberId,
     recovery::{Accuse, Gain, Held, Holding, LostReducer, Piece, Rest, Resume},
     survivors::{Outcome, Shrink, Shrunk},
@@ -40,6 +41,8 @@ pub(crate) fn any_recovery() -> impl Strategy<Value = Message> {
         names().prop_map(|address| Message::Hub { address }),
         any::<u32>().prop_map(|group| Message::Recover { group }),
         any::<u32>().prop_map(|group| Message::Unshrink { group }),
+        (any::<(u32, u64)>(), vec(any::<u32>(), 0..5))
+            .prop_map(|((group, sequence), ranks)| Message::Late(Late { group, sequence, ranks })),
         (any::<(u32, u32)>(), vec(any::<u32>(), 0..5))
             .prop_map(|((group, least), members)| Message::Shrink(Shrink { group, members, least })),
         (any::<(u32, u32)>(), vec(any::<u32>(), 0..5), 0..4).prop_map(|((group, least), left, which)| {

@@ -195,6 +195,13 @@ impl Engine {
         true
     }
 
+    /// Nobody decides any more: rank 0 has left, and is not there for the others either.
+    pub(crate) fn without_hub(&mut self) {
+        self.links.without_hub = true;
+        self.groups.doom_undecided(&self.links, &mut self.out);
+        self.catch_up();
+    }
+
     /// Something went wrong in a generation of a group: what to tell the hub, unless that generation is over.
     pub(crate) fn dispute(&mut self, group: u32, generation: u32, cause: Cause) -> Option<Message> {
         let message = self.groups.dispute(group, generation, cause);
@@ -214,6 +221,10 @@ impl Engine {
             }
             Message::Resume(resume) => {
                 self.resume(number, resume.clone());
+                None
+            }
+            Message::Late(late) => {
+                groups.tell_late(late, links.rank);
                 None
             }
             message => groups.told_by_hub(number, message, (links, out)),
@@ -377,27 +388,18 @@ impl Engine {
         (timeout, waited): (Duration, Duration),
         missing: Vec<MemberId>,
     ) -> Option<Error> {
-        let endpoints = &self.links.endpoints;
-        let sequence = id.fingerprint.sequence;
-        let (reducers, workers): (Vec<MemberId>, Vec<MemberId>) =
-            missing.into_iter().partition(|index| endpoints[*index].is_reducer());
-        // A reducer that is there waits for ranks, too: it is not to blame.
-        let absent = reducers.into_iter().find(|index| !endpoints[*index].is_up());
-        let cause = match absent {
-            Some(index) if workers.is_empty() => self.links.lost_reducer(index, sequence),
-            _ => Cause::Timeout {
-                rank: self.links.rank,
-                operation: id.fingerprint,
-                milliseconds: timeout.as_millis() as u64,
-                waiting_for: self.links.ranks(&workers),
-            },
+        let cause = Cause::Timeout {
+            rank: self.links.rank,
+            operation: id.fingerprint,
+            milliseconds: timeout.as_millis() as u64,
+            waiting_for: self.links.ranks(&missing),
         };
         let group = self.groups.get_mut(id.group)?;
         if waited < timeout + PATIENCE {
             self.out.dispute(group, cause);
             return None;
         }
-        group.member.fail(sequence);
+        group.member.fail(id.fingerprint.sequence);
         Some(super::doom::error(&cause, &[]))
     }
 

@@ -15,9 +15,10 @@ use crate::{
     core::{
         group::Rank,
         session::{
-            Cause, Mismatch,
+            Cause, Mismatch, Ranks,
             control::Message,
             fence::{Action, Member, Settled},
+            lateness::{Late, TOLD_IN_ROUND},
             membership::MemberId,
         },
     },
@@ -30,6 +31,9 @@ use std::time::Duration;
 const AGREED_END: Duration = Duration::from_secs(1);
 /// How long operations may stand still after the hub's death, which needed nothing of it themselves.
 const GRACE: Duration = Duration::from_millis(300);
+
+/// How long ranks have waited when others are called late, in seconds.
+const LATE: u32 = TOLD_IN_ROUND;
 
 /// Why a rank is missed that left in order.
 const LEFT: &str = "it left, by close() or the end of its program";
@@ -82,6 +86,36 @@ impl Groups {
             Action::Settled(settled) => {
                 self.settle(number, &settled, (links, out));
                 None
+            }
+        }
+    }
+
+    /// Says who has not come to an operation that others have waited in for a while.
+    pub(super) fn tell_late(&self, late: &Late, me: Rank) {
+        let Some(group) = self.get(late.group) else { return };
+        let operation = match group.member.issued(late.sequence) {
+            Some(called) => group.settings.named(*called).to_string(),
+            None => format!("operation {}", late.sequence),
+        };
+        let who = format!("rank {me}");
+        match &late.ranks[..] {
+            [] => crate::log::warn(
+                &who,
+                format_args!("all ranks have waited in {operation} for {LATE} s: is a network slow?"),
+            ),
+            ranks if ranks.contains(&me) => crate::log::warn(
+                &who,
+                format_args!(
+                    "others have waited in {operation} for {LATE} s, to which this rank has not come"
+                ),
+            ),
+            ranks => {
+                let has = if ranks.len() == 1 { "has" } else { "have" };
+                let what = format_args!(
+                    "{} {has} not come to {operation}, in which others wait, for {LATE} s",
+                    Ranks(ranks)
+                );
+                crate::log::warn(&who, what);
             }
         }
     }
@@ -230,11 +264,21 @@ impl Groups {
             return;
         }
         let hub = links.endpoints.ids().find(|id| links.endpoints[*id].rank == Some(0));
-        if let Some(hub) = hub.filter(|hub| links.endpoints[*hub].dead)
-            && self.doom(number, hub, "rank 0 has died, which decides", links)
+        if let Some(hub) = hub.filter(|hub| links.endpoints[*hub].dead || links.without_hub)
+            && self.doom(number, hub, "rank 0 is gone, which decides", links)
         {
             out.after(Timer::Doom(number), GRACE);
+            // What waits for a decision in a carrier fails.
+            out.push(Todo::Served(number));
         }
+    }
+
+    /// Groups that wait for a decision of the hub wait in vain.
+    pub(super) fn doom_undecided(&mut self, links: &Links, out: &mut Outbox) {
+        let waits = |group: &&Group| group.is_undecided();
+        let numbers: Vec<u32> = self.iter().filter(waits).map(|group| group.settings.id).collect();
+        numbers.into_iter().for_each(|number| self.doom_without_hub(number, links, out));
+        out.finished = true;
     }
 
     fn fail_what_needs(

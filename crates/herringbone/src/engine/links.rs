@@ -10,7 +10,7 @@ use crate::{
     core::{
         group::Rank,
         session::{
-            Basis, Cause, Parameters,
+            Basis, Parameters,
             control::{Introduction, Message, PlanTold},
             membership::MemberId,
             recovery::{Accuse, Gain, LostReducer},
@@ -51,6 +51,8 @@ pub(crate) struct Links {
     pub(super) board: Board,
     /// Where the job's hub listens, as far as a reducer was told.
     pub(crate) hub: Option<String>,
+    /// Whether rank 0 decides nothing any more, though it has not died.
+    pub(super) without_hub: bool,
     /// When reducers' silence was last looked at, while it counts.
     looked: Option<Moment>,
 }
@@ -66,6 +68,7 @@ impl Links {
             changes: 0,
             board: Board::default(),
             hub: None,
+            without_hub: false,
             looked: None,
         }
     }
@@ -256,12 +259,6 @@ impl Links {
     pub(super) fn silent_for(&mut self, now: Moment, counts: bool) -> Duration {
         let before = std::mem::replace(&mut self.looked, counts.then_some(now));
         before.map_or(Duration::ZERO, |before| now.since(before).min(STOOD_STILL))
-    }
-
-    /// That a reducer is lost, and what is known of that here.
-    pub(super) fn lost_reducer(&self, index: MemberId, sequence: u64) -> Cause {
-        let (address, reason) = (self.endpoints[index].name.clone(), self.why_lost(index).to_owned());
-        Cause::ReducerLost { address, rank: self.rank, reason, sequence }
     }
 
     /// A reducer is of no use to a group any more: its ranks go on without, if they have not agreed on that before.

@@ -48,6 +48,7 @@ pub(crate) enum Deed {
     Drains(MemberId),
     Renew(Arc<Roster>),
     LeftByAll(u32),
+    WithoutHub,
     SayGoodbye,
 }
 
@@ -65,6 +66,7 @@ impl Deed {
             Deed::Drains(endpoint) => engine.drains(endpoint),
             Deed::Renew(roster) => engine.renew(&roster),
             Deed::LeftByAll(group) => engine.left_by_all(group),
+            Deed::WithoutHub => engine.without_hub(),
             Deed::SayGoodbye => engine.say_goodbye(),
         }
         None

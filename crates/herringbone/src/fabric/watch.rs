@@ -3,6 +3,8 @@
 //! A [`Watch`] is told what happened, with the time, and leaves [`Instruction`]s. The control thread carries them out over its
 //! connections and on its engine; so does the world of the tests, in virtual time.
 
+mod changes;
+
 use super::{
     center::Center,
     instruction::{Deed, Instruction},
@@ -148,6 +150,7 @@ impl Watch {
             Message::Bye => {
                 self.part(from);
                 self.left(from);
+                self.lose_hub(from);
             }
             Message::Dead { rank, .. } | Message::Leave { rank } if self.worker(rank).is_none() => {
                 self.broke_protocol(from, rank);
@@ -160,7 +163,9 @@ impl Watch {
             | Message::Recover { .. }
             | Message::Resume(_)
             | Message::Shrunk(_)) => self.hub_says(message),
-            message @ (Message::Waiting(_) | Message::Forget { .. }) if self.hub.is_none() => {
+            message @ (Message::Waiting(_) | Message::Forget { .. } | Message::Late(_))
+                if self.hub.is_none() =>
+            {
                 self.hub_says(message);
             }
             message => self.at_hub(from, message),
@@ -186,62 +191,12 @@ impl Watch {
         }
     }
 
-    /// This rank wants to go on with the members of a group that are left, or waits for that no longer.
-    pub(crate) fn shrink(&mut self, group: u32, message: Message) {
-        if matches!(message, Message::Shrink(_)) {
-            self.shrinking.insert(group);
-        } else {
-            self.shrinking.remove(&group);
-        }
-        if self.is_alone() {
-            self.shrunk(Shrunk { group, outcome: Outcome::WithoutHub });
-        } else {
-            self.tell_hub(message);
-        }
-    }
-
-    fn shrunk(&mut self, shrunk: Shrunk) {
-        if self.shrinking.remove(&shrunk.group) {
-            self.orders.push_back(Instruction::Answer(shrunk));
-        }
-    }
-
     fn at_hub(&mut self, from: Rank, message: Message) {
         if let Some(hub) = &mut self.hub {
             let roster = hub.without_accused(&message, (&self.roster, self.ticked));
             let directed = hub.receive(from, message);
             self.direct(directed);
             roster.into_iter().for_each(|roster| self.renew(roster));
-        }
-    }
-
-    /// On rank 0: the job has other members.
-    fn renew(&mut self, roster: Roster) {
-        self.spread(self.me, &Message::Members(roster.clone()));
-        self.told_roster(roster);
-    }
-
-    fn told_roster(&mut self, roster: Roster) {
-        let same = self.roster.workers().eq(roster.workers());
-        if !same || roster.epoch() <= self.roster.epoch() {
-            return;
-        }
-        self.roster = Arc::new(roster);
-        self.orders.push_back(Instruction::Renew(self.roster.clone()));
-        self.order(Deed::Renew(self.roster.clone()));
-    }
-
-    /// On rank 0: the settings name a reducer that is no member yet.
-    pub(crate) fn name_reducer(&mut self, address: String) {
-        self.hub.iter_mut().for_each(|hub| hub.pool.name(address.clone(), None));
-    }
-
-    /// On rank 0: a reducer has answered, or calls by itself, in this life; or it has not answered.
-    pub(crate) fn greeted(&mut self, address: &str, life: Option<u64>, now: Moment) {
-        let roster = self.hub.as_mut().and_then(|hub| hub.greeted(address, life, (&self.roster, now)));
-        if let Some(roster) = roster {
-            crate::log::info(&self.name(), format_args!("the reducer at {address} joins"));
-            self.renew(roster);
         }
     }
 
@@ -258,6 +213,7 @@ impl Watch {
             Message::Recover { group } => *group,
             Message::Resume(resume) => resume.group,
             Message::Waiting(waiting) => waiting.group,
+            Message::Late(late) => late.group,
             Message::Forget { group } => return self.order(Deed::LeftByAll(*group)),
             Message::Shrunk(shrunk) => return self.shrunk(shrunk.clone()),
             _ => return,
@@ -276,6 +232,14 @@ impl Watch {
         if self.peers.contains_key(&rank) {
             self.part(rank);
             self.died(rank, Death::Unreachable);
+            self.lose_hub(rank);
+        }
+    }
+
+    /// The connection with rank 0 is over, which had left as a rank and decided on: nobody decides any more.
+    fn lose_hub(&mut self, rank: Rank) {
+        if rank == 0 && self.gone.get(&0) == Some(&false) && self.leaving.is_none() {
+            self.order(Deed::WithoutHub);
         }
     }
 
@@ -285,6 +249,7 @@ impl Watch {
             let milliseconds = self.ticked.since(peer.heard).as_millis() as u64;
             self.part(rank);
             self.died(rank, Death::Silent { milliseconds });
+            self.lose_hub(rank);
         }
     }
 

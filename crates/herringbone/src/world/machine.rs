@@ -8,6 +8,7 @@ use crate::{
     Error,
     clock::Moment,
     core::session::{
+        control::Message,
         membership::{MemberId, Roster},
         survivors::Shrunk,
     },
@@ -278,6 +279,8 @@ fn note_group(engine: &Engine, number: u32, input: &'static str) {
 /// Notes what is to be done to the groups of an engine.
 fn note_deed(engine: &Engine, deed: &Deed) {
     match deed {
+        // It changes nothing.
+        Deed::Tell { message: Message::Late(_), .. } => {}
         Deed::Tell { group, message } => note_group(engine, *group, seen::name_of(message)),
         Deed::LoseReducer(_) => {
             for number in engine.groups.numbers() {

@@ -16,6 +16,7 @@ use super::{
     cause::Cause,
     codec::{Malformed, Reader, TooLong, Writer},
     formation::Join,
+    lateness::Late,
     membership::Roster,
     parameters::Parameters,
     recovery::{Accuse, Gain, Held, Resume},
@@ -88,6 +89,8 @@ pub enum Message {
     },
     /// A rank has waited for a while; see [`fence`](super::fence).
     Waiting(Waiting),
+    /// Ranks have not come to an operation that others wait in. From the hub.
+    Late(Late),
     /// Something went wrong in a group. To the hub.
     Dispute(Dispute),
     /// The generation is over: stop, and report. From the hub.
@@ -256,6 +259,7 @@ impl Message {
             Message::Members(roster) => roster.write(to),
             Message::Shrink(shrink) => shrink.write(to),
             Message::Shrunk(shrunk) => shrunk.write(to),
+            Message::Late(late) => late.write(to),
             Message::Enlist { address } | Message::Hub { address } => to.text("an address", address),
             Message::Enlisted { hubs } => {
                 to.list("the list of hubs", hubs, |to, address| to.text("an address", address));
@@ -306,6 +310,7 @@ impl Message {
             Message::Shrink(_) => 28,
             Message::Unshrink { .. } => 29,
             Message::Shrunk(_) => 30,
+            Message::Late(_) => 31,
             Message::Status(_) => 22,
         }
     }
@@ -348,6 +353,7 @@ impl Message {
             28 => Message::Shrink(Shrink::read(from)?),
             29 => Message::Unshrink { group: from.u32()? },
             30 => Message::Shrunk(Shrunk::read(from)?),
+            31 => Message::Late(Late::read(from)?),
             22 => Message::Status(Status::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })

@@ -3,6 +3,7 @@
 use super::super::{
     cause::{Cause, Mismatch},
     control::{Decision, Dispute, Message, Report, Waiting},
+    lateness::Lateness,
     recovery::{Held, Recovery},
 };
 use crate::{group::Rank, wire::Fingerprint};
@@ -61,6 +62,7 @@ struct Group {
     issued_by_left: u64,
     /// How its operations go on without a reducer, once one was lost.
     recovery: Option<Recovery>,
+    lateness: Lateness,
     /// Who waits in an operation, and has said so in the highest round.
     waiting: BTreeMap<u64, Waiting>,
 }
@@ -262,21 +264,33 @@ impl Hub {
         if waiting.generation != group.generation || group.fence.is_some() {
             return Vec::new();
         }
-        let sequence = waiting.fingerprint.sequence;
-        match group.waiting.get(&sequence) {
-            Some(other) if other.hash != waiting.hash => [show(waiting.rank, other)].into(),
-            Some(other) if other.round >= waiting.round => Vec::new(),
-            Some(_) => {
-                group.waiting.insert(sequence, waiting);
-                let asked = group.live(&self.gone).filter(|rank| *rank != waiting.rank);
-                asked.map(|rank| show(rank, &waiting)).collect()
-            }
-            None => group.wait_first(waiting),
+        let live: Vec<Rank> = group.live(&self.gone).collect();
+        let mut sent = Vec::new();
+        if let Some(late) = group.lateness.waits(&waiting, live.iter().copied()) {
+            let message = Message::Late(late);
+            sent.extend(live.iter().map(|&to| Directed { to, message: message.clone() }));
         }
+        sent.extend(group.show_waiting(waiting, &live));
+        sent
     }
 }
 
 impl Group {
+    /// Shows who waits to those that can compare it with their own history.
+    fn show_waiting(&mut self, waiting: Waiting, live: &[Rank]) -> Vec<Directed> {
+        let sequence = waiting.fingerprint.sequence;
+        match self.waiting.get(&sequence) {
+            Some(other) if other.hash != waiting.hash => [show(waiting.rank, other)].into(),
+            Some(other) if other.round >= waiting.round => Vec::new(),
+            Some(_) => {
+                self.waiting.insert(sequence, waiting);
+                let asked = live.iter().filter(|rank| **rank != waiting.rank);
+                asked.map(|rank| show(*rank, &waiting)).collect()
+            }
+            None => self.wait_first(waiting),
+        }
+    }
+
     /// Nobody has waited in this operation before.
     fn wait_first(&mut self, waiting: Waiting) -> Vec<Directed> {
         let sequence = waiting.fingerprint.sequence;
@@ -308,6 +322,7 @@ impl Group {
         let decision = Decision { group: number, generation: self.generation, next, cause };
         self.generation += 1;
         self.waiting.clear();
+        self.lateness.clear();
         let message = Message::Decide(decision);
         let mut sent: Vec<Directed> =
             live.into_iter().map(|to| Directed { to, message: message.clone() }).collect();

@@ -1,0 +1,125 @@
+//! Who has not come to an operation that others wait in.
+//!
+//! Members say to the hub where they wait, again and again (see [`fence`](super::fence)). One that has waited for so long that
+//! it is worth a word tells who does not: members that wait in no operation of the group. They are slow, or do something else,
+//! or do not run. Those that wait for them only in turn are not named.
+
+use super::{
+    codec::{Malformed, Reader, Writer},
+    control::Waiting,
+};
+use crate::group::Rank;
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+/// The round of [waiting](Waiting::round) in which members are told: after three seconds.
+pub const TOLD_IN_ROUND: u32 = 3;
+/// How many operations of a group are kept in mind; the oldest are forgotten first.
+const OPERATIONS: usize = 16;
+
+/// Members of a group have not come to an operation. From the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Late {
+    /// The group.
+    pub group: u32,
+    /// The operation.
+    pub sequence: u64,
+    /// Who has not come to it, ascending; none if all wait.
+    pub ranks: Vec<Rank>,
+}
+
+/// Who waits in the operations of one group, as its hub knows.
+#[derive(Debug, Default)]
+pub(super) struct Lateness {
+    waiting: BTreeMap<u64, BTreeSet<Rank>>,
+    /// The operation of which members were told last.
+    told: Option<u64>,
+}
+
+impl Lateness {
+    /// A member waits. Returns what all `live` members are to be told, once for each operation.
+    pub(super) fn waits(&mut self, waiting: &Waiting, live: impl Iterator<Item = Rank>) -> Option<Late> {
+        let sequence = waiting.fingerprint.sequence;
+        self.waiting.entry(sequence).or_default().insert(waiting.rank);
+        if self.waiting.len() > OPERATIONS {
+            self.waiting.pop_first();
+        }
+        let is_new = self.told.is_none_or(|told| told < sequence);
+        if waiting.round < TOLD_IN_ROUND || !is_new {
+            return None;
+        }
+        self.told = Some(sequence);
+        let waits = |rank: &Rank| self.waiting.values().any(|ranks| ranks.contains(rank));
+        let ranks = live.filter(|rank| !waits(rank)).collect();
+        // Who waits now may not wait in the next operation.
+        self.waiting.retain(|of, _| *of >= sequence);
+        Some(Late { group: waiting.group, sequence, ranks })
+    }
+
+    /// Another generation begins.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Late {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group);
+        to.u64(self.sequence);
+        to.ranks(&self.ranks);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { group: from.u32()?, sequence: from.u64()?, ranks: from.ranks()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Fingerprint;
+
+    fn waits(of: &mut Lateness, rank: Rank, sequence: u64, round: u32) -> Option<Vec<Rank>> {
+        let fingerprint = Fingerprint {
+            sequence,
+            collective: 1,
+            dtype: 0,
+            op: 0,
+            order: 0,
+            root: 0,
+            count: 0,
+            plan: 0,
+            priority: 0,
+        };
+        let waiting = Waiting { rank, group: 7, generation: 0, round, hash: 0, fingerprint };
+        of.waits(&waiting, 0..4).map(|late| late.ranks)
+    }
+
+    #[test]
+    fn those_that_wait_nowhere_are_late() {
+        let mut of = Lateness::default();
+        for round in 0..TOLD_IN_ROUND {
+            assert_eq!([0, 1].map(|rank| waits(&mut of, rank, 5, round)), [None, None]);
+        }
+        assert_eq!(waits(&mut of, 3, 4, 0), None, "it waits in an older one, so somebody else is late");
+        assert_eq!(waits(&mut of, 0, 5, TOLD_IN_ROUND), Some(Vec::from([2])));
+        assert_eq!(waits(&mut of, 1, 5, TOLD_IN_ROUND), None, "once");
+        assert_eq!(waits(&mut of, 1, 6, TOLD_IN_ROUND), Some(Vec::from([2, 3])));
+    }
+
+    #[test]
+    fn if_all_wait_nobody_is_late() {
+        let mut of = Lateness::default();
+        (0..4).for_each(|rank| assert_eq!(waits(&mut of, rank, 9, 0), None));
+        assert_eq!(waits(&mut of, 2, 9, TOLD_IN_ROUND), Some(Vec::new()));
+    }
+
+    #[test]
+    fn what_is_kept_in_mind_is_bounded() {
+        let mut of = Lateness::default();
+        (0..1000).for_each(|sequence| assert_eq!(waits(&mut of, 0, sequence, 0), None));
+        assert_eq!(of.waiting.len(), OPERATIONS);
+    }
+}

@@ -1,0 +1,65 @@
+//! Who takes part changes: reducers come and go, and ranks go on with those that are left.
+
+use super::Watch;
+use crate::{
+    clock::Moment,
+    core::session::{
+        control::Message,
+        membership::Roster,
+        survivors::{Outcome, Shrunk},
+    },
+    fabric::instruction::{Deed, Instruction},
+};
+use std::sync::Arc;
+
+impl Watch {
+    /// This rank wants to go on with the members of a group that are left, or waits for that no longer.
+    pub(crate) fn shrink(&mut self, group: u32, message: Message) {
+        if matches!(message, Message::Shrink(_)) {
+            self.shrinking.insert(group);
+        } else {
+            self.shrinking.remove(&group);
+        }
+        if self.is_alone() {
+            self.shrunk(Shrunk { group, outcome: Outcome::WithoutHub });
+        } else {
+            self.tell_hub(message);
+        }
+    }
+
+    pub(super) fn shrunk(&mut self, shrunk: Shrunk) {
+        if self.shrinking.remove(&shrunk.group) {
+            self.orders.push_back(Instruction::Answer(shrunk));
+        }
+    }
+
+    /// On rank 0: the job has other members.
+    pub(super) fn renew(&mut self, roster: Roster) {
+        self.spread(self.me, &Message::Members(roster.clone()));
+        self.told_roster(roster);
+    }
+
+    pub(super) fn told_roster(&mut self, roster: Roster) {
+        let same = self.roster.workers().eq(roster.workers());
+        if !same || roster.epoch() <= self.roster.epoch() {
+            return;
+        }
+        self.roster = Arc::new(roster);
+        self.orders.push_back(Instruction::Renew(self.roster.clone()));
+        self.order(Deed::Renew(self.roster.clone()));
+    }
+
+    /// On rank 0: the settings name a reducer that is no member yet.
+    pub(crate) fn name_reducer(&mut self, address: String) {
+        self.hub.iter_mut().for_each(|hub| hub.pool.name(address.clone(), None));
+    }
+
+    /// On rank 0: a reducer has answered, or calls by itself, in this life; or it has not answered.
+    pub(crate) fn greeted(&mut self, address: &str, life: Option<u64>, now: Moment) {
+        let roster = self.hub.as_mut().and_then(|hub| hub.greeted(address, life, (&self.roster, now)));
+        if let Some(roster) = roster {
+            crate::log::info(&self.name(), format_args!("the reducer at {address} joins"));
+            self.renew(roster);
+        }
+    }
+}
