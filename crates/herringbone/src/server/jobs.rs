@@ -217,8 +217,8 @@ impl Jobs {
             greet::refuse(&mut stream, claim, &Refusal::NoRoom { what, limit: 1 });
             return Ok(false);
         }
-        greet::welcome(&mut stream, claim, self.identity(who.job))?;
-        let link = door::into_link(stream)?;
+        let keys = greet::welcome(&mut stream, claim, self.identity(who.job))?.keys;
+        let link = door::into_link(stream, keys)?;
         job.node.with(|engine| {
             engine.links.endpoints.meet(&[worker]);
             engine.connect(worker, Link::Tcp(link));
