@@ -1,5 +1,7 @@
+use crate::crc32c;
 use herringbone_core::session::{
     Refusal, Role,
+    control::{ControlError, Dialogue, Message},
     handshake::{
         Client, Established, Expected, HandshakeError, Hello, Identity, Key, Keys, Policy, Purpose, Seals,
         Server, Versions,
@@ -462,4 +464,40 @@ fn each_message_has_another_seal_and_without_a_key_none_has_any() {
     assert_eq!(all.len(), 1000);
     assert_eq!(seals(Key::default()), [0; 1000]);
     assert_eq!(format!("{client:?}"), "Keys { sending: Key, receiving: Key }");
+}
+
+/// Both ends of a control connection.
+fn talking(client: Client) -> [Dialogue; 2] {
+    keys(client, server(), worker(1)).map(|keys| Dialogue::new(crc32c, keys))
+}
+
+#[test]
+fn control_messages_are_taken_once_in_turn_and_on_their_connection() {
+    let told = |address: &str| Message::Hub { address: address.to_owned() };
+    let [mut ours, mut theirs] = talking(client());
+    let [first, second] = ["a:1", "b:2"].map(|address| ours.say(&told(address)).unwrap());
+    theirs.push(&[first.clone(), second.clone()].concat());
+    assert_eq!(theirs.next_message(), Ok(Some(told("a:1"))));
+    assert_eq!(theirs.next_message(), Ok(Some(told("b:2"))));
+    assert_eq!(theirs.next_message(), Ok(None));
+    let refused = |mut end: Dialogue, good: usize, bytes: &[&Vec<u8>]| {
+        bytes.iter().for_each(|bytes| end.push(bytes));
+        (0..good).for_each(|_| assert!(end.next_message().unwrap().is_some()));
+        assert!(matches!(end.next_message(), Err(ControlError::Checksum { .. })));
+    };
+    let [ours, theirs] = talking(client());
+    refused(theirs, 1, &[&first, &first]);
+    refused(ours, 0, &[&first]);
+    let [_, theirs] = talking(client());
+    refused(theirs, 0, &[&second, &first]);
+    let [_, another] = talking(Client::new(hello(), expected(), TOKEN, [9; 32]));
+    refused(another, 0, &[&first]);
+}
+
+#[test]
+fn a_message_that_cannot_be_said_leaves_no_gap() {
+    let [mut ours, mut theirs] = talking(client());
+    assert!(ours.say(&Message::Hub { address: "x".repeat(1000) }).is_err());
+    theirs.push(&ours.say(&Message::Bye).unwrap());
+    assert_eq!(theirs.next_message(), Ok(Some(Message::Bye)));
 }
