@@ -33,6 +33,11 @@ def said(reducers: Reducers) -> str:
     return reducers.log.read_text()[-3000:]
 
 
+def refusals(reducers: Reducers) -> int:
+    """How many links the reducers have closed because of what came on them."""
+    return reducers.log.read_text().count("a checksum of its data does not match")
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("harm", ["flipped", "doubled", "swapped"])
 def test_a_harmed_link_to_a_reducer_costs_no_call(reducers: Reducers, harm: str, seed: int) -> None:
@@ -50,10 +55,13 @@ def test_a_bit_that_flips_in_a_handshake_is_refused_or_costs_nothing(reducers: R
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_messages_of_a_job_that_makes_other_calls_are_refused(reducers: Reducers, seed: int) -> None:
-    outcome = reducers.foreign(seed, same_calls=False)
+@pytest.mark.parametrize("same_calls", [True, False], ids=["same calls", "other calls"])
+def test_messages_of_another_job_are_refused_and_cost_no_call(reducers: Reducers, same_calls: bool, seed: int) -> None:
+    before = refusals(reducers)
+    outcome = reducers.foreign(seed, same_calls)
     assert outcome.done, "no message was put in"
-    assert outcome.is_right or outcome.is_refused, (outcome, outcome.events, said(reducers))
+    assert outcome.is_right, (outcome, outcome.events, said(reducers))
+    assert refusals(reducers) == before + 1, said(reducers)
 
 
 def test_a_recorded_connection_is_refused_when_it_is_played_again(reducers: Reducers) -> None:

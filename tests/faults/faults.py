@@ -45,8 +45,6 @@ class Fault:
     often: str = MANY
     systems: tuple[str, ...] = (GLOO, OWN)
     place: str = HOSTS_PLACE
-    is_promised: bool = True
-    """Whether `right` is promised; else it is only watched."""
 
 
 def layout(seed: int) -> tuple[int, ...]:
@@ -297,19 +295,15 @@ def of_bytes() -> list[Fault]:
         ("flip in a handshake", "a bit flips in the handshake with a reducer", either, MANY),
         ("frame twice", "a message to or from a reducer comes twice", on, MANY),
         ("frames swapped", "two messages to or from a reducer come in the wrong order", on, MANY),
+        ("frames of another job", "messages of a job that makes the same calls come to a reducer", on, MANY),
     ]
     found = [
         Fault(name, title, right, through_reducers, often, (OWN,), PROXIES_PLACE) for name, title, right, often in rows
     ]
     again = "a recorded connection is played again to its reducer"
-    forged = "messages of a job that makes the same calls are put into the middle of a connection (not promised)"
-    other = Fault(
-        "frames of another job", forged, either, through_reducers, MANY, (OWN,), PROXIES_PLACE, is_promised=False
-    )
     fifty = "50 reducers are killed, in ten jobs of the same three processes"
     return [
         *found,
-        other,
         Fault("connection again", again, (TOLD,), played_again, FEW, (OWN,), PROXIES_PLACE),
         Fault("50 reducers", fifty, on, bereaved, ONCE, (OWN,), PROXIES_PLACE),
     ]
@@ -322,7 +316,6 @@ def is_wrong(fault: Fault, found: dict[str, Any]) -> bool:
     """Whether Herringbone did not do what is promised."""
     return (
         found["ending"] != NOT_TRIED
-        and fault.is_promised
         and found["system"] == OWN
         and (found["ending"] not in fault.right or found["wrong"] > 0 or found["aborted"] > 0)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import pathlib
 import random
@@ -102,14 +103,17 @@ class Reducers:
 
     def _chooser(self, reducer: int) -> Any:
         def choose(connection: Connection) -> None:
-            way, harm = self.harms.get((reducer, connection.number - self.before[reducer]), ("up", Harm()))
+            # Rank 0 calls a reducer to see whether it is there before any rank makes its link.
+            if connection.purpose != "data":
+                return
+            way, harm = self.harms.get((reducer, next(self.links[reducer])), ("up", Harm()))
             (connection.up if way == "up" else connection.down).harm = harm
 
         return choose
 
     def run(self, seed: int, count: int, harms: dict[tuple[int, int], tuple[str, Harm]]) -> Outcome:
-        """One job. `harms` says what happens to which reducer's which connection, and on which way."""
-        self.harms, self.before = harms, [proxy.connections for proxy in self.proxies]
+        """One job. `harms` says what happens to which reducer's which link, and on which way."""
+        self.harms, self.links = harms, [itertools.count() for _ in self.proxies]
         settings = {"reducers": [proxy.address for proxy in self.proxies], "algorithm": "reduction_server"}
         common: dict[str, Any] = {
             "size": WORKERS,

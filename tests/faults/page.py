@@ -25,12 +25,12 @@ What happens when processes, links or calls go wrong. In plain words:
   group stays usable, and no process is aborted.
 * **A flipped bit is found** by a checksum (CRC32C). On a link to a reducer it costs no call. Between two workers all ranks
   get an exception that names the link.
-* **A message that comes twice or out of order is refused**, and so is a connection that somebody recorded and plays again.
+* **A message that comes twice, out of order or from another connection is refused**, also if both jobs have the same token
+  and make the same calls. So is a connection that somebody recorded and plays again.
 * **Strangers disturb nobody**, whatever they say at a job's ports.
 
-Herringbone does not promise to find forged messages: after the handshake nothing is signed
-([SECURITY.md](../SECURITY.md)). A program can put messages of another job into the middle of a connection. If both jobs have
-the same token and make the same calls, a sum can be wrong. A network does not do that by itself. The table has a row for it.
+Herringbone does not promise to find forged messages: after the handshake nothing is signed. Who can read and alter packets on
+their way can alter a sum ([SECURITY.md](../SECURITY.md)). A network does not do that by itself.
 
 This page is written by
 

@@ -19,7 +19,7 @@ HEADER_BYTES, FINGERPRINT_BYTES = 64, 40
 FINGERPRINT_FLAG, DATA_KIND = 2, 1
 GREETINGS = 2
 """Messages of a handshake in each direction: Hello and Proof, Challenge and Welcome."""
-PURPOSES = {1: "join", 2: "control", 3: "data", 4: "segment"}
+PURPOSES = {1: "join", 2: "control", 3: "data", 4: "segment", 5: "greeting", 6: "enlist", 7: "status"}
 READ_BYTES = 1 << 16
 SO_ORIGINAL_DST = 80
 
@@ -215,8 +215,8 @@ class Way:
 class Connection:
     """A connection that passes through: what it is for, and both of its directions."""
 
-    def __init__(self, number: int, caller: socket.socket, called: socket.socket, speaks: bool) -> None:
-        self.number, self.purpose = number, "unknown"
+    def __init__(self, caller: socket.socket, called: socket.socket, speaks: bool) -> None:
+        self.purpose = "unknown"
         self.to = called.getpeername()
         self.up, self.down = Way(caller, called, speaks), Way(called, caller, speaks)
 
@@ -236,7 +236,6 @@ class Proxy:
         speaks: bool = True,
     ) -> None:
         self.target, self.choose, self.speaks = target, choose, speaks
-        self.connections = 0
         self.open: list[socket.socket] = []
         self.listener = socket.create_server(address, backlog=64)
         host, port = self.listener.getsockname()
@@ -258,10 +257,9 @@ class Proxy:
                 caller, _ = self.listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(caller, self.connections), daemon=True).start()
-            self.connections += 1
+            threading.Thread(target=self._serve, args=(caller,), daemon=True).start()
 
-    def _serve(self, caller: socket.socket, number: int) -> None:
+    def _serve(self, caller: socket.socket) -> None:
         try:
             called = socket.create_connection(self.target or meant_for(caller))
         except OSError:
@@ -270,7 +268,7 @@ class Proxy:
         self.open += [caller, called]
         for each in (caller, called):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(number, caller, called, self.speaks)
+        connection = Connection(caller, called, self.speaks)
         if not self.speaks:
             self.choose(connection)
         down = threading.Thread(target=self._pump, args=(connection, connection.down), daemon=True)

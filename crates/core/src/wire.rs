@@ -12,7 +12,8 @@
 //!
 //! The header's CRC covers its first 60 bytes, the fingerprint has a CRC of its own, and the payload's CRC covers the
 //! payload alone, so that each part is checked before the next one is read. All three are CRC32C; this crate leaves
-//! the computation to its caller, who has the machine's instruction for it (see [`Checksum`]).
+//! the computation to its caller, who has the machine's instruction for it (see [`Checksum`]). On a socket those of the
+//! header and of the fingerprint are mixed with the frame's [seal](crate::session::handshake::Seals).
 
 use crate::{
     collective::Collective,
@@ -169,7 +170,7 @@ impl Header {
     }
 
     /// The header as bytes.
-    pub fn encode(&self, crc: Checksum) -> [u8; HEADER_BYTES] {
+    pub fn encode(&self, crc: impl Fn(&[u8]) -> u32) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..3].copy_from_slice(&MAGIC);
         bytes[3] = VERSION;
@@ -193,7 +194,7 @@ impl Header {
     }
 
     /// Reads a header. The checksum is checked first, so every later error is the sender's doing, not the network's.
-    pub fn decode(bytes: &[u8; HEADER_BYTES], crc: Checksum) -> Result<Self, WireError> {
+    pub fn decode(bytes: &[u8; HEADER_BYTES], crc: impl Fn(&[u8]) -> u32) -> Result<Self, WireError> {
         let (found, claimed) = (crc(&bytes[..HEADER_CRC_AT]), u32::from_le_bytes(get(bytes, HEADER_CRC_AT)));
         if found != claimed {
             return Err(WireError::HeaderChecksum { found, claimed });
@@ -280,7 +281,7 @@ impl Fingerprint {
     pub const UNEVEN: u64 = u64::MAX;
 
     /// The fingerprint as bytes, its checksum included.
-    pub fn encode(&self, crc: Checksum) -> [u8; FINGERPRINT_BYTES] {
+    pub fn encode(&self, crc: impl Fn(&[u8]) -> u32) -> [u8; FINGERPRINT_BYTES] {
         let mut bytes = [0; FINGERPRINT_BYTES];
         put(&mut bytes, 0, self.to_bytes());
         let sum = crc(&bytes[..FINGERPRINT_CRC_AT]);
@@ -289,7 +290,7 @@ impl Fingerprint {
     }
 
     /// Reads a fingerprint. Damage is the only error: unknown codes are kept, to be compared and shown.
-    pub fn decode(bytes: &[u8; FINGERPRINT_BYTES], crc: Checksum) -> Result<Self, WireError> {
+    pub fn decode(bytes: &[u8; FINGERPRINT_BYTES], crc: impl Fn(&[u8]) -> u32) -> Result<Self, WireError> {
         let found = crc(&bytes[..FINGERPRINT_CRC_AT]);
         let claimed = u32::from_le_bytes(get(bytes, FINGERPRINT_CRC_AT));
         if found != claimed {
@@ -433,7 +434,12 @@ pub fn digest(bytes: &[u8]) -> u64 {
 fn absorb(state: u64, chunk: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..chunk.len()].copy_from_slice(chunk);
-    let mut state = (state ^ u64::from_le_bytes(word)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mix(state, u64::from_le_bytes(word))
+}
+
+/// A round of [`roll`]: for a given word a bijection of the state, and for a given state one of the word.
+pub(crate) fn mix(state: u64, word: u64) -> u64 {
+    let mut state = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
     state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     state ^ (state >> 31)

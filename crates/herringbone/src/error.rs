@@ -137,8 +137,11 @@ fn ranks_are(ranks: &[Rank]) -> String {
     format!("{} {}", Ranks(ranks), if ranks.len() == 1 { "is" } else { "are" })
 }
 
-/// What to do about a lost reducer. What a reason reads like is all that other ranks have of it.
+/// Who called what.
 fn said(calls: &[(Vec<Rank>, String)]) -> String {
+    if calls.is_empty() {
+        return "no rank remembers what was called".to_owned();
+    }
     let each: Vec<String> =
         calls.iter().map(|(ranks, call)| format!("{} called {call}", Ranks(ranks))).collect();
     each.join(", ")
@@ -245,3 +248,15 @@ impl ErrorKind {
 
 /// What the functions of this crate return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mismatch_that_nobody_can_explain_says_so() {
+        let error = Error::new(ErrorKind::Mismatch { sequence: 7, calls: Vec::new() });
+        let said = "the ranks disagree about operation 7: no rank remembers what was called; make every rank";
+        assert!(error.to_string().starts_with(said), "{error}");
+    }
+}

@@ -6,7 +6,8 @@ use crate::{
     config::Config,
     core::session::{
         Parameters,
-        control::Decoder,
+        control::Dialogue,
+        handshake::Keys,
         membership::{Member, Process, Roster},
     },
     execute::cutting,
@@ -97,9 +98,9 @@ pub(crate) fn assemble_local(
     let mut connections: Vec<BTreeMap<u32, Connection>> = jobs.iter().map(|_| BTreeMap::new()).collect();
     for rank in 1..jobs.len() as u32 {
         let (hub, member) = UnixStream::pair()?;
-        let decoder = || Decoder::new(crc32c::crc32c);
-        connections[0].insert(rank, Connection::new(hub.into(), decoder())?);
-        connections[rank as usize].insert(0, Connection::new(member.into(), decoder())?);
+        let dialogue = || Dialogue::new(crc32c::crc32c, Keys::default());
+        connections[0].insert(rank, Connection::new(hub.into(), dialogue())?);
+        connections[rank as usize].insert(0, Connection::new(member.into(), dialogue())?);
     }
     let mut communicators = Vec::new();
     for ((job, mut part), connections) in jobs.into_iter().zip(parts).zip(connections) {

@@ -14,7 +14,7 @@ use crate::{
     config::check_exposure,
     core::session::{
         Refusal,
-        control::{Decoder, Message},
+        control::Message,
         handshake::{HandshakeError, Hello, Purpose, Versions},
     },
     fabric::greet::{self, GreetError},
@@ -100,10 +100,10 @@ fn heard(
     token: &[u8],
     deadline: Instant,
 ) -> Result<Answer, GreetError> {
-    let identity = greet::greet_anyone(stream, hello, token, deadline)?.other;
-    let (mut decoder, mut known) = (Decoder::new(crc32c::crc32c), None);
+    let established = greet::greet_anyone(stream, hello, token, deadline)?;
+    let (identity, mut dialogue, mut known) = (established.other, greet::dialogue(established), None);
     loop {
-        match greet::hear(stream, &mut decoder, deadline)? {
+        match greet::hear(stream, &mut dialogue, deadline)? {
             Message::Roster { roster, .. } => known = Some(roster),
             Message::Status(status) => return Ok(Answer { identity, roster: known, status }),
             _ => return Err(GreetError::Protocol("it answered with something else")),

@@ -294,7 +294,8 @@ impl fmt::Display for Mismatch {
                 let fields = first.fingerprint.difference(&second.fingerprint);
                 write!(f, " (they differ in {})", fields.join(" and "))?;
             }
-            _ => f.write_str(", but they already differed before it")?,
+            [_] => f.write_str(", but they already differed before it")?,
+            [] => f.write_str("no rank remembers what was issued")?,
         }
         f.write_str(match self.is_of_plans() {
             true => ". Every rank must have the same settings and the same release",

@@ -473,6 +473,10 @@ fn causes_read_well() {
         "the ranks disagree about operation 17: ranks 0, 1 issued all_reduce of 1000 f32, sum, but they already \
          differed before it. Every rank must call the same collectives, with the same arguments, in the same order"
     );
+    let forgotten = Cause::Mismatch(Mismatch::new(17, [])).to_string();
+    assert!(
+        forgotten.starts_with("the ranks disagree about operation 17: no rank remembers what was issued.")
+    );
     assert_eq!(
         Cause::Timeout { rank: 1, operation: one, milliseconds: 1_800_042, waiting_for: vec![3] }.to_string(),
         "rank 1 waited 1800.042 s in all_reduce of 1000 f32, sum (operation 17) for rank 3: see what they are \

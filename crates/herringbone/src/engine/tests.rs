@@ -9,6 +9,7 @@ use crate::{
             Parameters,
             control::Introduction,
             fence::Member,
+            handshake::Keys,
             lane::EAGER_SLOTS,
             membership::{Process, Roster},
         },
@@ -46,7 +47,10 @@ fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 16 * MESSAGE_BYTES).unwrap();
-        engine.connect(MemberId::new(rank), Link::Tcp(TcpLink::new(Guarded::new(ours.into()).unwrap())));
+        engine.connect(
+            MemberId::new(rank),
+            Link::Tcp(TcpLink::new(Guarded::new(ours.into()).unwrap(), Keys::default())),
+        );
         theirs
     });
     let ends = ends.collect();

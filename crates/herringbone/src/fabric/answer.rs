@@ -93,9 +93,9 @@ impl Inquiry {
         let Self { mut stream, claim } = self;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let status = Status { process: std::process::id(), host, doing };
-        greet::welcome(&mut stream, claim, own)?;
+        let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, own)?);
         for message in before.into_iter().chain([Message::Status(status)]) {
-            greet::say(&mut stream, &message)?;
+            greet::say(&mut stream, &mut dialogue, &message)?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::{
     guests::{FEW, Guest, Guests, PLACES, Whence},
 };
 use crate::{
-    core::session::handshake::{Claim, HandshakeError, Policy},
+    core::session::handshake::{Claim, HandshakeError, Keys, Policy},
     sys::{fork::Guarded, peer, socket},
 };
 use rustix::{
@@ -309,10 +309,10 @@ impl Strangers {
 }
 
 /// Prepares an admitted connection for frames.
-pub(crate) fn into_link(stream: TcpStream) -> Result<crate::transport::tcp::TcpLink, GreetError> {
+pub(crate) fn into_link(stream: TcpStream, keys: Keys) -> Result<crate::transport::tcp::TcpLink, GreetError> {
     socket::tune_tcp(&stream, SILENCE)?;
     stream.set_nonblocking(true)?;
-    Ok(crate::transport::tcp::TcpLink::new(Guarded::new(stream.into())?))
+    Ok(crate::transport::tcp::TcpLink::new(Guarded::new(stream.into())?, keys))
 }
 
 /// How long unacknowledged data may hang before the kernel gives a connection up.

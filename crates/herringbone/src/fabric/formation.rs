@@ -14,7 +14,7 @@ use crate::{
     core::algorithm::Algorithm,
     core::session::{
         Ranks, Refusal, Role,
-        control::{Decoder, Message},
+        control::{Dialogue, Message},
         formation::{self, Formation, Join, Progress, Settings},
         handshake::{Claim, Expected, Hello, Identity, Policy, Purpose, Versions},
         membership::{MEMBERS, Process},
@@ -71,10 +71,10 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
 }
 
 /// A rank that has proved itself and wants in.
-type Applicant = (TcpStream, Decoder, Join, String);
+type Applicant = (TcpStream, Dialogue, Join, String);
 
 /// Rank 0's end of the ranks that have joined, by rank, with the life of each.
-type Joined = BTreeMap<u32, (TcpStream, Decoder, u64)>;
+type Joined = BTreeMap<u32, (TcpStream, Dialogue, u64)>;
 
 /// What comes of the threads that hear what ranks say who have proved themselves.
 #[derive(Clone)]
@@ -135,12 +135,13 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
         let _refused = take_in(&mut formation, &mut Joined::new(), applicant);
     }
     let mut connections = BTreeMap::new();
-    for (rank, (mut stream, decoder, _)) in joined {
+    for (rank, (mut stream, mut dialogue, _)) in joined {
         let formation::Formed { job, roster, parameters } = formed.clone();
-        let told = greet::say(&mut stream, &Message::Roster { job, roster })
-            .and_then(|()| greet::say(&mut stream, &Message::Parameters { group: WORLD_GROUP, parameters }));
-        told.map_err(|error| error.at(&format!("rank {rank}")))?;
-        connections.insert(rank, connection(stream, decoder)?);
+        let messages =
+            [Message::Roster { job, roster }, Message::Parameters { group: WORLD_GROUP, parameters }];
+        let mut tell = |message| greet::say(&mut stream, &mut dialogue, message);
+        messages.iter().try_for_each(&mut tell).map_err(|error| error.at(&format!("rank {rank}")))?;
+        connections.insert(rank, connection(stream, dialogue)?);
     }
     Ok(World { formed, token, incarnation, listener: door.into_listener(), from, connections, away })
 }
@@ -155,9 +156,9 @@ fn leave_out(
 ) -> Result<Vec<String>> {
     if let Some((address, reason)) = away.first().filter(|_| forced) {
         let refusal = Refusal::NoReducer { address: address.clone(), reason: reason.clone() };
-        for (stream, ..) in joined.values_mut() {
+        for (stream, dialogue, _) in joined.values_mut() {
             // Whoever does not hear it runs into its own timeout.
-            let _unheard = greet::say(stream, &Message::Refuse(refusal.clone()));
+            let _unheard = greet::say(stream, dialogue, &Message::Refuse(refusal.clone()));
         }
         return Err(Error::rendezvous(refusal).at(0));
     }
@@ -173,18 +174,18 @@ fn leave_out(
 fn take_in(
     formation: &mut Formation,
     joined: &mut Joined,
-    (mut stream, decoder, join, from): Applicant,
+    (mut stream, mut dialogue, join, from): Applicant,
 ) -> Result<(), (u32, String)> {
     let (rank, life) = (join.rank, join.process.incarnation);
     match formation.join(join, &from) {
         Ok(_) => {
-            joined.insert(rank, (stream, decoder, life));
+            joined.insert(rank, (stream, dialogue, life));
             Ok(())
         }
         Err(refusal) => {
             let why = refusal.to_string();
             // It is refused whether or not it hears why.
-            let _unheard = greet::say(&mut stream, &Message::Refuse(refusal));
+            let _unheard = greet::say(&mut stream, &mut dialogue, &Message::Refuse(refusal));
             Err((rank, why))
         }
     }
@@ -201,10 +202,10 @@ fn wait(door: &Door<TcpListener>, bell: &Bell, deadline: Instant) {
     let _rung = bell.drain();
 }
 
-fn connection(stream: TcpStream, decoder: Decoder) -> Result<Connection> {
+fn connection(stream: TcpStream, dialogue: Dialogue) -> Result<Connection> {
     let prepared = crate::sys::socket::tune_tcp(&stream, super::door::SILENCE);
     prepared
-        .and_then(|()| Connection::new(OwnedFd::from(stream), decoder))
+        .and_then(|()| Connection::new(OwnedFd::from(stream), dialogue))
         .map_err(|error| Error::io("preparing a connection", error))
 }
 
@@ -215,16 +216,15 @@ fn hear_join(mut stream: TcpStream, claim: Claim, own: Identity, desk: &Desk) ->
         greet::refuse(&mut stream, claim, &Refusal::Unexpected { role, rank });
         return Ok(());
     }
-    greet::welcome(&mut stream, claim, own)?;
-    let mut decoder = Decoder::new(crc32c::crc32c);
-    match greet::hear(&mut stream, &mut decoder, Instant::now() + greet::DEADLINE)? {
+    let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, own)?);
+    match greet::hear(&mut stream, &mut dialogue, Instant::now() + greet::DEADLINE)? {
         Message::Join(join) => {
-            if let Err(mpsc::SendError((mut stream, _, join, _))) =
-                desk.sender.send((stream, decoder, join, from))
+            if let Err(mpsc::SendError((mut stream, mut dialogue, join, _))) =
+                desk.sender.send((stream, dialogue, join, from))
             {
                 // Rank 0 has formed its world, or given up, in the meantime.
                 let refusal = Refusal::Unexpected { role: Role::Worker, rank: join.rank };
-                greet::say(&mut stream, &Message::Refuse(refusal))?;
+                greet::say(&mut stream, &mut dialogue, &Message::Refuse(refusal))?;
             }
             // Rank 0 looks again soon in any case.
             let _rung = desk.bell.ring();
@@ -253,10 +253,10 @@ fn give_up(
     refused: &BTreeMap<u32, String>,
 ) -> Error {
     let missing = formation.missing();
-    for (stream, ..) in joined.values_mut() {
+    for (stream, dialogue, _) in joined.values_mut() {
         let refusal = Refusal::Absent { missing: missing.clone() };
         // Whoever does not hear it runs into its own timeout.
-        let _unheard = greet::say(stream, &Message::Refuse(refusal));
+        let _unheard = greet::say(stream, dialogue, &Message::Refuse(refusal));
     }
     let seconds = config.timeout.as_secs_f64();
     let reasons = missing.iter().filter_map(|rank| Some((rank, refused.get(rank)?)));
@@ -280,7 +280,7 @@ fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let identity =
         Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
     let hello = Hello { identity, purpose: Purpose::Join, versions: Versions::CURRENT };
-    let mut stream = enter(config, &hub, hello, &secret, deadline)?;
+    let (mut stream, mut dialogue) = enter(config, &hub, hello, &secret, deadline)?;
     let at = |error: std::io::Error| Error::io("preparing the port", error).at(config.rank);
     let usual = stream.local_addr().map_err(at)?.ip();
     let from = config.local_address(usual).map_err(|error| error.at(config.rank))?;
@@ -290,11 +290,10 @@ fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let address = listener.local_addr().map_err(at)?;
     let join = own_join(config, incarnation, address);
     let problem = |error: GreetError| error.at(&format!("rank 0 at {hub}")).at(config.rank);
-    greet::say(&mut stream, &Message::Join(join)).map_err(problem)?;
-    let mut decoder = Decoder::new(crc32c::crc32c);
-    let formed = match greet::hear(&mut stream, &mut decoder, deadline + greet::DEADLINE) {
+    greet::say(&mut stream, &mut dialogue, &Message::Join(join)).map_err(problem)?;
+    let formed = match greet::hear(&mut stream, &mut dialogue, deadline + greet::DEADLINE) {
         Ok(Message::Roster { job, roster }) => {
-            match greet::hear(&mut stream, &mut decoder, deadline + greet::DEADLINE) {
+            match greet::hear(&mut stream, &mut dialogue, deadline + greet::DEADLINE) {
                 Ok(Message::Parameters { group: WORLD_GROUP, parameters }) => {
                     Ok(formation::Formed { job, roster, parameters })
                 }
@@ -313,7 +312,7 @@ fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     };
     let formed = formed.map_err(problem)?;
     check_formed(&formed, config, incarnation).map_err(problem)?;
-    let connections = BTreeMap::from([(0, connection(stream, decoder)?)]);
+    let connections = BTreeMap::from([(0, connection(stream, dialogue)?)]);
     Ok(World { formed, token: secret, incarnation, listener, from, connections, away: Vec::new() })
 }
 
@@ -339,16 +338,22 @@ fn check_formed(formed: &formation::Formed, config: &Config, incarnation: u64) -
 }
 
 /// Connects to rank 0, trying again while it is not there.
-fn enter(config: &Config, hub: &str, hello: Hello, token: &[u8], deadline: Instant) -> Result<TcpStream> {
+fn enter(
+    config: &Config,
+    hub: &str,
+    hello: Hello,
+    token: &[u8],
+    deadline: Instant,
+) -> Result<(TcpStream, Dialogue)> {
     loop {
         let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
         let attempt = links::dial(hub, None, |_| Ok(())).and_then(|mut stream| {
-            greet::greet(&mut stream, hello, expected, token)?;
+            let dialogue = greet::dialogue(greet::greet(&mut stream, hello, expected, token)?);
             stream.limit(greet::DEADLINE)?;
-            Ok(stream)
+            Ok((stream, dialogue))
         });
         match attempt {
-            Ok(stream) => return Ok(stream),
+            Ok(entered) => return Ok(entered),
             Err(error) if !error.may_pass() || Instant::now() + PAUSE >= deadline => {
                 let unreachable = matches!(error, GreetError::Io(_));
                 let whom =

@@ -4,7 +4,7 @@ use crate::{
     Error, ErrorKind,
     core::session::{
         Refusal,
-        control::{Decoder, Message},
+        control::{Dialogue, Message},
         handshake::{
             Claim, Client, DEADLINE_MILLISECONDS, Established, Expected, HandshakeError, Hello, Identity,
             NONCE_BYTES,
@@ -190,28 +190,36 @@ pub(crate) fn refuse(stream: &mut impl Stream, claim: Claim, refusal: &Refusal) 
     let _unheard = stream.write_all(&claim.refuse(refusal));
 }
 
+/// What is said on a connection after its handshake.
+pub(crate) fn dialogue(established: Established) -> Dialogue {
+    Dialogue::new(crc32c::crc32c, established.keys)
+}
+
 /// Sends a control message.
-pub(crate) fn say(stream: &mut impl Stream, message: &Message) -> Result<(), GreetError> {
-    let bytes =
-        message.encode(crc32c::crc32c).map_err(|_| GreetError::Protocol("a message that is too long"))?;
+pub(crate) fn say(
+    stream: &mut impl Stream,
+    dialogue: &mut Dialogue,
+    message: &Message,
+) -> Result<(), GreetError> {
+    let bytes = dialogue.say(message).map_err(|_| GreetError::Protocol("a message that is too long"))?;
     stream.write_all(&bytes)?;
     Ok(())
 }
 
-/// Waits for a control message; bytes that follow it stay in `decoder`.
+/// Waits for a control message; bytes that follow it stay in `dialogue`.
 pub(crate) fn hear(
     stream: &mut impl Stream,
-    decoder: &mut Decoder,
+    dialogue: &mut Dialogue,
     deadline: Instant,
 ) -> Result<Message, GreetError> {
     loop {
-        match decoder.next_message() {
+        match dialogue.next_message() {
             Ok(Some(message)) => return Ok(message),
             Ok(None) => {}
             Err(_) => return Err(GreetError::Protocol("a control message that makes no sense")),
         }
         let mut bytes = [0; 4096];
         let got = read(stream, deadline, &mut bytes)?;
-        decoder.push(&bytes[..got]);
+        dialogue.push(&bytes[..got]);
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     core::session::{
         Refusal, Role,
         control::Message,
-        handshake::{Claim, Expected, Purpose},
+        handshake::{Claim, Expected, Keys, Purpose},
         membership::MemberId,
     },
     node::Node,
@@ -152,8 +152,8 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
     let (began, mut pause, mut warned) = (Instant::now(), FIRST_PAUSE, false);
     loop {
         let error = match attempt(job, address, expected) {
-            Ok(stream) => {
-                let link = door::into_link(stream)?;
+            Ok((stream, keys)) => {
+                let link = door::into_link(stream, keys)?;
                 node.with(|engine| {
                     engine.connect(endpoint, Link::Tcp(link));
                     if let Some(hub) = job.roster.worker(0).filter(|hub| hub.id == job.me)
@@ -184,10 +184,10 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
     }
 }
 
-fn attempt(job: &Job, address: &str, expected: Expected) -> Result<TcpStream, GreetError> {
+fn attempt(job: &Job, address: &str, expected: Expected) -> Result<(TcpStream, Keys), GreetError> {
     let mut stream = dial(address, job.from, |there| check_exposure(there, str::from_utf8(&job.token).ok()))?;
-    greet::greet(&mut stream, job.hello(Purpose::Data), expected, &job.token)?;
-    Ok(stream)
+    let keys = greet::greet(&mut stream, job.hello(Purpose::Data), expected, &job.token)?.keys;
+    Ok((stream, keys))
 }
 
 /// Connects to the first address of `host:port` that answers, from the address `from` if that is of its kind (IPv4 or
@@ -261,8 +261,8 @@ pub(crate) fn admit(
             return Ok(());
         }
     };
-    greet::welcome(&mut stream, claim, job.identity())?;
-    let link = door::into_link(stream)?;
+    let keys = greet::welcome(&mut stream, claim, job.identity())?.keys;
+    let link = door::into_link(stream, keys)?;
     node.with(|engine| engine.connect(caller, Link::Tcp(link)));
     node.wake();
     Ok(())

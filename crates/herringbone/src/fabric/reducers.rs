@@ -10,7 +10,7 @@ use crate::{
     config::check_exposure,
     core::session::{
         Refusal, Role,
-        control::{Decoder, Message},
+        control::{Dialogue, Message},
         handshake::{Claim, Expected, HandshakeError, Hello, Identity, Purpose, Versions},
     },
 };
@@ -143,8 +143,8 @@ pub(super) fn enlist(
         greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
         return Ok(());
     }
-    greet::welcome(&mut stream, claim, job.identity())?;
-    let address = hear_address(&mut stream)?;
+    let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, job.identity())?);
+    let address = hear_address(&mut stream, &mut dialogue)?;
     let answer = match call(&address, job.from, &job.token) {
         Ok(life) => {
             commands.send(Command::Greeted { address, life: Some(life) });
@@ -155,14 +155,12 @@ pub(super) fn enlist(
             Message::Refuse(Refusal::NoReducer { address, reason })
         }
     };
-    greet::say(&mut stream, &answer)
+    greet::say(&mut stream, &mut dialogue, &answer)
 }
 
 /// The address at which a reducer that calls listens.
-pub(crate) fn hear_address(stream: &mut TcpStream) -> Result<String, GreetError> {
-    let mut decoder = Decoder::new(crc32c::crc32c);
-    let Message::Enlist { address } = greet::hear(stream, &mut decoder, Instant::now() + greet::DEADLINE)?
-    else {
+pub(crate) fn hear_address(stream: &mut TcpStream, dialogue: &mut Dialogue) -> Result<String, GreetError> {
+    let Message::Enlist { address } = greet::hear(stream, dialogue, Instant::now() + greet::DEADLINE)? else {
         return Err(GreetError::Protocol("it does not say where it listens"));
     };
     Ok(match address.parse::<SocketAddr>() {

@@ -4,7 +4,7 @@ use crate::{
     config::check_exposure,
     core::session::{
         Role,
-        control::{Decoder, Message},
+        control::Message,
         handshake::{Expected, HandshakeError, Hello, Identity, Purpose, Versions},
     },
     fabric::{
@@ -118,11 +118,11 @@ impl Enlisting {
         let identity =
             Identity { role: Role::Reducer, job: 0, rank: 0, world: 1, incarnation: self.incarnation };
         let hello = Hello { identity, purpose: Purpose::Enlist, versions: Versions::CURRENT };
-        greet::greet(&mut stream, hello, Expected { role, rank: None, incarnation: None }, &self.token)?;
-        greet::say(&mut stream, &Message::Enlist { address: self.address.to_string() })?;
-        let mut decoder = Decoder::new(crc32c::crc32c);
+        let expected = Expected { role, rank: None, incarnation: None };
+        let mut dialogue = greet::dialogue(greet::greet(&mut stream, hello, expected, &self.token)?);
+        greet::say(&mut stream, &mut dialogue, &Message::Enlist { address: self.address.to_string() })?;
         // Rank 0 calls back before it answers.
-        match greet::hear(&mut stream, &mut decoder, Instant::now() + 2 * greet::DEADLINE)? {
+        match greet::hear(&mut stream, &mut dialogue, Instant::now() + 2 * greet::DEADLINE)? {
             Message::Enlisted { hubs } => Ok((role, hubs)),
             Message::Refuse(refusal) => Err(HandshakeError::Refused(refusal).into()),
             _ => Err(GreetError::Protocol("it answered with something else")),

@@ -159,11 +159,11 @@ impl Jobs {
 
     /// Tells another reducer where the hubs of the jobs are.
     fn tell_hubs(&self, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
-        greet::welcome(&mut stream, claim, self.identity(0))?;
-        reducers::hear_address(&mut stream)?;
+        let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, self.identity(0))?);
+        reducers::hear_address(&mut stream, &mut dialogue)?;
         let hubs =
             self.present().into_iter().filter_map(|job| job.node.with(|engine| engine.links.hub.clone()));
-        greet::say(&mut stream, &Message::Enlisted { hubs: hubs.collect() })
+        greet::say(&mut stream, &mut dialogue, &Message::Enlisted { hubs: hubs.collect() })
     }
 
     /// Tells the workers of all jobs that nothing more is begun here.
@@ -217,8 +217,8 @@ impl Jobs {
             greet::refuse(&mut stream, claim, &Refusal::NoRoom { what, limit: 1 });
             return Ok(false);
         }
-        greet::welcome(&mut stream, claim, self.identity(who.job))?;
-        let link = door::into_link(stream)?;
+        let keys = greet::welcome(&mut stream, claim, self.identity(who.job))?.keys;
+        let link = door::into_link(stream, keys)?;
         job.node.with(|engine| {
             engine.links.endpoints.meet(&[worker]);
             engine.connect(worker, Link::Tcp(link));

@@ -96,7 +96,9 @@ impl std::fmt::Display for Broken {
         match self {
             Broken::Closed => f.write_str("its connection was closed"),
             Broken::Io(problem) => write!(f, "its connection failed: {problem}"),
-            Broken::Corrupt => f.write_str("a checksum of its data does not match"),
+            Broken::Corrupt => {
+                f.write_str("a checksum of its data does not match: it was damaged, or does not belong there")
+            }
             Broken::Protocol(problem) => write!(f, "it broke the protocol: {problem}"),
             Broken::Silent(silence) => write!(f, "nothing has come from it for {} s", silence.as_secs()),
         }

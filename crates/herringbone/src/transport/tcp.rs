@@ -1,4 +1,7 @@
 //! A link over a stream socket: 64-byte headers with their own checksum, payloads with theirs.
+//!
+//! Every frame is sealed with the key of its connection and its number there, so that the receiver takes each once and in turn,
+//! and none of another connection; see [`Seals`] for what that protects against, and for what it does not.
 
 mod incoming;
 mod pipe;
@@ -7,6 +10,7 @@ pub(crate) mod virtual_link;
 
 use super::{Broken, Outgoing, Payload};
 use crate::{
+    core::session::handshake::{Keys, Seals},
     sys::{fork::Guarded, socket::Part, span::Span},
     transport::ticket::Token,
 };
@@ -34,6 +38,7 @@ pub(crate) struct TcpLink {
     urgent: VecDeque<Outgoing>,
     queue: VecDeque<Outgoing>,
     sending: Option<Sending>,
+    seals: Seals,
     spare: Vec<u8>,
     /// `None` while it is being read.
     incoming: Option<Box<Incoming>>,
@@ -61,23 +66,25 @@ pub(crate) trait Memory {
 }
 
 impl TcpLink {
-    pub(crate) fn new(socket: Guarded<OwnedFd>) -> Self {
-        Self::over(Pipe::Socket(Arc::new(socket)))
+    /// One end of a connection, after the handshake that gave it `keys`.
+    pub(crate) fn new(socket: Guarded<OwnedFd>, keys: Keys) -> Self {
+        Self::over(Pipe::Socket(Arc::new(socket)), keys)
     }
 
-    /// One end of a virtual link.
+    /// One end of a virtual link, whose frames are not sealed: its world may make others in their place.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn of_virtual(end: virtual_link::End) -> Self {
-        Self::over(Pipe::Virtual(Arc::new(end)))
+        Self::over(Pipe::Virtual(Arc::new(end)), Keys::default())
     }
 
-    fn over(pipe: Pipe) -> Self {
+    fn over(pipe: Pipe, keys: Keys) -> Self {
         Self {
-            incoming: Some(Box::new(Incoming::new(pipe.clone()))),
+            incoming: Some(Box::new(Incoming::new(pipe.clone(), keys.receiving))),
             pipe,
             urgent: VecDeque::new(),
             queue: VecDeque::new(),
             sending: None,
+            seals: Seals::new(keys.sending),
             spare: Vec::new(),
             has_room: true,
             watched: false,
@@ -220,9 +227,12 @@ impl TcpLink {
         while sending.head.len() < GATHERED_BYTES {
             let Some(mut frame) = self.urgent.pop_front().or_else(|| self.queue.pop_front()) else { break };
             (frame.header.payload_crc, frame.header.credits) = (memory.checksum(&frame), credits());
-            sending.head.extend_from_slice(&frame.header.encode(crc32c::crc32c));
+            let seal = self.seals.present();
+            self.seals.advance();
+            let sealed = |bytes: &[u8]| crc32c::crc32c(bytes) ^ seal;
+            sending.head.extend_from_slice(&frame.header.encode(sealed));
             if let Some(fingerprint) = &frame.fingerprint {
-                sending.head.extend_from_slice(&fingerprint.encode(crc32c::crc32c));
+                sending.head.extend_from_slice(&fingerprint.encode(sealed));
             }
             let end = sending.head.len() + frame.payload.len();
             sending.done.extend(frame.done.map(|token| (end, token)));

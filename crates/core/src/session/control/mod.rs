@@ -2,20 +2,24 @@
 //!
 //! A message is a prefix of twelve bytes (length u32, CRC32C of the body u32, CRC32C of the eight bytes before u32),
 //! then the body: a byte that names the message, then its fields, little-endian. `length` counts the body. The prefix
-//! has a checksum of its own so that a damaged length is noticed at once and not waited for.
+//! has a checksum of its own so that a damaged length is noticed at once and not waited for. On a control connection both are
+//! mixed with the message's [seal](Seals); see [`Dialogue`].
 //!
 //! It is spoken after the [handshake](super::handshake) only. Bounds: a message has at most [`MESSAGE_BYTES`], a text
 //! 256 bytes and no control characters, a list 65,536 items; memory grows with what has arrived, not with what is
 //! announced. Damage, and bytes that make no message, are errors and never panics.
 
+mod dialogue;
 mod groups;
 
+pub use dialogue::Dialogue;
 pub use groups::{Decision, Dispute, Introduction, PlanTold, REPORTED, Report, Waiting};
 
 use super::{
     cause::Cause,
     codec::{Malformed, Reader, TooLong, Writer},
     formation::Join,
+    handshake::{Key, Seals},
     lateness::Late,
     membership::Roster,
     parameters::Parameters,
@@ -213,7 +217,7 @@ impl Message {
     /// # Errors
     /// If a text, a list or the whole is longer than the receiver accepts: an address of over 256 bytes, or a world of
     /// so many ranks that the roster has no room for their addresses.
-    pub fn encode(&self, crc: Checksum) -> Result<Vec<u8>, TooLong> {
+    pub fn encode(&self, crc: impl Fn(&[u8]) -> u32) -> Result<Vec<u8>, TooLong> {
         let mut to = Writer::default();
         self.write(&mut to);
         let body = to.finish(MESSAGE_BYTES)?;
@@ -392,12 +396,18 @@ pub struct Decoder {
     arrived: Vec<u8>,
     taken: usize,
     crc: Checksum,
+    seals: Seals,
 }
 
 impl Decoder {
     /// A decoder at the beginning of a stream.
     pub fn new(crc: Checksum) -> Self {
-        Self { arrived: Vec::new(), taken: 0, crc }
+        Self::sealed(crc, Key::default())
+    }
+
+    /// The same, of a stream whose messages are sealed.
+    pub fn sealed(crc: Checksum, key: Key) -> Self {
+        Self { arrived: Vec::new(), taken: 0, crc, seals: Seals::new(key) }
     }
 
     /// Appends what has arrived.
@@ -424,11 +434,12 @@ impl Decoder {
             reason,
         })?;
         self.taken += PREFIX_BYTES + length as usize;
+        self.seals.advance();
         Ok(Some(message))
     }
 
     fn compare(&self, bytes: &[u8], claimed: u32) -> Result<(), ControlError> {
-        let found = (self.crc)(bytes);
+        let found = (self.crc)(bytes) ^ self.seals.present();
         if found == claimed { Ok(()) } else { Err(ControlError::Checksum { found, claimed }) }
     }
 }

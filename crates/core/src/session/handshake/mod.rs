@@ -10,8 +10,8 @@
 //! Instead of its next message a server may send a Refuse with a [`Refusal`]. The client proves itself first, so a
 //! stranger who connects learns nothing that depends on the token. The proofs cover every byte said before, so neither
 //! side's identity, version or purpose can be altered, and both nonces, so that no recording can be played again; the
-//! labels of the two directions differ, so that none can be reflected. (HMAC-SHA256: RFC 2104, FIPS 180-4.) What is
-//! said *after* the handshake is not protected by it: who can alter packets on their way still can.
+//! labels of the two directions differ, so that none can be reflected. (HMAC-SHA256: RFC 2104, FIPS 180-4.) Of what is
+//! said *after* the handshake only the place is protected, by [`Keys`]: who can alter packets on their way still can.
 //!
 //! A message is a prefix of eight bytes (magic `a8 'H' 'R' 'B'`, kind u8, zero u8, length u16), then its body. At most
 //! 1 KiB is held per connection, and whatever does not begin with the magic is refused at its first wrong byte,
@@ -20,11 +20,13 @@
 
 mod assembler;
 mod error;
+mod keys;
 mod message;
 mod transcript;
 
 pub use super::versions::Versions;
 pub use error::{Expected, HandshakeError};
+pub use keys::{Key, Keys, Seals};
 pub use message::{Hello, Identity, Purpose, Seen};
 
 use super::{
@@ -66,6 +68,8 @@ pub struct Established {
     pub purpose: Purpose,
     /// Who is at the other end.
     pub other: Identity,
+    /// What binds what follows to this connection.
+    pub keys: Keys,
 }
 
 /// What came of some bytes.
@@ -160,7 +164,8 @@ impl Client {
                 return Err(HandshakeError::Refusing(Refusal::Restarted { role, rank }));
             }
         }
-        Ok(Established { version, purpose: self.hello.purpose, other: found })
+        let keys = self.transcript.keys_of_client();
+        Ok(Established { version, purpose: self.hello.purpose, other: found, keys })
     }
 }
 
@@ -260,7 +265,8 @@ impl Claim {
         self.transcript.absorb(&welcome[..end]);
         welcome[end..].copy_from_slice(&self.transcript.server_proof());
         let Hello { identity: other, purpose, .. } = self.hello;
-        (welcome, Established { version: self.version, purpose, other })
+        let keys = self.transcript.keys_of_client().swapped();
+        (welcome, Established { version: self.version, purpose, other, keys })
     }
 
     /// Turns the client away: the Refuse to send before closing.

@@ -2,7 +2,10 @@
 
 use super::{Pipe, broken};
 use crate::{
-    core::wire::{FINGERPRINT_BYTES, Fingerprint, HEADER_BYTES, Header, WireError},
+    core::{
+        session::handshake::{Key, Seals},
+        wire::{FINGERPRINT_BYTES, Fingerprint, HEADER_BYTES, Header, WireError},
+    },
     sys::span::Span,
     transport::{Broken, Destination, Inbox},
 };
@@ -23,6 +26,8 @@ const TURN_BYTES: usize = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pipe: Pipe,
+    /// Of the frame whose header comes next.
+    seals: Seals,
     buffer: Box<[u8]>,
     filled: Range<usize>,
     receiving: Option<Receiving>,
@@ -39,9 +44,9 @@ struct Receiving {
 }
 
 impl Incoming {
-    pub(super) fn new(pipe: Pipe) -> Self {
+    pub(super) fn new(pipe: Pipe, key: Key) -> Self {
         let buffer = vec![0; READ_BYTES].into();
-        Self { pipe, buffer, filled: 0..0, receiving: None, wanted: 1 }
+        Self { pipe, seals: Seals::new(key), buffer, filled: 0..0, receiving: None, wanted: 1 }
     }
 
     /// A payload that is arriving in `staged` is read to nowhere from now on.
@@ -119,6 +124,7 @@ impl Incoming {
             }
             let Some((header, fingerprint, used)) = self.header()? else { return Ok(()) };
             self.filled.start += used;
+            self.seals.advance();
             let destination = inbox.admit(&header, fingerprint.as_ref())?;
             self.receiving = Some(Receiving { header, destination, received: 0 });
         }
@@ -127,7 +133,9 @@ impl Incoming {
     fn header(&self) -> Result<Option<(Header, Option<Fingerprint>, usize)>, Broken> {
         let bytes = &self.buffer[self.filled.clone()];
         let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-        let header = Header::decode(head, crc32c::crc32c).map_err(|error| match error {
+        let seal = self.seals.present();
+        let sealed = |bytes: &[u8]| crc32c::crc32c(bytes) ^ seal;
+        let header = Header::decode(head, sealed).map_err(|error| match error {
             WireError::HeaderChecksum { .. } => Broken::Corrupt,
             _ => Broken::Protocol("a frame that this version does not know"),
         })?;
@@ -135,7 +143,7 @@ impl Incoming {
             return Ok(Some((header, None, HEADER_BYTES)));
         }
         let Some(bytes) = bytes[HEADER_BYTES..].first_chunk::<FINGERPRINT_BYTES>() else { return Ok(None) };
-        let fingerprint = Fingerprint::decode(bytes, crc32c::crc32c).map_err(|_| Broken::Corrupt)?;
+        let fingerprint = Fingerprint::decode(bytes, sealed).map_err(|_| Broken::Corrupt)?;
         Ok(Some((header, Some(fingerprint), HEADER_BYTES + FINGERPRINT_BYTES)))
     }
 }

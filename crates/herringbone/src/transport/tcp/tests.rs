@@ -1,12 +1,21 @@
-//! Payloads that a link reads: into a user's buffer while that is there, checked, and never out of step.
+//! Payloads that a link reads: into a user's buffer while that is there, checked, and never out of step. Frames that it refuses.
 
 use super::*;
 use crate::{
-    core::wire::{Fingerprint, HEADER_BYTES, Header, Kind},
+    core::{
+        session::Role,
+        session::handshake::{
+            Client, Expected, Hello, Identity, NONCE_BYTES, Policy, Purpose, Server, Versions,
+        },
+        wire::{FINGERPRINT_BYTES, Fingerprint, HEADER_BYTES, Header, Kind},
+    },
     sys::region::Region,
     transport::{Destination, Inbox, ticket::OpKey},
 };
-use std::{io::Write, os::unix::net::UnixStream};
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+};
 
 /// An engine with one operation that receives results.
 struct Desk {
@@ -41,7 +50,7 @@ impl Inbox for Desk {
 fn desk() -> (TcpLink, UnixStream, Desk) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    let link = TcpLink::new(Guarded::new(ours.into()).unwrap());
+    let link = TcpLink::new(Guarded::new(ours.into()).unwrap(), Keys::default());
     (link, theirs, Desk { output: Region::zeroed(60_000), arrived: Vec::new() })
 }
 
@@ -113,7 +122,7 @@ fn a_buffer_that_is_taken_back_is_left_alone_and_the_link_goes_on() {
     assert_eq!(desk.output.access().unwrap().span().to_vec(), *b"\0more\0\0\0");
 }
 
-/// Payloads of zeroes, and of no checksum.
+/// Payloads of zeroes.
 struct Zeroes;
 
 impl Memory for Zeroes {
@@ -121,8 +130,8 @@ impl Memory for Zeroes {
         f(Some(Span::of(&mut vec![0; payload.len()])))
     }
 
-    fn checksum(&mut self, _: &Outgoing) -> u32 {
-        0
+    fn checksum(&mut self, frame: &Outgoing) -> u32 {
+        crc32c::crc32c(&vec![0; frame.payload.len()])
     }
 }
 
@@ -143,4 +152,115 @@ fn a_message_is_handed_over_when_its_own_bytes_are() {
     }
     assert_eq!(done, [0]);
     assert_eq!(link.give_up().iter().map(|token| token.segment).collect::<Vec<_>>(), [1]);
+}
+
+/// The keys of both ends of a connection whose caller drew this nonce.
+fn keys(nonce: [u8; NONCE_BYTES]) -> [Keys; 2] {
+    let identity = Identity { role: Role::Worker, job: 1, rank: 0, world: 1, incarnation: 1 };
+    let versions = Versions::CURRENT;
+    let expected = Expected { role: Role::Worker, rank: None, incarnation: None };
+    let hello = Hello { identity, purpose: Purpose::Data, versions };
+    let mut client = Client::new(hello, expected, b"token", nonce);
+    let mut server = Server::new(b"token", [0; NONCE_BYTES], Policy { versions, job: None, world: None });
+    server.receive(&client.transmit().unwrap()).unwrap();
+    client.receive(&server.transmit().unwrap()).unwrap();
+    let claim = server.receive(&client.transmit().unwrap()).unwrap().done.unwrap();
+    let (welcome, of_server) = claim.accept(identity);
+    let of_client = client.receive(&welcome).unwrap().done.unwrap();
+    [of_client.keys, of_server.keys]
+}
+
+/// What a link with these keys writes: three messages, of which the second has a fingerprint.
+fn written(keys: Keys) -> [Vec<u8>; 3] {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let mut link = TcpLink::new(Guarded::new(ours.into()).unwrap(), keys);
+    let fingerprint = Fingerprint {
+        sequence: 0,
+        collective: 0,
+        dtype: 0,
+        op: 0,
+        order: 0,
+        root: 0,
+        count: 8,
+        plan: 0,
+        priority: 0,
+    };
+    for index in 0..3 {
+        let mut header = Header::new(Kind::Data, 0, 0, 0);
+        (header.index, header.length, header.fingerprint) = (index, 8, index == 1);
+        let fingerprint = header.fingerprint.then_some(fingerprint);
+        let payload = Payload::Staged(0..8);
+        link.send(Outgoing { header, fingerprint, payload, priority: 0, done: None }, false);
+    }
+    link.flush(&mut Zeroes, || 0, |_| {}).unwrap();
+    [0, FINGERPRINT_BYTES, 0].map(|more| {
+        let mut frame = vec![0; HEADER_BYTES + more + 8];
+        theirs.read_exact(&mut frame).unwrap();
+        frame
+    })
+}
+
+/// What a link with these keys makes of such frames, and the numbers of those that it takes.
+fn taken(keys: Keys, frames: &[&Vec<u8>]) -> (Result<bool, Broken>, Vec<u16>) {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut link = TcpLink::new(Guarded::new(ours.into()).unwrap(), keys);
+    let mut desk = Desk { output: Region::zeroed(60_000), arrived: Vec::new() };
+    // In pieces that end within headers and fingerprints, which are read again then.
+    let bytes: Vec<u8> = frames.iter().copied().flatten().copied().collect();
+    for piece in bytes.chunks(50) {
+        theirs.write_all(piece).unwrap();
+        if let Err(broken) = receive(&mut link, &mut desk) {
+            return (Err(broken), desk.arrived.iter().map(|header| header.index).collect());
+        }
+    }
+    (Ok(true), desk.arrived.iter().map(|header| header.index).collect())
+}
+
+#[test]
+fn frames_that_come_once_and_in_turn_are_taken() {
+    let [ours, theirs] = keys([1; NONCE_BYTES]);
+    for (from, to) in [(ours, theirs), (theirs, ours)] {
+        let [a, b, c] = written(from);
+        assert_eq!(taken(to, &[&a, &b, &c]), (Ok(true), vec![0, 1, 2]));
+    }
+}
+
+#[test]
+fn a_frame_that_comes_again_early_or_late_breaks_the_link() {
+    let [ours, theirs] = keys([1; NONCE_BYTES]);
+    let [a, b, c] = written(ours);
+    for (frames, good) in [
+        (vec![&a, &a, &b, &c], vec![0]),
+        (vec![&a, &b, &b, &c], vec![0, 1]),
+        (vec![&a, &b, &a], vec![0, 1]),
+        (vec![&b, &a, &c], vec![]),
+        (vec![&a, &c, &b], vec![0]),
+        (vec![&a, &c], vec![0]),
+    ] {
+        assert_eq!(taken(theirs, &frames), (Err(Broken::Corrupt), good));
+    }
+}
+
+#[test]
+fn frames_of_another_connection_or_direction_break_the_link() {
+    let [ours, theirs] = keys([1; NONCE_BYTES]);
+    let [other, _] = keys([2; NONCE_BYTES]);
+    let [a, b, _] = written(ours);
+    for foreign in [other, theirs, Keys::default()].map(written) {
+        assert_eq!(taken(theirs, &[&foreign[0]]), (Err(Broken::Corrupt), vec![]));
+        assert_eq!(taken(theirs, &[&a, &foreign[1]]), (Err(Broken::Corrupt), vec![0]));
+        assert_eq!(taken(theirs, &[&a, &b, &foreign[2]]), (Err(Broken::Corrupt), vec![0, 1]));
+    }
+}
+
+/// The fingerprint is checked by itself, so it has to have the seal as well.
+#[test]
+fn a_fingerprint_of_another_connection_breaks_the_link() {
+    let [ours, theirs] = keys([1; NONCE_BYTES]);
+    let [other, _] = keys([2; NONCE_BYTES]);
+    let ([a, mut b, _], [_, foreign, _]) = (written(ours), written(other));
+    let place = HEADER_BYTES..HEADER_BYTES + FINGERPRINT_BYTES;
+    b[place.clone()].copy_from_slice(&foreign[place]);
+    assert_eq!(taken(theirs, &[&a, &b]), (Err(Broken::Corrupt), vec![0]));
 }
