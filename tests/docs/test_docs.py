@@ -103,7 +103,8 @@ def command(name, words, settings, folder):
             takes(name, script, rest)
         case ["herringbone", "serve", *rest]:
             # At a free port: reducers of other programs may be at the one that a page names.
-            serve([str(BINARY), "serve", *(re.sub(r":\d+$", ":0", word) for word in rest)], settings)
+            listen = [re.sub(r":\d+$", ":0", word) if before == "--listen" else word for before, word in zip(["", *rest], rest)]
+            serve([str(BINARY), "serve", *listen], settings)
         case ["herringbone", "launch", *_] if "train.py" in words and not (folder / "train.py").exists():
             raise AssertionError(f"{name}: which train.py does {shlex.join(words)} run? Show it in a block before")
             serve([str(BINARY), "serve", *rest], settings)
