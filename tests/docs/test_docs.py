@@ -107,7 +107,6 @@ def command(name, words, settings, folder):
             serve([str(BINARY), "serve", *listen], settings)
         case ["herringbone", "launch", *_] if "train.py" in words and not (folder / "train.py").exists():
             raise AssertionError(f"{name}: which train.py does {shlex.join(words)} run? Show it in a block before")
-            serve([str(BINARY), "serve", *rest], settings)
         case ["herringbone", "status", _, *rest]:
             status(rest, settings)
         case ["herringbone", *rest]:
