@@ -425,7 +425,7 @@ fn malformed_messages_say_what_is_wrong() {
     };
     assert_eq!(reason(&[]), (0, "it ends too early"));
     assert_eq!(reason(&[0]), (0, "its number is unknown"));
-    assert_eq!(reason(&[23]), (23, "its number is unknown"));
+    assert_eq!(reason(&[u8::MAX]), (u8::MAX, "its number is unknown"));
     let table = [&[3, 9][..], &[3], &[0; 4]].concat();
     assert_eq!(
         reason(&table),
@@ -472,10 +472,6 @@ fn causes_read_well() {
         Cause::Mismatch(Mismatch::new(17, [(0, one), (1, one)])).to_string(),
         "the ranks disagree about operation 17: ranks 0, 1 issued all_reduce of 1000 f32, sum, but they already \
          differed before it. Every rank must call the same collectives, with the same arguments, in the same order"
-    );
-    let forgotten = Cause::Mismatch(Mismatch::new(17, [])).to_string();
-    assert!(
-        forgotten.starts_with("the ranks disagree about operation 17: no rank remembers what was issued.")
     );
     assert_eq!(
         Cause::Timeout { rank: 1, operation: one, milliseconds: 1_800_042, waiting_for: vec![3] }.to_string(),

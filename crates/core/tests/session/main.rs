@@ -5,6 +5,7 @@ mod fence;
 mod formation;
 mod handshake;
 mod hub;
+mod keys;
 mod plans;
 mod recoveries;
 mod simulation;

@@ -123,3 +123,11 @@ fn plans_are_not_named_where_calls_differ() {
     assert!(mismatch.variants.iter().all(|variant| variant.basis.is_none()));
     assert!(mismatch.to_string().contains("(they differ in count)"), "{mismatch}");
 }
+
+#[test]
+fn a_mismatch_that_nobody_can_explain_says_so() {
+    let forgotten = Mismatch::new(17, []).to_string();
+    assert!(
+        forgotten.starts_with("the ranks disagree about operation 17: no rank remembers what was issued.")
+    );
+}

@@ -6,8 +6,9 @@
 //! 2^32 cases.
 //!
 //! That protects against mistakes, misdirected bytes and recordings that somebody plays again. It does not protect against who
-//! can alter packets on their way: a checksum is no signature, so with a message in hand one can put another in its place
-//! without the token. Nor does it hide anything.
+//! can read and alter packets on their way: a checksum is no signature, so with a message in hand one can put another in its
+//! place without the token, and two messages and some 2^32 tries give the key. Who knows the token and has heard the handshake
+//! has the keys at once. Nor does it hide anything.
 
 use crate::wire;
 use core::fmt;
