@@ -12,8 +12,9 @@ const MEANING_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::F
 
 /// Show every setting: its value here and where it comes from, its default and what it means
 ///
-/// Settings are variables of the environment. Below the table stands the place that a launcher gives this process. What is wrong with them is said below the table (in JSON also by the setting,
-/// under "wrong"), and makes the exit code 2; a name that is nearly a setting's is warned about. Secrets are not shown.
+/// Settings are variables of the environment. Below the table stands the place that a launcher gives this process.
+/// What is wrong with settings is said there, too (in JSON also by the setting, under "wrong"), and makes the exit
+/// code 2; a name that is nearly a setting's is warned about. Secrets are not shown.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// One JSON object per setting instead of the table

@@ -42,7 +42,7 @@ pub(crate) enum Meeting {
 }
 
 /// What one launcher's variables say.
-pub(super) enum Seen {
+pub(super) enum Saying {
     Place(Assignment),
     /// The launcher was there, and does not say enough; the error says what to set.
     Lacking(Error),

@@ -1,6 +1,6 @@
 //! Launchers of MPI, which say rank and size, and the same of this machine's ranks.
 
-use super::assignment::{Assignment, Meeting, Nesting, Seen, first_number};
+use super::assignment::{Assignment, Meeting, Nesting, Saying, first_number};
 use crate::{Error, Result, config::environment::Environment};
 
 /// What a launcher calls what it says; of several names the first that is set counts.
@@ -51,24 +51,24 @@ const PMI: Names = Names {
     job: &["PMI_JOBID"],
 };
 
-pub(super) fn horovod(environment: &Environment) -> Result<Option<Seen>> {
+pub(super) fn horovod(environment: &Environment) -> Result<Option<Saying>> {
     HOROVOD.read(environment)
 }
 
-pub(super) fn open_mpi(environment: &Environment) -> Result<Option<Seen>> {
+pub(super) fn open_mpi(environment: &Environment) -> Result<Option<Saying>> {
     OPEN_MPI.read(environment)
 }
 
-pub(super) fn mvapich(environment: &Environment) -> Result<Option<Seen>> {
+pub(super) fn mvapich(environment: &Environment) -> Result<Option<Saying>> {
     MVAPICH.read(environment)
 }
 
-pub(super) fn pmi(environment: &Environment) -> Result<Option<Seen>> {
+pub(super) fn pmi(environment: &Environment) -> Result<Option<Saying>> {
     PMI.read(environment)
 }
 
 impl Names {
-    fn read(&self, environment: &Environment) -> Result<Option<Seen>> {
+    fn read(&self, environment: &Environment) -> Result<Option<Saying>> {
         let (rank, size) =
             match [first_number(environment, self.rank)?, first_number(environment, self.size)?] {
                 [Some(rank), Some(size)] => (rank, size),
@@ -86,15 +86,15 @@ impl Names {
         if place.local.is_some_and(|(_, size)| size == place.world) {
             place.meeting = Meeting::Machine(self.job(environment)?);
         }
-        Ok(Some(Seen::Place(place)))
+        Ok(Some(Saying::Place(place)))
     }
 
-    fn lacks(&self, set: &'static str, missing: &'static str) -> Seen {
+    fn lacks(&self, set: &'static str, missing: &'static str) -> Saying {
         let problem = format_args!(
             "{} has set it, and not {missing}: set HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE on every rank",
             self.launcher
         );
-        Seen::Lacking(Error::config(set, problem))
+        Saying::Lacking(Error::config(set, problem))
     }
 
     fn job(&self, environment: &Environment) -> Result<Option<String>> {

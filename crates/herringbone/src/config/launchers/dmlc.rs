@@ -1,13 +1,13 @@
 //! ps-lite's variables, which BytePS, MXNet and xgboost set.
 
-use super::assignment::{Assignment, COUNT, Meeting, Seen, first_number, number};
+use super::assignment::{Assignment, COUNT, Meeting, Saying, first_number, number};
 use crate::{Error, Result, config::environment::Environment};
 
 const ROLE: &str = "DMLC_ROLE";
 
-pub(super) fn read(environment: &Environment) -> Result<Option<Seen>> {
+pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
     let Some(role) = environment.text(ROLE)? else { return Ok(None) };
-    let lacks = |name: &str, problem: String| Ok(Some(Seen::Lacking(Error::config(name, problem))));
+    let lacks = |name: &str, problem: String| Ok(Some(Saying::Lacking(Error::config(name, problem))));
     match role {
         "worker" => {}
         "server" => {
@@ -40,7 +40,7 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Seen>> {
         place.local = Some((rank, size));
     }
     place.meeting = meeting(environment)?;
-    Ok(Some(Seen::Place(place)))
+    Ok(Some(Saying::Place(place)))
 }
 
 /// The scheduler's address is not rank 0's. It only says whether all are on one machine.

@@ -16,14 +16,14 @@ mod vertex;
 
 use super::environment::Environment;
 use crate::Result;
-use assignment::Seen;
+use assignment::Saying;
 
 pub(crate) use assignment::Assignment;
 pub(super) use assignment::{Meeting, address};
 pub(super) use pair::AGENT_STORE;
 pub(super) use vertex::reducers;
 
-type Reader = fn(&Environment) -> Result<Option<Seen>>;
+type Reader = fn(&Environment) -> Result<Option<Saying>>;
 
 /// All launchers, in the order in which they count.
 const READERS: [Reader; 10] = [
@@ -47,15 +47,15 @@ const READERS: [Reader; 10] = [
 pub(crate) fn find(environment: &Environment) -> Result<Option<Assignment>> {
     // It is there to overrule the others.
     let (mut found, mut lacking) = match pair::ours(environment)? {
-        Some(Seen::Place(place)) => return Ok(Some(place)),
-        Some(Seen::Lacking(error)) => (None, Some(error)),
+        Some(Saying::Place(place)) => return Ok(Some(place)),
+        Some(Saying::Lacking(error)) => (None, Some(error)),
         None => (None, None),
     };
     for read in READERS {
         match read(environment)? {
             None => {}
-            Some(Seen::Lacking(error)) => lacking = lacking.or(Some(error)),
-            Some(Seen::Place(place)) => match &mut found {
+            Some(Saying::Lacking(error)) => lacking = lacking.or(Some(error)),
+            Some(Saying::Place(place)) => match &mut found {
                 None => found = Some(place),
                 Some(winner) => winner.compare(place)?,
             },

@@ -1,7 +1,7 @@
 //! Slurm: the tasks of a step, which srun starts.
 
 use super::{
-    assignment::{Assignment, COUNT, Meeting, Nesting, Seen, address, first_number, number},
+    assignment::{Assignment, COUNT, Meeting, Nesting, Saying, address, first_number, number},
     hostlist,
 };
 use crate::{Error, Result, config::environment::Environment};
@@ -10,7 +10,7 @@ use crate::{Error, Result, config::environment::Environment};
 const PORTS: std::ops::Range<u32> = 10_000..30_000;
 
 /// The place of a task. A batch script has many of the same variables, and is none: it belongs to no step.
-pub(super) fn read(environment: &Environment) -> Result<Option<Seen>> {
+pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
     let step = first_number(environment, &["SLURM_STEP_ID", "SLURM_STEPID"])?;
     let (Some((_, step)), Some(rank)) = (step, number(environment, "SLURM_PROCID", COUNT)?) else {
         return Ok(None);
@@ -19,13 +19,13 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Seen>> {
     let Some(size) = first_number(environment, &sizes)? else {
         let problem = "Slurm has set it, and not SLURM_STEP_NUM_TASKS: set HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE on \
                        every rank";
-        return Ok(Some(Seen::Lacking(Error::config("SLURM_PROCID", problem))));
+        return Ok(Some(Saying::Lacking(Error::config("SLURM_PROCID", problem))));
     };
     let mut place = Assignment::new("Slurm", ("SLURM_PROCID", rank), size);
     place.nesting = Nesting::Daemons;
     place.local = local(environment, place.world)?;
     place.meeting = meeting(environment, &mut place.said, step)?;
-    Ok(Some(Seen::Place(place)))
+    Ok(Some(Saying::Place(place)))
 }
 
 /// The task's number on its node, and how many the node has.

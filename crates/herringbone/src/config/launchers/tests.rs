@@ -7,8 +7,11 @@ use crate::{
 };
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
+/// Names and values.
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
 /// The variables of a record, with these in addition or instead.
-fn record(name: &str, more: &[(&str, &str)]) -> Environment {
+fn record(name: &str, more: Variables<'_>) -> Environment {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../testdata/launchers")
         .join(format!("{name}.env"));
@@ -120,7 +123,7 @@ fn rank_0_listens_where_it_is_said_and_torchruns_port_is_left_alone() {
 
 #[test]
 fn what_is_not_said_is_asked_for() {
-    let cases: [(&str, &[(&str, &str)], &[&str]); 12] = [
+    let cases: [(&str, Variables<'_>, &[&str]); 12] = [
         (
             "open-mpi-nodes",
             &[],
@@ -154,7 +157,7 @@ fn what_is_not_said_is_asked_for() {
 
 #[test]
 fn launchers_that_contradict_each_other_are_named_with_their_values() {
-    let cases: [(&str, &[(&str, &str)], &[&str]); 6] = [
+    let cases: [(&str, Variables<'_>, &[&str]); 6] = [
         (
             "open-mpi",
             &[("RANK", "0"), ("WORLD_SIZE", "2")],
@@ -196,7 +199,7 @@ fn launchers_that_contradict_each_other_are_named_with_their_values() {
 
 #[test]
 fn a_launcher_that_another_one_starts_counts() {
-    let cases: [(&str, &[(&str, &str)], &str); 6] = [
+    let cases: [(&str, Variables<'_>, &str); 6] = [
         // torchrun on each of Slurm's nodes, or of an MPI's.
         (
             "kubeflow-torchrun",

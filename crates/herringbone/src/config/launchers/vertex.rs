@@ -1,7 +1,7 @@
 //! Vertex AI, which describes a job's worker pools in `CLUSTER_SPEC`: pools 0 and 1 work, pool 2 has the reducers.
 
 use super::{
-    assignment::{Assignment, Meeting, Seen},
+    assignment::{Assignment, Meeting, Saying},
     json::Value,
 };
 use crate::{Error, Result, config::environment::Environment};
@@ -35,9 +35,9 @@ impl Spec {
     }
 }
 
-pub(super) fn read(environment: &Environment) -> Result<Option<Seen>> {
+pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
     let Some(spec) = Spec::find(environment)? else { return Ok(None) };
-    let lacks = |problem: String| Ok(Some(Seen::Lacking(Error::config(VARIABLE, problem))));
+    let lacks = |problem: String| Ok(Some(Saying::Lacking(Error::config(VARIABLE, problem))));
     let Some((pool, index)) = spec.task() else {
         return lacks("it has no task with a type and an index; Vertex AI sets both".to_owned());
     };
@@ -57,7 +57,7 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Seen>> {
     let mut place = Assignment::new("Vertex AI", (VARIABLE, rank), (VARIABLE, world));
     place.said = vec![(VARIABLE, format!("{pool}, replica {index}"))];
     place.meeting = Meeting::Address(primary[0].to_owned());
-    Ok(Some(Seen::Place(place)))
+    Ok(Some(Saying::Place(place)))
 }
 
 /// The reducers of a job on Vertex AI.
