@@ -18,7 +18,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates pytho
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test soak bench conformance faults frameworks matrix verify-large docs reference deploy-check fmt clean
+.PHONY: help setup demo plan test soak bench conformance faults frameworks launchers matrix verify-large docs reference deploy-check fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -56,6 +56,9 @@ faults: setup ## Kill, stop, cut off and damage what jobs consist of, beside Glo
 
 frameworks: setup $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and Trainer over Herringbone, beside Gloo. Table to record/
 	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py --record record/frameworks.md $(ARGS)
+
+launchers: setup ## A numpy program by real launchers: torchrun, Open MPI, MPICH, Slurm; what is missing is skipped. Table to record/
+	@$(IN_VENV) tests/launchers/run.py --record record/launchers.md $(ARGS)
 
 matrix: setup ## Features with several versions of torch (14 GB below target/matrix), one wheel. Table to record/
 	@$(IN_VENV) tests/matrix/run.py --record record/matrix.md $(ARGS)

@@ -324,8 +324,9 @@ def init(
 ) -> Communicator:
     """Join the job and return when all its ranks have.
 
-    ``rank``, ``size`` and ``store`` are given together, or come from the environment: RANK and WORLD_SIZE, and
-    ``HERRINGBONE_STORE`` or else MASTER_ADDR and MASTER_PORT. Without any of these the job is this process alone.
+    ``rank``, ``size`` and ``store`` are given together, or come from the environment: from ``HERRINGBONE_RANK``,
+    ``HERRINGBONE_WORLD_SIZE`` and ``HERRINGBONE_STORE``, or from what torchrun, mpirun, srun or another launcher sets. Without
+    any of these the job is this process alone, which is a warning.
 
     Args:
         rank: this process's rank, 0 to ``size - 1``.

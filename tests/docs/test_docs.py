@@ -8,6 +8,7 @@
 * `text`: output or a drawing. Nothing else.
 """
 
+import concurrent.futures
 import importlib.util
 import itertools
 import json
@@ -15,7 +16,6 @@ import os
 import pathlib
 import re
 import shlex
-import socket
 import subprocess
 import sys
 
@@ -115,14 +115,14 @@ def command(name, words, settings, folder):
             succeed([str(BINARY), *(own.get(word, word) for word in rest)], folder, settings)
         case ["torchrun", *_] if examples := [word for word in words if word.startswith("examples/")]:
             takes(name, examples[0], words[words.index(examples[0]) + 1 :])
-        case ["torchrun", "--nproc-per-node=4", "train.py"] if "HERRINGBONE_STORE" in settings:
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                store = "{}:{}".format(*free.getsockname())
-            succeed([*TORCHRUN, "train.py"], folder, settings | {"HERRINGBONE_STORE": store})
+        case ["torchrun", "--nproc-per-node=4", "train.py"] if without_torch(folder / "train.py"):
+            succeed([*TORCHRUN, "train.py"], folder, settings)
         case ["torchrun", *rest]:
             assert "train.py" in rest, f"{name}: what would run {words}?"
-        case ["mpirun" | "srun", "-n", _, "sh", "-c", script]:
-            alone(script, folder)
+        case ["mpirun" | "srun" as launcher, "-n", _, "python", "train.py"]:
+            as_started_by(launcher, folder)
+        case ["mpirun" | "srun", *_, "python", "train.py"]:
+            pass  # they need several machines
         case ["kubectl", "apply", "-f", path] | ["sbatch", path] | ["docker", "build", "-f", path, *_]:
             assert (ROOT / path).exists(), f"{name}: there is no {path}"
         case ["sudo", "cp", path, _] | ["gcloud", "ai", "custom-jobs", "create", *_, path]:
@@ -133,10 +133,20 @@ def command(name, words, settings, folder):
             raise AssertionError(f"{name}: nobody checks `{shlex.join(words)}`")
 
 
-def alone(script, folder):
-    """Runs what a launcher of MPI would start, as the only rank."""
-    place = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
-    succeed(["sh", "-c", script.replace("python train.py", f"exec {sys.executable} train.py")], folder, place)
+def without_torch(script):
+    return script.exists() and "torch" not in script.read_text()
+
+
+def as_started_by(launcher, folder):
+    """Runs what a launcher of MPI would start, as two ranks with its variables; `make launchers` takes the launchers themselves."""
+    common = {
+        "mpirun": {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": f"docs-{os.getpid()}"},
+        "srun": {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_NNODES": "1", "SLURM_STEP_NUM_TASKS": "2"},
+    }[launcher]
+    names = {"mpirun": ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"], "srun": ["SLURM_PROCID", "SLURM_LOCALID"]}
+    places = [common | {name: str(rank) for name in names[launcher]} for rank in range(2)]
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        list(threads.map(lambda place: succeed([sys.executable, "train.py"], folder, place), places))
 
 
 def takes(name, script, words):

@@ -12,8 +12,9 @@ const MEANING_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::F
 
 /// Show every setting: its value here and where it comes from, its default and what it means
 ///
-/// Settings are variables of the environment. What is wrong with them is said below the table (in JSON also by the setting,
-/// under "wrong"), and makes the exit code 2; a name that is nearly a setting's is warned about. Secrets are not shown.
+/// Settings are variables of the environment. Below the table stands the place that a launcher gives this process.
+/// What is wrong with settings is said there, too (in JSON also by the setting, under "wrong"), and makes the exit
+/// code 2; a name that is nearly a setting's is warned about. Secrets are not shown.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// One JSON object per setting instead of the table
@@ -38,6 +39,12 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
             table.column_mut(column).map(|column| column.set_constraint(width));
         }
         writeln!(out, "{}", table::fitted(table))?;
+        // One that cannot be told is among the problems.
+        if let Ok(place) = environment.place() {
+            let place =
+                place.unwrap_or_else(|| "no launcher has started this process: a world of 1".to_owned());
+            writeln!(out, "\n{place}")?;
+        }
     }
     out.flush()?;
     if problems.is_empty() { Ok(Outcome::Passed) } else { Err(Failure::Settings(problems)) }

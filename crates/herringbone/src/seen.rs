@@ -4,7 +4,7 @@
 
 use crate::core::session::{
     control::Message,
-    fence::{Hub, Phase, Standing},
+    fence::{Hub, HubState, Phase},
 };
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -157,7 +157,7 @@ pub(crate) fn member_state(phase: Phase, is_over: bool) -> &'static str {
     }
 }
 
-fn state_of(Standing { fences, recovers }: Standing) -> &'static str {
+fn state_of(HubState { fences, recovers }: HubState) -> &'static str {
     match (fences, recovers) {
         (false, None) => "idle",
         (true, None) => "fence",

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// Time collectives and check every result, in the columns of nccl-tests
 ///
-/// Inside a job (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set; under torchrun also HERRINGBONE_STORE) every
-/// process is one rank and rank 0 prints. Without a job, --processes or --local makes one on this machine.
+/// Inside a job (torchrun, mpirun, srun or another launcher has started this process) every process is one rank and rank 0
+/// prints. Without a job, --processes or --local makes one on this machine.
 ///
 /// time is that of one operation; algbw is bytes / time, and busbw what each link carries for that at the least: 2 (N-1)/N
 /// of it for all_reduce, (N-1)/N for those that have parts, all of it for reduce and broadcast. #wrong counts

@@ -2,7 +2,7 @@
 
 use crate::parent::{OwnCommand, Reducer, free_ports, spawn};
 use crate::{failure::Failure, outcome::Outcome};
-use herringbone::{Communicator, Config, Rendezvous};
+use herringbone::{Communicator, Config, Rendezvous, settings::Environment};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::{Child, Command};
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 /// The job that the environment describes.
 pub(super) fn job() -> Result<Config, Failure> {
-    if ["WORLD_SIZE", "HERRINGBONE_WORLD_SIZE"].iter().all(|name| std::env::var_os(name).is_none()) {
+    if Environment::of_process().place()?.is_none() {
         return Err(Failure::Usage {
-            problem: "no job: WORLD_SIZE is not set".to_owned(),
-            hint: "start it with torchrun, or add --processes 4 or --local 4 to run on this machine alone",
+            problem: "no job: no launcher has started this process".to_owned(),
+            hint: "start it with torchrun, mpirun or srun, or add --processes 4 or --local 4 to run on this machine alone",
         });
     }
     Ok(Config::from_env()?)

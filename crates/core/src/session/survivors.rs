@@ -9,11 +9,7 @@
 //! and may have other members with it. So the members that answer go on only if they are more than those that are silent:
 //! of two halves at most one goes on, and of two equal ones none.
 
-use super::{
-    codec::{Malformed, Reader, Writer},
-    control::Message,
-    fence::Directed,
-};
+use super::codec::{Malformed, Reader, Writer};
 use crate::group::Rank;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +29,7 @@ pub struct Shrink {
 
 /// What comes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Survival {
     /// These go on, ascending.
     GoOn(Vec<Rank>),
     /// These are left, and they are fewer than some of them want.
@@ -58,7 +54,7 @@ pub struct Shrunk {
     /// The group.
     pub group: u32,
     /// What comes of it.
-    pub outcome: Outcome,
+    pub outcome: Survival,
 }
 
 /// The hub's side.
@@ -77,8 +73,8 @@ struct Calls {
 }
 
 impl Survivors {
-    /// A member wants to go on with the others that are left.
-    pub fn call(&mut self, from: Rank, shrink: Shrink) -> Vec<Directed> {
+    /// A member wants to go on with the others that are left. Returns whom to tell what, as all of this does.
+    pub fn call(&mut self, from: Rank, shrink: Shrink) -> Vec<(Rank, Shrunk)> {
         let Shrink { group, members, least } = shrink;
         let calls = self.calls.entry(group).or_default();
         calls.members = members;
@@ -98,13 +94,13 @@ impl Survivors {
     }
 
     /// A rank is gone: for certain, or it is only silent.
-    pub fn lose(&mut self, rank: Rank, is_certain: bool) -> Vec<Directed> {
+    pub fn lose(&mut self, rank: Rank, is_certain: bool) -> Vec<(Rank, Shrunk)> {
         self.gone.insert(rank, is_certain);
         let groups: Vec<u32> = self.calls.keys().copied().collect();
         groups.into_iter().flat_map(|group| self.decide(group)).collect()
     }
 
-    fn decide(&mut self, group: u32) -> Vec<Directed> {
+    fn decide(&mut self, group: u32) -> Vec<(Rank, Shrunk)> {
         let Self { calls, gone } = self;
         let Some(Calls { members, called, least }) = calls.get(&group) else { return Vec::new() };
         let left: Vec<Rank> = members.iter().copied().filter(|rank| !gone.contains_key(rank)).collect();
@@ -114,15 +110,15 @@ impl Survivors {
         let silent: Vec<Rank> =
             members.iter().copied().filter(|rank| gone.get(rank) == Some(&false)).collect();
         let outcome = if silent.len() >= left.len() {
-            Outcome::Unsure { silent }
+            Survival::Unsure { silent }
         } else if (left.len() as u32) < *least {
-            Outcome::TooFew { left: left.clone(), least: *least }
+            Survival::TooFew { left: left.clone(), least: *least }
         } else {
-            Outcome::GoOn(left.clone())
+            Survival::GoOn(left.clone())
         };
         calls.remove(&group);
-        let message = Message::Shrunk(Shrunk { group, outcome });
-        left.into_iter().map(|to| Directed { to, message: message.clone() }).collect()
+        let shrunk = Shrunk { group, outcome };
+        left.into_iter().map(|to| (to, shrunk.clone())).collect()
     }
 }
 
@@ -142,30 +138,30 @@ impl Shrunk {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         match &self.outcome {
-            Outcome::GoOn(left) => {
+            Survival::GoOn(left) => {
                 to.u8(1);
                 to.ranks(left);
             }
-            Outcome::TooFew { left, least } => {
+            Survival::TooFew { left, least } => {
                 to.u8(2);
                 to.ranks(left);
                 to.u32(*least);
             }
-            Outcome::Unsure { silent } => {
+            Survival::Unsure { silent } => {
                 to.u8(3);
                 to.ranks(silent);
             }
-            Outcome::WithoutHub => to.u8(4),
+            Survival::WithoutHub => to.u8(4),
         }
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let group = from.u32()?;
         let outcome = match from.u8()? {
-            1 => Outcome::GoOn(from.ranks()?),
-            2 => Outcome::TooFew { left: from.ranks()?, least: from.u32()? },
-            3 => Outcome::Unsure { silent: from.ranks()? },
-            4 => Outcome::WithoutHub,
+            1 => Survival::GoOn(from.ranks()?),
+            2 => Survival::TooFew { left: from.ranks()?, least: from.u32()? },
+            3 => Survival::Unsure { silent: from.ranks()? },
+            4 => Survival::WithoutHub,
             _ => return Err(Malformed("its outcome is unknown")),
         };
         Ok(Self { group, outcome })
@@ -180,12 +176,8 @@ mod tests {
         Shrink { group: 7, members: (0..members).collect(), least }
     }
 
-    fn told(directed: &[Directed]) -> (Vec<Rank>, Option<Outcome>) {
-        let outcome = |directed: &Directed| match &directed.message {
-            Message::Shrunk(shrunk) => shrunk.outcome.clone(),
-            other => panic!("{other:?}"),
-        };
-        (directed.iter().map(|directed| directed.to).collect(), directed.first().map(outcome))
+    fn told(all: &[(Rank, Shrunk)]) -> (Vec<Rank>, Option<Survival>) {
+        (all.iter().map(|(to, _)| *to).collect(), all.first().map(|(_, shrunk)| shrunk.outcome.clone()))
     }
 
     #[test]
@@ -195,7 +187,7 @@ mod tests {
         assert_eq!(hub.lose(2, true), []);
         assert_eq!(hub.call(3, shrink(4, 1)), []);
         let directed = hub.call(1, shrink(4, 1));
-        assert_eq!(told(&directed), (Vec::from([0, 1, 3]), Some(Outcome::GoOn(Vec::from([0, 1, 3])))));
+        assert_eq!(told(&directed), (Vec::from([0, 1, 3]), Some(Survival::GoOn(Vec::from([0, 1, 3])))));
         assert!(hub.calls.is_empty());
     }
 
@@ -206,7 +198,7 @@ mod tests {
         for rank in [0, 2] {
             assert_eq!(hub.call(rank, shrink(4, 1)), []);
         }
-        assert_eq!(told(&hub.lose(3, true)).1, Some(Outcome::GoOn(Vec::from([0, 2]))));
+        assert_eq!(told(&hub.lose(3, true)).1, Some(Survival::GoOn(Vec::from([0, 2]))));
     }
 
     #[test]
@@ -215,7 +207,7 @@ mod tests {
         hub.lose(1, true);
         hub.call(0, shrink(3, 1));
         let outcome = told(&hub.call(2, shrink(3, 3))).1;
-        assert_eq!(outcome, Some(Outcome::TooFew { left: Vec::from([0, 2]), least: 3 }));
+        assert_eq!(outcome, Some(Survival::TooFew { left: Vec::from([0, 2]), least: 3 }));
     }
 
     /// Whoever is only silent may go on elsewhere: never do both halves.
@@ -232,7 +224,7 @@ mod tests {
                     for rank in (0..members).filter(|rank| here >> rank & 1 == 1) {
                         last = hub.call(rank, shrink(members, 1));
                     }
-                    matches!(told(&last).1, Some(Outcome::GoOn(_)))
+                    matches!(told(&last).1, Some(Survival::GoOn(_)))
                 });
                 assert!(go_on != [true, true], "{members} {mask:b}");
                 let ones = (mask & ((1 << members) - 1)).count_ones();

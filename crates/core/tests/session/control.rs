@@ -256,7 +256,6 @@ fn decoded(bytes: &[u8]) -> Result<Option<Message>, ControlError> {
     decoder.next_message()
 }
 
-/// What a reducer's loss looks like comes from the system, and is for people.
 #[test]
 fn a_reason_is_cut_and_has_no_control_characters() {
     let reason = format!("one\ntwo\u{1b}{}", "ä".repeat(200));

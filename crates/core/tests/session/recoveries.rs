@@ -3,13 +3,57 @@ use herringbone_core::session::{
     lateness::Late,
     membership::MemberId,
     recovery::{Accuse, Gain, Held, Holding, LostReducer, Piece, Rest, Resume},
-    survivors::{Outcome, Shrink, Shrunk},
+    survivors::{Shrink, Shrunk, Survival},
 };
 use proptest::{collection::vec, option, prelude::*};
 use std::ops::Range;
 
 /// Messages about a lost reducer.
 pub(crate) fn any_recovery() -> impl Strategy<Value = Message> {
+    prop_oneof![any_change(), any_report()]
+}
+
+/// Messages that begin or follow a change of members.
+fn any_change() -> impl Strategy<Value = Message> {
+    let names = || "[a-z0-9.:]{1,30}";
+    prop_oneof![
+        (any::<u32>(), vec(any::<u32>(), 0..5), names(), names()).prop_map(
+            |(group, members, address, reason)| {
+                let lost = LostReducer { id: MemberId::new(group), address, reason };
+                Message::Accuse(Accuse { group, members, lost })
+            }
+        ),
+        (any::<u32>(), vec(any::<u32>(), 0..5), any_members())
+            .prop_map(|(group, members, reducers)| Message::Gain(Gain { group, members, reducers })),
+        names().prop_map(|address| Message::Enlist { address }),
+        vec(names(), 0..5).prop_map(|hubs| Message::Enlisted { hubs }),
+        names().prop_map(|address| Message::Hub { address }),
+        any::<u32>().prop_map(|group| Message::Recover { group }),
+        any::<u32>().prop_map(|group| Message::Unshrink { group }),
+        (any::<(u32, u64)>(), vec(any::<u32>(), 0..5))
+            .prop_map(|((group, sequence), ranks)| Message::Late(Late { group, sequence, ranks })),
+        (any::<(u32, u32)>(), vec(any::<u32>(), 0..5))
+            .prop_map(|((group, least), members)| Message::Shrink(Shrink { group, members, least })),
+        (any::<(u32, u32)>(), vec(any::<u32>(), 0..5), 0..4).prop_map(|((group, least), left, which)| {
+            let outcome = match which {
+                0 => Survival::GoOn(left),
+                1 => Survival::TooFew { left, least },
+                2 => Survival::Unsure { silent: left },
+                _ => Survival::WithoutHub,
+            };
+            Message::Shrunk(Shrunk { group, outcome })
+        }),
+    ]
+}
+
+/// Reducers, ascending.
+fn any_members() -> impl Strategy<Value = Vec<MemberId>> {
+    let numbers = proptest::collection::btree_set(any::<u32>(), 0..5);
+    numbers.prop_map(|numbers| numbers.into_iter().map(MemberId::new).collect::<Vec<_>>())
+}
+
+/// What is held, and what is to be done.
+fn any_report() -> impl Strategy<Value = Message> {
     // Runs that ascend, from their lengths and what lies between them.
     let runs = vec((1u32..9, 0u32..9), 0..4).prop_map(|lengths| {
         let mut at = 0;
@@ -23,44 +67,14 @@ pub(crate) fn any_recovery() -> impl Strategy<Value = Message> {
     let chunks = || vec(runs.clone(), 0..4);
     let names = || "[a-z0-9.:]{1,30}";
     let holders = option::of(any::<u32>());
-    let new = || {
-        proptest::collection::btree_set(any::<u32>(), 0..5)
-            .prop_map(|numbers| numbers.into_iter().map(MemberId::new).collect::<Vec<_>>())
-    };
     prop_oneof![
-        (any::<u32>(), vec(any::<u32>(), 0..5), names(), names()).prop_map(
-            |(group, members, address, reason)| {
-                let lost = LostReducer { id: MemberId::new(group), address, reason };
-                Message::Accuse(Accuse { group, members, lost })
-            }
-        ),
-        (any::<u32>(), vec(any::<u32>(), 0..5), new())
-            .prop_map(|(group, members, reducers)| Message::Gain(Gain { group, members, reducers })),
-        names().prop_map(|address| Message::Enlist { address }),
-        vec(names(), 0..5).prop_map(|hubs| Message::Enlisted { hubs }),
-        names().prop_map(|address| Message::Hub { address }),
-        any::<u32>().prop_map(|group| Message::Recover { group }),
-        any::<u32>().prop_map(|group| Message::Unshrink { group }),
-        (any::<(u32, u64)>(), vec(any::<u32>(), 0..5))
-            .prop_map(|((group, sequence), ranks)| Message::Late(Late { group, sequence, ranks })),
-        (any::<(u32, u32)>(), vec(any::<u32>(), 0..5))
-            .prop_map(|((group, least), members)| Message::Shrink(Shrink { group, members, least })),
-        (any::<(u32, u32)>(), vec(any::<u32>(), 0..5), 0..4).prop_map(|((group, least), left, which)| {
-            let outcome = match which {
-                0 => Outcome::GoOn(left),
-                1 => Outcome::TooFew { left, least },
-                2 => Outcome::Unsure { silent: left },
-                _ => Outcome::WithoutHub,
-            };
-            Message::Shrunk(Shrunk { group, outcome })
-        }),
         (any::<u32>(), vec(chunks(), 0..4)).prop_map(|(group, operations)| {
             let next = operations.len() as u64;
             let holding = |(sequence, chunks)| Holding { sequence, segments: 100, chunks };
             let operations = (0..).zip(operations).map(holding).collect();
             Message::Held(Held { group, next, operations })
         }),
-        (any::<(u32, u64)>(), holders, (names(), names(), new()), vec(chunks(), 0..4)).prop_map(
+        (any::<(u32, u64)>(), holders, (names(), names(), any_members()), vec(chunks(), 0..4)).prop_map(
             |((group, from), holder, (address, reason, gained), operations)| {
                 let piece = |segments| Piece { segments, holder };
                 let pieces = |runs: Vec<Range<u32>>| runs.into_iter().map(piece).collect();

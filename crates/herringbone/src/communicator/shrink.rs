@@ -1,21 +1,26 @@
 //! Going on with the ranks that are left.
 
-use super::Communicator;
+use super::handle::GroupHandle;
 use crate::{
     Error, ErrorKind, Result,
     core::session::{
         Ranks,
         membership::MemberId,
-        survivors::{Outcome, Shrink},
+        survivors::{Shrink, Survival},
     },
     engine::group,
+    fabric::Fabric,
 };
 use std::time::Duration;
 
-/// See [`Communicator::shrink`].
-pub(super) fn shrunk(comm: &Communicator, least: u32, timeout: Option<Duration>) -> Result<Communicator> {
-    let (fabric, group) = (&comm.fabric, &comm.group);
-    let (me, timeout) = (fabric.job.rank, timeout.unwrap_or(comm.timeout()));
+/// Agrees with the ranks of a group that are left on who they are; see [`shrink`](crate::Communicator::shrink). The group is
+/// closed. Returns the number of the next one, this rank's place in it, and its members.
+pub(super) fn agree(
+    fabric: &Fabric,
+    group: &GroupHandle,
+    (least, timeout): (u32, Duration),
+) -> Result<(u32, u32, Vec<MemberId>)> {
+    let me = fabric.job.rank;
     let rank_of = |member: &MemberId| fabric.job.roster.rank_of(*member);
     let ranks: Vec<u32> = group.members.iter().filter_map(rank_of).collect();
     let shrink = Shrink { group: group.number, members: ranks.clone(), least };
@@ -33,7 +38,7 @@ pub(super) fn shrunk(comm: &Communicator, least: u32, timeout: Option<Duration>)
         engine.abort_group(group.number);
         engine.out.observer.name_group(number, &name);
     });
-    Ok(Communicator::group(fabric.clone(), number, rank as u32, members, comm.timeout()))
+    Ok((number, rank as u32, members))
 }
 
 fn lost(ranks: Vec<u32>, reason: String) -> Error {
@@ -41,21 +46,21 @@ fn lost(ranks: Vec<u32>, reason: String) -> Error {
 }
 
 /// The ranks that go on, if they do.
-fn left_of(outcome: Option<Outcome>, members: &[u32], (me, after): (u32, Duration)) -> Result<Vec<u32>> {
+fn left_of(outcome: Option<Survival>, members: &[u32], (me, after): (u32, Duration)) -> Result<Vec<u32>> {
     let without = |left: &[u32]| members.iter().copied().filter(|rank| !left.contains(rank)).collect();
     match outcome {
-        Some(Outcome::GoOn(left)) => Ok(left),
-        Some(Outcome::TooFew { left, least }) => {
+        Some(Survival::GoOn(left)) => Ok(left),
+        Some(Survival::TooFew { left, least }) => {
             let reason = format!("{} of at least {least} are left ({})", left.len(), Ranks(&left));
             Err(lost(without(&left), reason))
         }
-        Some(Outcome::Unsure { silent }) => {
+        Some(Survival::Unsure { silent }) => {
             let reason = "they are silent, and may go on by themselves for all that is known here, as they are not fewer than \
                           the others"
                 .to_owned();
             Err(lost(silent, reason))
         }
-        Some(Outcome::WithoutHub) => Err(lost(vec![0], "only rank 0 can say who is left".to_owned())),
+        Some(Survival::WithoutHub) => Err(lost(vec![0], "only rank 0 can say who is left".to_owned())),
         None => {
             let missing = vec!["other ranks that live, to call shrink".to_owned()];
             Err(Error::new(ErrorKind::Timeout { rank: me, after, missing }))

@@ -13,7 +13,7 @@ use crate::{
             membership::{Process, Roster},
         },
     },
-    fabric::{Shared, greet::greet, links::dial},
+    fabric::{Shared, dial::dial, greet::greet},
     local,
     local::assemble_local,
     server::{Server, ServerOptions},

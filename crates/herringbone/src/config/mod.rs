@@ -3,7 +3,9 @@
 mod bytes;
 mod environment;
 mod interface;
+mod launchers;
 mod nearest;
+mod place;
 mod reading;
 pub mod settings;
 

@@ -5,6 +5,7 @@ use super::{
     bytes::Bytes,
     environment::Environment,
     interface::Interfaces,
+    launchers,
     nearest::{UnknownName, parse_algorithm},
     settings::{self, Setting},
 };
@@ -64,47 +65,6 @@ impl Environment {
         }
     }
 
-    /// Rank and number of ranks: both of ours, or else both of the launcher's.
-    fn place(&self) -> Result<Option<(u32, u32)>> {
-        let ours = [&settings::RANK, &settings::WORLD_SIZE];
-        let theirs = ours.map(|setting| setting.fallbacks[0][0]);
-        for names in [ours.map(|setting| setting.name), theirs] {
-            match [self.text(names[0])?, self.text(names[1])?] {
-                [None, None] => {}
-                [Some(_), Some(_)] => {
-                    let [rank, world] = ours.map(|setting| self.parsed::<u32>(setting));
-                    return Ok(rank?.zip(world?));
-                }
-                _ => {
-                    let [rank, world] = names;
-                    return Err(Error::config(rank, format_args!("set both {rank} and {world}, or neither")));
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    /// Where a world of several ranks meets.
-    fn meeting_place(&self) -> Result<String> {
-        let setting = &settings::STORE;
-        if let Some(address) = self.text(setting.name)? {
-            return Ok(address.to_owned());
-        }
-        if self.text("TORCHELASTIC_RUN_ID")?.is_some() {
-            let problem = "torchrun itself listens on MASTER_PORT: set HERRINGBONE_STORE=host:port (a free port on rank \
-                           0's host), or use torch.distributed with backend \"herringbone\"";
-            return Err(Error::config(setting.name, problem));
-        }
-        match (self.text("MASTER_ADDR")?, self.text("MASTER_PORT")?) {
-            (Some(host), Some(port)) if host.contains(':') => Ok(format!("[{host}]:{port}")),
-            (Some(host), Some(port)) => Ok(format!("{host}:{port}")),
-            _ => Err(Error::config(
-                setting.name,
-                "set it to host:port of rank 0, or set MASTER_ADDR and MASTER_PORT",
-            )),
-        }
-    }
-
     /// The job's token.
     pub(crate) fn token(&self) -> Result<Option<String>> {
         match (settings::TOKEN.find(self)?, settings::TOKEN_FILE.find(self)?) {
@@ -119,19 +79,6 @@ impl Environment {
 }
 
 impl Config {
-    /// What the environment says; see the table above.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a value that makes no sense, and for a rank without a place
-    /// to meet.
-    pub fn from_env() -> Result<Self> {
-        let environment = Environment::of_process();
-        // A place that cannot be read is an error below, to which a misspelt name may be the clue.
-        let place = environment.place().ok().flatten();
-        settings::check_on(place.map_or(0, |(rank, _)| rank), &environment)?;
-        Self::from_environment(&environment)
-    }
-
     /// Takes over from the environment all but the rank, the world's size and the rendezvous.
     ///
     /// # Errors
@@ -142,20 +89,13 @@ impl Config {
         self.with_environment(&environment)
     }
 
-    pub(crate) fn from_environment(environment: &Environment) -> Result<Self> {
-        let (rank, world) = environment.place()?.unwrap_or((0, 1));
-        let address = match environment.text(settings::STORE.name)? {
-            None if world <= 1 => "127.0.0.1:0".to_owned(),
-            _ => environment.meeting_place()?,
-        };
-        Self::new(rank, world, Rendezvous::Tcp(address)).with_environment(environment)
-    }
-
     pub(crate) fn with_environment(mut self, environment: &Environment) -> Result<Self> {
         self.token = environment.token()?;
         if let Some(list) = settings::REDUCERS.find(environment)? {
             let items = list.text.split(',').map(str::trim).filter(|item| !item.is_empty());
             self.reducers = items.map(str::to_owned).collect();
+        } else if let reducers @ [_, ..] = &launchers::reducers(environment)?[..] {
+            self.reducers = reducers.to_vec();
         }
         self.algorithm = environment.algorithm()?.or(self.algorithm);
         self.fold_order = environment.fold_order()?.or(self.fold_order);
@@ -285,8 +225,6 @@ mod tests {
         let launched = config(&place).unwrap();
         assert_eq!((launched.rank, launched.world), (2, 4));
         assert!(matches!(&launched.rendezvous, Rendezvous::Tcp(address) if address == "[::1]:7"));
-        let torchrun = [&place[..], &[("TORCHELASTIC_RUN_ID", "x")]].concat();
-        assert!(config(&torchrun).unwrap_err().to_string().contains("torchrun itself listens"));
         assert!(config(&place[..3]).unwrap_err().to_string().contains("or set MASTER_ADDR and MASTER_PORT"));
         assert!(config(&place[..1]).unwrap_err().to_string().contains("set both RANK and WORLD_SIZE"));
     }

@@ -85,7 +85,7 @@ pub(crate) const STORE: Setting = Setting {
     fallbacks: &[&["MASTER_ADDR", "MASTER_PORT"]],
     ..setting(
         "HERRINGBONE_STORE",
-        "where rank 0 listens; under torchrun, which uses MASTER_PORT itself, programs without torch need it",
+        "where rank 0 listens; under torchrun, and under any launcher on one machine, it is not needed",
         "host:port",
         "none",
         WORKER,

@@ -2,7 +2,6 @@
 
 use super::{
     group::{Group, Recovering},
-    groups::Groups,
     outbox::{Event, Interest, Outbox, Todo},
 };
 use crate::{
@@ -271,12 +270,6 @@ impl Links {
             let lost = LostReducer { id: index, address, reason };
             out.events.push(Event::ToHub(Message::Accuse(Accuse { group, members, lost })));
         }
-    }
-
-    /// A reducer begins nothing more: the groups that use it go on without.
-    pub(super) fn drain(&mut self, index: MemberId, groups: &Groups, out: &mut Outbox) {
-        self.endpoints[index].drains = true;
-        groups.iter().for_each(|group| self.accuse(group, index, DRAINS, out));
     }
 
     /// Asks for the reducers that a group could use and does not, if this rank is the one to ask.

@@ -50,7 +50,7 @@ use crate::{
 use backlog::Backlog;
 use group::{Group, Recovering};
 use groups::Groups;
-use links::Links;
+use links::{DRAINS, Links};
 use messages::{Mail, Others, Posted, ToOrFrom};
 use ops::{Haste, Ops};
 use outbox::{Outbox, Todo};
@@ -184,7 +184,9 @@ impl Engine {
 
     /// A reducer begins nothing more, as it says.
     pub(crate) fn drains(&mut self, index: MemberId) {
-        self.links.drain(index, &self.groups, &mut self.out);
+        let Self { links, groups, out, .. } = self;
+        links.endpoints[index].drains = true;
+        groups.iter().for_each(|group| links.accuse(group, index, DRAINS, out));
     }
 
     /// The group whose next call a call of a group is: another one after it has lost a reducer.

@@ -11,7 +11,7 @@ use crate::{
             membership::Roster,
             pool::Pool,
             recovery::LostReducer,
-            survivors::Survivors,
+            survivors::{Shrunk, Survivors},
         },
     },
 };
@@ -48,7 +48,7 @@ impl Center {
     /// A message for the hub: what to send because of it.
     pub(super) fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
         match message {
-            Message::Shrink(shrink) => self.survivors.call(from, shrink),
+            Message::Shrink(shrink) => directed(self.survivors.call(from, shrink)),
             Message::Unshrink { group } => {
                 self.survivors.withdraw(from, group);
                 Vec::new()
@@ -66,18 +66,18 @@ impl Center {
         let is_certain = !matches!(death, Death::Silent { .. });
         #[cfg(any(test, feature = "simulator"))]
         crate::seen::hub_without(&self.fences, "a rank is lost");
-        let mut directed = self.fences.lose(rank);
-        directed.extend(self.survivors.lose(rank, is_certain));
-        directed
+        let mut sent = self.fences.lose(rank);
+        sent.extend(directed(self.survivors.lose(rank, is_certain)));
+        sent
     }
 
     /// A rank has left in order.
     pub(super) fn leave(&mut self, rank: Rank) -> Vec<Directed> {
         #[cfg(any(test, feature = "simulator"))]
         crate::seen::hub_without(&self.fences, "a rank has left");
-        let mut directed = self.fences.leave(rank);
-        directed.extend(self.survivors.lose(rank, true));
-        directed
+        let mut sent = self.fences.leave(rank);
+        sent.extend(directed(self.survivors.lose(rank, true)));
+        sent
     }
 
     /// The reducers that are to be called now.
@@ -112,4 +112,8 @@ impl Center {
             }
         }
     }
+}
+
+fn directed(told: Vec<(Rank, Shrunk)>) -> Vec<Directed> {
+    told.into_iter().map(|(to, shrunk)| Directed { to, message: Message::Shrunk(shrunk) }).collect()
 }

@@ -4,7 +4,7 @@ use crate::{
     core::session::{
         control::Message,
         membership::MemberId,
-        survivors::{Outcome, Shrink, Shrunk},
+        survivors::{Shrink, Shrunk, Survival},
     },
     engine::outbox::Event,
     node::Surroundings,
@@ -46,7 +46,7 @@ pub(crate) struct Commands {
     queue: Mutex<VecDeque<Command>>,
     pub(crate) bell: Bell,
     /// Answers for those that wait for them.
-    answers: Mutex<BTreeMap<u32, Outcome>>,
+    answers: Mutex<BTreeMap<u32, Survival>>,
     answered: Condvar,
 }
 
@@ -70,11 +70,11 @@ impl Commands {
     }
 
     /// What comes of the wish to go on with the members of a group that are left, in so long.
-    pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<Outcome> {
+    pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<Survival> {
         let group = shrink.group;
         self.send(Command::Shrink { group, message: Message::Shrink(shrink) });
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_open = |answers: &mut BTreeMap<u32, Outcome>| !answers.contains_key(&group);
+        let is_open = |answers: &mut BTreeMap<u32, Survival>| !answers.contains_key(&group);
         let waited = self.answered.wait_timeout_while(answers, timeout, is_open);
         let outcome = waited.unwrap_or_else(PoisonError::into_inner).0.remove(&group);
         if outcome.is_none() {

@@ -3,14 +3,15 @@
 use super::{
     answer::Inquiry,
     connection::Connection,
+    dial,
     door::Door,
     greet::{self, GreetError, Stream},
-    links, meeting,
+    meeting,
     reducers::Greetings,
 };
 use crate::{
     Error, Result,
-    config::{Config, check_exposure},
+    config::{Config, Rendezvous, check_exposure},
     core::algorithm::Algorithm,
     core::session::{
         Ranks, Refusal, Role,
@@ -275,12 +276,11 @@ fn give_up(
 
 /// Every other rank: joins at rank 0.
 fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
-    let (hub, token) = meeting::find_hub(config, deadline)?;
-    let secret = token.clone().unwrap_or_default().into_bytes();
     let identity =
         Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
     let hello = Hello { identity, purpose: Purpose::Join, versions: Versions::CURRENT };
-    let (mut stream, mut dialogue) = enter(config, &hub, hello, &secret, deadline)?;
+    let (mut stream, mut dialogue, (hub, token)) = enter(config, hello, deadline)?;
+    let secret = token.clone().unwrap_or_default().into_bytes();
     let at = |error: std::io::Error| Error::io("preparing the port", error).at(config.rank);
     let usual = stream.local_addr().map_err(at)?.ip();
     let from = config.local_address(usual).map_err(|error| error.at(config.rank))?;
@@ -337,23 +337,23 @@ fn check_formed(formed: &formation::Formed, config: &Config, incarnation: u64) -
     Ok(())
 }
 
-/// Connects to rank 0, trying again while it is not there.
-fn enter(
-    config: &Config,
-    hub: &str,
-    hello: Hello,
-    token: &[u8],
-    deadline: Instant,
-) -> Result<(TcpStream, Dialogue)> {
+/// A connection to rank 0 that speaks, where that was, and the secret that counts.
+type Entered = (TcpStream, Dialogue, (String, Option<String>));
+
+/// Connects to rank 0, trying again while it is not there. A store may at first have what a process before this rank 0 has left
+/// there, so each attempt asks it again.
+fn enter(config: &Config, hello: Hello, deadline: Instant) -> Result<Entered> {
+    let (mut hub, mut token) = meeting::find_hub(config, deadline)?;
     loop {
         let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
-        let attempt = links::dial(hub, None, |_| Ok(())).and_then(|mut stream| {
-            let dialogue = greet::dialogue(greet::greet(&mut stream, hello, expected, token)?);
+        let secret = token.as_deref().unwrap_or_default().as_bytes();
+        let attempt = dial::dial(&hub, None, |_| Ok(())).and_then(|mut stream| {
+            let dialogue = greet::dialogue(greet::greet(&mut stream, hello, expected, secret)?);
             stream.limit(greet::DEADLINE)?;
             Ok((stream, dialogue))
         });
         match attempt {
-            Ok(entered) => return Ok(entered),
+            Ok((stream, dialogue)) => return Ok((stream, dialogue, (hub, token))),
             Err(error) if !error.may_pass() || Instant::now() + PAUSE >= deadline => {
                 let unreachable = matches!(error, GreetError::Io(_));
                 let whom =
@@ -361,6 +361,9 @@ fn enter(
                 return Err(error.at(&whom).at(config.rank));
             }
             Err(_) => std::thread::sleep(PAUSE),
+        }
+        if matches!(config.rendezvous, Rendezvous::Store { .. }) {
+            (hub, token) = meeting::find_hub(config, deadline)?;
         }
     }
 }

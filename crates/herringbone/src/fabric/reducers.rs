@@ -3,8 +3,8 @@
 use super::{
     Job,
     command::{Command, Commands},
+    dial,
     greet::{self, GreetError},
-    links,
 };
 use crate::{
     config::check_exposure,
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Calls a reducer. Returns its life if it is there.
 pub(crate) fn call(address: &str, from: Option<IpAddr>, token: &[u8]) -> Result<u64, GreetError> {
-    let mut stream = links::dial(address, from, |there| check_exposure(there, str::from_utf8(token).ok()))?;
+    let mut stream = dial::dial(address, from, |there| check_exposure(there, str::from_utf8(token).ok()))?;
     let identity = Identity { role: Role::Worker, job: 0, rank: 0, world: 1, incarnation: 0 };
     let hello = Hello { identity, purpose: Purpose::Greeting, versions: Versions::CURRENT };
     let expected = Expected { role: Role::Reducer, rank: None, incarnation: None };

@@ -18,7 +18,7 @@ use crate::{
             control::{Death, Decoder, Message},
             fence::Directed,
             membership::{MemberId, Roster},
-            survivors::{Outcome, Shrunk},
+            survivors::{Shrunk, Survival},
         },
     },
     engine::outbox::Event,
@@ -281,7 +281,7 @@ impl Watch {
         let hub_is_gone = rank == 0 || self.is_alone();
         if hub_is_gone {
             let waiting = std::mem::take(&mut self.shrinking);
-            let answer = |group| Instruction::Answer(Shrunk { group, outcome: Outcome::WithoutHub });
+            let answer = |group| Instruction::Answer(Shrunk { group, outcome: Survival::WithoutHub });
             self.orders.extend(waiting.into_iter().map(answer));
         }
         self.order(Deed::Lose { worker, death, hub_is_gone });

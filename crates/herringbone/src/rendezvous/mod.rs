@@ -1,5 +1,13 @@
 //! How ranks find each other, before there is anything of ours to talk over.
 
+mod machine;
+mod numbered;
+mod torchrun;
+
+pub(crate) use machine::MachineStore;
+pub(crate) use numbered::Numbered;
+pub(crate) use torchrun::TorchrunStore;
+
 use std::time::Duration;
 
 /// A key-value store that all ranks reach, such as torch's.
@@ -26,4 +34,11 @@ pub enum StoreError {
     /// The store failed, in its own words.
     #[error("{0}")]
     Failed(String),
+}
+
+impl StoreError {
+    /// The error of a store that says `what` it did when the system failed it.
+    fn of(what: impl std::fmt::Display, error: impl std::fmt::Display) -> Self {
+        StoreError::Failed(format!("{what}: {error}"))
+    }
 }

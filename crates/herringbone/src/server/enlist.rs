@@ -8,8 +8,8 @@ use crate::{
         handshake::{Expected, HandshakeError, Hello, Identity, Purpose, Versions},
     },
     fabric::{
+        dial,
         greet::{self, GreetError},
-        links,
     },
 };
 use std::{
@@ -114,7 +114,7 @@ impl Enlisting {
     fn ask_as(&self, address: &str, role: Role) -> Result<(Role, Vec<String>), GreetError> {
         let may_call =
             |there| check_exposure(there, str::from_utf8(&self.token).ok().filter(|token| !token.is_empty()));
-        let mut stream = links::dial(address, None, may_call)?;
+        let mut stream = dial::dial(address, None, may_call)?;
         let identity =
             Identity { role: Role::Reducer, job: 0, rank: 0, world: 1, incarnation: self.incarnation };
         let hello = Hello { identity, purpose: Purpose::Enlist, versions: Versions::CURRENT };

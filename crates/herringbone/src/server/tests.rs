@@ -5,7 +5,7 @@ use crate::{
         handshake::{Expected, HandshakeError, Hello, Identity, Purpose},
         membership::{MEMBERS, MemberId},
     },
-    fabric::{greet::GreetError, links},
+    fabric::{dial, greet::GreetError},
     status::{Doing, ask},
 };
 use std::{
@@ -36,7 +36,7 @@ fn worker(job: u64, incarnation: u64) -> Identity {
 fn call(server: &Server, identity: Identity) -> Result<TcpStream, GreetError> {
     let hello = Hello { identity, purpose: Purpose::Data, versions: Versions::CURRENT };
     let expected = Expected { role: Role::Reducer, rank: None, incarnation: None };
-    let mut stream = links::dial(&server.address().to_string(), None, |_| Ok(()))?;
+    let mut stream = dial::dial(&server.address().to_string(), None, |_| Ok(()))?;
     greet::greet(&mut stream, hello, expected, TOKEN.as_bytes())?;
     Ok(stream)
 }

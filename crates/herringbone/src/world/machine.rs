@@ -10,7 +10,6 @@ use crate::{
     core::session::{
         control::Message,
         membership::{MemberId, Roster},
-        survivors::Shrunk,
     },
     engine::{Engine, group::Recovering, outbox::Event, outbox::Interest, refused::Refused},
     execute::issue::{Issue, WORLD_GROUP},
@@ -73,8 +72,6 @@ pub(crate) struct Machine {
     pub(crate) is_timeless: bool,
     /// What has happened meanwhile, for when it runs again.
     pub(super) held: Vec<Occurrence>,
-    /// What it was told of those that are left.
-    pub(crate) shrunk: Vec<Shrunk>,
     /// When it began to leave, and whether it has said so.
     pub(crate) leaving: Option<(Moment, bool)>,
 }
@@ -93,7 +90,6 @@ impl Machine {
             is_hung: false,
             is_timeless: false,
             held: Vec::new(),
-            shrunk: Vec::new(),
             leaving: None,
         }
     }

@@ -85,7 +85,7 @@ pub struct Directed {
 
 /// What is under way in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Standing {
+pub struct HubState {
     /// Whether a fence is.
     pub fences: bool,
     /// Whether a recovery is; `None` if there was none.
@@ -104,8 +104,8 @@ impl Hub {
     }
 
     /// What is under way in each group, by number.
-    pub fn standings(&self) -> impl Iterator<Item = (u32, Standing)> {
-        let standing = |group: &Group| Standing {
+    pub fn standings(&self) -> impl Iterator<Item = (u32, HubState)> {
+        let standing = |group: &Group| HubState {
             fences: group.fence.is_some(),
             recovers: group.recovery.as_ref().map(Recovery::is_under_way),
         };

@@ -29,7 +29,7 @@
 mod hub;
 mod member;
 
-pub use hub::{Directed, Hub, Standing};
+pub use hub::{Directed, Hub, HubState};
 pub use member::{Action, Admission, Check, Failed, Issued, Member, NotIssued, Phase, Settled};
 
 /// How long a member waits before it first tells the hub what it is waiting for.

@@ -4,7 +4,7 @@ use crate::{
         Role,
         handshake::{Expected, Hello, Identity, Purpose, Versions},
     },
-    fabric::{greet, guests::OF_ONE_ORIGIN, links},
+    fabric::{dial, greet, guests::OF_ONE_ORIGIN},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{io::Write, sync::atomic::AtomicBool, thread};
@@ -40,7 +40,7 @@ impl House {
     }
 
     fn call(&self, from: &str) -> TcpStream {
-        links::dial(&self.there, Some(from.parse().unwrap()), |_| Ok(())).unwrap()
+        dial::dial(&self.there, Some(from.parse().unwrap()), |_| Ok(())).unwrap()
     }
 
     /// A rank's call, to the end of its handshake, again while it is not heard; how long that took.

@@ -6,7 +6,7 @@ use crate::{
     core::session::{
         control::Message,
         membership::Roster,
-        survivors::{Outcome, Shrunk},
+        survivors::{Shrunk, Survival},
     },
     fabric::instruction::{Deed, Instruction},
 };
@@ -21,7 +21,7 @@ impl Watch {
             self.shrinking.remove(&group);
         }
         if self.is_alone() {
-            self.shrunk(Shrunk { group, outcome: Outcome::WithoutHub });
+            self.shrunk(Shrunk { group, outcome: Survival::WithoutHub });
         } else {
             self.tell_hub(message);
         }

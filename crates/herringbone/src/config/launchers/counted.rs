@@ -1,0 +1,108 @@
+//! Launchers of MPI, which say rank and size, and the same of this machine's ranks.
+
+use super::assignment::{Assignment, Meeting, Nesting, Saying, first_number};
+use crate::{Error, Result, config::environment::Environment};
+
+/// What a launcher calls what it says; of several names the first that is set counts.
+struct Names {
+    launcher: &'static str,
+    rank: &'static [&'static str],
+    size: &'static [&'static str],
+    local_rank: &'static [&'static str],
+    local_size: &'static [&'static str],
+    /// What no other job on this machine has in common with this one.
+    job: &'static [&'static str],
+}
+
+const HOROVOD: Names = Names {
+    launcher: "Horovod",
+    rank: &["HOROVOD_RANK"],
+    size: &["HOROVOD_SIZE"],
+    local_rank: &["HOROVOD_LOCAL_RANK"],
+    local_size: &["HOROVOD_LOCAL_SIZE"],
+    job: &["HOROVOD_GLOO_RENDEZVOUS_PORT"],
+};
+
+const OPEN_MPI: Names = Names {
+    launcher: "Open MPI",
+    rank: &["OMPI_COMM_WORLD_RANK"],
+    size: &["OMPI_COMM_WORLD_SIZE"],
+    local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+    local_size: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+    job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
+};
+
+const MVAPICH: Names = Names {
+    launcher: "MVAPICH",
+    rank: &["MV2_COMM_WORLD_RANK"],
+    size: &["MV2_COMM_WORLD_SIZE"],
+    local_rank: &["MV2_COMM_WORLD_LOCAL_RANK"],
+    local_size: &["MV2_COMM_WORLD_LOCAL_SIZE"],
+    job: &[],
+};
+
+/// MPICH's Hydra, Intel MPI, Cray's launchers and Slurm's plugin for PMI.
+const PMI: Names = Names {
+    launcher: "MPICH (PMI)",
+    rank: &["PMI_RANK"],
+    size: &["PMI_SIZE"],
+    local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
+    local_size: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
+    job: &["PMI_JOBID"],
+};
+
+pub(super) fn horovod(environment: &Environment) -> Result<Option<Saying>> {
+    HOROVOD.read(environment)
+}
+
+pub(super) fn open_mpi(environment: &Environment) -> Result<Option<Saying>> {
+    OPEN_MPI.read(environment)
+}
+
+pub(super) fn mvapich(environment: &Environment) -> Result<Option<Saying>> {
+    MVAPICH.read(environment)
+}
+
+pub(super) fn pmi(environment: &Environment) -> Result<Option<Saying>> {
+    PMI.read(environment)
+}
+
+impl Names {
+    fn read(&self, environment: &Environment) -> Result<Option<Saying>> {
+        let (rank, size) =
+            match [first_number(environment, self.rank)?, first_number(environment, self.size)?] {
+                [Some(rank), Some(size)] => (rank, size),
+                [None, None] => return Ok(None),
+                [Some((set, _)), None] => return Ok(Some(self.lacks(set, self.size[0]))),
+                [None, Some((set, _))] => return Ok(Some(self.lacks(set, self.rank[0]))),
+            };
+        let mut place = Assignment::new(self.launcher, rank, size);
+        let local =
+            [first_number(environment, self.local_rank)?, first_number(environment, self.local_size)?];
+        if let [Some((_, rank)), Some((_, size))] = local {
+            place.local = Some((rank, size));
+        }
+        place.nesting = Nesting::Daemons;
+        if place.local.is_some_and(|(_, size)| size == place.world) {
+            place.meeting = Meeting::Machine(self.job(environment)?);
+        }
+        Ok(Some(Saying::Place(place)))
+    }
+
+    fn lacks(&self, set: &'static str, missing: &'static str) -> Saying {
+        let problem = format_args!(
+            "{} has set it, and not {missing}: set HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE on every rank",
+            self.launcher
+        );
+        Saying::Lacking(Error::config(set, problem))
+    }
+
+    fn job(&self, environment: &Environment) -> Result<Option<String>> {
+        for name in self.job {
+            if let Some(text) = environment.text(name)? {
+                return Ok(Some(format!("{name}={text}")));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,80 @@
+//! Which launcher started this process, and as which rank: read from the variables that launchers set.
+//!
+//! Each reader is a pure function from an [`Environment`] to what one launcher says. [`find`] asks all of them, takes the
+//! first that knows a place, and refuses places that contradict each other. `config/place.rs` makes a
+//! meeting of the place.
+
+mod assignment;
+mod counted;
+mod dmlc;
+mod hostlist;
+mod json;
+mod kubernetes;
+mod pair;
+mod slurm;
+mod vertex;
+
+use super::environment::Environment;
+use crate::Result;
+use assignment::Saying;
+
+pub(crate) use assignment::Assignment;
+pub(super) use assignment::{Meeting, address};
+pub(super) use pair::AGENT_STORE;
+pub(super) use vertex::reducers;
+
+type Reader = fn(&Environment) -> Result<Option<Saying>>;
+
+/// All launchers, in the order in which they count.
+const READERS: [Reader; 10] = [
+    pair::theirs,
+    counted::horovod,
+    counted::open_mpi,
+    counted::mvapich,
+    counted::pmi,
+    slurm::read,
+    kubernetes::kubeflow,
+    kubernetes::indexed,
+    vertex::read,
+    dmlc::read,
+];
+
+/// The place that counts; `None` if no launcher started this process.
+///
+/// # Errors
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) if a value is no number, if launchers contradict each other, and if a
+/// launcher does not say which rank of how many this process is.
+pub(crate) fn find(environment: &Environment) -> Result<Option<Assignment>> {
+    // It is there to overrule the others.
+    let (mut found, mut lacking) = match pair::ours(environment)? {
+        Some(Saying::Place(place)) => return Ok(Some(place)),
+        Some(Saying::Lacking(error)) => (None, Some(error)),
+        None => (None, None),
+    };
+    for read in READERS {
+        match read(environment)? {
+            None => {}
+            Some(Saying::Lacking(error)) => lacking = lacking.or(Some(error)),
+            Some(Saying::Place(place)) => match &mut found {
+                None => found = Some(place),
+                Some(winner) => winner.compare(place)?,
+            },
+        }
+    }
+    match (found, lacking) {
+        (Some(place), _) => {
+            pair::compare_halves(environment, &place)?;
+            Ok(Some(place))
+        }
+        (None, Some(error)) => Err(error),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Why it may be a mistake that no launcher gave this process a place.
+pub(super) fn suspicion(environment: &Environment) -> Result<Option<String>> {
+    slurm::outside_a_step(environment)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! From the place that a launcher gives a process to the meeting of its ranks.
+
+use super::{
+    Config, Rendezvous,
+    environment::Environment,
+    launchers::{self, Assignment, Meeting},
+    settings,
+};
+use crate::{
+    Error, Result, log,
+    rendezvous::{MachineStore, Numbered, TorchrunStore},
+};
+use std::sync::{Arc, Once};
+
+impl Environment {
+    /// Which launcher counts and what it says, in words; `None` if no launcher started this process.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if launchers contradict each other, or if one does not say enough.
+    pub fn place(&self) -> Result<Option<String>> {
+        Ok(launchers::find(self)?.map(|place| place.to_string()))
+    }
+
+    /// Where the ranks of a world meet.
+    fn meeting(&self, place: &Assignment) -> Result<Rendezvous> {
+        if let Some(address) = self.text(settings::STORE.name)? {
+            return Ok(Rendezvous::Tcp(address.to_owned()));
+        }
+        if place.world <= 1 {
+            return Ok(Rendezvous::Tcp("127.0.0.1:0".to_owned()));
+        }
+        if let (Some(host), Some(port)) = (self.text("MASTER_ADDR")?, self.text("MASTER_PORT")?) {
+            let master = launchers::address(host, port);
+            return match self.torchruns_attempt()? {
+                Some(attempt) => {
+                    let store = Arc::new(Numbered::new(TorchrunStore::new(master, attempt)));
+                    Ok(Rendezvous::Store { store, host: Some(host.to_owned()) })
+                }
+                None => Ok(Rendezvous::Tcp(master)),
+            };
+        }
+        let machine = match &place.meeting {
+            Meeting::Address(address) => return Ok(Rendezvous::Tcp(address.clone())),
+            Meeting::Machine(Some(job)) => MachineStore::of_job(job),
+            Meeting::Machine(None) => MachineStore::of_starter(),
+            Meeting::Unknown => {
+                let problem = format_args!(
+                    "set it to host:port of rank 0, or set MASTER_ADDR and MASTER_PORT, the same on every rank: {place}, and not \
+                     where rank 0 is"
+                );
+                return Err(Error::config(settings::STORE.name, problem));
+            }
+        };
+        Ok(Rendezvous::Store { store: Arc::new(Numbered::new(machine)), host: None })
+    }
+
+    /// What distinguishes an attempt of torchrun, if its own store listens at `MASTER_PORT`.
+    fn torchruns_attempt(&self) -> Result<Option<String>> {
+        let Some(run) = self.text("TORCHELASTIC_RUN_ID")? else { return Ok(None) };
+        if self.text(launchers::AGENT_STORE)?.is_some_and(|is| is != "True") {
+            return Ok(None);
+        }
+        let parts = ["TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE", "WORLD_SIZE"];
+        let parts = parts.map(|name| self.text(name).map(Option::unwrap_or_default));
+        Ok(Some(format!("{run}/{}", parts.into_iter().collect::<Result<Vec<_>>>()?.join("/"))))
+    }
+}
+
+impl Config {
+    /// What the environment says: the place that a launcher gives this process, and the settings of the table above. The
+    /// log says which launcher counted (`HERRINGBONE_LOG=info`), and warns if there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a value that makes no sense, for launchers that contradict each
+    /// other, and for a rank without a place to meet.
+    pub fn from_env() -> Result<Self> {
+        let environment = Environment::of_process();
+        // A place that cannot be read is an error below, to which a misspelt name may be the clue.
+        let place = launchers::find(&environment);
+        settings::check_on(
+            place.as_ref().map_or(0, |place| place.as_ref().map_or(0, |place| place.rank)),
+            &environment,
+        )?;
+        let place = place?;
+        let config = Self::at(place.as_ref(), &environment)?;
+        say(place.as_ref(), &config.rendezvous, &environment)?;
+        Ok(config)
+    }
+
+    pub(crate) fn from_environment(environment: &Environment) -> Result<Self> {
+        Self::at(launchers::find(environment)?.as_ref(), environment)
+    }
+
+    fn at(place: Option<&Assignment>, environment: &Environment) -> Result<Self> {
+        let (rank, world, rendezvous) = match place {
+            Some(place) => (place.rank, place.world, environment.meeting(place)?),
+            None => {
+                let address = environment.text(settings::STORE.name)?.unwrap_or("127.0.0.1:0");
+                (0, 1, Rendezvous::Tcp(address.to_owned()))
+            }
+        };
+        Self::new(rank, world, rendezvous).with_environment(environment)
+    }
+}
+
+/// Says once which launcher counts, or that there is none.
+fn say(place: Option<&Assignment>, rendezvous: &Rendezvous, environment: &Environment) -> Result<()> {
+    static SAID: Once = Once::new();
+    let Some(place) = place else {
+        let suspicion = launchers::suspicion(environment)?.unwrap_or_else(|| {
+            "start several with `herringbone launch -n 4 -- python train.py`, torchrun, mpirun or srun"
+                .to_owned()
+        });
+        SAID.call_once(|| {
+            log::warn(
+                "rank 0",
+                format_args!(
+                    "no launcher has started this process, so it is a world of 1; {suspicion} (if 1 is right, \
+                     HERRINGBONE_RANK=0 and HERRINGBONE_WORLD_SIZE=1 say so)"
+                ),
+            );
+        });
+        return Ok(());
+    };
+    SAID.call_once(|| {
+        let who = format!("rank {}", place.rank);
+        let local =
+            place.local.map_or(String::new(), |(rank, size)| format!(", {rank} of {size} on this machine"));
+        log::info(&who, format_args!("{place}{local}; {}", where_they_meet(rendezvous, place)));
+    });
+    Ok(())
+}
+
+fn where_they_meet(rendezvous: &Rendezvous, place: &Assignment) -> String {
+    match rendezvous {
+        _ if place.world == 1 => "it is alone".to_owned(),
+        Rendezvous::Tcp(address) => format!("rank 0 listens at {address}"),
+        Rendezvous::Store { host: Some(host), .. } => {
+            format!("the ranks meet through torchrun's store on {host}")
+        }
+        Rendezvous::Store { host: None, .. } => "the ranks meet on this machine".to_owned(),
+    }
+}
