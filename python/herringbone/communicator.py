@@ -188,7 +188,8 @@ class Communicator(Messages):
         """A group of the ranks that are left, after a :class:`PeerLostError` or for any other reason.
 
         All ranks that live call this, and all get the same group. Their order is the same, and ranks are numbered anew. This
-        group is closed, and so are its collectives that are under way. Sums and averages are over the ranks that are left.
+        group takes no more calls, and its collectives that are under way end. It is not to be closed before the new one if
+        it is that of :func:`init`: closing that leaves the job. Sums and averages are over the ranks that are left.
 
         A process that has ended does not count. A rank that is only silent may live beyond a broken network, so the others go
         on only if they are more than those that are silent: of a job that is cut in two at most one half goes on. Rank 0 of
@@ -203,6 +204,8 @@ class Communicator(Messages):
             OperationTimeoutError: a rank that lives did not call this in time.
         """
         least = whole("shrink", "least", least, "a number of ranks")
+        if not 1 <= least <= self.size:
+            raise ValueError(f"shrink: least is {least}; the group has {self.size} ranks, and one at least is left")
         if timeout is not None:
             check_seconds("shrink", timeout)
         return Communicator(self._native.shrink(least, timeout))

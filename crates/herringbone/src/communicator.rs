@@ -136,6 +136,9 @@ impl Communicator {
     /// [`ErrorKind::PeerLost`] if those that are left cannot go on, or are fewer than `least`; [`ErrorKind::Timeout`].
     pub fn shrink(&self, least: u32, timeout: Option<Duration>) -> Result<Self> {
         self.check_usable()?;
+        if !self.takes_calls() {
+            return Err(Error::new(ErrorKind::Closed).about(self.fabric.job.rank, "shrink"));
+        }
         let timeout = timeout.unwrap_or(self.timeout());
         let (number, rank, members) = shrink::agree(&self.fabric, &self.group, (least, timeout))?;
         Ok(Self::group(self.fabric.clone(), number, rank, members, self.timeout()))

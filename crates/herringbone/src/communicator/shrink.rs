@@ -36,6 +36,7 @@ pub(super) fn agree(
     let number = group::number_of(&name, &members);
     fabric.node.with(|engine| {
         engine.abort_group(group.number);
+        engine.drop_group(group.number);
         engine.out.observer.name_group(number, &name);
     });
     Ok((number, rank as u32, members))

@@ -154,6 +154,10 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
             Ok((stream, keys)) => {
                 let link = door::into_link(stream, keys)?;
                 node.with(|engine| {
+                    // A member that was given up meanwhile may answer late: it is another one by now.
+                    if !matches!(engine.links.endpoints[endpoint].link, Link::Wanted) {
+                        return;
+                    }
                     engine.connect(endpoint, Link::Tcp(link));
                     if let Some(hub) = job.roster.worker(0).filter(|hub| hub.id == job.me)
                         && member.role == Role::Reducer

@@ -23,6 +23,8 @@ use std::{
 
 /// How long a world that forms waits for the answers of reducers once all its ranks are there.
 const LAST_WAIT: Duration = Duration::from_secs(1);
+/// After how long a reducer that is waited for is worth a line.
+const WORTH_A_WARNING: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Calls a reducer. Returns its life if it is there.
@@ -105,16 +107,45 @@ impl Greetings {
             };
             known.values().filter(ended).count() < asked
         };
-        while is_open(&self.known, self.asked)
-            && let Ok((address, answer)) =
-                self.answers.recv_timeout(last.saturating_duration_since(Instant::now()))
-        {
-            self.known.insert(address, answer);
+        let began = Instant::now();
+        let mut warned = !self.patient;
+        while is_open(&self.known, self.asked) && Instant::now() < last {
+            let left = last.saturating_duration_since(Instant::now()).min(LAST_WAIT);
+            if let Ok((address, answer)) = self.answers.recv_timeout(left) {
+                self.known.insert(address, answer);
+            }
+            if began.elapsed() >= WORTH_A_WARNING && !std::mem::replace(&mut warned, true) {
+                let away =
+                    self.known.iter().filter_map(|(address, answer)| Some((address, answer.as_ref().err()?)));
+                for (address, error) in away {
+                    let what = format_args!(
+                        "waiting for the reducer at {address}, which is forced: {}",
+                        problem(error)
+                    );
+                    crate::log::warn("rank 0", what);
+                }
+            }
         }
         self.known.extend(self.answers.try_iter());
-        let away =
-            self.known.into_iter().filter_map(|(address, answer)| Some((address, problem(&answer.err()?))));
-        away.collect()
+        self.away()
+    }
+
+    /// Who cannot be used, and why. A process that is named twice is used once.
+    fn away(self) -> Vec<(String, String)> {
+        let mut lives = BTreeMap::<u64, String>::new();
+        let mut away = Vec::new();
+        for (address, answer) in self.known {
+            match answer {
+                Err(error) => away.push((address, problem(&error))),
+                Ok(life) => match lives.get(&life) {
+                    Some(first) => {
+                        away.push((address, format!("it is the reducer at {first}: name it once")))
+                    }
+                    None => drop(lives.insert(life, address)),
+                },
+            }
+        }
+        away
     }
 }
 
