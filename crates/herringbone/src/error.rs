@@ -257,6 +257,6 @@ mod tests {
     fn a_mismatch_that_nobody_can_explain_says_so() {
         let error = Error::new(ErrorKind::Mismatch { sequence: 7, calls: Vec::new() });
         let said = "the ranks disagree about operation 7: no rank remembers what was called; make every rank";
-        assert!(error.to_string().starts_with(said), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
     }
 }
