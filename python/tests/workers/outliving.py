@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 24
+STEPS = next((int(word) for word in sys.argv[1:2] if word.isdigit()), 24)
 PAUSE_SECONDS = 0.05
 """Of a step: so that what happens to reducers happens in the middle."""
 

@@ -218,7 +218,8 @@ impl Control {
             .iter_mut()
             .filter_map(|(rank, connection)| (!connection.say(&Message::Heartbeat)).then_some(*rank))
             .collect();
-        broken.into_iter().for_each(|rank| self.watch.unreachable(rank));
+        // What it said last may be that it leaves.
+        broken.into_iter().for_each(|rank| self.hear(rank));
     }
 
     fn ended(&mut self, mate: MemberId) {
