@@ -169,8 +169,12 @@ impl Control {
 
     fn hear(&mut self, rank: Rank) {
         let Some(connection) = self.connections.get_mut(&rank) else { return };
-        let (messages, open) = connection.hear();
-        let open = open && connection.flush();
+        let (mut messages, mut open) = connection.hear();
+        if open && !connection.flush() {
+            // It has closed its end meanwhile. What it said last may be that it leaves.
+            messages.extend(connection.hear().0);
+            open = false;
+        }
         let is_cut = connection.is_cut;
         if connection.take_heard() {
             self.watch.heard(rank, Moment::now());
