@@ -102,6 +102,9 @@ class Communicator:
     def shrink(self, least: int = 1, timeout: float | None = None) -> Communicator:
         """A group of the ranks that are left."""
 
+    def replace(self, timeout: float | None = None) -> Communicator:
+        """The whole job again, with new processes for the ranks that are lost."""
+
     def send(
         self,
         dtype: str,

@@ -188,12 +188,13 @@ class Communicator(Messages):
         """A group of the ranks that are left, after a :class:`PeerLostError` or for any other reason.
 
         All ranks that live call this, and all get the same group. Their order is the same, and ranks are numbered anew. This
-        group takes no more calls, and its collectives that are under way end. It is not to be closed before the new one if
-        it is that of :func:`init`: closing that leaves the job. Sums and averages are over the ranks that are left.
+        group takes no more calls, and its collectives that are under way end. If it is that of :func:`init`, closing the new
+        one leaves the job. Sums and averages are over the ranks that are left.
 
         A process that has ended does not count. A rank that is only silent may live beyond a broken network, so the others go
         on only if they are more than those that are silent: of a job that is cut in two at most one half goes on. Rank 0 of
-        the job says who is left, so there is no going on without it.
+        the job says who is left. If rank 0 itself is lost, the lowest rank that is left takes its part; then all other groups
+        of the job end.
 
         Args:
             least: with fewer ranks it is an error.
@@ -208,7 +209,34 @@ class Communicator(Messages):
             raise ValueError(f"shrink: least is {least}; the group has {self.size} ranks, and one at least is left")
         if timeout is not None:
             check_seconds("shrink", timeout)
-        return Communicator(self._native.shrink(least, timeout))
+        return self._followed_by(self._native.shrink(least, timeout))
+
+    def replace(self, *, timeout: float | None = None) -> Communicator:
+        """The whole job again, with new processes for the ranks that are lost, after a :class:`PeerLostError`.
+
+        All ranks that live call this. The new processes call :func:`init` with the rank, the size and the place to meet of
+        those that they replace; a launcher that starts them again does that. All ranks keep their numbers, and all groups of
+        the job end, this one too. If rank 0 is replaced, its new process listens where the old one did.
+
+        A new process has none of the others' state: see :func:`broadcast_state`.
+
+        Args:
+            timeout: seconds to wait for the new processes and the others; the group's if it is left out.
+
+        Raises:
+            HerringboneError: not all came in time; rank 0's error names those that are missing. This may be called again.
+            UnsupportedError: ranks that are threads of one process are not replaced.
+        """
+        if timeout is not None:
+            check_seconds("replace", timeout)
+        return self._followed_by(self._native.replace(timeout))
+
+    def _followed_by(self, native: _herringbone.Communicator) -> Communicator:
+        """The communicator that takes this one's place."""
+        communicator = Communicator(native)
+        if self in _made:
+            _made[_made.index(self)] = communicator
+        return communicator
 
     def stats(self) -> dict[str, Any]:
         """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""

@@ -105,9 +105,15 @@ impl Communicator {
     /// A group of the ranks that are left.
     #[pyo3(signature = (least=1, timeout=None))]
     fn shrink(&self, py: Python<'_>, least: u32, timeout: Option<f64>) -> PyResult<Self> {
-        let timeout = waiting::duration(timeout)?;
-        let inner = py.detach(|| self.inner.shrink(least, timeout));
-        Ok(Self { inner: inner.map_err(|error| errors::to_python(&error))? })
+        let (inner, timeout) = (self.inner.clone(), waiting::duration(timeout)?);
+        Ok(Self { inner: joined(py, move || inner.shrink(least, timeout))? })
+    }
+
+    /// The whole job again, with new processes for the ranks that are lost.
+    #[pyo3(signature = (timeout=None))]
+    fn replace(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Self> {
+        let (inner, timeout) = (self.inner.clone(), waiting::duration(timeout)?);
+        Ok(Self { inner: joined(py, move || inner.replace(timeout))? })
     }
 
     /// Send `count` elements to rank `to`, which receives them with the same `tag`. `source` and `keep` are as in `submit`.

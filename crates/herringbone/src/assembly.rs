@@ -14,7 +14,7 @@ use crate::{
         command::{Commands, ToControl},
         connection::Connection,
         control::{Control, LAST_OUT, Start},
-        formation::{self, World},
+        formation::World,
         wire_up::Mapping,
     },
     node::Node,
@@ -39,30 +39,12 @@ use std::{
     time::Duration,
 };
 
-impl Communicator {
-    /// Joins the job that the environment describes; see [`Config`] for the variables. A process without any is a job of one.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config), [`ErrorKind::Rendezvous`](crate::ErrorKind::Rendezvous) or
-    /// [`ErrorKind::Auth`](crate::ErrorKind::Auth).
-    pub fn from_env() -> Result<Self> {
-        Self::connect(Config::from_env()?)
-    }
-
-    /// Joins the job that `config` describes; returns when all ranks are there.
-    ///
-    /// # Errors
-    /// As [`from_env`](Self::from_env).
-    pub fn connect(config: Config) -> Result<Self> {
-        config.check().map_err(|error| error.at(config.rank))?;
-        let world = formation::form(&config)?;
-        let rank = config.rank;
-        over(&config, world).map_err(|error| error.at(rank))
-    }
+/// A communicator over a world that has formed, as `config` says; `origin` is what the process was first started with.
+pub(crate) fn over(config: &Config, origin: &Config, world: World) -> Result<Communicator> {
+    put_together(config, origin, world).map_err(|error| error.at(config.rank))
 }
 
-/// A communicator over a world that has formed.
-fn over(config: &Config, world: World) -> Result<Communicator> {
+fn put_together(config: &Config, origin: &Config, world: World) -> Result<Communicator> {
     let World { formed, token, incarnation, listener, from, connections, away } = world;
     let session::formation::Formed { job: id, roster, parameters } = formed;
     let me = roster.worker(config.rank).map(|worker| worker.id);
@@ -95,7 +77,8 @@ fn over(config: &Config, world: World) -> Result<Communicator> {
                 .map_err(|error| Error::io("listening for host-mates", error))?,
         ),
     };
-    let doors = Doors { listener: Some(listener), segments, linger: LAST_OUT, away };
+    let origin = Some(Arc::new(origin.clone()));
+    let doors = Doors { listener: Some(listener), segments, linger: LAST_OUT, away, origin };
     // Of a key that was drawn for this job nobody else knows.
     let (rank, is_drawn) = (job.rank, config.token.is_none() && !job.token.is_empty());
     let comm = assemble(job, shared, parts, connections, doors);
@@ -138,7 +121,7 @@ pub(crate) fn assemble(
     }
     let members = job.roster.workers().map(|worker| worker.id).collect();
     let (rank, timeout) = (job.rank, shared.timeout);
-    let fabric = Fabric::new(job, node, commands, shared, threads);
+    let fabric = Fabric::new(job, (node, commands), shared, (doors.origin, threads));
     crate::log::info(&format!("rank {rank}"), &fabric);
     Ok(Communicator::group(fabric, WORLD_GROUP, rank, members, timeout))
 }
@@ -183,12 +166,14 @@ pub(crate) struct Parts {
     pub(crate) engine: Engine,
 }
 
-/// Where others come in, how long rank 0 stays for them, and the reducers that may come.
+/// Where others come in, how long rank 0 stays for them, the reducers that may come, and how all of it comes about again.
 pub(crate) struct Doors {
     pub(crate) listener: Option<TcpListener>,
     pub(crate) segments: Option<Guarded<UnixListener>>,
     pub(crate) linger: Duration,
     pub(crate) away: Vec<String>,
+    /// What the process was first started with, unless its ranks are threads.
+    pub(crate) origin: Option<Arc<Config>>,
 }
 
 /// How large a heap of users' buffers is: as the machine's memory, because it takes memory only where it is used. Where a

@@ -3,7 +3,7 @@
 mod handle;
 mod messages;
 mod parts;
-mod shrink;
+pub(crate) mod shrink;
 
 use crate::{
     Error, ErrorKind, Result,
@@ -15,10 +15,7 @@ use crate::{
         session::membership::MemberId,
     },
     engine::group::{self, Settings},
-    execute::{
-        issue::{Issue, WORLD_GROUP},
-        program::Call,
-    },
+    execute::{issue::Issue, program::Call},
     fabric::Fabric,
     observe::{Recent, Sink},
     request::Request,
@@ -103,10 +100,7 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::Config`] if the ranks make no group with this rank in it, or the name was used.
     pub fn subgroup(&self, name: &str, ranks: &[u32]) -> Result<Self> {
-        self.check_usable()?;
-        if !self.takes_calls() {
-            return Err(Error::new(ErrorKind::Closed).about(self.fabric.job.rank, "subgroup"));
-        }
+        self.check_open("subgroup")?;
         let wrong = |problem: &str| Error::config("ranks of a group", problem).at(self.fabric.job.rank);
         if let Some(pair) = ranks.windows(2).find(|pair| pair[0] >= pair[1]) {
             return Err(wrong(&format!("they have to ascend, and {} stands before {}", pair[0], pair[1])));
@@ -128,20 +122,19 @@ impl Communicator {
         Ok(Self::group(self.fabric.clone(), number, rank as u32, members, self.timeout()))
     }
 
-    /// A group of this one's ranks that live, each of which calls this; ranks are numbered anew, and this group is closed. Waits
-    /// up to `timeout` (the group's if none) for them. Ended processes do not count. Silent ones may live beyond a broken
-    /// network, so the others go on only if they are more. Rank 0 of the job says who is left.
-    ///
+    /// Its fabric and its group's handle.
+    pub(crate) fn parts(&self) -> (&Arc<Fabric>, &GroupHandle) {
+        (&self.fabric, &self.group)
+    }
+
     /// # Errors
-    /// [`ErrorKind::PeerLost`] if those that are left cannot go on, or are fewer than `least`; [`ErrorKind::Timeout`].
-    pub fn shrink(&self, least: u32, timeout: Option<Duration>) -> Result<Self> {
+    /// If it is another process's, or was closed.
+    pub(crate) fn check_open(&self, operation: &'static str) -> Result<()> {
         self.check_usable()?;
-        if !self.takes_calls() {
-            return Err(Error::new(ErrorKind::Closed).about(self.fabric.job.rank, "shrink"));
+        if self.takes_calls() {
+            return Ok(());
         }
-        let timeout = timeout.unwrap_or(self.timeout());
-        let (number, rank, members) = shrink::agree(&self.fabric, &self.group, (least, timeout))?;
-        Ok(Self::group(self.fabric.clone(), number, rank, members, self.timeout()))
+        Err(Error::new(ErrorKind::Closed).about(self.fabric.job.rank, operation))
     }
 
     /// Whether it was not closed.
@@ -170,7 +163,7 @@ impl Communicator {
         self.group.timeout.store(nanoseconds(timeout), Ordering::Relaxed);
     }
 
-    fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.group.timeout()
     }
 
@@ -344,7 +337,7 @@ impl Communicator {
         Ok(Issue { group, call, parts, priority, input, output, timeout: Some(timeout) })
     }
 
-    fn check_usable(&self) -> Result<()> {
+    pub(crate) fn check_usable(&self) -> Result<()> {
         if self.fabric.is_forked() {
             return Err(Error::new(ErrorKind::Forked).at(self.fabric.job.rank));
         }
@@ -478,7 +471,7 @@ impl Communicator {
     /// operations of all groups end, waits for them as long as anything moves in 10 s, and fails what is left with
     /// [`ErrorKind::Closed`]. Then it says goodbye, once what was sent is on its way.
     pub fn close(&self) {
-        if self.group.number == WORLD_GROUP {
+        if self.fabric.is_whole(self.group.number) {
             self.fabric.close();
         } else if !self.fabric.is_forked() {
             self.fabric.node.with(|engine| engine.drop_group(self.group.number));

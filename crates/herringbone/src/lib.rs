@@ -30,6 +30,7 @@ mod engine;
 mod error;
 mod execute;
 mod fabric;
+mod joining;
 mod local;
 mod log;
 mod node;

@@ -110,7 +110,8 @@ pub(crate) fn assemble_local(
                 part.engine.connect(other, link);
             }
         }
-        let doors = Doors { listener: None, segments: None, linger: Duration::ZERO, away: Vec::new() };
+        let doors =
+            Doors { listener: None, segments: None, linger: Duration::ZERO, away: Vec::new(), origin: None };
         let shared = shared(job.rank);
         communicators.push(assemble(job, shared, part, connections, doors)?);
     }

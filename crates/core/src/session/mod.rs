@@ -5,7 +5,7 @@
 //! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
 //! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`turns`] says in which order, [`fence`] brings a group back into step
 //! after a disagreement, [`recovery`] finishes what a lost reducer has left, [`pool`] says which reducers are used,
-//! [`survivors`] who goes on after a death, [`lateness`] who has not come to a call, and [`status`] how a process stands.
+//! [`survivors`] who goes on after a death, [`muster`] how they find each other if the hub died, [`lateness`] who has not come to a call, and [`status`] how a process stands.
 
 mod basis;
 mod cause;
@@ -18,6 +18,7 @@ pub mod lane;
 pub mod lateness;
 pub mod mailbox;
 pub mod membership;
+pub mod muster;
 mod parameters;
 pub mod pool;
 pub mod recovery;

@@ -25,6 +25,8 @@ pub struct Shrink {
     pub members: Vec<Rank>,
     /// With fewer it is not worth going on.
     pub least: u32,
+    /// Members whose processes are known to have ended, ascending.
+    pub dead: Vec<Rank>,
 }
 
 /// What comes of it.
@@ -44,8 +46,19 @@ pub enum Survival {
         /// Who is silent, ascending.
         silent: Vec<Rank>,
     },
-    /// The hub is gone, and nobody else can say who is left.
-    WithoutHub,
+}
+
+impl Survival {
+    /// What comes of it if these are `left`, and these `silent`; both ascend.
+    pub fn of(left: Vec<Rank>, silent: Vec<Rank>, least: u32) -> Self {
+        if silent.len() >= left.len() {
+            Survival::Unsure { silent }
+        } else if (left.len() as u32) < least {
+            Survival::TooFew { left, least }
+        } else {
+            Survival::GoOn(left)
+        }
+    }
 }
 
 /// The answer. From the hub.
@@ -75,7 +88,7 @@ struct Calls {
 impl Survivors {
     /// A member wants to go on with the others that are left. Returns whom to tell what, as all of this does.
     pub fn call(&mut self, from: Rank, shrink: Shrink) -> Vec<(Rank, Shrunk)> {
-        let Shrink { group, members, least } = shrink;
+        let Shrink { group, members, least, dead: _ } = shrink;
         let calls = self.calls.entry(group).or_default();
         calls.members = members;
         calls.called.insert(from);
@@ -109,13 +122,7 @@ impl Survivors {
         }
         let silent: Vec<Rank> =
             members.iter().copied().filter(|rank| gone.get(rank) == Some(&false)).collect();
-        let outcome = if silent.len() >= left.len() {
-            Survival::Unsure { silent }
-        } else if (left.len() as u32) < *least {
-            Survival::TooFew { left: left.clone(), least: *least }
-        } else {
-            Survival::GoOn(left.clone())
-        };
+        let outcome = Survival::of(left.clone(), silent, *least);
         calls.remove(&group);
         let shrunk = Shrunk { group, outcome };
         left.into_iter().map(|to| (to, shrunk.clone())).collect()
@@ -127,10 +134,11 @@ impl Shrink {
         to.u32(self.group);
         to.ranks(&self.members);
         to.u32(self.least);
+        to.ranks(&self.dead);
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self { group: from.u32()?, members: from.ranks()?, least: from.u32()? })
+        Ok(Self { group: from.u32()?, members: from.ranks()?, least: from.u32()?, dead: from.ranks()? })
     }
 }
 
@@ -151,7 +159,6 @@ impl Shrunk {
                 to.u8(3);
                 to.ranks(silent);
             }
-            Survival::WithoutHub => to.u8(4),
         }
     }
 
@@ -161,7 +168,6 @@ impl Shrunk {
             1 => Survival::GoOn(from.ranks()?),
             2 => Survival::TooFew { left: from.ranks()?, least: from.u32()? },
             3 => Survival::Unsure { silent: from.ranks()? },
-            4 => Survival::WithoutHub,
             _ => return Err(Malformed("its outcome is unknown")),
         };
         Ok(Self { group, outcome })
@@ -173,7 +179,7 @@ mod tests {
     use super::*;
 
     fn shrink(members: u32, least: u32) -> Shrink {
-        Shrink { group: 7, members: (0..members).collect(), least }
+        Shrink { group: 7, members: (0..members).collect(), least, dead: Vec::new() }
     }
 
     fn told(all: &[(Rank, Shrunk)]) -> (Vec<Rank>, Option<Survival>) {

@@ -171,6 +171,7 @@ fn any_death() -> impl Strategy<Value = Death> {
         Just(Death::Unreachable),
         any::<u64>().prop_map(|milliseconds| Death::Silent { milliseconds }),
         Just(Death::Protocol),
+        Just(Death::GaveUp),
     ]
 }
 

@@ -18,7 +18,7 @@ use std::{
 };
 
 /// One group, as this process holds it: closed here when the last handle is gone.
-pub(super) struct GroupHandle {
+pub(crate) struct GroupHandle {
     pub(super) number: u32,
     pub(super) rank: u32,
     pub(super) members: Vec<MemberId>,

@@ -1,32 +1,46 @@
-//! Going on with the ranks that are left.
+//! Agreeing with the ranks that are left on who they are.
 
 use super::handle::GroupHandle;
 use crate::{
     Error, ErrorKind, Result,
-    core::session::{
-        Ranks,
-        membership::MemberId,
-        survivors::{Shrink, Survival},
+    core::{
+        group::Rank,
+        session::{
+            Ranks,
+            membership::MemberId,
+            survivors::{Shrink, Survival},
+        },
     },
     engine::group,
-    fabric::Fabric,
+    fabric::{Fabric, instruction::Answer},
 };
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-/// Agrees with the ranks of a group that are left on who they are; see [`shrink`](crate::Communicator::shrink). The group is
-/// closed. Returns the number of the next one, this rank's place in it, and its members.
-pub(super) fn agree(
+/// What comes of the question who is left.
+pub(crate) enum Agreed {
+    /// The next group: its number, this rank's place in it, and its members. The group before is closed.
+    On { number: u32, rank: u32, members: Vec<MemberId> },
+    /// There is no hub to say so. This is what the rank wants, and these are gone; `true` for those of which that is certain.
+    Without { shrink: Shrink, gone: BTreeMap<Rank, bool> },
+}
+
+/// Asks the hub who is left of a group, once all that live have asked.
+pub(crate) fn agree(
     fabric: &Fabric,
     group: &GroupHandle,
     (least, timeout): (u32, Duration),
-) -> Result<(u32, u32, Vec<MemberId>)> {
+) -> Result<Agreed> {
     let me = fabric.job.rank;
     let rank_of = |member: &MemberId| fabric.job.roster.rank_of(*member);
-    let ranks: Vec<u32> = group.members.iter().filter_map(rank_of).collect();
-    let shrink = Shrink { group: group.number, members: ranks.clone(), least };
-    let outcome = fabric.commands.wait_for_survivors(shrink, timeout);
+    let ranks: Vec<Rank> = group.members.iter().filter_map(rank_of).collect();
+    let shrink = Shrink { group: group.number, members: ranks.clone(), least, dead: Vec::new() };
     let at = |error: Error| error.about(me, "shrink");
-    let left = left_of(outcome, &ranks, (me, timeout)).map_err(at)?;
+    let left = match fabric.commands.wait_for_survivors(shrink.clone(), timeout) {
+        Some(Answer::Decided(Survival::GoOn(left))) => left,
+        Some(Answer::Decided(outcome)) => return Err(at(refused(outcome, &ranks))),
+        Some(Answer::WithoutHub(gone)) => return Ok(Agreed::Without { shrink, gone }),
+        None => return Err(at(late((me, timeout), &[]))),
+    };
     let is_left = |member: &&MemberId| rank_of(member).is_some_and(|rank| left.contains(&rank));
     let members: Vec<MemberId> = group.members.iter().filter(is_left).copied().collect();
     let Some(rank) = members.iter().position(|member| *member == fabric.job.me) else {
@@ -34,37 +48,43 @@ pub(super) fn agree(
     };
     let name = format!("survivors of group {:08x}", group.number);
     let number = group::number_of(&name, &members);
+    fabric.hand_on(group.number, number);
     fabric.node.with(|engine| {
         engine.abort_group(group.number);
         engine.drop_group(group.number);
         engine.out.observer.name_group(number, &name);
     });
-    Ok((number, rank as u32, members))
+    Ok(Agreed::On { number, rank: rank as u32, members })
 }
 
-fn lost(ranks: Vec<u32>, reason: String) -> Error {
+/// The error of ranks that are lost for going on.
+pub(crate) fn lost(ranks: Vec<Rank>, reason: String) -> Error {
     Error::new(ErrorKind::PeerLost { ranks, reason })
 }
 
-/// The ranks that go on, if they do.
-fn left_of(outcome: Option<Survival>, members: &[u32], (me, after): (u32, Duration)) -> Result<Vec<u32>> {
-    let without = |left: &[u32]| members.iter().copied().filter(|rank| !left.contains(rank)).collect();
+/// Why these members do not go on.
+pub(crate) fn refused(outcome: Survival, members: &[Rank]) -> Error {
+    let without = |left: &[Rank]| members.iter().copied().filter(|rank| !left.contains(rank)).collect();
     match outcome {
-        Some(Survival::GoOn(left)) => Ok(left),
-        Some(Survival::TooFew { left, least }) => {
+        Survival::GoOn(left) => lost(without(&left), "nobody says where those meet that go on".to_owned()),
+        Survival::TooFew { left, least } => {
             let reason = format!("{} of at least {least} are left ({})", left.len(), Ranks(&left));
-            Err(lost(without(&left), reason))
+            lost(without(&left), reason)
         }
-        Some(Survival::Unsure { silent }) => {
+        Survival::Unsure { silent } => {
             let reason = "they are silent, and may go on by themselves for all that is known here, as they are not fewer than \
                           the others"
                 .to_owned();
-            Err(lost(silent, reason))
-        }
-        Some(Survival::WithoutHub) => Err(lost(vec![0], "only rank 0 can say who is left".to_owned())),
-        None => {
-            let missing = vec!["other ranks that live, to call shrink".to_owned()];
-            Err(Error::new(ErrorKind::Timeout { rank: me, after, missing }))
+            lost(silent, reason)
         }
     }
+}
+
+/// Not all that live have called in time.
+pub(crate) fn late((rank, after): (Rank, Duration), missing: &[Rank]) -> Error {
+    let who = match missing {
+        [] => "other ranks that live".to_owned(),
+        missing => Ranks(missing).to_string(),
+    };
+    Error::new(ErrorKind::Timeout { rank, after, missing: vec![format!("{who}, to call shrink")] })
 }

@@ -63,11 +63,10 @@ impl Center {
 
     /// A rank is dead, as is known from this.
     pub(super) fn lose(&mut self, rank: Rank, death: &Death) -> Vec<Directed> {
-        let is_certain = !matches!(death, Death::Silent { .. });
         #[cfg(any(test, feature = "simulator"))]
         crate::seen::hub_without(&self.fences, "a rank is lost");
         let mut sent = self.fences.lose(rank);
-        sent.extend(directed(self.survivors.lose(rank, is_certain)));
+        sent.extend(directed(self.survivors.lose(rank, death.is_certain())));
         sent
     }
 

@@ -1,18 +1,15 @@
 //! What other threads ask of the control thread.
 
+use super::{instruction::Answer, muster::Arrival};
 use crate::{
-    core::session::{
-        control::Message,
-        membership::MemberId,
-        survivors::{Shrink, Shrunk, Survival},
-    },
+    core::session::{control::Message, membership::MemberId, survivors::Shrink},
     engine::outbox::Event,
     node::Surroundings,
     sys::{doorbell::Bell, pidfd::Pidfd},
 };
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, PoisonError, mpsc},
     time::Duration,
 };
 
@@ -38,7 +35,10 @@ pub(crate) enum Command {
         address: String,
         life: Option<u64>,
     },
-    Close,
+    /// This process leaves; rank 0 lingers for the others, or does not.
+    Close {
+        lingers: bool,
+    },
 }
 
 /// Work for the control thread, from any thread.
@@ -46,14 +46,16 @@ pub(crate) struct Commands {
     queue: Mutex<VecDeque<Command>>,
     pub(crate) bell: Bell,
     /// Answers for those that wait for them.
-    answers: Mutex<BTreeMap<u32, Survival>>,
+    answers: Mutex<BTreeMap<u32, Answer>>,
     answered: Condvar,
+    /// Where ranks go that call to go on without the hub, while this one looks for them.
+    arrivals: Mutex<Option<mpsc::Sender<Arrival>>>,
 }
 
 impl Commands {
     pub(crate) fn new() -> std::io::Result<Arc<Self>> {
         let (queue, answers, answered) = (Mutex::default(), Mutex::default(), Condvar::new());
-        Ok(Arc::new(Self { queue, bell: Bell::new()?, answers, answered }))
+        Ok(Arc::new(Self { queue, bell: Bell::new()?, answers, answered, arrivals: Mutex::default() }))
     }
 
     pub(crate) fn send(&self, command: Command) {
@@ -63,18 +65,33 @@ impl Commands {
     }
 
     /// Somebody may wait for this.
-    pub(super) fn answer(&self, shrunk: Shrunk) {
+    pub(super) fn answer(&self, group: u32, answer: Answer) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.insert(shrunk.group, shrunk.outcome);
+        answers.insert(group, answer);
         self.answered.notify_all();
     }
 
+    /// Ranks are expected that call to go on without the hub.
+    pub(super) fn expect_arrivals(&self) -> mpsc::Receiver<Arrival> {
+        let (sender, arrivals) = mpsc::channel();
+        *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        arrivals
+    }
+
+    pub(super) fn expect_no_arrivals(&self) {
+        *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(super) fn arrivals(&self) -> Option<mpsc::Sender<Arrival>> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// What comes of the wish to go on with the members of a group that are left, in so long.
-    pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<Survival> {
+    pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<Answer> {
         let group = shrink.group;
         self.send(Command::Shrink { group, message: Message::Shrink(shrink) });
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_open = |answers: &mut BTreeMap<u32, Survival>| !answers.contains_key(&group);
+        let is_open = |answers: &mut BTreeMap<u32, Answer>| !answers.contains_key(&group);
         let waited = self.answered.wait_timeout_while(answers, timeout, is_open);
         let outcome = waited.unwrap_or_else(PoisonError::into_inner).0.remove(&group);
         if outcome.is_none() {

@@ -207,7 +207,7 @@ impl Control {
                 }
                 Instruction::Greet(address) => reducers::look_for(&self.job, &self.commands, address),
                 Instruction::Renew(roster) => self.job.roster = roster,
-                Instruction::Answer(shrunk) => self.commands.answer(shrunk),
+                Instruction::Answer { group, answer } => self.commands.answer(group, answer),
                 Instruction::Do(deed) => {
                     let answer = self.node.with(|engine| deed.done_to(engine));
                     answer.into_iter().for_each(|answer| self.watch.tell_hub(answer));
@@ -247,7 +247,7 @@ impl Control {
             Command::NoLink { endpoint, problem } => self.watch.no_link(endpoint, problem, Moment::now()),
             Command::Shrink { group, message } => self.watch.shrink(group, message),
             Command::Greeted { address, life } => self.watch.greeted(&address, life, Moment::now()),
-            Command::Close => self.watch.leave(Moment::now()),
+            Command::Close { lingers } => self.watch.leave(lingers, Moment::now()),
         }
         self.carry_out();
     }

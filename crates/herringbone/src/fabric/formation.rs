@@ -50,9 +50,30 @@ pub(crate) struct World {
 
 /// Forms the world that `config` describes.
 pub(crate) fn form(config: &Config) -> Result<World> {
+    form_as(config, false)
+}
+
+/// As [`form`], for a rank that has just left the world before: until rank 0 has heard of that, it takes this one for a second
+/// process of the rank.
+pub(crate) fn form_again(config: &Config) -> Result<World> {
+    form_as(config, true)
+}
+
+fn form_as(config: &Config, returns: bool) -> Result<World> {
     let deadline = Instant::now() + config.timeout;
-    let incarnation = greet::random_number().map_err(|error| Error::io("drawing a random number", error))?;
-    if config.rank == 0 { gather(config, incarnation, deadline) } else { join(config, incarnation, deadline) }
+    if config.rank == 0 {
+        return gather(config, meeting::open_hub(config)?, deadline);
+    }
+    join(config, returns, deadline)
+}
+
+/// As [`form`], on rank 0 which listens already.
+pub(crate) fn form_at(config: &Config, listener: TcpListener, address: SocketAddr) -> Result<World> {
+    gather(config, (listener, address, config.token.clone()), Instant::now() + config.timeout)
+}
+
+fn drawn_life() -> Result<u64> {
+    greet::random_number().map_err(|error| Error::io("drawing a random number", error))
 }
 
 /// What a rank says of itself.
@@ -85,8 +106,12 @@ struct Desk {
 }
 
 /// Rank 0: lets everyone join.
-fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
-    let (listener, address, token) = meeting::open_hub(config)?;
+fn gather(
+    config: &Config,
+    (listener, address, token): (TcpListener, SocketAddr, Option<String>),
+    deadline: Instant,
+) -> Result<World> {
+    let incarnation = drawn_life()?;
     let from = config.local_address(address.ip()).map_err(|error| error.at(0))?;
     let token = token.unwrap_or_default().into_bytes();
     let prepared = |error| Error::io("preparing the port", error);
@@ -275,11 +300,12 @@ fn give_up(
 }
 
 /// Every other rank: joins at rank 0.
-fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
+fn join(config: &Config, returns: bool, deadline: Instant) -> Result<World> {
+    let incarnation = drawn_life()?;
     let identity =
         Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
     let hello = Hello { identity, purpose: Purpose::Join, versions: Versions::CURRENT };
-    let (mut stream, mut dialogue, (hub, token)) = enter(config, hello, deadline)?;
+    let (mut stream, mut dialogue, (hub, token)) = enter(config, hello, (returns, deadline))?;
     let secret = token.clone().unwrap_or_default().into_bytes();
     let at = |error: std::io::Error| Error::io("preparing the port", error).at(config.rank);
     let usual = stream.local_addr().map_err(at)?.ip();
@@ -342,7 +368,7 @@ type Entered = (TcpStream, Dialogue, (String, Option<String>));
 
 /// Connects to rank 0, trying again while it is not there. A store may at first have what a process before this rank 0 has left
 /// there, so each attempt asks it again.
-fn enter(config: &Config, hello: Hello, deadline: Instant) -> Result<Entered> {
+fn enter(config: &Config, hello: Hello, (returns, deadline): (bool, Instant)) -> Result<Entered> {
     let (mut hub, mut token) = meeting::find_hub(config, deadline)?;
     loop {
         let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
@@ -354,7 +380,10 @@ fn enter(config: &Config, hello: Hello, deadline: Instant) -> Result<Entered> {
         });
         match attempt {
             Ok((stream, dialogue)) => return Ok((stream, dialogue, (hub, token))),
-            Err(error) if !error.may_pass() || Instant::now() + PAUSE >= deadline => {
+            Err(error)
+                if !(error.may_pass() || returns && error.takes_it_for_another())
+                    || Instant::now() + PAUSE >= deadline =>
+            {
                 let unreachable = matches!(error, GreetError::Io(_));
                 let whom =
                     format!("rank 0 at {hub}{}", if unreachable { " (does it run there?)" } else { "" });

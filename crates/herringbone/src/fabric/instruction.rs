@@ -7,12 +7,12 @@ use crate::{
             Cause,
             control::{Death, Message},
             membership::{MemberId, Roster},
-            survivors::Shrunk,
+            survivors::Survival,
         },
     },
     engine::Engine,
 };
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// What a watch wants done.
 #[derive(Debug)]
@@ -29,10 +29,19 @@ pub(crate) enum Instruction {
     Greet(String),
     /// The job has other members.
     Renew(Arc<Roster>),
-    /// Whoever waits to go on with those that are left is told who they are.
-    Answer(Shrunk),
+    /// Whoever waits to go on with the members of a group that are left is told who they are.
+    Answer { group: u32, answer: Answer },
     /// Something is to be done to the engine. What that [answers](Deed::done_to) is for [the hub](super::watch::Watch::tell_hub).
     Do(Deed),
+}
+
+/// What a rank hears that wants to go on with those that are left.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// The hub has decided.
+    Decided(Survival),
+    /// There is no hub. These are gone; `true` for those of which that is certain.
+    WithoutHub(BTreeMap<Rank, bool>),
 }
 
 /// What is to be done to an engine.

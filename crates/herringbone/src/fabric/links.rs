@@ -6,7 +6,7 @@ use super::{
     command::{Command, Commands},
     dial, door,
     greet::{self, GreetError},
-    reducers,
+    muster, reducers,
     wire_up::Mapping,
 };
 use crate::{
@@ -204,6 +204,9 @@ pub(crate) fn admit(
     let (who, purpose) = (claim.hello().identity, claim.hello().purpose);
     if purpose == Purpose::Enlist {
         return reducers::enlist(job, commands, stream, claim);
+    }
+    if purpose == Purpose::Muster {
+        return muster::admit(job, commands, stream, claim);
     }
     if purpose == Purpose::Status {
         return Inquiry::new(stream, claim).answer_of_worker(job, node);

@@ -16,12 +16,13 @@ mod guests;
 pub(crate) mod instruction;
 pub(crate) mod links;
 mod meeting;
+pub(crate) mod muster;
 pub(crate) mod reducers;
 pub(crate) mod watch;
 pub(crate) mod wire_up;
 
 use crate::{
-    config::Transport,
+    config::{Config, Transport},
     core::{
         algorithm::{Algorithm, Layout, Unsupported},
         collective::Collective,
@@ -33,13 +34,17 @@ use crate::{
         },
     },
     engine::Engine,
+    execute::issue::WORLD_GROUP,
     node::{FLUSH, Node},
 };
 use command::{Command, Commands};
 use std::{
     fmt,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -120,18 +125,33 @@ pub(crate) struct Fabric {
     pub(crate) node: Arc<Node>,
     pub(crate) commands: Arc<Commands>,
     pub(crate) settings: Shared,
+    /// What the process was first started with, unless its ranks are threads.
+    pub(crate) origin: Option<Arc<Config>>,
+    /// The group whose end is the job's.
+    whole: AtomicU32,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Fabric {
     pub(crate) fn new(
         job: Job,
-        node: Arc<Node>,
-        commands: Arc<Commands>,
+        (node, commands): (Arc<Node>, Arc<Commands>),
         settings: Shared,
-        threads: Vec<JoinHandle<()>>,
+        (origin, threads): (Option<Arc<Config>>, Vec<JoinHandle<()>>),
     ) -> Arc<Self> {
-        Arc::new(Self { job, node, commands, settings, threads: Mutex::new(threads) })
+        let (whole, threads) = (AtomicU32::new(WORLD_GROUP), Mutex::new(threads));
+        Arc::new(Self { job, node, commands, settings, origin, whole, threads })
+    }
+
+    /// The job's end is that of another group from now on, if it was that of `group`.
+    pub(crate) fn hand_on(&self, group: u32, to: u32) {
+        // Another group's end is not the job's.
+        let _other = self.whole.compare_exchange(group, to, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Whether the end of a group is that of the job.
+    pub(crate) fn is_whole(&self, group: u32) -> bool {
+        self.whole.load(Ordering::SeqCst) == group
     }
 
     /// Whether this is a child of the process that formed the fabric.
@@ -170,7 +190,24 @@ impl Fabric {
                 ),
             );
         }
-        self.commands.send(Command::Close);
+        self.end(&mut threads, true);
+    }
+
+    /// Leaves at once: what is under way fails, and nobody is waited for. The job goes on in another form.
+    pub(crate) fn abandon(&self) {
+        if self.is_forked() {
+            return;
+        }
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if !threads.is_empty() {
+            self.node.with(Engine::drop_all_groups);
+            self.node.with(Engine::abort_all_groups);
+            self.end(&mut threads, false);
+        }
+    }
+
+    fn end(&self, threads: &mut Vec<JoinHandle<()>>, lingers: bool) {
+        self.commands.send(Command::Close { lingers });
         self.node.hang_up();
         self.node.close();
         for thread in threads.drain(..) {

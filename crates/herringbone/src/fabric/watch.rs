@@ -18,7 +18,6 @@ use crate::{
             control::{Death, Decoder, Message},
             fence::Directed,
             membership::{MemberId, Roster},
-            survivors::{Shrunk, Survival},
         },
     },
     engine::outbox::Event,
@@ -39,6 +38,8 @@ const SUSPECT: Duration = Duration::from_secs(3);
 const DEAD: Duration = Duration::from_secs(6);
 /// A pause between two looks at time that says that this process did not run.
 const STOOD_STILL: Duration = Duration::from_secs(2);
+/// How long rank 0 may take to hear a rank's goodbye.
+const PARTING: Duration = Duration::from_secs(1);
 /// How long a broken link between workers may be the first sign of a death.
 const BROKEN_FOR: Duration = Duration::from_millis(500);
 
@@ -47,6 +48,17 @@ const BROKEN_FOR: Duration = Duration::from_millis(500);
 struct Peer {
     heard: Moment,
     suspected: bool,
+}
+
+/// How a rank went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gone {
+    /// In order.
+    Left,
+    /// Its process is gone for certain.
+    Died,
+    /// It may live beyond a broken network.
+    Silent,
 }
 
 /// A process that leaves.
@@ -66,8 +78,7 @@ pub(crate) struct Watch {
     hub: Option<Center>,
     /// All others on rank 0, rank 0 elsewhere; those that are there.
     peers: BTreeMap<Rank, Peer>,
-    /// Ranks that have died (`true`) or left.
-    gone: BTreeMap<Rank, bool>,
+    gone: BTreeMap<Rank, Gone>,
     /// The groups of which this rank waits to go on with those that are left.
     shrinking: BTreeSet<u32>,
     /// Links between workers that broke, and when.
@@ -155,6 +166,10 @@ impl Watch {
             Message::Dead { rank, .. } | Message::Leave { rank } if self.worker(rank).is_none() => {
                 self.broke_protocol(from, rank);
             }
+            Message::Dead { rank, .. } if rank == self.me => {
+                self.part(from);
+                self.died(from, Death::GaveUp);
+            }
             Message::Dead { rank, death } => self.died(rank, death),
             Message::Leave { rank } => self.left(rank),
             Message::Members(roster) if from == 0 && self.hub.is_none() => self.told_roster(roster),
@@ -238,7 +253,8 @@ impl Watch {
 
     /// The connection with rank 0 is over, which had left as a rank and decided on: nobody decides any more.
     fn lose_hub(&mut self, rank: Rank) {
-        if rank == 0 && self.gone.get(&0) == Some(&false) && self.leaving.is_none() {
+        if rank == 0 && self.gone.get(&0) == Some(&Gone::Left) && self.leaving.is_none() {
+            self.shrink_without_hub();
             self.order(Deed::WithoutHub);
         }
     }
@@ -269,20 +285,26 @@ impl Watch {
 
     /// A rank has died, as far as anybody knows: everybody is told, once. By rank 0 also while it leaves: it stays to tell.
     fn died(&mut self, rank: Rank, death: Death) {
+        self.lost(rank, death, if death.is_certain() { Gone::Died } else { Gone::Silent });
+    }
+
+    fn lost(&mut self, rank: Rank, death: Death, how: Gone) {
         let leaves = self.leaving.is_some() && self.hub.is_none();
         if self.gone.contains_key(&rank) || rank == self.me || leaves {
             return;
         }
         let Some(worker) = self.worker(rank) else { return };
-        self.gone.insert(rank, true);
+        self.gone.insert(rank, how);
+        if self.hub.is_some() && how == Gone::Silent {
+            // If it lives, it is not to take the end of its connection for this rank's death.
+            self.say(rank, Message::Dead { rank, death });
+        }
         self.part(rank);
         crate::log::info(&self.name(), format_args!("rank {rank} is lost: {death}"));
         self.spread(rank, &Message::Dead { rank, death });
         let hub_is_gone = rank == 0 || self.is_alone();
         if hub_is_gone {
-            let waiting = std::mem::take(&mut self.shrinking);
-            let answer = |group| Instruction::Answer(Shrunk { group, outcome: Survival::WithoutHub });
-            self.orders.extend(waiting.into_iter().map(answer));
+            self.shrink_without_hub();
         }
         self.order(Deed::Lose { worker, death, hub_is_gone });
         if let Some(hub) = &mut self.hub {
@@ -302,7 +324,7 @@ impl Watch {
             return;
         }
         let Some(worker) = self.worker(rank) else { return };
-        self.gone.insert(rank, false);
+        self.gone.insert(rank, Gone::Left);
         self.spread(rank, &Message::Leave { rank });
         self.order(Deed::Leave(worker));
         if let Some(hub) = &mut self.hub {
@@ -392,7 +414,8 @@ impl Watch {
                 continue;
             };
             if self.is_alone() {
-                self.died(rank, Death::Unreachable);
+                // A link alone does not say whether the other end lives.
+                self.lost(rank, Death::Unreachable, Gone::Silent);
                 continue;
             }
             let cause = Cause::Corrupt { from: rank, to: self.me };
@@ -433,8 +456,11 @@ impl Watch {
         dead.into_iter().for_each(|(rank, milliseconds)| self.died(rank, Death::Silent { milliseconds }));
     }
 
-    /// This process leaves.
-    pub(crate) fn leave(&mut self, now: Moment) {
+    /// This process leaves; rank 0 lingers for the others, or does not.
+    pub(crate) fn leave(&mut self, lingers: bool, now: Moment) {
+        if !lingers {
+            self.linger = Duration::ZERO;
+        }
         self.leaving = Some(Leaving { since: now, warned: false });
         self.order(Deed::SayGoodbye);
         // Rank 0 leaves as a rank now and as the hub last.
@@ -448,11 +474,12 @@ impl Watch {
     }
 
     /// Whether this process has left. Rank 0 stays until the others have left, for a while, and says goodbye as the hub then.
-    /// Any other stays until its goodbye is sent (`unsent` if it is not).
+    /// Any other stays until its goodbye is sent (`unsent` if it is not) and rank 0 has hung up, for a moment at most: a socket
+    /// that is closed while something comes in drops what it had yet to send.
     pub(crate) fn has_left(&mut self, unsent: bool, now: Moment) -> bool {
         let Some(Leaving { since, warned }) = &mut self.leaving else { return false };
         let (left_for, is_hub) = (now.since(*since), self.hub.is_some());
-        let waits = if is_hub { !self.peers.is_empty() } else { unsent };
+        let waits = !self.peers.is_empty() && (is_hub || unsent || left_for < PARTING);
         if waits && left_for < self.linger {
             if is_hub && left_for >= SUSPECT && !std::mem::replace(warned, true) {
                 let others: Vec<Rank> = self.peers.keys().copied().collect();

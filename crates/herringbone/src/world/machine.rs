@@ -237,7 +237,7 @@ impl Machine {
         let (Some((since, said)), Some(watch)) = (&mut self.leaving, &mut self.watch) else { return false };
         if !*said && self.engine.at(now).is_flushed() {
             (*since, *said) = (now, true);
-            watch.leave(now);
+            watch.leave(true, now);
             self.engine.hang_up();
         }
         let closed = *said && (self.engine.is_hung_up() || now.since(*since) >= HANG_UP);

@@ -167,7 +167,7 @@ impl VirtualWorld {
             }
             Instruction::Renew(roster) => self.machine(at).roster = roster,
             // No rank of a world asks for that.
-            Instruction::Answer(_) => {}
+            Instruction::Answer { .. } => {}
             Instruction::Do(_) => unreachable!("the machine does it"),
         }
     }

@@ -169,6 +169,15 @@ pub enum Death {
     },
     /// It said what no rank says, so nothing that it says counts any more.
     Protocol,
+    /// It lives, and has given up whoever says this.
+    GaveUp,
+}
+
+impl Death {
+    /// Whether its process is gone for certain. Else it may live, beyond a broken network.
+    pub fn is_certain(&self) -> bool {
+        !matches!(self, Death::Silent { .. } | Death::GaveUp)
+    }
 }
 
 impl fmt::Display for Death {
@@ -180,6 +189,7 @@ impl fmt::Display for Death {
                 write!(f, "silent for {}.{} s", milliseconds / 1000, milliseconds / 100 % 10)
             }
             Death::Protocol => f.write_str("it broke the protocol: run the same release on all ranks"),
+            Death::GaveUp => f.write_str("it has given this rank up, as it had not heard of it for too long"),
         }
     }
 }
@@ -374,6 +384,7 @@ impl Death {
                 to.u64(*milliseconds);
             }
             Death::Protocol => to.u8(4),
+            Death::GaveUp => to.u8(5),
         }
     }
 
@@ -383,6 +394,7 @@ impl Death {
             2 => Death::Unreachable,
             3 => Death::Silent { milliseconds: from.u64()? },
             4 => Death::Protocol,
+            5 => Death::GaveUp,
             _ => return Err(Malformed("its kind of death is unknown")),
         })
     }

@@ -1,16 +1,15 @@
 //! Who takes part changes: reducers come and go, and ranks go on with those that are left.
 
-use super::Watch;
+use super::{Gone, Watch};
 use crate::{
     clock::Moment,
-    core::session::{
-        control::Message,
-        membership::Roster,
-        survivors::{Shrunk, Survival},
+    core::{
+        group::Rank,
+        session::{control::Message, membership::Roster, survivors::Shrunk},
     },
-    fabric::instruction::{Deed, Instruction},
+    fabric::instruction::{Answer, Deed, Instruction},
 };
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 impl Watch {
     /// This rank wants to go on with the members of a group that are left, or waits for that no longer.
@@ -21,16 +20,24 @@ impl Watch {
             self.shrinking.remove(&group);
         }
         if self.is_alone() {
-            self.shrunk(Shrunk { group, outcome: Survival::WithoutHub });
+            self.shrink_without_hub();
         } else {
             self.tell_hub(message);
         }
     }
 
-    pub(super) fn shrunk(&mut self, shrunk: Shrunk) {
-        if self.shrinking.remove(&shrunk.group) {
-            self.orders.push_back(Instruction::Answer(shrunk));
+    pub(super) fn shrunk(&mut self, Shrunk { group, outcome }: Shrunk) {
+        if self.shrinking.remove(&group) {
+            self.orders.push_back(Instruction::Answer { group, answer: Answer::Decided(outcome) });
         }
+    }
+
+    /// There is no hub any more that could say who is left.
+    pub(super) fn shrink_without_hub(&mut self) {
+        let gone: BTreeMap<Rank, bool> =
+            self.gone.iter().map(|(rank, gone)| (*rank, *gone != Gone::Silent)).collect();
+        let answer = |group| Instruction::Answer { group, answer: Answer::WithoutHub(gone.clone()) };
+        self.orders.extend(std::mem::take(&mut self.shrinking).into_iter().map(answer));
     }
 
     /// On rank 0: the job has other members.

@@ -1,0 +1,260 @@
+//! Going on when the hub is lost: the ranks that are left call the lowest of them at the port that it listens at anyway.
+//!
+//! A [`Muster`](crate::core::session::muster::Muster) decides; here are its connections and its clock. The old world stays
+//! as it is until the next one has formed, so that nobody takes a rank for dead that only went on.
+
+use super::{
+    Job,
+    command::Commands,
+    dial,
+    door::SILENCE,
+    greet::{self, GreetError},
+};
+use crate::{
+    config::check_exposure,
+    core::{
+        group::Rank,
+        session::{
+            Refusal, Role,
+            control::{Dialogue, Message},
+            handshake::{Claim, Expected, Purpose},
+            muster::Muster,
+            survivors::{Shrink, Shrunk, Survival},
+        },
+    },
+};
+use std::{
+    collections::BTreeMap,
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+const LOOK: Duration = Duration::from_millis(10);
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// A rank that calls here to go on.
+pub(crate) struct Arrival {
+    rank: Rank,
+    stream: TcpStream,
+    dialogue: Dialogue,
+    wish: Shrink,
+}
+
+/// What comes of the search for the others.
+pub(crate) enum Found {
+    /// These go on, ascending. This rank is the first of them, and the others come to where it listens now.
+    First { left: Vec<Rank>, listener: TcpListener, address: SocketAddr },
+    /// These go on, ascending, and the first of them listens there.
+    Follows { left: Vec<Rank>, hub: String },
+    /// This rank does not go on.
+    Not(Survival),
+    /// These may live, and did not come in time.
+    Late { missing: Vec<Rank> },
+}
+
+/// What a call was answered with.
+enum Answered {
+    Not,
+    Lives,
+    Told(Survival, Option<String>),
+}
+
+/// One rank's search for the others.
+struct Search<'a> {
+    job: &'a Job,
+    muster: Muster,
+    here: BTreeMap<Rank, (TcpStream, Dialogue)>,
+    began: Instant,
+    deadline: Instant,
+    calls: (mpsc::Sender<(Rank, Answered)>, mpsc::Receiver<(Rank, Answered)>),
+}
+
+/// Finds out with the others who goes on with a group, until `deadline`.
+///
+/// # Errors
+/// If there is no port to be had.
+pub(crate) fn muster(
+    (job, commands): (&Job, &Commands),
+    own: Shrink,
+    gone: &BTreeMap<Rank, bool>,
+    deadline: Instant,
+) -> std::io::Result<Found> {
+    let group = own.group;
+    let arrivals = commands.expect_arrivals();
+    let muster = Muster::new(job.rank, own, gone);
+    let (began, here, calls) = (Instant::now(), BTreeMap::new(), mpsc::channel());
+    let mut search = Search { job, muster, here, began, deadline, calls };
+    let found = search.run(&arrivals, group);
+    commands.expect_no_arrivals();
+    found
+}
+
+impl Search<'_> {
+    fn run(&mut self, arrivals: &mpsc::Receiver<Arrival>, group: u32) -> std::io::Result<Found> {
+        let mut beat = Instant::now();
+        loop {
+            for Arrival { rank, stream, dialogue, wish } in arrivals.try_iter() {
+                // One that is not let in hears that its call ends, and looks again.
+                if self.muster.comes(rank, &wish) {
+                    self.here.insert(rank, (stream, dialogue));
+                }
+            }
+            if let Ok((rank, answered)) = self.calls.1.recv_timeout(LOOK)
+                && let Some(found) = self.answered(rank, answered)
+            {
+                return Ok(found);
+            }
+            let is_due = beat.elapsed() >= HEARTBEAT;
+            if is_due {
+                beat = Instant::now();
+            }
+            self.look_after_those_here(is_due);
+            let now = self.now();
+            self.muster.to_call(now).into_iter().for_each(|rank| self.call(rank));
+            if let Some(outcome) = self.muster.outcome() {
+                return self.decided(group, outcome);
+            }
+            if Instant::now() >= self.deadline {
+                return Ok(Found::Late { missing: self.muster.missing() });
+            }
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn answered(&mut self, rank: Rank, answered: Answered) -> Option<Found> {
+        let now = self.now();
+        match answered {
+            Answered::Not => self.muster.failed(rank, now),
+            Answered::Lives => self.muster.lives(rank, now),
+            Answered::Told(Survival::GoOn(left), Some(hub)) => return Some(Found::Follows { left, hub }),
+            Answered::Told(outcome, _) => return Some(Found::Not(outcome)),
+        }
+        None
+    }
+
+    /// Those that wait here hear a sign of life, and are let go if they wait no longer.
+    fn look_after_those_here(&mut self, beat: bool) {
+        let muster = &mut self.muster;
+        self.here.retain(|rank, (stream, dialogue)| {
+            let has_ended = stream.set_nonblocking(true).is_ok()
+                && match stream.peek(&mut [0]) {
+                    Ok(bytes) => bytes == 0,
+                    Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+                };
+            let stays = stream.set_nonblocking(false).is_ok()
+                && !has_ended
+                && (!beat || greet::say(stream, dialogue, &Message::Heartbeat).is_ok());
+            if !stays {
+                muster.withdraws(*rank);
+            }
+            stays
+        });
+    }
+
+    fn call(&self, rank: Rank) {
+        let wish = (rank < self.job.rank).then(|| self.muster.wish());
+        let (job, deadline, answers) = (self.job.clone(), self.deadline, self.calls.0.clone());
+        let ask = move || {
+            let answered = call(&job, rank, wish, deadline);
+            // Nobody hears it once the search is over.
+            let _unheard = answers.send((rank, answered));
+        };
+        if std::thread::Builder::new().name("herringbone-muster".to_owned()).spawn(ask).is_err() {
+            let _unheard = self.calls.0.send((rank, Answered::Not));
+        }
+    }
+
+    /// Tells those that are here, and listens for them if they go on.
+    fn decided(&mut self, group: u32, outcome: Survival) -> std::io::Result<Found> {
+        let own = self.job.roster.member(self.job.me);
+        let own = own.and_then(|member| member.address.parse::<SocketAddr>().ok());
+        let own = own.ok_or_else(|| std::io::Error::other("this rank listens nowhere"))?;
+        let listener = TcpListener::bind(SocketAddr::new(own.ip(), 0))?;
+        let address = listener.local_addr()?;
+        let shrunk = Message::Shrunk(Shrunk { group, outcome: outcome.clone() });
+        let hub = Message::Hub { address: address.to_string() };
+        for (stream, dialogue) in self.here.values_mut() {
+            // Whoever does not hear it does not come, and the others wait for it in vain.
+            let _unheard =
+                greet::say(stream, dialogue, &shrunk).and_then(|()| greet::say(stream, dialogue, &hub));
+        }
+        Ok(match outcome {
+            Survival::GoOn(left) => Found::First { left, listener, address },
+            outcome => Found::Not(outcome),
+        })
+    }
+}
+
+/// Calls a rank: a lower one with a wish, of which it hears what comes; a higher one only to see whether it lives.
+fn call(job: &Job, rank: Rank, wish: Option<Shrink>, deadline: Instant) -> Answered {
+    let Some(member) = job.roster.worker(rank) else { return Answered::Not };
+    let expected = Expected { role: Role::Worker, rank: Some(rank), incarnation: member.incarnation };
+    let may_call = |there| check_exposure(there, str::from_utf8(&job.token).ok());
+    let Ok(mut stream) = dial::dial(&member.address, job.from, may_call) else { return Answered::Not };
+    let established = match greet::greet(&mut stream, job.hello(Purpose::Muster), expected, &job.token) {
+        Ok(established) => established,
+        Err(GreetError::Closed) => return Answered::Lives,
+        Err(_) => return Answered::Not,
+    };
+    let Some(wish) = wish else { return Answered::Lives };
+    let mut dialogue = greet::dialogue(established);
+    match hear_outcome(&mut stream, &mut dialogue, wish, deadline) {
+        Ok((outcome, hub)) => Answered::Told(outcome, hub),
+        Err(GreetError::Late) => Answered::Not,
+        // It died, or the others are to come elsewhere: the next call tells.
+        Err(_) => Answered::Lives,
+    }
+}
+
+fn hear_outcome(
+    stream: &mut TcpStream,
+    dialogue: &mut Dialogue,
+    wish: Shrink,
+    deadline: Instant,
+) -> Result<(Survival, Option<String>), GreetError> {
+    greet::say(stream, dialogue, &Message::Shrink(wish))?;
+    let patience = || deadline.min(Instant::now() + SILENCE);
+    let outcome = loop {
+        match greet::hear(stream, dialogue, patience())? {
+            Message::Heartbeat => {}
+            Message::Shrunk(Shrunk { outcome, .. }) => break outcome,
+            _ => return Err(GreetError::Protocol("it does not say who is left")),
+        }
+    };
+    match greet::hear(stream, dialogue, patience())? {
+        Message::Hub { address } => Ok((outcome, Some(address))),
+        _ => Err(GreetError::Protocol("it does not say where it listens")),
+    }
+}
+
+/// Lets a rank in that calls to go on. If this one does not look for others yet, the call ends, and the other tries again.
+pub(super) fn admit(
+    job: &Job,
+    commands: &Commands,
+    mut stream: TcpStream,
+    claim: Claim,
+) -> Result<(), GreetError> {
+    let who = claim.hello().identity;
+    let is_of_it = job.roster.worker(who.rank).and_then(|worker| worker.incarnation) == Some(who.incarnation);
+    if who.role != Role::Worker || !is_of_it {
+        greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
+        return Ok(());
+    }
+    let Some(arrivals) = commands.arrivals() else { return Ok(()) };
+    let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, job.identity())?);
+    match greet::hear(&mut stream, &mut dialogue, Instant::now() + greet::DEADLINE) {
+        Ok(Message::Shrink(wish)) => {
+            // Nobody takes it in once the search is over: then its call ends.
+            let _unheard = arrivals.send(Arrival { rank: who.rank, stream, dialogue, wish });
+            Ok(())
+        }
+        // It only wanted to see whether this rank lives.
+        Err(GreetError::Closed) => Ok(()),
+        Ok(_) => Err(GreetError::Protocol("it does not want to go on")),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,172 @@
+//! How a process becomes a member of a job, and goes on after a loss: with the ranks that are left, or with new processes for
+//! the lost ones.
+
+use crate::{
+    Communicator, Error, Result, assembly,
+    communicator::shrink::{self, Agreed},
+    config::{Config, Rendezvous},
+    core::{group::Rank, session::survivors::Shrink},
+    fabric::{
+        Fabric, formation,
+        muster::{self, Found},
+    },
+};
+use std::{
+    collections::BTreeMap,
+    net::{SocketAddr, TcpListener},
+    time::{Duration, Instant},
+};
+
+/// How long those that have agreed to go on may take to meet.
+const MEETING: Duration = Duration::from_secs(5);
+
+/// Where those meet that go on without the hub.
+enum Meeting {
+    Here { listener: TcpListener, address: SocketAddr },
+    At(String),
+}
+
+impl Communicator {
+    /// Joins the job that the environment describes; see [`Config`] for the variables. A process without any is a job of one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config), [`ErrorKind::Rendezvous`](crate::ErrorKind::Rendezvous) or
+    /// [`ErrorKind::Auth`](crate::ErrorKind::Auth).
+    pub fn from_env() -> Result<Self> {
+        Self::connect(Config::from_env()?)
+    }
+
+    /// Joins the job that `config` describes; returns when all ranks are there.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn connect(config: Config) -> Result<Self> {
+        config.check().map_err(|error| error.at(config.rank))?;
+        let world = formation::form(&config)?;
+        assembly::over(&config, &config, world)
+    }
+
+    /// A group of the ranks that are left, after a [loss](crate::ErrorKind::PeerLost) or for any other reason. All ranks that live
+    /// call this, and all get the same group, in which their order is the same and ranks are numbered anew. This group takes
+    /// no more calls, and its operations that are under way end.
+    ///
+    /// A member whose process has ended does not count, nor does one that has left. Silent ones may live beyond a broken
+    /// network, so the others go on only if they are more. Rank 0 of the job says who is left. If it is lost itself, the
+    /// lowest rank that is left takes its part: then the job forms anew, and all its other groups end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PeerLost`](crate::ErrorKind::PeerLost) if those that are left cannot go on, or are fewer than `least`;
+    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if not all that live called this in time.
+    pub fn shrink(&self, least: u32, timeout: Option<Duration>) -> Result<Self> {
+        self.check_open("shrink")?;
+        let timeout = timeout.unwrap_or(self.timeout());
+        let deadline = Instant::now() + timeout;
+        let (fabric, group) = self.parts();
+        match shrink::agree(fabric, group, (least, timeout))? {
+            Agreed::On { number, rank, members } => {
+                Ok(Self::group(fabric.clone(), number, rank, members, self.timeout()))
+            }
+            Agreed::Without { shrink, gone } => self.without_hub(&shrink, &gone, (timeout, deadline)),
+        }
+    }
+
+    /// As [`shrink`](Self::shrink), when rank 0 is lost.
+    fn without_hub(
+        &self,
+        wish: &Shrink,
+        gone: &BTreeMap<Rank, bool>,
+        (timeout, deadline): (Duration, Instant),
+    ) -> Result<Self> {
+        let (fabric, me) = (self.parts().0, self.parts().0.job.rank);
+        let at = |error: Error| error.about(me, "shrink");
+        let Some(config) = &fabric.origin else {
+            return Err(at(shrink::lost(vec![0], "only rank 0 can say who is left".to_owned())));
+        };
+        loop {
+            let found = muster::muster((&fabric.job, &fabric.commands), wish.clone(), gone, deadline);
+            let found = found.map_err(|error| at(Error::io("looking for the ranks that are left", error)))?;
+            let (left, meeting) = match found {
+                Found::First { left, listener, address } => (left, Meeting::Here { listener, address }),
+                Found::Follows { left, hub } => (left, Meeting::At(hub)),
+                Found::Not(outcome) => return Err(at(shrink::refused(outcome, &wish.members))),
+                Found::Late { missing } => {
+                    return Err(at(shrink::late((me, timeout), &missing)));
+                }
+            };
+            match regather(fabric, config, (&left, meeting), deadline) {
+                Ok(comm) => {
+                    fabric.abandon();
+                    comm.set_timeout(self.timeout());
+                    return Ok(comm);
+                }
+                // One of them was lost meanwhile: who is left is found out again.
+                Err(error) if Instant::now() < deadline => {
+                    crate::log::warn(
+                        &format!("rank {me}"),
+                        format_args!("looking for those that are left again: {error}"),
+                    );
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The whole job again, with new processes for the ranks that are lost. All ranks that live call this; the new processes
+    /// join as those before them did, with the same rank, size and place to meet. It waits for all, for `timeout` at most. All
+    /// groups of the job end. A new process has none of the others' state: broadcast it.
+    ///
+    /// If it fails, the group is closed, and this may be called again.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect): rank 0's names the ranks that did not come. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for
+    /// ranks that are threads of one process.
+    pub fn replace(&self, timeout: Option<Duration>) -> Result<Self> {
+        let fabric = self.parts().0;
+        self.check_usable()?;
+        let Some(config) = &fabric.origin else {
+            return Err(Error::unsupported("ranks that are threads of one process are not replaced")
+                .about(fabric.job.rank, "replace"));
+        };
+        fabric.abandon();
+        let timeout = timeout.unwrap_or(self.timeout());
+        let world = formation::form_again(&Config { timeout, ..(**config).clone() })?;
+        assembly::over(config, config, world)
+    }
+}
+
+/// Forms the job of those that are left, which know where they meet.
+fn regather(
+    fabric: &Fabric,
+    config: &Config,
+    (left, meeting): (&[Rank], Meeting),
+    deadline: Instant,
+) -> Result<Communicator> {
+    let (job, settings) = (&fabric.job, &fabric.settings);
+    let rank = left.iter().position(|rank| *rank == job.rank);
+    let rank = rank.ok_or_else(|| shrink::lost(vec![job.rank], "the others go on without it".to_owned()))?;
+    let mut next = Config {
+        rank: rank as Rank,
+        world: left.len() as u32,
+        // Where they meet is known without it.
+        rendezvous: Rendezvous::Tcp(String::new()),
+        token: String::from_utf8(job.token.clone()).ok().filter(|token| !token.is_empty()),
+        reducers: Vec::new(),
+        algorithm: settings.forced.clone(),
+        transport: settings.transport,
+        fold_order: Some(settings.parameters.order),
+        timeout: MEETING.min(deadline.saturating_duration_since(Instant::now())),
+        ..config.clone()
+    };
+    let world = match meeting {
+        Meeting::Here { listener, address } => {
+            next.reducers = job.roster.reducers().map(|reducer| reducer.address.clone()).collect();
+            formation::form_at(&next, listener, address)?
+        }
+        Meeting::At(hub) => {
+            next.rendezvous = Rendezvous::Tcp(hub);
+            formation::form(&next)?
+        }
+    };
+    next.timeout = config.timeout;
+    assembly::over(&next, config, world)
+}
