@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from ._herringbone import __version__
 from .communicator import Communicator, Work, empty, finalize, init
+from .elastic import Elastic
 from .errors import (
     ArgumentError,
     AuthError,
@@ -35,6 +36,7 @@ from .errors import (
 )
 from .options import Options
 from .registration import register_once_torch_is_there
+from .state import broadcast_state
 
 __all__ = [
     "ArgumentError",
@@ -44,6 +46,7 @@ __all__ = [
     "ConfigError",
     "ConnectionLostError",
     "CorruptError",
+    "Elastic",
     "ForkedError",
     "HerringboneError",
     "MismatchError",
@@ -56,9 +59,11 @@ __all__ = [
     "UnsupportedError",
     "Work",
     "__version__",
+    "broadcast_state",
     "empty",
     "finalize",
     "init",
 ]
+
 
 register_once_torch_is_there()

@@ -105,6 +105,9 @@ class Communicator:
     def replace(self, timeout: float | None = None) -> Communicator:
         """The whole job again, with new processes for the ranks that are lost."""
 
+    def newcomers(self) -> list[int]:
+        """The lost ranks whose new processes wait to join, on rank 0."""
+
     def send(
         self,
         dtype: str,

@@ -231,6 +231,13 @@ class Communicator(Messages):
             check_seconds("replace", timeout)
         return self._followed_by(self._native.replace(timeout))
 
+    def newcomers(self) -> list[int]:
+        """The lost ranks whose new processes wait to join, on rank 0; elsewhere there are none.
+
+        They are numbered as at the job's start. With all lost ones there, :meth:`replace` does not have to wait.
+        """
+        return self._native.newcomers()
+
     def _followed_by(self, native: _herringbone.Communicator) -> Communicator:
         """The communicator that takes this one's place."""
         communicator = Communicator(native)

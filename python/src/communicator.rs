@@ -116,6 +116,11 @@ impl Communicator {
         Ok(Self { inner: joined(py, move || inner.replace(timeout))? })
     }
 
+    /// The lost ranks whose new processes wait to join, on rank 0.
+    fn newcomers(&self, py: Python<'_>) -> Vec<u32> {
+        py.detach(|| self.inner.newcomers())
+    }
+
     /// Send `count` elements to rank `to`, which receives them with the same `tag`. `source` and `keep` are as in `submit`.
     #[pyo3(signature = (dtype, count, to, tag, source, keep, timeout=None))]
     #[allow(clippy::too_many_arguments, reason = "as `submit`")]

@@ -91,13 +91,42 @@ def test_who_cannot_know_does_not_go_on(jobs: list[Job]) -> None:
     jobs.append(job)
     job.signal(1, signal.SIGSTOP)
     assert "may go on by themselves" in job.hear(0, "ends")
-    job.signal(1, signal.SIGCONT)
-    assert "only rank 0 can say who is left" in job.hear(1, "ends")
 
 
-def test_without_rank_0_nobody_goes_on(jobs: list[Job]) -> None:
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("victims", [(0,), (0, 1), (0, 3)])
+def test_without_rank_0_the_lowest_that_is_left_takes_its_part(
+    jobs: list[Job], transport: str, victims: tuple[int, ...]
+) -> None:
+    job = Job(5, HERRINGBONE_TRANSPORT=transport)
+    jobs.append(job)
+    for victim in victims:
+        job.signal(victim, signal.SIGKILL)
+    left = [rank for rank in range(5) if rank not in victims]
+    for rank in left:
+        while f"of {left}" not in job.hear(rank, "goes on"):
+            pass
+        job.hear(rank, "done")
+
+
+def test_one_rank_0_after_the_other(jobs: list[Job]) -> None:
+    job = Job(4)
+    jobs.append(job)
+    for victim in range(3):
+        job.signal(victim, signal.SIGKILL)
+        left = list(range(victim + 1, 4))
+        for place, rank in enumerate(left):
+            assert f"as rank {place} of {left}" in job.hear(rank, "goes on")
+    job.hear(3, "done")
+
+
+def test_a_rank_0_that_was_only_stopped_does_not_go_on_beside_the_others(jobs: list[Job]) -> None:
     job = Job(3)
     jobs.append(job)
-    job.signal(0, signal.SIGKILL)
+    job.signal(0, signal.SIGSTOP)
+    for place, rank in enumerate((1, 2)):
+        assert f"as rank {place} of [1, 2]" in job.hear(rank, "goes on")
+    job.signal(0, signal.SIGCONT)
+    assert "may go on by themselves" in job.hear(0, "ends")
     for rank in (1, 2):
-        assert "only rank 0 can say who is left" in job.hear(rank, "ends")
+        job.hear(rank, "done")

@@ -10,6 +10,7 @@ use crate::{
         Fabric, formation,
         muster::{self, Found},
     },
+    status::{self, Doing},
 };
 use std::{
     collections::BTreeMap,
@@ -19,6 +20,9 @@ use std::{
 
 /// How long those that have agreed to go on may take to meet.
 const MEETING: Duration = Duration::from_secs(5);
+
+/// How long the place where rank 0 was is asked for those who want to join.
+const ASK: Duration = Duration::from_millis(500);
 
 /// Where those meet that go on without the hub.
 enum Meeting {
@@ -131,6 +135,24 @@ impl Communicator {
         let timeout = timeout.unwrap_or(self.timeout());
         let world = formation::form_again(&Config { timeout, ..(**config).clone() })?;
         assembly::over(config, config, world)
+    }
+
+    /// The lost ranks whose new processes wait to join: with all of them there, [`replace`](Self::replace) does not wait. Only
+    /// rank 0 of the job knows, which is also rank 0 of the group of all that are left; elsewhere there are none.
+    pub fn newcomers(&self) -> Vec<u32> {
+        let fabric = self.parts().0;
+        let Some(origin) = fabric.origin.as_ref().filter(|_| fabric.job.rank == 0) else { return Vec::new() };
+        if origin.rank == 0 {
+            return fabric.commands.newcomers();
+        }
+        // They come to the place where rank 0 was, and a new one gathers them there.
+        let Rendezvous::Tcp(address) = &origin.rendezvous else { return Vec::new() };
+        match status::ask(address, origin.token.as_deref(), None, ASK).map(|answer| answer.status.doing) {
+            Ok(Doing::Forms { missing }) => {
+                (0..origin.world).filter(|rank| !missing.contains(rank)).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 }
 

@@ -45,7 +45,8 @@ const ORDERS: [Order; 6] = [
             // Processes for tests, in virtual time.
             "world",
             // Putting a process together.
-            "joining local",
+            "joining",
+            "local",
             "assembly server status",
             // What programs hold.
             "communicator",

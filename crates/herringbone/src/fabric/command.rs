@@ -2,7 +2,10 @@
 
 use super::{instruction::Answer, muster::Arrival};
 use crate::{
-    core::session::{control::Message, membership::MemberId, survivors::Shrink},
+    core::{
+        group::Rank,
+        session::{control::Message, membership::MemberId, survivors::Shrink},
+    },
     engine::outbox::Event,
     node::Surroundings,
     sys::{doorbell::Bell, pidfd::Pidfd},
@@ -10,8 +13,11 @@ use crate::{
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Condvar, Mutex, PoisonError, mpsc},
-    time::Duration,
+    time::{Duration, Instant},
 };
+
+/// After how long without a call a process does not want to join any more.
+const CALLS_AGAIN: Duration = Duration::from_secs(2);
 
 /// What other threads ask of the control thread.
 pub(crate) enum Command {
@@ -50,12 +56,21 @@ pub(crate) struct Commands {
     answered: Condvar,
     /// Where ranks go that call to go on without the hub, while this one looks for them.
     arrivals: Mutex<Option<mpsc::Sender<Arrival>>>,
+    /// Ranks that were lost, of which new processes have called to join, and when last.
+    newcomers: Mutex<BTreeMap<Rank, Instant>>,
 }
 
 impl Commands {
     pub(crate) fn new() -> std::io::Result<Arc<Self>> {
         let (queue, answers, answered) = (Mutex::default(), Mutex::default(), Condvar::new());
-        Ok(Arc::new(Self { queue, bell: Bell::new()?, answers, answered, arrivals: Mutex::default() }))
+        Ok(Arc::new(Self {
+            queue,
+            bell: Bell::new()?,
+            answers,
+            answered,
+            arrivals: Mutex::default(),
+            newcomers: Mutex::default(),
+        }))
     }
 
     pub(crate) fn send(&self, command: Command) {
@@ -69,6 +84,18 @@ impl Commands {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.insert(group, answer);
         self.answered.notify_all();
+    }
+
+    /// A new process of a lost rank wants to join. It calls again and again until the job forms anew.
+    pub(super) fn note_newcomer(&self, rank: Rank) {
+        self.newcomers.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, Instant::now());
+    }
+
+    /// The lost ranks whose new processes want to join, ascending.
+    pub(crate) fn newcomers(&self) -> Vec<Rank> {
+        let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
+        newcomers.retain(|_, last| last.elapsed() < CALLS_AGAIN);
+        newcomers.keys().copied().collect()
     }
 
     /// Ranks are expected that call to go on without the hub.

@@ -221,7 +221,10 @@ pub(crate) fn admit(
             if has_link(node, member.id, is_tcp) { Err(one_link(who.rank)) } else { Ok(member.id) }
         }
         // Its next world forms at this address, once this one has closed: it calls again if nobody answers.
-        (Purpose::Join, Some(member)) if leaves(node, member.id) => return Ok(()),
+        (Purpose::Join, Some(member)) if leaves(node, member.id) => {
+            commands.note_newcomer(who.rank);
+            return Ok(());
+        }
         (Purpose::Join, Some(member)) => Err(Refusal::DuplicateRank {
             rank: who.rank,
             first: member.address.clone(),

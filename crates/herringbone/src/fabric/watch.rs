@@ -289,13 +289,18 @@ impl Watch {
     }
 
     fn lost(&mut self, rank: Rank, death: Death, how: Gone) {
+        if death == Death::Exited
+            && let Some(gone) = self.gone.get_mut(&rank)
+        {
+            *gone = Gone::Died;
+        }
         let leaves = self.leaving.is_some() && self.hub.is_none();
         if self.gone.contains_key(&rank) || rank == self.me || leaves {
             return;
         }
         let Some(worker) = self.worker(rank) else { return };
         self.gone.insert(rank, how);
-        if self.hub.is_some() && how == Gone::Silent {
+        if how == Gone::Silent {
             // If it lives, it is not to take the end of its connection for this rank's death.
             self.say(rank, Message::Dead { rank, death });
         }

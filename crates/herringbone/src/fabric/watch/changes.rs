@@ -19,7 +19,8 @@ impl Watch {
         } else {
             self.shrinking.remove(&group);
         }
-        if self.is_alone() {
+        // A rank 0 that leaves as a rank decides for a while yet, but the next group would be without a hub.
+        if self.is_alone() || self.hub.is_none() && self.gone.contains_key(&0) {
             self.shrink_without_hub();
         } else {
             self.tell_hub(message);

@@ -1,0 +1,63 @@
+"""Training that goes on when workers die and come back: linear regression with numpy.
+
+Start it with ``herringbone launch -n 3 -- python examples/elastic.py``, kill one of its processes (``kill -9``), and start
+that rank again by hand, with the variables that the program prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+import herringbone
+import numpy as np
+
+FEATURES, SAMPLES = 20, 600
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--least", type=int, default=1, help="with fewer ranks the job ends")
+    parser.add_argument("--wait", type=float, default=0, help="seconds to wait for a new process before going on without")
+    parser.add_argument("--pause", type=float, default=0.02, help="seconds of work that each step stands for")
+    parser.add_argument("--events", help="a file for what happens, as lines of JSON")
+    options = parser.parse_args()
+
+    dice = np.random.default_rng(0)
+    truth = dice.normal(size=FEATURES)
+    inputs = dice.normal(size=(SAMPLES, FEATURES))
+    targets = inputs @ truth
+    model = {"weights": np.zeros(FEATURES)}
+    share: dict[str, Any] = {}
+
+    def divide_the_data(group: herringbone.Communicator) -> None:
+        """Each rank has its part of the samples; after a change of members the parts are others."""
+        share["mine"] = slice(group.rank, None, group.size)
+        print(f"process {os.getpid()} is rank {group.rank} of {group.size}", flush=True)
+
+    def load(state: Any) -> None:
+        model.update(state)
+
+    with herringbone.Elastic(
+        lambda: model, load, least=options.least, wait=options.wait, on_change=divide_the_data, events=options.events
+    ) as job:
+        while job.steps < options.steps and not job.leaving:
+            with job.step() as group:
+                x, y = inputs[share["mine"]], targets[share["mine"]]
+                error = x @ model["weights"] - y
+                sums = np.concatenate([x.T @ error, [error @ error]])
+                group.all_reduce(sums)
+                # The state changes after the block's last collective: a step that is interrupted has changed nothing.
+                model["weights"] = model["weights"] - 0.5 / SAMPLES * sums[:-1]
+                loss = sums[-1] / SAMPLES
+            time.sleep(options.pause)
+            if job.steps % 50 == 0:
+                print(f"step {job.steps}: loss {loss:.6f}", flush=True)
+    print(f"done after {job.steps} steps: loss {loss:.9f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""A training loop that goes on when workers come and go."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .communicator import Communicator, init
+from .errors import PeerLostError
+from .state import broadcast_state
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+__all__ = ["Elastic"]
+
+LOOK_EVERY = 10
+"""How many steps there are between two looks for new processes, while ranks are missing."""
+LOOK_SECONDS = 0.1
+"""The pause between two such looks while the ranks wait for new processes."""
+COMING_BACK_SECONDS = 30.0
+"""How long all may take to meet again, once the new processes are there."""
+FLAPPING_SECONDS = 60.0
+"""Losses within so long of each other make the next recovery wait, longer each time."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+
+
+class Elastic:
+    """A job that goes on with the ranks that are left, and takes new processes in for those that were lost.
+
+    Use it as the context of each step::
+
+        job = herringbone.Elastic(save, load, least=2)
+        while job.steps < 1000 and not job.leaving:
+            with job.step() as group:
+                gradient = gradient_of(weights)
+                group.all_reduce(gradient, "average")
+                weights -= 0.1 * gradient
+
+    A worker's death ends the block of the step on every rank, without an error: the survivors agree on who is left, all get
+    the state of the one that is furthest, and the loop makes the step again. So a block changes the state only after its last
+    collective. After every change of members ``on_change`` is called, for instance to set the learning rate or to share the
+    data out anew.
+
+    A process that is started again, with the rank, size and place of the lost one, joins at one of the next steps: it gets
+    the others' state, and ranks have their first numbers again once all are there.
+
+    SIGTERM, as spot machines send it before they end, makes ``leaving`` true at the end of the step: the loop ends, and the
+    others go on without this process.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[], Any],
+        load: Callable[[Any], None],
+        *,
+        least: int = 1,
+        wait: float = 0.0,
+        communicator: Communicator | None = None,
+        on_change: Callable[[Communicator], None] | None = None,
+        events: str | Path | None = None,
+    ) -> None:
+        """Join the job, unless ``communicator`` is given, and give all ranks the same state.
+
+        Args:
+            save: returns this rank's state, as :func:`broadcast_state` takes it.
+            load: takes such a state of another rank.
+            least: with fewer ranks the job does not go on.
+            wait: seconds that the survivors wait for new processes before they go on without; later ones join, too.
+            communicator: of all ranks of the job.
+            on_change: called with the new communicator whenever the members have changed.
+            events: a file to which what happens is appended, as lines of JSON.
+
+        Raises:
+            HerringboneError: the ranks did not come together.
+        """
+        self._save, self._load, self._least, self._wait = save, load, least, wait
+        self._on_change = on_change
+        self._events = None if events is None else Path(events)
+        self.steps = 0
+        """How many steps are done."""
+        self.leaving = False
+        """Whether this process is to leave: it was sent SIGTERM."""
+        self._losses: deque[float] = deque()
+        self.communicator = init() if communicator is None else communicator
+        """The present group."""
+        self.size = self.communicator.size
+        """How many ranks the job had at its start."""
+        self._previous = _on_sigterm(self._leave)
+        self._note("began", rank=self.communicator.rank, size=self.size)
+        self._settle(time.monotonic())
+
+    @contextmanager
+    def step(self) -> Iterator[Communicator]:
+        """One step of the training. If ranks are lost in it, it ends without an error and does not count.
+
+        Raises:
+            PeerLostError: those that are left cannot go on.
+            HerringboneError: whatever else failed in the block.
+        """
+        self._take_in_newcomers()
+        try:
+            yield self.communicator
+        except PeerLostError as lost:
+            self._recover(lost, self._wait)
+            return
+        self.steps += 1
+        if self.leaving:
+            self._note("leaves", step=self.steps)
+            self.communicator.close()
+
+    def close(self) -> None:
+        """Leave the job in order."""
+        self.communicator.close()
+        if self._previous is not None:
+            signal.signal(signal.SIGTERM, self._previous)
+            self._previous = None
+
+    def __enter__(self) -> Elastic:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _leave(self, number: int, frame: FrameType | None) -> None:
+        self.leaving = True
+
+    def _recover(self, lost: PeerLostError, wait: float) -> None:
+        """Go on with the ranks that are left, and with the new processes if they come in time."""
+        began = time.monotonic()
+        self._shrink(lost)
+        self._settle(began + wait)
+        self._note_since(began, "goes on")
+
+    def _shrink(self, lost: PeerLostError) -> None:
+        self._note("lost", ranks=list(lost.ranks), step=self.steps, text=str(lost))
+        self._pause(time.monotonic())
+        self.communicator = self.communicator.shrink(self._least)
+
+    def _settle(self, until: float) -> None:
+        """Wait for new processes, give all ranks one state, and again if ranks are lost meanwhile; then tell the program."""
+        while True:
+            try:
+                if self._newcomers_come(until):
+                    self.communicator = self.communicator.replace(timeout=COMING_BACK_SECONDS)
+                self._share_state()
+                break
+            except PeerLostError as lost:
+                again = lost
+            self._shrink(again)
+        if self._on_change is not None:
+            self._on_change(self.communicator)
+
+    def _newcomers_come(self, until: float) -> bool:
+        """Whether there is a new process for every rank that is missing, before it is too late; rank 0 decides."""
+        import numpy as np
+
+        while self.communicator.size < self.size:
+            back = len(self.communicator.newcomers()) >= self.size - self.communicator.size
+            word = np.array([back, back or time.monotonic() >= until], np.int32)
+            self.communicator.broadcast(word, 0)
+            if word[1]:
+                return bool(word[0])
+            time.sleep(LOOK_SECONDS)
+        return False
+
+    def _take_in_newcomers(self) -> None:
+        """From time to time, while ranks are missing: if there are new processes for all of them, all ranks meet again."""
+        if self.communicator.size == self.size or self.steps % LOOK_EVERY:
+            return
+        began = time.monotonic()
+        try:
+            if not self._newcomers_come(began):
+                return
+            self.communicator = self.communicator.replace(timeout=COMING_BACK_SECONDS)
+        except PeerLostError as lost:
+            self._recover(lost, self._wait)
+            return
+        self._settle(began)
+        self._note_since(began, "replaced")
+
+    def _share_state(self) -> None:
+        """All ranks get the state of the one that is furthest."""
+        own = {"steps": self.steps, "state": self._save()}
+        given = broadcast_state(self.communicator, own, newest=self.steps)
+        if given is not own:
+            self._load(given["state"])
+            self.steps = given["steps"]
+
+    def _pause(self, now: float) -> None:
+        """Whoever loses ranks again and again waits, so that processes that cannot start do not keep all others busy."""
+        while self._losses and now - self._losses[0] > FLAPPING_SECONDS:
+            self._losses.popleft()
+        self._losses.append(now)
+        if len(self._losses) > 2:
+            time.sleep(min(FIRST_PAUSE * 2 ** (len(self._losses) - 3), LONGEST_PAUSE))
+
+    def _note_since(self, began: float, event: str) -> None:
+        seconds = round(time.monotonic() - began, 3)
+        self._note(event, rank=self.communicator.rank, size=self.communicator.size, step=self.steps, seconds=seconds)
+
+    def _note(self, event: str, **values: Any) -> None:
+        if self._events is not None:
+            line = json.dumps({"event": event, "time": round(time.time(), 3), **values})
+            with self._events.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+def _on_sigterm(handler: Callable[[int, FrameType | None], None]) -> Any:
+    """Set the handler of SIGTERM, where that is possible; returns the one before, or ``None``."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGTERM, handler)
