@@ -52,8 +52,8 @@ class Elastic:
     A process that is started again, with the rank, size and place of the lost one, joins at one of the next steps: it gets
     the others' state, and ranks have their first numbers again once all are there.
 
-    SIGTERM, as spot machines send it before they end, makes ``leaving`` true at the end of the step: the loop ends, and the
-    others go on without this process.
+    SIGTERM, as spot machines send it before they end, makes ``leaving`` true, so that the loop ends after the step. The others
+    go on without this process once it has closed.
     """
 
     def __init__(
@@ -112,12 +112,10 @@ class Elastic:
             self._recover(lost, self._wait)
             return
         self.steps += 1
-        if self.leaving:
-            self._note("leaves", step=self.steps)
-            self.communicator.close()
 
     def close(self) -> None:
-        """Leave the job in order."""
+        """Leave the job in order. If other ranks are to make more steps, they go on without this one."""
+        self._note("leaves" if self.leaving else "ended", step=self.steps)
         self.communicator.close()
         if self._previous is not None:
             signal.signal(signal.SIGTERM, self._previous)

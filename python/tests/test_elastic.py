@@ -1,0 +1,215 @@
+"""Workers die, leave and come back under training that goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import herringbone
+import numpy as np
+import pytest
+from conftest import free_port
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "elastic.py"
+PATIENCE = 60.0
+
+
+class Training:
+    """The example's processes, one for each rank, and those that came after them."""
+
+    def __init__(self, directory: Path, ranks: int, *arguments: str) -> None:
+        self.directory, self.ranks, self.arguments = directory, ranks, arguments
+        self.place = f"127.0.0.1:{free_port()}"
+        self.processes: list[subprocess.Popen[str]] = []
+        self.lives = [0] * ranks
+        for rank in range(ranks):
+            self.processes.append(self._start(rank))
+
+    def _start(self, rank: int) -> subprocess.Popen[str]:
+        environment = {
+            **os.environ,
+            "HERRINGBONE_RANK": str(rank),
+            "HERRINGBONE_WORLD_SIZE": str(self.ranks),
+            "HERRINGBONE_STORE": self.place,
+            "HERRINGBONE_TIMEOUT_S": "60",
+        }
+        command = [sys.executable, str(EXAMPLE), *self.arguments, "--events", str(self.events_of(rank))]
+        with self.log_of(rank).open("a") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
+
+    def log_of(self, rank: int) -> Path:
+        return self.directory / f"log.{rank}.{self.lives[rank]}"
+
+    def events_of(self, rank: int) -> Path:
+        return self.directory / f"events.{rank}.{self.lives[rank]}"
+
+    def events(self, rank: int) -> list[dict[str, Any]]:
+        file = self.events_of(rank)
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def wait_for(self, rank: int, pattern: str) -> re.Match[str]:
+        """Wait until a rank's present process has said something."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            found = re.search(pattern, self.log_of(rank).read_text())
+            if found:
+                return found
+            time.sleep(0.05)
+        logs = "\n".join(f"-- {file.name}\n{file.read_text()}" for file in sorted(self.directory.iterdir()))
+        pytest.fail(f"rank {rank} did not say {pattern!r}:\n{logs}")
+
+    def signal(self, rank: int, what: signal.Signals) -> None:
+        self.processes[rank].send_signal(what)
+        if what == signal.SIGKILL:
+            self.processes[rank].wait()
+
+    def restart(self, rank: int) -> None:
+        self.lives[rank] += 1
+        self.processes[rank] = self._start(rank)
+
+    def losses(self, ranks: list[int]) -> list[float]:
+        """The last losses of ranks that end well."""
+        found = [float(self.wait_for(rank, r"done after \d+ steps: loss ([\d.]+)")[1]) for rank in ranks]
+        assert [self.processes[rank].wait(PATIENCE) for rank in ranks] == [0] * len(ranks)
+        return found
+
+
+@pytest.fixture
+def trainings(tmp_path: Path) -> Iterator[list[Training]]:
+    """Trainings that are over at the end of the test."""
+    trainings: list[Training] = []
+    yield trainings
+    for training in trainings:
+        for process in training.processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_killed_worker_comes_back(trainings: list[Training], tmp_path: Path) -> None:
+    training = Training(tmp_path, 3, "--steps", "400", "--pause", "0.02")
+    trainings.append(training)
+    training.wait_for(1, "step 50")
+    training.signal(1, signal.SIGKILL)
+    training.wait_for(0, "is rank 0 of 2")
+    training.wait_for(2, "is rank 1 of 2")
+    training.restart(1)
+    training.wait_for(1, "is rank 1 of 3")
+    training.wait_for(2, "is rank 2 of 3")
+    losses = training.losses([0, 1, 2])
+    assert len(set(losses)) == 1 and losses[0] < 1e-6, losses
+    happened = [event["event"] for event in training.events(0)]
+    assert happened == ["began", "lost", "goes on", "replaced", "ended"], training.events(0)
+    assert training.events(0)[2]["seconds"] < 5
+
+
+def test_rank_0_comes_back(trainings: list[Training], tmp_path: Path) -> None:
+    training = Training(tmp_path, 3, "--steps", "400", "--pause", "0.02")
+    trainings.append(training)
+    training.wait_for(1, "step 50")
+    training.signal(0, signal.SIGKILL)
+    training.wait_for(1, "is rank 0 of 2")
+    training.restart(0)
+    training.wait_for(0, "is rank 0 of 3")
+    losses = training.losses([0, 1, 2])
+    assert len(set(losses)) == 1 and losses[0] < 1e-6, losses
+
+
+def test_the_others_wait_for_the_new_process_if_they_are_told_to(trainings: list[Training], tmp_path: Path) -> None:
+    training = Training(tmp_path, 3, "--steps", "300", "--wait", "50")
+    trainings.append(training)
+    training.wait_for(0, "step 50")
+    training.signal(2, signal.SIGKILL)
+    time.sleep(1)
+    training.restart(2)
+    losses = training.losses([0, 1, 2])
+    assert len(set(losses)) == 1 and losses[0] < 1e-5, losses
+    assert "is rank 0 of 2" not in training.log_of(0).read_text(), "it went on without"
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_worker_that_is_told_to_end_leaves_at_the_end_of_a_step(
+    trainings: list[Training], tmp_path: Path, leaver: int
+) -> None:
+    training = Training(tmp_path, 3, "--steps", "300")
+    trainings.append(training)
+    training.wait_for(leaver, "step 50")
+    training.signal(leaver, signal.SIGTERM)
+    assert training.processes[leaver].wait(PATIENCE) == 0
+    losses = training.losses([rank for rank in range(3) if rank != leaver])
+    assert len(set(losses)) == 1 and losses[0] < 1e-5, losses
+    assert training.events(leaver)[-1]["event"] == "leaves"
+
+
+def test_too_few_do_not_go_on(trainings: list[Training], tmp_path: Path) -> None:
+    training = Training(tmp_path, 3, "--steps", "100000", "--least", "3")
+    trainings.append(training)
+    training.wait_for(0, "step 50")
+    training.signal(1, signal.SIGKILL)
+    for rank in (0, 2):
+        training.wait_for(rank, r"PeerLostError.*2 of at least 3 are left")
+        assert training.processes[rank].wait(PATIENCE) == 1
+
+
+def test_again_and_again(trainings: list[Training], tmp_path: Path) -> None:
+    """Ranks are killed at random moments, rank 0 among them, and come back."""
+    training = Training(tmp_path, 4, "--steps", "1500", "--pause", "0.01")
+    trainings.append(training)
+    dice = np.random.default_rng(int(time.time()))
+    for rank in range(4):
+        training.wait_for(rank, "is rank")
+    for victim in (int(victim) for victim in dice.integers(0, 4, 4)):
+        time.sleep(float(dice.uniform(0.1, 0.8)))
+        training.signal(victim, signal.SIGKILL)
+        time.sleep(float(dice.uniform(0.0, 0.5)))
+        training.restart(victim)
+        training.wait_for(victim, f"is rank {victim} of 4")
+    losses = training.losses([0, 1, 2, 3])
+    assert len(set(losses)) == 1 and losses[0] < 1e-6, losses
+
+
+STATE = {
+    "step": 7,
+    "rate": 0.1,
+    "name": "model",
+    "none": None,
+    "flags": [True, False],
+    "pair": (1, 2.5),
+    3: {"weights": np.arange(6, dtype=np.float64).reshape(2, 3), "empty": np.zeros((0, 4), np.int16)},
+    "scalar": np.float32(2.5),
+}
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (np.ndarray, np.generic)):
+        return one.dtype == other.dtype and np.shape(one) == np.shape(other) and bool(np.all(one == other))
+    return type(one) is type(other) and one == other
+
+
+def test_a_state_is_built_again_from_what_is_sent() -> None:
+    from herringbone.state import _built, _described
+
+    arrays: list[np.ndarray[Any, Any]] = []
+    described = json.loads(json.dumps(_described(STATE, "state", arrays)))
+    queue = iter(arrays)
+    assert same(STATE, _built(described, lambda dtype, shape: next(queue).reshape(shape)))
+
+
+def test_what_is_no_state_is_refused_with_its_place() -> None:
+    with herringbone.init(rank=0, size=1, store=f"127.0.0.1:{free_port()}") as alone:
+        assert herringbone.broadcast_state(alone, STATE) is STATE
+        with pytest.raises(TypeError, match=r"state\['a'\]\[1\] is a set"):
+            herringbone.broadcast_state(alone, {"a": [1, {2}]})
+        with pytest.raises(TypeError, match="is an array of object"):
+            herringbone.broadcast_state(alone, np.array([None]))
+        with pytest.raises(ValueError, match="root 1 is not a rank"):
+            herringbone.broadcast_state(alone, 1, root=1)
