@@ -95,6 +95,10 @@ class Communicator:
     @property
     def size(self) -> int: ...
     @property
+    def completed_before(self) -> int | None:
+        """How many collectives of the group before this one all of its ranks have completed, after ``shrink``."""
+
+    @property
     def address(self) -> str | None: ...
     def subgroup(self, name: str, ranks: Sequence[int]) -> Communicator:
         """The group of ``ranks``, which ascend and are ranks of this group; only they call it. A name serves once."""

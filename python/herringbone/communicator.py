@@ -55,6 +55,14 @@ class Communicator(Messages):
         return self._native.size
 
     @property
+    def completed_before(self) -> int | None:
+        """How many collectives of the group before this one all of its ranks have completed, if it came of :meth:`shrink`.
+
+        They are those before the first that the loss ended on any of these ranks, in the order of the calls.
+        """
+        return self._native.completed_before
+
+    @property
     def address(self) -> str | None:
         """Where this process listens, as ``"host:port"``: what ``herringbone status`` asks."""
         return self._native.address

@@ -19,6 +19,7 @@ __all__ = [
     "CorruptError",
     "ForkedError",
     "HerringboneError",
+    "LinkLostError",
     "MismatchError",
     "OperationTimeoutError",
     "PeerLostError",
@@ -108,6 +109,17 @@ class ProtocolError(HerringboneError):
 
 class CorruptError(HerringboneError):
     """Bytes changed on the way (a checksum failed)."""
+
+
+class LinkLostError(HerringboneError):
+    """Two ranks are cut from each other, and both live; ``ranks`` are the two. All ranks of the group get this error.
+
+    The group stays usable, and the link is made again where it is needed.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        super().__init__(message, tuple(ranks))
+        self.ranks = tuple(ranks)
 
 
 class ForkedError(HerringboneError):

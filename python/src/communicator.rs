@@ -85,6 +85,12 @@ impl Communicator {
         self.inner.size()
     }
 
+    /// How many collectives of the group before this one all of its ranks have completed, after `shrink`.
+    #[getter]
+    fn completed_before(&self) -> Option<u64> {
+        self.inner.completed_before()
+    }
+
     #[getter]
     fn address(&self) -> Option<&str> {
         self.inner.address()

@@ -14,6 +14,7 @@ mod class {
     import_exception!(herringbone.errors, CorruptError);
     import_exception!(herringbone.errors, ForkedError);
     import_exception!(herringbone.errors, HerringboneError);
+    import_exception!(herringbone.errors, LinkLostError);
     import_exception!(herringbone.errors, MismatchError);
     import_exception!(herringbone.errors, OperationTimeoutError);
     import_exception!(herringbone.errors, PeerLostError);
@@ -36,6 +37,7 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
         ErrorKind::Rendezvous { .. } => class::RendezvousError::new_err(text),
         ErrorKind::Protocol { .. } => class::ProtocolError::new_err(text),
         ErrorKind::Corrupt { .. } => class::CorruptError::new_err(text),
+        ErrorKind::LinkLost { ranks } => class::LinkLostError::new_err((text, ranks)),
         ErrorKind::Forked => class::ForkedError::new_err(text),
         ErrorKind::Closed => class::ClosedError::new_err(text),
         ErrorKind::Unsupported { .. } => class::UnsupportedError::new_err(text),

@@ -31,7 +31,7 @@ use handle::{GroupHandle, make_known, nanoseconds, settings_of};
 use std::{
     fmt,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -90,7 +90,8 @@ impl Communicator {
         make_known(&fabric, Settings { forced, timeout, ..settings });
         let weak = Arc::downgrade(&fabric);
         let (timeout, channels) = (AtomicU64::new(nanoseconds(timeout)), Mutex::default());
-        let group = GroupHandle { number, rank, members, timeout, channels, fabric: weak };
+        let completed_before = OnceLock::new();
+        let group = GroupHandle { number, rank, members, timeout, channels, completed_before, fabric: weak };
         Self { fabric, group: Arc::new(group) }
     }
 
@@ -151,6 +152,18 @@ impl Communicator {
     /// This process's rank in the group.
     pub fn rank(&self) -> u32 {
         self.group.rank
+    }
+
+    /// How many operations of the group before this one all ranks of this one have completed, if this one came of
+    /// [`shrink`](Self::shrink): those before the first that the loss ended on any of them.
+    pub fn completed_before(&self) -> Option<u64> {
+        self.group.completed_before.get().copied()
+    }
+
+    /// The same, of a group that came after another one of which so many operations were completed by all.
+    pub(crate) fn after(self, completed: u64) -> Self {
+        self.group.completed_before.get_or_init(|| completed);
+        self
     }
 
     /// How many ranks the group has.

@@ -90,12 +90,19 @@ pub enum ErrorKind {
         problem: String,
     },
     /// Bytes changed on the way. The connection was closed; the group stays usable.
-    #[error("data between {from} and {to} was damaged or its connection broke; check the network")]
+    #[error("data between {from} and {to} was damaged on the way; check the network")]
     Corrupt {
         /// The sender.
         from: String,
         /// The receiver.
         to: String,
+    },
+    /// Two ranks are cut from each other, and both live. Every rank gets this error. The group stays usable, and the link is made
+    /// again where it is needed.
+    #[error("the link between rank {} and rank {} is lost, and both live; check the network between their hosts", .ranks[0], .ranks[1])]
+    LinkLost {
+        /// The two, the lower one first.
+        ranks: [Rank; 2],
     },
     /// The handle was made before a fork and is used in the child.
     #[error(
@@ -134,7 +141,11 @@ pub enum ErrorKind {
 }
 
 fn ranks_are(ranks: &[Rank]) -> String {
-    format!("{} {}", Ranks(ranks), if ranks.len() == 1 { "is" } else { "are" })
+    if ranks.is_empty() {
+        "ranks are".to_owned()
+    } else {
+        format!("{} {}", Ranks(ranks), if ranks.len() == 1 { "is" } else { "are" })
+    }
 }
 
 /// Who called what.
@@ -237,6 +248,7 @@ impl ErrorKind {
             ErrorKind::Rendezvous { .. } => "Rendezvous",
             ErrorKind::Protocol { .. } => "Protocol",
             ErrorKind::Corrupt { .. } => "Corrupt",
+            ErrorKind::LinkLost { .. } => "LinkLost",
             ErrorKind::Forked => "Forked",
             ErrorKind::Closed => "Closed",
             ErrorKind::Unsupported { .. } => "Unsupported",

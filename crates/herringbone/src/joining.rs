@@ -67,8 +67,8 @@ impl Communicator {
         let deadline = Instant::now() + timeout;
         let (fabric, group) = self.parts();
         match shrink::agree(fabric, group, (least, timeout))? {
-            Agreed::On { number, rank, members } => {
-                Ok(Self::group(fabric.clone(), number, rank, members, self.timeout()))
+            Agreed::On { number, rank, members, completed } => {
+                Ok(Self::group(fabric.clone(), number, rank, members, self.timeout()).after(completed))
             }
             Agreed::Without { shrink, gone } => self.without_hub(&shrink, &gone, (timeout, deadline)),
         }
@@ -89,9 +89,11 @@ impl Communicator {
         loop {
             let found = muster::muster((&fabric.job, &fabric.commands), wish.clone(), gone, deadline);
             let found = found.map_err(|error| at(Error::io("looking for the ranks that are left", error)))?;
-            let (left, meeting) = match found {
-                Found::First { left, listener, address } => (left, Meeting::Here { listener, address }),
-                Found::Follows { left, hub } => (left, Meeting::At(hub)),
+            let (left, completed, meeting) = match found {
+                Found::First { left, completed, listener, address } => {
+                    (left, completed, Meeting::Here { listener, address })
+                }
+                Found::Follows { left, completed, hub } => (left, completed, Meeting::At(hub)),
                 Found::Not(outcome) => return Err(at(shrink::refused(outcome, &wish.members))),
                 Found::Late { missing } => {
                     return Err(at(shrink::late((me, timeout), &missing)));
@@ -101,7 +103,7 @@ impl Communicator {
                 Ok(comm) => {
                     fabric.abandon();
                     comm.set_timeout(self.timeout());
-                    return Ok(comm);
+                    return Ok(comm.after(completed));
                 }
                 // One of them was lost meanwhile: who is left is found out again.
                 Err(error) if Instant::now() < deadline => {

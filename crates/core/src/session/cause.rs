@@ -72,6 +72,16 @@ pub enum Cause {
         /// The receiver, which noticed.
         to: Rank,
     },
+    /// The link between two members is lost, and both live.
+    #[error(
+        "the link between rank {from} and rank {to} is lost, and both live: check the network between their hosts"
+    )]
+    LinkLost {
+        /// One end.
+        from: Rank,
+        /// The other, which noticed.
+        to: Rank,
+    },
     /// Members are gone for good. The group ends with it.
     #[error("lost {}: see why in their logs; the group has to be formed again without them", Ranks(.ranks))]
     PeerLost {
@@ -127,6 +137,11 @@ impl Cause {
                 to.u32(*from);
                 to.u32(*receiver);
             }
+            Cause::LinkLost { from, to: receiver } => {
+                to.u8(8);
+                to.u32(*from);
+                to.u32(*receiver);
+            }
             Cause::PeerLost { ranks } => {
                 to.u8(5);
                 to.ranks(ranks);
@@ -160,6 +175,7 @@ impl Cause {
                 waiting_for: from.ranks()?,
             },
             4 => Cause::Corrupt { from: from.u32()?, to: from.u32()? },
+            8 => Cause::LinkLost { from: from.u32()?, to: from.u32()? },
             5 => Cause::PeerLost { ranks: from.ranks()? },
             6 => Cause::Panicked { rank: from.u32()? },
             7 => Cause::Uneven {

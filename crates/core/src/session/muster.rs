@@ -31,8 +31,8 @@ pub struct Muster {
     dead: BTreeSet<Rank>,
     /// Ranks that do not answer.
     silent: BTreeSet<Rank>,
-    /// Ranks that have come here, with the fewest that each would go on with.
-    here: BTreeMap<Rank, u32>,
+    /// Ranks that have come here, with the fewest that each would go on with, and how many operations it has completed.
+    here: BTreeMap<Rank, (u32, u64)>,
     calls: BTreeMap<Rank, Call>,
 }
 
@@ -123,7 +123,7 @@ impl Muster {
         if !self.decides() {
             return false;
         }
-        self.here.insert(rank, wish.least);
+        self.here.insert(rank, (wish.least, wish.completed));
         let is_absent = |dead: &Rank| *dead != self.me && !self.here.contains_key(dead);
         self.dead.extend(wish.dead.iter().copied().filter(is_absent));
         true
@@ -145,12 +145,23 @@ impl Muster {
         self.own.members.iter().copied().filter(is_here).collect()
     }
 
+    /// How many operations of the group all have completed that are here.
+    pub fn completed(&self) -> u64 {
+        self.here
+            .values()
+            .map(|(_, completed)| *completed)
+            .chain([self.own.completed])
+            .min()
+            .unwrap_or_default()
+    }
+
     /// What comes of it, once all that may live are here.
     pub fn outcome(&self) -> Option<Survival> {
         if !self.decides() || !self.missing().is_empty() {
             return None;
         }
-        let least = self.here.values().copied().chain([self.own.least]).max().unwrap_or_default();
+        let least =
+            self.here.values().map(|(least, _)| *least).chain([self.own.least]).max().unwrap_or_default();
         Some(Survival::of(self.left(), self.silent.iter().copied().collect(), least))
     }
 }

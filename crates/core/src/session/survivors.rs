@@ -11,10 +11,7 @@
 
 use super::codec::{Malformed, Reader, Writer};
 use crate::group::Rank;
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, vec::Vec};
 
 /// A member's wish to go on with the members that are left. To the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +24,8 @@ pub struct Shrink {
     pub least: u32,
     /// Members whose processes are known to have ended, ascending.
     pub dead: Vec<Rank>,
+    /// How many operations of the group this member has completed: all that came before the first that failed or never ended.
+    pub completed: u64,
 }
 
 /// What comes of it.
@@ -45,6 +44,11 @@ pub enum Survival {
     Unsure {
         /// Who is silent, ascending.
         silent: Vec<Rank>,
+    },
+    /// Whoever hears this waits no longer; until then these lived and had not said that they go on.
+    Late {
+        /// Who, ascending.
+        missing: Vec<Rank>,
     },
 }
 
@@ -68,6 +72,8 @@ pub struct Shrunk {
     pub group: u32,
     /// What comes of it.
     pub outcome: Survival,
+    /// How many operations of the group all have completed that go on.
+    pub completed: u64,
 }
 
 /// The hub's side.
@@ -81,29 +87,32 @@ pub struct Survivors {
 #[derive(Debug, Default)]
 struct Calls {
     members: Vec<Rank>,
-    called: BTreeSet<Rank>,
+    /// Who has called, with how many operations each has completed.
+    called: BTreeMap<Rank, u64>,
     least: u32,
 }
 
 impl Survivors {
     /// A member wants to go on with the others that are left. Returns whom to tell what, as all of this does.
     pub fn call(&mut self, from: Rank, shrink: Shrink) -> Vec<(Rank, Shrunk)> {
-        let Shrink { group, members, least, dead: _ } = shrink;
+        let Shrink { group, members, least, dead: _, completed } = shrink;
         let calls = self.calls.entry(group).or_default();
         calls.members = members;
-        calls.called.insert(from);
+        calls.called.insert(from, completed);
         calls.least = calls.least.max(least);
         self.decide(group)
     }
 
     /// A member waits no longer.
-    pub fn withdraw(&mut self, from: Rank, group: u32) {
-        if let Some(calls) = self.calls.get_mut(&group) {
-            calls.called.remove(&from);
-            if calls.called.is_empty() {
-                self.calls.remove(&group);
-            }
+    pub fn withdraw(&mut self, from: Rank, group: u32) -> Vec<(Rank, Shrunk)> {
+        let Some(calls) = self.calls.get_mut(&group) else { return Vec::new() };
+        let is_missing = |rank: &Rank| !calls.called.contains_key(rank) && !self.gone.contains_key(rank);
+        let missing = calls.members.iter().copied().filter(is_missing).collect();
+        calls.called.remove(&from);
+        if calls.called.is_empty() {
+            self.calls.remove(&group);
         }
+        Vec::from([(from, Shrunk { group, outcome: Survival::Late { missing }, completed: 0 })])
     }
 
     /// A rank is gone: for certain, or it is only silent.
@@ -117,14 +126,15 @@ impl Survivors {
         let Self { calls, gone } = self;
         let Some(Calls { members, called, least }) = calls.get(&group) else { return Vec::new() };
         let left: Vec<Rank> = members.iter().copied().filter(|rank| !gone.contains_key(rank)).collect();
-        if !left.iter().all(|rank| called.contains(rank)) {
+        if !left.iter().all(|rank| called.contains_key(rank)) {
             return Vec::new();
         }
         let silent: Vec<Rank> =
             members.iter().copied().filter(|rank| gone.get(rank) == Some(&false)).collect();
         let outcome = Survival::of(left.clone(), silent, *least);
+        let completed = left.iter().filter_map(|rank| called.get(rank)).copied().min().unwrap_or_default();
         calls.remove(&group);
-        let shrunk = Shrunk { group, outcome };
+        let shrunk = Shrunk { group, outcome, completed };
         left.into_iter().map(|to| (to, shrunk.clone())).collect()
     }
 }
@@ -135,10 +145,12 @@ impl Shrink {
         to.ranks(&self.members);
         to.u32(self.least);
         to.ranks(&self.dead);
+        to.u64(self.completed);
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self { group: from.u32()?, members: from.ranks()?, least: from.u32()?, dead: from.ranks()? })
+        let (group, members, least) = (from.u32()?, from.ranks()?, from.u32()?);
+        Ok(Self { group, members, least, dead: from.ranks()?, completed: from.u64()? })
     }
 }
 
@@ -159,7 +171,12 @@ impl Shrunk {
                 to.u8(3);
                 to.ranks(silent);
             }
+            Survival::Late { missing } => {
+                to.u8(4);
+                to.ranks(missing);
+            }
         }
+        to.u64(self.completed);
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -168,9 +185,10 @@ impl Shrunk {
             1 => Survival::GoOn(from.ranks()?),
             2 => Survival::TooFew { left: from.ranks()?, least: from.u32()? },
             3 => Survival::Unsure { silent: from.ranks()? },
+            4 => Survival::Late { missing: from.ranks()? },
             _ => return Err(Malformed("its outcome is unknown")),
         };
-        Ok(Self { group, outcome })
+        Ok(Self { group, outcome, completed: from.u64()? })
     }
 }
 
@@ -179,7 +197,7 @@ mod tests {
     use super::*;
 
     fn shrink(members: u32, least: u32) -> Shrink {
-        Shrink { group: 7, members: (0..members).collect(), least, dead: Vec::new() }
+        Shrink { group: 7, members: (0..members).collect(), least, dead: Vec::new(), completed: 9 }
     }
 
     fn told(all: &[(Rank, Shrunk)]) -> (Vec<Rank>, Option<Survival>) {
@@ -192,7 +210,8 @@ mod tests {
         assert_eq!(hub.call(0, shrink(4, 1)), []);
         assert_eq!(hub.lose(2, true), []);
         assert_eq!(hub.call(3, shrink(4, 1)), []);
-        let directed = hub.call(1, shrink(4, 1));
+        let directed = hub.call(1, Shrink { completed: 8, ..shrink(4, 1) });
+        assert!(directed.iter().all(|(_, shrunk)| shrunk.completed == 8));
         assert_eq!(told(&directed), (Vec::from([0, 1, 3]), Some(Survival::GoOn(Vec::from([0, 1, 3])))));
         assert!(hub.calls.is_empty());
     }
@@ -243,7 +262,7 @@ mod tests {
     fn who_waits_no_longer_does_not_count() {
         let mut hub = Survivors::default();
         hub.call(0, shrink(2, 1));
-        hub.withdraw(0, 7);
+        assert_eq!(told(&hub.withdraw(0, 7)).1, Some(Survival::Late { missing: Vec::from([1]) }));
         assert!(hub.calls.is_empty());
         assert_eq!(hub.call(1, shrink(2, 1)), []);
     }

@@ -32,17 +32,22 @@ fn any_change() -> impl Strategy<Value = Message> {
         any::<u32>().prop_map(|group| Message::Unshrink { group }),
         (any::<(u32, u64)>(), vec(any::<u32>(), 0..5))
             .prop_map(|((group, sequence), ranks)| Message::Late(Late { group, sequence, ranks })),
-        (any::<(u32, u32)>(), vec(any::<u32>(), 0..5), vec(any::<u32>(), 0..5)).prop_map(
-            |((group, least), members, dead)| Message::Shrink(Shrink { group, members, least, dead })
+        (any::<(u32, u32, u64)>(), vec(any::<u32>(), 0..5), vec(any::<u32>(), 0..5)).prop_map(
+            |((group, least, completed), members, dead)| {
+                Message::Shrink(Shrink { group, members, least, dead, completed })
+            }
         ),
-        (any::<(u32, u32)>(), vec(any::<u32>(), 0..5), 0..3).prop_map(|((group, least), left, which)| {
-            let outcome = match which {
-                0 => Survival::GoOn(left),
-                1 => Survival::TooFew { left, least },
-                _ => Survival::Unsure { silent: left },
-            };
-            Message::Shrunk(Shrunk { group, outcome })
-        }),
+        (any::<(u32, u32, u64)>(), vec(any::<u32>(), 0..5), 0..4).prop_map(
+            |((group, least, completed), left, which)| {
+                let outcome = match which {
+                    0 => Survival::GoOn(left),
+                    1 => Survival::TooFew { left, least },
+                    2 => Survival::Unsure { silent: left },
+                    _ => Survival::Late { missing: left },
+                };
+                Message::Shrunk(Shrunk { group, outcome, completed })
+            }
+        ),
     ]
 }
 

@@ -11,7 +11,7 @@ use crate::{
 use std::{
     collections::BTreeSet,
     sync::{
-        Mutex,
+        Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -26,6 +26,8 @@ pub(crate) struct GroupHandle {
     pub(super) timeout: AtomicU64,
     /// The ranks to which there are ways for messages.
     pub(super) channels: Mutex<BTreeSet<u32>>,
+    /// How many operations of the group before it, of which ranks were lost, all of its members have completed.
+    pub(super) completed_before: OnceLock<u64>,
     pub(super) fabric: std::sync::Weak<Fabric>,
 }
 

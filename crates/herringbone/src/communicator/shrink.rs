@@ -13,13 +13,15 @@ use crate::{
     },
     engine::group,
     fabric::{Fabric, instruction::Answer},
+    observe::{OperationState, Recent},
 };
 use std::{collections::BTreeMap, time::Duration};
 
 /// What comes of the question who is left.
 pub(crate) enum Agreed {
-    /// The next group: its number, this rank's place in it, and its members. The group before is closed.
-    On { number: u32, rank: u32, members: Vec<MemberId> },
+    /// The next group: its number, this rank's place in it, and its members, all of whom have completed so many operations of
+    /// the group before. That one is closed.
+    On { number: u32, rank: u32, members: Vec<MemberId>, completed: u64 },
     /// There is no hub to say so. This is what the rank wants, and these are gone; `true` for those of which that is certain.
     Without { shrink: Shrink, gone: BTreeMap<Rank, bool> },
 }
@@ -33,11 +35,20 @@ pub(crate) fn agree(
     let me = fabric.job.rank;
     let rank_of = |member: &MemberId| fabric.job.roster.rank_of(*member);
     let ranks: Vec<Rank> = group.members.iter().filter_map(rank_of).collect();
-    let shrink = Shrink { group: group.number, members: ranks.clone(), least, dead: Vec::new() };
+    let shrink = Shrink {
+        group: group.number,
+        members: ranks.clone(),
+        least,
+        dead: Vec::new(),
+        completed: completed(fabric, group.number),
+    };
     let at = |error: Error| error.about(me, "shrink");
-    let left = match fabric.commands.wait_for_survivors(shrink.clone(), timeout) {
-        Some(Answer::Decided(Survival::GoOn(left))) => left,
-        Some(Answer::Decided(outcome)) => return Err(at(refused(outcome, &ranks))),
+    let (left, completed) = match fabric.commands.wait_for_survivors(shrink.clone(), timeout) {
+        Some(Answer::Decided(Survival::GoOn(left), completed)) => (left, completed),
+        Some(Answer::Decided(Survival::Late { missing }, _)) => {
+            return Err(at(late((me, timeout), &missing)));
+        }
+        Some(Answer::Decided(outcome, _)) => return Err(at(refused(outcome, &ranks))),
         Some(Answer::WithoutHub(gone)) => return Ok(Agreed::Without { shrink, gone }),
         None => return Err(at(late((me, timeout), &[]))),
     };
@@ -54,7 +65,19 @@ pub(crate) fn agree(
         engine.drop_group(group.number);
         engine.out.observer.name_group(number, &name);
     });
-    Ok(Agreed::On { number, rank: rank as u32, members })
+    Ok(Agreed::On { number, rank: rank as u32, members, completed })
+}
+
+/// How many operations of a group this process has completed: those before the first that a loss ended, or that never ended.
+fn completed(fabric: &Fabric, group: u32) -> u64 {
+    let recent = fabric.node.with(|engine| engine.out.observer.recent());
+    let of_it = recent.iter().filter(|operation| operation.id.group == group);
+    let passed = |operation: &&Recent| match &operation.state {
+        OperationState::Queued | OperationState::Running => false,
+        OperationState::Done => true,
+        OperationState::Failed(kind) => !matches!(*kind, "PeerLost" | "Closed"),
+    };
+    of_it.take_while(passed).last().map_or(0, |operation| operation.id.sequence + 1)
 }
 
 /// The error of ranks that are lost for going on.
@@ -67,6 +90,7 @@ pub(crate) fn refused(outcome: Survival, members: &[Rank]) -> Error {
     let without = |left: &[Rank]| members.iter().copied().filter(|rank| !left.contains(rank)).collect();
     match outcome {
         Survival::GoOn(left) => lost(without(&left), "nobody says where those meet that go on".to_owned()),
+        Survival::Late { missing } => lost(missing, "they did not come in time".to_owned()),
         Survival::TooFew { left, least } => {
             let reason = format!("{} of at least {least} are left ({})", left.len(), Ranks(&left));
             lost(without(&left), reason)

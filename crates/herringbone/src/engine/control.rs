@@ -224,7 +224,9 @@ impl Engine {
                 None
             }
             Message::Late(late) => {
-                groups.tell_late(late, links.rank);
+                let running = groups.get(late.group).and_then(|group| group.operation(late.sequence));
+                let awaited = running.and_then(|key| Some(ops.table.get(key)?.missing())).unwrap_or_default();
+                groups.tell_late(late, links.rank, &links.ranks(&awaited));
                 None
             }
             message => groups.told_by_hub(number, message, (links, out)),

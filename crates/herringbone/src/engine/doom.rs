@@ -41,6 +41,7 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
         Cause::Corrupt { from, to } => {
             ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") }
         }
+        Cause::LinkLost { from, to } => ErrorKind::LinkLost { ranks: [*from.min(to), *from.max(to)] },
         Cause::PeerLost { ranks } => {
             ErrorKind::PeerLost { ranks: ranks.clone(), reason: "ended, hung or left".to_owned() }
         }

@@ -90,8 +90,9 @@ impl Groups {
         }
     }
 
-    /// Says who has not come to an operation that others have waited in for a while.
-    pub(super) fn tell_late(&self, late: &Late, me: Rank) {
+    /// Says who has not come to an operation that others have waited in for a while. If all have, this rank has `awaited` the
+    /// data of those.
+    pub(super) fn tell_late(&self, late: &Late, me: Rank, awaited: &[Rank]) {
         let Some(group) = self.get(late.group) else { return };
         let operation = match group.member.issued(late.sequence) {
             Some(called) => group.settings.named(*called).to_string(),
@@ -99,9 +100,17 @@ impl Groups {
         };
         let who = format!("rank {me}");
         match &late.ranks[..] {
-            [] => crate::log::warn(
+            [] if awaited.is_empty() => crate::log::warn(
                 &who,
                 format_args!("all ranks have waited in {operation} for {LATE} s: is a network slow?"),
+            ),
+            [] => crate::log::warn(
+                &who,
+                format_args!(
+                    "all ranks have waited in {operation} for {LATE} s, this one for data of {}: is the network between \
+                     them slow, or does it let nothing through?",
+                    Ranks(awaited)
+                ),
             ),
             ranks if ranks.contains(&me) => crate::log::warn(
                 &who,

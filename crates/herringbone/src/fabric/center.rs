@@ -49,10 +49,7 @@ impl Center {
     pub(super) fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
         match message {
             Message::Shrink(shrink) => directed(self.survivors.call(from, shrink)),
-            Message::Unshrink { group } => {
-                self.survivors.withdraw(from, group);
-                Vec::new()
-            }
+            Message::Unshrink { group } => directed(self.survivors.withdraw(from, group)),
             message => {
                 #[cfg(any(test, feature = "simulator"))]
                 crate::seen::hub(&self.fences, &message);

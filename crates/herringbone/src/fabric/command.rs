@@ -19,6 +19,9 @@ use std::{
 /// After how long without a call a process does not want to join any more.
 const CALLS_AGAIN: Duration = Duration::from_secs(2);
 
+/// How long the hub may take to say who did not come.
+const LAST_WORD: Duration = Duration::from_millis(300);
+
 /// What other threads ask of the control thread.
 pub(crate) enum Command {
     Event(Event),
@@ -116,15 +119,19 @@ impl Commands {
     /// What comes of the wish to go on with the members of a group that are left, in so long.
     pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<Answer> {
         let group = shrink.group;
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
         self.send(Command::Shrink { group, message: Message::Shrink(shrink) });
+        self.answer_within(group, timeout).or_else(|| {
+            self.send(Command::Shrink { group, message: Message::Unshrink { group } });
+            self.answer_within(group, LAST_WORD)
+        })
+    }
+
+    fn answer_within(&self, group: u32, timeout: Duration) -> Option<Answer> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let is_open = |answers: &mut BTreeMap<u32, Answer>| !answers.contains_key(&group);
         let waited = self.answered.wait_timeout_while(answers, timeout, is_open);
-        let outcome = waited.unwrap_or_else(PoisonError::into_inner).0.remove(&group);
-        if outcome.is_none() {
-            self.send(Command::Shrink { group, message: Message::Unshrink { group } });
-        }
-        outcome
+        waited.unwrap_or_else(PoisonError::into_inner).0.remove(&group)
     }
 
     pub(crate) fn take(&self) -> VecDeque<Command> {

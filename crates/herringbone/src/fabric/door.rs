@@ -316,9 +316,9 @@ pub(crate) fn into_link(stream: TcpStream, keys: Keys) -> Result<crate::transpor
 }
 
 /// How long unacknowledged data may hang before the kernel gives a connection up.
-pub(crate) const SILENCE: Duration = Duration::from_secs(6);
+pub(crate) const SILENCE: Duration = Duration::from_millis(5500);
 
-const _: () = assert!(DEADLINE.as_secs() < SILENCE.as_secs());
+const _: () = assert!(DEADLINE.as_millis() < SILENCE.as_millis());
 
 #[cfg(test)]
 mod tests;

@@ -38,8 +38,8 @@ pub(crate) enum Instruction {
 /// What a rank hears that wants to go on with those that are left.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// The hub has decided.
-    Decided(Survival),
+    /// The hub has decided; and so many operations of the group have all completed that go on.
+    Decided(Survival, u64),
     /// There is no hub. These are gone; `true` for those of which that is certain.
     WithoutHub(BTreeMap<Rank, bool>),
 }

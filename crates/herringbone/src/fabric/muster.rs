@@ -41,12 +41,12 @@ pub(crate) struct Arrival {
     wish: Shrink,
 }
 
-/// What comes of the search for the others.
+/// What comes of the search for the others. All that go on have completed so many operations of the group.
 pub(crate) enum Found {
     /// These go on, ascending. This rank is the first of them, and the others come to where it listens now.
-    First { left: Vec<Rank>, listener: TcpListener, address: SocketAddr },
+    First { left: Vec<Rank>, completed: u64, listener: TcpListener, address: SocketAddr },
     /// These go on, ascending, and the first of them listens there.
-    Follows { left: Vec<Rank>, hub: String },
+    Follows { left: Vec<Rank>, completed: u64, hub: String },
     /// This rank does not go on.
     Not(Survival),
     /// These may live, and did not come in time.
@@ -57,7 +57,7 @@ pub(crate) enum Found {
 enum Answered {
     Not,
     Lives,
-    Told(Survival, Option<String>),
+    Told(Shrunk, String),
 }
 
 /// One rank's search for the others.
@@ -130,8 +130,10 @@ impl Search<'_> {
         match answered {
             Answered::Not => self.muster.failed(rank, now),
             Answered::Lives => self.muster.lives(rank, now),
-            Answered::Told(Survival::GoOn(left), Some(hub)) => return Some(Found::Follows { left, hub }),
-            Answered::Told(outcome, _) => return Some(Found::Not(outcome)),
+            Answered::Told(Shrunk { outcome: Survival::GoOn(left), completed, .. }, hub) => {
+                return Some(Found::Follows { left, completed, hub });
+            }
+            Answered::Told(shrunk, _) => return Some(Found::Not(shrunk.outcome)),
         }
         None
     }
@@ -175,7 +177,8 @@ impl Search<'_> {
         let own = own.ok_or_else(|| std::io::Error::other("this rank listens nowhere"))?;
         let listener = TcpListener::bind(SocketAddr::new(own.ip(), 0))?;
         let address = listener.local_addr()?;
-        let shrunk = Message::Shrunk(Shrunk { group, outcome: outcome.clone() });
+        let completed = self.muster.completed();
+        let shrunk = Message::Shrunk(Shrunk { group, outcome: outcome.clone(), completed });
         let hub = Message::Hub { address: address.to_string() };
         for (stream, dialogue) in self.here.values_mut() {
             // Whoever does not hear it does not come, and the others wait for it in vain.
@@ -183,7 +186,7 @@ impl Search<'_> {
                 greet::say(stream, dialogue, &shrunk).and_then(|()| greet::say(stream, dialogue, &hub));
         }
         Ok(match outcome {
-            Survival::GoOn(left) => Found::First { left, listener, address },
+            Survival::GoOn(left) => Found::First { left, completed, listener, address },
             outcome => Found::Not(outcome),
         })
     }
@@ -203,7 +206,7 @@ fn call(job: &Job, rank: Rank, wish: Option<Shrink>, deadline: Instant) -> Answe
     let Some(wish) = wish else { return Answered::Lives };
     let mut dialogue = greet::dialogue(established);
     match hear_outcome(&mut stream, &mut dialogue, wish, deadline) {
-        Ok((outcome, hub)) => Answered::Told(outcome, hub),
+        Ok((shrunk, hub)) => Answered::Told(shrunk, hub),
         Err(GreetError::Late) => Answered::Not,
         // It died, or the others are to come elsewhere: the next call tells.
         Err(_) => Answered::Lives,
@@ -215,18 +218,18 @@ fn hear_outcome(
     dialogue: &mut Dialogue,
     wish: Shrink,
     deadline: Instant,
-) -> Result<(Survival, Option<String>), GreetError> {
+) -> Result<(Shrunk, String), GreetError> {
     greet::say(stream, dialogue, &Message::Shrink(wish))?;
     let patience = || deadline.min(Instant::now() + SILENCE);
-    let outcome = loop {
+    let shrunk = loop {
         match greet::hear(stream, dialogue, patience())? {
             Message::Heartbeat => {}
-            Message::Shrunk(Shrunk { outcome, .. }) => break outcome,
+            Message::Shrunk(shrunk) => break shrunk,
             _ => return Err(GreetError::Protocol("it does not say who is left")),
         }
     };
     match greet::hear(stream, dialogue, patience())? {
-        Message::Hub { address } => Ok((outcome, Some(address))),
+        Message::Hub { address } => Ok((shrunk, address)),
         _ => Err(GreetError::Protocol("it does not say where it listens")),
     }
 }

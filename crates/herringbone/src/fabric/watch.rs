@@ -81,8 +81,8 @@ pub(crate) struct Watch {
     gone: BTreeMap<Rank, Gone>,
     /// The groups of which this rank waits to go on with those that are left.
     shrinking: BTreeSet<u32>,
-    /// Links between workers that broke, and when.
-    broken: Vec<(MemberId, Moment)>,
+    /// Links between workers that broke, whether a damaged frame is why, and when.
+    broken: Vec<(MemberId, bool, Moment)>,
     beat: Moment,
     /// When time was last looked at.
     ticked: Moment,
@@ -389,7 +389,7 @@ impl Watch {
         if self.roster.is_reducer(endpoint) {
             self.order(Deed::LoseReducer(endpoint));
         } else if !self.is_gone(endpoint) {
-            self.broken.push((endpoint, now));
+            self.broken.push((endpoint, *reason == Broken::Corrupt, now));
         }
     }
 
@@ -401,7 +401,7 @@ impl Watch {
         if self.roster.is_reducer(endpoint) {
             self.order(Deed::LoseReducer(endpoint));
         } else {
-            self.broken.push((endpoint, now));
+            self.broken.push((endpoint, false, now));
         }
     }
 
@@ -411,9 +411,9 @@ impl Watch {
         if stood_still >= STOOD_STILL {
             self.excuse(stood_still, now);
         }
-        let late = self.broken.extract_if(.., |(_, since)| now.since(*since) >= BROKEN_FOR);
-        let late: Vec<MemberId> = late.map(|(endpoint, _)| endpoint).collect();
-        for endpoint in late {
+        let late = self.broken.extract_if(.., |(.., since)| now.since(*since) >= BROKEN_FOR);
+        let late: Vec<(MemberId, bool)> = late.map(|(endpoint, damaged, _)| (endpoint, damaged)).collect();
+        for (endpoint, damaged) in late {
             let Some(rank) = self.roster.rank_of(endpoint).filter(|rank| !self.gone.contains_key(rank))
             else {
                 continue;
@@ -423,7 +423,8 @@ impl Watch {
                 self.lost(rank, Death::Unreachable, Gone::Silent);
                 continue;
             }
-            let cause = Cause::Corrupt { from: rank, to: self.me };
+            let (from, to) = (rank, self.me);
+            let cause = if damaged { Cause::Corrupt { from, to } } else { Cause::LinkLost { from, to } };
             self.order(Deed::DisputeAllWith { endpoint, cause });
         }
         if now.since(self.beat) >= HEARTBEAT {

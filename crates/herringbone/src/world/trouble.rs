@@ -61,7 +61,7 @@ fn named(end: &Result<(), Error>, closed: bool) -> Option<&'static str> {
         Ok(()) => WELL,
         Err(ErrorKind::PeerLost { .. }) => "a rank is lost",
         Err(ErrorKind::Timeout { .. }) => "late",
-        Err(ErrorKind::Corrupt { .. }) => "a link broke",
+        Err(ErrorKind::Corrupt { .. } | ErrorKind::LinkLost { .. }) => "a link broke",
         // A rank is missed in a group that was closed after its last call.
         Err(ErrorKind::Closed) if closed => "its group was closed",
         Err(_) => return None,

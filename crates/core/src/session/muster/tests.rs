@@ -2,7 +2,7 @@ use super::*;
 use crate::session::survivors::Survivors;
 
 fn shrink(members: Rank) -> Shrink {
-    Shrink { group: 7, members: (0..members).collect(), least: 1, dead: Vec::new() }
+    Shrink { group: 7, members: (0..members).collect(), least: 1, dead: Vec::new(), completed: 0 }
 }
 
 fn muster(me: Rank, members: Rank, gone: &[(Rank, bool)]) -> Muster {

@@ -14,11 +14,8 @@ use std::{collections::BTreeMap, sync::Arc};
 impl Watch {
     /// This rank wants to go on with the members of a group that are left, or waits for that no longer.
     pub(crate) fn shrink(&mut self, group: u32, message: Message) {
-        if matches!(message, Message::Shrink(_)) {
-            self.shrinking.insert(group);
-        } else {
-            self.shrinking.remove(&group);
-        }
+        // Whoever waits no longer is told why not all came.
+        self.shrinking.insert(group);
         // A rank 0 that leaves as a rank decides for a while yet, but the next group would be without a hub.
         if self.is_alone() || self.hub.is_none() && self.gone.contains_key(&0) {
             self.shrink_without_hub();
@@ -27,9 +24,10 @@ impl Watch {
         }
     }
 
-    pub(super) fn shrunk(&mut self, Shrunk { group, outcome }: Shrunk) {
+    pub(super) fn shrunk(&mut self, Shrunk { group, outcome, completed }: Shrunk) {
         if self.shrinking.remove(&group) {
-            self.orders.push_back(Instruction::Answer { group, answer: Answer::Decided(outcome) });
+            let answer = Answer::Decided(outcome, completed);
+            self.orders.push_back(Instruction::Answer { group, answer });
         }
     }
 
