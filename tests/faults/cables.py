@@ -62,6 +62,16 @@ class Hosts(Namespaces):  # type: ignore[misc]
         """Loses it no longer."""
         self._ip(f"rule del to {self.address(host)} blackhole")
 
+    def part(self, one: int, other: int) -> None:
+        """Loses in the network what two hosts send each other; all else arrives."""
+        for start, end in ((one, other), (other, one)):
+            self._ip(f"rule add from {self.address(start)} to {self.address(end)} blackhole")
+
+    def unpart(self, one: int, other: int) -> None:
+        """Loses it no longer."""
+        for start, end in ((one, other), (other, one)):
+            self._ip(f"rule del from {self.address(start)} to {self.address(end)} blackhole")
+
     def redirect(self) -> None:
         """From now on connections between hosts go to the router's proxy; it finds out where they were meant to go."""
         rules = f"""

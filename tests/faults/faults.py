@@ -104,6 +104,20 @@ def cut(lab: Lab, fault: str, system: str, seed: int) -> Injection:
         return judged(fault, system, seed, job.ranks, statuses, lost, when)
 
 
+def parted(lab: Lab, fault: str, system: str, seed: int) -> Injection:
+    """Two hosts are cut from each other, and both reach rank 0's."""
+    pair = [1, 2]
+    with lab.summing(system, (1, 1, 1)) as job:
+        job.wait("going")
+        when = time.monotonic()
+        lab.hosts.part(*pair)
+        try:
+            statuses = lab.ranks.finish(job.ranks, LIMIT_SECONDS)
+        finally:
+            lab.hosts.unpart(*pair)
+        return judged(fault, system, seed, job.ranks, statuses, pair, when)
+
+
 def mistaken(lab: Lab, fault: str, system: str, seed: int) -> Injection:
     """One rank calls another operation than the others."""
     each = layout(seed)
@@ -216,6 +230,7 @@ def of_workers() -> list[Fault]:
         Fault("pull a host", "the cable of a host with workers is pulled", told, cut, FEW),
         Fault("silence a host", "what a host with workers sends is lost", told, cut, FEW),
         Fault("deafen a host", "what is sent to a host with workers is lost", told, cut, FEW),
+        Fault("part two hosts", "two hosts are cut from each other; both reach rank 0's", told, parted, FEW),
         Fault("mistake of dtype", "one rank has int32, the others float32", told, mistaken, FEW),
         Fault("mistake of size", "one rank has 1,001 elements, the others 1,000", told, mistaken, FEW),
         Fault("mistake of op", "one rank calls MAX, the others SUM", told, mistaken, FEW),
