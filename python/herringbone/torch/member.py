@@ -112,6 +112,8 @@ class Member:
         old, meeting = self.communicator, self.meeting
         self.communicator, self.meeting = cast(Communicator, Unformed(old.rank, old.size, why)), None
         old.abort()
+        # Rank 0 stays until the others have left, too, and who forms the group anew is not to wait for them.
+        threading.Thread(target=old.close, name="herringbone-leaving", daemon=True).start()
         if meeting is not None:
             meeting.close()
 

@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.5
 """How often a caller that watches a round hears who is missing."""
 
 ROUNDS = 16
-"""So many rounds are remembered, to tell those that come late."""
+"""So many rounds are remembered: to tell those that come late, and for members that still read what the round has left."""
 
 
 @dataclass(eq=False)
@@ -196,16 +196,22 @@ class MeetingPlace:
         if frame.get("watches"):
             round.watcher = caller
         if not round.missing():
-            self._values = {number: {}}
+            self._values[number] = {}
             self._end(round, {"met": True})
 
     def _begin(self, number: str, size: int, digest: str, rank: int, seconds: float) -> Round:
-        self._rounds.pop(number, None)
+        self._forget(number)
         while len(self._rounds) >= ROUNDS:
-            self._end(self._rounds.pop(next(iter(self._rounds))), {"failed": "used", "ranks": []})
+            self._forget(next(iter(self._rounds)))
         round = Round(number, size, {digest: rank}, time.monotonic() + seconds, seconds)
         self._rounds[number] = round
         return round
+
+    def _forget(self, number: str) -> None:
+        round = self._rounds.pop(number, None)
+        if round is not None:
+            self._end(round, {"failed": "used", "ranks": []})
+        self._values.pop(number, None)
 
     def _end(self, round: Round, verdict: Frame) -> None:
         if round.verdict is not None:
