@@ -26,7 +26,7 @@ from .reconfiguring import get_handle, reconfigure, renumber
 from .tensors import Reduction, folding
 from .work import Finished, torch_error
 
-__all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
+__all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "apart", "create"]
 
 NAME = "herringbone"
 CPU = torch.device("cpu")
@@ -376,6 +376,21 @@ def join(opts: Any, options: Options | None, parent: Member | None = None) -> Me
         return member
     member = Member(connect(opts, options or Options()), opts.timeout, ranks or None)
     return note(member, options, is_world=not ranks)
+
+
+def apart(store: Store, rank: int, size: int, timeout: timedelta, options: Options) -> ProcessGroupHerringbone:
+    """A group of the processes that share ``store``, of which torch knows nothing and which is no part of another.
+
+    Raises:
+        HerringboneError: they did not come together.
+    """
+    place = Place(store, rank, size, timeout, group_id="", global_ranks_in_group=[])
+    try:
+        member = note(Member(connect(place, options), timeout), options, is_world=False)
+    except errors.HerringboneError as error:
+        raise torch_error(error) from None
+    member.apart = True
+    return ProcessGroupHerringbone(member, store, NAME)
 
 
 def not_formed_yet(opts: Any, options: Options | None) -> Member:

@@ -17,7 +17,7 @@ from .meetings import MeetingStore
 from .places import MeetingPlace
 from .work import torch_error
 
-__all__ = ["Member", "Unformed"]
+__all__ = ["Member", "Unformed", "leave_behind"]
 
 
 class Unformed:
@@ -111,9 +111,7 @@ class Member:
         """Leave the group at once, as the first half of a new formation; until the second, ``why`` says what is the matter."""
         old, meeting = self.communicator, self.meeting
         self.communicator, self.meeting = cast(Communicator, Unformed(old.rank, old.size, why)), None
-        old.abort()
-        # Rank 0 stays until the others have left, too, and who forms the group anew is not to wait for them.
-        threading.Thread(target=old.close, name="herringbone-leaving", daemon=True).start()
+        leave_behind(old)
         if meeting is not None:
             meeting.close()
 
@@ -127,6 +125,12 @@ class Member:
         self.apart = not self.is_world
         if self not in _open:
             _open.append(self)
+
+
+def leave_behind(communicator: Communicator) -> None:
+    """Leave a group at once and for good, and wait for nobody: its rank 0 stays until the others have left, too."""
+    communicator.abort()
+    threading.Thread(target=communicator.close, name="herringbone-leaving", daemon=True).start()
 
 
 _open: list[Member] = []
