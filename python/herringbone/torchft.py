@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from torch.distributed import Store, Work
+from torch._C._distributed_c10d import Store, Work
 
 from .options import Options
 from .torch.group import ProcessGroupHerringbone as FormedGroup
@@ -15,14 +15,14 @@ from .torch.group import apart
 from .torch.member import leave_behind
 
 try:
-    from torchft.process_group import ProcessGroupWrapper
+    from torchft.process_group import ProcessGroupWrapper  # type: ignore[import-not-found,import-untyped,unused-ignore]
 except ImportError as error:
     raise ImportError("herringbone.torchft needs torchft; pip install torchft-nightly") from error
 
 __all__ = ["ProcessGroupHerringbone"]
 
 
-class ProcessGroupHerringbone(ProcessGroupWrapper):  # type: ignore[misc]  # torchft has no types where it is not installed
+class ProcessGroupHerringbone(ProcessGroupWrapper):  # type: ignore[misc,unused-ignore]  # torchft may not be installed
     """The group of all replicas with one rank in their replica group: what torchft's ``Manager`` takes as ``pg``.
 
     The manager forms it anew for each quorum, with the members of the quorum. A member that dies in between fails the
