@@ -96,7 +96,14 @@ class ConfigError(HerringboneError):
 
 
 class RendezvousError(HerringboneError):
-    """The ranks did not find each other."""
+    """The ranks did not find each other.
+
+    ``ranks`` are those that did not come, where a reconfigured group of torch knows them.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message, tuple(ranks))
+        self.ranks = tuple(ranks)
 
 
 class ConnectionLostError(HerringboneError):

@@ -30,7 +30,7 @@ PLACES = ("*.md", "docs/**/*.md", "examples/*.md", "python/*.md")
 WITH_BLOCKS = sorted(path for place in PLACES for path in ROOT.glob(place))
 PAGES = sorted([*WITH_BLOCKS, *ROOT.glob("record/*.md")])
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-FRAMEWORKS = ("accelerate", "lightning", "transformers")
+FRAMEWORKS = ("accelerate", "lightning", "torchft", "transformers")
 
 
 def blocks():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store
+from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store
 
 from .. import errors
 from .._herringbone import Communicator
@@ -19,13 +19,14 @@ from ..arguments import check_explained
 from ..options import Options
 from .calls import hidden, observed
 from .exchanges import Exchanges
-from .member import Member
+from .member import Member, Unformed
 from .memory import tensor_in
 from .monitored import monitored_barrier
+from .reconfiguring import get_handle, reconfigure, renumber
 from .tensors import Reduction, folding
-from .work import torch_error
+from .work import Finished, torch_error
 
-__all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
+__all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "apart", "create"]
 
 NAME = "herringbone"
 CPU = torch.device("cpu")
@@ -123,6 +124,54 @@ class Named(Exchanges):
         """A zeroed tensor of ``size`` elements in mapped memory; see :func:`herringbone.torch.empty`."""
         return tensor_in(self.member, size, dtype)
 
+    # Forming the group anew. What torch's C++ classes say of rank and size is from the group's creation.
+
+    def getRank(self) -> int:
+        """This process's rank in the group."""
+        return self.member.communicator.rank
+
+    def getSize(self) -> int:
+        """How many ranks the group has."""
+        return self.member.communicator.size
+
+    rank, size = getRank, getSize
+
+    def get_reconfigure_handle(self) -> str:
+        """What other processes need to form the group anew with this process. It changes with every formation.
+
+        Whoever has it can take part in the next formation: hand it on as you would a password.
+        """
+        return get_handle(self.member, self._own_host)
+
+    def _own_host(self) -> str:
+        """Where others reach this process."""
+        address = self.member.communicator.address
+        if not address:
+            # A group of one tells which address a group over this store has.
+            probe = Communicator.connect(rank=0, size=1, store=HashStore(), store_host=host_of(self.store), reducers=())
+            address = probe.address or "127.0.0.1:0"
+            probe.close()
+        return address.rpartition(":")[0].strip("[]")
+
+    def reconfigure(self, opts: Any) -> Finished:
+        """Form the group anew of the processes whose handles ``opts`` has: a list has them by rank.
+
+        It returns once all have come. What was running fails with ``ClosedError``.
+
+        Raises:
+            ArgumentError: the handles are none, or this process's is not among them; the group is as before.
+            PeerLostError: a member has died; ``ranks`` are the new group's, as in the next.
+            RendezvousError: members have not come within the timeout.
+            MismatchError: the members passed different handles.
+        """
+        options = self.member.options
+        work = reconfigure(self.member, opts, functools.partial(connect_through, options))
+        assert self.member.meeting is not None
+        self.store = self.member.meeting
+        if self.member.is_world and _world is None:
+            note(self.member, options, is_world=True)  # it was aborted
+        return work
+
     def shutdown(self) -> None:
         """Leave the group once the others hold what they need from this rank."""
         forget_world(self.member)
@@ -146,7 +195,8 @@ class BackendHerringbone(Named, C10DBackend):
     supports_splitting = property(lambda self: self._splits)
     supports_coalescing = property(lambda self: True)
     supports_shrinking = property(lambda self: False)
-    supports_reconfigure = property(lambda self: False)
+    # A group with several backends cannot: torch forwards to one of them alone.
+    supports_reconfigure = property(lambda self: self._splits)
     supports_window = property(lambda self: False)
     _supports_time_estimate = property(lambda self: False)
 
@@ -158,7 +208,7 @@ class BackendHerringbone(Named, C10DBackend):
         return self._options
 
     def __init__(self, member: Member, store: Store, title: str, splits: bool = False) -> None:
-        """``splits``: the group that this is the backend of can be split."""
+        """``splits``: the group that this is the backend of can be split, and formed anew."""
         C10DBackend.__init__(self, member.communicator.rank, member.communicator.size)
         self.member, self.store, self.title, self._splits = member, store, title, splits
         self._options = C10DBackend.Options(NAME, timedelta(seconds=member.seconds))
@@ -167,6 +217,8 @@ class BackendHerringbone(Named, C10DBackend):
 @hidden
 class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  # torch has overloads
     """The group that ``init_process_group("herringbone")`` and ``new_group`` make."""
+
+    supports_reconfigure = property(lambda self: True)
 
     def __init__(self, member: Member, store: Store, title: str) -> None:
         place = member.communicator.rank, member.communicator.size
@@ -203,6 +255,11 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
             return self
         return super()._get_backend(device)
 
+    def reconfigure(self, opts: Any) -> Finished:
+        work = super().reconfigure(opts)
+        renumber(self)
+        return work
+
     def get_group_store(self) -> Store:
         """Through which the group's ranks have met."""
         return self.store
@@ -227,9 +284,10 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
             group_size=len(ranks),
             timeout=timeout or timedelta(seconds=self.member.seconds),
             group_id=name,
+            # Of a group that was formed anew they are its own.
             global_ranks_in_group=[self.member.ranks[part] for part in ranks],
         )
-        group = create(place, opts, self.title)
+        group = create(place, opts, self.title, self.member if self.member.apart else None)
         assert isinstance(group, ProcessGroupHerringbone)
         group.setGroupName(name)
         group.setGroupDesc(group_desc or f"{self._group_desc}:split")
@@ -255,9 +313,6 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
 _world: Member | None = None
 """The default group, if it is Herringbone's."""
 
-_names: Counter[str] = Counter()
-"""How often each group name has been used under the present default group."""
-
 
 @dataclass(frozen=True)
 class Place:
@@ -271,10 +326,12 @@ class Place:
     global_ranks_in_group: list[int]
 
 
-def create(opts: Any, options: Any, title: str = NAME) -> ProcessGroupHerringbone | BackendHerringbone:
+def create(
+    opts: Any, options: Any, title: str = NAME, parent: Member | None = None
+) -> ProcessGroupHerringbone | BackendHerringbone:
     """Make what torch asks for: the default group, or a subgroup that this process is a member of.
 
-    ``title`` is the name under which the program asks for it.
+    ``title`` is the name under which the program asks for it. A subgroup is one of ``parent``, or of the default group.
 
     Raises:
         HerringboneError: the ranks did not come together.
@@ -287,7 +344,10 @@ def create(opts: Any, options: Any, title: str = NAME) -> ProcessGroupHerringbon
             raise TypeError(f"pg_options has to be a herringbone.Options, not {type(options).__name__}")
         options = None
     try:
-        member = join(opts, options)
+        if getattr(opts, "enable_reconfigure", False) and not mixed:
+            member = not_formed_yet(opts, options)
+        else:
+            member = join(opts, options, parent)
     except errors.HerringboneError as error:
         raise torch_error(error) from None
     return (BackendHerringbone if mixed else ProcessGroupHerringbone)(member, opts.store, title)
@@ -302,21 +362,50 @@ def shares_group(opts: Any) -> bool:
     return group is not None and (bool(group._device_types) or group._get_backend_name() != "custom")
 
 
-def join(opts: Any, options: Options | None) -> Member:
-    """The membership for ``opts``: in the default group's fabric where that can be, else in a fabric of its own.
+def join(opts: Any, options: Options | None, parent: Member | None = None) -> Member:
+    """The membership for ``opts``: in the parent's or default group's fabric where that can be, else in one of its own.
 
-    The default group's fabric has its options, and its groups are in ascending order.
+    A fabric has the options that it was made with, and its groups are in ascending order.
     """
-    global _world
-    ranks = list(opts.global_ranks_in_group)
-    if ranks and _world is not None and options is None and sorted(ranks) == ranks:
-        _names[opts.group_id] += 1
-        name = f"{opts.group_id}#{_names[opts.group_id]}"
-        return Member(_world.communicator.subgroup(name, ranks), opts.timeout, ranks)
+    ranks, parent = list(opts.global_ranks_in_group), parent or _world
+    if ranks and parent is not None and options is None and sorted(ranks) == ranks:
+        parent.names[opts.group_id] += 1
+        name = f"{opts.group_id}#{parent.names[opts.group_id]}"
+        member = Member(parent.communicator.subgroup(name, ranks), opts.timeout, ranks)
+        member.options = parent.options
+        return member
     member = Member(connect(opts, options or Options()), opts.timeout, ranks or None)
-    if not ranks:
+    return note(member, options, is_world=not ranks)
+
+
+def apart(store: Store, rank: int, size: int, timeout: timedelta, options: Options) -> ProcessGroupHerringbone:
+    """A group of the processes that share ``store``, of which torch knows nothing and which is no part of another.
+
+    Raises:
+        HerringboneError: they did not come together.
+    """
+    place = Place(store, rank, size, timeout, group_id="", global_ranks_in_group=[])
+    try:
+        member = note(Member(connect(place, options), timeout), options, is_world=False)
+    except errors.HerringboneError as error:
+        raise torch_error(error) from None
+    member.apart = True
+    return ProcessGroupHerringbone(member, store, NAME)
+
+
+def not_formed_yet(opts: Any, options: Options | None) -> Member:
+    """The membership in a group that has members once it is reconfigured."""
+    why = "the group has no members yet: it was made with enable_reconfigure=True; call reconfigure first"
+    place = Unformed(max(opts.group_rank, 0), max(opts.group_size, 1), why)
+    return note(Member(place, opts.timeout), options, is_world=not opts.global_ranks_in_group)
+
+
+def note(member: Member, options: Options | None, is_world: bool) -> Member:
+    """Remember what a membership of a fabric of its own is."""
+    global _world
+    member.options, member.is_world = options or Options(), is_world
+    if is_world:
         _world = member
-        _names.clear()
     return member
 
 
@@ -336,27 +425,40 @@ def connect(opts: Any, options: Options) -> Communicator:
     life = (opts.store.add("herringbone/joined", 1) - 1) // opts.group_size
     if not (options.token or os.environ.get("HERRINGBONE_TOKEN") or os.environ.get("HERRINGBONE_TOKEN_FILE")):
         keep_private(opts.store)
-    store, origin = PrefixStore(f"herringbone/{life}/", opts.store), innermost(opts.store)
+    store = PrefixStore(f"herringbone/{life}/", opts.store)
+    place = opts.group_rank, opts.group_size
     try:
-        return Communicator.connect(
-            rank=opts.group_rank,
-            size=opts.group_size,
-            store=store,
-            # The host that the store's connection leads to; none for a store of this machine alone.
-            store_host=getattr(origin, "host", None),
-            token=options.token,
-            reducers=options.reducers,
-            algorithm=options.algorithm,
-            transport=options.transport,
-            fold_order=options.fold_order,
-            timeout=opts.timeout.total_seconds(),
-        )
+        # The host that the store's connection leads to; none for a store of this machine alone.
+        return connect_through(options, *place, store, host_of(store), opts.timeout.total_seconds())
     except errors.RendezvousError as error:
-        file = getattr(origin, "path", None)
+        file = getattr(innermost(store), "path", None)
         if file is None:
             raise
         # Ranks of an earlier job that came there are counted with this job's.
         raise errors.RendezvousError(f"{error}; if an earlier job has left {file}, remove it first") from None
+
+
+def connect_through(
+    options: Options, rank: int, size: int, store: Store, host: str | None, seconds: float
+) -> Communicator:
+    """Form a fabric of the processes that share ``store``."""
+    return Communicator.connect(
+        rank=rank,
+        size=size,
+        store=store,
+        store_host=host,
+        token=options.token,
+        reducers=options.reducers,
+        algorithm=options.algorithm,
+        transport=options.transport,
+        fold_order=options.fold_order,
+        timeout=seconds,
+    )
+
+
+def host_of(store: Store) -> str | None:
+    """The host that a store's connection leads to; none for a store of this machine alone."""
+    return getattr(innermost(store), "host", None)
 
 
 def innermost(store: Store) -> Store:

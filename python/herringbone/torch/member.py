@@ -4,17 +4,65 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
+import threading
+from collections import Counter
 from datetime import timedelta
+from typing import Any, cast
 
+from .. import errors
 from .._herringbone import Communicator
+from ..options import Options
 from .callbacks import callback_threads, close_callback_threads
+from .meetings import MeetingStore
+from .places import MeetingPlace
+from .work import torch_error
 
-__all__ = ["Member"]
+__all__ = ["Member", "Unformed", "leave_behind"]
+
+
+class Unformed:
+    """Stands where a group has no communicator: it is to be formed, or could not be."""
+
+    address = None
+
+    def __init__(self, rank: int, size: int, why: str) -> None:
+        """``rank`` and ``size`` are what the group has until it is formed."""
+        self.rank, self.size, self.why = rank, size, why
+
+    def describe(self) -> str:
+        """Why there is none."""
+        return self.why
+
+    def close(self) -> None:
+        """There is nothing to leave."""
+
+    def abort(self) -> None:
+        """There is nothing to leave."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise torch_error(errors.ClosedError(self.why))
 
 
 class Member:
     """One communicator, with what torch adds to it."""
+
+    options = Options()
+    """What the program asked for when it made the group."""
+
+    apart = False
+    """Whether the group shares no fabric with the default group, because it was formed anew."""
+
+    is_world = False
+    """Whether it is the default group's."""
+
+    formations = 0
+    """How often the group has been formed in this process."""
+
+    place: MeetingPlace | None = None
+    """Where the others meet this process to form the group anew, once it has given them a handle."""
+
+    meeting: MeetingStore | None = None
+    """The store of the group's present formation, where it was formed anew."""
 
     seconds: float
     """How long an operation may take unless its call says."""
@@ -29,10 +77,14 @@ class Member:
     """Whether works measure how long they take."""
 
     def __init__(
-        self, communicator: Communicator, timeout: timedelta, ranks: list[int] | None = None
+        self, communicator: Communicator | Unformed, timeout: timedelta, ranks: list[int] | None = None
     ) -> None:
         """``ranks`` are its members, where that is not all."""
-        self.communicator = communicator
+        # One that is not formed raises, and says why, where it is asked for more than its place in the group.
+        self.communicator = cast(Communicator, communicator)
+        self.forming = threading.Lock()
+        self.formations = 0 if isinstance(communicator, Unformed) else 1
+        self.names: Counter[str] = Counter()
         self.ranks = list(range(communicator.size)) if ranks is None else ranks
         self.seconds = timeout.total_seconds()
         # The threads are started with the first group: a process that forks has none before.
@@ -41,16 +93,44 @@ class Member:
 
     def close(self) -> None:
         """Leave the group once the others hold what they need from this rank."""
-        self._leave(Communicator.close)
-
-    def abort(self) -> None:
-        """Leave the group at once: running operations fail with ``ClosedError``."""
-        self._leave(Communicator.abort)
-
-    def _leave(self, how: Callable[[Communicator], None]) -> None:
         if self in _open:
             _open.remove(self)
-        how(self.communicator)
+        self.communicator.close()
+        if self.meeting is not None:
+            self.meeting.close()
+        if self.place is not None:
+            self.place.close()
+
+    def abort(self) -> None:
+        """Leave the group at once: running operations fail with ``ClosedError``. It can be formed anew."""
+        if self in _open:
+            _open.remove(self)
+        self.communicator.abort()
+
+    def leave_to_form_anew(self, why: str) -> None:
+        """Leave the group at once, as the first half of a new formation; until the second, ``why`` says what is the matter."""
+        old, meeting = self.communicator, self.meeting
+        self.communicator, self.meeting = cast(Communicator, Unformed(old.rank, old.size, why)), None
+        leave_behind(old)
+        if meeting is not None:
+            meeting.close()
+
+    def form(self, communicator: Communicator, meeting: MeetingStore) -> None:
+        """Be the member of a new formation: what it counts begins again on all ranks."""
+        self.communicator, self.meeting = communicator, meeting
+        self.ranks = list(range(communicator.size))
+        self.formations += 1
+        self.calls = self.barriers = 0
+        self.names.clear()
+        self.apart = not self.is_world
+        if self not in _open:
+            _open.append(self)
+
+
+def leave_behind(communicator: Communicator) -> None:
+    """Leave a group at once and for good, and wait for nobody: its rank 0 stays until the others have left, too."""
+    communicator.abort()
+    threading.Thread(target=communicator.close, name="herringbone-leaving", daemon=True).start()
 
 
 _open: list[Member] = []

@@ -1,0 +1,246 @@
+"""How a process takes part in a meeting of the members of a group, and the store that the group has from then on."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import Store
+
+from ..errors import HerringboneError, MismatchError, OperationTimeoutError, PeerLostError, RendezvousError
+from .frames import Frame, Inbox, pack, shared_with_no_child
+from .handles import Handle, digest
+
+__all__ = ["MeetingStore", "meet"]
+
+GRACE_SECONDS = 3.0
+"""After its deadline a place gets so long to say that the time is over."""
+
+PROBE_SECONDS = 0.25
+PROBED_AT_ONCE = 4
+"""Of the members that are missing, so many are looked for before the next word of the place is heard."""
+
+STORE_SECONDS = 300.0
+
+
+class Meeting:
+    """A connection to the place where the members meet."""
+
+    def __init__(self, round: int, handles: list[Handle], rank: int, seconds: float) -> None:
+        """Call there.
+
+        Raises:
+            HerringboneError: nobody answers, or nobody is there any more.
+        """
+        self.round, self.handles, self.rank, self.seconds = round, handles, rank, seconds
+        self.name = f"reconfigure {round}, on rank {rank}"
+        # The same one whatever order a member believes in, so that it is told that others believe in another.
+        self.host = min(range(len(handles)), key=lambda rank: handles[rank].secret)
+        self.place = handles[self.host]
+        self._inbox = Inbox()
+        self._unreachable: set[int] = set()
+        try:
+            stream = socket.create_connection((self.place.host, self.place.port), timeout=seconds)
+        except ConnectionRefusedError:
+            raise self._lost([self.host]) from None
+        except OSError as error:
+            raise self._silent(error) from None
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stream = shared_with_no_child(stream)
+
+    def come(self) -> None:
+        """Return once all members have come.
+
+        Raises:
+            PeerLostError: a member has died.
+            RendezvousError: members have not come in time, or the place does not answer.
+            MismatchError: the members do not agree on who they are.
+        """
+        frame = {"rank": self.rank, "size": len(self.handles), "digest": digest(self.handles)}
+        answer = self.ask("come", self.seconds, watches=self.rank == self.host, **frame)
+        deadline = time.monotonic() + self.seconds + GRACE_SECONDS
+        while "missing" in answer:
+            gone = self._gone(answer["missing"])
+            if gone:
+                self._send("gone", ranks=gone)
+            answer = self._receive(deadline - time.monotonic())
+
+    def done(self) -> None:
+        self._send("done")
+
+    def ask(self, what: str, seconds: float, **values: Any) -> Frame:
+        """Say something, and hear the answer, for which the place takes at most ``seconds``."""
+        self._send(what, seconds=seconds, **values)
+        return self._receive(seconds + GRACE_SECONDS)
+
+    def close(self) -> None:
+        # Not only this reference: a thread that waits here is to see the end.
+        with contextlib.suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)
+        self._stream.close()
+
+    def _send(self, what: str, **values: Any) -> None:
+        frame = pack({"secret": self.place.secret, "do": what, "round": str(self.round), **values})
+        try:
+            self._stream.sendall(frame)
+        except TimeoutError as error:
+            raise self._silent(error) from None
+        except OSError:
+            raise self._lost([self.host]) from None
+
+    def _receive(self, seconds: float) -> Frame:
+        deadline = time.monotonic() + seconds
+        while (frame := self._inbox.take()) is None:
+            self._stream.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                received = self._stream.recv(1 << 16)
+            except TimeoutError as error:
+                raise self._silent(error) from None
+            except OSError:
+                received = b""
+            if not received:
+                raise self._lost([self.host])
+            self._inbox.add(received)
+        if "failed" in frame:
+            raise self._error(frame["failed"], frame["ranks"], frame.get("seconds", self.seconds))
+        return frame
+
+    def _gone(self, missing: list[int]) -> list[int]:
+        """Those of the missing ranks at whose places nobody listens any more: their processes have ended."""
+        gone = []
+        for rank in [rank for rank in missing if rank not in self._unreachable][:PROBED_AT_ONCE]:
+            try:
+                socket.create_connection((self.handles[rank].host, self.handles[rank].port), PROBE_SECONDS).close()
+            except ConnectionRefusedError:
+                gone.append(rank)
+            except OSError:
+                self._unreachable.add(rank)
+        return gone
+
+    def _silent(self, error: OSError) -> HerringboneError:
+        return RendezvousError(
+            f"{self.name}: rank {self.host} of the new group does not answer at {self.place.address} ({error}); is its process "
+            "stopped, or the way to it closed? Reconfigure without, with another uuid",
+            [self.host],
+        )
+
+    def _lost(self, ranks: list[int]) -> HerringboneError:
+        known = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        places = ", ".join(self.handles[rank].address for rank in ranks)
+        return PeerLostError(
+            f"{self.name}: {known} of the new group ({places}) died or left; reconfigure without, with another uuid", ranks
+        )
+
+    def _error(self, what: str, ranks: list[int], seconds: float) -> HerringboneError:
+        ranks = sorted(ranks)
+        some = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        match what:
+            case "died":
+                return self._lost(ranks)
+            case "missing":
+                return RendezvousError(
+                    f"{self.name}: {some} of the {len(self.handles)} of the new group did not come within {seconds:.3g} s; every "
+                    "member has to call reconfigure with the same uuid and handles. Reconfigure without, with another uuid",
+                    ranks,
+                )
+            case "differ":
+                those = some if len(set(ranks)) > 1 else f"two members that are to be rank {ranks[0]}"
+                return MismatchError(
+                    f"{self.name}: the ranks disagree: {those} of the new group passed other handles, or in another order; pass "
+                    "every member the same list, with handles from the same time"
+                )
+            case _:
+                return RendezvousError(
+                    f"{self.name}: the uuid {self.round} has been used with these handles; pass another one every time"
+                )
+
+
+class MeetingStore(Store):
+    """A store of torch for one formation of a group. It is in the process where the members met, and ends with it or with the next formation."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        super().__init__()
+        self.host = meeting.place.host
+        self._meeting = meeting
+        self._lock = threading.Lock()
+        self._limit = timedelta(seconds=STORE_SECONDS)
+
+    def formed(self) -> None:
+        """The group is formed: from now on this process may go without harm to the formation."""
+        self._meeting.done()
+
+    def close(self) -> None:
+        """Be a store no longer."""
+        self._meeting.close()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Keep ``value`` under ``key``."""
+        self._ask("set", names=[key], value=_text(value))
+
+    def get(self, key: str) -> bytes:
+        """The value of ``key``, once it is there."""
+        return self._find(key, self._limit)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Return once all ``keys`` are there."""
+        deadline = time.monotonic() + (timeout or self._limit).total_seconds()
+        for key in keys:
+            self._find(key, timedelta(seconds=max(0.0, deadline - time.monotonic())))
+
+    def _find(self, key: str, limit: timedelta) -> bytes:
+        seconds = limit.total_seconds()
+        value = self._ask("get", seconds, name=key)["value"]
+        if value is None:
+            raise OperationTimeoutError(f"the store of the group: timeout: nobody has set {key} within {seconds:g} s")
+        return bytes(value, "latin-1")
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to the number under ``key``, and return what it is then."""
+        return int(self._ask("add", names=[key], amount=amount)["value"])
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all ``keys`` are there."""
+        return bool(self._ask("check", names=list(keys))["value"])
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Let ``desired`` take the place of ``expected``; what is there then."""
+        answer = self._ask("swap", names=[key], expected=_text(expected), value=_text(desired))
+        return bytes(answer["value"], "latin-1")
+
+    def delete_key(self, key: str) -> bool:
+        """Forget ``key``; whether it was there."""
+        return bool(self._ask("delete", names=[key])["value"])
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long :meth:`get` and :meth:`wait` wait."""
+        self._limit = timeout
+
+    def _ask(self, what: str, seconds: float = 0.0, **values: Any) -> Frame:
+        with self._lock:
+            return self._meeting.ask(what, seconds, **values)
+
+
+def _text(value: str | bytes) -> str:
+    return (value.encode() if isinstance(value, str) else bytes(value)).decode("latin-1")
+
+
+def meet(round: int, handles: list[Handle], rank: int, seconds: float) -> MeetingStore:
+    """Wait for all members at the place of the first, and return the store that they have in common.
+
+    Raises:
+        HerringboneError: they do not come together within ``seconds``; the text says who is missing.
+    """
+    deadline = time.monotonic() + seconds
+    meeting = Meeting(round, handles, rank, seconds)
+    try:
+        meeting.seconds = max(0.0, deadline - time.monotonic())
+        meeting.come()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            meeting.close()
+        raise
+    return MeetingStore(meeting)

@@ -1,0 +1,106 @@
+"""Forming a group anew with members that the program picks: torch's reconfigure interface (2.14 and later)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+from torch.distributed import distributed_c10d as c10d
+
+from .. import errors
+from .._herringbone import Communicator
+from .handles import Handle, in_order
+from .meetings import meet
+from .member import Member
+from .places import MeetingPlace
+from .work import Finished, torch_error
+
+__all__ = ["get_handle", "reconfigure", "renumber"]
+
+CONNECT_SECONDS = 60.0
+"""The members' connections take at most so long once all are there, whatever the timeout."""
+
+Connect = Callable[[int, int, Store, str, float], Communicator]
+"""Meets the other ranks: its rank, how many there are, a store, the store's host, seconds."""
+
+
+def get_handle(member: Member, own_host: Callable[[], str]) -> str:
+    """What the others need to form a group with this process. It changes with every formation.
+
+    ``own_host`` is where others reach this process.
+    """
+    if member.place is None:
+        member.place = MeetingPlace(own_host())
+    place, now = member.place, member.communicator
+    return Handle(place.host, place.port, place.secret, now.rank, member.formations).write()
+
+
+def reconfigure(member: Member, opts: Any, connect: Connect) -> Finished:
+    """Leave the group as it is, and form it anew of the processes whose handles ``opts`` has.
+
+    Raises:
+        ArgumentError: the handles are no handles, or this process's is not among them. The group is as before.
+        HerringboneError: the members did not come together in time. The group is not formed; another attempt may be made.
+    """
+    try:
+        handles = in_order(opts.handles)
+        rank = place_among(member, handles)
+        round, seconds = int(opts.uuid), limit(member, opts.timeout)
+        if not member.forming.acquire(blocking=False):
+            raise errors.ConfigError("reconfigure: another thread reconfigures this group; wait for it first")
+        try:
+            form(member, round, (handles, rank), seconds, connect)
+        finally:
+            member.forming.release()
+    except errors.HerringboneError as error:
+        raise torch_error(error) from None
+    work = Finished()
+    work.tensors = []
+    return work
+
+
+def place_among(member: Member, handles: list[Handle]) -> int:
+    """The rank that this process is to have."""
+    own = None if member.place is None else member.place.secret
+    for rank, handle in enumerate(handles):
+        if handle.secret == own:
+            return rank
+    known = f"none of the {len(handles)} handles is this group's in this process"
+    raise errors.ArgumentError(f"reconfigure: {known}; pass what its get_reconfigure_handle() gives, too")
+
+
+def limit(member: Member, timeout: timedelta | None) -> float:
+    """How many seconds a formation may take."""
+    seconds = member.seconds if timeout is None else timeout.total_seconds()
+    if seconds <= 0:
+        raise errors.ArgumentError(f"reconfigure: timeout is {seconds:g} s; pass a longer one, or none")
+    return seconds
+
+
+def form(
+    member: Member, round: int, members: tuple[list[Handle], int], seconds: float, connect: Connect
+) -> None:
+    """Leave the group, meet the others, and connect to them."""
+    (handles, rank), deadline = members, time.monotonic() + seconds
+    failed = f"the group has no members: reconfigure {round} of it has not succeeded; call reconfigure with another uuid"
+    member.leave_to_form_anew(failed)
+    store = meet(round, handles, rank, seconds)
+    try:
+        left = min(max(1.0, deadline - time.monotonic()), CONNECT_SECONDS)
+        communicator = connect(rank, len(handles), store, store.host, left)
+        store.formed()
+    except BaseException:
+        store.close()
+        raise
+    member.form(communicator, store)
+
+
+def renumber(group: dist.ProcessGroup) -> None:
+    """Let torch's own notes say what ranks the default group has, where ``group`` is it."""
+    ranks = getattr(c10d._world, "pg_group_ranks", None)
+    if ranks is not None and group is dist.group.WORLD:
+        ranks[group] = {rank: rank for rank in range(group.size())}

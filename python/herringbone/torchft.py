@@ -1,0 +1,81 @@
+"""Herringbone for torchft: the group over which its ``Manager`` averages gradients while replicas come and go.
+
+It needs the package ``torchft`` (or ``torchft-nightly``); ``import herringbone`` does not load it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from torch._C._distributed_c10d import Store, Work
+
+from .options import Options
+from .torch.group import ProcessGroupHerringbone as FormedGroup
+from .torch.group import apart
+from .torch.member import leave_behind
+
+try:
+    from torchft.process_group import ProcessGroupWrapper  # type: ignore[import-not-found,import-untyped,unused-ignore]
+except ImportError as error:
+    raise ImportError("herringbone.torchft needs torchft; pip install torchft-nightly") from error
+
+__all__ = ["ProcessGroupHerringbone"]
+
+
+class ProcessGroupHerringbone(ProcessGroupWrapper):  # type: ignore[misc,unused-ignore]  # torchft may not be installed
+    """The group of all replicas with one rank in their replica group: what torchft's ``Manager`` takes as ``pg``.
+
+    The manager forms it anew for each quorum, with the members of the quorum. A member that dies in between fails the
+    others' running operations within seconds; the manager then leaves the step out and forms the group without it.
+    """
+
+    def __init__(self, timeout: timedelta = timedelta(seconds=60), options: Options | None = None) -> None:
+        """``timeout`` is of each formation and of each operation."""
+        super().__init__(timeout)
+        self._options = options or Options()
+        self._works: list[Work] = []
+        self._error: Exception | None = None
+
+    def _create_pg(self, store: Store, rank: int, world_size: int) -> FormedGroup:
+        self._works, self._error = [], None
+        return apart(store, rank, world_size, self._timeout, self._options)
+
+    def _wrap_work(self, work: Work, opts: object) -> Work:
+        self.errored()
+        self._works.append(work)
+        return work
+
+    def errored(self) -> Exception | None:
+        """Why an operation of the present formation has failed; ``None`` if none has."""
+        running = []
+        for work in self._works:
+            if not work.is_completed():
+                running.append(work)
+            elif self._error is None and isinstance(error := work.exception(), Exception):
+                self._error = error
+        self._works = running
+        return self._error
+
+    def abort(self, errored: bool = True) -> None:
+        """Leave the group at once: running operations fail with ``ClosedError``."""
+        group = self._pg
+        super().abort(errored)
+        if group is not None:
+            leave_behind(group.member.communicator)
+
+    def shutdown(self) -> None:
+        """Leave the group once the others have what they need from this rank."""
+        group = self._pg
+        super().shutdown()
+        if group is not None:
+            group.shutdown()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let formations and operations that begin later take at most ``timeout``."""
+        super().set_timeout(timeout)
+        if self._pg is not None:
+            self._pg.set_timeout(timeout)
+
+    def getBackendName(self) -> str:
+        """The name under which torchft knows the group."""
+        return "torchft-herringbone"
