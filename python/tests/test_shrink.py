@@ -77,6 +77,18 @@ def test_two_at_once(jobs: list[Job]) -> None:
         job.hear(rank, "done")
 
 
+@pytest.mark.parametrize("victim", [1, 0])
+def test_a_rank_that_does_not_call_is_named(jobs: list[Job], victim: int) -> None:
+    """By rank 0, and by the rank that takes its part."""
+    job = Job(4, SULKS="3", PATIENCE="3")
+    jobs.append(job)
+    job.signal(victim, signal.SIGKILL)
+    decides = 0 if victim else 1
+    for rank in {0, 1, 2} - {victim}:
+        line = job.hear(rank, "ends")
+        assert rank != decides or "rank 3, to call shrink" in line, line
+
+
 def test_too_few_are_told_so(jobs: list[Job]) -> None:
     job = Job(3, least=3)
     jobs.append(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -13,12 +14,18 @@ QUIET_SECONDS = 1.5
 """After so long without a loss the job ends."""
 
 
+calls: list[str] = []
+"""Those of the present group that this rank has completed."""
+
+
 def checked(comm: herringbone.Communicator, members: list[int], own: int) -> None:
     """Sum what each rank has, which is its first rank, and average it; both are exact."""
     array = np.full(COUNT, float(own), dtype=np.float32)
     total = comm.all_reduce(array.copy())
+    calls.append("sum")
     assert (total == sum(members)).all(), (total[0], members)
     mean = comm.all_reduce(array, "average")
+    calls.append("average")
     assert np.allclose(mean, sum(members) / len(members)), (mean[0], members)
 
 
@@ -32,18 +39,27 @@ def main() -> None:
         try:
             checked(comm, members, own)
             over = np.array([time.monotonic() - last > QUIET_SECONDS], dtype=np.int32)
-            if comm.all_reduce(over, "min")[0] and len(sys.argv) == 2:
+            comm.all_reduce(over, "min")
+            calls.append("min")
+            if over[0] and len(sys.argv) == 2:
                 break
         except herringbone.PeerLostError as error:
             print(f"lost {sorted(error.ranks)}", flush=True)
             began = time.monotonic()
+            if os.environ.get("SULKS") == str(own):
+                time.sleep(60)
             try:
-                comm = comm.shrink(least, timeout=20)
-            except herringbone.PeerLostError as reason:
+                comm = comm.shrink(least, timeout=float(os.environ.get("PATIENCE", "20")))
+            except (herringbone.PeerLostError, herringbone.OperationTimeoutError) as reason:
                 print(f"ends: {reason}", flush=True)
                 return
+            # Calls wait for each other, so no rank is further than one call ahead.
+            done = comm.completed_before
+            assert done is not None and len(calls) - 1 <= done <= len(calls), (done, len(calls))
+            calls.clear()
             sizes = np.zeros(comm.size, dtype=np.int64)
             comm.all_gather(np.array([own]), out=sizes)
+            calls.append("gather")
             members = sizes.tolist()
             checked(comm, members, own)
             print(f"goes on as rank {comm.rank} of {members} after {time.monotonic() - began:.3f} s", flush=True)

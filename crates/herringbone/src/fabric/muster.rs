@@ -49,7 +49,7 @@ pub(crate) enum Found {
     Follows { left: Vec<Rank>, completed: u64, hub: String },
     /// This rank does not go on.
     Not(Survival),
-    /// These may live, and did not come in time.
+    /// It is too late. These may live and did not come; unknown where others decide.
     Late { missing: Vec<Rank> },
 }
 
@@ -116,7 +116,9 @@ impl Search<'_> {
                 return self.decided(group, outcome);
             }
             if Instant::now() >= self.deadline {
-                return Ok(Found::Late { missing: self.muster.missing() });
+                // Only the one that decides knows who came.
+                let missing = if self.muster.decides() { self.muster.missing() } else { Vec::new() };
+                return Ok(Found::Late { missing });
             }
         }
     }
