@@ -154,18 +154,6 @@ impl Communicator {
         self.group.rank
     }
 
-    /// How many operations of the group before this one all ranks of this one have completed, if this one came of
-    /// [`shrink`](Self::shrink): those before the first that the loss ended on any of them.
-    pub fn completed_before(&self) -> Option<u64> {
-        self.group.completed_before.get().copied()
-    }
-
-    /// The same, of a group that came after another one of which so many operations were completed by all.
-    pub(crate) fn after(self, completed: u64) -> Self {
-        self.group.completed_before.get_or_init(|| completed);
-        self
-    }
-
     /// How many ranks the group has.
     pub fn size(&self) -> u32 {
         self.group.members.len() as u32

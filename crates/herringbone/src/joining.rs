@@ -8,7 +8,7 @@ use crate::{
     core::{group::Rank, session::survivors::Shrink},
     fabric::{
         Fabric, formation,
-        muster::{self, Found},
+        muster::{self, Mustered},
     },
     status::{self, Doing},
 };
@@ -90,12 +90,12 @@ impl Communicator {
             let found = muster::muster((&fabric.job, &fabric.commands), wish.clone(), gone, deadline);
             let found = found.map_err(|error| at(Error::io("looking for the ranks that are left", error)))?;
             let (left, completed, meeting) = match found {
-                Found::First { left, completed, listener, address } => {
+                Mustered::First { left, completed, listener, address } => {
                     (left, completed, Meeting::Here { listener, address })
                 }
-                Found::Follows { left, completed, hub } => (left, completed, Meeting::At(hub)),
-                Found::Not(outcome) => return Err(at(shrink::refused(outcome, &wish.members))),
-                Found::Late { missing } => {
+                Mustered::Follows { left, completed, hub } => (left, completed, Meeting::At(hub)),
+                Mustered::Not(outcome) => return Err(at(shrink::refused(outcome, &wish.members))),
+                Mustered::Late { missing } => {
                     return Err(at(shrink::late((me, timeout), &missing)));
                 }
             };
@@ -137,6 +137,18 @@ impl Communicator {
         let timeout = timeout.unwrap_or(self.timeout());
         let world = formation::form_again(&Config { timeout, ..(**config).clone() })?;
         assembly::over(config, config, world)
+    }
+
+    /// How many operations of the group before this one all ranks of this one have completed, if this one came of
+    /// [`shrink`](Self::shrink): those before the first that the loss ended on any of them.
+    pub fn completed_before(&self) -> Option<u64> {
+        self.parts().1.completed_before.get().copied()
+    }
+
+    /// The same, of a group that came after another one of which so many operations were completed by all.
+    fn after(self, completed: u64) -> Self {
+        self.parts().1.completed_before.get_or_init(|| completed);
+        self
     }
 
     /// The lost ranks whose new processes wait to join: with all of them there, [`replace`](Self::replace) does not wait. Only

@@ -15,7 +15,7 @@ use herringbone_core::{
     },
     wire::{Codec, Fingerprint},
 };
-use proptest::{collection::vec, option, prelude::*};
+use proptest::{collection::vec, option, prelude::*, sample::select};
 
 fn any_text() -> impl Strategy<Value = String> {
     "[ -~äπ]{0,40}"
@@ -168,11 +168,8 @@ fn any_cause() -> impl Strategy<Value = Cause> {
 
 fn any_death() -> impl Strategy<Value = Death> {
     prop_oneof![
-        Just(Death::Exited),
-        Just(Death::Unreachable),
+        select(&[Death::Exited, Death::Unreachable, Death::Protocol, Death::GaveUp][..]),
         any::<u64>().prop_map(|milliseconds| Death::Silent { milliseconds }),
-        Just(Death::Protocol),
-        Just(Death::GaveUp),
     ]
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct GroupHandle {
     /// The ranks to which there are ways for messages.
     pub(super) channels: Mutex<BTreeSet<u32>>,
     /// How many operations of the group before it, of which ranks were lost, all of its members have completed.
-    pub(super) completed_before: OnceLock<u64>,
+    pub(crate) completed_before: OnceLock<u64>,
     pub(super) fabric: std::sync::Weak<Fabric>,
 }
 

@@ -12,7 +12,7 @@ use crate::{
         },
     },
     engine::group,
-    fabric::{Fabric, instruction::Answer},
+    fabric::{Fabric, instruction::ToSurvivor},
     observe::{OperationState, Recent},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -44,12 +44,12 @@ pub(crate) fn agree(
     };
     let at = |error: Error| error.about(me, "shrink");
     let (left, completed) = match fabric.commands.wait_for_survivors(shrink.clone(), timeout) {
-        Some(Answer::Decided(Survival::GoOn(left), completed)) => (left, completed),
-        Some(Answer::Decided(Survival::Late { missing }, _)) => {
+        Some(ToSurvivor::Decided(Survival::GoOn(left), completed)) => (left, completed),
+        Some(ToSurvivor::Decided(Survival::Late { missing }, _)) => {
             return Err(at(late((me, timeout), &missing)));
         }
-        Some(Answer::Decided(outcome, _)) => return Err(at(refused(outcome, &ranks))),
-        Some(Answer::WithoutHub(gone)) => return Ok(Agreed::Without { shrink, gone }),
+        Some(ToSurvivor::Decided(outcome, _)) => return Err(at(refused(outcome, &ranks))),
+        Some(ToSurvivor::WithoutHub(gone)) => return Ok(Agreed::Without { shrink, gone }),
         None => return Err(at(late((me, timeout), &[]))),
     };
     let is_left = |member: &&MemberId| rank_of(member).is_some_and(|rank| left.contains(&rank));

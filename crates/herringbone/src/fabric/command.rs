@@ -1,6 +1,6 @@
 //! What other threads ask of the control thread.
 
-use super::{instruction::Answer, muster::Arrival};
+use super::{arrival::Arrival, instruction::ToSurvivor};
 use crate::{
     core::{
         group::Rank,
@@ -55,7 +55,7 @@ pub(crate) struct Commands {
     queue: Mutex<VecDeque<Command>>,
     pub(crate) bell: Bell,
     /// Answers for those that wait for them.
-    answers: Mutex<BTreeMap<u32, Answer>>,
+    answers: Mutex<BTreeMap<u32, ToSurvivor>>,
     answered: Condvar,
     /// Where ranks go that call to go on without the hub, while this one looks for them.
     arrivals: Mutex<Option<mpsc::Sender<Arrival>>>,
@@ -83,7 +83,7 @@ impl Commands {
     }
 
     /// Somebody may wait for this.
-    pub(super) fn answer(&self, group: u32, answer: Answer) {
+    pub(super) fn answer(&self, group: u32, answer: ToSurvivor) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.insert(group, answer);
         self.answered.notify_all();
@@ -117,7 +117,7 @@ impl Commands {
     }
 
     /// What comes of the wish to go on with the members of a group that are left, in so long.
-    pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<Answer> {
+    pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<ToSurvivor> {
         let group = shrink.group;
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
         self.send(Command::Shrink { group, message: Message::Shrink(shrink) });
@@ -127,9 +127,9 @@ impl Commands {
         })
     }
 
-    fn answer_within(&self, group: u32, timeout: Duration) -> Option<Answer> {
+    fn answer_within(&self, group: u32, timeout: Duration) -> Option<ToSurvivor> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_open = |answers: &mut BTreeMap<u32, Answer>| !answers.contains_key(&group);
+        let is_open = |answers: &mut BTreeMap<u32, ToSurvivor>| !answers.contains_key(&group);
         let waited = self.answered.wait_timeout_while(answers, timeout, is_open);
         waited.unwrap_or_else(PoisonError::into_inner).0.remove(&group)
     }

@@ -30,14 +30,14 @@ pub(crate) enum Instruction {
     /// The job has other members.
     Renew(Arc<Roster>),
     /// Whoever waits to go on with the members of a group that are left is told who they are.
-    Answer { group: u32, answer: Answer },
+    Answer { group: u32, answer: ToSurvivor },
     /// Something is to be done to the engine. What that [answers](Deed::done_to) is for [the hub](super::watch::Watch::tell_hub).
     Do(Deed),
 }
 
 /// What a rank hears that wants to go on with those that are left.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum ToSurvivor {
     /// The hub has decided; and so many operations of the group have all completed that go on.
     Decided(Survival, u64),
     /// There is no hub. These are gone; `true` for those of which that is certain.

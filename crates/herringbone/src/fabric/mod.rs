@@ -4,6 +4,7 @@
 //! when an operation first needs them, by the lower of the two ranks.
 
 pub(crate) mod answer;
+mod arrival;
 mod center;
 pub(crate) mod command;
 pub(crate) mod connection;

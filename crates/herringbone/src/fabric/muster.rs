@@ -5,6 +5,7 @@
 
 use super::{
     Job,
+    arrival::Arrival,
     command::Commands,
     dial,
     door::SILENCE,
@@ -33,16 +34,8 @@ use std::{
 const LOOK: Duration = Duration::from_millis(10);
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// A rank that calls here to go on.
-pub(crate) struct Arrival {
-    rank: Rank,
-    stream: TcpStream,
-    dialogue: Dialogue,
-    wish: Shrink,
-}
-
 /// What comes of the search for the others. All that go on have completed so many operations of the group.
-pub(crate) enum Found {
+pub(crate) enum Mustered {
     /// These go on, ascending. This rank is the first of them, and the others come to where it listens now.
     First { left: Vec<Rank>, completed: u64, listener: TcpListener, address: SocketAddr },
     /// These go on, ascending, and the first of them listens there.
@@ -79,7 +72,7 @@ pub(crate) fn muster(
     own: Shrink,
     gone: &BTreeMap<Rank, bool>,
     deadline: Instant,
-) -> std::io::Result<Found> {
+) -> std::io::Result<Mustered> {
     let group = own.group;
     let arrivals = commands.expect_arrivals();
     let muster = Muster::new(job.rank, own, gone);
@@ -91,7 +84,7 @@ pub(crate) fn muster(
 }
 
 impl Search<'_> {
-    fn run(&mut self, arrivals: &mpsc::Receiver<Arrival>, group: u32) -> std::io::Result<Found> {
+    fn run(&mut self, arrivals: &mpsc::Receiver<Arrival>, group: u32) -> std::io::Result<Mustered> {
         let mut beat = Instant::now();
         loop {
             for Arrival { rank, stream, dialogue, wish } in arrivals.try_iter() {
@@ -118,7 +111,7 @@ impl Search<'_> {
             if Instant::now() >= self.deadline {
                 // Only the one that decides knows who came.
                 let missing = if self.muster.decides() { self.muster.missing() } else { Vec::new() };
-                return Ok(Found::Late { missing });
+                return Ok(Mustered::Late { missing });
             }
         }
     }
@@ -127,15 +120,15 @@ impl Search<'_> {
         self.began.elapsed().as_millis() as u64
     }
 
-    fn answered(&mut self, rank: Rank, answered: Answered) -> Option<Found> {
+    fn answered(&mut self, rank: Rank, answered: Answered) -> Option<Mustered> {
         let now = self.now();
         match answered {
             Answered::Not => self.muster.failed(rank, now),
             Answered::Lives => self.muster.lives(rank, now),
             Answered::Told(Shrunk { outcome: Survival::GoOn(left), completed, .. }, hub) => {
-                return Some(Found::Follows { left, completed, hub });
+                return Some(Mustered::Follows { left, completed, hub });
             }
-            Answered::Told(shrunk, _) => return Some(Found::Not(shrunk.outcome)),
+            Answered::Told(shrunk, _) => return Some(Mustered::Not(shrunk.outcome)),
         }
         None
     }
@@ -173,7 +166,7 @@ impl Search<'_> {
     }
 
     /// Tells those that are here, and listens for them if they go on.
-    fn decided(&mut self, group: u32, outcome: Survival) -> std::io::Result<Found> {
+    fn decided(&mut self, group: u32, outcome: Survival) -> std::io::Result<Mustered> {
         let own = self.job.roster.member(self.job.me);
         let own = own.and_then(|member| member.address.parse::<SocketAddr>().ok());
         let own = own.ok_or_else(|| std::io::Error::other("this rank listens nowhere"))?;
@@ -188,8 +181,8 @@ impl Search<'_> {
                 greet::say(stream, dialogue, &shrunk).and_then(|()| greet::say(stream, dialogue, &hub));
         }
         Ok(match outcome {
-            Survival::GoOn(left) => Found::First { left, completed, listener, address },
-            outcome => Found::Not(outcome),
+            Survival::GoOn(left) => Mustered::First { left, completed, listener, address },
+            outcome => Mustered::Not(outcome),
         })
     }
 }

@@ -4,6 +4,7 @@
 //! connections and on its engine; so does the world of the tests, in virtual time.
 
 mod changes;
+mod leaving;
 
 use super::{
     center::Center,
@@ -14,7 +15,7 @@ use crate::{
     core::{
         group::Rank,
         session::{
-            Cause, Ranks,
+            Cause,
             control::{Death, Decoder, Message},
             fence::Directed,
             membership::{MemberId, Roster},
@@ -460,46 +461,5 @@ impl Watch {
             }
         }
         dead.into_iter().for_each(|(rank, milliseconds)| self.died(rank, Death::Silent { milliseconds }));
-    }
-
-    /// This process leaves; rank 0 lingers for the others, or does not.
-    pub(crate) fn leave(&mut self, lingers: bool, now: Moment) {
-        if !lingers {
-            self.linger = Duration::ZERO;
-        }
-        self.leaving = Some(Leaving { since: now, warned: false });
-        self.order(Deed::SayGoodbye);
-        // Rank 0 leaves as a rank now and as the hub last.
-        let goodbye = if self.hub.is_some() { Message::Leave { rank: self.me } } else { Message::Bye };
-        self.spread(self.me, &goodbye);
-    }
-
-    /// Whether this process is leaving.
-    pub(crate) fn leaves(&self) -> bool {
-        self.leaving.is_some()
-    }
-
-    /// Whether this process has left. Rank 0 stays until the others have left, for a while, and says goodbye as the hub then.
-    /// Any other stays until its goodbye is sent (`unsent` if it is not) and rank 0 has hung up, for a moment at most: a socket
-    /// that is closed while something comes in drops what it had yet to send.
-    pub(crate) fn has_left(&mut self, unsent: bool, now: Moment) -> bool {
-        let Some(Leaving { since, warned }) = &mut self.leaving else { return false };
-        let (left_for, is_hub) = (now.since(*since), self.hub.is_some());
-        let waits = !self.peers.is_empty() && (is_hub || unsent || left_for < PARTING);
-        if waits && left_for < self.linger {
-            if is_hub && left_for >= SUSPECT && !std::mem::replace(warned, true) {
-                let others: Vec<Rank> = self.peers.keys().copied().collect();
-                let (others, most) = (Ranks(&others), self.linger.as_secs());
-                let problem = format_args!(
-                    "waiting for {others} to leave, for at most {most} s: they learn from rank 0 who is lost"
-                );
-                crate::log::warn("rank 0", problem);
-            }
-            return false;
-        }
-        if is_hub {
-            self.spread(self.me, &Message::Bye);
-        }
-        true
     }
 }

@@ -7,7 +7,7 @@ use crate::{
         group::Rank,
         session::{control::Message, membership::Roster, survivors::Shrunk},
     },
-    fabric::instruction::{Answer, Deed, Instruction},
+    fabric::instruction::{Deed, Instruction, ToSurvivor},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -26,7 +26,7 @@ impl Watch {
 
     pub(super) fn shrunk(&mut self, Shrunk { group, outcome, completed }: Shrunk) {
         if self.shrinking.remove(&group) {
-            let answer = Answer::Decided(outcome, completed);
+            let answer = ToSurvivor::Decided(outcome, completed);
             self.orders.push_back(Instruction::Answer { group, answer });
         }
     }
@@ -35,7 +35,7 @@ impl Watch {
     pub(super) fn shrink_without_hub(&mut self) {
         let gone: BTreeMap<Rank, bool> =
             self.gone.iter().map(|(rank, gone)| (*rank, *gone != Gone::Silent)).collect();
-        let answer = |group| Instruction::Answer { group, answer: Answer::WithoutHub(gone.clone()) };
+        let answer = |group| Instruction::Answer { group, answer: ToSurvivor::WithoutHub(gone.clone()) };
         self.orders.extend(std::mem::take(&mut self.shrinking).into_iter().map(answer));
     }
 
