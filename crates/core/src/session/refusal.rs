@@ -36,6 +36,19 @@ pub enum Refusal {
         /// The refused side's job.
         theirs: u64,
     },
+    /// The two sides were started as parts of two jobs.
+    #[error(
+        "rank {rank} is of the job {theirs} and has met the job {ours}, which has the same address and token: give each job a \
+         port of its own (HERRINGBONE_STORE or MASTER_PORT), or, if both are one job, the same HERRINGBONE_JOB to all ranks"
+    )]
+    OtherJob {
+        /// The refused rank.
+        rank: Rank,
+        /// The job of the refusing side, as its launcher calls it.
+        ours: String,
+        /// The job of the refused side, as its launcher calls it.
+        theirs: String,
+    },
     /// A rank was taken before.
     #[error("rank {rank} is there twice, at {first} and at {second}: give each process a rank of its own")]
     DuplicateRank {
@@ -195,6 +208,12 @@ impl Refusal {
                 to.cut_text(address);
                 to.cut_text(reason);
             }
+            Refusal::OtherJob { rank, ours, theirs } => {
+                to.u8(14);
+                to.u32(*rank);
+                to.cut_text(ours);
+                to.cut_text(theirs);
+            }
             Refusal::Absent { missing } => {
                 to.u8(11);
                 to.ranks(&missing[..missing.len().min(RANKS_SENT)]);
@@ -222,6 +241,7 @@ impl Refusal {
             11 => Refusal::Absent { missing: from.ranks()? },
             12 => Refusal::Build { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
             13 => Refusal::NoReducer { address: from.text()?, reason: from.text()? },
+            14 => Refusal::OtherJob { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
             _ => return Err(Malformed("its refusal is unknown")),
         })
     }

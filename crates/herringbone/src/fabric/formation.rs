@@ -16,7 +16,7 @@ use crate::{
     core::session::{
         Ranks, Refusal, Role,
         control::{Dialogue, Message},
-        formation::{self, Formation, Join, Progress, Settings},
+        formation::{self, Formation, JobName, Join, Progress, Settings},
         handshake::{Claim, Expected, Hello, Identity, Policy, Purpose, Versions},
         membership::{MEMBERS, Process},
     },
@@ -46,6 +46,8 @@ pub(crate) struct World {
     pub(crate) connections: BTreeMap<u32, Connection>,
     /// Reducers that the settings name and that did not answer, on rank 0.
     pub(crate) away: Vec<String>,
+    /// What launchers call the job, as far as this process knows.
+    pub(crate) names: Vec<JobName>,
 }
 
 /// Forms the world that `config` describes.
@@ -68,7 +70,7 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
     };
     let host = crate::sys::socket::host_identity();
     let process = Process { address: address.to_string(), host, incarnation };
-    Join { rank: config.rank, process, world: config.world, settings }
+    Join { rank: config.rank, process, world: config.world, settings, job: config.job.clone() }
 }
 
 /// A rank that has proved itself and wants in.
@@ -144,7 +146,8 @@ fn gather(config: &Config, incarnation: u64, deadline: Instant) -> Result<World>
         messages.iter().try_for_each(&mut tell).map_err(|error| error.at(&format!("rank {rank}")))?;
         connections.insert(rank, connection(stream, dialogue)?);
     }
-    Ok(World { formed, token, incarnation, listener: door.into_listener(), from, connections, away })
+    let (listener, names) = (door.into_listener(), formation.job().to_vec());
+    Ok(World { formed, token, incarnation, listener, from, connections, away, names })
 }
 
 /// Founds the world without the reducers that cannot be used, which are called again later. Where they are forced it is an
@@ -313,7 +316,16 @@ fn join(config: &Config, incarnation: u64, deadline: Instant) -> Result<World> {
     let formed = formed.map_err(problem)?;
     check_formed(&formed, config, incarnation).map_err(problem)?;
     let connections = BTreeMap::from([(0, connection(stream, dialogue)?)]);
-    Ok(World { formed, token: secret, incarnation, listener, from, connections, away: Vec::new() })
+    Ok(World {
+        formed,
+        token: secret,
+        incarnation,
+        listener,
+        from,
+        connections,
+        away: Vec::new(),
+        names: config.job.clone(),
+    })
 }
 
 /// Whether the world that rank 0 tells of is the one that this rank has joined.
