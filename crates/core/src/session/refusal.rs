@@ -144,6 +144,13 @@ pub enum Refusal {
     },
 }
 
+/// A refusal of a rank, of which there are texts.
+fn about(to: &mut Writer, code: u8, rank: Rank, texts: &[&str]) {
+    to.u8(code);
+    to.u32(rank);
+    texts.iter().for_each(|text| to.cut_text(text));
+}
+
 impl Refusal {
     pub(super) fn write(&self, to: &mut Writer) {
         match self {
@@ -159,10 +166,7 @@ impl Refusal {
                 to.u64(*theirs);
             }
             Refusal::DuplicateRank { rank, first, second } => {
-                to.u8(4);
-                to.u32(*rank);
-                to.cut_text(first);
-                to.cut_text(second);
+                about(to, 4, *rank, &[first, second]);
             }
             Refusal::RankOutOfRange { rank, world } => {
                 to.u8(5);
@@ -176,11 +180,7 @@ impl Refusal {
                 to.u32(*theirs);
             }
             Refusal::Setting { rank, name, ours, theirs } => {
-                to.u8(7);
-                to.u32(*rank);
-                to.cut_text(name);
-                to.cut_text(ours);
-                to.cut_text(theirs);
+                about(to, 7, *rank, &[name, ours, theirs]);
             }
             Refusal::NoRoom { what, limit } => {
                 to.u8(8);
@@ -198,10 +198,7 @@ impl Refusal {
                 to.u32(*rank);
             }
             Refusal::Build { rank, ours, theirs } => {
-                to.u8(12);
-                to.u32(*rank);
-                to.cut_text(ours);
-                to.cut_text(theirs);
+                about(to, 12, *rank, &[ours, theirs]);
             }
             Refusal::NoReducer { address, reason } => {
                 to.u8(13);
@@ -209,10 +206,7 @@ impl Refusal {
                 to.cut_text(reason);
             }
             Refusal::OtherJob { rank, ours, theirs } => {
-                to.u8(14);
-                to.u32(*rank);
-                to.cut_text(ours);
-                to.cut_text(theirs);
+                about(to, 14, *rank, &[ours, theirs]);
             }
             Refusal::Absent { missing } => {
                 to.u8(11);

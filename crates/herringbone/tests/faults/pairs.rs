@@ -27,6 +27,9 @@ struct Call {
     uneven: bool,
 }
 
+/// A way to confuse two calls, of which one rank makes the other one.
+type Way = fn(&Communicator, bool, [Call; 2]) -> Result<(), Error>;
+
 /// A call that a rank has made.
 struct Made {
     call: Call,
@@ -190,7 +193,7 @@ fn swapped(comm: &Communicator, is_odd: bool, [call, other]: [Call; 2]) -> Resul
 /// Each call with each other one, as far as they are this world's share; the rank that differs changes from pair to pair.
 fn confuse(comm: &Communicator, together: &Together, share: u32) {
     let calls = Call::all();
-    let ways: [fn(&Communicator, bool, [Call; 2]) -> Result<(), Error>; 3] = [alone, in_flight, swapped];
+    let ways: [Way; 3] = [alone, in_flight, swapped];
     let mut number = 0;
     for (at, call) in calls.iter().enumerate() {
         for other in &calls[at + 1..] {

@@ -15,10 +15,7 @@ const UNNAMED_RUN: &str = "none";
 
 /// The names of the job, in the order in which they count: the user's, torchrun's, that of the launcher's one start of
 /// these ranks, and those of batch systems.
-pub(in crate::config) fn names(
-    environment: &Environment,
-    place: Option<&Assignment>,
-) -> Result<Vec<JobName>> {
+pub(crate) fn names(environment: &Environment, place: Option<&Assignment>) -> Result<Vec<JobName>> {
     let (own, [run, batches @ ..]) = (settings::JOB.name, settings::JOB.fallbacks) else {
         return Ok(Vec::new());
     };
