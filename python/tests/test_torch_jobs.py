@@ -27,6 +27,16 @@ def test_beside_collectives(beside: Run, case: str) -> None:
     beside.check(case)
 
 
+@pytest.fixture(scope="module")
+def confused(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return torchrun("confused.py", 4, tmp_path_factory.mktemp("confused"))
+
+
+@pytest.mark.parametrize("case", cases_of("confused.py"))
+def test_no_wrong_sum_whatever_ranks_confuse(confused: Run, case: str) -> None:
+    confused.check(case)
+
+
 def meet(ranks: int, path: Path, *ways: str, **environment: str) -> list[str]:
     """What the ranks say that meet in these ways, one job after the other: its number, its way, and the outcome."""
     command = [sys.executable, str(WORKERS / "meeting.py"), str(ranks), str(path), *ways]

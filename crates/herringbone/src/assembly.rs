@@ -45,11 +45,11 @@ pub(crate) fn over(config: &Config, origin: &Config, world: World) -> Result<Com
 }
 
 fn put_together(config: &Config, origin: &Config, world: World) -> Result<Communicator> {
-    let World { formed, token, incarnation, listener, from, connections, away } = world;
+    let World { formed, token, incarnation, listener, from, connections, away, names } = world;
     let session::formation::Formed { job: id, roster, parameters } = formed;
     let me = roster.worker(config.rank).map(|worker| worker.id);
     let me = me.ok_or_else(|| Error::rendezvous("this rank is not in the roster"))?;
-    let job = Job { id, me, rank: config.rank, roster: Arc::new(roster), incarnation, token, from };
+    let job = Job { id, me, rank: config.rank, roster: Arc::new(roster), incarnation, token, from, names };
     let transport = match parameters.transport.as_deref() {
         Some("shm") => Some(Transport::Shm),
         Some("tcp") => Some(Transport::Tcp),

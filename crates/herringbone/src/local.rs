@@ -85,7 +85,7 @@ pub(crate) fn assemble_local(
     let job = |(rank, worker): (u32, &Member)| {
         let (from, token) = (None, Vec::new());
         let (roster, incarnation) = (roster.clone(), worker.incarnation.unwrap_or_default());
-        Job { id, me: worker.id, rank, roster, incarnation, token, from }
+        Job { id, me: worker.id, rank, roster, incarnation, token, from, names: Vec::new() }
     };
     let jobs: Vec<Job> = (0..).zip(roster.workers()).map(job).collect();
     let mut parts = Vec::new();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "apart", "create"]
 
 NAME = "herringbone"
 CPU = torch.device("cpu")
+
+JOINED = "herringbone/joined"
+"""The store's key that counts the ranks which have come, in all lives of the group."""
 
 
 @hidden
@@ -422,7 +426,7 @@ os.register_at_fork(after_in_child=forget_world)
 def connect(opts: Any, options: Options) -> Communicator:
     """Meet the other ranks through torch's store."""
     # A store outlives destroy_process_group: each life of the group has its own keys.
-    life = (opts.store.add("herringbone/joined", 1) - 1) // opts.group_size
+    life = (opts.store.add(JOINED, 1) - 1) // opts.group_size
     if not (options.token or os.environ.get("HERRINGBONE_TOKEN") or os.environ.get("HERRINGBONE_TOKEN_FILE")):
         keep_private(opts.store)
     store = PrefixStore(f"herringbone/{life}/", opts.store)
@@ -430,7 +434,12 @@ def connect(opts: Any, options: Options) -> Communicator:
     try:
         # The host that the store's connection leads to; none for a store of this machine alone.
         return connect_through(options, *place, store, host_of(store), opts.timeout.total_seconds())
-    except errors.RendezvousError as error:
+    except errors.HerringboneError as error:
+        # One that does not belong here is not to be counted in the place of one that does.
+        with contextlib.suppress(RuntimeError):
+            opts.store.add(JOINED, -1)
+        if not isinstance(error, errors.RendezvousError):
+            raise
         file = getattr(innermost(store), "path", None)
         if file is None:
             raise

@@ -125,6 +125,9 @@ fn common(
     set.push(("MASTER_ADDR", "127.0.0.1".to_owned()));
     set.push(("MASTER_PORT", torch.to_string()));
     set.push(("HERRINGBONE_STORE", format!("127.0.0.1:{store}")));
+    if is_unset("HERRINGBONE_JOB") {
+        set.push(("HERRINGBONE_JOB", random_token()?[..16].to_owned()));
+    }
     set.push(("WORLD_SIZE", ranks.to_string()));
     set.push(("LOCAL_WORLD_SIZE", ranks.to_string()));
     // A pipe is no terminal: without it Python keeps lines back, and loses them if it is killed.
@@ -137,7 +140,7 @@ fn common(
 fn random_token() -> Result<String, Failure> {
     let mut bytes = [0_u8; 32];
     getrandom(&mut bytes, GetRandomFlags::empty())
-        .map_err(|errno| Failure::system("cannot make a token for the reducers")(errno.into()))?;
+        .map_err(|errno| Failure::system("cannot draw a random number")(errno.into()))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -16,9 +16,10 @@ use crate::group::{FoldOrder, Rank};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
-    string::String,
+    string::{String, ToString},
     vec::Vec,
 };
+use core::fmt;
 
 /// What a rank would like the world to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,15 @@ pub struct Settings {
     pub cutting: u64,
 }
 
+/// What a launcher, or a user, calls the job of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobName {
+    /// The variable that has it.
+    pub source: String,
+    /// Its value.
+    pub name: String,
+}
+
 /// A rank's wish to take part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
@@ -50,6 +60,8 @@ pub struct Join {
     pub world: u32,
     /// What it would like.
     pub settings: Settings,
+    /// The names of its job, in the order in which their sources count.
+    pub job: Vec<JobName>,
 }
 
 /// A world: who is in it, and what it uses.
@@ -89,6 +101,45 @@ struct Joined {
     from: String,
     staging: u64,
     segment: u64,
+    job: Vec<JobName>,
+}
+
+impl JobName {
+    /// The names that show that two ranks are of two jobs: those of the first source that both know, if they differ. Where no
+    /// source is known to both, nothing is shown.
+    pub fn differ<'a>(ours: &'a [Self], theirs: &'a [Self]) -> Option<(&'a Self, &'a Self)> {
+        let same = |our: &'a Self| theirs.iter().find(|their| their.source == our.source);
+        let (our, their) = ours.iter().find_map(|our| Some((our, same(our)?)))?;
+        (our.name != their.name).then_some((our, their))
+    }
+
+    /// Whether a rank with the names `theirs` may meet one with the names `ours`.
+    ///
+    /// # Errors
+    /// If they are of two jobs.
+    pub fn check(rank: Rank, ours: &[Self], theirs: &[Self]) -> Result<(), Refusal> {
+        let refusal = |(ours, theirs): (&Self, &Self)| Refusal::OtherJob {
+            rank,
+            ours: ours.to_string(),
+            theirs: theirs.to_string(),
+        };
+        Self::differ(ours, theirs).map_or(Ok(()), |pair| Err(refusal(pair)))
+    }
+
+    fn write(&self, to: &mut Writer) {
+        to.text("the source of a job's name", &self.source);
+        to.text("a job's name", &self.name);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { source: from.text()?, name: from.text()? })
+    }
+}
+
+impl fmt::Display for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.source, self.name)
+    }
 }
 
 impl Formation {
@@ -97,14 +148,14 @@ impl Formation {
     /// # Errors
     /// If its rank is not one of its world's, or there are more members than a roster takes.
     pub fn new(own: Join) -> Result<Self, Refusal> {
-        let Join { rank, process, world, settings } = own;
+        let Join { rank, process, world, settings, job } = own;
         check_rank(rank, world)?;
         let decided = settings.over(&Parameters::default());
         if world as usize + decided.reducers.len() > MEMBERS {
             return Err(Refusal::NoRoom { what: "the number of members".into(), limit: MEMBERS as u64 });
         }
         let Settings { staging, segment, .. } = settings;
-        let joined = Joined { from: process.address.clone(), process, staging, segment };
+        let joined = Joined { from: process.address.clone(), process, staging, segment, job };
         Ok(Self { world, decided, joined: [(rank, joined)].into(), absent: BTreeSet::new() })
     }
 
@@ -113,7 +164,10 @@ impl Formation {
     /// # Errors
     /// A reason to send back; the formation is as before.
     pub fn join(&mut self, join: Join, from: &str) -> Result<Progress, Refusal> {
-        let Join { rank, process, world, settings } = join;
+        let Join { rank, process, world, settings, job } = join;
+        for there in self.joined.values() {
+            JobName::check(rank, &there.job, &job)?;
+        }
         if world != self.world {
             return Err(Refusal::World { rank, ours: self.world, theirs: world });
         }
@@ -127,8 +181,13 @@ impl Formation {
             return Err(refusal(rank, difference));
         }
         let Settings { staging, segment, .. } = settings;
-        self.joined.insert(rank, Joined { process, from: from.into(), staging, segment });
+        self.joined.insert(rank, Joined { process, from: from.into(), staging, segment, job });
         Ok(self.progress())
+    }
+
+    /// The names of the job, as the lowest rank that has any knows them.
+    pub fn job(&self) -> &[JobName] {
+        self.joined.values().map(|there| &there.job[..]).find(|job| !job.is_empty()).unwrap_or_default()
     }
 
     /// A rank that had come is gone, and may come again as another process.
@@ -249,10 +308,12 @@ impl Join {
         self.process.write(to);
         to.u32(self.world);
         self.settings.write(to);
+        to.list("the names of a job", &self.job, |to, name| name.write(to));
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (rank, process, world) = (from.u32()?, Process::read(from)?, from.u32()?);
-        Ok(Self { rank, process, world, settings: Settings::read(from)? })
+        let (settings, job) = (Settings::read(from)?, from.list(JobName::read)?);
+        Ok(Self { rank, process, world, settings, job })
     }
 }

@@ -36,6 +36,19 @@ pub enum Refusal {
         /// The refused side's job.
         theirs: u64,
     },
+    /// The two sides were started as parts of two jobs.
+    #[error(
+        "rank {rank} is of the job {theirs} and has met the job {ours}, which has the same address and token: give each job a \
+         port of its own (HERRINGBONE_STORE or MASTER_PORT), or, if both are one job, the same HERRINGBONE_JOB to all ranks"
+    )]
+    OtherJob {
+        /// The refused rank.
+        rank: Rank,
+        /// The job of the refusing side, as its launcher calls it.
+        ours: String,
+        /// The job of the refused side, as its launcher calls it.
+        theirs: String,
+    },
     /// A rank was taken before.
     #[error("rank {rank} is there twice, at {first} and at {second}: give each process a rank of its own")]
     DuplicateRank {
@@ -131,6 +144,13 @@ pub enum Refusal {
     },
 }
 
+/// A refusal of a rank, of which there are texts.
+fn about(to: &mut Writer, code: u8, rank: Rank, texts: &[&str]) {
+    to.u8(code);
+    to.u32(rank);
+    texts.iter().for_each(|text| to.cut_text(text));
+}
+
 impl Refusal {
     pub(super) fn write(&self, to: &mut Writer) {
         match self {
@@ -146,10 +166,7 @@ impl Refusal {
                 to.u64(*theirs);
             }
             Refusal::DuplicateRank { rank, first, second } => {
-                to.u8(4);
-                to.u32(*rank);
-                to.cut_text(first);
-                to.cut_text(second);
+                about(to, 4, *rank, &[first, second]);
             }
             Refusal::RankOutOfRange { rank, world } => {
                 to.u8(5);
@@ -163,11 +180,7 @@ impl Refusal {
                 to.u32(*theirs);
             }
             Refusal::Setting { rank, name, ours, theirs } => {
-                to.u8(7);
-                to.u32(*rank);
-                to.cut_text(name);
-                to.cut_text(ours);
-                to.cut_text(theirs);
+                about(to, 7, *rank, &[name, ours, theirs]);
             }
             Refusal::NoRoom { what, limit } => {
                 to.u8(8);
@@ -185,15 +198,15 @@ impl Refusal {
                 to.u32(*rank);
             }
             Refusal::Build { rank, ours, theirs } => {
-                to.u8(12);
-                to.u32(*rank);
-                to.cut_text(ours);
-                to.cut_text(theirs);
+                about(to, 12, *rank, &[ours, theirs]);
             }
             Refusal::NoReducer { address, reason } => {
                 to.u8(13);
                 to.cut_text(address);
                 to.cut_text(reason);
+            }
+            Refusal::OtherJob { rank, ours, theirs } => {
+                about(to, 14, *rank, &[ours, theirs]);
             }
             Refusal::Absent { missing } => {
                 to.u8(11);
@@ -222,6 +235,7 @@ impl Refusal {
             11 => Refusal::Absent { missing: from.ranks()? },
             12 => Refusal::Build { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
             13 => Refusal::NoReducer { address: from.text()?, reason: from.text()? },
+            14 => Refusal::OtherJob { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
             _ => return Err(Malformed("its refusal is unknown")),
         })
     }

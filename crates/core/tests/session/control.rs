@@ -1,4 +1,4 @@
-use crate::{any_fingerprint, call, crc32c};
+use crate::{any_fingerprint, any_job, any_settings, any_text, call, crc32c};
 use herringbone_core::{
     collective::Collective,
     group::FoldOrder,
@@ -17,10 +17,6 @@ use herringbone_core::{
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
 
-fn any_text() -> impl Strategy<Value = String> {
-    "[ -~äπ]{0,40}"
-}
-
 fn any_ranks() -> impl Strategy<Value = Vec<u32>> {
     vec(any::<u32>(), 0..20)
 }
@@ -31,21 +27,6 @@ fn any_process() -> impl Strategy<Value = Process> {
         host,
         incarnation,
     })
-}
-
-fn any_settings() -> impl Strategy<Value = Settings> {
-    let names = (option::of(any_text()), option::of(any_text()), vec(any_text(), 0..4));
-    (any::<u64>(), any::<u64>(), any::<u8>(), names, any::<u64>()).prop_map(
-        |(staging, segment, order, (algorithm, transport, reducers), cutting)| Settings {
-            staging,
-            segment,
-            order: FoldOrder::from_code(order),
-            algorithm,
-            transport,
-            reducers,
-            cutting,
-        },
-    )
 }
 
 /// Some epochs after the first: members have joined and left.
@@ -134,6 +115,11 @@ fn any_refusal() -> impl Strategy<Value = Refusal> {
         (role.clone(), any::<u32>()).prop_map(|(role, rank)| Refusal::Unexpected { role, rank }),
         (role, any::<u32>()).prop_map(|(role, rank)| Refusal::Restarted { role, rank }),
         any_ranks().prop_map(|missing| Refusal::Absent { missing }),
+        (any::<u32>(), any_text(), any_text()).prop_map(|(rank, ours, theirs)| Refusal::OtherJob {
+            rank,
+            ours,
+            theirs
+        }),
         (any_text(), any_text()).prop_map(|(address, reason)| Refusal::NoReducer { address, reason }),
     ]
 }
@@ -176,8 +162,10 @@ fn any_death() -> impl Strategy<Value = Death> {
 fn any_message() -> impl Strategy<Value = Message> {
     let place = any::<(u32, u32)>;
     prop_oneof![
-        (any::<(u32, u32)>(), any_process(), any_settings()).prop_map(
-            |((rank, world), process, settings)| { Message::Join(Join { rank, process, world, settings }) }
+        (any::<(u32, u32)>(), any_process(), any_settings(), any_job()).prop_map(
+            |((rank, world), process, settings, job)| {
+                Message::Join(Join { rank, process, world, settings, job })
+            }
         ),
         (any::<u64>(), any_roster()).prop_map(|(job, roster)| Message::Roster { job, roster }),
         (any::<u32>(), any_parameters())
@@ -343,7 +331,8 @@ fn a_message_over_its_bounds_is_not_sent() {
     };
     let join = |length| {
         let process = process("x".repeat(length));
-        Message::Join(Join { rank: 0, process, world: 1, settings: settings.clone() }).encode(crc32c)
+        Message::Join(Join { rank: 0, process, world: 1, settings: settings.clone(), job: vec![] })
+            .encode(crc32c)
     };
     assert!(join(256).is_ok());
     assert_eq!(join(257), Err(TooLong { field: "an address", limit: 256 }));

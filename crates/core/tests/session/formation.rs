@@ -1,7 +1,7 @@
 use herringbone_core::group::FoldOrder;
 use herringbone_core::session::{
     Parameters, Ranks, Refusal,
-    formation::{Formation, Join, Progress, Settings},
+    formation::{Formation, JobName, Join, Progress, Settings},
     membership::{MEMBERS, Process},
 };
 
@@ -23,7 +23,7 @@ fn join(rank: u32) -> Join {
     let process = Process { address, host: u64::from(rank / 2), incarnation: 100 + u64::from(rank) };
     let settings =
         if rank == 0 { settings() } else { Settings { algorithm: None, reducers: vec![], ..settings() } };
-    Join { rank, process, world: 4, settings }
+    Join { rank, process, world: 4, settings, job: vec![] }
 }
 
 fn formation() -> Formation {
@@ -160,6 +160,38 @@ fn wrong_worlds_and_ranks_are_refused() {
         "there is no rank 4 in a world of 4: ranks are 0 to the world's size - 1"
     );
     assert_eq!(formation.missing(), [1, 2, 3]);
+}
+
+fn named(rank: u32, names: &[(&str, &str)]) -> Join {
+    let name = |(source, name): &(&str, &str)| JobName { source: (*source).into(), name: (*name).into() };
+    Join { job: names.iter().map(name).collect(), ..join(rank) }
+}
+
+#[test]
+fn a_rank_of_another_job_is_refused_with_both_names() {
+    let mut formation = Formation::new(named(0, &[("RUN", "a"), ("SLURM", "5")])).unwrap();
+    let refusal = formation.join(named(1, &[("RUN", "b"), ("SLURM", "5")]), "10.0.0.1:1").unwrap_err();
+    let both = "rank 1 is of the job RUN=b and has met the job RUN=a";
+    assert!(refusal.to_string().starts_with(both) && refusal.to_string().contains("HERRINGBONE_JOB"));
+    // It comes before what else differs: that is no mistake in a job of its own.
+    let other = Join { world: 9, ..named(0, &[("SLURM", "6")]) };
+    assert!(matches!(formation.join(other, "10.0.0.1:2").unwrap_err(), Refusal::OtherJob { rank: 0, .. }));
+    assert_eq!(formation.missing(), [1, 2, 3]);
+    // The first source that both know decides.
+    assert!(formation.join(named(1, &[("RUN", "a"), ("SLURM", "6")]), "10.0.0.1:3").is_ok());
+    assert!(formation.join(named(2, &[("MPI", "c")]), "10.0.0.1:4").is_ok());
+    assert_eq!(formation.join(join(3), "10.0.0.1:5"), Ok(Progress::Complete), "one without a name is let in");
+}
+
+#[test]
+fn where_rank_0_has_no_name_the_first_that_comes_with_one_counts() {
+    let mut formation = formation();
+    assert!(formation.job().is_empty());
+    formation.join(named(2, &[("SLURM", "5")]), "10.0.0.2:1").unwrap();
+    assert_eq!(formation.job(), named(2, &[("SLURM", "5")]).job);
+    assert!(formation.join(named(1, &[("SLURM", "6")]), "10.0.0.1:1").is_err());
+    formation.withdraw(2, 102);
+    assert!(formation.join(named(1, &[("SLURM", "6")]), "10.0.0.1:1").is_ok());
 }
 
 #[test]

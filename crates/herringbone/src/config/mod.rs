@@ -2,6 +2,7 @@
 
 mod bytes;
 mod environment;
+mod exposure;
 mod interface;
 mod launchers;
 mod nearest;
@@ -9,15 +10,17 @@ mod place;
 mod reading;
 pub mod settings;
 
+pub(crate) use exposure::check_exposure;
 pub use nearest::{UnknownName, parse_algorithm};
 pub use reading::{token_from_env, token_from_file};
 
 use crate::{
-    Error, ErrorKind, Result,
+    Error, Result,
     core::{
         algorithm::{Algorithm, Layout},
         collective::Collective,
         group::{FoldOrder, Group},
+        session::formation::JobName,
     },
     rendezvous::Store,
     sys,
@@ -109,6 +112,8 @@ pub struct Config {
     pub(crate) staging_bytes: usize,
     pub(crate) segment_bytes: usize,
     pub(crate) manual_progress: bool,
+    /// What the job is called, in the order in which the names count.
+    pub(crate) job: Vec<JobName>,
 }
 
 const STAGING_BYTES: usize = 64 << 20;
@@ -135,6 +140,7 @@ impl Config {
             staging_bytes: STAGING_BYTES,
             segment_bytes: 0,
             manual_progress: false,
+            job: Vec::new(),
         }
     }
 
@@ -147,6 +153,15 @@ impl Config {
     /// The reducers, each `host:port`. Rank 0's list counts; the others may leave theirs out.
     pub fn reducers(mut self, reducers: Vec<String>) -> Self {
         self.reducers = reducers;
+        self
+    }
+
+    /// The job's name: any text of at most 128 bytes. A rank with another name than those that it meets is refused. It
+    /// comes before what launchers call the job.
+    pub fn job(mut self, name: impl Into<String>) -> Self {
+        let source = settings::JOB.name;
+        self.job.retain(|name| name.source != source);
+        self.job.insert(0, JobName { source: source.to_owned(), name: name.into() });
         self
     }
 
@@ -229,8 +244,8 @@ impl Config {
     /// Whether it can be used, as far as this process can tell before it meets the others.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`], which names the setting, what is wrong with it and what would be right; [`ErrorKind::Auth`] for
-    /// reducers that others reach without a token.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config), which names the setting, what is wrong with it and what would be right;
+    /// [`ErrorKind::Auth`](crate::ErrorKind::Auth) for reducers that others reach without a token.
     pub fn check(&self) -> Result<()> {
         if self.world == 0 || self.rank >= self.world {
             let problem = format!(
@@ -242,6 +257,7 @@ impl Config {
         check_sizes(self.staging_bytes, self.segment_bytes)?;
         self.check_algorithm()?;
         self.check_reducers()?;
+        self.check_job()?;
         // Ranks that are threads of one process have no address to meet at.
         if let Rendezvous::Tcp(store) = &self.rendezvous
             && !store.is_empty()
@@ -253,6 +269,19 @@ impl Config {
             ));
         }
         self.local_address(Ipv4Addr::LOCALHOST.into()).map(drop)
+    }
+
+    /// Whether the job's name can be told to others.
+    fn check_job(&self) -> Result<()> {
+        let setting = settings::JOB;
+        let Some(JobName { name, .. }) = self.job.iter().find(|name| name.source == setting.name) else {
+            return Ok(());
+        };
+        if !name.is_empty() && name.len() <= launchers::NAME_BYTES && !name.contains(char::is_control) {
+            return Ok(());
+        }
+        let problem = format!("{name:?} cannot be used; it may be {}, on one line", setting.values);
+        Err(Error::config(setting.name, problem))
     }
 
     /// Whether there is a group that can do it by the forced algorithm, and whether its name can be told.
@@ -293,7 +322,7 @@ impl Config {
     /// on its way to rank 0.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if there is no such interface.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if there is no such interface.
     pub(crate) fn local_address(&self, usual: IpAddr) -> Result<Option<IpAddr>> {
         match &self.interfaces {
             // Whoever meets at loopback is on one host, of which other libraries' settings say nothing.
@@ -369,35 +398,10 @@ pub(crate) fn resolve(setting: &str, address: &str) -> Result<std::net::SocketAd
     found.first().copied().ok_or_else(nothing)
 }
 
-/// The shortest token that is used at an address that others reach.
-const TOKEN_CHARACTERS: usize = 16;
-
-/// Whether an address may be used: without a token that nobody guesses loopback only.
-///
-/// # Errors
-/// [`ErrorKind::Auth`], which says how to set one.
-pub(crate) fn check_exposure(address: std::net::SocketAddr, token: Option<&str>) -> Result<()> {
-    let ip = address.ip();
-    let characters = token.map_or(0, |token| token.chars().count());
-    if characters >= TOKEN_CHARACTERS || ip.is_loopback() {
-        return Ok(());
-    }
-    let problem = match token.filter(|token| !token.is_empty()) {
-        None => format!("no job token is set, and {ip} is not loopback: anybody could join"),
-        Some(_) => format!(
-            "the job's token has fewer than {TOKEN_CHARACTERS} characters, and {ip} is not loopback: others could guess it"
-        ),
-    };
-    Err(Error::new(ErrorKind::Auth {
-        problem,
-        hint: "set HERRINGBONE_TOKEN to the same secret text for every worker and reducer, for instance \
-               HERRINGBONE_TOKEN=$(openssl rand -hex 32)",
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
 
     #[test]
     fn addresses_are_a_host_and_a_port() {
@@ -430,25 +434,6 @@ mod tests {
                 .to_string()
                 .contains("HERRINGBONE_STORE: \"localhost\" is not host:port")
         );
-    }
-
-    #[test]
-    fn where_others_reach_a_token_has_to_be_long_enough() {
-        let at = |address: &str, token| check_exposure(address.parse().unwrap(), token);
-        for token in [None, Some(""), Some("x"), Some("123456789012345"), Some("ääääääää")] {
-            for address in ["0.0.0.0:7070", "192.0.2.1:7070", "[::]:7070"] {
-                let error = at(address, token).unwrap_err();
-                let problem =
-                    if token.is_none_or(str::is_empty) { "no job token" } else { "fewer than 16 characters" };
-                assert!(matches!(error.kind(), ErrorKind::Auth { .. }), "{error}");
-                assert!(
-                    error.to_string().contains(problem) && error.to_string().contains("openssl"),
-                    "{error}"
-                );
-            }
-            assert!(at("127.0.0.1:7070", token).is_ok() && at("[::1]:7070", token).is_ok());
-        }
-        assert!(at("0.0.0.0:7070", Some("1234567890123456")).is_ok());
     }
 
     #[test]

@@ -97,6 +97,10 @@ impl Config {
         } else if let reducers @ [_, ..] = &launchers::reducers(environment)?[..] {
             self.reducers = reducers.to_vec();
         }
+        // Where launchers contradict each other, whoever has found the place out says so.
+        let place = launchers::find(environment).ok().flatten();
+        let place = place.filter(|place| (place.rank, place.world) == (self.rank, self.world));
+        self.job = launchers::names(environment, place.as_ref())?;
         self.algorithm = environment.algorithm()?.or(self.algorithm);
         self.fold_order = environment.fold_order()?.or(self.fold_order);
         if let Some(name) = settings::TRANSPORT.find(environment)? {

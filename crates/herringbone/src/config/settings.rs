@@ -156,6 +156,24 @@ pub(crate) const IFNAME: Setting = Setting {
         WORKERS,
     )
 };
+pub(crate) const JOB: Setting = Setting {
+    // The first one may be a text that says nothing, see `launchers/job.rs`.
+    fallbacks: &[
+        &["TORCHELASTIC_RUN_ID"],
+        &["CLOUD_ML_JOB_ID"],
+        &["SLURM_JOB_ID"],
+        &["LSB_JOBID"],
+        &["PBS_JOBID"],
+    ],
+    ..setting(
+        "HERRINGBONE_JOB",
+        "the job's name, the same on every rank: a rank with another one is refused, so that two jobs with one address and \
+         one token do not mix",
+        "any text of at most 128 bytes",
+        "what the launcher calls its start of ranks, or none: any job will do",
+        WORKERS,
+    )
+};
 pub(crate) const TIMEOUT_S: Setting = setting(
     "HERRINGBONE_TIMEOUT_S",
     "how long an operation, or the forming of the group, may take; torch passes its own",
@@ -187,7 +205,7 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 15] = [
+pub const ALL: [&Setting; 16] = [
     &REDUCERS,
     &TOKEN,
     &TOKEN_FILE,
@@ -199,6 +217,7 @@ pub const ALL: [&Setting; 15] = [
     &STORE,
     &RANK,
     &WORLD_SIZE,
+    &JOB,
     &TIMEOUT_S,
     &STAGING_BYTES,
     &SLICE_BYTES,

@@ -16,7 +16,7 @@ use crate::{
     core::session::{
         Ranks, Refusal, Role,
         control::{Dialogue, Message},
-        formation::{self, Formation, Join, Progress, Settings},
+        formation::{self, Formation, JobName, Join, Progress, Settings},
         handshake::{Claim, Expected, Hello, Identity, Policy, Purpose, Versions},
         membership::{MEMBERS, Process},
     },
@@ -46,6 +46,8 @@ pub(crate) struct World {
     pub(crate) connections: BTreeMap<u32, Connection>,
     /// Reducers that the settings name and that did not answer, on rank 0.
     pub(crate) away: Vec<String>,
+    /// What launchers call the job, as far as this process knows.
+    pub(crate) names: Vec<JobName>,
 }
 
 /// Forms the world that `config` describes.
@@ -89,7 +91,7 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
     };
     let host = crate::sys::socket::host_identity();
     let process = Process { address: address.to_string(), host, incarnation };
-    Join { rank: config.rank, process, world: config.world, settings }
+    Join { rank: config.rank, process, world: config.world, settings, job: config.job.clone() }
 }
 
 /// A rank that has proved itself and wants in.
@@ -169,7 +171,8 @@ fn gather(
         messages.iter().try_for_each(&mut tell).map_err(|error| error.at(&format!("rank {rank}")))?;
         connections.insert(rank, connection(stream, dialogue)?);
     }
-    Ok(World { formed, token, incarnation, listener: door.into_listener(), from, connections, away })
+    let (listener, names) = (door.into_listener(), formation.job().to_vec());
+    Ok(World { formed, token, incarnation, listener, from, connections, away, names })
 }
 
 /// Founds the world without the reducers that cannot be used, which are called again later. Where they are forced it is an
@@ -299,13 +302,23 @@ fn give_up(
     .at(0)
 }
 
-/// Every other rank: joins at rank 0.
+/// Every other rank: joins at rank 0. One that `returns` tries again while rank 0 takes it for a second process of the rank.
 fn join(config: &Config, returns: bool, deadline: Instant) -> Result<World> {
+    loop {
+        let may_try_again = returns && Instant::now() + PAUSE < deadline;
+        if let Some(world) = try_to_join(config, may_try_again, deadline)? {
+            return Ok(world);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Result<Option<World>> {
     let incarnation = drawn_life()?;
     let identity =
         Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
     let hello = Hello { identity, purpose: Purpose::Join, versions: Versions::CURRENT };
-    let (mut stream, mut dialogue, (hub, token)) = enter(config, hello, (returns, deadline))?;
+    let (mut stream, mut dialogue, (hub, token)) = enter(config, hello, deadline)?;
     let secret = token.clone().unwrap_or_default().into_bytes();
     let at = |error: std::io::Error| Error::io("preparing the port", error).at(config.rank);
     let usual = stream.local_addr().map_err(at)?.ip();
@@ -327,6 +340,7 @@ fn join(config: &Config, returns: bool, deadline: Instant) -> Result<World> {
                 Err(error) => Err(error),
             }
         }
+        Ok(Message::Refuse(Refusal::DuplicateRank { .. })) if may_try_again => return Ok(None),
         Ok(Message::Refuse(refusal)) => return Err(Error::rendezvous(refusal).at(config.rank)),
         Ok(_) => Err(GreetError::Protocol("it answered with something else")),
         Err(GreetError::Late) => {
@@ -339,7 +353,8 @@ fn join(config: &Config, returns: bool, deadline: Instant) -> Result<World> {
     let formed = formed.map_err(problem)?;
     check_formed(&formed, config, incarnation).map_err(problem)?;
     let connections = BTreeMap::from([(0, connection(stream, dialogue)?)]);
-    Ok(World { formed, token: secret, incarnation, listener, from, connections, away: Vec::new() })
+    let (away, names) = (Vec::new(), config.job.clone());
+    Ok(Some(World { formed, token: secret, incarnation, listener, from, connections, away, names }))
 }
 
 /// Whether the world that rank 0 tells of is the one that this rank has joined.
@@ -368,7 +383,7 @@ type Entered = (TcpStream, Dialogue, (String, Option<String>));
 
 /// Connects to rank 0, trying again while it is not there. A store may at first have what a process before this rank 0 has left
 /// there, so each attempt asks it again.
-fn enter(config: &Config, hello: Hello, (returns, deadline): (bool, Instant)) -> Result<Entered> {
+fn enter(config: &Config, hello: Hello, deadline: Instant) -> Result<Entered> {
     let (mut hub, mut token) = meeting::find_hub(config, deadline)?;
     loop {
         let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
@@ -380,10 +395,7 @@ fn enter(config: &Config, hello: Hello, (returns, deadline): (bool, Instant)) ->
         });
         match attempt {
             Ok((stream, dialogue)) => return Ok((stream, dialogue, (hub, token))),
-            Err(error)
-                if !(error.may_pass() || returns && error.takes_it_for_another())
-                    || Instant::now() + PAUSE >= deadline =>
-            {
+            Err(error) if !error.may_pass() || Instant::now() + PAUSE >= deadline => {
                 let unreachable = matches!(error, GreetError::Io(_));
                 let whom =
                     format!("rank 0 at {hub}{}", if unreachable { " (does it run there?)" } else { "" });

@@ -80,11 +80,6 @@ impl GreetError {
         }
     }
 
-    /// Whether the other side knows another process of the rank that called.
-    pub(crate) fn takes_it_for_another(&self) -> bool {
-        matches!(self, GreetError::Handshake(HandshakeError::Refused(Refusal::DuplicateRank { .. })))
-    }
-
     /// As an error of a user's call.
     pub(crate) fn at(&self, whom: &str) -> Error {
         match self {

@@ -14,6 +14,7 @@ use crate::{
     core::session::{
         Refusal, Role,
         control::Message,
+        formation::{JobName, Join},
         handshake::{Claim, Expected, Keys, Purpose},
         membership::MemberId,
     },
@@ -225,6 +226,8 @@ pub(crate) fn admit(
             commands.note_newcomer(who.rank);
             return Ok(());
         }
+        // It asks for the hub, and tells its job's names only to that.
+        (Purpose::Join, Some(_)) if job.rank == 0 => return refuse_to_join(job, stream, claim),
         (Purpose::Join, Some(member)) => Err(Refusal::DuplicateRank {
             rank: who.rank,
             first: member.address.clone(),
@@ -244,6 +247,21 @@ pub(crate) fn admit(
     node.with(|engine| engine.connect(caller, Link::Tcp(link)));
     node.wake();
     Ok(())
+}
+
+/// Tells a process that comes to a world that has formed, with a rank of that world, why it is not let in.
+fn refuse_to_join(job: &Job, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
+    let second = stream.peer_addr()?.to_string();
+    let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, job.identity())?);
+    let Message::Join(Join { rank, job: names, .. }) =
+        greet::hear(&mut stream, &mut dialogue, Instant::now() + greet::DEADLINE)?
+    else {
+        return Err(GreetError::Protocol("it does not want to join"));
+    };
+    let first = job.roster.worker(rank).map(|member| member.address.clone()).unwrap_or_default();
+    let taken = Refusal::DuplicateRank { rank, first, second };
+    let refusal = JobName::check(rank, &job.names, &names).err().unwrap_or(taken);
+    greet::say(&mut stream, &mut dialogue, &Message::Refuse(refusal))
 }
 
 /// Whether a member has left, or does so at once: its goodbye may come after the first call of its next life.

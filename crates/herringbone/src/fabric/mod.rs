@@ -30,6 +30,7 @@ use crate::{
         group::{FoldOrder, Rank},
         session::{
             Parameters, Role,
+            formation::JobName,
             handshake::{Hello, Identity, Policy, Purpose, Versions},
             membership::{MemberId, Roster},
         },
@@ -62,6 +63,8 @@ pub(crate) struct Job {
     pub(crate) token: Vec<u8>,
     /// The address that data links are called from; the system's choice if none.
     pub(crate) from: Option<IpAddr>,
+    /// What launchers call it, as far as this process knows.
+    pub(crate) names: Vec<JobName>,
 }
 
 impl Job {

@@ -85,6 +85,47 @@ fn a_second_process_with_a_rank_is_refused_at_once() {
     });
 }
 
+/// Within this a rank is refused that does not belong, whenever it comes.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// Two jobs with one address and one token, of which rank 1 of the second comes to the first: once while that forms, and
+/// once when it has formed.
+#[test]
+fn a_rank_of_another_job_is_told_at_once_which_job_it_met() {
+    let _watchdog = Watchdog::over("two jobs at one address");
+    let meet = meeting_place();
+    let meet = meet.as_str();
+    std::thread::scope(|scope| {
+        let intruder = || {
+            let began = Instant::now();
+            let error = Communicator::connect(config(1, 2, meet).job("two")).err();
+            assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+            let both = [
+                "rank 1 is of the job HERRINGBONE_JOB=two and has met the job HERRINGBONE_JOB=one",
+                "a port of its own",
+            ];
+            says(&error, &both);
+            assert!(matches!(error.unwrap().kind(), ErrorKind::Rendezvous { .. }));
+        };
+        let hub = scope.spawn(move || Communicator::connect(config(0, 2, meet).job("one")));
+        intruder();
+        let last = scope.spawn(move || Communicator::connect(config(1, 2, meet)));
+        let world = [hub.join().unwrap().unwrap(), last.join().unwrap().unwrap()];
+        intruder();
+        for comm in world {
+            scope.spawn(move || check_sums(&comm));
+        }
+    });
+}
+
+#[test]
+fn a_jobs_name_has_to_fit() {
+    for name in [String::new(), "x".repeat(129), "two\nlines".to_owned()] {
+        let errors = form(&[config(0, 1, &meeting_place()).job(name)]);
+        says(&errors[0], &["HERRINGBONE_JOB", "any text of at most 128 bytes, on one line"]);
+    }
+}
+
 #[test]
 fn ranks_outside_the_world_are_refused() {
     let errors = form(&[config(5, 2, &meeting_place())]);
@@ -98,7 +139,9 @@ fn refused(wrong: Config, meet: &str, right: impl Fn(Config) -> Config, parts: &
     std::thread::scope(|scope| {
         let join = |config: Config| scope.spawn(move || form(&[config]).remove(0));
         let first = join(right(config(0, 2, meet)));
+        let began = Instant::now();
         says(&join(wrong).join().unwrap(), parts);
+        assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
         let last = join(right(config(1, 2, meet)));
         for error in [first.join().unwrap(), last.join().unwrap()] {
             assert!(error.is_none(), "{error:?}");

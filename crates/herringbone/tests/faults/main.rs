@@ -6,6 +6,7 @@
 mod deaths;
 mod disagreement;
 mod formation;
+mod pairs;
 mod process;
 mod status;
 mod stores;

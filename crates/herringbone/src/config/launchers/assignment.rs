@@ -17,6 +17,8 @@ pub(crate) struct Assignment {
     /// How the launcher itself may have been started by another one.
     pub(super) nesting: Nesting,
     pub(crate) meeting: Meeting,
+    /// What the launcher calls this one start of ranks, with the variable that says so.
+    pub(super) job: Option<(&'static str, String)>,
 }
 
 /// How many processes of another launcher may stand behind a launcher.
@@ -52,7 +54,7 @@ impl Assignment {
     pub(super) fn new(launcher: &'static str, rank: (&'static str, u32), size: (&'static str, u32)) -> Self {
         let said = vec![(rank.0, rank.1.to_string()), (size.0, size.1.to_string())];
         let (nesting, meeting) = (Nesting::Plain, Meeting::Unknown);
-        Self { launcher, rank: rank.1, world: size.1, local: None, said, nesting, meeting }
+        Self { launcher, rank: rank.1, world: size.1, local: None, said, nesting, meeting, job: None }
     }
 
     /// Checks that another launcher, which comes later in the order, says the same or has started this one. If it says

@@ -83,9 +83,11 @@ impl Names {
             place.local = Some((rank, size));
         }
         place.nesting = Nesting::Daemons;
+        let job = self.job(environment)?;
         if place.local.is_some_and(|(_, size)| size == place.world) {
-            place.meeting = Meeting::Machine(self.job(environment)?);
+            place.meeting = Meeting::Machine(job.as_ref().map(|(name, text)| format!("{name}={text}")));
         }
+        place.job = job;
         Ok(Some(Saying::Place(place)))
     }
 
@@ -97,10 +99,10 @@ impl Names {
         Saying::Lacking(Error::config(set, problem))
     }
 
-    fn job(&self, environment: &Environment) -> Result<Option<String>> {
+    fn job(&self, environment: &Environment) -> Result<Option<(&'static str, String)>> {
         for name in self.job {
             if let Some(text) = environment.text(name)? {
-                return Ok(Some(format!("{name}={text}")));
+                return Ok(Some((name, text.to_owned())));
             }
         }
         Ok(None)

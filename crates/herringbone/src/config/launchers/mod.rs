@@ -8,6 +8,7 @@ mod assignment;
 mod counted;
 mod dmlc;
 mod hostlist;
+mod job;
 mod json;
 mod kubernetes;
 mod pair;
@@ -20,6 +21,8 @@ use assignment::Saying;
 
 pub(crate) use assignment::Assignment;
 pub(super) use assignment::{Meeting, address};
+pub(crate) use job::NAME_BYTES;
+pub(super) use job::names;
 pub(super) use pair::AGENT_STORE;
 pub(super) use vertex::reducers;
 

@@ -24,6 +24,7 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
     let mut place = Assignment::new("Slurm", ("SLURM_PROCID", rank), size);
     place.nesting = Nesting::Daemons;
     place.local = local(environment, place.world)?;
+    place.job = job(environment)?.map(|job| ("SLURM_STEP_ID", format!("{job}.{step}")));
     place.meeting = meeting(environment, &mut place.said, step)?;
     Ok(Some(Saying::Place(place)))
 }
@@ -43,6 +44,10 @@ fn local(environment: &Environment, world: u32) -> Result<Option<(u32, u32)>> {
     Ok(rank.zip(size))
 }
 
+fn job(environment: &Environment) -> Result<Option<u32>> {
+    Ok(first_number(environment, &["SLURM_JOB_ID", "SLURM_JOBID"])?.map(|(_, job)| job))
+}
+
 fn nodes(environment: &Environment) -> Result<Option<u32>> {
     let found = first_number(environment, &["SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"])?;
     Ok(found.map(|(_, nodes)| nodes))
@@ -50,7 +55,7 @@ fn nodes(environment: &Environment) -> Result<Option<u32>> {
 
 /// On one node the step's name is enough. On several, task 0 runs on the first one, at a port that follows from the step.
 fn meeting(environment: &Environment, said: &mut Vec<(&'static str, String)>, step: u32) -> Result<Meeting> {
-    let Some((_, job)) = first_number(environment, &["SLURM_JOB_ID", "SLURM_JOBID"])? else {
+    let Some(job) = job(environment)? else {
         return Ok(Meeting::Unknown);
     };
     if nodes(environment)? == Some(1) {

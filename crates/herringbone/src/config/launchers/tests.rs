@@ -264,3 +264,37 @@ fn pool_2_of_vertex_has_the_reducers() {
         );
     }
 }
+
+/// What the job of a record is called where the ranks are those of its launcher, in order.
+#[test]
+fn each_record_has_the_names_of_its_job() {
+    let cases: [(&str, &[&str]); 9] = [
+        ("torchrun", &["TORCHELASTIC_RUN_ID=2e8b5592-bf86-4b0f-92ce-4dba207372ed"]),
+        // Without an id all jobs of torchrun are called alike.
+        ("kubeflow-torchrun", &[]),
+        ("horovod", &["HOROVOD_GLOO_RENDEZVOUS_PORT=35517"]),
+        ("open-mpi-in-slurm", &["PMIX_NAMESPACE=942014465", "SLURM_JOB_ID=5"]),
+        ("mpich", &[]),
+        ("mpich-in-slurm", &["SLURM_JOB_ID=5"]),
+        ("slurm-pmi2", &["PMI_JOBID=4.0", "SLURM_JOB_ID=4"]),
+        ("slurm", &["SLURM_STEP_ID=3.0", "SLURM_JOB_ID=3"]),
+        ("vertex", &["CLOUD_ML_JOB_ID=4242"]),
+    ];
+    let names = |environment: &Environment| {
+        // Where the ranks meet is no matter here.
+        let place = find(environment).unwrap().unwrap();
+        let rendezvous = Rendezvous::Tcp(String::new());
+        let config = Config::new(place.rank, place.world, rendezvous).with_environment(environment).unwrap();
+        config.job.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for (name, expected) in cases {
+        assert_eq!(names(&record(name, &[])), expected, "{name}");
+    }
+    // Ranks of a program's own may belong to several steps of one job.
+    let other = Config::new(0, 9, Rendezvous::Tcp(String::new())).with_environment(&record("slurm", &[]));
+    assert_eq!(other.unwrap().job.iter().map(ToString::to_string).collect::<Vec<_>>(), ["SLURM_JOB_ID=3"]);
+    let own = names(&record("slurm", &[("HERRINGBONE_JOB", "mine")]));
+    assert_eq!(own, ["HERRINGBONE_JOB=mine", "SLURM_STEP_ID=3.0", "SLURM_JOB_ID=3"]);
+    let long = names(&record("slurm", &[("PBS_JOBID", &format!("{}ä\tend", "x".repeat(200)))]));
+    assert!(long[2].ends_with("xä end") && long[2].len() <= "PBS_JOBID=".len() + 128, "{long:?}");
+}

@@ -1,0 +1,37 @@
+"""Processes that fork, leave twice, go on after the end, or end with work under way: typed errors and clean ends, never a hang."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Group, free_port
+
+WAYS = {
+    "fork": {"numpy": "the child ended with 0", "torch": "the child ended with 0"},
+    "fork_and_exit": {"numpy": "the child ended with 0", "torch": "the child ended with 0"},
+    # torch itself says that there is no group any more.
+    "leave_twice": {"numpy": "nothing", "torch": "AssertionError"},
+    "use_after": {"numpy": "ClosedError", "torch": "ClosedError"},
+    "exit_in_flight": {"numpy": "3 under way", "torch": "3 under way"},
+}
+CASES = [(door, way) for way in WAYS for door in ("numpy", "torch")]
+
+
+def leave(group: Group, door: str, way: str) -> list[tuple[int, str]]:
+    """How two ranks end."""
+    pytest.importorskip(door)
+    group.start_ranks("ways_out.py", 2, door, way, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    return group.finish(60)
+
+
+@pytest.mark.parametrize(("door", "way"), CASES)
+def test_a_way_out_is_clean(group: Group, door: str, way: str) -> None:
+    for status, output in leave(group, door, way):
+        assert status == 0, output
+        assert output.strip().splitlines()[-1] == WAYS[way][door], output
+
+
+@pytest.mark.parametrize("door", ["numpy", "torch"])
+def test_a_rank_that_fails_with_work_under_way_harms_no_other(group: Group, door: str) -> None:
+    (status, told), (failed, output) = leave(group, door, "raise_in_flight")
+    assert status == 0 and told.strip().splitlines()[-1] == "PeerLostError", told
+    assert failed == 1 and "OSError: the last rank has no disk" in output, output
