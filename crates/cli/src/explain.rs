@@ -2,7 +2,7 @@
 
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
 use crate::numbers::{Sizes, elements};
-use crate::{layout, outcome::Outcome, table};
+use crate::{layout, outcome::Outcome, progress::Progress, table};
 use comfy_table::CellAlignment;
 use herringbone::core::{
     algorithm::{Layout, cost::Cost},
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     sizes: Option<Sizes>,
     /// What is asked for: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root),
     /// all_to_all, barrier
-    #[arg(long, default_value = "all_reduce", value_name = "NAME")]
+    #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = crate::names::collective(), hide_possible_values = true)]
     collective: Collective,
     /// The elements' type
     #[arg(long, default_value = "f32", value_parser = crate::names::one_of::<DType>(&DType::ALL.map(DType::name)))]
@@ -71,7 +71,9 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     check(&environment)?;
     let fold_order = options.fold_order.or(environment.fold_order()?);
     let options = &Options { fold_order, ..options.clone() };
+    let progress = Progress::without_end("making and proving schedules");
     let rows = rows(options, environment.algorithm()?.as_ref())?;
+    drop(progress);
     if options.json {
         for row in &rows {
             writeln!(out, "{}", row.object(options))?;

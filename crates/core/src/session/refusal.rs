@@ -121,6 +121,14 @@ pub enum Refusal {
         /// What is wrong, and what to do.
         reason: String,
     },
+    /// Rank 0 has a setting that it cannot use, so the job does not start.
+    #[error("rank 0 cannot use {setting}: {problem}")]
+    Unusable {
+        /// The setting.
+        setting: String,
+        /// What is wrong with it, and what would be right.
+        problem: String,
+    },
     /// The process at this address was started again since its address was learnt.
     #[error("{role} {rank} was started again: the job has to be formed again to take it in")]
     Restarted {
@@ -195,6 +203,11 @@ impl Refusal {
                 to.cut_text(address);
                 to.cut_text(reason);
             }
+            Refusal::Unusable { setting, problem } => {
+                to.u8(14);
+                to.cut_text(setting);
+                to.cut_text(problem);
+            }
             Refusal::Absent { missing } => {
                 to.u8(11);
                 to.ranks(&missing[..missing.len().min(RANKS_SENT)]);
@@ -221,6 +234,7 @@ impl Refusal {
             10 => Refusal::Restarted { role: Role::read(from)?, rank: from.u32()? },
             11 => Refusal::Absent { missing: from.ranks()? },
             12 => Refusal::Build { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
+            14 => Refusal::Unusable { setting: from.text()?, problem: from.text()? },
             13 => Refusal::NoReducer { address: from.text()?, reason: from.text()? },
             _ => return Err(Malformed("its refusal is unknown")),
         })

@@ -135,6 +135,7 @@ fn any_refusal() -> impl Strategy<Value = Refusal> {
         (role, any::<u32>()).prop_map(|(role, rank)| Refusal::Restarted { role, rank }),
         any_ranks().prop_map(|missing| Refusal::Absent { missing }),
         (any_text(), any_text()).prop_map(|(address, reason)| Refusal::NoReducer { address, reason }),
+        (any_text(), any_text()).prop_map(|(setting, problem)| Refusal::Unusable { setting, problem }),
     ]
 }
 
