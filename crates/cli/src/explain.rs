@@ -2,7 +2,7 @@
 
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
 use crate::numbers::{Sizes, elements};
-use crate::{layout, outcome::Outcome, progress::Progress, table};
+use crate::{layout, outcome::Outcome, progress::LateBar, table};
 use comfy_table::CellAlignment;
 use herringbone::core::{
     algorithm::{Layout, cost::Cost},
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     check(&environment)?;
     let fold_order = options.fold_order.or(environment.fold_order()?);
     let options = &Options { fold_order, ..options.clone() };
-    let progress = Progress::without_end("making and proving schedules");
+    let progress = LateBar::without_end("making and proving schedules");
     let rows = rows(options, environment.algorithm()?.as_ref())?;
     drop(progress);
     if options.json {

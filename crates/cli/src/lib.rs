@@ -48,9 +48,9 @@ enum Verb {
     Serve(serve::Options),
     Settings(settings::Options),
     Status(status::Options),
-    Doctor(doctor::Options),
+    Doctor(doctor::DoctorOptions),
     Completions(completions::Options),
-    Man(man::Options),
+    Man(man::ManOptions),
 }
 
 const EXIT_CODES: &str = "\

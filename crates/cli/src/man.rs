@@ -9,7 +9,7 @@ use std::path::PathBuf;
 ///
 /// To read one: herringbone man bench | man -l -. To install all: herringbone man --folder ~/.local/share/man/man1
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct ManOptions {
     /// The verb whose page is printed; the command's own page unless said
     #[arg(value_name = "VERB")]
     verb: Option<String>,
@@ -20,7 +20,7 @@ pub(crate) struct Options {
 
 /// `command` is the command that the pages are about.
 pub(crate) fn run(
-    options: &Options,
+    options: &ManOptions,
     mut command: clap::Command,
     out: &mut dyn Write,
 ) -> Result<Outcome, Failure> {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn printed(verb: Option<&str>) -> Result<String, Failure> {
-        let options = Options { verb: verb.map(str::to_owned), folder: None };
+        let options = ManOptions { verb: verb.map(str::to_owned), folder: None };
         let mut out = Vec::new();
         run(&options, crate::command(), &mut out).map(|_| String::from_utf8(out).unwrap())
     }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_folder_gets_a_page_for_each_verb() {
         let folder = std::env::temp_dir().join(format!("herringbone-man-{}", std::process::id()));
-        let options = Options { verb: None, folder: Some(folder.clone()) };
+        let options = ManOptions { verb: None, folder: Some(folder.clone()) };
         run(&options, crate::command(), &mut Vec::new()).unwrap();
         let pages = std::fs::read_dir(&folder).unwrap().count();
         let verify = std::fs::read_to_string(folder.join("herringbone-verify.1")).unwrap();

@@ -1,4 +1,4 @@
-//! Progress of what takes long, on standard error where that is a terminal.
+//! LateBar of what takes long, on standard error where that is a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, stderr};
@@ -12,13 +12,13 @@ const SOON: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(250);
 
 /// A bar, with the time since it began, that is there from the third second on until it is dropped.
-pub(crate) struct Progress {
+pub(crate) struct LateBar {
     bar: ProgressBar,
     over: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Progress {
+impl LateBar {
     /// So many steps are to be done.
     pub(crate) fn of(steps: u64) -> Self {
         Self::shown(ProgressBar::new(steps), "{bar:30} {pos}/{len} in {elapsed} {msg}")
@@ -68,7 +68,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for LateBar {
     fn drop(&mut self) {
         drop(self.over.take());
         if let Some(thread) = self.thread.take() {

@@ -1,7 +1,7 @@
 //! `herringbone show`: a schedule, as text.
 
 use crate::failure::{ABOUT_ALGORITHM, Failure};
-use crate::{layout, names, outcome::Outcome, progress::Progress};
+use crate::{layout, names, outcome::Outcome, progress::LateBar};
 use herringbone::core::algorithm::Layout;
 use herringbone::{Algorithm, Collective, FoldOrder};
 use serde_json::json;
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let reducers = if algorithm.needs_reducers() { reducers.unwrap_or(1) } else { 0 };
     let hosts = layout::hosts(*ranks, per_host.unwrap_or_else(|| layout::usual_per_host(*ranks)));
     let layout = Layout { reducers, hosts: &hosts };
-    let progress = Progress::without_end("making the schedule");
+    let progress = LateBar::without_end("making the schedule");
     let schedule = algorithm
         .schedule(*collective, &fold_order.group(&hosts), &layout)
         .map_err(|why| Failure::Usage { problem: why.to_string(), hint: "see herringbone show --help" })?;

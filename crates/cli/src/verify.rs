@@ -7,7 +7,7 @@ mod summary;
 use crate::failure::{ABOUT_ALGORITHM, Failure};
 use crate::names::{self, Completed};
 use crate::numbers::Set;
-use crate::progress::Progress;
+use crate::progress::LateBar;
 use crate::{layout, outcome::Outcome, table};
 use case::{Case, Row};
 use comfy_table::CellAlignment;
@@ -101,7 +101,7 @@ impl<T: PartialEq> Choice<T> {
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let algorithms = chosen(options)?;
     let cases = cases(options, &algorithms);
-    let progress = Progress::of(cases.len() as u64);
+    let progress = LateBar::of(cases.len() as u64);
     let mut rows = Vec::new();
     let mut refused = Vec::new();
     for case in cases {

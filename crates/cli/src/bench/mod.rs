@@ -10,7 +10,7 @@ mod table;
 pub(crate) use options::Options;
 
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
-use crate::{outcome::Outcome, progress::Progress};
+use crate::{outcome::Outcome, progress::LateBar};
 use half::{bf16, f16};
 use herringbone::{Collective, Communicator, DType, settings::Bytes};
 use rustix::process::Signal;
@@ -106,7 +106,7 @@ fn rows_of<T: Sample>(
         printer.head(&communicator.describe())?;
     }
     let budget = Duration::from_secs_f64(options.seconds);
-    let progress = printer.is_some().then(|| Progress::of(options.sizes.0.len() as u64));
+    let progress = printer.is_some().then(|| LateBar::of(options.sizes.0.len() as u64));
     let mut wrong = 0;
     for bytes in &options.sizes.0 {
         progress.iter().for_each(|progress| progress.tell(format!("{} now", Bytes(*bytes))));

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// How much it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(super) enum Severity {
     Ok,
     /// Some jobs fail or are slow here.
     Warning,
@@ -12,12 +12,12 @@ pub(super) enum Level {
     Wrong,
 }
 
-impl Level {
+impl Severity {
     fn name(self) -> &'static str {
         match self {
-            Level::Ok => "ok",
-            Level::Warning => "warning",
-            Level::Wrong => "wrong",
+            Severity::Ok => "ok",
+            Severity::Warning => "warning",
+            Severity::Wrong => "wrong",
         }
     }
 }
@@ -26,22 +26,22 @@ impl Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) check: &'static str,
-    pub(super) level: Level,
+    pub(super) level: Severity,
     pub(super) says: String,
     pub(super) command: Option<String>,
 }
 
 impl Finding {
     pub(super) fn ok(check: &'static str, says: impl Into<String>) -> Self {
-        Self { check, level: Level::Ok, says: says.into(), command: None }
+        Self { check, level: Severity::Ok, says: says.into(), command: None }
     }
 
     pub(super) fn warning(check: &'static str, says: impl Into<String>, command: impl Into<String>) -> Self {
-        Self { check, level: Level::Warning, says: says.into(), command: Some(command.into()) }
+        Self { check, level: Severity::Warning, says: says.into(), command: Some(command.into()) }
     }
 
     pub(super) fn wrong(check: &'static str, says: impl Into<String>, command: impl Into<String>) -> Self {
-        Self { level: Level::Wrong, ..Self::warning(check, says, command) }
+        Self { level: Severity::Wrong, ..Self::warning(check, says, command) }
     }
 
     pub(super) fn cells(&self) -> [String; 4] {

@@ -24,7 +24,7 @@ const MAPPED: u64 = 1 << 30;
 const LOADERS: u64 = 256 << 20;
 
 /// The files of a machine, below a root.
-pub(super) struct Machine {
+pub(super) struct HostFiles {
     root: PathBuf,
 }
 
@@ -35,7 +35,7 @@ struct Limit {
     hard: Option<u64>,
 }
 
-impl Machine {
+impl HostFiles {
     pub(super) fn this() -> Self {
         Self { root: PathBuf::from("/") }
     }
@@ -200,7 +200,7 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Level::{Ok, Warning, Wrong};
+    use super::super::finding::Severity::{Ok, Warning, Wrong};
     use super::*;
 
     const TABLE: &str = "\
@@ -230,7 +230,7 @@ Max address space         unlimited            unlimited            bytes
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let findings = Machine { root: root.clone() }.check();
+        let findings = HostFiles { root: root.clone() }.check();
         fs::remove_dir_all(&root).unwrap();
         let level = |check| findings.iter().find(|finding| finding.check == check).unwrap().level;
         let levels = ["open files", "address space", "locked memory", "/dev/shm", "autogroup"].map(level);

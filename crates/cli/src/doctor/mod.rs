@@ -7,9 +7,9 @@ mod programs;
 
 use crate::{failure::Failure, outcome::Outcome, table};
 use comfy_table::{ColumnConstraint, Width};
-use finding::{Finding, Level};
+use finding::{Finding, Severity};
 use herringbone::Config;
-use machine::Machine;
+use machine::HostFiles;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ const COMMAND_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::F
 /// "wrong" means that a job fails here, and makes the exit code 1. "warning" means that some jobs fail or are slow here, and
 /// the sentence says which.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct DoctorOptions {
     /// The Python whose torch is looked at; python3 on the path unless said
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
@@ -38,8 +38,8 @@ pub(crate) struct Options {
     json: bool,
 }
 
-pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let findings = examine(options, &Machine::this());
+pub(crate) fn run(options: &DoctorOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let findings = examine(options, &HostFiles::this());
     if options.json {
         for finding in &findings {
             writeln!(out, "{}", finding.object())?;
@@ -47,11 +47,11 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     } else {
         print(&findings, out)?;
     }
-    Ok(Outcome::passed_if(findings.iter().all(|finding| finding.level != Level::Wrong)))
+    Ok(Outcome::passed_if(findings.iter().all(|finding| finding.level != Severity::Wrong)))
 }
 
 /// Every check, in the order in which a job would meet them.
-fn examine(options: &Options, machine: &Machine) -> Vec<Finding> {
+fn examine(options: &DoctorOptions, machine: &HostFiles) -> Vec<Finding> {
     let mut findings = programs::settings();
     let config = Config::new(0, 1, herringbone::Rendezvous::Tcp(String::new())).with_env();
     findings.push(programs::launcher());
@@ -78,7 +78,7 @@ fn print(findings: &[Finding], out: &mut dyn Write) -> Result<(), Failure> {
     }
     writeln!(out, "{}", table::fitted(table))?;
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-    let (wrong, warnings) = (count(Level::Wrong), count(Level::Warning));
+    let (wrong, warnings) = (count(Severity::Wrong), count(Severity::Warning));
     Ok(match (wrong, warnings) {
         (0, 0) => writeln!(out, "\nAll is well: a job can start here.")?,
         (0, 1) => writeln!(out, "\nA job can start here; 1 check warns.")?,

@@ -20,7 +20,7 @@ pub(super) fn check(config: &Config, rank0: Option<&str>) -> Vec<Finding> {
     let host = rank0.map(str::to_owned).or_else(|| store.as_deref().map(|store| host_of(store).to_owned()));
     let route = route_to(config, host.as_deref().unwrap_or(ELSEWHERE));
     let own = uname().nodename().to_string_lossy().into_owned();
-    let mut findings = vec![own_name(&own, addresses(&own))];
+    let mut findings = vec![own_name(&own, addresses(&own), route.as_ref().ok())];
     let others = value(&environment, "HERRINGBONE_REDUCERS").unwrap_or_default();
     let named = store.iter().map(String::as_str).chain(others.split(',')).map(host_of);
     let mut names: Vec<&str> = named.chain(rank0).filter(|name| !name.is_empty()).collect();
@@ -59,9 +59,10 @@ fn list(addresses: &[IpAddr]) -> String {
 }
 
 /// This host's own name, which scripts give to the other hosts.
-fn own_name(name: &str, found: io::Result<Vec<IpAddr>>) -> Finding {
+fn own_name(name: &str, found: io::Result<Vec<IpAddr>>, route: Option<&Route>) -> Finding {
     const CHECK: &str = "own name";
-    let mend = format!("getent hosts {name}; then name this host's address for it in /etc/hosts");
+    let address = route.map_or("10.0.0.1".to_owned(), |route| route.address.to_string());
+    let mend = format!("echo '{address} {name}' >> /etc/hosts");
     match found {
         Ok(found) if found.is_empty() => {
             Finding::warning(CHECK, format!("this host's name, {name}, has no address"), mend)
@@ -73,7 +74,7 @@ fn own_name(name: &str, found: io::Result<Vec<IpAddr>>) -> Finding {
                  where no other host reaches it",
                 list(&found)
             ),
-            format!("sed -i '/^127\\..*{name}/d' /etc/hosts, or give the other ranks an address"),
+            format!("export MASTER_ADDR={address}, on every rank"),
         ),
         Ok(found) => Finding::ok(CHECK, format!("this host's name, {name}, is {}", list(&found))),
         Err(error) => {
@@ -181,7 +182,7 @@ fn far_store(there: SocketAddr) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Level::{Ok as Fine, Warning, Wrong};
+    use super::super::finding::Severity::{Ok as Fine, Warning, Wrong};
     use super::*;
     use herringbone::Rendezvous;
 
@@ -191,10 +192,10 @@ mod tests {
 
     #[test]
     fn a_name_that_is_loopback_is_warned_about() {
-        let own = own_name("node7", resolved(&["127.0.1.1"]));
+        let own = own_name("node7", resolved(&["127.0.1.1"]), None);
         assert!(own.level == Warning && own.says.contains("127.0.1.1"), "{own:?}");
-        assert_eq!(own_name("node7", resolved(&["10.0.0.7", "127.0.1.1"])).level, Fine);
-        assert_eq!(own_name("node7", Err(io::Error::other("no such name"))).level, Warning);
+        assert_eq!(own_name("node7", resolved(&["10.0.0.7", "127.0.1.1"]), None).level, Fine);
+        assert_eq!(own_name("node7", Err(io::Error::other("no such name")), None).level, Warning);
         assert_eq!(other_name("node8", resolved(&["127.0.1.1"])).level, Warning);
         assert_eq!(other_name("localhost", resolved(&["127.0.0.1"])).level, Fine);
         assert_eq!(other_name("node9", Err(io::Error::other("no such name"))).level, Wrong);

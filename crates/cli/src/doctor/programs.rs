@@ -125,11 +125,11 @@ fn release(version: &str) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Level::{self, Ok, Warning, Wrong};
+    use super::super::finding::Severity::{self, Ok, Warning, Wrong};
     use super::*;
     use serde_json::json;
 
-    fn judged(python: [u64; 2], torch: Option<&str>, herringbone: Option<&str>) -> (Level, String) {
+    fn judged(python: [u64; 2], torch: Option<&str>, herringbone: Option<&str>) -> (Severity, String) {
         let versions =
             json!({ "python": python, "path": "python3", "torch": torch, "herringbone": herringbone });
         let finding = judge(&versions);

@@ -5,17 +5,8 @@ use crate::{numbers::Set, table};
 use comfy_table::CellAlignment;
 use std::fmt::Display;
 
-const COLUMNS: [&str; 9] = [
-    "algorithm",
-    "collective",
-    "ranks",
-    "schedules",
-    "order",
-    "serial",
-    "restartable",
-    "rounds",
-    "bytes/worker",
-];
+const COLUMNS: [&str; 8] =
+    ["algorithm", "collective", "ranks", "schedules", "order", "restartable", "rounds", "bytes/worker"];
 
 /// One row for all schedules of an algorithm and a collective, of rows that are proven.
 pub(super) fn table(rows: &[&Row]) -> String {
@@ -38,7 +29,7 @@ pub(super) fn table(rows: &[&Row]) -> String {
     table::fitted(table)
 }
 
-fn cells(rows: &[&Row]) -> [String; 9] {
+fn cells(rows: &[&Row]) -> [String; 8] {
     let Case { algorithm, collective, .. } = &rows[0].case;
     let proofs: Vec<_> = rows.iter().filter_map(|row| row.proof.as_ref().ok()).collect();
     let yes = |flag: bool| if flag { "yes" } else { "no" };
@@ -49,7 +40,6 @@ fn cells(rows: &[&Row]) -> [String; 9] {
         Set::of(rows.iter().map(|row| row.case.ranks)).to_string(),
         rows.len().to_string(),
         alike(proofs.iter().map(|(verified, _)| verified.order().to_string())),
-        alike(proofs.iter().map(|(verified, _)| yes(verified.serial()).to_owned())),
         alike(rows.iter().map(|row| row.restartable().map_or("-", yes).to_owned())),
         span(costs().map(|cost| cost.rounds.to_string()), costs().map(|cost| f64::from(cost.rounds))),
         span(costs().map(|cost| format!("{:.3}", buffers(cost))), costs().map(buffers)) + " K",
@@ -59,7 +49,7 @@ fn cells(rows: &[&Row]) -> [String; 9] {
 /// What all say, or that they differ.
 fn alike(mut texts: impl Iterator<Item = String>) -> String {
     let first = texts.next().unwrap_or_default();
-    if texts.all(|text| text == first) { first } else { "some".to_owned() }
+    if texts.all(|text| text == first) { first } else { "varies".to_owned() }
 }
 
 /// The texts of the least and the largest value.
@@ -81,6 +71,6 @@ mod tests {
     fn a_span_has_both_ends_and_one_value_has_none() {
         let span = |values: &[u32]| span(values.iter(), values.iter().map(|value| f64::from(*value)));
         assert_eq!([span(&[10, 9, 12]), span(&[4, 4]), span(&[])], ["9..12", "4", ""]);
-        assert_eq!(alike(["yes", "no"].into_iter().map(str::to_owned)), "some");
+        assert_eq!(alike(["yes", "no"].into_iter().map(str::to_owned)), "varies");
     }
 }

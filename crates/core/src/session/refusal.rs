@@ -198,16 +198,8 @@ impl Refusal {
                 to.cut_text(ours);
                 to.cut_text(theirs);
             }
-            Refusal::NoReducer { address, reason } => {
-                to.u8(13);
-                to.cut_text(address);
-                to.cut_text(reason);
-            }
-            Refusal::Unusable { setting, problem } => {
-                to.u8(14);
-                to.cut_text(setting);
-                to.cut_text(problem);
-            }
+            Refusal::NoReducer { address, reason } => write_texts(to, 13, [address, reason]),
+            Refusal::Unusable { setting, problem } => write_texts(to, 14, [setting, problem]),
             Refusal::Absent { missing } => {
                 to.u8(11);
                 to.ranks(&missing[..missing.len().min(RANKS_SENT)]);
@@ -239,4 +231,10 @@ impl Refusal {
             _ => return Err(Malformed("its refusal is unknown")),
         })
     }
+}
+
+/// A kind of refusal that has nothing but texts.
+fn write_texts(to: &mut Writer, kind: u8, texts: [&str; 2]) {
+    to.u8(kind);
+    texts.into_iter().for_each(|text| to.cut_text(text));
 }

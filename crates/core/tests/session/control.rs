@@ -26,11 +26,8 @@ fn any_ranks() -> impl Strategy<Value = Vec<u32>> {
 }
 
 fn any_process() -> impl Strategy<Value = Process> {
-    (any_text(), any::<u64>(), any::<u64>()).prop_map(|(address, host, incarnation)| Process {
-        address,
-        host,
-        incarnation,
-    })
+    let parts = (any_text(), any::<u64>(), any::<u64>());
+    parts.prop_map(|(address, host, incarnation)| Process { address, host, incarnation })
 }
 
 fn any_settings() -> impl Strategy<Value = Settings> {

@@ -300,7 +300,7 @@ impl Config {
         match &self.interfaces {
             // Whoever meets at loopback is on one host, of which other libraries' settings say nothing.
             Some(interfaces) if !(interfaces.is_borrowed() && usual.is_loopback()) => {
-                interfaces.address(&route::own_interfaces()?, usual).map(Some)
+                interfaces.address(&interface::present()?, usual).map(Some)
             }
             _ => Ok(None),
         }

@@ -1,7 +1,7 @@
 //! The address that this host has on its way to another one, which is the one that a process tells the others.
 
-use super::{Config, resolve};
-use crate::{Error, Result, sys};
+use super::{Config, interface::present, resolve};
+use crate::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// The address that a worker listens at, tells the others and calls from, and where it comes from.
@@ -25,8 +25,7 @@ pub fn route_to(config: &Config, host: &str) -> Result<Route> {
     let usual = on_the_way_to(host)?;
     let chosen = config.local_address(usual)?;
     let address = chosen.unwrap_or(usual);
-    let present = own_interfaces()?;
-    let holder = present.into_iter().find(|interface| interface.addresses.contains(&address));
+    let holder = present()?.into_iter().find(|interface| interface.addresses.contains(&address));
     Ok(Route { address, interface: holder.map(|interface| interface.name), is_chosen: chosen.is_some() })
 }
 
@@ -35,13 +34,7 @@ pub fn route_to(config: &Config, host: &str) -> Result<Route> {
 /// # Errors
 /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the interfaces cannot be listed.
 pub fn is_own_address(address: IpAddr) -> Result<bool> {
-    let present = own_interfaces()?;
-    Ok(address.is_loopback() || present.iter().any(|interface| interface.addresses.contains(&address)))
-}
-
-/// This host's interfaces that are up.
-pub(super) fn own_interfaces() -> Result<Vec<sys::interface::Interface>> {
-    sys::interface::list().map_err(|error| Error::io("listing the network interfaces", error))
+    Ok(address.is_loopback() || present()?.iter().any(|interface| interface.addresses.contains(&address)))
 }
 
 /// This host's address on the way to `host`.
