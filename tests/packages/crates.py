@@ -33,9 +33,7 @@ class Missing(Exception):
 
 def cargo(*words):
     """What cargo says; raises with it if it fails."""
-    done = subprocess.run(
-        ["cargo", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    done = subprocess.run(["cargo", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         raise ValueError(f"cargo {words[0]} ended with {done.returncode}: {done.stdout[-1500:]}")
     return done.stdout
@@ -66,7 +64,11 @@ def yanked():
 
 @functools.cache
 def metadata():
-    return json.loads(subprocess.run(["cargo", "metadata", "--format-version=1", "--locked"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
+    return json.loads(
+        subprocess.run(
+            ["cargo", "metadata", "--format-version=1", "--locked"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+        ).stdout
+    )
 
 
 def allowed(expression):

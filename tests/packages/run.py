@@ -90,7 +90,10 @@ def page(rows):
         "| step | result | what was found |",
         "|---|---|---|",
     ]
-    tidy = lambda text: re.sub(r"\s+", " ", text.replace("|", "\\|"))[:300]  # noqa: E731
+
+    def tidy(text):
+        return re.sub(r"\s+", " ", text.replace("|", "\\|"))[:300]
+
     lines += [f"| {row.step} | {row.result} | {tidy(row.says)} |" for row in rows]
     return "\n".join(lines) + "\n"
 

@@ -79,12 +79,13 @@ fn print(findings: &[Finding], out: &mut dyn Write) -> Result<(), Failure> {
     writeln!(out, "{}", table::fitted(table))?;
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let (wrong, warnings) = (count(Severity::Wrong), count(Severity::Warning));
-    Ok(match (wrong, warnings) {
-        (0, 0) => writeln!(out, "\nAll is well: a job can start here.")?,
-        (0, 1) => writeln!(out, "\nA job can start here; 1 check warns.")?,
-        (0, warnings) => writeln!(out, "\nA job can start here; {warnings} checks warn.")?,
-        (wrong, warnings) => writeln!(out, "\n{wrong} wrong, {warnings} with a warning.")?,
-    })
+    let sum = match (wrong, warnings) {
+        (0, 0) => "All is well: a job can start here.".to_owned(),
+        (0, 1) => "A job can start here; 1 check warns.".to_owned(),
+        (0, warnings) => format!("A job can start here; {warnings} checks warn."),
+        (wrong, warnings) => format!("{wrong} wrong, {warnings} with a warning."),
+    };
+    Ok(writeln!(out, "\n{sum}")?)
 }
 
 #[cfg(test)]
