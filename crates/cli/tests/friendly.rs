@@ -194,3 +194,23 @@ fn what_takes_long_shows_the_time_that_has_passed() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("0/1 in ") && text.contains("# Out of bounds values : 0 OK"), "{text}");
 }
+
+/// Only rank 0 has the setting; the other one would wait for half an hour.
+#[test]
+fn a_setting_that_rank_0_cannot_use_is_an_error_on_all_ranks_at_once() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let place =
+        |rank| [("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)];
+    let args = ["bench", "--sizes", "4"];
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| herringbone(&args, &place("1")));
+        let wrong = [&place("0")[..], &[("HERRINGBONE_ALGORITHM", "rign")]].concat();
+        (herringbone(&args, &wrong), second.join().unwrap())
+    });
+    for (code, _, stderr) in [first, second] {
+        assert!(
+            code == 2 && stderr.contains("HERRINGBONE_ALGORITHM") && stderr.contains("did you mean ring?"),
+            "{stderr}"
+        );
+    }
+}
