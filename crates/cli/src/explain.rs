@@ -39,7 +39,7 @@ pub(crate) struct Options {
     /// Reducers
     #[arg(long, default_value_t = 0, value_name = "M", value_parser = clap::value_parser!(u32).range(0..=4096))]
     reducers: u32,
-    /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,25M, or 1K..16M doubling; rounded
+    /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,1.5M,1GiB, or 1K..16M doubling; rounded
     /// up to whole elements; 4,1K,64K,1M,25M unless said
     #[arg(long, value_name = "LIST")]
     sizes: Option<Sizes>,

@@ -48,7 +48,8 @@ pub(crate) fn run(
 
 fn page(command: &clap::Command) -> Result<Vec<u8>, Failure> {
     let mut text = Vec::new();
-    Man::new(command.clone()).render(&mut text)?;
+    let version = concat!("herringbone ", env!("CARGO_PKG_VERSION"));
+    Man::new(command.clone()).source(version).manual("Herringbone").render(&mut text)?;
     Ok(text)
 }
 

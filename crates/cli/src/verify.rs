@@ -17,10 +17,10 @@ use std::io::Write;
 
 /// Prove schedules for every message size, without running them, and show what they cost
 ///
-/// One row for the schedules of an algorithm and a collective, or with --all one row per schedule: its fold order (fixed: the
-/// same bits as every other fixed one), whether it may run serially and, if it has reducers, start again when one is lost, and
-/// the busiest worker's share: messages and buffers sent, partners. Below them stands what was left out, as there is no such
-/// schedule, and why.
+/// One row for the schedules of an algorithm and a collective: their fold order (fixed: the same bits as every other fixed one),
+/// rounds, and the buffers that the busiest worker sends. With --all one row per schedule: also whether it may run serially and,
+/// if it has reducers, start again when one is lost, and the busiest worker's messages and partners. Below them stands what was
+/// left out, as there is no such schedule, and why.
 ///
 /// A schedule whose ranks have more than 2^28 places, steps or messages together, like radix for 16384 of them, is too large
 /// to prove, which is not a fault of it.
@@ -216,8 +216,9 @@ fn print(options: &Options, rows: &[Row], left_out: &[LeftOut], out: &mut dyn Wr
             writeln!(out, "{}", each(others.into_iter()))?;
         }
     }
+    let of = summary::of_one(&proven).map_or(String::new(), |collective| format!(" of {collective}"));
     let (proven, schedules) = (proven.len(), rows.len());
-    writeln!(out, "{proven} of {schedules} schedules proven; K: the bytes of the whole buffer")?;
+    writeln!(out, "{proven} of {schedules} schedules{of} proven; K: the bytes of the whole buffer")?;
     if !options.all && schedules > 1 {
         writeln!(out, "--all shows a row for each")?;
     }
@@ -258,7 +259,7 @@ mod tests {
             verified(&["--collective", "all", "--ranks", "1..9", "--reducers", "1,3"]).unwrap();
         assert_eq!(outcome, Outcome::Passed, "{text}");
         let names = Algorithm::all().map(|algorithm| algorithm.name());
-        for name in names.into_iter().chain(["hierarchical(radix,reduction_server)"]) {
+        for name in names.into_iter().chain(["(radix,reduction_server)"]) {
             assert!(text.lines().any(|line| line.trim_start().starts_with(name)), "{name}\n{text}");
         }
         assert!(!text.contains("WRONG"));

@@ -127,12 +127,19 @@ fn options_of_other_servers_are_answered_with_ours() {
 
 #[test]
 fn a_summary_comes_first_and_all_rows_on_demand() {
-    let rows = |stdout: &str| stdout.lines().filter(|line| line.contains(" all_reduce ")).count();
+    let rows = |stdout: &str| {
+        stdout.lines().filter(|line| line.contains(" fixed ") || line.contains("ring")).count()
+    };
+    let width = |line: &str| line.trim_end().chars().count();
     let (code, short, _) = run("verify --ranks 2..16");
     assert!(code == 0 && rows(&short) <= 12, "{short}");
     let table = || short.lines().filter(|line| !line.starts_with("left out"));
-    assert!(table().all(|line| line.chars().count() <= 120), "{short}");
-    assert!(short.contains("--all shows a row for each") && short.contains("schedules proven"), "{short}");
+    assert!(table().all(|line| width(line) <= 80), "{short}");
+    assert!(
+        short.contains("--all shows a row for each")
+            && short.contains("162 of 162 schedules of all_reduce proven"),
+        "{short}"
+    );
     let (_, long, _) = run("verify --ranks 2..16 --all");
     assert!(rows(&long) > 100, "{long}");
 }

@@ -3,10 +3,11 @@
 use super::case::{Case, Row, buffers};
 use crate::{numbers::Set, table};
 use comfy_table::CellAlignment;
+use herringbone::Collective;
 use std::fmt::Display;
 
-const COLUMNS: [&str; 8] =
-    ["algorithm", "collective", "ranks", "schedules", "order", "restartable", "rounds", "bytes/worker"];
+const COLUMNS: [&str; 7] =
+    ["algorithm", "collective", "ranks", "schedules", "order", "rounds", "bytes/worker"];
 
 /// One row for all schedules of an algorithm and a collective, of rows that are proven.
 pub(super) fn table(rows: &[&Row]) -> String {
@@ -18,29 +19,40 @@ pub(super) fn table(rows: &[&Row]) -> String {
             None => kinds.push(vec![row]),
         }
     }
-    let mut table = table::new(&COLUMNS);
-    table.add_rows(kinds.iter().map(|rows| cells(rows)));
+    // What all rows would say stands in the line below the table.
+    let is_said = |column: &&str| *column != "collective" || of_one(rows).is_none();
+    let columns: Vec<&str> = COLUMNS.into_iter().filter(|column| is_said(&column)).collect();
+    let mut table = table::new(&columns);
+    for rows in &kinds {
+        let cells = COLUMNS.into_iter().zip(cells(rows)).filter(|(column, _)| is_said(&column));
+        table.add_row(cells.map(|(_, cell)| cell));
+    }
     table::align(
         &mut table,
-        &COLUMNS,
+        &columns,
         &["ranks", "schedules", "rounds", "bytes/worker"],
         CellAlignment::Right,
     );
     table::fitted(table)
 }
 
-fn cells(rows: &[&Row]) -> [String; 8] {
+/// The collective of all rows, if it is one.
+pub(super) fn of_one(rows: &[&Row]) -> Option<Collective> {
+    let collective = rows.first()?.case.collective;
+    rows.iter().all(|row| row.case.collective == collective).then_some(collective)
+}
+
+fn cells(rows: &[&Row]) -> [String; 7] {
     let Case { algorithm, collective, .. } = &rows[0].case;
     let proofs: Vec<_> = rows.iter().filter_map(|row| row.proof.as_ref().ok()).collect();
-    let yes = |flag: bool| if flag { "yes" } else { "no" };
     let costs = || proofs.iter().map(|(_, cost)| cost);
     [
-        algorithm.to_string(),
+        // In two lines, so that the table fits a narrow terminal.
+        algorithm.to_string().replacen('(', "\n(", 1),
         collective.to_string(),
         Set::of(rows.iter().map(|row| row.case.ranks)).to_string(),
         rows.len().to_string(),
         alike(proofs.iter().map(|(verified, _)| verified.order().to_string())),
-        alike(rows.iter().map(|row| row.restartable().map_or("-", yes).to_owned())),
         span(costs().map(|cost| cost.rounds.to_string()), costs().map(|cost| f64::from(cost.rounds))),
         span(costs().map(|cost| format!("{:.3}", buffers(cost))), costs().map(buffers)) + " K",
     ]
