@@ -14,11 +14,13 @@ WHEELS := target/wheels
 FRAMEWORKS := target/frameworks
 SITE := target/site-tools
 CHECKERS := target/deploy-tools
+PACKAGERS := target/package-tools
 WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates python -type f \
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test soak bench conformance faults leaks frameworks launchers matrix verify-large docs reference deploy-check fmt clean
+.PHONY: help setup demo plan test soak bench conformance faults leaks frameworks launchers matrix verify-large docs reference \
+	deploy-check packages fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -78,6 +80,9 @@ reference: $(BINARY) ## Write docs/reference and docs/pictures again, after a ch
 deploy-check: $(CHECKERS)/requirements.stamp ## Check deploy/ with the schemas of Kubernetes, hadolint and shellcheck
 	@$(CHECKERS)/bin/python tests/deploy/check.py
 
+packages: $(PACKAGERS)/requirements.stamp | rust ## Wheel, sdist and crates as a release would publish them, and tried. Table to record/
+	@$(PACKAGERS)/bin/python tests/packages/run.py --record record/packages.md $(ARGS)
+
 verify-large: $(BINARY) ## Prove schedules of 4,096 ranks: each in 10 s of one core and 1 GiB
 	@$(PYTHON) tools/verify_large.py $(BINARY)
 
@@ -116,7 +121,7 @@ $(FRAMEWORKS)/requirements.stamp: tests/frameworks/requirements.txt $(VENV)/requ
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --requirement tests/frameworks/requirements.txt
 	@touch $@
 
-# Two more, which need no torch.
+# Three more, which need no torch.
 $(SITE)/requirements.stamp: docs/requirements.txt
 	$(PYTHON) tools/environment.py $(SITE) --alone
 	$(SITE)/bin/python -m pip install --quiet --requirement docs/requirements.txt
@@ -125,6 +130,11 @@ $(SITE)/requirements.stamp: docs/requirements.txt
 $(CHECKERS)/requirements.stamp: deploy/requirements.txt
 	$(PYTHON) tools/environment.py $(CHECKERS) --alone
 	$(CHECKERS)/bin/python -m pip install --quiet --requirement deploy/requirements.txt
+	@touch $@
+
+$(PACKAGERS)/requirements.stamp: tests/packages/requirements.txt
+	$(PYTHON) tools/environment.py $(PACKAGERS) --alone
+	$(PACKAGERS)/bin/python -m pip install --quiet --requirement tests/packages/requirements.txt
 	@touch $@
 
 $(VENV)/wheel.stamp: $(VENV)/requirements.stamp $(WHEEL_SOURCES) | rust

@@ -53,14 +53,23 @@ impl Communicator {
         fold_order: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<Self> {
-        let config = match (rank, size, store) {
+        let (config, place) = match (rank, size, store) {
             (Some(rank), Some(size), Some(store)) => {
-                Config::new(rank, size, rendezvous(store, store_host)).with_env()
+                let place = Config::new(rank, size, rendezvous(store, store_host));
+                (place.clone().with_env(), Ok(place))
             }
-            (None, None, None) => Config::from_env(),
+            (None, None, None) => (Config::from_env(), Config::place_from_env()),
             _ => return Err(errors::config("give rank, size and store together, or none of them")),
         };
-        let mut config = config.map_err(|error| errors::to_python(&error))?;
+        let mut config = config.map_err(|error| {
+            if let Ok(place) = place {
+                // The others wait for this rank, and have the same token.
+                let given = token.clone().or_else(|| herringbone::token_from_env().ok().flatten());
+                let place = apply(place, given, Config::token);
+                py.detach(|| herringbone::Communicator::decline(&place, &error));
+            }
+            errors::to_python(&error)
+        })?;
         config = apply(config, token, Config::token);
         config = apply(config, reducers, Config::reducers);
         config = apply(config, waiting::duration(timeout)?, Config::timeout);

@@ -2,7 +2,7 @@
 
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
 use crate::numbers::{Sizes, elements};
-use crate::{layout, outcome::Outcome, table};
+use crate::{layout, outcome::Outcome, progress::LateBar, table};
 use comfy_table::CellAlignment;
 use herringbone::core::{
     algorithm::{Layout, cost::Cost},
@@ -39,13 +39,13 @@ pub(crate) struct Options {
     /// Reducers
     #[arg(long, default_value_t = 0, value_name = "M", value_parser = clap::value_parser!(u32).range(0..=4096))]
     reducers: u32,
-    /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,25M, or 1K..16M doubling; rounded
+    /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,1.5M,1GiB, or 1K..16M doubling; rounded
     /// up to whole elements; 4,1K,64K,1M,25M unless said
     #[arg(long, value_name = "LIST")]
     sizes: Option<Sizes>,
     /// What is asked for: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root),
     /// all_to_all, barrier
-    #[arg(long, default_value = "all_reduce", value_name = "NAME")]
+    #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = crate::names::collective(), hide_possible_values = true)]
     collective: Collective,
     /// The elements' type
     #[arg(long, default_value = "f32", value_parser = crate::names::one_of::<DType>(&DType::ALL.map(DType::name)))]
@@ -71,7 +71,9 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     check(&environment)?;
     let fold_order = options.fold_order.or(environment.fold_order()?);
     let options = &Options { fold_order, ..options.clone() };
+    let progress = LateBar::without_end("making and proving schedules");
     let rows = rows(options, environment.algorithm()?.as_ref())?;
+    drop(progress);
     if options.json {
         for row in &rows {
             writeln!(out, "{}", row.object(options))?;

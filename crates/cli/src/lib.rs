@@ -5,14 +5,17 @@
 
 mod bench;
 mod completions;
+mod doctor;
 mod explain;
 mod failure;
 mod launch;
 mod layout;
+mod man;
 mod names;
 mod numbers;
 mod outcome;
 mod parent;
+mod progress;
 mod serve;
 mod settings;
 mod show;
@@ -21,7 +24,7 @@ mod table;
 mod token;
 mod verify;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use failure::Failure;
 use outcome::Outcome;
 use std::ffi::OsString;
@@ -45,7 +48,9 @@ enum Verb {
     Serve(serve::Options),
     Settings(settings::Options),
     Status(status::Options),
+    Doctor(doctor::DoctorOptions),
     Completions(completions::Options),
+    Man(man::ManOptions),
 }
 
 const EXIT_CODES: &str = "\
@@ -63,12 +68,10 @@ launch ends with the exit code of the rank that failed first.";
 /// ends the command without an error.
 pub fn main_from(args: impl IntoIterator<Item = OsString>) -> i32 {
     let args: Vec<OsString> = args.into_iter().collect();
-    let command = match Command::try_parse_from(&args) {
+    let parsed = command().try_get_matches_from(&args).and_then(|found| Command::from_arg_matches(&found));
+    let command = match parsed {
         Ok(command) => command,
-        Err(refusal) => {
-            let code = refusal.exit_code();
-            return if refusal.print().is_ok() { code } else { failure::RUN };
-        }
+        Err(refusal) => return refuse(&refusal),
     };
     let mut out = BufWriter::new(io::stdout());
     let result = command.verb.run(&args, &mut out).and_then(|outcome| {
@@ -91,6 +94,26 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> i32 {
     }
 }
 
+/// The command line. A value may be a negative number everywhere, so that its error says what may be.
+fn command() -> clap::Command {
+    Command::command().mut_subcommands(|verb| {
+        verb.mut_args(|argument| match argument.get_action().takes_values() {
+            true => argument.allow_negative_numbers(true),
+            false => argument,
+        })
+    })
+}
+
+/// Says why the arguments cannot be used, as every other error is said, or prints the help that was asked for.
+fn refuse(refusal: &clap::Error) -> i32 {
+    let text = refusal.render().to_string();
+    let said = match text.strip_prefix("error: ") {
+        Some(problem) => io::stderr().write_all(format!("herringbone: {problem}").as_bytes()),
+        None => refusal.print(),
+    };
+    if said.is_ok() { refusal.exit_code() } else { failure::RUN }
+}
+
 impl Verb {
     fn run(&self, args: &[OsString], out: &mut (dyn Write + Send)) -> Result<Outcome, Failure> {
         match self {
@@ -102,7 +125,9 @@ impl Verb {
             Verb::Serve(options) => serve::run(options, out),
             Verb::Settings(options) => settings::run(options, out),
             Verb::Status(options) => status::run(options, out),
-            Verb::Completions(options) => completions::run(options, &mut Command::command(), out),
+            Verb::Doctor(options) => doctor::run(options, out),
+            Verb::Completions(options) => completions::run(options, &mut command(), out),
+            Verb::Man(options) => man::run(options, command(), out),
         }
     }
 }
@@ -118,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Command::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

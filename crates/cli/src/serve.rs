@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, RUN};
 use crate::{outcome::Outcome, parent::end_with_parent, token::token};
+use clap::builder::UnknownArgumentValueParser;
 use herringbone::ErrorKind;
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
 use herringbone::settings::{Environment, check};
@@ -9,6 +10,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::convert::Infallible;
 use std::io::Write;
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::thread;
@@ -38,6 +40,12 @@ pub(crate) struct Options {
     /// Started by bench: ends with its parent
     #[arg(long, hide = true)]
     child: bool,
+    /// What others call it
+    #[arg(long, hide = true, aliases = ["host", "address", "bind"], value_parser = UnknownArgumentValueParser::suggest_arg("--listen").and_suggest("write the port behind the address: --listen 0.0.0.0:7070"))]
+    port: Option<Infallible>,
+    /// On a command line everybody on the machine could read it
+    #[arg(long, hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--token-file").and_suggest("everybody on this machine can read a command line: put the token into a file, or into HERRINGBONE_TOKEN"))]
+    token: Option<Infallible>,
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

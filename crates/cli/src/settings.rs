@@ -1,9 +1,9 @@
 //! `herringbone settings`: every variable of the environment that Herringbone reads, and what counts here and now.
 
-use crate::{failure::Failure, outcome::Outcome, table};
+use crate::{failure::Failure, names::Completed, outcome::Outcome, table};
 use comfy_table::{ColumnConstraint, Width};
 use herringbone::settings::{ALL, Environment, Found, Setting};
-use herringbone::{Error, ErrorKind};
+use herringbone::{Error, ErrorKind, nearest_name};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -17,16 +17,39 @@ const MEANING_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::F
 /// code 2; a name that is nearly a setting's is warned about. Secrets are not shown.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
+    /// Only these settings; HERRINGBONE_ may be left out, and capitals do not count. All unless said
+    #[arg(value_name = "NAME", value_parser = Completed::new(named, ALL.map(|setting| setting.name).to_vec()), hide_possible_values = true)]
+    names: Vec<&'static str>,
     /// One JSON object per setting instead of the table
     #[arg(long)]
     json: bool,
 }
 
+/// The setting that is called so.
+fn named(text: &str) -> Result<&'static str, String> {
+    let name = text.trim().to_ascii_uppercase().replace('-', "_");
+    let short = |name: &'static str| name.strip_prefix("HERRINGBONE_").unwrap_or(name);
+    let wanted = name.strip_prefix("HERRINGBONE_").unwrap_or(&name);
+    let found = ALL.iter().find(|setting| short(setting.name) == wanted);
+    let of_others =
+        || ALL.iter().find(|setting| setting.fallbacks.iter().any(|names| names.contains(&name.as_str())));
+    found.or_else(of_others).map(|setting| setting.name).ok_or_else(|| {
+        let near = nearest_name(wanted, ALL.map(|setting| short(setting.name)));
+        let near = near.map(|near| format!("; did you mean HERRINGBONE_{near}?")).unwrap_or_default();
+        format!("no setting is called so; `herringbone settings` lists them{near}")
+    })
+}
+
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let environment = Environment::of_process();
-    let problems = environment.problems();
-    let rows = ALL.map(|setting| Ok(Row { setting, found: setting.find(&environment)? }));
-    let rows = rows.into_iter().collect::<Result<Vec<Row>, Failure>>()?;
+    let is_shown = |setting: &&&Setting| options.names.is_empty() || options.names.contains(&setting.name);
+    let rows = ALL.iter().filter(is_shown);
+    let rows = rows.map(|setting| Ok(Row { setting, found: setting.find(&environment)? }));
+    let rows = rows.collect::<Result<Vec<Row>, Failure>>()?;
+    let mut problems = environment.problems();
+    if !options.names.is_empty() {
+        problems.retain(|problem| rows.iter().any(|row| row.has(problem)));
+    }
     if options.json {
         for row in &rows {
             writeln!(out, "{}", row.object(&problems))?;
@@ -40,7 +63,9 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         }
         writeln!(out, "{}", table::fitted(table))?;
         // One that cannot be told is among the problems.
-        if let Ok(place) = environment.place() {
+        if let Ok(place) = environment.place()
+            && options.names.is_empty()
+        {
             let place =
                 place.unwrap_or_else(|| "no launcher has started this process: a world of 1".to_owned());
             writeln!(out, "\n{place}")?;

@@ -1,9 +1,10 @@
 //! `herringbone show`: a schedule, as text.
 
 use crate::failure::{ABOUT_ALGORITHM, Failure};
-use crate::{layout, outcome::Outcome};
+use crate::{layout, names, outcome::Outcome, progress::LateBar};
 use herringbone::core::algorithm::Layout;
-use herringbone::{Algorithm, Collective, FoldOrder, parse_algorithm};
+use herringbone::{Algorithm, Collective, FoldOrder};
+use serde_json::json;
 use std::io::Write;
 
 /// Print a schedule: what each rank sends, receives, folds and copies, step by step
@@ -14,7 +15,7 @@ use std::io::Write;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// A name as verify takes it: radix, radix(8,8), tree, ...; in a shell, quoted
-    #[arg(long, value_name = "NAME", value_parser = parse_algorithm)]
+    #[arg(long, value_name = "NAME", value_parser = names::algorithm(), hide_possible_values = true)]
     algorithm: Algorithm,
     /// Workers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -30,15 +31,18 @@ pub(crate) struct Options {
     reducers: Option<u32>,
     /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root), all_to_all or
     /// barrier
-    #[arg(long, default_value = "all_reduce", value_name = "NAME")]
+    #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = names::collective(), hide_possible_values = true)]
     collective: Collective,
     /// Only this rank's program: workers count from 0, reducers follow
     #[arg(long, value_name = "RANK")]
     rank: Option<u32>,
+    /// One JSON object per rank instead of the text: rank, steps, and what was asked for
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let Options { algorithm, ranks, per_host, fold_order, reducers, collective, rank } = options;
+    let Options { algorithm, ranks, per_host, fold_order, reducers, collective, rank, json } = options;
     let useless = [
         ("--per-host", per_host.is_some() && !layout::follows_hosts(algorithm, *fold_order)),
         ("--reducers", reducers.is_some() && !algorithm.needs_reducers()),
@@ -47,18 +51,36 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let reducers = if algorithm.needs_reducers() { reducers.unwrap_or(1) } else { 0 };
     let hosts = layout::hosts(*ranks, per_host.unwrap_or_else(|| layout::usual_per_host(*ranks)));
     let layout = Layout { reducers, hosts: &hosts };
+    let progress = LateBar::without_end("making the schedule");
     let schedule = algorithm
         .schedule(*collective, &fold_order.group(&hosts), &layout)
         .map_err(|why| Failure::Usage { problem: why.to_string(), hint: "see herringbone show --help" })?;
+    drop(progress);
+    if let Some(rank) = rank.filter(|rank| *rank >= schedule.ranks()) {
+        return Err(Failure::Usage {
+            problem: format!("--rank {rank} is none of {} ranks", schedule.ranks()),
+            hint: "ranks count from 0: workers first, then reducers",
+        });
+    }
+    if *json {
+        for rank in rank.map_or(0..schedule.ranks(), |rank| rank..rank + 1) {
+            let steps = schedule.program(rank).to_string();
+            let steps: Vec<&str> = steps.lines().map(str::trim).filter(|step| !step.is_empty()).collect();
+            let object = json!({
+                "algorithm": algorithm.to_string(),
+                "collective": collective.to_string(),
+                "workers": ranks,
+                "reducers": reducers,
+                "rank": rank,
+                "steps": steps,
+            });
+            writeln!(out, "{object}")?;
+        }
+        return Ok(Outcome::Passed);
+    }
     match *rank {
         None => write!(out, "{schedule}")?,
-        Some(rank) if rank < schedule.ranks() => write!(out, "rank {rank}\n{}", schedule.program(rank))?,
-        Some(rank) => {
-            return Err(Failure::Usage {
-                problem: format!("--rank {rank} is none of {} ranks", schedule.ranks()),
-                hint: "ranks count from 0: workers first, then reducers",
-            });
-        }
+        Some(rank) => write!(out, "rank {rank}\n{}", schedule.program(rank))?,
     }
     Ok(Outcome::Passed)
 }
@@ -105,6 +127,22 @@ mod tests {
             (0..5).map(|rank| shown(&format!("{args} --rank {rank}")).unwrap()).collect();
         let (_head, programs) = all.split_once('\n').unwrap();
         assert_eq!(parts.concat(), programs);
+    }
+
+    #[test]
+    fn json_has_the_steps_of_the_text() {
+        let args = "--algorithm ring --ranks 3";
+        let objects: Vec<serde_json::Value> = shown(&format!("{args} --json"))
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(objects.len(), 3);
+        for (rank, object) in (0_u64..).zip(&objects) {
+            let text = shown(&format!("{args} --rank {rank}")).unwrap();
+            let steps: Vec<&str> = text.lines().skip(1).map(str::trim).collect();
+            assert_eq!((object["rank"].as_u64(), object["steps"].clone()), (Some(rank), json!(steps)));
+        }
     }
 
     #[test]

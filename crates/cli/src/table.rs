@@ -37,6 +37,7 @@ pub(crate) fn fitted(table: Table) -> String {
 fn at_width(mut table: Table, width: Option<u16>) -> String {
     match width {
         None => table.to_string(),
+        Some(width) if fits(&table, width) => table.to_string(),
         Some(width) if width < NARROW => stacked(&table, width),
         Some(width) => {
             table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
@@ -45,13 +46,19 @@ fn at_width(mut table: Table, width: Option<u16>) -> String {
     }
 }
 
-/// Every row as a block: each cell on a line of its own, behind its column's name.
+/// Whether it is no wider as it is.
+fn fits(table: &Table, width: u16) -> bool {
+    table.to_string().lines().all(|line| line.trim_end().chars().count() <= usize::from(width))
+}
+
+/// Every row as a block: each cell that has a text on a line of its own, behind its column's name.
 fn stacked(table: &Table, width: u16) -> String {
     let blocks = table.row_iter().map(|row| {
         let mut block = Table::new();
         block.load_style(presets::NOTHING);
         let names = table.header().into_iter().flat_map(|names| names.cell_iter());
-        block.add_rows(names.zip(row.cell_iter()).map(|(name, cell)| [name.content(), cell.content()]));
+        let cells = names.zip(row.cell_iter()).filter(|(_, cell)| !cell.content().is_empty());
+        block.add_rows(cells.map(|(name, cell)| [name.content(), cell.content()]));
         for (index, padding) in [(0, (0, 2)), (1, (0, 0))] {
             if let Some(column) = block.column_mut(index) {
                 column.set_padding(padding);
@@ -98,6 +105,17 @@ mod tests {
             "meaning  what is said",
         ];
         assert_eq!(lines(Some(40)), expected);
+    }
+
+    #[test]
+    fn a_narrow_one_gets_a_table_that_fits_and_no_names_of_empty_cells() {
+        let mut small = new(&["name", "value"]);
+        small.add_row(["ranks", ""]);
+        assert!(at_width(small, Some(40)).contains('─'));
+        let mut wide = table();
+        wide.add_row(["HERRINGBONE_STORE", "", "where"]);
+        let blocks = at_width(wide, Some(40));
+        assert!(blocks.contains("HERRINGBONE_STORE") && blocks.matches("value").count() == 2, "{blocks}");
     }
 
     #[test]

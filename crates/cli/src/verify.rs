@@ -2,22 +2,25 @@
 
 mod case;
 mod left_out;
+mod summary;
 
 use crate::failure::{ABOUT_ALGORITHM, Failure};
+use crate::names::{self, Completed};
 use crate::numbers::Set;
+use crate::progress::LateBar;
 use crate::{layout, outcome::Outcome, table};
 use case::{Case, Row};
 use comfy_table::CellAlignment;
-use herringbone::{Algorithm, Collective, FoldOrder, UnknownName, parse_algorithm};
-use indicatif::{ProgressBar, ProgressStyle};
+use herringbone::{Algorithm, Collective, FoldOrder, parse_algorithm};
 use left_out::LeftOut;
-use std::{io::Write, str::FromStr};
+use std::io::Write;
 
 /// Prove schedules for every message size, without running them, and show what they cost
 ///
-/// One row per schedule: its fold order (fixed: the same bits as every other fixed one), whether it may run serially
-/// and start again after a lost reducer, and the busiest worker's share: messages and buffers sent, partners. Below them
-/// stands what was left out, as there is no such schedule, and why.
+/// One row for the schedules of an algorithm and a collective: their fold order (fixed: the same bits as every other fixed one),
+/// rounds, and the buffers that the busiest worker sends. With --all one row per schedule: also whether it may run serially and,
+/// if it has reducers, start again when one is lost, and the busiest worker's messages and partners. Below them stands what was
+/// left out, as there is no such schedule, and why.
 ///
 /// A schedule whose ranks have more than 2^28 places, steps or messages together, like radix for 16384 of them, is too large
 /// to prove, which is not a fault of it.
@@ -25,11 +28,11 @@ use std::{io::Write, str::FromStr};
 pub(crate) struct Options {
     /// all, or names: radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, reduction_server,
     /// hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring; in a shell, quoted
-    #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms)]
+    #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms(), hide_possible_values = true)]
     algorithm: Choice<Algorithm>,
     /// all, or names: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root),
     /// all_to_all, barrier
-    #[arg(long, default_value = "all_reduce", value_name = "NAMES", value_parser = collectives)]
+    #[arg(long, default_value = "all_reduce", value_name = "NAMES", value_parser = collectives(), hide_possible_values = true)]
     collective: Choice<Collective>,
     /// Numbers of workers: 8, 2..64 (both included), 2..8,16
     #[arg(long, default_value = "2..16", value_name = "SET")]
@@ -43,6 +46,9 @@ pub(crate) struct Options {
     /// The fold order, for workers of several hosts
     #[arg(long, default_value = "ranks", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: FoldOrder,
+    /// A row for each schedule, and not one for each algorithm and collective
+    #[arg(long, conflicts_with = "json")]
+    all: bool,
     /// One JSON object per schedule, and per one that is left out, instead of the table
     #[arg(long)]
     json: bool,
@@ -55,12 +61,15 @@ enum Choice<T> {
     Named(Vec<T>),
 }
 
-fn algorithms(text: &str) -> Result<Choice<Algorithm>, UnknownName> {
-    Choice::read(text, parse_algorithm)
+fn algorithms() -> Completed<Choice<Algorithm>> {
+    let read =
+        |text: &str| Choice::read(text, |name| parse_algorithm(name).map_err(|error| error.to_string()));
+    Completed::new(read, [vec!["all"], names::algorithms()].concat())
 }
 
-fn collectives(text: &str) -> Result<Choice<Collective>, <Collective as FromStr>::Err> {
-    Choice::read(text, str::parse)
+fn collectives() -> Completed<Choice<Collective>> {
+    let read = |text: &str| Choice::read(text, names::read_collective);
+    Completed::new(read, [vec!["all"], names::collectives()].concat())
 }
 
 impl<T: PartialEq> Choice<T> {
@@ -92,21 +101,18 @@ impl<T: PartialEq> Choice<T> {
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let algorithms = chosen(options)?;
     let cases = cases(options, &algorithms);
-    let bar = ProgressBar::new(cases.len() as u64);
-    bar.set_style(
-        ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").unwrap_or(ProgressStyle::default_bar()),
-    );
+    let progress = LateBar::of(cases.len() as u64);
     let mut rows = Vec::new();
     let mut refused = Vec::new();
     for case in cases {
-        bar.set_message(format!("{} with {} ranks", case.algorithm, case.ranks));
+        progress.tell(format!("{} with {} ranks", case.algorithm, case.ranks));
         match case.prove() {
             Ok(proof) => rows.push(Row { case, proof }),
             Err(why) => refused.push(LeftOut { case, why }),
         }
-        bar.inc(1);
+        progress.step();
     }
-    bar.finish_and_clear();
+    drop(progress);
     every_named_one_is_there(&options.algorithm, &rows, &refused)?;
     let named = options.algorithm != Choice::All && options.collective != Choice::All;
     refused.retain(|left_out| named || left_out.is_news(&rows));
@@ -198,17 +204,37 @@ fn print(options: &Options, rows: &[Row], left_out: &[LeftOut], out: &mut dyn Wr
         }
         return Ok(());
     }
-    let mut table = table::new(&COLUMNS);
-    table.add_rows(rows.iter().map(Row::cells));
-    let figures = ["ranks", "reducers", "rounds", "messages", "bytes/worker", "peers"];
-    table::align(&mut table, &COLUMNS, &figures, CellAlignment::Right);
-    writeln!(out, "{table}")?;
-    let proven = rows.iter().filter(|row| row.proof.is_ok()).count();
-    writeln!(out, "{proven} of {} schedules proven; K: the bytes of the whole buffer", rows.len())?;
+    let (proven, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.proof.is_ok());
+    if options.all {
+        writeln!(out, "{}", each(rows.iter()))?;
+    } else {
+        if !proven.is_empty() {
+            writeln!(out, "{}", summary::table(&proven))?;
+        }
+        // What is not proven is never summed up.
+        if !others.is_empty() {
+            writeln!(out, "{}", each(others.into_iter()))?;
+        }
+    }
+    let of = summary::of_one(&proven).map_or(String::new(), |collective| format!(" of {collective}"));
+    let (proven, schedules) = (proven.len(), rows.len());
+    writeln!(out, "{proven} of {schedules} schedules{of} proven; K: the bytes of the whole buffer")?;
+    if !options.all && schedules > 1 {
+        writeln!(out, "--all shows a row for each")?;
+    }
     for line in left_out::lines(left_out) {
         writeln!(out, "{line}")?;
     }
     Ok(())
+}
+
+/// A row for each schedule.
+fn each<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
+    let mut table = table::new(&COLUMNS);
+    table.add_rows(rows.map(Row::cells));
+    let figures = ["ranks", "reducers", "rounds", "messages", "bytes/worker", "peers"];
+    table::align(&mut table, &COLUMNS, &figures, CellAlignment::Right);
+    table::fitted(table)
 }
 
 #[cfg(test)]
@@ -233,7 +259,7 @@ mod tests {
             verified(&["--collective", "all", "--ranks", "1..9", "--reducers", "1,3"]).unwrap();
         assert_eq!(outcome, Outcome::Passed, "{text}");
         let names = Algorithm::all().map(|algorithm| algorithm.name());
-        for name in names.into_iter().chain(["hierarchical(radix,reduction_server)"]) {
+        for name in names.into_iter().chain(["(radix,reduction_server)"]) {
             assert!(text.lines().any(|line| line.trim_start().starts_with(name)), "{name}\n{text}");
         }
         assert!(!text.contains("WRONG"));

@@ -42,7 +42,7 @@ pub enum ErrorKind {
     },
     /// Ranks called different operations. Every rank gets this error, those for which the call had succeeded in their next
     /// one; the group stays usable, and a rank's n-th call still meets the others' n-th.
-    #[error("the ranks disagree about operation {sequence}: {}; make every rank call the same operation, under the same settings", said(.calls))]
+    #[error("the ranks disagree about operation {sequence}: {}; make every rank call the same operation, under the same settings", said(.calls, *.sequence))]
     Mismatch {
         /// The number of the operation: how many calls of the group came before it on each rank.
         sequence: u64,
@@ -148,13 +148,16 @@ fn ranks_are(ranks: &[Rank]) -> String {
     }
 }
 
-/// Who called what.
-fn said(calls: &[(Vec<Rank>, String)]) -> String {
+/// Who called what. The number of the operation, which each call ends with, has been said.
+fn said(calls: &[(Vec<Rank>, String)], sequence: u64) -> String {
     if calls.is_empty() {
         return "no rank remembers what was called".to_owned();
     }
-    let each: Vec<String> =
-        calls.iter().map(|(ranks, call)| format!("{} called {call}", Ranks(ranks))).collect();
+    let number = format!(" (operation {sequence})");
+    let each: Vec<String> = calls
+        .iter()
+        .map(|(ranks, call)| format!("{} called {}", Ranks(ranks), call.replacen(&number, "", 1)))
+        .collect();
     each.join(", ")
 }
 
@@ -226,8 +229,11 @@ impl fmt::Display for Error {
             Some(rank) => write!(f, "herringbone, on rank {rank}: ")?,
             None => write!(f, "herringbone: ")?,
         }
-        if let Some(operation) = &self.inner.operation {
-            write!(f, "{operation}: ")?;
+        match (&self.inner.kind, &self.inner.operation) {
+            // Its own operation is among the calls.
+            (ErrorKind::Mismatch { calls, .. }, _) if !calls.is_empty() => {}
+            (_, Some(operation)) => write!(f, "{operation}: ")?,
+            (_, None) => {}
         }
         self.inner.kind.fmt(f)
     }
@@ -264,6 +270,20 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mismatch_says_each_thing_once() {
+        let calls = [(0, 5), (1, 6)]
+            .map(|(rank, count)| (vec![rank], format!("all_reduce of {count} f32, sum (operation 7)")));
+        let error = Error::new(ErrorKind::Mismatch { sequence: 7, calls: calls.to_vec() });
+        let error = error.about(0, "all_reduce of 5 f32, sum (operation 7)");
+        assert_eq!(
+            error.to_string(),
+            "herringbone, on rank 0: the ranks disagree about operation 7: rank 0 called all_reduce of 5 f32, sum, rank 1 \
+             called all_reduce of 6 f32, sum; make every rank call the same operation, under the same settings"
+        );
+        assert_eq!(error.operation(), Some("all_reduce of 5 f32, sum (operation 7)"));
+    }
 
     #[test]
     fn a_mismatch_that_nobody_can_explain_says_so() {

@@ -7,7 +7,7 @@ use crate::{
     config::{Config, Rendezvous},
     core::{group::Rank, session::survivors::Shrink},
     fabric::{
-        Fabric, formation,
+        Fabric, decline, formation,
         muster::{self, Mustered},
     },
     status::{self, Doing},
@@ -37,7 +37,23 @@ impl Communicator {
     /// [`ErrorKind::Config`](crate::ErrorKind::Config), [`ErrorKind::Rendezvous`](crate::ErrorKind::Rendezvous) or
     /// [`ErrorKind::Auth`](crate::ErrorKind::Auth).
     pub fn from_env() -> Result<Self> {
-        Self::connect(Config::from_env()?)
+        match Config::from_env() {
+            Ok(config) => Self::connect(config),
+            Err(error) => {
+                if let Ok(place) = Config::place_from_env() {
+                    Self::decline(&place, &error);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the other ranks of the job that `config` describes that rank 0 does not come, because its settings cannot be
+    /// used: they get the same error at once, and not one about rank 0 when their timeouts have passed. Returns when all
+    /// have heard it, after five seconds at the latest. On other ranks it does nothing. [`from_env`](Self::from_env) and
+    /// [`connect`](Self::connect) do this themselves; it is for programs that read a [`Config`] by themselves.
+    pub fn decline(config: &Config, why: &Error) {
+        decline::tell(config, why);
     }
 
     /// Joins the job that `config` describes; returns when all ranks are there.
@@ -45,7 +61,10 @@ impl Communicator {
     /// # Errors
     /// As [`from_env`](Self::from_env).
     pub fn connect(config: Config) -> Result<Self> {
-        config.check().map_err(|error| error.at(config.rank))?;
+        if let Err(error) = config.check() {
+            Self::decline(&config, &error);
+            return Err(error.at(config.rank));
+        }
         let world = formation::form(&config)?;
         assembly::over(&config, &config, world)
     }

@@ -56,7 +56,8 @@ pub use crate::core::{
 };
 pub use communicator::{Communicator, Work};
 pub use config::{
-    Config, Rendezvous, Transport, UnknownName, parse_algorithm, settings, token_from_env, token_from_file,
+    Config, Rendezvous, Route, Transport, UnknownName, is_own_address, nearest_name, parse_algorithm,
+    route_to, settings, token_from_env, token_from_file,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};

@@ -14,12 +14,12 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    /// The level of a name in `HERRINGBONE_LOG`.
+    /// The level of a name in `HERRINGBONE_LOG`. Names of levels that other programs have mean the nearest one here.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        match name {
-            "off" => Some(Level::Off),
-            "warn" => Some(Level::Warn),
-            "info" => Some(Level::Info),
+        match name.trim().to_ascii_lowercase().as_str() {
+            "off" | "none" => Some(Level::Off),
+            "warn" | "warning" | "error" => Some(Level::Warn),
+            "info" | "debug" | "trace" => Some(Level::Info),
             _ => None,
         }
     }

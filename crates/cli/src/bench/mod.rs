@@ -10,9 +10,9 @@ mod table;
 pub(crate) use options::Options;
 
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, progress::LateBar};
 use half::{bf16, f16};
-use herringbone::{Collective, Communicator, DType};
+use herringbone::{Collective, Communicator, DType, settings::Bytes};
 use rustix::process::Signal;
 use sample::Sample;
 use std::{ffi::OsString, io::Write, time::Duration};
@@ -106,15 +106,19 @@ fn rows_of<T: Sample>(
         printer.head(&communicator.describe())?;
     }
     let budget = Duration::from_secs_f64(options.seconds);
+    let progress = printer.is_some().then(|| LateBar::of(options.sizes.0.len() as u64));
     let mut wrong = 0;
     for bytes in &options.sizes.0 {
+        progress.iter().for_each(|progress| progress.tell(format!("{} now", Bytes(*bytes))));
         let case = measure::Case::<T>::new(communicator, options.collective, options.op(), *bytes);
         let row = case.row(options.mapped, budget)?;
         wrong += row.wrong();
-        if let Some(printer) = &mut printer {
-            printer.row(&row)?;
+        if let (Some(printer), Some(progress)) = (&mut printer, &progress) {
+            progress.beside(|| printer.row(&row))?;
+            progress.step();
         }
     }
+    drop(progress);
     if let Some(printer) = &mut printer {
         printer.trailer()?;
     }

@@ -21,7 +21,7 @@ pub(crate) struct Options {
     /// The rank that a reduce or gather ends at and a broadcast or scatter starts from: 0 unless said
     #[arg(long, value_name = "RANK")]
     pub(super) root: Option<u32>,
-    /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,25M, or 1K..16M doubling; rounded
+    /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,1.5M,1GiB, or 1K..16M doubling; rounded
     /// up to whole elements
     #[arg(long, default_value = "4,1K,64K,1M,25M", value_name = "LIST")]
     pub(super) sizes: Sizes,

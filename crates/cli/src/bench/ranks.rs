@@ -17,7 +17,13 @@ pub(super) fn job() -> Result<Config, Failure> {
             hint: "start it with torchrun, mpirun or srun, or add --processes 4 or --local 4 to run on this machine alone",
         });
     }
-    Ok(Config::from_env()?)
+    Config::from_env().map_err(|error| {
+        // The other ranks wait for rank 0, and need not.
+        if let Ok(place) = Config::place_from_env() {
+            Communicator::decline(&place, &error);
+        }
+        error.into()
+    })
 }
 
 /// Runs `each` on every rank of a group of threads; failed if any rank's is. Rank 0 writes to `out`.

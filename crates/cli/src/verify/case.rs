@@ -62,7 +62,7 @@ impl Row {
             Ok((verified, cost)) => cells.extend([
                 verified.order().to_string(),
                 yes(verified.serial()),
-                yes(verified.restartable()),
+                self.restartable().map_or("-".to_owned(), yes),
                 cost.rounds.to_string(),
                 cost.worker.sent.count().to_string(),
                 format!("{:.3} K", buffers(cost)),
@@ -87,7 +87,7 @@ impl Row {
             Ok((verified, cost)) => {
                 object["order"] = json!(verified.order().name());
                 object["serial"] = json!(verified.serial());
-                object["restartable"] = json!(verified.restartable());
+                object["restartable"] = json!(self.restartable());
                 object["rounds"] = json!(cost.rounds);
                 object["messages"] = json!(cost.worker.sent.count());
                 object["buffers_sent"] = json!(buffers(cost));
@@ -100,7 +100,15 @@ impl Row {
     }
 }
 
+impl Row {
+    /// Whether its workers can begin again when a reducer is lost; `None` if it has no reducer, or is not proven.
+    pub(super) fn restartable(&self) -> Option<bool> {
+        let (verified, _) = self.proof.as_ref().ok()?;
+        (self.case.reducers > 0).then(|| verified.restartable())
+    }
+}
+
 /// How many times the buffer the busiest worker sends, of an element type that is its own accumulator.
-fn buffers(cost: &Cost) -> f64 {
+pub(super) fn buffers(cost: &Cost) -> f64 {
     cost.worker.sent.buffers(cost.chunks, 1)
 }

@@ -58,6 +58,7 @@ const ARROWS: [(&str, &[&str]); 5] = [
             "herringbone-sys",
             "crc32c",
             "half",
+            "parse-size",
             "rustix",
             "socket2",
             "strsim",
@@ -70,6 +71,7 @@ const ARROWS: [(&str, &[&str]); 5] = [
         &[
             "clap",
             "clap_complete",
+            "clap_mangen",
             "comfy-table",
             "half",
             "herringbone",

@@ -92,9 +92,9 @@ const ORDERS: [Order; 6] = [
         lines: &[
             "main",
             "lib",
-            "bench completions explain launch serve settings show status verify",
+            "bench completions doctor explain launch man serve settings show status verify",
             "parent token",
-            "failure layout names numbers outcome table",
+            "failure layout names numbers outcome progress table",
         ],
     },
     Order { folder: "python/src", lines: &["lib", "communicator", "pending", "errors memory store waiting"] },

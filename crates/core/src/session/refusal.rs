@@ -134,6 +134,14 @@ pub enum Refusal {
         /// What is wrong, and what to do.
         reason: String,
     },
+    /// Rank 0 has a setting that it cannot use, so the job does not start.
+    #[error("rank 0 cannot use {setting}: {problem}")]
+    Unusable {
+        /// The setting.
+        setting: String,
+        /// What is wrong with it, and what would be right.
+        problem: String,
+    },
     /// The process at this address was started again since its address was learnt.
     #[error("{role} {rank} was started again: the job has to be formed again to take it in")]
     Restarted {
@@ -200,14 +208,11 @@ impl Refusal {
             Refusal::Build { rank, ours, theirs } => {
                 about(to, 12, *rank, &[ours, theirs]);
             }
-            Refusal::NoReducer { address, reason } => {
-                to.u8(13);
-                to.cut_text(address);
-                to.cut_text(reason);
-            }
+            Refusal::NoReducer { address, reason } => write_texts(to, 13, [address, reason]),
             Refusal::OtherJob { rank, ours, theirs } => {
                 about(to, 14, *rank, &[ours, theirs]);
             }
+            Refusal::Unusable { setting, problem } => write_texts(to, 15, [setting, problem]),
             Refusal::Absent { missing } => {
                 to.u8(11);
                 to.ranks(&missing[..missing.len().min(RANKS_SENT)]);
@@ -234,9 +239,16 @@ impl Refusal {
             10 => Refusal::Restarted { role: Role::read(from)?, rank: from.u32()? },
             11 => Refusal::Absent { missing: from.ranks()? },
             12 => Refusal::Build { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
+            15 => Refusal::Unusable { setting: from.text()?, problem: from.text()? },
             13 => Refusal::NoReducer { address: from.text()?, reason: from.text()? },
             14 => Refusal::OtherJob { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
             _ => return Err(Malformed("its refusal is unknown")),
         })
     }
+}
+
+/// A kind of refusal that has nothing but texts.
+fn write_texts(to: &mut Writer, kind: u8, texts: [&str; 2]) {
+    to.u8(kind);
+    texts.into_iter().for_each(|text| to.cut_text(text));
 }

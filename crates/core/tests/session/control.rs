@@ -22,11 +22,8 @@ fn any_ranks() -> impl Strategy<Value = Vec<u32>> {
 }
 
 fn any_process() -> impl Strategy<Value = Process> {
-    (any_text(), any::<u64>(), any::<u64>()).prop_map(|(address, host, incarnation)| Process {
-        address,
-        host,
-        incarnation,
-    })
+    let parts = (any_text(), any::<u64>(), any::<u64>());
+    parts.prop_map(|(address, host, incarnation)| Process { address, host, incarnation })
 }
 
 /// Some epochs after the first: members have joined and left.
@@ -121,6 +118,7 @@ fn any_refusal() -> impl Strategy<Value = Refusal> {
             theirs
         }),
         (any_text(), any_text()).prop_map(|(address, reason)| Refusal::NoReducer { address, reason }),
+        (any_text(), any_text()).prop_map(|(setting, problem)| Refusal::Unusable { setting, problem }),
     ]
 }
 

@@ -141,6 +141,16 @@ fn pair() -> Vec<Communicator> {
     })
 }
 
+#[test]
+fn a_lost_rank_is_named_with_where_its_process_was() {
+    let mut ranks = pair();
+    let place = ranks[0].fabric.job.roster.worker(1).unwrap().address.clone();
+    drop(ranks.pop());
+    let error = ranks[0].barrier().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::PeerLost { ranks, .. } if ranks[..] == [1]), "{error}");
+    assert!(error.to_string().contains(&format!("(rank 1 was the process at {place})")), "{error}");
+}
+
 fn sum(ranks: &[Communicator]) {
     std::thread::scope(|scope| {
         for comm in ranks {

@@ -4,7 +4,10 @@ use super::{
     nearest::{did_you_mean, nearest},
     settings,
 };
-use crate::{Error, Result, sys::interface::Interface};
+use crate::{
+    Error, Result,
+    sys::interface::{Interface, list},
+};
 use std::net::IpAddr;
 
 /// A choice of interfaces by name, in the notation of `NCCL_SOCKET_IFNAME`: beginnings of names, separated by commas;
@@ -86,6 +89,14 @@ impl Interfaces {
             ),
         )
     }
+}
+
+/// This host's interfaces that are up.
+///
+/// # Errors
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) if they cannot be listed.
+pub(super) fn present() -> Result<Vec<Interface>> {
+    list().map_err(|error| Error::io("listing the network interfaces", error))
 }
 
 /// Whether `text` begins with `mark`, and what follows.

@@ -8,11 +8,14 @@ mod launchers;
 mod nearest;
 mod place;
 mod reading;
+mod route;
 pub mod settings;
 
 pub(crate) use exposure::check_exposure;
-pub use nearest::{UnknownName, parse_algorithm};
+pub use nearest::{UnknownName, nearest as nearest_name, parse_algorithm};
 pub use reading::{token_from_env, token_from_file};
+pub(crate) use route::on_the_way_to;
+pub use route::{Route, is_own_address, route_to};
 
 use crate::{
     Error, Result,
@@ -23,7 +26,6 @@ use crate::{
         session::formation::JobName,
     },
     rendezvous::Store,
-    sys,
 };
 use interface::Interfaces;
 use settings::Bytes;
@@ -327,9 +329,7 @@ impl Config {
         match &self.interfaces {
             // Whoever meets at loopback is on one host, of which other libraries' settings say nothing.
             Some(interfaces) if !(interfaces.is_borrowed() && usual.is_loopback()) => {
-                let present = sys::interface::list()
-                    .map_err(|error| Error::io("listing the network interfaces", error))?;
-                interfaces.address(&present, usual).map(Some)
+                interfaces.address(&interface::present()?, usual).map(Some)
             }
             _ => Ok(None),
         }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// The one of `known` that `text` is most like, if it is like one: at most every third letter, and one of a short name,
 /// is missing, added, replaced or swapped with its neighbour; else the first that it begins, by three letters or more.
 /// Capitals do not count; the first of equals wins.
-pub(crate) fn nearest<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let text = text.trim().to_lowercase();
     let most = (text.chars().count() / 3).max(1);
     let distance = |name: &str| strsim::osa_distance(&text, &name.to_lowercase());
@@ -50,7 +50,14 @@ pub fn parse_algorithm(text: &str) -> Result<Algorithm, UnknownName> {
         let wrong = !known.clone().any(|known| known == name.trim());
         // Of a name that is right the parameters are wrong, and the message shows how those look.
         let nearest = if wrong { nearest(name, known) } else { None };
-        UnknownName { problem: error.to_string(), nearest }
+        let missing = text.matches('(').count().saturating_sub(text.matches(')').count());
+        match missing {
+            1.. if !wrong => UnknownName {
+                problem: format!("a ) is missing: write {}{}", text.trim(), ")".repeat(missing)),
+                nearest,
+            },
+            _ => UnknownName { problem: error.to_string(), nearest },
+        }
     })
 }
 
@@ -86,9 +93,11 @@ mod tests {
         assert!(said("rign").ends_with("or ring; did you mean ring?"), "{}", said("rign"));
         assert!(said("Radix(8,8)").ends_with("; did you mean radix?"));
         assert!(said("shraded").ends_with("; did you mean sharded?"));
-        for text in ["nccl", "radix(8,", "ring(2)", ""] {
+        for text in ["nccl", "ring(2)", ""] {
             assert!(!said(text).contains("did you mean"), "{}", said(text));
         }
+        assert_eq!(said("radix(8,8"), "a ) is missing: write radix(8,8)");
+        assert_eq!(said("hierarchical(radix(2,2"), "a ) is missing: write hierarchical(radix(2,2))");
         assert_eq!(parse_algorithm("ring"), Ok(Algorithm::Ring));
     }
 }

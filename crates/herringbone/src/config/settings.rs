@@ -198,7 +198,7 @@ pub(crate) const SLICE_BYTES: Setting = setting(
 );
 pub(crate) const LOG: Setting = setting(
     crate::log::VARIABLE,
-    "what is said on standard error; info: a line for each group that forms",
+    "what is said on standard error; info: a line for each group that forms; debug and trace are info",
     "off, warn or info",
     "warn",
     ALL_READERS,
@@ -431,12 +431,12 @@ mod tests {
     #[test]
     fn a_wrong_level_of_the_log_is_refused() {
         let checked = |value: &str| check(&Environment::of([("HERRINGBONE_LOG", value)]));
-        let text = checked("debug").unwrap_err().to_string();
+        let text = checked("loud").unwrap_err().to_string();
         assert!(
-            text.contains("HERRINGBONE_LOG: \"debug\" cannot be used; it may be off, warn or info"),
+            text.contains("HERRINGBONE_LOG: \"loud\" cannot be used; it may be off, warn or info"),
             "{text}"
         );
-        for level in ["", "off", "warn", "info"] {
+        for level in ["", "off", "warn", "info", "debug", "trace", "INFO", "error", "warning"] {
             checked(level).unwrap();
         }
     }

@@ -6,6 +6,9 @@ use crate::{
 };
 use std::time::Duration;
 
+/// What is known of ranks that the hub calls lost.
+pub(super) const GONE: &str = "ended, hung or left";
+
 /// Why a group takes no new operations, while those under way may still end well.
 #[derive(Debug)]
 pub(crate) struct Doom {
@@ -42,9 +45,7 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
             ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") }
         }
         Cause::LinkLost { from, to } => ErrorKind::LinkLost { ranks: [*from.min(to), *from.max(to)] },
-        Cause::PeerLost { ranks } => {
-            ErrorKind::PeerLost { ranks: ranks.clone(), reason: "ended, hung or left".to_owned() }
-        }
+        Cause::PeerLost { ranks } => ErrorKind::PeerLost { ranks: ranks.clone(), reason: GONE.to_owned() },
         Cause::Panicked { rank } => ErrorKind::Protocol {
             from: format!("rank {rank}"),
             problem: "its engine panicked, see its output".to_owned(),

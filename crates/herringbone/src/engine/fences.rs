@@ -2,7 +2,7 @@
 
 use super::{
     backlog::Backlog,
-    doom::{Doom, error},
+    doom::{Doom, GONE, error},
     group::Group,
     groups::Groups,
     links::Links,
@@ -262,8 +262,8 @@ impl Groups {
         ranks.extend(links.endpoints[index].rank);
         ranks.sort_unstable();
         ranks.dedup();
-        let kind = ErrorKind::PeerLost { ranks: ranks.clone(), reason: reason.to_owned() };
-        group.doom = Some(Doom { ranks, error: Error::new(kind) });
+        let error = links.lost(&ranks, reason);
+        group.doom = Some(Doom { ranks, error });
         true
     }
 
@@ -393,7 +393,7 @@ pub(super) fn left_because(index: MemberId, is_dropped: bool, links: &Links) -> 
         ("", _) => format!(", after {before} had left"),
         _ => format!(", after {dead} had died"),
     };
-    Error::new(ErrorKind::PeerLost { ranks: links.ranks(&[index]), reason: format!("{LEFT}{after}") })
+    links.lost(&links.ranks(&[index]), format_args!("{LEFT}{after}"))
 }
 
 /// A decision of the hub as an error: where all ranks that are lost have left in order, this rank knows more than the hub says.
@@ -402,12 +402,11 @@ fn error_of(cause: &Cause, group: &Group, links: &Links) -> Error {
         links.endpoints.worker(*rank).is_some_and(|endpoint| endpoint.left.is_some() && !endpoint.dead)
     };
     match cause {
-        Cause::PeerLost { ranks } if ranks.iter().all(has_only_left) => {
-            Error::new(match group.ending.is_dropped {
-                true => ErrorKind::Closed,
-                false => ErrorKind::PeerLost { ranks: ranks.clone(), reason: LEFT.to_owned() },
-            })
-        }
+        Cause::PeerLost { ranks } if ranks.iter().all(has_only_left) => match group.ending.is_dropped {
+            true => Error::new(ErrorKind::Closed),
+            false => links.lost(ranks, LEFT),
+        },
+        Cause::PeerLost { ranks } => links.lost(ranks, GONE),
         _ => error(cause, &group.settings.ranks),
     }
 }

@@ -318,6 +318,6 @@ impl Groups {
 fn doomed_by(members: &[MemberId], links: &Links) -> Option<Doom> {
     let dead: Vec<MemberId> = members.iter().copied().filter(|id| links.endpoints[*id].dead).collect();
     let ranks = links.ranks(&dead);
-    let kind = ErrorKind::PeerLost { ranks: ranks.clone(), reason: "died before".to_owned() };
-    (!ranks.is_empty()).then(|| Doom { ranks, error: Error::new(kind) })
+    let error = links.lost(&ranks, "died before");
+    (!ranks.is_empty()).then_some(Doom { ranks, error })
 }

@@ -5,6 +5,7 @@ use super::{
     outbox::{Event, Interest, Outbox, Todo},
 };
 use crate::{
+    Error, ErrorKind,
     clock::Moment,
     core::{
         group::Rank,
@@ -26,8 +27,10 @@ use crate::{
         tcp::Memory,
     },
 };
-use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::atomic::Ordering, time::Duration};
 
+/// Of how many lost ranks an error says where they were.
+const NAMED: usize = 4;
 /// Why a reducer that ends in order is not used any more.
 pub(super) const DRAINS: &str = "it was told to end";
 /// How much silence one look adds at most: this process may have stood still as well.
@@ -75,6 +78,19 @@ impl Links {
     /// The ranks of those members that are workers.
     pub(super) fn ranks(&self, members: &[MemberId]) -> Vec<Rank> {
         members.iter().filter_map(|id| self.endpoints.get(*id)?.rank).collect()
+    }
+
+    /// That ranks are lost, and where the processes of the first few listened: so a person finds their hosts and logs.
+    pub(super) fn lost(&self, ranks: &[Rank], reason: impl fmt::Display) -> Error {
+        let place = |rank: &Rank| {
+            let address = self.endpoints.worker(*rank)?.address.as_deref()?;
+            Some(format!("rank {rank} was the process at {address}"))
+        };
+        let places: Vec<String> = ranks.iter().take(NAMED).filter_map(place).collect();
+        let more = if ranks.len() > NAMED { ", ..." } else { "" };
+        let places =
+            if places.is_empty() { String::new() } else { format!(" ({}{more})", places.join(", ")) };
+        Error::new(ErrorKind::PeerLost { ranks: ranks.to_vec(), reason: format!("{reason}{places}") })
     }
 
     /// Hands to links what is queued for them: a little to each in turn, and not all ranks to the same one first, so that

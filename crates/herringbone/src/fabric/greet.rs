@@ -89,6 +89,9 @@ impl GreetError {
                 problem: format!("{whom}: {error}"),
                 hint: "a file for all of them is HERRINGBONE_TOKEN_FILE",
             }),
+            GreetError::Handshake(HandshakeError::Refused(Refusal::Unusable { setting, problem })) => {
+                Error::config(setting, format_args!("{problem} (says {whom})"))
+            }
             error => Error::rendezvous(format_args!("{whom}: {error}")),
         }
     }

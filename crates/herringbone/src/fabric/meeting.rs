@@ -6,11 +6,11 @@
 use super::greet;
 use crate::{
     Error, ErrorKind, Result,
-    config::{Config, Rendezvous, check_exposure, resolve},
+    config::{Config, Rendezvous, check_exposure, on_the_way_to, resolve},
     rendezvous::{Store, StoreError},
 };
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     time::Instant,
 };
 
@@ -111,20 +111,7 @@ fn generated_key() -> Result<String> {
 
 /// This host's address on the way to `host`; loopback if there is none.
 fn own_address(host: Option<&str>) -> Result<IpAddr> {
-    let Some(host) = host else { return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)) };
-    let there = resolve("MASTER_ADDR", &format!("{}:9", bracketed(host)))?;
-    let any: IpAddr =
-        if there.is_ipv6() { "::".parse().expect("an address") } else { Ipv4Addr::UNSPECIFIED.into() };
-    // Connecting a datagram socket sends nothing; it only asks for the route.
-    let route = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(there)?;
-        socket.local_addr()
-    });
-    Ok(route.map_err(|error| Error::io(format_args!("finding the way to {host}"), error))?.ip())
-}
-
-fn bracketed(host: &str) -> String {
-    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() }
+    host.map_or(Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)), on_the_way_to)
 }
 
 /// Where rank 0 is, and the secret that counts.

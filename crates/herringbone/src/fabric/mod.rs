@@ -9,6 +9,7 @@ mod center;
 pub(crate) mod command;
 pub(crate) mod connection;
 pub(crate) mod control;
+pub(crate) mod decline;
 pub(crate) mod dial;
 pub(crate) mod door;
 pub(crate) mod formation;

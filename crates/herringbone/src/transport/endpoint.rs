@@ -79,7 +79,7 @@ impl Endpoints {
     /// The members of a roster, whose identities lie close together; those that are not in it any more have no links.
     pub(crate) fn new(roster: &Roster) -> Self {
         let ids = roster.members().last().map_or(0, |last| last.id.number() + 1);
-        let endpoint = |id| Endpoint::new(roster.name(id), roster.rank_of(id));
+        let endpoint = |id| Endpoint::of_member(roster, id);
         Self { first: (0..ids).map(MemberId::new).map(endpoint).collect(), others: None }
     }
 
@@ -87,7 +87,7 @@ impl Endpoints {
     pub(crate) fn renew(&mut self, roster: &Roster) -> Vec<MemberId> {
         let known = self.first.len() as u32;
         let ids = roster.members().last().map_or(0, |last| last.id.number() + 1);
-        let endpoint = |id| Endpoint::new(roster.name(id), roster.rank_of(id));
+        let endpoint = |id| Endpoint::of_member(roster, id);
         self.first.extend((known..ids).map(MemberId::new).map(endpoint));
         self.ids().filter(|id| roster.member(*id).is_none()).collect()
     }
@@ -179,6 +179,8 @@ impl IndexMut<MemberId> for Endpoints {
 pub(crate) struct Endpoint {
     /// What people call it: "rank 3", or a reducer's address.
     pub(crate) name: String,
+    /// Where its process listens, of a worker that the roster has.
+    pub(crate) address: Option<String>,
     pub(crate) link: Link,
     /// A worker's rank in the job; a reducer has none.
     pub(crate) rank: Option<Rank>,
@@ -203,6 +205,7 @@ impl Endpoint {
     pub(crate) fn new(name: String, rank: Option<Rank>) -> Self {
         Self {
             name,
+            address: None,
             link: Link::None,
             rank,
             introduced: BTreeMap::new(),
@@ -214,6 +217,12 @@ impl Endpoint {
             drains: false,
             silence: Duration::ZERO,
         }
+    }
+
+    fn of_member(roster: &Roster, id: MemberId) -> Self {
+        let rank = roster.rank_of(id);
+        let address = roster.member(id).filter(|_| rank.is_some()).map(|member| member.address.clone());
+        Self { address, ..Self::new(roster.name(id), rank) }
     }
 
     /// A worker in a job's first epoch, in which identities are ranks.

@@ -1,0 +1,268 @@
+//! Limits, memory and the scheduler: what the kernel tells of itself in files.
+
+use super::finding::Finding;
+use rustix::fs::{MemfdFlags, StatVfs, ftruncate, memfd_create, statvfs};
+use std::fs;
+use std::path::PathBuf;
+
+/// Where a process's limits stand, below the root.
+const LIMITS: &str = "proc/self/limits";
+const AUTOGROUP: &str = "proc/sys/kernel/sched_autogroup_enabled";
+const SHARED_MEMORY: &str = "dev/shm";
+const INFINIBAND: &str = "sys/class/infiniband";
+
+/// Open files that a rank needs beside its connections: those of Python, torch and the engine's own.
+const OWN_FILES: u64 = 128;
+/// Open files for each other rank: a connection for control, one for data, and what is shared within a host.
+const FILES_PER_RANK: u64 = 4;
+/// Fewer open files are too few for a small job, and for one of a few hundred ranks.
+const FEWEST_FILES: u64 = 256;
+const USUAL_FILES: u64 = 1024;
+/// What a rank maps at the least: its staging memory (4M to 64G, usually 64M) and its rings.
+const MAPPED: u64 = 1 << 30;
+/// With less of it, data loaders of torch that have workers die of a bus error.
+const LOADERS: u64 = 256 << 20;
+
+/// The files of a machine, below a root.
+pub(super) struct HostFiles {
+    root: PathBuf,
+}
+
+/// A limit of this process: what counts now, and how far it may be raised. None is without end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limit {
+    soft: Option<u64>,
+    hard: Option<u64>,
+}
+
+impl HostFiles {
+    pub(super) fn this() -> Self {
+        Self { root: PathBuf::from("/") }
+    }
+
+    pub(super) fn check(&self) -> Vec<Finding> {
+        let limits = fs::read_to_string(self.root.join(LIMITS)).unwrap_or_default();
+        let mut findings = vec![
+            descriptors(limit(&limits, "Max open files")),
+            address_space(limit(&limits, "Max address space")),
+            locked_memory(limit(&limits, "Max locked memory"), self.root.join(INFINIBAND).exists()),
+            shared_memory(),
+        ];
+        let dev_shm = statvfs(self.root.join(SHARED_MEMORY));
+        findings.push(device(dev_shm.ok().as_ref().map(space)));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        findings.push(autogroup(fs::read_to_string(self.root.join(AUTOGROUP)).ok().as_deref(), cores));
+        findings
+    }
+}
+
+/// A line of the kernel's table of limits; `None` if it is not there.
+fn limit(table: &str, name: &str) -> Option<Limit> {
+    let line = table.lines().find_map(|line| line.strip_prefix(name))?;
+    let mut fields = line.split_whitespace().map(|field| match field {
+        "unlimited" => Some(None),
+        number => number.parse().ok().map(Some),
+    });
+    Some(Limit { soft: fields.next()??, hard: fields.next()?? })
+}
+
+const UNKNOWN: &str = "this kernel does not tell the limit";
+
+fn descriptors(limit: Option<Limit>) -> Finding {
+    const CHECK: &str = "open files";
+    let Some(Limit { soft, hard }) = limit else { return Finding::ok(CHECK, UNKNOWN) };
+    let Some(soft) = soft else { return Finding::ok(CHECK, "a process may have any number of files open") };
+    let ranks = soft.saturating_sub(OWN_FILES) / FILES_PER_RANK;
+    let says = format!("a process may have {soft} files open, enough for a job of about {ranks} ranks");
+    let command = match hard {
+        Some(hard) if hard < USUAL_FILES => {
+            "LimitNOFILE=65536 in the unit, or nofile in /etc/security/limits.conf".to_owned()
+        }
+        Some(hard) => format!("ulimit -n {}", hard.min(65_536)),
+        None => "ulimit -n 65536".to_owned(),
+    };
+    match soft {
+        USUAL_FILES.. => Finding::ok(CHECK, says),
+        FEWEST_FILES.. => Finding::warning(CHECK, says, command),
+        _ => Finding::wrong(
+            CHECK,
+            format!("a process may have {soft} files open, which is too few for a rank with torch"),
+            command,
+        ),
+    }
+}
+
+fn address_space(limit: Option<Limit>) -> Finding {
+    const CHECK: &str = "address space";
+    match limit.and_then(|limit| limit.soft) {
+        None if limit.is_none() => Finding::ok(CHECK, UNKNOWN),
+        None => Finding::ok(CHECK, "a process may map any amount of memory"),
+        Some(bytes) if bytes >= MAPPED => Finding::warning(
+            CHECK,
+            format!(
+                "a process may map {}, so buffers of Communicator.empty may be ordinary memory",
+                size(bytes)
+            ),
+            "ulimit -v unlimited",
+        ),
+        Some(bytes) => Finding::wrong(
+            CHECK,
+            format!("a process may map {}, which is too little for shared memory between ranks", size(bytes)),
+            "ulimit -v unlimited",
+        ),
+    }
+}
+
+/// The engine locks no memory. Libraries for InfiniBand that may run beside it do.
+fn locked_memory(limit: Option<Limit>, has_infiniband: bool) -> Finding {
+    const CHECK: &str = "locked memory";
+    match limit {
+        None => Finding::ok(CHECK, UNKNOWN),
+        Some(Limit { soft: None, .. }) => Finding::ok(CHECK, "a process may lock any amount of memory"),
+        Some(Limit { soft: Some(bytes), .. }) if has_infiniband => Finding::warning(
+            CHECK,
+            format!(
+                "a process may lock {}; NCCL over InfiniBand, beside Herringbone, needs more",
+                size(bytes)
+            ),
+            "ulimit -l unlimited",
+        ),
+        Some(Limit { soft: Some(bytes), .. }) => {
+            Finding::ok(CHECK, format!("a process may lock {}; Herringbone locks none", size(bytes)))
+        }
+    }
+}
+
+/// Ranks of a host share memory files without a name, which are not in /dev/shm.
+fn shared_memory() -> Finding {
+    const CHECK: &str = "shared memory";
+    let made = memfd_create("herringbone-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .and_then(|file| ftruncate(&file, MAPPED));
+    match made {
+        Ok(()) => Finding::ok(CHECK, "processes of this host can share memory (memfd)"),
+        Err(error) => Finding::warning(
+            CHECK,
+            format!("the system makes no memory that processes share: {error}; ranks of this host use TCP"),
+            "export HERRINGBONE_TRANSPORT=tcp",
+        ),
+    }
+}
+
+/// Bytes in all, and free for this user.
+fn space(of: &StatVfs) -> (u64, u64) {
+    (of.f_blocks.saturating_mul(of.f_frsize), of.f_bavail.saturating_mul(of.f_frsize))
+}
+
+/// Herringbone does not use it, and what runs beside it does.
+fn device(space: Option<(u64, u64)>) -> Finding {
+    const CHECK: &str = "/dev/shm";
+    const COMMAND: &str = "mount -o remount,size=8G /dev/shm (docker run --shm-size=8g)";
+    let Some((all, free)) = space else {
+        return Finding::warning(
+            CHECK,
+            "there is no /dev/shm; Herringbone needs none, and torch's data loaders with workers do",
+            "mount -t tmpfs -o size=8G tmpfs /dev/shm",
+        );
+    };
+    let (all, left) = (size(all), size(free));
+    if free < LOADERS {
+        let says = format!(
+            "{left} of {all} are free; Herringbone needs none, and torch's data loaders with workers die of a bus error"
+        );
+        return Finding::warning(CHECK, says, COMMAND);
+    }
+    Finding::ok(CHECK, format!("{left} of {all} are free, for data loaders; Herringbone needs none"))
+}
+
+fn autogroup(text: Option<&str>, cores: usize) -> Finding {
+    const CHECK: &str = "autogroup";
+    match text.map(str::trim) {
+        None => Finding::ok(CHECK, "this kernel has no autogroup"),
+        Some("0") => Finding::ok(CHECK, "it is off: the kernel shares cores among ranks"),
+        Some(_) => Finding::warning(
+            CHECK,
+            format!(
+                "it is on: with more ranks than cores ({cores} here) small all-reduces take nearly twice the time"
+            ),
+            "sysctl -w kernel.sched_autogroup_enabled=0",
+        ),
+    }
+}
+
+/// Bytes for people.
+fn size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match UNITS.into_iter().find(|(shift, _)| bytes >> shift > 0) {
+        Some((shift, unit)) => format!("{:.1} {unit}", bytes as f64 / (1_u64 << shift) as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity::{Ok, Warning, Wrong};
+    use super::*;
+
+    const TABLE: &str = "\
+Limit                     Soft Limit           Hard Limit           Units
+Max open files            200                  4096                 files
+Max locked memory         65536                65536                bytes
+Max address space         unlimited            unlimited            bytes
+";
+
+    fn finite(soft: u64, hard: u64) -> Option<Limit> {
+        Some(Limit { soft: Some(soft), hard: Some(hard) })
+    }
+
+    #[test]
+    fn limits_are_read_from_the_kernels_table() {
+        assert_eq!(limit(TABLE, "Max open files"), finite(200, 4096));
+        assert_eq!(limit(TABLE, "Max address space"), Some(Limit { soft: None, hard: None }));
+        assert_eq!(limit(TABLE, "Max processes"), None);
+    }
+
+    /// A machine whose files say that much is wrong with it.
+    #[test]
+    fn a_machine_is_judged_by_its_files() {
+        let root = std::env::temp_dir().join(format!("herringbone-doctor-{}", std::process::id()));
+        for (path, text) in [(LIMITS, TABLE), (AUTOGROUP, "1\n"), ("sys/class/infiniband/mlx5_0", "")] {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let findings = HostFiles { root: root.clone() }.check();
+        fs::remove_dir_all(&root).unwrap();
+        let level = |check| findings.iter().find(|finding| finding.check == check).unwrap().level;
+        let levels = ["open files", "address space", "locked memory", "/dev/shm", "autogroup"].map(level);
+        assert_eq!(levels, [Wrong, Ok, Warning, Warning, Warning], "{findings:?}");
+    }
+
+    #[test]
+    fn few_files_are_raised_as_far_as_they_may_be() {
+        let said = |soft, hard| {
+            let finding = descriptors(finite(soft, hard));
+            (finding.level, finding.command.unwrap_or_default())
+        };
+        assert_eq!(said(65_536, 65_536).0, Ok);
+        assert_eq!(said(512, 4096), (Warning, "ulimit -n 4096".to_owned()));
+        assert_eq!(said(64, 1 << 20), (Wrong, "ulimit -n 65536".to_owned()));
+        let (level, command) = said(64, 64);
+        assert!(level == Wrong && command.contains("LimitNOFILE="), "{command}");
+    }
+
+    #[test]
+    fn memory_is_judged_by_how_much_there_is() {
+        assert_eq!(device(Some((64 << 20, 64 << 20))).level, Warning);
+        assert_eq!(device(Some((8 << 30, 8 << 30))).level, Ok);
+        assert_eq!(device(Some((8 << 30, 1 << 20))).level, Warning, "it is full");
+        assert_eq!(address_space(finite(512 << 20, 512 << 20)).level, Wrong);
+        assert_eq!(address_space(finite(8 << 30, 8 << 30)).level, Warning);
+        assert_eq!(locked_memory(finite(65_536, 65_536), false).level, Ok);
+        assert_eq!([size(5), size(64 << 10), size(3 << 29)], ["5 B", "64.0 KiB", "1.5 GiB"]);
+    }
+
+    #[test]
+    fn autogroup_may_be_on_off_or_unknown() {
+        assert_eq!([None, Some("0\n"), Some("1\n")].map(|text| autogroup(text, 2).level), [Ok, Ok, Warning]);
+    }
+}
