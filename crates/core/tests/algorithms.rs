@@ -15,7 +15,7 @@ fn named(name: &str) -> Algorithm {
 }
 
 fn without_hosts(reducers: u32) -> Layout<'static> {
-    Layout { reducers, hosts: &[] }
+    Layout { reducers, hosts: &[], links: None }
 }
 
 fn proved(algorithm: &str, collective: Collective, group: &Group, layout: &Layout<'_>) -> Verified {
@@ -136,11 +136,13 @@ fn hierarchies_are_proved_and_canonical_where_hosts_are_whole_nodes() {
     for (sizes, group) in groups.into_iter().chain(keyed) {
         let hosts = hosts_of(sizes);
         for algorithm in COMPOSITIONS {
-            let verified = proved(algorithm, ALL_REDUCE, &group, &Layout { reducers: 0, hosts: &hosts });
+            let verified =
+                proved(algorithm, ALL_REDUCE, &group, &Layout { reducers: 0, hosts: &hosts, links: None });
             assert_eq!(verified.order(), Order::Fixed, "{algorithm}, hosts of {sizes:?}");
         }
         for reducers in [1, 2, 3, 5] {
-            let verified = proved(SERVED, ALL_REDUCE, &group, &Layout { reducers, hosts: &hosts });
+            let verified =
+                proved(SERVED, ALL_REDUCE, &group, &Layout { reducers, hosts: &hosts, links: None });
             assert_eq!(
                 (verified.order(), verified.restartable()),
                 (Order::Fixed, true),
@@ -159,7 +161,7 @@ fn hosts_in_pieces_are_proved_and_canonical() {
     let others = [&[1, 2][..], &[2, 1, 3], &[3, 5, 8, 1], &[12; 3], &[1, 1, 7, 1], &[31, 33], &[5; 15]];
     for sizes in even.chain(others.map(<[u32]>::to_vec)) {
         let (hosts, group) = (hosts_of(&sizes), Group::of_size(sizes.iter().sum()));
-        let layout = Layout { reducers: 0, hosts: &hosts };
+        let layout = Layout { reducers: 0, hosts: &hosts, links: None };
         for algorithm in [COMPOSITIONS[0], COMPOSITIONS[3], COMPOSITIONS[5]] {
             for collective in [ALL_REDUCE, Collective::ReduceScatter, Collective::AllGather] {
                 let verified = proved(algorithm, collective, &group, &layout);
@@ -197,7 +199,8 @@ fn reducers_hear_from_all_and_hosts_send_once(verified: &Verified, hosts: &[u32]
 fn hierarchies_send_one_partial_sum_per_host_across_hosts() {
     for sizes in [&[2, 2][..], &[4, 4, 4, 4], &[8, 8], &[3, 5, 8, 1]] {
         let (group, hosts) = (group_by_host(sizes), hosts_of(sizes));
-        let verified = proved("hierarchical", ALL_REDUCE, &group, &Layout { reducers: 0, hosts: &hosts });
+        let verified =
+            proved("hierarchical", ALL_REDUCE, &group, &Layout { reducers: 0, hosts: &hosts, links: None });
         let chunks = verified.cut().chunks() as usize;
         assert_eq!(across(&verified, &hosts), 2 * (sizes.len() - 1) * chunks, "hosts of {sizes:?}");
     }
@@ -424,30 +427,39 @@ fn what_is_impossible_says_why() {
     assert_eq!(ask("radix(1)", ALL_REDUCE, 4, plain), Err(Unsupported::Factor { factor: 1 }));
     assert_eq!(ask("reduction_server", ALL_REDUCE, 4, plain), Err(Unsupported::NoReducers));
 
-    let hosts = |hosts: &[u32]| ask("hierarchical", ALL_REDUCE, 4, &Layout { reducers: 0, hosts });
+    let hosts =
+        |hosts: &[u32]| ask("hierarchical", ALL_REDUCE, 4, &Layout { reducers: 0, hosts, links: None });
     assert_eq!(hosts(&[]), Err(Unsupported::UnknownHosts { known: 0, workers: 4 }));
     assert_eq!(hosts(&[7; 4]), Err(Unsupported::OneHost { workers: 4 }));
     assert_eq!(hosts(&[0, 1, 2, 3]), Err(Unsupported::LoneWorkers { workers: 4 }));
     assert_eq!(hosts(&[0, 1, 1, 2]), Ok(()));
     assert_eq!(hosts(&[0, 0, 1, 0]), Err(Unsupported::SplitHost { rank: 3 }));
     assert_eq!(hosts(&[0, 1, 0, 1]), Err(Unsupported::SplitHost { rank: 2 }));
-    let exchanged =
-        ask("hierarchical(radix,doubling)", ALL_REDUCE, 4, &Layout { reducers: 0, hosts: &[0, 1, 1, 1] });
+    let exchanged = ask(
+        "hierarchical(radix,doubling)",
+        ALL_REDUCE,
+        4,
+        &Layout { reducers: 0, hosts: &[0, 1, 1, 1], links: None },
+    );
     assert_eq!(exchanged, Err(Unsupported::HostInPieces { rank: 1, pieces: 2 }));
     let half = ask(
         "hierarchical(radix,doubling)",
         Collective::AllGather,
         4,
-        &Layout { reducers: 0, hosts: &[0, 0, 1, 1] },
+        &Layout { reducers: 0, hosts: &[0, 0, 1, 1], links: None },
     );
     assert_eq!(half, Err(Unsupported::Halves { outer: "doubling".into() }));
-    let composed =
-        ask("hierarchical(tree,ring)", ALL_REDUCE, 4, &Layout { reducers: 0, hosts: &[0, 0, 1, 1] });
+    let composed = ask(
+        "hierarchical(tree,ring)",
+        ALL_REDUCE,
+        4,
+        &Layout { reducers: 0, hosts: &[0, 0, 1, 1], links: None },
+    );
     assert!(matches!(composed, Err(Unsupported::Composition { .. })), "{composed:?}");
-    let served = ask(SERVED, ALL_REDUCE, 4, &Layout { reducers: 0, hosts: &[0, 0, 1, 1] });
+    let served = ask(SERVED, ALL_REDUCE, 4, &Layout { reducers: 0, hosts: &[0, 0, 1, 1], links: None });
     assert_eq!(served, Err(Unsupported::NoReducers));
     for halves in ["hierarchical(radix(4;2,2),radix)", "hierarchical(radix,radix(2;4))"] {
-        let composed = ask(halves, ALL_REDUCE, 4, &Layout { reducers: 0, hosts: &[0, 0, 1, 1] });
+        let composed = ask(halves, ALL_REDUCE, 4, &Layout { reducers: 0, hosts: &[0, 0, 1, 1], links: None });
         assert!(matches!(composed, Err(Unsupported::Composition { .. })), "{composed:?}");
     }
 }
@@ -455,7 +467,7 @@ fn what_is_impossible_says_why() {
 #[test]
 fn golden_schedules() {
     let by_rank = |algorithm, collective, size| (algorithm, collective, size, without_hosts(0));
-    let two_hosts = Layout { reducers: 0, hosts: &[0, 0, 1, 1] };
+    let two_hosts = Layout { reducers: 0, hosts: &[0, 0, 1, 1], links: None };
     let golden = [
         ("ring-4", by_rank("ring", ALL_REDUCE, 4)),
         ("radix-4", by_rank("radix", ALL_REDUCE, 4)),

@@ -249,7 +249,7 @@ fn every_choice_has_a_schedule() {
             for bytes in [0, 4, 1 << 14, 1 << 16, 1 << 30] {
                 for reducers in [0, 2] {
                     let choice = choose(&request(&group, collective, bytes, reducers)).unwrap();
-                    let layout = Layout { reducers, hosts: &[] };
+                    let layout = Layout { reducers, hosts: &[], links: None };
                     choice.algorithm.schedule(collective, &group, &layout).unwrap();
                 }
             }

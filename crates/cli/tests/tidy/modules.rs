@@ -24,7 +24,7 @@ const ORDERS: [Order; 6] = [
             "plan verify",
             "algorithm wire",
             "collective",
-            "schedule",
+            "schedule topology",
             "element group",
         ],
     },

@@ -16,8 +16,9 @@ use alloc::{format, string::String, vec};
 /// then the choice is as if none were forced, and says so. Also where the root is not in the group.
 pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
     let Request { collective, group, reducers, hosts, .. } = *request;
-    let possible =
-        |algorithm: &Algorithm| algorithm.schedule(collective, group, &Layout { reducers, hosts }).map(drop);
+    let possible = |algorithm: &Algorithm| {
+        algorithm.schedule(collective, group, &Layout { reducers, hosts, links: None }).map(drop)
+    };
     let forced = request.forced.filter(|_| collective == Collective::AllReduce);
     let Some(forced) = forced else {
         let choice = by_size(request);

@@ -40,7 +40,7 @@ pub(super) mod tests {
 
     /// How many chunks the busiest link carries, and how many the buffer has.
     pub(crate) fn busiest(request: &Request<'_>, algorithm: &Algorithm) -> (u64, u64) {
-        let layout = Layout { reducers: request.reducers, hosts: request.hosts };
+        let layout = Layout { reducers: request.reducers, hosts: request.hosts, links: None };
         let schedule = algorithm.schedule(request.collective, request.group, &layout).unwrap();
         let chunks = u64::from(schedule.cut().chunks());
         (busiest_link(&schedule, request.hosts, request.widening), chunks)

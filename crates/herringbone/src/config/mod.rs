@@ -264,7 +264,7 @@ impl Config {
                 "a name of more than {ALGORITHM_CHARACTERS} characters: give fewer factors"
             ));
         }
-        let (group, layout) = (Group::of_size(4), Layout { reducers: 1, hosts: &[0, 0, 1, 1] });
+        let (group, layout) = (Group::of_size(4), Layout { reducers: 1, hosts: &[0, 0, 1, 1], links: None });
         algorithm
             .schedule(Collective::AllReduce, &group, &layout)
             .map_or_else(|reason| refuse(&reason), |_| Ok(()))

@@ -205,7 +205,7 @@ impl Plans {
         if let Some(proof) = self.proofs.get(&key) {
             return Ok(proof.clone());
         }
-        let layout = Layout { reducers: settings.reducers(), hosts: &settings.hosts };
+        let layout = Layout { reducers: settings.reducers(), hosts: &settings.hosts, links: None };
         let schedule = algorithm.schedule(collective, &self.fold, &layout).map_err(Error::unsupported)?;
         let verified = verify(schedule, collective, &self.fold).map_err(|error| {
             Error::unsupported(format!("the schedule of {algorithm} is wrong, a bug: {error}"))

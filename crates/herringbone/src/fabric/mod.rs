@@ -91,7 +91,7 @@ impl Job {
     pub(crate) fn stands_against(&self, forced: &Algorithm, order: FoldOrder) -> Option<Unsupported> {
         let hosts = self.roster.hosts();
         let group = order.group(&hosts);
-        let layout = Layout { reducers: self.roster.reducers().count() as u32, hosts: &hosts };
+        let layout = Layout { reducers: self.roster.reducers().count() as u32, hosts: &hosts, links: None };
         let reason = forced.schedule(Collective::AllReduce, &group, &layout).err()?;
         reason.is_layout().then_some(reason)
     }
