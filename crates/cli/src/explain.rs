@@ -144,7 +144,8 @@ fn rows(options: &Options, forced: Option<&Algorithm>) -> Result<Vec<Row>, Failu
 /// What a schedule costs, and how many of its chunks the busiest link carries.
 fn load(request: &Request<'_>, algorithm: &Algorithm) -> Result<(Cost, u64), Failure> {
     let Request { collective, group, reducers, hosts, widening, .. } = *request;
-    let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts, links: None }).map_err(unusable)?;
+    let schedule =
+        algorithm.schedule(collective, group, &Layout { reducers, hosts, links: None }).map_err(unusable)?;
     let units = plan::busiest_link(&schedule, hosts, widening);
     let verified = verify(schedule, collective, group).map_err(unusable)?;
     Ok((verified.cost(), units))

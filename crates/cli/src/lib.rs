@@ -5,6 +5,7 @@
 
 mod bench;
 mod completions;
+mod drawing;
 mod explain;
 mod failure;
 mod launch;
@@ -19,6 +20,9 @@ mod show;
 mod status;
 mod table;
 mod token;
+mod topo;
+mod topologies;
+mod trees;
 mod verify;
 
 use clap::{CommandFactory, Parser};
@@ -40,6 +44,8 @@ enum Verb {
     Verify(verify::Options),
     Explain(explain::Options),
     Show(show::Options),
+    Topo(topo::Options),
+    Trees(trees::Options),
     Bench(bench::Options),
     Launch(launch::Options),
     Serve(serve::Options),
@@ -97,6 +103,8 @@ impl Verb {
             Verb::Verify(options) => verify::run(options, out),
             Verb::Explain(options) => explain::run(options, out),
             Verb::Show(options) => show::run(options, out),
+            Verb::Topo(options) => topo::run(options, out),
+            Verb::Trees(options) => trees::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),
             Verb::Launch(options) => launch::run(options, args),
             Verb::Serve(options) => serve::run(options, out),

@@ -91,8 +91,9 @@ const ORDERS: [Order; 6] = [
         lines: &[
             "main",
             "lib",
-            "bench completions explain launch serve settings show status verify",
+            "bench completions explain launch serve settings show status topo trees verify",
             "parent token",
+            "drawing topologies",
             "failure layout names numbers outcome table",
         ],
     },

@@ -118,10 +118,10 @@ fn schedule(group: &Group, trees: Vec<SpanningTree>, is_canonical: bool, ways: W
     let of_slices = |(at, tree): (usize, &SpanningTree)| vec![at; tree.slices() as usize];
     let of_chunk: Vec<usize> = trees.iter().enumerate().flat_map(of_slices).collect();
     let chunks = of_chunk.len() as u32;
+    let places: Vec<Vec<Branch>> = trees.iter().map(|tree| Branch::all(tree, keys.len())).collect();
     Schedule::generated(group.size(), 0, Cut::Even { chunks }, move |rank| {
         let mut program = ProgramBuilder::new();
-        let places: Vec<Branch> = trees.iter().map(|tree| Branch::of(tree, rank)).collect();
-        let branches = || (0..).zip(&of_chunk).map(|(chunk, tree)| (chunk, &places[*tree]));
+        let branches = || (0..).zip(&of_chunk).map(|(chunk, tree)| (chunk, &places[*tree][rank as usize]));
         if ways.up {
             let keys = is_canonical.then_some(&keys[..]);
             branches().for_each(|(chunk, branch)| branch.sum(&mut program, chunk, rank, keys));
@@ -141,11 +141,15 @@ struct Branch {
 }
 
 impl Branch {
-    fn of(tree: &SpanningTree, rank: Rank) -> Self {
-        let above = tree.edges().iter().find(|[_, child]| *child == rank as usize);
-        let below = |child: usize| (child as Rank, tree.edges().iter().any(|[parent, _]| *parent == child));
-        let children = tree.children(rank as usize).into_iter().map(below).collect();
-        Self { parent: above.map(|[parent, _]| *parent as Rank), children }
+    /// The place of each rank.
+    fn all(tree: &SpanningTree, size: usize) -> Vec<Self> {
+        let children = tree.children(size);
+        let below = |child: &usize| (*child as Rank, !children[*child].is_empty());
+        let place =
+            |of_rank: &Vec<usize>| Self { parent: None, children: of_rank.iter().map(below).collect() };
+        let mut places: Vec<Self> = children.iter().map(place).collect();
+        tree.edges().iter().for_each(|[parent, child]| places[*child].parent = Some(*parent as Rank));
+        places
     }
 
     /// Adds up what the children send and passes it on, in the shape of the canonical tree of these keys, or in the order of the

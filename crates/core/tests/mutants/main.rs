@@ -107,7 +107,9 @@ impl Tally {
                 }
                 Some((Order::Schedule, _)) if order == Order::Fixed => self.other_order += 1,
                 // What folds in an order of its own may fold in another one, of the same inputs once each.
-                Some((_, other)) if order == Order::Schedule && REORDERING.contains(&kind) && other != bits => {
+                Some((_, other))
+                    if order == Order::Schedule && REORDERING.contains(&kind) && other != bits =>
+                {
                     self.other_order += 1;
                 }
                 Some((_, same)) => {

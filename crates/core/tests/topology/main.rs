@@ -1,6 +1,7 @@
 //! Topologies: what people publish is read, what is wrong is named with its place, and trees are as good as they are said to be.
 
 mod planned;
+mod readers;
 
 use herringbone_core::topology::{LinkMatrix, Topology, read};
 use std::{fs, path::PathBuf};

@@ -166,7 +166,8 @@ mod tests {
     fn heads(algorithm: &str, dtype: DType, ranks: u32) -> Vec<(bool, bool)> {
         let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(ranks));
         let (collective, count) = (Collective::AllReduce, 1 << 20);
-        let schedule = algorithm.schedule(collective, &group, &Layout { reducers: 0, hosts: &[], links: None }).unwrap();
+        let schedule =
+            algorithm.schedule(collective, &group, &Layout { reducers: 0, hosts: &[], links: None }).unwrap();
         let verified = verify(schedule, collective, &group).unwrap();
         let call = Call { collective, dtype, op: ReduceOp::Sum, count };
         let sizing = Sizing { hosts: 1, shared: true, segment_bytes: 0, most_staged: usize::MAX };

@@ -143,7 +143,8 @@ mod tests {
     fn needed(algorithm: &str, hosts: &[u32], call: Call, wish: usize, most_staged: usize) -> Vec<usize> {
         let (algorithm, group): (Algorithm, _) =
             (algorithm.parse().unwrap(), Group::of_size(hosts.len() as u32));
-        let schedule = algorithm.schedule(call.collective, &group, &Layout { reducers: 0, hosts, links: None }).unwrap();
+        let schedule =
+            algorithm.schedule(call.collective, &group, &Layout { reducers: 0, hosts, links: None }).unwrap();
         let verified = verify(schedule, call.collective, &group).unwrap();
         let sizing = Sizing { hosts: hosts.len() as u32, shared: false, segment_bytes: wish, most_staged };
         let needed = |me: u32| {
@@ -191,7 +192,11 @@ mod tests {
             op: ReduceOp::Sum,
             count: 9 << 20,
         };
-        let schedule = Algorithm::Tree.schedule(call.collective, &group, &Layout { reducers: 0, hosts: &[], links: None });
+        let schedule = Algorithm::Tree.schedule(
+            call.collective,
+            &group,
+            &Layout { reducers: 0, hosts: &[], links: None },
+        );
         let verified = verify(schedule.unwrap(), call.collective, &group).unwrap();
         let sizing = Sizing { hosts: 3, shared: false, segment_bytes: 0, most_staged: 3 << 20 };
         let staged = |me| {

@@ -182,8 +182,14 @@ impl SpanningTree {
     fn new(root: usize, edges: Vec<[usize; 2]>, by: FoundBy) -> Self {
         let mut tree = Self { root, rounds: edges.len() as u32, edges, by, slices: 1 };
         let size = tree.edges.iter().flatten().max().map_or(1, |most| most + 1);
-        if tree.spans(size.max(root + 1)) {
-            tree.rounds = tree.rounds_below(root);
+        let size = size.max(root + 1);
+        if tree.spans(size) {
+            let children = tree.children(size);
+            let mut rounds = vec![0; size];
+            for [_, child] in tree.edges.iter().rev() {
+                rounds[*child] = rounds_of(&children[*child], &rounds);
+            }
+            tree.rounds = rounds_of(&children[root], &rounds);
         }
         tree
     }
@@ -206,7 +212,7 @@ impl SpanningTree {
         self.root
     }
 
-    /// Parent and child of each edge.
+    /// Parent and child of each edge, parents before their children.
     pub fn edges(&self) -> &[[usize; 2]] {
         &self.edges
     }
@@ -240,24 +246,23 @@ impl SpanningTree {
         reached.iter().all(|reached| *reached)
     }
 
-    /// The children of a rank, those first that start the longest way.
-    pub fn children(&self, rank: usize) -> Vec<usize> {
-        let below = |[parent, child]: &[usize; 2]| (*parent == rank).then_some(*child);
-        let mut children: Vec<usize> = self.edges.iter().filter_map(below).collect();
-        children.sort_by_key(|child| core::cmp::Reverse(self.rounds_below(*child)));
+    /// The children of each of `size` ranks, those first that start the longest way.
+    pub fn children(&self, size: usize) -> Vec<Vec<usize>> {
+        let mut rounds = vec![0; size];
+        let mut children: Vec<Vec<usize>> = vec![vec![]; size];
+        // Parents stand before their children, so that backwards a child is complete before it is counted.
+        for [parent, child] in self.edges.iter().rev() {
+            children[*child].sort_by_key(|below| core::cmp::Reverse(rounds[*below]));
+            rounds[*child] = rounds_of(&children[*child], &rounds);
+            children[*parent].push(*child);
+        }
+        children[self.root].sort_by_key(|below| core::cmp::Reverse(rounds[*below]));
         children
     }
 
     /// The rounds of a broadcast along it.
     pub fn rounds(&self) -> u32 {
         self.rounds
-    }
-
-    fn rounds_below(&self, rank: usize) -> u32 {
-        let below = |[parent, child]: &[usize; 2]| (*parent == rank).then(|| self.rounds_below(*child));
-        let mut rounds: Vec<u32> = self.edges.iter().filter_map(below).collect();
-        rounds.sort_unstable_by(|a, b| b.cmp(a));
-        rounds.iter().zip(1..).map(|(below, sent)| below + sent).max().unwrap_or(0)
     }
 
     /// The sum of its links' weights, in the direction from children to parents.
@@ -313,6 +318,11 @@ impl TreeSet {
         let slices: u32 = self.trees.iter().map(|tree| tree.slices).sum();
         if busiest == 0.0 { 1.0 } else { bound(links) / size as f64 * f64::from(slices) / busiest }
     }
+}
+
+/// The rounds that a rank needs for its children, which it serves in this order.
+fn rounds_of(children: &[usize], rounds: &[u32]) -> u32 {
+    children.iter().zip(1..).map(|(child, sent)| rounds[*child] + sent).max().unwrap_or(0)
 }
 
 /// The rounds that a broadcast to so many ranks takes at least: their logarithm, rounded up.

@@ -17,9 +17,7 @@ const BEGINNINGS: u32 = 8;
 /// Trees for all ranks in order that use each link twice, if all links weigh the same and such trees are found.
 pub(super) fn trees(links: &LinkMatrix, random: &mut SplitMix) -> Option<Vec<Parents>> {
     let size = links.size();
-    let weight = links.weight(0, 1 % size);
-    let is_alike = |at: usize| at / size == at % size || links.weights()[at] == weight;
-    if !(0..size * size).all(is_alike) {
+    if !are_alike(links) {
         return None;
     }
     let tree = (0..BEGINNINGS).find_map(|_| {
@@ -34,6 +32,13 @@ pub(super) fn trees(links: &LinkMatrix, random: &mut SplitMix) -> Option<Vec<Par
         parents
     };
     Some((0..size).map(turned).collect())
+}
+
+/// Whether all links weigh the same.
+pub(super) fn are_alike(links: &LinkMatrix) -> bool {
+    let size = links.size();
+    let weight = links.weight(0, 1 % size);
+    (0..size * size).all(|at| at / size == at % size || links.weights()[at] == weight)
 }
 
 /// Swaps ranks other than the root until no distance is there too often.
