@@ -11,7 +11,7 @@ use herringbone_core::plan::{
 const ALL_REDUCE: Collective = Collective::AllReduce;
 
 fn request(group: &Group, collective: Collective, bytes: u64, reducers: u32) -> Request<'_> {
-    Request { collective, bytes, widening: 1, group, reducers, hosts: &[], forced: None }
+    Request { collective, bytes, widening: 1, group, reducers, hosts: &[], forced: None, links: None }
 }
 
 fn chosen(size: u32, collective: Collective, bytes: u64, reducers: u32) -> String {

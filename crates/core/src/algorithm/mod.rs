@@ -257,6 +257,8 @@ impl Unsupported {
                 | Self::HostInPieces { .. }
                 | Self::UnknownLinks { .. }
                 | Self::TooManyForTrees { .. }
+                | Self::NoCanonicalTree
+                | Self::NoTrees { .. }
         )
     }
 }
@@ -294,6 +296,16 @@ impl Algorithm {
     /// Sharded inside hosts, through reducers across them.
     pub fn hosts_and_reducers() -> Self {
         Self::Hierarchical { inner: Box::new(Self::radix(vec![])), outer: Box::new(Self::ReductionServer) }
+    }
+
+    /// What it is for a buffer of so many elements: up to `bound` one tree carries the whole.
+    pub fn for_elements(&self, count: usize, bound: u64) -> Self {
+        match self {
+            Self::Trees { mode, single: false } if count as u64 <= bound => {
+                Self::Trees { mode: *mode, single: true }
+            }
+            other => other.clone(),
+        }
     }
 
     /// Whether it has no schedule without reducers.

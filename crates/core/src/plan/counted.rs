@@ -35,7 +35,7 @@ pub(super) mod tests {
     /// An all-reduce of so much that only links count.
     pub(crate) fn large<'a>(group: &'a Group, hosts: &'a [u32]) -> Request<'a> {
         let (collective, bytes) = (Collective::AllReduce, 1 << 40);
-        Request { collective, bytes, widening: 1, group, reducers: 0, hosts, forced: None }
+        Request { collective, bytes, widening: 1, group, reducers: 0, hosts, forced: None, links: None }
     }
 
     /// How many chunks the busiest link carries, and how many the buffer has.

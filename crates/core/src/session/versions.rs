@@ -16,7 +16,8 @@ impl Versions {
     /// What this release speaks. Since version 2 reducers show their workers that they live, since version 3 they are told
     /// the workers' hosts, and since version 4 the fold order. Version 5 has members with identities, and tells each group's
     /// parameters and plans. Version 6 binds what follows a handshake to its connection.
-    pub const CURRENT: Versions = Versions { min: 6, max: 6 };
+    /// Version 7 tells the links between ranks.
+    pub const CURRENT: Versions = Versions { min: 7, max: 7 };
 
     /// The newest version that both sides speak.
     pub fn agree(self, other: Versions) -> Option<u16> {

@@ -71,6 +71,54 @@ impl LinkMatrix {
         Ok(Self { size, weights, bandwidths })
     }
 
+    /// The links between these ranks, in their order.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn among(&self, ranks: &[u32]) -> Self {
+        let size = ranks.len();
+        let mut among = Self { size, weights: vec![0.0; size * size], bandwidths: vec![0.0; size * size] };
+        for (at, (from, to)) in
+            ranks.iter().flat_map(|from| ranks.iter().map(move |to| (from, to))).enumerate()
+        {
+            let (from, to) = (*from as usize, *to as usize);
+            (among.weights[at], among.bandwidths[at]) = (self.weight(from, to), self.bandwidth(from, to));
+        }
+        among
+    }
+
+    /// All numbers, for other processes and for digests.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::from((self.size as u32).to_le_bytes());
+        for (weight, bandwidth) in self.weights.iter().zip(&self.bandwidths) {
+            bytes.extend(weight.to_bits().to_le_bytes());
+            bytes.extend(bandwidth.to_bits().to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) was given; `None` for bytes that are no matrix.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        const ENTRY: usize = size_of::<f32>() + size_of::<f64>();
+        let (size, rest) = bytes.split_first_chunk()?;
+        let size = u32::from_le_bytes(*size) as usize;
+        if !(1..=MOST_RANKS).contains(&size) || rest.len() != size * size * ENTRY {
+            return None;
+        }
+        let mut matrix = Self { size, weights: vec![], bandwidths: vec![] };
+        for entry in rest.chunks(ENTRY) {
+            let (weight, bandwidth) = entry.split_first_chunk()?;
+            let weight = f32::from_le_bytes(*weight);
+            let bandwidth = f64::from_le_bytes(bandwidth.try_into().ok()?);
+            if !(weight.is_finite() && weight >= 0.0 && bandwidth.is_finite() && bandwidth >= 0.0) {
+                return None;
+            }
+            matrix.weights.push(weight);
+            matrix.bandwidths.push(bandwidth);
+        }
+        Some(matrix)
+    }
+
     /// How many ranks there are.
     pub fn size(&self) -> usize {
         self.size

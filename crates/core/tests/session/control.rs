@@ -1,3 +1,4 @@
+use crate::settled::{any_parameters, any_settings};
 use crate::{any_fingerprint, call, crc32c};
 use herringbone_core::{
     collective::Collective,
@@ -17,7 +18,7 @@ use herringbone_core::{
 };
 use proptest::{collection::vec, option, prelude::*};
 
-fn any_text() -> impl Strategy<Value = String> {
+pub(crate) fn any_text() -> impl Strategy<Value = String> {
     "[ -~äπ]{0,40}"
 }
 
@@ -31,21 +32,6 @@ fn any_process() -> impl Strategy<Value = Process> {
         host,
         incarnation,
     })
-}
-
-fn any_settings() -> impl Strategy<Value = Settings> {
-    let names = (option::of(any_text()), option::of(any_text()), vec(any_text(), 0..4));
-    (any::<u64>(), any::<u64>(), any::<u8>(), names, any::<u64>()).prop_map(
-        |(staging, segment, order, (algorithm, transport, reducers), cutting)| Settings {
-            staging,
-            segment,
-            order: FoldOrder::from_code(order),
-            algorithm,
-            transport,
-            reducers,
-            cutting,
-        },
-    )
 }
 
 /// Some epochs after the first: members have joined and left.
@@ -62,21 +48,6 @@ fn any_roster() -> impl Strategy<Value = Roster> {
                 roster = leaves.and_then(|id| roster.without(id).ok()).unwrap_or(roster);
             }
             roster
-        },
-    )
-}
-
-fn any_parameters() -> impl Strategy<Value = Parameters> {
-    let names = (option::of(any_text()), option::of(any_text()), vec(any_text(), 0..4));
-    (0_usize..2, names, any::<(u64, u64, u64)>()).prop_map(
-        |(order, (algorithm, transport, reducers), (segment, staging, cutting))| Parameters {
-            order: FoldOrder::ALL[order],
-            algorithm,
-            transport,
-            segment,
-            staging,
-            reducers,
-            cutting,
         },
     )
 }
@@ -341,6 +312,8 @@ fn a_message_over_its_bounds_is_not_sent() {
         transport: None,
         reducers: vec![],
         cutting: 0,
+        links: None,
+        tree_bound: None,
     };
     let join = |length| {
         let process = process("x".repeat(length));

@@ -8,6 +8,7 @@ mod hub;
 mod keys;
 mod plans;
 mod recoveries;
+mod settled;
 mod simulation;
 mod status;
 mod wire;

@@ -18,6 +18,7 @@ use crate::{
         algorithm::{Algorithm, Layout},
         collective::Collective,
         group::{FoldOrder, Group},
+        topology::LinkMatrix,
     },
     rendezvous::Store,
     sys,
@@ -109,6 +110,16 @@ pub struct Config {
     pub(crate) staging_bytes: usize,
     pub(crate) segment_bytes: usize,
     pub(crate) manual_progress: bool,
+    pub(crate) trees: Trees,
+}
+
+/// What trees are planned from.
+#[derive(Clone, Default)]
+pub(crate) struct Trees {
+    /// The links between all ranks.
+    pub(crate) links: Option<LinkMatrix>,
+    /// Up to how many elements one tree carries the whole buffer.
+    pub(crate) bound: Option<u64>,
 }
 
 const STAGING_BYTES: usize = 64 << 20;
@@ -135,6 +146,7 @@ impl Config {
             staging_bytes: STAGING_BYTES,
             segment_bytes: 0,
             manual_progress: false,
+            trees: Trees::default(),
         }
     }
 
@@ -159,6 +171,19 @@ impl Config {
     /// Where the order of additions comes from. Rank 0's choice counts; the others may leave theirs out.
     pub fn fold_order(mut self, order: FoldOrder) -> Self {
         self.fold_order = Some(order);
+        self
+    }
+
+    /// The links between all ranks, in their order: plans then spare slow links, and trees follow the links. Rank 0's count; the
+    /// others may leave theirs out.
+    pub fn links(mut self, links: LinkMatrix) -> Self {
+        self.trees.links = Some(links);
+        self
+    }
+
+    /// Up to how many elements one tree carries the whole buffer, where trees are forced. Rank 0's choice counts.
+    pub fn tree_array_bound(mut self, elements: u64) -> Self {
+        self.trees.bound = Some(elements);
         self
     }
 

@@ -44,6 +44,7 @@ impl Job {
             group: &group,
             reducers: layout.reducers,
             hosts: &hosts,
+            links: None,
             forced: world.algorithm.as_ref(),
         })
         .expect("an algorithm");
