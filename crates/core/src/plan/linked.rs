@@ -5,30 +5,40 @@ use crate::algorithm::{Algorithm, Layout};
 use crate::collective::Collective;
 use crate::schedule::{Schedule, Step};
 use crate::topology::LinkMatrix;
-use alloc::{format, vec};
+use alloc::{format, string::String, vec, vec::Vec};
 
-/// Trees, if they leave less to the slowest link than the choice does.
+/// The algorithm that leaves least to the slowest link: the choice, trees, or all ranks with all others. The choice stays where
+/// they leave no less.
 pub(super) fn lighter(request: &Request<'_>, choice: Choice) -> Choice {
     let Request { collective, bytes, group, links, .. } = *request;
     let Some(links) = links.filter(|_| collective == Collective::AllReduce && bytes >= LINKED_BYTES) else {
         return choice;
     };
-    let time = |algorithm: &Algorithm| {
+    let timed = |algorithm: Algorithm| {
         let layout = Layout { reducers: request.reducers, hosts: request.hosts, links: Some(links) };
         let schedule = algorithm.schedule(collective, group, &layout).ok()?;
-        Some(busiest(&schedule, links))
+        Some((busiest(&schedule, links), algorithm))
     };
     let trees = Algorithm::Trees { mode: None, single: false };
-    let (Some(with), Some(without)) = (time(&trees), time(&choice.algorithm)) else { return choice };
-    if with >= without {
-        let kept = shown(without);
-        let why =
-            format!("{}; its slowest link is busy for {kept}, with trees for {}", choice.why, shown(with));
-        return Choice { why, ..choice };
+    let others = [trees, Algorithm::radix(vec![])].into_iter().filter(|other| *other != choice.algorithm);
+    let others: Vec<(f64, Algorithm)> = others.filter_map(timed).collect();
+    let Some((own, _)) = timed(choice.algorithm.clone()) else { return choice };
+    let named = |(time, algorithm): &(f64, Algorithm)| format!("with {algorithm} for {}", shown(*time));
+    match others.iter().filter(|(time, _)| *time < own).min_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some(best) => {
+            let worse = others.iter().filter(|other| *other != best).map(named);
+            let without = named(&(own, choice.algorithm.clone()));
+            let all: Vec<String> = worse.chain([without]).collect();
+            let why = format!("the slowest link is busy for {}, {}", shown(best.0), all.join(", "));
+            Choice { algorithm: best.1.clone(), why }
+        }
+        None => {
+            let all: Vec<String> = others.iter().map(named).collect();
+            let why =
+                format!("{}; its slowest link is busy for {}, {}", choice.why, shown(own), all.join(", "));
+            Choice { why, ..choice }
+        }
     }
-    let other = &choice.algorithm;
-    let why = format!("the slowest link is busy for {}, with {other} for {}", shown(with), shown(without));
-    Choice { algorithm: trees, why }
 }
 
 /// How many seconds of a GB the slowest link is busy: what it carries each way, by its bandwidth. Infinite where a link is used
@@ -51,7 +61,7 @@ fn busiest(schedule: &Schedule, links: &LinkMatrix) -> f64 {
     used.map(time).fold(0.0, f64::max) / f64::from(schedule.cut().chunks())
 }
 
-fn shown(seconds: f64) -> alloc::string::String {
+fn shown(seconds: f64) -> String {
     if seconds.is_finite() {
         format!("{:.2} ms/GB", 1000.0 * seconds)
     } else {

@@ -29,7 +29,7 @@
 //! single stage and gather two by two.
 //!
 //! Where the links between workers are known, an all-reduce of at least [`LINKED_BYTES`] whose algorithm was not forced takes
-//! `trees` if they leave less to the slowest link, by their programs.
+//! `trees` or `radix` in a single stage if they leave less to the slowest link, by their programs.
 //!
 //! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; gather, scatter and all_to_all
 //! `one_shot`; a barrier

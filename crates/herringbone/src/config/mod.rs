@@ -8,9 +8,11 @@ mod nearest;
 mod place;
 mod reading;
 pub mod settings;
+mod transport;
 
 pub use nearest::{UnknownName, parse_algorithm};
 pub use reading::{token_from_env, token_from_file};
+pub use transport::Transport;
 
 use crate::{
     Error, ErrorKind, Result,
@@ -28,42 +30,12 @@ use settings::Bytes;
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, ToSocketAddrs},
-    str::FromStr,
     sync::Arc,
     time::Duration,
 };
 
 /// The longest name of an algorithm that rank 0 tells the others.
 const ALGORITHM_CHARACTERS: usize = 256;
-
-/// How messages travel between processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transport {
-    /// Through shared memory; all ranks have to be on one host.
-    Shm,
-    /// Over TCP, even between ranks of one host.
-    Tcp,
-}
-
-impl Transport {
-    /// Its name in `HERRINGBONE_TRANSPORT`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Shm => "shm",
-            Transport::Tcp => "tcp",
-        }
-    }
-}
-
-impl FromStr for Transport {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        let all = [Transport::Shm, Transport::Tcp];
-        let found = all.into_iter().find(|transport| transport.name() == text.trim());
-        found.ok_or_else(|| UnknownName::none_of(text, &all.map(Transport::name)))
-    }
-}
 
 /// How the ranks find each other.
 #[derive(Clone)]
