@@ -10,6 +10,7 @@ mod explain;
 mod failure;
 mod launch;
 mod layout;
+mod machine;
 mod names;
 mod numbers;
 mod outcome;

@@ -1,17 +1,18 @@
 //! `herringbone topo`: how the nodes of a machine or a cluster are linked.
 
-use crate::{drawing, failure::Failure, outcome::Outcome, topologies};
+use crate::{drawing, failure::Failure, machine, outcome::Outcome, topologies};
 use herringbone::core::topology::{LinkKind, NodeKind, Topology, TopologyLink};
 use std::{collections::BTreeMap, io::Write};
 
 /// Show a topology: its nodes, its links by kind, what is connected, the slowest link
 ///
-/// Reads the text of nvidia-smi topo -m, NCCL's topology XML, and matrices of weights as JSON or CSV.
+/// Reads the text of nvidia-smi topo -m, NCCL's topology XML, and matrices of weights as JSON or CSV. Without a file it shows this
+/// machine: processors, network cards with their speed, and GPUs if nvidia-smi is there.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The file; FILE#NAME for one of several in a JSON list, - for standard input
+    /// The file; FILE#NAME for one of several in a JSON list, - for standard input. Without one: this machine
     #[arg(value_name = "FILE")]
-    file: String,
+    file: Option<String>,
     /// Print nodes and links as JSON, which every FILE may be
     #[arg(long)]
     json: bool,
@@ -21,7 +22,10 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let topology = topologies::read(&options.file)?;
+    let topology = match &options.file {
+        Some(file) => topologies::read(file)?,
+        None => machine::topology(),
+    };
     if let Some(path) = &options.svg {
         topologies::write(path, &drawing::picture(&topology, &[]))?;
     }

@@ -4,7 +4,7 @@ use herringbone_core::algorithm::cost::{Cost, Messages};
 use herringbone_core::algorithm::{Algorithm, Layout, Unsupported};
 use herringbone_core::collective::Collective;
 use herringbone_core::group::Group;
-use herringbone_core::schedule::{Origin, Place, Program, Rank, Schedule, Step};
+use herringbone_core::schedule::{Origin, Place, Program, Rank, Step};
 use herringbone_core::verify::{Order, Verified, verify};
 use std::collections::BTreeSet;
 

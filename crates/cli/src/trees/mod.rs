@@ -10,7 +10,7 @@ use crate::{
     topologies,
 };
 use herringbone::core::topology::{
-    LinkMatrix, Topology, TopologyError,
+    LinkMatrix, Topology, TopologyError, by_mxnet_rules,
     trees::{SpanningTree, TreeFigures, TreeMode, TreeSet, TreeWish, bound, plan},
 };
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let mut topology = topologies::read(&options.topology)?;
     if options.ranks {
-        topology = topology.by_mxnet_rules(None).map_err(unusable)?;
+        topology = by_mxnet_rules(&topology, None).map_err(unusable)?;
     }
     let links = LinkMatrix::of(&topology).map_err(unusable)?;
     let Options { mode, penalty, seed, ref roots, .. } = *options;
@@ -247,7 +247,7 @@ mod tests {
             (format!("{NVLINKS} --seed 3"), "--seed changes nothing about --mode best"),
             ("trees --topology @/link_matrices.json".into(), "7 topologies; expected one to be named"),
             ("trees --topology @/none.txt".into(), "cannot read the topology"),
-            ("topo @/README.md".into(), "line 1, column 1"),
+            ("topo @/README.md".into(), "README.md: line 3, column 1: a row of 7 numbers"),
         ] {
             let failure = said(&args).unwrap_err();
             assert!(failure.to_string().contains(said_why), "{failure}");

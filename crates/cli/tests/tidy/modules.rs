@@ -93,7 +93,7 @@ const ORDERS: [Order; 6] = [
             "lib",
             "bench completions explain launch serve settings show status topo trees verify",
             "parent token",
-            "drawing topologies",
+            "drawing machine topologies",
             "failure layout names numbers outcome table",
         ],
     },

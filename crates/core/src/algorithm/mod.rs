@@ -266,7 +266,8 @@ impl Unsupported {
 impl Algorithm {
     /// One of each, of trees one of each kind, with its default parameters, in the order of the [table](self).
     pub fn all() -> [Self; 12] {
-        let [trees, mxnet, best, throughput] = Self::all_trees();
+        let trees = |mode| Self::Trees { mode, single: false };
+        let [mxnet, best, throughput] = TreeMode::ALL.map(|mode| trees(Some(mode)));
         [
             Self::radix(vec![]),
             Self::Doubling,
@@ -276,7 +277,7 @@ impl Algorithm {
             Self::ReductionServer,
             Self::hierarchical(),
             Self::Ring,
-            trees,
+            trees(None),
             mxnet,
             best,
             throughput,

@@ -4,7 +4,7 @@
 //! partial sums, so that all results keep their bits. Planned trees fold in their own order: a rank adds its children's sums to
 //! its input, those first that are complete first.
 
-use super::{Algorithm, Layout, Unsupported};
+use super::{Layout, Unsupported};
 use crate::collective::Collective;
 use crate::group::Group;
 use crate::schedule::{Chunk, Cut, Form, Origin, Place, ProgramBuilder, Rank, Schedule, Source};
@@ -193,13 +193,5 @@ impl Branch {
             program.recv(parent, chunk, Place::User(chunk));
         }
         program.send(Place::User(chunk), self.children.iter().map(|(child, _)| *child));
-    }
-}
-
-impl Algorithm {
-    /// Trees of each kind: canonical ones, then the planned ones.
-    pub(super) fn all_trees() -> [Self; 4] {
-        let planned = TreeMode::ALL.map(Some);
-        [None, planned[0], planned[1], planned[2]].map(|mode| Self::Trees { mode, single: false })
     }
 }

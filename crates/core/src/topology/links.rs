@@ -187,6 +187,27 @@ impl LinkMatrix {
     }
 }
 
+/// The topology with the entries of its matrix as what MXNet makes weights of; see [`LinkMatrix::by_mxnet_rules`].
+///
+/// # Errors
+/// [`TopologyError::Whole`] unless there are 1 to 64 ranks, and nothing else.
+pub fn by_mxnet_rules(topology: &Topology, peers: Option<&[bool]>) -> Result<Topology, TopologyError> {
+    let matrix = LinkMatrix::of(topology)?.by_mxnet_rules(peers);
+    let ranks = topology.ranks();
+    let mut weighed = topology.clone();
+    weighed.links.clear();
+    for (from, node) in ranks.iter().enumerate() {
+        for (to, other) in ranks.iter().enumerate() {
+            let (weight, bandwidth) = (matrix.weight(from, to), f64::from(matrix.weight(from, to)));
+            if weight > 0.0 {
+                let (from, to) = (*node, *other);
+                weighed.links.push(TopologyLink { from, to, kind: LinkKind::Given, bandwidth, weight });
+            }
+        }
+    }
+    Ok(weighed)
+}
+
 /// MXNet's rules from the ranks of CUDA's performance attribute, plus 1, to weights: 1 is a link without peer access, 2 and more
 /// are NVLinks.
 ///

@@ -3,7 +3,9 @@
 
 use super::json::{JsonKind, JsonValue, parse};
 use super::text::amount;
-use super::{LinkKind, MOST_NODES, NodeKind, Topology, TopologyError, TopologyLink, TopologyNode};
+use super::{
+    LinkKind, MOST_NODES, NodeKind, Topology, TopologyError, TopologyLink, TopologyNode, by_mxnet_rules,
+};
 use alloc::{format, string::String, string::ToString, vec, vec::Vec};
 
 pub(super) fn read(text: &str, name: Option<&str>) -> Result<Topology, TopologyError> {
@@ -69,7 +71,7 @@ fn of_object(value: &JsonValue) -> Result<Topology, TopologyError> {
         None => Ok(topology),
         Some(peers) => {
             let peers: Vec<bool> = peers.iter().flatten().map(|entry| *entry > 0.0).collect();
-            topology.by_mxnet_rules(Some(&peers))
+            by_mxnet_rules(&topology, Some(&peers))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The topology file of NCCL (`NCCL_TOPO_DUMP_FILE`): processors, PCIe switches, GPUs with their NVLinks, and network cards.
 
-use super::xml::{Element, parse};
+use super::xml::{XmlElement, parse};
 use super::{LinkKind, NodeKind, Topology, TopologyError, TopologyLink, TopologyNode, links};
 use alloc::{collections::BTreeMap, format, string::String, vec, vec::Vec};
 
@@ -48,7 +48,7 @@ struct Place<'a> {
 }
 
 fn collect(
-    element: &Element,
+    element: &XmlElement,
     place: &Place<'_>,
     cpus: &[(String, String)],
     devices: &mut Vec<Device>,
@@ -71,7 +71,11 @@ fn collect(
     Ok(())
 }
 
-fn device(element: &Element, place: &Place<'_>, cpus: &[(String, String)]) -> Result<Device, TopologyError> {
+fn device(
+    element: &XmlElement,
+    place: &Place<'_>,
+    cpus: &[(String, String)],
+) -> Result<Device, TopologyError> {
     let is_gpu = element.name == "gpu";
     let number = element.number("dev")?;
     let Some(number) = number else {

@@ -9,14 +9,14 @@ const DEPTH: usize = 64;
 
 /// An element and where it begins.
 #[derive(Clone, Debug)]
-pub(super) struct Element {
+pub(super) struct XmlElement {
     pub(super) at: Position,
     pub(super) name: String,
     pub(super) attributes: Vec<(String, String)>,
-    pub(super) children: Vec<Element>,
+    pub(super) children: Vec<XmlElement>,
 }
 
-impl Element {
+impl XmlElement {
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.attributes.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -33,10 +33,10 @@ impl Element {
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<Element, TopologyError> {
+pub(super) fn parse(text: &str) -> Result<XmlElement, TopologyError> {
     let mut scanner =
         XmlScanner { chars: text.chars().collect(), next: 0, at: Position { line: 1, column: 1 } };
-    let mut open: Vec<Element> = vec![];
+    let mut open: Vec<XmlElement> = vec![];
     loop {
         scanner.skip_until('<');
         let at = scanner.at;
@@ -133,8 +133,8 @@ impl XmlScanner {
     }
 
     /// An element's start, and whether it is the whole element.
-    fn start(&mut self, at: Position) -> Result<(Element, bool), TopologyError> {
-        let mut element = Element { at, name: self.name()?, attributes: vec![], children: vec![] };
+    fn start(&mut self, at: Position) -> Result<(XmlElement, bool), TopologyError> {
+        let mut element = XmlElement { at, name: self.name()?, attributes: vec![], children: vec![] };
         loop {
             self.take_while(char::is_whitespace);
             match self.peek() {
@@ -177,7 +177,7 @@ impl XmlScanner {
     }
 
     /// The element that is open, at its end.
-    fn end(&mut self, at: Position, open: &mut Vec<Element>) -> Result<Element, TopologyError> {
+    fn end(&mut self, at: Position, open: &mut Vec<XmlElement>) -> Result<XmlElement, TopologyError> {
         self.take();
         let name = self.name()?;
         self.skip_past(">")?;

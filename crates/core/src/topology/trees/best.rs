@@ -4,7 +4,8 @@
 
 use super::anneal::{Forest, Prices};
 use super::broadcast::{Parents, quickest};
-use super::{FoundBy, SpanningTree, TreeSet, exhaustive, least_rounds, mxnet, rotated};
+use super::tree::{FoundBy, SpanningTree, TreeSet, least_rounds};
+use super::{exhaustive, mxnet, rotated};
 use crate::topology::{LinkMatrix, random::SplitMix};
 use alloc::{vec, vec::Vec};
 

@@ -1,6 +1,6 @@
 //! Broadcasts that are made up round by round: in each round as many ranks as can be hear from one that knows.
 
-use super::least_rounds;
+use super::tree::least_rounds;
 use crate::topology::{LinkMatrix, random::SplitMix};
 use alloc::{vec, vec::Vec};
 

@@ -4,7 +4,7 @@
 //! the two holders is: over all choices without an extra hop this finds the one whose slowest link is fastest, then the one with
 //! the most weight.
 
-use super::{FoundBy, SpanningTree};
+use super::tree::{FoundBy, SpanningTree};
 use crate::topology::LinkMatrix;
 use alloc::{vec, vec::Vec};
 use core::ops::Range;

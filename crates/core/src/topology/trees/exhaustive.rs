@@ -3,7 +3,7 @@
 //! A tree is the list of its leaves: 2^d ranks, the root first. On the level of stride 2^i the rank at each position that is a
 //! multiple of 2^(i+1) is the parent of the rank one stride further; equal ranks need no link.
 
-use super::least_rounds;
+use super::tree::least_rounds;
 use alloc::{vec, vec::Vec};
 
 /// The levels of a tree over so many ranks.

@@ -1,6 +1,7 @@
 //! One tree after the other on weights that decay with use, as MXNet's `ComputeTrees` makes them.
 
-use super::{FoundBy, SpanningTree, exhaustive, kernighan_lin};
+use super::tree::{FoundBy, SpanningTree};
+use super::{exhaustive, kernighan_lin};
 use crate::topology::{LinkMatrix, TopologyError};
 use alloc::{format, vec::Vec};
 

@@ -4,7 +4,7 @@
 //! The trees are improved in turns: each is taken out and grown again along the links that are then least loaded, which gives the
 //! least load that its way can have (Prim's algorithm on the largest load).
 
-use super::{FoundBy, SpanningTree, TreeSet};
+use super::tree::{FoundBy, SpanningTree, TreeSet};
 use crate::topology::{LinkMatrix, random::SplitMix};
 use alloc::{vec, vec::Vec};
 
