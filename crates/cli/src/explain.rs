@@ -8,6 +8,7 @@ use herringbone::core::{
     algorithm::{Layout, cost::Cost},
     group::FoldOrder,
     plan::{self, Choice, Request},
+    topology::LinkMatrix,
     verify::verify,
 };
 use herringbone::settings::{Environment, check};
@@ -71,8 +72,16 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     check(&environment)?;
     let fold_order = options.fold_order.or(environment.fold_order()?);
     let options = &Options { fold_order, ..options.clone() };
+    let links = environment.links()?;
+    if let Some(known) = links.as_ref().map(LinkMatrix::size).filter(|known| *known != options.ranks as usize)
+    {
+        return Err(Failure::Usage {
+            problem: format!("HERRINGBONE_TOPOLOGY has {known} ranks, and --ranks says {}", options.ranks),
+            hint: "ask for as many ranks as it has nodes",
+        });
+    }
     let progress = LateBar::without_end("making and proving schedules");
-    let rows = rows(options, environment.algorithm()?.as_ref())?;
+    let rows = rows(options, environment.algorithm()?.as_ref(), links.as_ref())?;
     drop(progress);
     if options.json {
         for row in &rows {
@@ -111,7 +120,11 @@ struct Row {
     link: u64,
 }
 
-fn rows(options: &Options, forced: Option<&Algorithm>) -> Result<Vec<Row>, Failure> {
+fn rows(
+    options: &Options,
+    forced: Option<&Algorithm>,
+    links: Option<&LinkMatrix>,
+) -> Result<Vec<Row>, Failure> {
     let Options { collective, dtype, ranks, reducers, .. } = *options;
     let hosts = layout::hosts(ranks, options.per_host());
     let group = options.fold_order().group(&hosts);
@@ -128,6 +141,7 @@ fn rows(options: &Options, forced: Option<&Algorithm>) -> Result<Vec<Row>, Failu
             reducers,
             hosts: &hosts,
             forced,
+            links,
             ..Request::of_elements(collective, dtype, ReduceOp::Sum, count, &group)
         };
         let choice = plan::choose(&request).map_err(unusable)?;
@@ -145,8 +159,9 @@ fn rows(options: &Options, forced: Option<&Algorithm>) -> Result<Vec<Row>, Failu
 
 /// What a schedule costs, and how many of its chunks the busiest link carries.
 fn load(request: &Request<'_>, algorithm: &Algorithm) -> Result<(Cost, u64), Failure> {
-    let Request { collective, group, reducers, hosts, widening, .. } = *request;
-    let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts }).map_err(unusable)?;
+    let Request { collective, group, reducers, hosts, widening, links, .. } = *request;
+    let schedule =
+        algorithm.schedule(collective, group, &Layout { reducers, hosts, links }).map_err(unusable)?;
     let units = plan::busiest_link(&schedule, hosts, widening);
     let verified = verify(schedule, collective, group).map_err(unusable)?;
     Ok((verified.cost(), units))
@@ -214,7 +229,7 @@ mod tests {
     }
 
     fn explained(args: &[&str]) -> Vec<Row> {
-        rows(&options(args), None).unwrap()
+        rows(&options(args), None, None).unwrap()
     }
 
     const COLLECTIVES: [&str; 9] = [
@@ -240,7 +255,7 @@ mod tests {
                     args.extend(["--sizes", "0,4,5,4K..1M,25M"]);
                 }
                 let options = options(&args);
-                for row in rows(&options, None).unwrap() {
+                for row in rows(&options, None, None).unwrap() {
                     let said = ranks[0].explain(options.collective, options.dtype, row.count).unwrap();
                     let Choice { algorithm, why } = &row.choice;
                     assert_eq!(format!("{algorithm}: {why}"), said, "{collective} of {} B", row.bytes);
@@ -269,7 +284,7 @@ mod tests {
     fn a_row_has_the_schedules_figures_and_all_columns_line_up() {
         let options =
             options(&["--ranks", "24", "--per-host", "8", "--reducers", "2", "--sizes", "4,64K,25M"]);
-        let rows = rows(&options, None).unwrap();
+        let rows = rows(&options, None, None).unwrap();
         let figures: Vec<(u64, usize, u32)> =
             rows.iter().map(|row| (row.bytes, row.count, row.cost.rounds)).collect();
         assert_eq!(figures, [(4, 1, 5), (65_536, 16_384, 4), (25 << 20, 25 << 18, 4)]);

@@ -6,10 +6,12 @@
 mod bench;
 mod completions;
 mod doctor;
+mod drawing;
 mod explain;
 mod failure;
 mod launch;
 mod layout;
+mod machine;
 mod man;
 mod names;
 mod numbers;
@@ -22,6 +24,9 @@ mod show;
 mod status;
 mod table;
 mod token;
+mod topo;
+mod topologies;
+mod trees;
 mod verify;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -43,6 +48,8 @@ enum Verb {
     Verify(verify::Options),
     Explain(explain::Options),
     Show(show::Options),
+    Topo(topo::Options),
+    Trees(trees::Options),
     Bench(bench::Options),
     Launch(launch::Options),
     Serve(serve::Options),
@@ -120,6 +127,8 @@ impl Verb {
             Verb::Verify(options) => verify::run(options, out),
             Verb::Explain(options) => explain::run(options, out),
             Verb::Show(options) => show::run(options, out),
+            Verb::Topo(options) => topo::run(options, out),
+            Verb::Trees(options) => trees::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),
             Verb::Launch(options) => launch::run(options, args),
             Verb::Serve(options) => serve::run(options, out),

@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     Failure::if_useless(&useless, algorithm, ABOUT_ALGORITHM)?;
     let reducers = if algorithm.needs_reducers() { reducers.unwrap_or(1) } else { 0 };
     let hosts = layout::hosts(*ranks, per_host.unwrap_or_else(|| layout::usual_per_host(*ranks)));
-    let layout = Layout { reducers, hosts: &hosts };
+    let layout = Layout { reducers, hosts: &hosts, links: None };
     let progress = LateBar::without_end("making the schedule");
     let schedule = algorithm
         .schedule(*collective, &fold_order.group(&hosts), &layout)

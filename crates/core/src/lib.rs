@@ -18,6 +18,8 @@ pub mod group;
 
 pub mod collective;
 
+pub mod topology;
+
 pub mod schedule;
 
 pub mod algorithm;

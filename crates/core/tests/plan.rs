@@ -7,11 +7,12 @@ use herringbone_core::plan::{
     Choice, DOUBLING_BYTES, HOST_CHUNK_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE,
     ONE_SHOT_RANKS, PAIR_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, STAR_BYTES, choose,
 };
+use herringbone_core::topology::LinkMatrix;
 
 const ALL_REDUCE: Collective = Collective::AllReduce;
 
 fn request(group: &Group, collective: Collective, bytes: u64, reducers: u32) -> Request<'_> {
-    Request { collective, bytes, widening: 1, group, reducers, hosts: &[], forced: None }
+    Request { collective, bytes, widening: 1, group, reducers, hosts: &[], forced: None, links: None }
 }
 
 fn chosen(size: u32, collective: Collective, bytes: u64, reducers: u32) -> String {
@@ -231,6 +232,31 @@ fn hosts_that_allow_no_hierarchy_give_way_and_say_so() {
     assert!(matches!(refused, Err(Unsupported::Composition { .. })), "{refused:?}");
 }
 
+/// Where the links are known, a large all-reduce takes canonical trees if they leave less to the slowest link.
+#[test]
+fn trees_are_taken_where_they_spare_the_slowest_link() {
+    // Two fast groups of four, and slow links between them.
+    let row = |a: usize| (0..8).map(|b| if a / 4 == b / 4 { 50.0 } else { 1.0 }).collect();
+    let slow = LinkMatrix::of_weights(&(0..8).map(row).collect::<Vec<Vec<f32>>>()).unwrap();
+    let even = LinkMatrix::uniform(8, 10.0);
+    let group = Group::of_size(8);
+    let chosen = |links, bytes| choose(&Request { links, ..request(&group, ALL_REDUCE, bytes, 0) }).unwrap();
+    assert_eq!(chosen(Some(&slow), 1 << 10), chosen(None, 1 << 10), "small buffers are as always");
+    let Choice { algorithm, why } = chosen(Some(&even), 1 << 20);
+    assert_eq!(algorithm.to_string(), "radix");
+    assert!(why.contains("is busy for 25.00 ms/GB, with trees for 100.00 ms/GB, with radix("), "{why}");
+    let Choice { algorithm, why } = chosen(Some(&slow), 1 << 20);
+    assert!(why.contains("the slowest link is busy for "), "{algorithm}: {why}");
+    // Without the link of ranks 0 and 2 neither radix can be.
+    let row = |a: usize| (0..4).map(|b| if a + b == 2 && a != b { 0.0 } else { 5.0 }).collect();
+    let partly = LinkMatrix::of_weights(&(0..4).map(row).collect::<Vec<Vec<f32>>>()).unwrap();
+    let group = Group::of_size(4);
+    let choice =
+        choose(&Request { links: Some(&partly), ..request(&group, ALL_REDUCE, 1 << 20, 0) }).unwrap();
+    assert_eq!(choice.algorithm.to_string(), "trees");
+    assert!(choice.why.contains("for ever, as it is not there"), "{}", choice.why);
+}
+
 #[test]
 fn every_choice_has_a_schedule() {
     for size in [1, 2, 3, 8, 9, 64, 65, 200] {
@@ -249,7 +275,7 @@ fn every_choice_has_a_schedule() {
             for bytes in [0, 4, 1 << 14, 1 << 16, 1 << 30] {
                 for reducers in [0, 2] {
                     let choice = choose(&request(&group, collective, bytes, reducers)).unwrap();
-                    let layout = Layout { reducers, hosts: &[] };
+                    let layout = Layout { reducers, hosts: &[], links: None };
                     choice.algorithm.schedule(collective, &group, &layout).unwrap();
                 }
             }

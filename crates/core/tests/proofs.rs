@@ -47,7 +47,7 @@ fn prove_all(name: &str, reducers: u32, hosts_of: u32) -> usize {
     for workers in 1..=64 {
         let group = Group::of_size(workers);
         let hosts: Vec<u32> = (0..workers).map(|rank| rank / hosts_of).collect();
-        let layout = Layout { reducers, hosts: &hosts };
+        let layout = Layout { reducers, hosts: &hosts, links: None };
         for collective in collectives(workers * 2 / 3) {
             let Some(schedule) = prove(name, collective, &group, &layout) else { continue };
             let fixed = name != "ring" || workers <= 2;
@@ -126,7 +126,7 @@ fn any_keys_make_a_canonical_tree() {
     let groups = [vec![3, 9, 11, 12, 40], vec![0, u32::MAX], vec![7], (0..23).map(|key| key * key).collect()];
     for keys in groups {
         let group = Group::with_keys(keys).unwrap();
-        let layout = Layout { reducers: 3, hosts: &[] };
+        let layout = Layout { reducers: 3, hosts: &[], links: None };
         for name in ["radix", "radix(2,2)", "doubling", "one_shot", "star", "tree", "reduction_server"] {
             let proved = prove(name, Collective::AllReduce, &group, &layout).expect("serves an all-reduce");
             assert_eq!(proved.order(), Order::Fixed, "{name} {:?}", group.keys());
@@ -231,7 +231,7 @@ fn check_outputs<'a>(
 fn interpreting_gives_the_definition() {
     for workers in [1, 2, 3, 5, 6, 8] {
         let group = Group::of_size(workers);
-        let layout = Layout { reducers: 2, hosts: &[] };
+        let layout = Layout { reducers: 2, hosts: &[], links: None };
         for collective in collectives(workers - 1) {
             for name in ["radix", "radix(2,2)", "doubling", "one_shot", "star", "tree", "reduction_server"] {
                 let Some(proved) = prove(name, collective, &group, &layout) else { continue };

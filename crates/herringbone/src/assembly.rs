@@ -6,6 +6,7 @@ use crate::{
     core::{
         algorithm::{Algorithm, Unsupported},
         session,
+        topology::LinkMatrix,
     },
     engine::Engine,
     execute::{issue::WORLD_GROUP, staging::Staging},
@@ -141,6 +142,13 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
         );
         return Err(Error::config(settings::FOLD_ORDER.name, problem));
     }
+    let (known, world) = (shared.parameters.links.as_ref().map(LinkMatrix::size), job.roster.world());
+    if let Some(known) = known.filter(|known| *known != world as usize) {
+        let problem = format!(
+            "the topology of rank 0 has {known} ranks and the job {world}; use a topology with a node for each rank, in their order"
+        );
+        return Err(Error::config(settings::TOPOLOGY.name, problem));
+    }
     let forced = shared.forced.as_ref().filter(|forced| forced.needs_reducers());
     if let Some(forced) = forced.filter(|_| job.roster.reducers().next().is_none() && job.roster.world() > 1)
     {
@@ -157,7 +165,7 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
 /// The forced algorithm that hosts stand against, and how; for the rank that says so.
 fn given_way<'a>(job: &Job, shared: &'a Shared) -> Option<(&'a Algorithm, Unsupported)> {
     let forced = shared.forced.as_ref().filter(|_| job.rank == 0 && job.roster.world() > 1)?;
-    job.stands_against(forced, shared.parameters.order).map(|reason| (forced, reason))
+    job.stands_against(forced, &shared.parameters).map(|reason| (forced, reason))
 }
 
 /// A process's memory and engine, before it has threads.

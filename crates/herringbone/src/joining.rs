@@ -4,7 +4,7 @@
 use crate::{
     Communicator, Error, Result, assembly,
     communicator::shrink::{self, Agreed},
-    config::{Config, Rendezvous},
+    config::{Config, Rendezvous, Trees},
     core::{group::Rank, session::survivors::Shrink},
     fabric::{
         Fabric, decline, formation,
@@ -209,6 +209,10 @@ fn regather(
         algorithm: settings.forced.clone(),
         transport: settings.transport,
         fold_order: Some(settings.parameters.order),
+        trees: Trees {
+            links: settings.parameters.links.as_ref().map(|links| links.among(left)),
+            bound: Some(settings.parameters.tree_bound),
+        },
         timeout: MEETING.min(deadline.saturating_duration_since(Instant::now())),
         ..config.clone()
     };

@@ -5,7 +5,7 @@ use crate::{
     assembly::{Doors, Parts, assemble},
     config::Config,
     core::session::{
-        Parameters,
+        Parameters, TREE_BOUND,
         control::Dialogue,
         handshake::Keys,
         membership::{Member, Process, Roster},
@@ -50,6 +50,14 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
     if !config.reducers.is_empty() {
         return Err(Error::config("HERRINGBONE_REDUCERS", "ranks that are threads use no reducers"));
     }
+    if let Some(links) = config.trees.links.as_ref().filter(|links| links.size() != config.world as usize) {
+        let problem = format!(
+            "a topology of {} ranks and {} ranks as threads; use one of as many",
+            links.size(),
+            config.world
+        );
+        return Err(Error::config("HERRINGBONE_TOPOLOGY", problem));
+    }
     let random = || greet::random_number().map_err(|error| Error::io("drawing a random number", error));
     let (id, size) = (random()?, config.world);
     let process = |_| Ok(Process { address: String::new(), host: 0, incarnation: random()? });
@@ -63,6 +71,8 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
         staging: config.staging_bytes as u64,
         reducers: Vec::new(),
         cutting: cutting::digest(),
+        links: config.trees.links.clone(),
+        tree_bound: config.trees.bound.unwrap_or(TREE_BOUND),
     };
     let shared = Shared {
         parameters: Arc::new(parameters),

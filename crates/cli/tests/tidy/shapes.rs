@@ -52,7 +52,7 @@ const AMBIGUOUS: [(&str, usize); 30] = [
     ("Message", 2),
     ("Node", 3),
     // One for each verb of the command.
-    ("Options", 9),
+    ("Options", 11),
     ("Part", 3),
     ("Progress", 2),
     ("Reader", 2),

@@ -2,7 +2,7 @@
 
 use super::{
     Algorithm, Layout, Unsupported, doubling, hierarchical, one_shot, radix, reduction_server, ring, star,
-    tree,
+    tree, trees,
 };
 use crate::collective::Collective;
 use crate::group::Group;
@@ -56,6 +56,10 @@ impl Algorithm {
             (Self::Tree, AllReduce) => tree::all_reduce(group),
             (Self::Tree, Reduce { root }) => tree::reduce(group, root),
             (Self::Tree, Broadcast { root }) => tree::broadcast(group, root),
+            (Self::Trees { mode, single }, AllReduce) => trees::all_reduce(group, layout, *mode, *single)?,
+            (Self::Trees { mode, .. }, Reduce { .. } | Broadcast { .. }) => {
+                trees::rooted(group, layout, *mode, collective)?
+            }
             (Self::ReductionServer, AllReduce) => reduction_server::all_reduce(group, layout.at_least_one()?),
             (Self::Hierarchical { inner, outer }, AllReduce) => {
                 hierarchical::all_reduce(group, layout, inner, outer)?

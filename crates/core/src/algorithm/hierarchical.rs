@@ -176,7 +176,7 @@ pub(crate) fn carried(
     let [scatter, gather] = match algorithm {
         Algorithm::Radix { scatter, gather } => [scatter, gather].map(|factors| all_levels(group, factors)),
         Algorithm::Hierarchical { inner, outer } => {
-            staged(group, &Layout { reducers: 0, hosts }, inner, outer)?
+            staged(group, &Layout { reducers: 0, hosts, links: None }, inner, outer)?
         }
         other => return Err(Unsupported::Halves { outer: other.to_string() }),
     };

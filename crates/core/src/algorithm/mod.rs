@@ -16,8 +16,11 @@
 //! | `hierarchical(inner,outer)` | all_reduce | one partial sum per host, or piece of one, on the slow links; with `reduction_server` K each way of a host's, a reducer hosts K / reducers | of its parts | yes |
 //! | `hierarchical(radix,radix)` | reduce_scatter, all_gather | half of that | of its parts | yes |
 //! | `ring` | all_reduce | 2(N-1)/N K | 2(N-1) | for N = 2 |
+//! | `trees` | all_reduce, reduce, broadcast | K / trees up and down each edge of a tree, one tree for each rank | of its trees | yes |
+//! | `trees(mxnet)`, `trees(best)`, `trees(throughput)` | all_reduce, reduce, broadcast | likewise | of its trees | for N = 2 |
 //!
-//! `sharded` is `radix` with a single stage; `radix(4;2,2)` scatters in one of four and gathers in two of two.
+//! Trees follow the [links](crate::topology) that a layout knows; `trees(single)` and `trees(best,single)` send the whole buffer over
+//! one of them. `sharded` is `radix` with a single stage; `radix(4;2,2)` scatters in one of four and gathers in two of two.
 //! Canonical: the bits are those of the group's
 //! [canonical tree](crate::group), for any group, any message size and whichever of them is taken.
 //! [`Cost`](cost::Cost) counts a schedule; tests hold the table against it.
@@ -27,7 +30,7 @@
 //! use herringbone_core::{collective::Collective, group::Group, verify::verify};
 //!
 //! let (algorithm, group): (Algorithm, _) = ("reduction_server".parse()?, Group::of_size(3));
-//! let layout = Layout { reducers: 2, hosts: &[] };
+//! let layout = Layout { reducers: 2, ..Layout::default() };
 //! let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout)?;
 //! println!("{schedule}");
 //! assert!(verify(schedule, Collective::AllReduce, &group)?.restartable());
@@ -47,11 +50,13 @@ mod reduction_server;
 mod ring;
 mod star;
 mod tree;
+mod trees;
 
 pub(crate) use hierarchical::{Carried, carried, pieces_of_hosts};
 pub use name::ParseAlgorithmError;
 
 use crate::group::Rank;
+use crate::topology::{LinkMatrix, MOST_RANKS, trees::TreeMode};
 use alloc::{boxed::Box, string::String, vec, vec::Vec};
 
 /// A way to do a collective. [`FromStr`](core::str::FromStr) reads the names of the [table](self), and
@@ -78,6 +83,13 @@ pub enum Algorithm {
     Star,
     /// A binomial tree in the canonical tree's shape, towards the root, from the root, or both.
     Tree,
+    /// Trees that follow the links (Wang, Li, Liberty and Smola, 2018): a chunk over each.
+    Trees {
+        /// How they are planned; `None` leaves the order of sums canonical.
+        mode: Option<TreeMode>,
+        /// Whether one tree carries the whole buffer, for small ones.
+        single: bool,
+    },
     /// Each reducer folds one chunk for all workers and sends the result back (Herring, BytePS).
     ReductionServer,
     /// Inside hosts, across hosts, inside hosts, for hosts of consecutive ranks. Where those of a host are no whole node of the
@@ -98,6 +110,8 @@ pub struct Layout<'a> {
     pub reducers: u32,
     /// The host of each worker, as any number that is equal for workers of one host; empty where it is not known.
     pub hosts: &'a [u32],
+    /// The links between the workers; where they are not known, trees take them all as alike.
+    pub links: Option<&'a LinkMatrix>,
 }
 
 impl Layout<'_> {
@@ -193,6 +207,34 @@ pub enum Unsupported {
         /// How many nodes its workers are.
         pieces: usize,
     },
+    /// The links are those of other workers.
+    #[error(
+        "trees needs the links between all {workers} workers and the topology has {known}: give it a node for each"
+    )]
+    UnknownLinks {
+        /// How many workers the topology has.
+        known: usize,
+        /// How many there are.
+        workers: u32,
+    },
+    /// More ranks than trees are planned for.
+    #[error("trees are planned for at most {MOST_RANKS} workers and there are {workers}: use radix")]
+    TooManyForTrees {
+        /// How many workers there are.
+        workers: u32,
+    },
+    /// Each tree in the canonical order needs a link that is not there.
+    #[error(
+        "trees keeps the canonical order of sums, and each tree in that order goes over a link of weight 0: use trees(best), \
+         which has an order of its own"
+    )]
+    NoCanonicalTree,
+    /// The links carry no trees of this kind.
+    #[error("trees: {reason}")]
+    NoTrees {
+        /// Why, and what to change.
+        reason: String,
+    },
     /// The algorithms compose, but neither half stands alone.
     #[error(
         "hierarchical has reduce_scatter and all_gather with radix across hosts, not {outer}: use hierarchical"
@@ -213,13 +255,19 @@ impl Unsupported {
                 | Self::LoneWorkers { .. }
                 | Self::SplitHost { .. }
                 | Self::HostInPieces { .. }
+                | Self::UnknownLinks { .. }
+                | Self::TooManyForTrees { .. }
+                | Self::NoCanonicalTree
+                | Self::NoTrees { .. }
         )
     }
 }
 
 impl Algorithm {
-    /// One of each, with its default parameters, in the order of the [table](self).
-    pub fn all() -> [Self; 8] {
+    /// One of each, of trees one of each kind, with its default parameters, in the order of the [table](self).
+    pub fn all() -> [Self; 12] {
+        let trees = |mode| Self::Trees { mode, single: false };
+        let [mxnet, best, throughput] = TreeMode::ALL.map(|mode| trees(Some(mode)));
         [
             Self::radix(vec![]),
             Self::Doubling,
@@ -229,6 +277,10 @@ impl Algorithm {
             Self::ReductionServer,
             Self::hierarchical(),
             Self::Ring,
+            trees(None),
+            mxnet,
+            best,
+            throughput,
         ]
     }
 
@@ -245,6 +297,16 @@ impl Algorithm {
     /// Sharded inside hosts, through reducers across them.
     pub fn hosts_and_reducers() -> Self {
         Self::Hierarchical { inner: Box::new(Self::radix(vec![])), outer: Box::new(Self::ReductionServer) }
+    }
+
+    /// What it is for a buffer of so many elements: up to `bound` one tree carries the whole.
+    pub fn for_elements(&self, count: usize, bound: u64) -> Self {
+        match self {
+            Self::Trees { mode, single: false } if count as u64 <= bound => {
+                Self::Trees { mode: *mode, single: true }
+            }
+            other => other.clone(),
+        }
     }
 
     /// Whether it has no schedule without reducers.

@@ -1,6 +1,7 @@
 //! The algorithms' names, as users write them.
 
 use super::Algorithm;
+use crate::topology::trees::TreeMode;
 use alloc::{boxed::Box, string::String, string::ToString, vec, vec::Vec};
 use core::{fmt, str::FromStr};
 
@@ -14,6 +15,7 @@ impl Algorithm {
             Self::OneShot => "one_shot",
             Self::Star => "star",
             Self::Tree => "tree",
+            Self::Trees { .. } => "trees",
             Self::ReductionServer => "reduction_server",
             Self::Hierarchical { .. } => "hierarchical",
         }
@@ -29,10 +31,18 @@ impl fmt::Display for Algorithm {
             }
             Self::Radix { scatter, .. } if !scatter.is_empty() => write!(f, "({})", listed(scatter)),
             Self::Hierarchical { inner, outer } => write!(f, "({inner},{outer})"),
+            Self::Trees { mode, single } => {
+                let parts: Vec<&str> =
+                    mode.map(TreeMode::name).into_iter().chain(single.then_some(SINGLE)).collect();
+                if parts.is_empty() { Ok(()) } else { write!(f, "({})", parts.join(",")) }
+            }
             _ => Ok(()),
         }
     }
 }
+
+/// What trees are called of which one carries the whole buffer.
+const SINGLE: &str = "single";
 
 fn listed(factors: &[u32]) -> String {
     let factors: Vec<String> = factors.iter().map(u32::to_string).collect();
@@ -43,7 +53,8 @@ fn listed(factors: &[u32]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no algorithm is called {text:?}: use radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, \
-     reduction_server, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server) or ring"
+     reduction_server, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best), \
+     trees(throughput) or trees(best,single)"
 )]
 pub struct ParseAlgorithmError {
     text: String,
@@ -79,10 +90,25 @@ fn parse_flat((name, parameters): (&str, Vec<&str>)) -> Option<Algorithm> {
         ("one_shot", []) => Algorithm::OneShot,
         ("star", []) => Algorithm::Star,
         ("tree", []) => Algorithm::Tree,
+        ("trees", parameters) => trees(parameters)?,
         ("reduction_server", []) => Algorithm::ReductionServer,
         ("ring", []) => Algorithm::Ring,
         _ => return None,
     })
+}
+
+/// How trees are planned, whether there is one, both or neither.
+fn trees(parameters: &[&str]) -> Option<Algorithm> {
+    let (parameters, single) = match parameters {
+        [before @ .., last] if last.trim() == SINGLE => (before, true),
+        all => (all, false),
+    };
+    let mode = match parameters {
+        [] => None,
+        [mode] => Some(mode.trim().parse().ok()?),
+        _ => return None,
+    };
+    Some(Algorithm::Trees { mode, single })
 }
 
 /// Factors for both halves, or for each: `8,8`, `4;2,2`; a half without any has a single stage.
@@ -122,6 +148,8 @@ mod tests {
             "radix(2)",
             "radix(8,64)",
             "radix(4;2,2)",
+            "trees(single)",
+            "trees(throughput,single)",
             "radix(;2)",
             "radix(8,8;)",
             "hierarchical(radix(2,2),one_shot)",

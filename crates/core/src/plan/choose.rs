@@ -2,7 +2,7 @@
 
 use super::{
     Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
-    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, is_one_host, served,
+    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, is_one_host, linked, served,
     stages::{self, Stages},
 };
 use crate::algorithm::{Algorithm, Layout, Unsupported};
@@ -15,18 +15,19 @@ use alloc::{format, string::String, vec};
 /// [`Unsupported`] where a forced algorithm cannot do the all-reduce, unless it is the hosts that stand against it:
 /// then the choice is as if none were forced, and says so. Also where the root is not in the group.
 pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
-    let Request { collective, group, reducers, hosts, .. } = *request;
-    let possible =
-        |algorithm: &Algorithm| algorithm.schedule(collective, group, &Layout { reducers, hosts }).map(drop);
+    let Request { collective, group, reducers, hosts, links, .. } = *request;
+    let possible = |algorithm: &Algorithm| {
+        algorithm.schedule(collective, group, &Layout { reducers, hosts, links }).map(drop)
+    };
     let forced = request.forced.filter(|_| collective == Collective::AllReduce);
     let Some(forced) = forced else {
-        let choice = by_size(request);
+        let choice = linked::lighter(request, by_size(request));
         return possible(&choice.algorithm).map(|()| choice);
     };
     match possible(forced) {
         Ok(()) => Ok(Choice { algorithm: forced.clone(), why: String::from("forced") }),
         Err(reason) if reason.is_layout() => {
-            let Choice { algorithm, why } = by_size(request);
+            let Choice { algorithm, why } = linked::lighter(request, by_size(request));
             Ok(Choice { algorithm, why: format!("{why}; not the forced {forced}, because {reason}") })
         }
         Err(reason) => Err(reason),

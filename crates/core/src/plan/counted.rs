@@ -35,12 +35,12 @@ pub(super) mod tests {
     /// An all-reduce of so much that only links count.
     pub(crate) fn large<'a>(group: &'a Group, hosts: &'a [u32]) -> Request<'a> {
         let (collective, bytes) = (Collective::AllReduce, 1 << 40);
-        Request { collective, bytes, widening: 1, group, reducers: 0, hosts, forced: None }
+        Request { collective, bytes, widening: 1, group, reducers: 0, hosts, forced: None, links: None }
     }
 
     /// How many chunks the busiest link carries, and how many the buffer has.
     pub(crate) fn busiest(request: &Request<'_>, algorithm: &Algorithm) -> (u64, u64) {
-        let layout = Layout { reducers: request.reducers, hosts: request.hosts };
+        let layout = Layout { reducers: request.reducers, hosts: request.hosts, links: None };
         let schedule = algorithm.schedule(request.collective, request.group, &layout).unwrap();
         let chunks = u64::from(schedule.cut().chunks());
         (busiest_link(&schedule, request.hosts, request.widening), chunks)

@@ -28,12 +28,16 @@
 //! Scatter and gather are chosen each by itself: lone workers whose partial sums are wider than their inputs scatter in a
 //! single stage and gather two by two.
 //!
+//! Where the links between workers are known, an all-reduce of at least [`LINKED_BYTES`] whose algorithm was not forced takes
+//! `trees` or `radix` in a single stage if they leave less to the slowest link, by their programs.
+//!
 //! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; gather, scatter and all_to_all
 //! `one_shot`; a barrier
 //! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
 mod choose;
 mod counted;
+mod linked;
 mod served;
 mod stages;
 
@@ -44,7 +48,11 @@ use crate::algorithm::Algorithm;
 use crate::collective::Collective;
 use crate::element::{DType, ReduceOp};
 use crate::group::Group;
+use crate::topology::LinkMatrix;
 use alloc::string::String;
+
+/// The smallest buffer, in bytes, for which the load of links counts more than the number of messages.
+pub const LINKED_BYTES: u64 = 256 << 10;
 
 /// The most ranks that all send to all in one shot.
 pub const ONE_SHOT_RANKS: u32 = 8;
@@ -97,6 +105,8 @@ pub struct Request<'a> {
     pub hosts: &'a [u32],
     /// The user's choice; it counts for all_reduce.
     pub forced: Option<&'a Algorithm>,
+    /// The links between the workers, as in [`Layout::links`](crate::algorithm::Layout::links).
+    pub links: Option<&'a LinkMatrix>,
 }
 
 impl<'a> Request<'a> {
@@ -118,6 +128,7 @@ impl<'a> Request<'a> {
             reducers: 0,
             hosts: &[],
             forced: None,
+            links: None,
         }
     }
 }

@@ -60,7 +60,8 @@ fn inputs(request: &Request<'_>) -> Way {
 fn sums(request: &Request<'_>) -> Option<Way> {
     let Request { group, reducers, hosts, widening, .. } = *request;
     let algorithm = Algorithm::hosts_and_reducers();
-    let schedule = algorithm.schedule(Collective::AllReduce, group, &Layout { reducers, hosts }).ok()?;
+    let schedule =
+        algorithm.schedule(Collective::AllReduce, group, &Layout { reducers, hosts, links: None }).ok()?;
     let (_, n, k) = counts(request);
     let hosts = hosts.chunk_by(|a, b| a == b);
     let lone = hosts.clone().filter(|host| host.len() == 1).count() as u64;

@@ -4,12 +4,16 @@
 
 use crate::{
     group::{FoldOrder, Rank},
+    topology::LinkMatrix,
     wire::Fingerprint,
 };
 use alloc::{string::String, vec::Vec};
 
 /// The longest text in a message, in bytes.
 pub(super) const TEXT_BYTES: usize = 256;
+
+/// The largest matrix of links in a message, in bytes: of 64 ranks.
+const LINKS_BYTES: usize = 50 << 10;
 
 /// The longest list in a message.
 pub(super) const LIST_ITEMS: usize = 65_536;
@@ -100,6 +104,10 @@ impl Writer {
 
     pub(super) fn ranks(&mut self, ranks: &[Rank]) {
         self.list("a list of ranks", ranks, |to, rank| to.u32(*rank));
+    }
+
+    pub(super) fn links(&mut self, links: &LinkMatrix) {
+        self.part("the links between ranks", LINKS_BYTES, |to| to.bytes(&links.to_bytes()));
     }
 
     pub(super) fn fingerprint(&mut self, value: &Fingerprint) {
@@ -210,6 +218,13 @@ impl<'a> Reader<'a> {
 
     pub(super) fn ranks(&mut self) -> Result<Vec<Rank>, Malformed> {
         self.list(Self::u32)
+    }
+
+    pub(super) fn links(&mut self) -> Result<LinkMatrix, Malformed> {
+        self.part(LINKS_BYTES, |from| {
+            let bytes = core::mem::take(&mut from.0);
+            LinkMatrix::from_bytes(bytes).ok_or(Malformed("links that are no matrix"))
+        })
     }
 
     pub(super) fn fold_order(&mut self) -> Result<FoldOrder, Malformed> {

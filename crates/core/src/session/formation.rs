@@ -9,10 +9,13 @@ use super::{
     basis::Difference,
     codec::{Malformed, Reader, Writer},
     membership::{MEMBERS, Process, Roster},
-    parameters::{CUTTING, Parameters},
+    parameters::{CUTTING, Parameters, TREE_BOUND},
     refusal::Refusal,
 };
-use crate::group::{FoldOrder, Rank};
+use crate::{
+    group::{FoldOrder, Rank},
+    topology::LinkMatrix,
+};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
@@ -38,6 +41,10 @@ pub struct Settings {
     pub reducers: Vec<String>,
     /// A digest of the constants by which its build cuts messages.
     pub cutting: u64,
+    /// The links between all ranks, if it knows them.
+    pub links: Option<LinkMatrix>,
+    /// Up to how many elements one tree carries the whole buffer, if it is not left to rank 0, or by rank 0 to the default.
+    pub tree_bound: Option<u64>,
 }
 
 /// What a launcher, or a user, calls the job of a rank.
@@ -150,7 +157,7 @@ impl Formation {
     pub fn new(own: Join) -> Result<Self, Refusal> {
         let Join { rank, process, world, settings, job } = own;
         check_rank(rank, world)?;
-        let decided = settings.over(&Parameters::default());
+        let decided = settings.over(&Parameters { tree_bound: TREE_BOUND, ..Parameters::default() });
         if world as usize + decided.reducers.len() > MEMBERS {
             return Err(Refusal::NoRoom { what: "the number of members".into(), limit: MEMBERS as u64 });
         }
@@ -262,13 +269,15 @@ impl Settings {
     /// What a rank with these settings would decide where it leaves to others what is decided already. Sizes are no
     /// matter of opinion: the smallest count.
     fn over(&self, decided: &Parameters) -> Parameters {
-        let Self { order, algorithm, transport, reducers, cutting, staging: _, segment: _ } = self;
+        let Self { order, algorithm, transport, reducers, cutting, links, tree_bound, .. } = self;
         Parameters {
             order: order.unwrap_or(decided.order),
             algorithm: algorithm.clone().or_else(|| decided.algorithm.clone()),
             transport: transport.clone().or_else(|| decided.transport.clone()),
             reducers: if reducers.is_empty() { decided.reducers.clone() } else { reducers.clone() },
             cutting: *cutting,
+            links: links.clone().or_else(|| decided.links.clone()),
+            tree_bound: tree_bound.unwrap_or(decided.tree_bound),
             ..*decided
         }
     }
@@ -283,13 +292,16 @@ impl Settings {
             to.text("a reducer's address", address);
         });
         to.u64(self.cutting);
+        to.option(self.links.as_ref(), Writer::links);
+        to.option(self.tree_bound.as_ref(), |to, bound| to.u64(*bound));
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (staging, segment, order) = (from.u64()?, from.u64()?, from.option(Reader::fold_order)?);
         let (algorithm, transport) = (from.option(Reader::text)?, from.option(Reader::text)?);
         let (reducers, cutting) = (from.list(Reader::text)?, from.u64()?);
-        Ok(Self { staging, segment, order, algorithm, transport, reducers, cutting })
+        let (links, tree_bound) = (from.option(Reader::links)?, from.option(Reader::u64)?);
+        Ok(Self { staging, segment, order, algorithm, transport, reducers, cutting, links, tree_bound })
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     basis::{Difference, differences, digest_of},
     codec::{Malformed, Reader, Writer},
 };
-use crate::group::FoldOrder;
+use crate::{group::FoldOrder, topology::LinkMatrix, wire::digest};
 use alloc::{
     format,
     string::{String, ToString},
@@ -31,7 +31,14 @@ pub struct Parameters {
     pub reducers: Vec<String>,
     /// A digest of the constants by which the build cuts messages.
     pub cutting: u64,
+    /// The links between all ranks of the job, if they are known.
+    pub links: Option<LinkMatrix>,
+    /// Up to how many elements one tree carries the whole buffer.
+    pub tree_bound: u64,
 }
+
+/// Up to how many elements one tree carries the whole buffer unless it is said: as MXNet has it.
+pub const TREE_BOUND: u64 = 10_000_000;
 
 impl Parameters {
     /// What tells them apart from others, in short.
@@ -44,8 +51,14 @@ impl Parameters {
         differences(self.items(), other.items())
     }
 
-    fn items(&self) -> [(&'static str, String); 7] {
-        let Self { order, algorithm, transport, segment, staging, reducers, cutting } = self;
+    /// What stands for the links among what plans are made from.
+    pub fn topology(&self) -> Option<u64> {
+        self.links.as_ref().map(|links| digest(&links.to_bytes()))
+    }
+
+    fn items(&self) -> [(&'static str, String); 9] {
+        let Self { order, algorithm, transport, segment, staging, reducers, cutting, links: _, tree_bound } =
+            self;
         [
             ("HERRINGBONE_FOLD_ORDER", order.name().into()),
             ("HERRINGBONE_ALGORITHM", algorithm.clone().unwrap_or_default()),
@@ -54,6 +67,11 @@ impl Parameters {
             ("HERRINGBONE_SLICE_BYTES", segment.to_string()),
             ("HERRINGBONE_STAGING_BYTES", staging.to_string()),
             (CUTTING, format!("{cutting:016x}")),
+            (
+                "HERRINGBONE_TOPOLOGY",
+                self.topology().map_or_else(|| "none".into(), |digest| format!("{digest:016x}")),
+            ),
+            ("HERRINGBONE_TREE_ARRAY_BOUND", tree_bound.to_string()),
         ]
     }
 
@@ -66,6 +84,8 @@ impl Parameters {
             to.list("the list of reducers", &self.reducers, |to, address| {
                 to.text("a reducer's address", address);
             });
+            to.option(self.links.as_ref(), Writer::links);
+            to.u64(self.tree_bound);
         });
     }
 
@@ -75,7 +95,8 @@ impl Parameters {
             let (algorithm, transport) = (from.option(Reader::text)?, from.option(Reader::text)?);
             let (segment, staging, cutting) = (from.u64()?, from.u64()?, from.u64()?);
             let reducers = from.list(Reader::text)?;
-            Ok(Self { order, algorithm, transport, segment, staging, reducers, cutting })
+            let (links, tree_bound) = (from.option(Reader::links)?, from.u64()?);
+            Ok(Self { order, algorithm, transport, segment, staging, reducers, cutting, links, tree_bound })
         })
     }
 }
@@ -101,7 +122,9 @@ mod tests {
     #[test]
     fn whatever_differs_is_named_with_both_values() {
         type Change = fn(&mut Parameters);
-        let changes: [(&str, &str, &str, Change); 7] = [
+        let links = LinkMatrix::uniform(2, 1.0);
+        let topology = format!("{:016x}", digest(&links.to_bytes()));
+        let changes: [(&str, &str, &str, Change); 9] = [
             ("HERRINGBONE_FOLD_ORDER", "ranks", "hosts", |other| other.order = FoldOrder::Hosts),
             ("HERRINGBONE_ALGORITHM", "ring", "", |other| other.algorithm = None),
             ("HERRINGBONE_TRANSPORT", "", "tcp", |other| other.transport = Some("tcp".into())),
@@ -109,6 +132,10 @@ mod tests {
             ("HERRINGBONE_SLICE_BYTES", "4096", "0", |other| other.segment = 0),
             ("HERRINGBONE_STAGING_BYTES", "67108864", "1", |other| other.staging = 1),
             (CUTTING, "0000000000000009", "000000000000000a", |other| other.cutting = 10),
+            ("HERRINGBONE_TOPOLOGY", "none", &topology, |other| {
+                other.links = Some(LinkMatrix::uniform(2, 1.0))
+            }),
+            ("HERRINGBONE_TREE_ARRAY_BOUND", "0", "7", |other| other.tree_bound = 7),
         ];
         for (name, ours, theirs, change) in changes {
             let mut other = parameters();

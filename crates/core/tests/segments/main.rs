@@ -128,7 +128,7 @@ fn the_librarys_sends_may_go_to_all_at_once_or_in_turns() {
     // Hosts of three are pieces, which only matters to who follows hosts.
     for (workers, each) in (2..=12).flat_map(|workers| [(workers, 2), (workers, 3)]) {
         let hosts: Vec<u32> = (0..workers).map(|rank| rank / each).collect();
-        let layout = Layout { reducers: 2, hosts: &hosts };
+        let layout = Layout { reducers: 2, hosts: &hosts, links: None };
         for name in algorithms.iter().chain(&others).filter(|name| each == 2 || name.starts_with("hier")) {
             let algorithm: Algorithm = name.parse().unwrap();
             for collective in collectives {
@@ -160,7 +160,7 @@ fn windows_and_not_turns_keep_messages_from_slots_that_are_in_use() {
     for workers in 2..=12 {
         for algorithm in Algorithm::all() {
             let group = Group::of_size(workers);
-            let layout = Layout { reducers: 2, hosts: &[] };
+            let layout = Layout { reducers: 2, hosts: &[], links: None };
             let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout);
             let Ok(schedule) = schedule else { continue };
             assert_eq!(Simulation::overwrites(&schedule, Execution::LAPS), 0, "{algorithm} {workers}");

@@ -1,4 +1,5 @@
-use crate::{any_fingerprint, any_job, any_settings, any_text, call, crc32c};
+use crate::settled::{any_parameters, any_settings};
+use crate::{any_fingerprint, any_job, any_text, call, crc32c};
 use herringbone_core::{
     collective::Collective,
     group::FoldOrder,
@@ -40,21 +41,6 @@ fn any_roster() -> impl Strategy<Value = Roster> {
                 roster = leaves.and_then(|id| roster.without(id).ok()).unwrap_or(roster);
             }
             roster
-        },
-    )
-}
-
-fn any_parameters() -> impl Strategy<Value = Parameters> {
-    let names = (option::of(any_text()), option::of(any_text()), vec(any_text(), 0..4));
-    (0_usize..2, names, any::<(u64, u64, u64)>()).prop_map(
-        |(order, (algorithm, transport, reducers), (segment, staging, cutting))| Parameters {
-            order: FoldOrder::ALL[order],
-            algorithm,
-            transport,
-            segment,
-            staging,
-            reducers,
-            cutting,
         },
     )
 }
@@ -326,6 +312,8 @@ fn a_message_over_its_bounds_is_not_sent() {
         transport: None,
         reducers: vec![],
         cutting: 0,
+        links: None,
+        tree_bound: None,
     };
     let join = |length| {
         let process = process("x".repeat(length));

@@ -4,6 +4,7 @@ use herringbone_core::session::{
     formation::{Formation, JobName, Join, Progress, Settings},
     membership::{MEMBERS, Process},
 };
+use herringbone_core::topology::LinkMatrix;
 
 fn settings() -> Settings {
     let reducers = vec!["10.0.0.9:7070".into()];
@@ -15,6 +16,8 @@ fn settings() -> Settings {
         transport: None,
         reducers,
         cutting: 5,
+        links: None,
+        tree_bound: None,
     }
 }
 
@@ -62,9 +65,28 @@ fn a_world_forms_in_any_order() {
         staging: 16,
         reducers: settings().reducers,
         cutting: 5,
+        tree_bound: 10_000_000,
         ..Parameters::default()
     };
     assert_eq!(world.parameters, expected, "the smallest sizes count");
+}
+
+#[test]
+fn the_topology_is_rank_0s_where_others_leave_it_open() {
+    let mut first = Join { world: 2, ..join(0) };
+    (first.settings.links, first.settings.tree_bound) = (Some(LinkMatrix::uniform(2, 3.0)), Some(5));
+    let mut formation = Formation::new(first).unwrap();
+    let mut second = Join { world: 2, ..join(1) };
+    second.settings.links = Some(LinkMatrix::uniform(2, 2.0));
+    let refused = formation.join(second.clone(), "10.0.0.1:50000").unwrap_err();
+    let Refusal::Setting { rank: 1, name, ours, theirs } = &refused else { panic!("{refused:?}") };
+    assert!(name == "HERRINGBONE_TOPOLOGY" && ours != theirs, "{refused:?}");
+    for links in [None, Some(LinkMatrix::uniform(2, 3.0))] {
+        second.settings.links = links;
+        assert_eq!(formation.join(second.clone(), "10.0.0.1:50000"), Ok(Progress::Complete));
+    }
+    let parameters = formation.found(1).unwrap().parameters;
+    assert_eq!((parameters.links, parameters.tree_bound), (Some(LinkMatrix::uniform(2, 3.0)), 5));
 }
 
 #[test]

@@ -8,16 +8,13 @@ mod hub;
 mod keys;
 mod plans;
 mod recoveries;
+mod settled;
 mod simulation;
 mod status;
 mod wire;
 
-use herringbone_core::{
-    group::FoldOrder,
-    session::formation::{JobName, Settings},
-    wire::Fingerprint,
-};
-use proptest::{collection::vec, option, prelude::*};
+use herringbone_core::{session::formation::JobName, wire::Fingerprint};
+use proptest::{collection::vec, prelude::*};
 
 /// CRC32C, bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
@@ -60,21 +57,6 @@ fn any_text() -> impl Strategy<Value = String> {
 
 fn any_job() -> impl Strategy<Value = Vec<JobName>> {
     vec((any_text(), any_text()).prop_map(|(source, name)| JobName { source, name }), 0..4)
-}
-
-fn any_settings() -> impl Strategy<Value = Settings> {
-    let names = (option::of(any_text()), option::of(any_text()), vec(any_text(), 0..4));
-    (any::<u64>(), any::<u64>(), any::<u8>(), names, any::<u64>()).prop_map(
-        |(staging, segment, order, (algorithm, transport, reducers), cutting)| Settings {
-            staging,
-            segment,
-            order: FoldOrder::from_code(order),
-            algorithm,
-            transport,
-            reducers,
-            cutting,
-        },
-    )
 }
 
 #[test]

@@ -10,12 +10,14 @@ mod place;
 mod reading;
 mod route;
 pub mod settings;
+mod transport;
 
 pub(crate) use exposure::check_exposure;
 pub use nearest::{UnknownName, nearest as nearest_name, parse_algorithm};
 pub use reading::{token_from_env, token_from_file};
 pub(crate) use route::on_the_way_to;
 pub use route::{Route, is_own_address, route_to};
+pub use transport::Transport;
 
 use crate::{
     Error, Result,
@@ -24,6 +26,7 @@ use crate::{
         collective::Collective,
         group::{FoldOrder, Group},
         session::formation::JobName,
+        topology::LinkMatrix,
     },
     rendezvous::Store,
 };
@@ -32,42 +35,12 @@ use settings::Bytes;
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, ToSocketAddrs},
-    str::FromStr,
     sync::Arc,
     time::Duration,
 };
 
 /// The longest name of an algorithm that rank 0 tells the others.
 const ALGORITHM_CHARACTERS: usize = 256;
-
-/// How messages travel between processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transport {
-    /// Through shared memory; all ranks have to be on one host.
-    Shm,
-    /// Over TCP, even between ranks of one host.
-    Tcp,
-}
-
-impl Transport {
-    /// Its name in `HERRINGBONE_TRANSPORT`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Shm => "shm",
-            Transport::Tcp => "tcp",
-        }
-    }
-}
-
-impl FromStr for Transport {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        let all = [Transport::Shm, Transport::Tcp];
-        let found = all.into_iter().find(|transport| transport.name() == text.trim());
-        found.ok_or_else(|| UnknownName::none_of(text, &all.map(Transport::name)))
-    }
-}
 
 /// How the ranks find each other.
 #[derive(Clone)]
@@ -116,6 +89,16 @@ pub struct Config {
     pub(crate) manual_progress: bool,
     /// What the job is called, in the order in which the names count.
     pub(crate) job: Vec<JobName>,
+    pub(crate) trees: Trees,
+}
+
+/// What trees are planned from.
+#[derive(Clone, Default)]
+pub(crate) struct Trees {
+    /// The links between all ranks.
+    pub(crate) links: Option<LinkMatrix>,
+    /// Up to how many elements one tree carries the whole buffer.
+    pub(crate) bound: Option<u64>,
 }
 
 const STAGING_BYTES: usize = 64 << 20;
@@ -143,6 +126,7 @@ impl Config {
             segment_bytes: 0,
             manual_progress: false,
             job: Vec::new(),
+            trees: Trees::default(),
         }
     }
 
@@ -176,6 +160,19 @@ impl Config {
     /// Where the order of additions comes from. Rank 0's choice counts; the others may leave theirs out.
     pub fn fold_order(mut self, order: FoldOrder) -> Self {
         self.fold_order = Some(order);
+        self
+    }
+
+    /// The links between all ranks, in their order: plans then spare slow links, and trees follow the links. Rank 0's count; the
+    /// others may leave theirs out.
+    pub fn links(mut self, links: LinkMatrix) -> Self {
+        self.trees.links = Some(links);
+        self
+    }
+
+    /// Up to how many elements one tree carries the whole buffer, where trees are forced. Rank 0's choice counts.
+    pub fn tree_array_bound(mut self, elements: u64) -> Self {
+        self.trees.bound = Some(elements);
         self
     }
 
@@ -295,7 +292,7 @@ impl Config {
                 "a name of more than {ALGORITHM_CHARACTERS} characters: give fewer factors"
             ));
         }
-        let (group, layout) = (Group::of_size(4), Layout { reducers: 1, hosts: &[0, 0, 1, 1] });
+        let (group, layout) = (Group::of_size(4), Layout { reducers: 1, hosts: &[0, 0, 1, 1], links: None });
         algorithm
             .schedule(Collective::AllReduce, &group, &layout)
             .map_or_else(|reason| refuse(&reason), |_| Ok(()))

@@ -9,7 +9,13 @@ use super::{
     nearest::{UnknownName, parse_algorithm},
     settings::{self, Setting},
 };
-use crate::{Algorithm, Error, Result, core::group::FoldOrder};
+use crate::{
+    Algorithm, Error, Result,
+    core::{
+        group::FoldOrder,
+        topology::{self, LinkMatrix},
+    },
+};
 use std::{fmt, fs, os::unix::fs::MetadataExt, str::FromStr, time::Duration};
 
 impl Environment {
@@ -47,6 +53,24 @@ impl Environment {
         let Some(found) = settings::FOLD_ORDER.find(self)? else { return Ok(None) };
         let unknown = |_| UnknownName::none_of(&found.text, &FoldOrder::ALL.map(FoldOrder::name));
         found.text.trim().parse().map(Some).map_err(|error| Error::config(&found.variable, unknown(error)))
+    }
+
+    /// The links between ranks in the file that `HERRINGBONE_TOPOLOGY` names, or in one topology of it, as `FILE#NAME`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a file that cannot be read, with line and column where it is no topology.
+    pub fn links(&self) -> Result<Option<LinkMatrix>> {
+        let Some(found) = settings::TOPOLOGY.find(self)? else { return Ok(None) };
+        let (path, name) = match found.text.rsplit_once('#') {
+            Some((path, name)) => (path, Some(name)),
+            None => (found.text.as_str(), None),
+        };
+        let wrong = |why: &dyn fmt::Display| Error::config(&found.variable, format_args!("{path}: {why}"));
+        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        let topology = topology::read(&text, name).map_err(|error| wrong(&error))?;
+        let links = LinkMatrix::of(&topology).map_err(|error| wrong(&error))?;
+        links.check_connected().map_err(|error| wrong(&error))?;
+        Ok(Some(links))
     }
 
     /// A setting's value in the form that it has to have.
@@ -99,6 +123,8 @@ impl Config {
         self.job = launchers::names(environment, place.as_ref())?;
         self.algorithm = environment.algorithm()?.or(self.algorithm);
         self.fold_order = environment.fold_order()?.or(self.fold_order);
+        self.trees.links = environment.links()?.or(self.trees.links);
+        self.trees.bound = environment.parsed(&settings::TREE_ARRAY_BOUND)?.or(self.trees.bound);
         if let Some(name) = settings::TRANSPORT.find(environment)? {
             let wrong = |error| Error::config(&name.variable, error);
             self.transport = Some(name.text.parse::<Transport>().map_err(wrong)?);
@@ -184,6 +210,26 @@ mod tests {
         os::unix::{ffi::OsStringExt, fs::PermissionsExt},
     };
 
+    const TOPOLOGY: &str = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../testdata/topologies/link_matrices.json#derived_nvswitch8_uniform"
+    );
+
+    #[test]
+    fn a_topology_that_cannot_be_used_is_named_with_its_place() {
+        let folder = std::env::temp_dir().join(format!("herringbone-topology-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("links.csv");
+        let path = path.to_str().unwrap();
+        for (text, said) in [("0,1\n1", "line 2, column 1"), ("0,0\n0,0\n", "from rank 0 to rank 1")] {
+            fs::write(path, text).unwrap();
+            let error = config(&[("HERRINGBONE_TOPOLOGY", path)]).err().unwrap().to_string();
+            assert!(error.contains(said) && error.contains("HERRINGBONE_TOPOLOGY"), "{error}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(config(&[("HERRINGBONE_TOPOLOGY", path)]).is_err());
+    }
+
     fn config(set: &[(&str, &str)]) -> Result<Config> {
         Config::from_environment(&Environment::of(set.iter().copied()))
     }
@@ -198,6 +244,8 @@ mod tests {
             ("HERRINGBONE_REDUCERS", "a:1, b:2,"),
             ("HERRINGBONE_ALGORITHM", "radix(8,8)"),
             ("HERRINGBONE_FOLD_ORDER", "hosts"),
+            ("HERRINGBONE_TOPOLOGY", TOPOLOGY),
+            ("HERRINGBONE_TREE_ARRAY_BOUND", "1000"),
             ("HERRINGBONE_TRANSPORT", "tcp"),
             ("HERRINGBONE_IFNAME", "eth0"),
             ("HERRINGBONE_TIMEOUT_S", " 1.5 "),
@@ -212,6 +260,7 @@ mod tests {
         assert_eq!(config.reducers, ["a:1", "b:2"]);
         assert_eq!(config.algorithm, Some(Algorithm::radix(vec![8, 8])));
         assert_eq!((config.fold_order, config.transport), (Some(FoldOrder::Hosts), Some(Transport::Tcp)));
+        assert_eq!((config.trees.links.map(|links| links.size()), config.trees.bound), (Some(8), Some(1000)));
         assert_eq!(config.interfaces, Some(Interfaces::new("HERRINGBONE_IFNAME", "eth0")));
         assert_eq!(config.timeout, Duration::from_millis(1500));
         assert_eq!((config.staging_bytes, config.segment_bytes), (16 << 20, 256 << 10));

@@ -130,6 +130,20 @@ pub(crate) const FOLD_ORDER: Setting = setting(
     "ranks",
     WORKERS,
 );
+pub(crate) const TOPOLOGY: Setting = setting(
+    "HERRINGBONE_TOPOLOGY",
+    "the links between all ranks, in their order: plans then spare slow links; rank 0's counts, and others may leave it out",
+    "a file that herringbone topo reads, or FILE#NAME",
+    "none: links count as alike",
+    WORKERS,
+);
+pub(crate) const TREE_ARRAY_BOUND: Setting = setting(
+    "HERRINGBONE_TREE_ARRAY_BOUND",
+    "up to how many elements one tree carries the whole buffer, where trees are forced; rank 0's counts",
+    "elements",
+    "10000000",
+    WORKERS,
+);
 pub(crate) const REPLACE: Setting = setting(
     "HERRINGBONE_REPLACE",
     "a backend of torch.distributed in whose place Herringbone is, so that programs need no edit; torch's own is then \
@@ -205,12 +219,14 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 16] = [
+pub const ALL: [&Setting; 18] = [
     &REDUCERS,
     &TOKEN,
     &TOKEN_FILE,
     &ALGORITHM,
     &FOLD_ORDER,
+    &TOPOLOGY,
+    &TREE_ARRAY_BOUND,
     &TRANSPORT,
     &REPLACE,
     &IFNAME,

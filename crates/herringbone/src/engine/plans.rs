@@ -10,8 +10,9 @@ use crate::{
         plan,
         schedule::Program,
         session::{Basis, CutBy, Machines, Shares, Summary, membership::MemberId},
+        topology::LinkMatrix,
         verify::{Verified, verify},
-        wire::{Codec, Fingerprint},
+        wire::{Codec, Fingerprint, digest},
     },
     execute::{
         cutting, prepare,
@@ -71,6 +72,8 @@ struct Proof {
 #[derive(Debug)]
 pub(crate) struct Plans {
     fold: FoldGroup,
+    /// The links between the group's workers, where the job's are known.
+    links: Option<LinkMatrix>,
     kept: Vec<(u64, Planned)>,
     places: HashMap<(u64, Call), usize>,
     /// The plan that was asked for last: training asks for the same again and again.
@@ -84,6 +87,7 @@ impl Plans {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             fold: settings.parameters.order.group(&settings.hosts),
+            links: settings.links(),
             kept: Vec::new(),
             places: HashMap::new(),
             recent: 0,
@@ -158,13 +162,13 @@ impl Plans {
             let why = "parts may differ, so each goes straight to every rank".to_owned();
             return self.made(settings, call, &Algorithm::OneShot, why);
         }
+        let sized = |forced: &Algorithm| forced.for_elements(count, settings.parameters.tree_bound);
+        let forced = settings.forced.as_ref().map(sized);
         let choice = plan::choose(&plan::Request {
             reducers: settings.reducers(),
             hosts: &settings.hosts,
-            forced: settings
-                .forced
-                .as_ref()
-                .filter(|forced| !forced.needs_reducers() || settings.reducers() > 0),
+            links: self.links.as_ref(),
+            forced: forced.as_ref().filter(|forced| !forced.needs_reducers() || settings.reducers() > 0),
             ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
         })
         .map_err(Error::unsupported)?;
@@ -205,7 +209,8 @@ impl Plans {
         if let Some(proof) = self.proofs.get(&key) {
             return Ok(proof.clone());
         }
-        let layout = Layout { reducers: settings.reducers(), hosts: &settings.hosts };
+        let layout =
+            Layout { reducers: settings.reducers(), hosts: &settings.hosts, links: self.links.as_ref() };
         let schedule = algorithm.schedule(collective, &self.fold, &layout).map_err(Error::unsupported)?;
         let verified = verify(schedule, collective, &self.fold).map_err(|error| {
             Error::unsupported(format!("the schedule of {algorithm} is wrong, a bug: {error}"))
@@ -230,7 +235,7 @@ impl Plans {
                 reducers: Summary::of_texts(&parameters.reducers),
                 hosts: Summary::of_places(hosts),
                 memories: Summary::of_places(memories),
-                topology: None,
+                topology: self.links.as_ref().map(|links| digest(&links.to_bytes())),
             },
             shares: Shares::Even,
             codec: Codec::Plain,

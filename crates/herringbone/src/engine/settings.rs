@@ -6,6 +6,7 @@ use crate::{
         algorithm::Algorithm,
         group::Rank,
         session::{Parameters, control::Introduction, membership::MemberId},
+        topology::LinkMatrix,
         wire::Fingerprint,
     },
     execute::{program::Sizing, staging},
@@ -106,6 +107,13 @@ impl Settings {
         seats.resize(workers + told.reducers as usize, own);
         let places = (seats, ranks, workers as Rank + told.reducer);
         Self::new(told.group, told.epoch, places, told.hosts.clone(), parameters)
+    }
+
+    /// The links between its workers, if those of the job are known.
+    pub(crate) fn links(&self) -> Option<LinkMatrix> {
+        let links = self.parameters.links.as_ref()?;
+        let are_known = self.ranks.iter().all(|rank| (*rank as usize) < links.size());
+        are_known.then(|| links.among(&self.ranks))
     }
 
     /// The workers.

@@ -156,7 +156,7 @@ mod tests {
     /// How many direct sends each rank has.
     fn direct(algorithm: &str, collective: Collective, ranks: u32) -> Vec<usize> {
         let algorithm: Algorithm = algorithm.parse().unwrap();
-        let layout = Layout { reducers: 0, hosts: &[] };
+        let layout = Layout { reducers: 0, hosts: &[], links: None };
         let schedule = algorithm.schedule(collective, &Group::of_size(ranks), &layout).unwrap();
         (0..ranks).map(|me| sends(&schedule, &schedule.program(me), me).len()).collect()
     }
@@ -166,7 +166,8 @@ mod tests {
     fn heads(algorithm: &str, dtype: DType, ranks: u32) -> Vec<(bool, bool)> {
         let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(ranks));
         let (collective, count) = (Collective::AllReduce, 1 << 20);
-        let schedule = algorithm.schedule(collective, &group, &Layout { reducers: 0, hosts: &[] }).unwrap();
+        let schedule =
+            algorithm.schedule(collective, &group, &Layout { reducers: 0, hosts: &[], links: None }).unwrap();
         let verified = verify(schedule, collective, &group).unwrap();
         let call = Call { collective, dtype, op: ReduceOp::Sum, count };
         let sizing = Sizing { hosts: 1, shared: true, segment_bytes: 0, most_staged: usize::MAX };
@@ -209,7 +210,7 @@ mod tests {
 
     fn fits(algorithm: &str, ranks: u32) -> bool {
         let algorithm: Algorithm = algorithm.parse().unwrap();
-        let layout = Layout { reducers: 0, hosts: &[] };
+        let layout = Layout { reducers: 0, hosts: &[], links: None };
         algorithm.schedule(Collective::AllReduce, &Group::of_size(ranks), &layout).is_ok()
     }
 
@@ -240,7 +241,7 @@ mod tests {
     /// How many results each rank receives into its buffer.
     fn received(algorithm: &str, ranks: u32) -> Vec<usize> {
         let algorithm: Algorithm = algorithm.parse().unwrap();
-        let layout = Layout { reducers: 0, hosts: &[] };
+        let layout = Layout { reducers: 0, hosts: &[], links: None };
         let schedule = algorithm.schedule(Collective::AllReduce, &Group::of_size(ranks), &layout).unwrap();
         (0..ranks).map(|me| results(&schedule.program(me)).len()).collect()
     }

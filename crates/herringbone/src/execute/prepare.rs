@@ -143,7 +143,8 @@ mod tests {
     fn needed(algorithm: &str, hosts: &[u32], call: Call, wish: usize, most_staged: usize) -> Vec<usize> {
         let (algorithm, group): (Algorithm, _) =
             (algorithm.parse().unwrap(), Group::of_size(hosts.len() as u32));
-        let schedule = algorithm.schedule(call.collective, &group, &Layout { reducers: 0, hosts }).unwrap();
+        let schedule =
+            algorithm.schedule(call.collective, &group, &Layout { reducers: 0, hosts, links: None }).unwrap();
         let verified = verify(schedule, call.collective, &group).unwrap();
         let sizing = Sizing { hosts: hosts.len() as u32, shared: false, segment_bytes: wish, most_staged };
         let needed = |me: u32| {
@@ -158,7 +159,7 @@ mod tests {
     /// The turns of rank 0's messages, where all ranks have hosts of their own or one.
     fn turns(algorithm: &str, collective: Collective, count: usize, shared: bool) -> Vec<Option<u32>> {
         let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(4));
-        let layout = Layout { reducers: 2, hosts: &[] };
+        let layout = Layout { reducers: 2, hosts: &[], links: None };
         let schedule = algorithm.schedule(collective, &group, &layout).unwrap();
         let verified = verify(schedule, collective, &group).unwrap();
         let call = Call { collective, dtype: DType::F32, op: ReduceOp::Sum, count };
@@ -191,7 +192,11 @@ mod tests {
             op: ReduceOp::Sum,
             count: 9 << 20,
         };
-        let schedule = Algorithm::Tree.schedule(call.collective, &group, &Layout { reducers: 0, hosts: &[] });
+        let schedule = Algorithm::Tree.schedule(
+            call.collective,
+            &group,
+            &Layout { reducers: 0, hosts: &[], links: None },
+        );
         let verified = verify(schedule.unwrap(), call.collective, &group).unwrap();
         let sizing = Sizing { hosts: 3, shared: false, segment_bytes: 0, most_staged: 3 << 20 };
         let staged = |me| {

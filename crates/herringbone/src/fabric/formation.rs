@@ -88,6 +88,8 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
         transport: config.transport.map(|transport| transport.name().to_owned()),
         reducers: config.reducers.clone(),
         cutting: cutting::digest(),
+        links: config.trees.links.clone(),
+        tree_bound: config.trees.bound,
     };
     let host = crate::sys::socket::host_identity();
     let process = Process { address: address.to_string(), host, incarnation };

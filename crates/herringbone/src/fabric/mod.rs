@@ -98,10 +98,14 @@ impl Job {
     }
 
     /// How hosts stand against a forced algorithm, if they do: then sizes decide.
-    pub(crate) fn stands_against(&self, forced: &Algorithm, order: FoldOrder) -> Option<Unsupported> {
+    pub(crate) fn stands_against(&self, forced: &Algorithm, parameters: &Parameters) -> Option<Unsupported> {
         let hosts = self.roster.hosts();
-        let group = order.group(&hosts);
-        let layout = Layout { reducers: self.roster.reducers().count() as u32, hosts: &hosts };
+        let group = parameters.order.group(&hosts);
+        let layout = Layout {
+            reducers: self.roster.reducers().count() as u32,
+            hosts: &hosts,
+            links: parameters.links.as_ref(),
+        };
         let reason = forced.schedule(Collective::AllReduce, &group, &layout).err()?;
         reason.is_layout().then_some(reason)
     }
@@ -237,7 +241,10 @@ impl fmt::Display for Fabric {
         let reducers = job.roster.reducers().count();
         let s = if reducers == 1 { "" } else { "s" };
         write!(f, "rank {} of {}, {here} on this host, {reducers} reducer{s}", job.rank, world)?;
-        let taken = settings.forced.as_ref().filter(|forced| job.stands_against(forced, order).is_none());
+        let taken = settings
+            .forced
+            .as_ref()
+            .filter(|forced| job.stands_against(forced, &settings.parameters).is_none());
         if reducers > 0 && here == world as usize && taken.is_none() {
             f.write_str(" that one host does not need")?;
         }

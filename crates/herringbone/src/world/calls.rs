@@ -47,7 +47,7 @@ impl Task {
             ..plan::Request::of_elements(collective, dtype, op, count, &group)
         };
         let algorithm = plan::choose(&request).expect("an algorithm").algorithm;
-        let layout = Layout { reducers: 0, hosts: &hosts };
+        let layout = Layout { reducers: 0, hosts: &hosts, links: None };
         let schedule = algorithm.schedule(collective, &group, &layout).expect("a schedule");
         let verified = verify(schedule, collective, &group).expect("a proof");
         let seen: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();

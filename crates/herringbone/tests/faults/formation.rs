@@ -3,7 +3,7 @@
 use crate::world::{Over, TOKEN, Watchdog, check_sums, each, meeting_place, sum, through};
 use herringbone::{
     Communicator, Config, Error, ErrorKind, Rendezvous, Transport,
-    core::{algorithm::Algorithm, group::FoldOrder},
+    core::{algorithm::Algorithm, group::FoldOrder, topology::LinkMatrix},
     server::{Server, ServerOptions},
 };
 use std::{
@@ -181,6 +181,13 @@ fn contradictions_are_refused_and_the_others_go_on() {
         &meet,
         |config| config.fold_order(FoldOrder::Hosts),
         &["rank 1", "HERRINGBONE_FOLD_ORDER", "\"ranks\"", "\"hosts\""],
+    );
+    let meet = meeting_place();
+    refused(
+        config(1, 2, &meet).links(LinkMatrix::uniform(2, 1.0)),
+        &meet,
+        |config| config.links(LinkMatrix::uniform(2, 2.0)),
+        &["rank 1", "HERRINGBONE_TOPOLOGY"],
     );
     let meet = meeting_place();
     refused(

@@ -61,6 +61,10 @@ algorithms! {
     all_reduce_by_tree: "tree",
     all_reduce_by_reduction_server: "reduction_server",
     all_reduce_by_ring: "ring",
+    all_reduce_by_trees: "trees",
+    all_reduce_by_trees_of_mxnet: "trees(mxnet)",
+    all_reduce_by_best_trees: "trees(best)",
+    all_reduce_by_packed_trees: "trees(throughput)",
     // All ranks of these worlds share a host, so this proves that the choice falls back and says the right thing.
     all_reduce_by_hierarchical: "hierarchical",
 }

@@ -117,7 +117,8 @@ impl World {
             Transport::Tcp => config.transport(Forced::Tcp),
         };
         match &self.algorithm {
-            Some(algorithm) => config.algorithm(algorithm.clone()),
+            // Buffers of tests are small, and trees are to be many.
+            Some(algorithm) => config.algorithm(algorithm.clone()).tree_array_bound(0),
             None => config,
         }
     }

@@ -34,7 +34,7 @@ impl Job {
             .map(|rank| (0..length(rank)).flat_map(|_| values.draw(dtype, &mut random)).collect())
             .collect();
         let (group, hosts) = (Group::of_size(world.size), vec![0; world.size as usize]);
-        let layout = Layout { reducers: world.reducers.len() as u32, hosts: &hosts };
+        let layout = Layout { reducers: world.reducers.len() as u32, hosts: &hosts, links: None };
         let root = collective.root().unwrap_or(0);
         let elements = length(root).max(collective.output_elements(world.size, root, count));
         let choice = plan::choose(&plan::Request {
@@ -44,6 +44,7 @@ impl Job {
             group: &group,
             reducers: layout.reducers,
             hosts: &hosts,
+            links: None,
             forced: world.algorithm.as_ref(),
         })
         .expect("an algorithm");

@@ -1,0 +1,257 @@
+//! `herringbone trees`: trees over the links of a topology, and what they are worth.
+
+mod compare;
+
+use crate::{
+    drawing::{self, DrawnEdge},
+    failure::Failure,
+    names,
+    outcome::Outcome,
+    topologies,
+};
+use herringbone::core::topology::{
+    LinkMatrix, Topology, TopologyError, by_mxnet_rules,
+    trees::{SpanningTree, TreeFigures, TreeMode, TreeSet, TreeWish, bound, plan},
+};
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// Plan trees for all-reduces over the links of a topology
+///
+/// A tree's rounds are those of a broadcast in which a rank sends or receives one message per round. A link's load is the number
+/// of trees that use it by its weight. The bound is the least time for which links are busy, by any schedule, for a buffer with
+/// a part for each rank.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// The file, as topo takes it; FILE#NAME for one of several in a JSON list
+    #[arg(long, value_name = "FILE")]
+    topology: String,
+    /// mxnet: as MXNet's planner; best: few rounds, and the least load on the busiest link; throughput: as much at once as the
+    /// links carry
+    #[arg(long, default_value = "best", value_parser = names::one_of::<TreeMode>(&TreeMode::ALL.map(TreeMode::name)))]
+    mode: TreeMode,
+    /// By what mxnet multiplies a link's weight for each tree that uses it
+    #[arg(long, default_value_t = 0.7, value_name = "FACTOR")]
+    penalty: f32,
+    /// The seed of mxnet's shuffles; given, Kernighan and Lin's clusters are tried for 8 ranks and fewer too
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// The roots; each rank unless said
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    roots: Vec<usize>,
+    /// Take a matrix as ranks of links, as CUDA gives them plus 1, and make weights of them by MXNet's rules
+    #[arg(long)]
+    ranks: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Draw the trees over the links into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<String>,
+    /// Compare the bytes on each link with those of ring, star and radix
+    #[arg(long)]
+    compare: bool,
+}
+
+pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let mut topology = topologies::read(&options.topology)?;
+    if options.ranks {
+        topology = by_mxnet_rules(&topology, None).map_err(unusable)?;
+    }
+    let links = LinkMatrix::of(&topology).map_err(unusable)?;
+    let Options { mode, penalty, seed, ref roots, .. } = *options;
+    let is_mxnet = mode == TreeMode::Mxnet;
+    let useless = [("--seed", seed.is_some() && !is_mxnet), ("--penalty", penalty != 0.7 && !is_mxnet)];
+    Failure::if_useless(&useless, format!("--mode {}", mode.name()), "leave it out, or use --mode mxnet")?;
+    let set = plan(&links, &TreeWish { mode, roots: roots.clone(), penalty, seed }).map_err(unusable)?;
+    if let Some(path) = &options.svg {
+        topologies::write(path, &drawn(&topology, &set))?;
+    }
+    if options.compare {
+        return compare::run(&topology, &links, mode, options.json, out);
+    }
+    match options.json {
+        true => writeln!(out, "{}", object(&set, &links))?,
+        false => print(&set, &links, &topology, out)?,
+    }
+    Ok(Outcome::Passed)
+}
+
+fn unusable(error: TopologyError) -> Failure {
+    Failure::Usage { problem: error.to_string(), hint: "see herringbone trees --help" }
+}
+
+/// A number as JSON has it; a load of links that are not there has none.
+fn number(number: f64) -> Value {
+    let rounded = (number * 1e6).round() / 1e6;
+    if rounded.is_finite() { json!(rounded) } else { Value::Null }
+}
+
+fn object(set: &TreeSet, links: &LinkMatrix) -> Value {
+    let tree = |tree: &SpanningTree| {
+        json!({
+            "root": tree.root(),
+            "edges": tree.edges(),
+            "rounds": tree.rounds(),
+            "weight": number(tree.weight(links)),
+            "slices": tree.slices(),
+            "by": tree.by().to_string(),
+        })
+    };
+    let TreeFigures { weight, worst_load, max_link_use, links_used } = set.figures(links);
+    json!({
+        "trees": set.trees().iter().map(tree).collect::<Vec<_>>(),
+        "weight": number(weight),
+        "worst_load": number(worst_load),
+        "max_link_use": max_link_use,
+        "links_used": links_used,
+        "bound": number(bound(links)),
+        "part_of_bound": number(set.part_of_bound(links)),
+    })
+}
+
+fn print(set: &TreeSet, links: &LinkMatrix, topology: &Topology, out: &mut dyn Write) -> Result<(), Failure> {
+    let ranks = topology.ranks();
+    let name = |rank: usize| topology.nodes()[ranks[rank]].name.as_str();
+    for tree in set.trees() {
+        let edges: Vec<String> =
+            tree.edges().iter().map(|[a, b]| format!("{}-{}", name(*a), name(*b))).collect();
+        let slices = if tree.slices() > 1 { format!(", {} slices", tree.slices()) } else { String::new() };
+        writeln!(
+            out,
+            "root {}: {} rounds, weight {}, by {}{slices}: {}",
+            name(tree.root()),
+            tree.rounds(),
+            number(tree.weight(links)),
+            tree.by(),
+            edges.join(" ")
+        )?;
+    }
+    let TreeFigures { weight, worst_load, max_link_use, links_used } = set.figures(links);
+    writeln!(out, "weight      {} of all trees together", number(weight))?;
+    writeln!(
+        out,
+        "worst load  {} uses by weight; at most {max_link_use} trees on one link",
+        number(worst_load)
+    )?;
+    writeln!(out, "links used  {links_used}")?;
+    writeln!(
+        out,
+        "bound       {}, of which the trees reach {:.1} %",
+        number(bound(links)),
+        100.0 * set.part_of_bound(links)
+    )?;
+    let least = set.size().next_power_of_two().ilog2();
+    let most = set.trees().iter().map(SpanningTree::rounds).max().unwrap_or(0);
+    if most > least && set.trees().iter().any(|tree| tree.by().to_string() == "best") {
+        writeln!(out, "rounds      {most}: the links do not seem to allow {least}")?;
+    }
+    Ok(())
+}
+
+fn drawn(topology: &Topology, set: &TreeSet) -> String {
+    let panel = |tree: &SpanningTree| {
+        let title = format!("root {}, {} rounds", tree.root(), tree.rounds());
+        (title, timed(tree, set.size()))
+    };
+    drawing::picture(topology, &set.trees().iter().map(panel).collect::<Vec<_>>())
+}
+
+/// Each edge with the round of its message in a broadcast.
+fn timed(tree: &SpanningTree, size: usize) -> Vec<DrawnEdge> {
+    let children = tree.children(size);
+    let mut edges = vec![];
+    let mut open = vec![(tree.root(), 0)];
+    while let Some((rank, known)) = open.pop() {
+        for (round, child) in (known..).zip(&children[rank]) {
+            edges.push((rank, *child, round));
+            open.push((*child, round + 1));
+        }
+    }
+    edges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Verb};
+    use clap::Parser;
+
+    const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/topologies");
+
+    fn said(args: &str) -> Result<String, Failure> {
+        let args = args.replace('@', FOLDER);
+        let command = Command::parse_from(["herringbone"].into_iter().chain(args.split(' ')));
+        let mut out = Vec::new();
+        match command.verb {
+            Verb::Trees(options) => run(&options, &mut out)?,
+            Verb::Topo(options) => crate::topo::run(&options, &mut out)?,
+            _ => panic!("topo or trees"),
+        };
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    const NVLINKS: &str = "trees --topology @/link_matrices.json#derived_dgx1v_weights_nvlink_only";
+
+    #[test]
+    fn trees_are_json_for_programs() {
+        let text = said(&format!("{NVLINKS} --mode mxnet --json")).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["trees"][0]["edges"][0], json!([0, 1]));
+        assert_eq!(value["trees"][0]["by"], "exhaustive");
+        let figures = ["weight", "worst_load", "max_link_use", "links_used", "bound"].map(|key| &value[key]);
+        assert_eq!(figures, [&json!(145.0), &json!(2.0), &json!(5), &json!(16), &json!(0.7)]);
+        let roots = said(&format!("{NVLINKS} --roots 3,1 --json")).unwrap();
+        let value: Value = serde_json::from_str(&roots).unwrap();
+        assert_eq!([&value["trees"][0]["root"], &value["trees"][1]["root"]], [3, 1]);
+    }
+
+    #[test]
+    fn trees_are_compared_by_the_bytes_of_programs() {
+        let text = said(&format!("{NVLINKS} --compare --json")).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        let algorithms = value["algorithms"].as_array().unwrap();
+        let of = |name: &str| algorithms.iter().find(|found| found["algorithm"] == name).unwrap();
+        // In a ring every link carries 14 of 8 parts; the trees carry what their load says.
+        let ring = of("ring")["bytes"].as_array().unwrap();
+        assert!(ring.iter().all(|link| link["buffers"] == json!(1.75)) && ring.len() == 8);
+        assert_eq!(of("ring")["missing"], json!(["3-4", "7-0"]));
+        assert_eq!(of("trees(best)")["missing"], json!([]));
+        assert!(of("trees(best)")["slowest"].as_f64() < of("trees(best,single)")["slowest"].as_f64());
+    }
+
+    #[test]
+    fn what_topo_prints_as_json_is_read_again() {
+        for file in ["dgx1v_4x_ib.txt", "a100_pcie_8x_nvlink_bridge_pairs_truncated_nic.txt"] {
+            let json = said(&format!("topo @/{file} --json")).unwrap();
+            let again = herringbone::core::topology::read(&json, None).unwrap();
+            let first = topologies::read(&format!("{FOLDER}/{file}")).unwrap();
+            assert_eq!((again.nodes(), again.links()), (first.nodes(), first.links()));
+        }
+        let text = said("topo @/dgx1v_4x_ib.txt").unwrap();
+        for line in [
+            "nodes       8 gpu, 4 nic",
+            "16 of NV1, 25 GB/s",
+            "16 of NV2, 50 GB/s",
+            "slowest     GPU0 to GPU5: SYS, 10 GB/s",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        for (args, said_why) in [
+            (format!("{NVLINKS} --roots 8"), "root 8 is none of 8 ranks; use roots from 0 to 7"),
+            (format!("{NVLINKS} --mode mxnet --penalty 0"), "above 0, and at most 1"),
+            (format!("{NVLINKS} --seed 3"), "--seed changes nothing about --mode best"),
+            ("trees --topology @/link_matrices.json".into(), "7 topologies; expected one to be named"),
+            ("trees --topology @/none.txt".into(), "cannot read the topology"),
+            ("topo @/README.md".into(), "README.md: line 3, column 1: a row of 7 numbers"),
+        ] {
+            let failure = said(&args).unwrap_err();
+            assert!(failure.to_string().contains(said_why), "{failure}");
+            assert_eq!(failure.code(), 2);
+        }
+    }
+}

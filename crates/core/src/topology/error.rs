@@ -1,0 +1,34 @@
+//! Why a text is no topology.
+
+use alloc::string::String;
+
+/// Why a text is no topology, or a topology carries no trees.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// A place in a text.
+    #[error("line {line}, column {column}: {found}; expected {expected}")]
+    Text {
+        /// Counted from 1.
+        line: usize,
+        /// In characters, counted from 1.
+        column: usize,
+        /// What is there.
+        found: String,
+        /// What should be.
+        expected: String,
+    },
+    /// The links as a whole.
+    #[error("{problem}; {change}")]
+    Whole {
+        /// What is wrong.
+        problem: String,
+        /// What to change.
+        change: String,
+    },
+}
+
+impl TopologyError {
+    pub(crate) fn whole(problem: impl Into<String>, change: impl Into<String>) -> Self {
+        Self::Whole { problem: problem.into(), change: change.into() }
+    }
+}

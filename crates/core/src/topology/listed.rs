@@ -1,0 +1,159 @@
+//! Topologies as JSON: a matrix, an object with a matrix, a list of such objects, or nodes and links as
+//! [`Topology::to_json`] writes them.
+
+use super::json::{JsonKind, JsonValue, parse};
+use super::text::amount;
+use super::{
+    LinkKind, MOST_NODES, NodeKind, Topology, TopologyError, TopologyLink, TopologyNode, by_mxnet_rules,
+};
+use alloc::{format, string::String, string::ToString, vec, vec::Vec};
+
+pub(super) fn read(text: &str, name: Option<&str>) -> Result<Topology, TopologyError> {
+    let value = parse(text)?;
+    let is_object = |value: &JsonValue| matches!(value.kind, JsonKind::Object(_));
+    match &value.kind {
+        JsonKind::List(items) if items.first().is_some_and(is_object) => {
+            of_object(chosen(&value, items, name)?)
+        }
+        JsonKind::List(_) => Ok(Topology::of_matrix(&[], &matrix(&value)?, None)),
+        _ => of_object(&value),
+    }
+}
+
+/// The topology of that name; of one that is alone none has to be said.
+fn chosen<'a>(
+    list: &JsonValue,
+    items: &'a [JsonValue],
+    name: Option<&str>,
+) -> Result<&'a JsonValue, TopologyError> {
+    let named = |item: &'a JsonValue| item.get("name").and_then(|name| name.text("").ok());
+    let found = match name {
+        Some(name) => items.iter().find(|item| named(item) == Some(name)),
+        None if items.len() == 1 => items.first(),
+        None => None,
+    };
+    found.ok_or_else(|| {
+        let names: Vec<&str> = items.iter().filter_map(named).collect();
+        let found = match name {
+            Some(name) => format!("no topology of the name {name:?}"),
+            None => format!("{} topologies", items.len()),
+        };
+        list.at.error(found, format!("one to be named after the file, as in FILE#NAME: {}", names.join(", ")))
+    })
+}
+
+fn of_object(value: &JsonValue) -> Result<Topology, TopologyError> {
+    if value.get("nodes").is_some() {
+        return of_links(value);
+    }
+    let Some(rows) = value.get("matrix") else {
+        return Err(value.at.error(
+            value.found(),
+            "a matrix, or an object with \"matrix\", or with \"nodes\" and \"links\"",
+        ));
+    };
+    let weights = matrix(rows)?;
+    let names = match value.get("names") {
+        None => vec![],
+        Some(names) => of_names(names, weights.len())?,
+    };
+    let other = |key: &str| -> Result<Option<Vec<Vec<f64>>>, TopologyError> {
+        let Some(rows) = value.get(key) else { return Ok(None) };
+        let other = matrix(rows)?;
+        if other.len() == weights.len() {
+            return Ok(Some(other));
+        }
+        let expected = format!("{} rows, as \"matrix\" has", weights.len());
+        Err(rows.at.error(format!("{} rows", other.len()), expected))
+    };
+    let topology = Topology::of_matrix(&names, &weights, other("bandwidth")?.as_deref());
+    match other("p2p")? {
+        None => Ok(topology),
+        Some(peers) => {
+            let peers: Vec<bool> = peers.iter().flatten().map(|entry| *entry > 0.0).collect();
+            by_mxnet_rules(&topology, Some(&peers))
+        }
+    }
+}
+
+fn of_names(value: &JsonValue, count: usize) -> Result<Vec<String>, TopologyError> {
+    let items = value.list("a list of names")?;
+    if items.len() != count {
+        return Err(value.at.error(value.found(), format!("{count} names, one for each row")));
+    }
+    items.iter().map(|item| item.text("a name in quotation marks").map(String::from)).collect()
+}
+
+/// The rows of a square matrix of amounts.
+fn matrix(value: &JsonValue) -> Result<Vec<Vec<f64>>, TopologyError> {
+    let rows = value.list("a list of rows")?;
+    if !(1..=MOST_NODES).contains(&rows.len()) {
+        return Err(value.at.error(format!("{} rows", rows.len()), format!("1 to {MOST_NODES} rows")));
+    }
+    let row = |(at, row): (usize, &JsonValue)| {
+        let items = row.list("a row: a list of numbers")?;
+        if items.len() != rows.len() {
+            let found = format!("row {at} with {} numbers", items.len());
+            return Err(row.at.error(found, format!("{} numbers, as there are rows", rows.len())));
+        }
+        items.iter().map(|item| amount(item.number("a number")?, item.at)).collect()
+    };
+    rows.iter().enumerate().map(row).collect()
+}
+
+fn of_links(value: &JsonValue) -> Result<Topology, TopologyError> {
+    let missing = || value.at.error("an object without \"nodes\" and \"links\"", "both");
+    let (nodes, links) = (value.get("nodes").ok_or_else(missing)?, value.get("links").ok_or_else(missing)?);
+    let nodes: Vec<TopologyNode> =
+        nodes.list("a list of nodes")?.iter().map(node).collect::<Result<_, _>>()?;
+    let links = links.list("a list of links")?;
+    let links = links.iter().map(|value| link(value, nodes.len())).collect::<Result<_, _>>()?;
+    Ok(Topology { nodes, links, warnings: vec![] })
+}
+
+fn field<'a>(value: &'a JsonValue, key: &str) -> Result<&'a JsonValue, TopologyError> {
+    value
+        .get(key)
+        .ok_or_else(|| value.at.error(format!("{} without {key:?}", value.found()), format!("{key:?}")))
+}
+
+fn node(value: &JsonValue) -> Result<TopologyNode, TopologyError> {
+    let name = field(value, "name")?.text("a name in quotation marks")?.to_string();
+    let kind = field(value, "kind")?;
+    let text = kind.text("a kind of node")?;
+    let Some(known) = NodeKind::ALL.into_iter().find(|kind| kind.name() == text) else {
+        let names = NodeKind::ALL.map(NodeKind::name).join(", ");
+        return Err(kind.at.error(kind.found(), format!("one of {names}")));
+    };
+    let device = value.get("device").and_then(|device| device.text("").ok()).map(String::from);
+    Ok(TopologyNode { name, kind: known, device })
+}
+
+fn link(value: &JsonValue, nodes: usize) -> Result<TopologyLink, TopologyError> {
+    let end = |key: &str| {
+        let end = field(value, key)?;
+        let number = end.number("the number of a node")?;
+        match (0..nodes).find(|node| *node as f64 == number) {
+            Some(node) => Ok(node),
+            None => Err(end.at.error(end.found(), format!("the number of a node, below {nodes}"))),
+        }
+    };
+    let quantity = |key: &str| {
+        let value = field(value, key)?;
+        amount(value.number("a number")?, value.at)
+    };
+    let kind = match value.get("kind") {
+        None => LinkKind::Given,
+        Some(kind) => {
+            let known = LinkKind::of_text(kind.text("a kind of link")?);
+            known.ok_or_else(|| {
+                kind.at.error(kind.found(), "NV1 to NV18, PIX, PXB, PHB, NODE, SYS or given")
+            })?
+        }
+    };
+    let (from, to) = (end("from")?, end("to")?);
+    if from == to {
+        return Err(value.at.error(format!("a link from node {from} to itself"), "two nodes"));
+    }
+    Ok(TopologyLink { from, to, kind, bandwidth: quantity("bandwidth")?, weight: quantity("weight")? as f32 })
+}

@@ -1,0 +1,53 @@
+//! How machines are linked: nodes, directed links, and the trees that go over them.
+//!
+//! [`read`] takes what people publish of their machines: the text of `nvidia-smi topo -m`, NCCL's topology XML, and matrices
+//! as JSON or CSV. [`LinkMatrix`] is what [`trees`] are planned on: the links between ranks, with weights as MXNet's
+//! `GetP2PWeight` has them.
+//!
+//! ```
+//! use herringbone_core::topology::{LinkMatrix, read};
+//!
+//! let topology = read("\tGPU0\tGPU1\nGPU0\tX\tNV2\nGPU1\tNV2\tX\n", None)?;
+//! assert_eq!(topology.links()[0].bandwidth, 50.0);
+//! assert_eq!(LinkMatrix::of(&topology)?.weight(0, 1), 2.0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod csv;
+mod error;
+mod json;
+mod links;
+mod listed;
+mod model;
+mod nccl;
+mod random;
+mod smi;
+mod text;
+pub mod trees;
+mod xml;
+
+pub use error::TopologyError;
+pub use links::{LinkMatrix, MOST_RANKS, by_mxnet_rules};
+pub use model::{LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode};
+
+use alloc::format;
+
+/// Reads a topology in any of the formats. `name` says which one of a list of them.
+///
+/// # Errors
+/// [`TopologyError::Text`] where the text has no format or breaks its own, and [`TopologyError::Whole`] if it has too many
+/// nodes.
+pub fn read(text: &str, name: Option<&str>) -> Result<Topology, TopologyError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let topology = match text.trim_start().chars().next() {
+        Some('<') => nccl::read(text),
+        Some('{' | '[') => listed::read(text, name),
+        _ if smi::is_header_in(text) => smi::read(text),
+        _ => csv::read(text),
+    }?;
+    if topology.nodes.len() > MOST_NODES {
+        let problem = format!("the topology has {} nodes", topology.nodes.len());
+        return Err(TopologyError::whole(problem, format!("give it at most {MOST_NODES}")));
+    }
+    Ok(topology)
+}

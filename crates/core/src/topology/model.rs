@@ -1,0 +1,277 @@
+//! Nodes, the links between them, and what can be asked of both.
+
+use super::{TopologyError, json};
+use alloc::{format, string::String, string::ToString, vec, vec::Vec};
+use core::fmt;
+
+/// The most nodes that a topology has.
+pub const MOST_NODES: usize = 256;
+
+/// What a node of a topology is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NodeKind {
+    /// A machine.
+    Host,
+    /// A processor, or one NUMA node of it.
+    Cpu,
+    /// An accelerator.
+    Gpu,
+    /// A network card.
+    Nic,
+    /// A switch between others.
+    Switch,
+    /// A member of a group of which no more is known: a row of a matrix.
+    Rank,
+}
+
+impl NodeKind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Host, Self::Cpu, Self::Gpu, Self::Nic, Self::Switch, Self::Rank];
+
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Cpu => "cpu",
+            Self::Gpu => "gpu",
+            Self::Nic => "nic",
+            Self::Switch => "switch",
+            Self::Rank => "rank",
+        }
+    }
+}
+
+/// What a link is made of, in the words of `nvidia-smi topo -m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LinkKind {
+    /// So many bonded NVLinks.
+    NvLink(u8),
+    /// At most one PCIe switch.
+    Pix,
+    /// Several PCIe switches.
+    Pxb,
+    /// A PCIe host bridge.
+    Phb,
+    /// Several host bridges of one NUMA node.
+    Numa,
+    /// The link between processors.
+    Sys,
+    /// What a file says in numbers.
+    Given,
+}
+
+impl LinkKind {
+    /// GB/s each way: 25 for each NVLink and 10 through a processor, as on p3.16xlarge; 12 through PCIe switches alone. `None`
+    /// where only a file can say.
+    pub fn bandwidth(self) -> Option<f64> {
+        match self {
+            Self::NvLink(count) => Some(25.0 * f64::from(count)),
+            Self::Pix | Self::Pxb => Some(12.0),
+            Self::Phb | Self::Numa | Self::Sys => Some(10.0),
+            Self::Given => None,
+        }
+    }
+
+    /// Reads what [`Display`](fmt::Display) writes, and `SOC`, the `SYS` of older drivers.
+    pub fn of_text(text: &str) -> Option<Self> {
+        Some(match text {
+            "PIX" => Self::Pix,
+            "PXB" => Self::Pxb,
+            "PHB" => Self::Phb,
+            "NODE" => Self::Numa,
+            "SYS" | "SOC" => Self::Sys,
+            "given" => Self::Given,
+            _ => {
+                Self::NvLink(text.strip_prefix("NV")?.parse().ok().filter(|count| (1..=18).contains(count))?)
+            }
+        })
+    }
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NvLink(count) => write!(f, "NV{count}"),
+            Self::Pix => f.write_str("PIX"),
+            Self::Pxb => f.write_str("PXB"),
+            Self::Phb => f.write_str("PHB"),
+            Self::Numa => f.write_str("NODE"),
+            Self::Sys => f.write_str("SYS"),
+            Self::Given => f.write_str("given"),
+        }
+    }
+}
+
+/// A node of a topology.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopologyNode {
+    /// Its name: `GPU0`, `NIC1`, a host's.
+    pub name: String,
+    /// What it is.
+    pub kind: NodeKind,
+    /// What the system calls it, where the text has a legend: `mlx5_0`.
+    pub device: Option<String>,
+}
+
+/// A link in one direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TopologyLink {
+    /// The number of the node that sends.
+    pub from: usize,
+    /// The number of the node that receives.
+    pub to: usize,
+    /// What it is made of.
+    pub kind: LinkKind,
+    /// In GB/s; of a matrix, its entry.
+    pub bandwidth: f64,
+    /// By which trees are chosen: 0 where no tree may use the link.
+    pub weight: f32,
+}
+
+/// Nodes and the links between them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Topology {
+    pub(super) nodes: Vec<TopologyNode>,
+    pub(super) links: Vec<TopologyLink>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Topology {
+    /// A topology of these nodes and links.
+    ///
+    /// # Errors
+    /// [`TopologyError::Whole`] for too many nodes, links to nodes that are not there, and numbers that are none.
+    pub fn of_parts(nodes: Vec<TopologyNode>, links: Vec<TopologyLink>) -> Result<Self, TopologyError> {
+        let is_amount = |number: f64| number.is_finite() && number >= 0.0;
+        let is_whole = |link: &TopologyLink| {
+            link.from < nodes.len()
+                && link.to < nodes.len()
+                && link.from != link.to
+                && is_amount(link.bandwidth)
+                && is_amount(link.weight.into())
+        };
+        if nodes.len() > MOST_NODES {
+            return Err(TopologyError::whole(
+                format!("{} nodes", nodes.len()),
+                format!("give at most {MOST_NODES}"),
+            ));
+        }
+        if !links.iter().all(is_whole) {
+            return Err(TopologyError::whole(
+                "a link without both nodes, or without numbers",
+                "leave it out",
+            ));
+        }
+        Ok(Self { nodes, links, warnings: vec![] })
+    }
+
+    /// The nodes; links name them by their numbers.
+    pub fn nodes(&self) -> &[TopologyNode] {
+        &self.nodes
+    }
+
+    /// The links, by sender and receiver.
+    pub fn links(&self) -> &[TopologyLink] {
+        &self.links
+    }
+
+    /// What was left out of a text that was cut, in sentences without a full stop.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The numbers of the nodes that are ranks, in their order: of a group's ranks rank i is the node at i. GPUs if there are
+    /// any, else members of a matrix, else hosts.
+    pub fn ranks(&self) -> Vec<usize> {
+        let of_kind = |kind| {
+            let is_one = |at: &usize| self.nodes[*at].kind == kind;
+            (0..self.nodes.len()).filter(is_one).collect::<Vec<_>>()
+        };
+        let kinds = [NodeKind::Gpu, NodeKind::Rank, NodeKind::Host];
+        kinds.into_iter().map(of_kind).find(|nodes| !nodes.is_empty()).unwrap_or_default()
+    }
+
+    /// The nodes that links connect, in whichever direction: each component by the numbers of its nodes.
+    pub fn components(&self) -> Vec<Vec<usize>> {
+        let mut component: Vec<usize> = (0..self.nodes.len()).collect();
+        // The smallest number of a component reaches all of its nodes.
+        loop {
+            let mut changed = false;
+            for link in self.links.iter().filter(|link| link.bandwidth > 0.0) {
+                let least = component[link.from].min(component[link.to]);
+                for end in [link.from, link.to] {
+                    changed |= component[end] != least;
+                    component[end] = least;
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        let members =
+            |first: usize| (0..component.len()).filter(|node| component[*node] == first).collect::<Vec<_>>();
+        (0..component.len()).map(members).filter(|members| !members.is_empty()).collect()
+    }
+
+    /// The link with the least bandwidth of those that have any.
+    pub fn slowest(&self) -> Option<&TopologyLink> {
+        let fast = self.links.iter().filter(|link| link.bandwidth > 0.0);
+        fast.min_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth))
+    }
+
+    /// Bytes that are equal for equal topologies, whatever text they were read from: all numbers that plans use.
+    pub fn identity(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for node in &self.nodes {
+            bytes.extend([node.kind as u8]);
+            bytes.extend(node.name.bytes());
+            bytes.push(b'\n');
+        }
+        for link in &self.links {
+            bytes.extend((link.from as u32).to_le_bytes());
+            bytes.extend((link.to as u32).to_le_bytes());
+            bytes.extend(link.bandwidth.to_bits().to_le_bytes());
+            bytes.extend(link.weight.to_bits().to_le_bytes());
+        }
+        bytes
+    }
+
+    /// As JSON, which [`read`] reads.
+    pub fn to_json(&self) -> String {
+        let node = |node: &TopologyNode| {
+            let device = node.device.as_ref().map(|device| format!(", \"device\": {}", json::quoted(device)));
+            let (name, kind) = (json::quoted(&node.name), node.kind.name());
+            format!("    {{\"name\": {name}, \"kind\": \"{kind}\"{}}}", device.unwrap_or_default())
+        };
+        let link = |link: &TopologyLink| {
+            let TopologyLink { from, to, kind, bandwidth, weight } = link;
+            format!(
+                "    {{\"from\": {from}, \"to\": {to}, \"kind\": \"{kind}\", \"bandwidth\": {bandwidth}, \"weight\": {weight}}}"
+            )
+        };
+        let nodes: Vec<String> = self.nodes.iter().map(node).collect();
+        let links: Vec<String> = self.links.iter().map(link).collect();
+        format!(
+            "{{\n  \"nodes\": [\n{}\n  ],\n  \"links\": [\n{}\n  ]\n}}\n",
+            nodes.join(",\n"),
+            links.join(",\n")
+        )
+    }
+
+    /// The topology of a square matrix: one node for each row.
+    pub(super) fn of_matrix(names: &[String], weights: &[Vec<f64>], bandwidths: Option<&[Vec<f64>]>) -> Self {
+        let named = |at: usize| names.get(at).cloned().unwrap_or_else(|| at.to_string());
+        let node = |at| TopologyNode { name: named(at), kind: NodeKind::Rank, device: None };
+        let mut links = vec![];
+        for (from, row) in weights.iter().enumerate() {
+            for (to, weight) in row.iter().enumerate().filter(|(to, _)| *to != from) {
+                let bandwidth = bandwidths.map_or(*weight, |bandwidths| bandwidths[from][to]);
+                if *weight > 0.0 || bandwidth > 0.0 {
+                    let weight = *weight as f32;
+                    links.push(TopologyLink { from, to, kind: LinkKind::Given, bandwidth, weight });
+                }
+            }
+        }
+        Self { nodes: (0..weights.len()).map(node).collect(), links, warnings: vec![] }
+    }
+}

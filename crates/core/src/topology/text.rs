@@ -1,0 +1,75 @@
+//! Words of a text and where they stand.
+
+use super::TopologyError;
+use alloc::{format, string::String, vec::Vec};
+
+/// A place in a text: line and column, counted from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) line: usize,
+    pub(super) column: usize,
+}
+
+impl Position {
+    pub(super) fn error(self, found: impl Into<String>, expected: impl Into<String>) -> TopologyError {
+        let Self { line, column } = self;
+        TopologyError::Text { line, column, found: found.into(), expected: expected.into() }
+    }
+}
+
+/// What stands between spaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TextWord {
+    pub(super) text: String,
+    pub(super) at: Position,
+}
+
+impl TextWord {
+    /// The number that the word is, if it can be a weight or a bandwidth.
+    pub(super) fn number(&self) -> Result<f64, TopologyError> {
+        match self.text.parse() {
+            Ok(number) => amount(number, self.at),
+            Err(_) => Err(self.at.error(shown(&self.text), "a number")),
+        }
+    }
+}
+
+/// A number that can be a weight or a bandwidth.
+pub(super) fn amount(number: f64, at: Position) -> Result<f64, TopologyError> {
+    if number.is_finite() && number >= 0.0 && number <= f64::from(f32::MAX) {
+        return Ok(number);
+    }
+    Err(at.error(format!("{number}"), "a number that is finite and not negative, 0 for no link"))
+}
+
+/// A text as an error quotes it: in short.
+pub(super) fn shown(text: &str) -> String {
+    let short: String = text.chars().take(24).collect();
+    if short.len() < text.len() { format!("{short:?}...") } else { format!("{short:?}") }
+}
+
+/// The words of each line, without the escape sequences of terminals.
+pub(super) fn lines_of_words(text: &str) -> Vec<Vec<TextWord>> {
+    text.lines().enumerate().map(|(line, text)| words(text, line + 1, char::is_whitespace)).collect()
+}
+
+/// The words of a line, cut at characters of which `is_gap` says so.
+pub(super) fn words(text: &str, line: usize, is_gap: impl Fn(char) -> bool) -> Vec<TextWord> {
+    let mut words: Vec<TextWord> = Vec::new();
+    let mut open = false;
+    let mut chars = text.chars().zip(1..).peekable();
+    while let Some((c, column)) = chars.next() {
+        if c == '\u{1b}' && chars.peek().is_some_and(|(next, _)| *next == '[') {
+            // An escape sequence ends with its first letter.
+            let _rest = chars.by_ref().skip(1).find(|(c, _)| c.is_ascii_alphabetic());
+        } else if is_gap(c) || c.is_control() {
+            open = false;
+        } else if open && let Some(word) = words.last_mut() {
+            word.text.push(c);
+        } else {
+            words.push(TextWord { text: String::from(c), at: Position { line, column } });
+            open = true;
+        }
+    }
+    words
+}

@@ -1,0 +1,204 @@
+//! Trees of few rounds that load no link more than they must: the least worst load first, then the most weight.
+//!
+//! MXNet's trees on the same links are the mark: no less weight, and no more load.
+
+use super::anneal::{Forest, Prices};
+use super::broadcast::{Parents, quickest};
+use super::tree::{FoundBy, SpanningTree, TreeSet, least_rounds};
+use super::{exhaustive, mxnet, rotated};
+use crate::topology::{LinkMatrix, random::SplitMix};
+use alloc::{vec, vec::Vec};
+
+/// The seed of the search: the same links give the same trees everywhere.
+const SEED: u64 = 20_180_430;
+
+/// How many tries a tree of few rounds is worth.
+const TRIES: u32 = 400;
+
+pub(super) fn trees(links: &LinkMatrix, roots: &[usize]) -> Vec<SpanningTree> {
+    let mut random = SplitMix::new(SEED);
+    let tree = |(root, parents): (&usize, &Parents)| SpanningTree::of_parents(*root, parents, FoundBy::Best);
+    if roots.iter().copied().eq(0..links.size())
+        && let Some(turned) = rotated::trees(links, &mut random)
+    {
+        return roots.iter().zip(&turned).map(tree).collect();
+    }
+    let first: Vec<(Parents, u32)> = roots.iter().map(|root| first(links, *root, &mut random)).collect();
+    if roots.len() == 1 && rotated::are_alike(links) {
+        return roots.iter().zip(first.iter().map(|(parents, _)| parents)).map(tree).collect();
+    }
+    let mut search = Search::new(Forest::new(links, roots, first), Mark::of(links, roots));
+    search.level(&mut random);
+    search.lower(&mut random);
+    search.fill(&mut random);
+    roots.iter().zip(&search.best.parents).map(tree).collect()
+}
+
+/// A tree of few rounds. Up to 8 ranks MXNet's search knows whether there is one of the fewest.
+fn first(links: &LinkMatrix, root: usize, random: &mut SplitMix) -> (Parents, u32) {
+    let size = links.size();
+    let found = quickest(links, root, TRIES, random);
+    if size > 8 || found.1 == least_rounds(size) {
+        return found;
+    }
+    let both: Vec<f32> = (0..size * size).map(|at| links.both_ways(at / size, at % size)).collect();
+    let leaves = exhaustive::leaves(&both, size, root);
+    let tree = leaves.map(|leaves| {
+        let edges = exhaustive::edges(&leaves, exhaustive::depth(size));
+        SpanningTree::new(root, edges, FoundBy::Exhaustive)
+    });
+    match tree.filter(|tree| tree.spans(size)) {
+        Some(tree) if tree.rounds() < found.1 => {
+            let mut parents: Parents = (0..size).map(|rank| rank as u8).collect();
+            tree.edges().iter().for_each(|[parent, child]| parents[*child] = *parent as u8);
+            let rounds = tree.rounds();
+            (parents, rounds)
+        }
+        _ => found,
+    }
+}
+
+/// What MXNet's two modes reach.
+struct Mark {
+    weight: f64,
+    load: f64,
+}
+
+impl Mark {
+    fn of(links: &LinkMatrix, roots: &[usize]) -> Self {
+        // Shuffles decide what clusters become, so that several of them are the mark.
+        let seeds = [None, Some(1), Some(2), Some(3), Some(4)];
+        let of_seed = |seed| mxnet::trees(links, roots, 0.7, seed).ok();
+        let figures = seeds.into_iter().filter_map(of_seed).map(|trees| {
+            let set = TreeSet { size: links.size(), trees };
+            set.figures(links)
+        });
+        figures.fold(Self { weight: 0.0, load: f64::INFINITY }, |mark, figures| Self {
+            weight: mark.weight.max(figures.weight),
+            load: mark.load.min(figures.worst_load),
+        })
+    }
+}
+
+struct Search<'a> {
+    forest: Forest<'a>,
+    mark: Mark,
+    best: Forest<'a>,
+    best_figures: (f64, f64),
+    /// What trees would load each link with if their uses could be cut at will.
+    fair: f64,
+    /// Changes in each stage.
+    steps: u64,
+}
+
+impl<'a> Search<'a> {
+    fn new(forest: Forest<'a>, mark: Mark) -> Self {
+        let size = forest.links.size();
+        let pairs = (0..size).flat_map(|b| (0..b).map(move |a| (a, b)));
+        let total: f64 = pairs.map(|(a, b)| f64::from(forest.links.both_ways(a, b))).sum();
+        let fair = (forest.roots.len() * (size - 1)) as f64 / total.max(f64::MIN_POSITIVE);
+        let best_figures = (forest.worst_load(), forest.weight());
+        let steps = 500 * size as u64 + 2500 * forest.roots.len() as u64;
+        Self { best: forest.clone(), forest, mark, best_figures, fair, steps }
+    }
+
+    /// Whether the first is better: MXNet's marks reached, then less load, then more weight.
+    fn is_better(mark: &Mark, (load, weight): (f64, f64), (other_load, other_weight): (f64, f64)) -> bool {
+        let short = |load: f64, weight: f64| (mark.weight - weight).max(0.0) + (load - mark.load).max(0.0);
+        let (ours, theirs) = (short(load, weight), short(other_load, other_weight));
+        let close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
+        if !close(ours, theirs) {
+            return ours < theirs;
+        }
+        if close(load, other_load) { weight > other_weight + 1e-9 } else { load < other_load }
+    }
+
+    fn run(&mut self, prices: &Prices, heat: f64, steps: u64, random: &mut SplitMix) {
+        let Self { forest, mark, best, best_figures, .. } = self;
+        let mut kept = 0u64;
+        // Looking at all links of many is dear.
+        let every = (forest.links.size() as u64 / 8).pow(2).max(1);
+        let mut look = |forest: &Forest<'a>| {
+            let load = forest.worst_load();
+            if load > best_figures.0 && best_figures.1 >= mark.weight && best_figures.0 <= mark.load {
+                return;
+            }
+            let figures = (load, forest.weight());
+            if Self::is_better(mark, figures, *best_figures) {
+                *best_figures = figures;
+                *best = forest.clone();
+            }
+        };
+        forest.anneal(prices, heat, steps, random, &mut |forest| {
+            kept += 1;
+            if kept.is_multiple_of(every) {
+                look(forest);
+            }
+        });
+        look(forest);
+    }
+
+    /// Spreads the uses over the links, with more and more regard to weight.
+    fn level(&mut self, random: &mut SplitMix) {
+        let fair = self.fair;
+        for worth in [0.0, 0.5, 2.0] {
+            let prices = Prices::new(&self.forest, worth * fair, |uses, weight| {
+                let load = (uses / (weight * fair)).min(1e6);
+                let squared = load * load;
+                weight * fair * squared * squared
+            });
+            self.run(&prices, 8.0, self.steps, random);
+        }
+    }
+
+    /// Takes the worst load down as long as that succeeds.
+    fn lower(&mut self, random: &mut SplitMix) {
+        for _ in 0..6 {
+            let before = self.best_figures.0;
+            let Some(below) = self.next_load(before) else { return };
+            self.forest = self.best.clone();
+            let prices = capped(&self.forest, below, 0.02 * self.fair);
+            self.run(&prices, 1.0, self.steps * 2, random);
+            if self.best_figures.0 >= before {
+                return;
+            }
+        }
+    }
+
+    /// The largest load below this one that uses of a link can make, unless no trees can stay under it.
+    fn next_load(&self, load: f64) -> Option<f64> {
+        let (size, most) = (self.forest.links.size(), self.forest.roots.len());
+        let mut next: Option<f64> = None;
+        for (a, b) in (0..size).flat_map(|b| (0..b).map(move |a| (a, b))) {
+            let weight = f64::from(self.forest.links.both_ways(a, b));
+            let loads = (1..=most).map(|uses| uses as f64 / weight).filter(|found| *found < load - 1e-9);
+            if weight > 0.0 {
+                next = loads.fold(next, |next, found| Some(next.map_or(found, |next| next.max(found))));
+            }
+        }
+        next.filter(|next| *next >= self.fair - 1e-9)
+    }
+
+    /// Adds weight without more load.
+    fn fill(&mut self, random: &mut SplitMix) {
+        let mut caps = vec![self.best_figures.0];
+        if self.best_figures.1 < self.mark.weight && self.mark.load.is_finite() {
+            caps.push(self.mark.load);
+        }
+        for cap in caps {
+            for worth in [0.3, 1.0] {
+                self.forest = self.best.clone();
+                let prices = capped(&self.forest, cap, worth * self.fair);
+                self.run(&prices, 2.0, self.steps * 2, random);
+            }
+        }
+    }
+}
+
+/// Only loads above the cap cost, and they cost much.
+fn capped(forest: &Forest<'_>, cap: f64, worth: f64) -> Prices {
+    Prices::new(forest, worth, |uses, weight| {
+        let over = (uses - cap * weight - 1e-9).max(0.0);
+        4.0 * over + if over > 0.0 { 1.0 } else { 0.0 }
+    })
+}

@@ -1,0 +1,65 @@
+//! Trees over the links between ranks: MXNet's, better ones, and those for large buffers.
+//!
+//! A tree's *rounds* are those of a broadcast along it in which a rank sends or receives one message per round. The *load* of a
+//! link is the number of trees that use it, divided by its weight. An all-reduce goes up and down each edge, so that a tree uses
+//! a link in both directions, and the lesser of their weights counts.
+//!
+//! ```
+//! use herringbone_core::topology::{LinkMatrix, trees::{TreeMode, TreeWish, plan}};
+//!
+//! let trees = plan(&LinkMatrix::uniform(8, 2.0), &TreeWish::of(TreeMode::Best))?;
+//! assert_eq!(trees.trees().len(), 8);
+//! assert!(trees.trees().iter().all(|tree| tree.rounds() == 3));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod anneal;
+mod best;
+mod broadcast;
+mod canonical;
+mod exhaustive;
+mod flow;
+mod kernighan_lin;
+mod mxnet;
+mod packing;
+mod rotated;
+mod tree;
+mod wish;
+
+pub use canonical::canonical;
+pub use flow::bound;
+pub use tree::{FoundBy, SpanningTree, TreeFigures, TreeSet};
+pub use wish::{ParseTreeModeError, TreeMode, TreeWish};
+
+use super::{LinkMatrix, TopologyError};
+use alloc::{format, vec, vec::Vec};
+
+/// Plans trees.
+///
+/// # Errors
+/// [`TopologyError::Whole`] for roots that are no ranks, a penalty that is no factor, ranks that no links connect, and where
+/// MXNet's planner finds no tree.
+pub fn plan(links: &LinkMatrix, wish: &TreeWish) -> Result<TreeSet, TopologyError> {
+    let size = links.size();
+    if let Some(root) = wish.roots.iter().find(|root| **root >= size) {
+        let problem = format!("root {root} is none of {size} ranks");
+        return Err(TopologyError::whole(problem, format!("use roots from 0 to {}", size - 1)));
+    }
+    if !(wish.penalty > 0.0 && wish.penalty <= 1.0) {
+        let problem = format!("the penalty {} is no factor for weights", wish.penalty);
+        return Err(TopologyError::whole(problem, "use a number above 0, and at most 1"));
+    }
+    links.check_connected()?;
+    let all: Vec<usize> = (0..size).collect();
+    let roots = if wish.roots.is_empty() { &all } else { &wish.roots };
+    let trees = match wish.mode {
+        _ if size == 1 => {
+            let alone = |root: &usize| SpanningTree::new(*root, vec![], FoundBy::Best);
+            roots.iter().map(alone).collect()
+        }
+        TreeMode::Mxnet => mxnet::trees(links, roots, wish.penalty, wish.seed)?,
+        TreeMode::Best => best::trees(links, roots),
+        TreeMode::Throughput => packing::trees(links, roots),
+    };
+    Ok(TreeSet { size, trees })
+}

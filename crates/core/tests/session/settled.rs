@@ -1,0 +1,43 @@
+//! Settings and parameters with anything in them.
+
+use crate::any_text;
+use herringbone_core::{
+    group::FoldOrder,
+    session::{Parameters, formation::Settings},
+    topology::LinkMatrix,
+};
+use proptest::{collection::vec, option, prelude::*};
+
+pub(crate) fn any_settings() -> impl Strategy<Value = Settings> {
+    let names = (option::of(any_text()), option::of(any_text()), vec(any_text(), 0..4));
+    (any::<u64>(), any::<u64>(), any::<u8>(), names, any::<u64>()).prop_map(
+        |(staging, segment, order, (algorithm, transport, reducers), cutting)| Settings {
+            staging,
+            segment,
+            order: FoldOrder::from_code(order),
+            algorithm,
+            transport,
+            reducers,
+            cutting,
+            links: cutting.is_multiple_of(3).then(|| LinkMatrix::uniform(1 + cutting as usize % 64, 2.5)),
+            tree_bound: cutting.is_multiple_of(2).then_some(cutting),
+        },
+    )
+}
+
+pub(crate) fn any_parameters() -> impl Strategy<Value = Parameters> {
+    let names = (option::of(any_text()), option::of(any_text()), vec(any_text(), 0..4));
+    (0_usize..2, names, any::<(u64, u64, u64)>()).prop_map(
+        |(order, (algorithm, transport, reducers), (segment, staging, cutting))| Parameters {
+            order: FoldOrder::ALL[order],
+            algorithm,
+            transport,
+            segment,
+            staging,
+            reducers,
+            cutting,
+            links: cutting.is_multiple_of(3).then(|| LinkMatrix::uniform(1 + cutting as usize % 64, 2.5)),
+            tree_bound: cutting,
+        },
+    )
+}
