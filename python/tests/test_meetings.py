@@ -15,7 +15,14 @@ pytest.importorskip("torch")
 
 from torch._C._distributed_c10d import PrefixStore
 
-from herringbone.errors import ArgumentError, HerringboneError, MismatchError, OperationTimeoutError, PeerLostError, RendezvousError
+from herringbone.errors import (
+    ArgumentError,
+    HerringboneError,
+    MismatchError,
+    OperationTimeoutError,
+    PeerLostError,
+    RendezvousError,
+)
 from herringbone.torch.frames import FRAME_BYTES, pack
 from herringbone.torch.handles import Handle, in_order
 from herringbone.torch.meetings import MeetingStore, meet

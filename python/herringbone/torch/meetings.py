@@ -174,7 +174,7 @@ class Meeting:
 
 
 class MeetingStore(Store):
-    """A store of torch for one formation of a group. It is in the process where the members met, and ends with it or with the next formation."""
+    """A store of torch for one formation of a group. It is in the process where the members met, and ends with it."""
 
     def __init__(self, meeting: Meeting) -> None:
         super().__init__()
