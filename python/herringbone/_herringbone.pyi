@@ -81,13 +81,14 @@ class Communicator:
         transport: str | None = None,
         fold_order: str | None = None,
         timeout: float | None = None,
+        nameless: bool = False,
     ) -> Communicator:
         """Join the job and return when all its ranks have.
 
         ``rank``, ``size`` and ``store`` are given together or taken from the environment. ``store`` is a torch store,
         or ``"host:port"`` (rank 0 listens there). ``store_host`` is the host that a torch store's connection leads
         to; without one only this machine's processes can join. What else is ``None`` comes from the environment, too.
-        ``timeout`` is in seconds.
+        ``timeout`` is in seconds. ``nameless``: ranks of several launchers' jobs may meet at the store.
         """
 
     @property

@@ -33,11 +33,11 @@ impl Communicator {
     /// `rank`, `size` and `store` are given together or taken from the environment. `store` is a torch store, or
     /// "host:port" (rank 0 listens there). `store_host` is the host that a torch store's connection leads to; without
     /// one only this machine's processes can join. What else is None comes from the environment, too. `timeout` is
-    /// in seconds.
+    /// in seconds. `nameless`: ranks of several launchers' jobs may meet at the store.
     #[staticmethod]
     #[pyo3(signature = (
         *, rank=None, size=None, store=None, store_host=None, token=None, reducers=None, algorithm=None,
-        transport=None, fold_order=None, timeout=None
+        transport=None, fold_order=None, timeout=None, nameless=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn connect(
@@ -52,6 +52,7 @@ impl Communicator {
         transport: Option<&str>,
         fold_order: Option<&str>,
         timeout: Option<f64>,
+        nameless: bool,
     ) -> PyResult<Self> {
         let (config, place) = match (rank, size, store) {
             (Some(rank), Some(size), Some(store)) => {
@@ -70,6 +71,9 @@ impl Communicator {
             }
             errors::to_python(&error)
         })?;
+        if nameless {
+            config = config.nameless();
+        }
         config = apply(config, token, Config::token);
         config = apply(config, reducers, Config::reducers);
         config = apply(config, waiting::duration(timeout)?, Config::timeout);

@@ -69,6 +69,14 @@ def test_training_goes_on_without_a_member_and_with_a_new_one(killed: Group) -> 
         assert "passed" in output or member == 1
 
 
+def test_a_member_that_dies_as_they_connect_and_one_that_is_interrupted(killed: Group) -> None:
+    job = Job(killed, "connecting")
+    job.start(0, 1, 2)
+    for member, (status, output) in enumerate(job.finish()):
+        assert status == (KILLED if member == 1 else 0), output
+        assert "passed" in output or member == 1
+
+
 def test_a_stopped_member_and_one_that_leaves_a_child_are_told(killed: Group) -> None:
     job = Job(killed, "stopped")
     job.start(0, 1, 2)

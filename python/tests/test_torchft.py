@@ -9,7 +9,7 @@ import time
 import pytest
 
 pytest.importorskip("torch")
-coordination = pytest.importorskip("torchft.coordination", reason="torchft is no part of the set-up; see docs/elastic.md")
+coordination = pytest.importorskip("torchft.coordination", reason="torchft is not installed here: `make frameworks` runs this")
 process_group = pytest.importorskip("torchft.process_group")
 
 import torch.distributed as dist

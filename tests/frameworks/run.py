@@ -145,6 +145,18 @@ def the_page():
     return row("all three", f"the programs of `{PAGE}`", result, wrong, time.monotonic() - began)
 
 
+def replicas():
+    """torchft's replicas, one of which is killed, and the programs of the page about workers that come and go."""
+    began = time.monotonic()
+    places, wanted = ["python/tests/test_torchft.py", "tests/docs/test_docs.py"], "torchft or (test_block and elastic)"
+    status, output = run(["-m", "pytest", "-q", "-rs", *places, "-k", wanted])
+    last = output.strip().splitlines()[-1] if output.strip() else ""
+    right = status == 0 and "skipped" not in last
+    result, wrong = (f"tests: {last.split(',')[0]}", None) if right else ("", output[-6000:])
+    way = "`python/tests/test_torchft.py` and the programs of `docs/elastic.md`"
+    return row("torchft", way, result, wrong, time.monotonic() - began, version("torchft-nightly"))
+
+
 def table(rows):
     """The rows in Markdown."""
     lines = ["| framework | version | way | the group is | result |", "|---|---|---|---|---|"]
@@ -167,6 +179,7 @@ def main():
     for each in trainings(options.only or WAYS):
         done(each)
     if not options.only:
+        done(replicas())
         done(the_page())
     if not options.json:
         print(table(rows))

@@ -390,7 +390,7 @@ def apart(store: Store, rank: int, size: int, timeout: timedelta, options: Optio
     """
     place = Place(store, rank, size, timeout, group_id="", global_ranks_in_group=[])
     try:
-        member = note(Member(connect(place, options), timeout), options, is_world=False)
+        member = note(Member(connect(place, options, nameless=True), timeout), options, is_world=False)
     except errors.HerringboneError as error:
         raise torch_error(error) from None
     member.apart = True
@@ -423,7 +423,7 @@ def forget_world(member: Member | None = None) -> None:
 os.register_at_fork(after_in_child=forget_world)
 
 
-def connect(opts: Any, options: Options) -> Communicator:
+def connect(opts: Any, options: Options, nameless: bool = False) -> Communicator:
     """Meet the other ranks through torch's store."""
     # A store outlives destroy_process_group: each life of the group has its own keys.
     life = (opts.store.add(JOINED, 1) - 1) // opts.group_size
@@ -433,7 +433,7 @@ def connect(opts: Any, options: Options) -> Communicator:
     place = opts.group_rank, opts.group_size
     try:
         # The host that the store's connection leads to; none for a store of this machine alone.
-        return connect_through(options, *place, store, host_of(store), opts.timeout.total_seconds())
+        return connect_through(options, *place, store, host_of(store), opts.timeout.total_seconds(), nameless)
     except errors.HerringboneError as error:
         # One that does not belong here is not to be counted in the place of one that does.
         with contextlib.suppress(RuntimeError):
@@ -448,9 +448,9 @@ def connect(opts: Any, options: Options) -> Communicator:
 
 
 def connect_through(
-    options: Options, rank: int, size: int, store: Store, host: str | None, seconds: float
+    options: Options, rank: int, size: int, store: Store, host: str | None, seconds: float, nameless: bool = True
 ) -> Communicator:
-    """Form a fabric of the processes that share ``store``."""
+    """Form a fabric of the processes that share ``store``; if it is ``nameless``, of several launchers' jobs."""
     return Communicator.connect(
         rank=rank,
         size=size,
@@ -462,6 +462,7 @@ def connect_through(
         transport=options.transport,
         fold_order=options.fold_order,
         timeout=seconds,
+        nameless=nameless,
     )
 
 

@@ -20,6 +20,9 @@ __all__ = ["MeetingStore", "meet"]
 GRACE_SECONDS = 3.0
 """After its deadline a place gets so long to say that the time is over."""
 
+ATTENTIVE_SECONDS = 0.5
+"""A thread that waits looks for signals at least so often."""
+
 PROBE_SECONDS = 0.25
 PROBED_AT_ONCE = 4
 """Of the members that are missing, so many are looked for before the next word of the place is heard."""
@@ -72,6 +75,14 @@ class Meeting:
     def done(self) -> None:
         self._send("done")
 
+    def lost(self) -> HerringboneError | None:
+        """The error of a formation that members have died in, if any have."""
+        try:
+            ranks = self.ask("lost", 0.0)["value"]
+        except HerringboneError as error:
+            return error
+        return self._lost(sorted(ranks)) if ranks else None
+
     def ask(self, what: str, seconds: float, **values: Any) -> Frame:
         """Say something, and hear the answer, for which the place takes at most ``seconds``."""
         self._send(what, seconds=seconds, **values)
@@ -95,10 +106,13 @@ class Meeting:
     def _receive(self, seconds: float) -> Frame:
         deadline = time.monotonic() + seconds
         while (frame := self._inbox.take()) is None:
-            self._stream.settimeout(max(0.001, deadline - time.monotonic()))
+            left = deadline - time.monotonic()
+            self._stream.settimeout(min(max(left, 0.001), ATTENTIVE_SECONDS))
             try:
                 received = self._stream.recv(1 << 16)
             except TimeoutError as error:
+                if left > ATTENTIVE_SECONDS:
+                    continue
                 raise self._silent(error) from None
             except OSError:
                 received = b""
@@ -160,7 +174,7 @@ class Meeting:
 
 
 class MeetingStore(Store):
-    """A store of torch for one formation of a group. It is in the process where the members met, and ends with it or with the next formation."""
+    """A store of torch for one formation of a group. It is in the process where the members met, and ends with it."""
 
     def __init__(self, meeting: Meeting) -> None:
         super().__init__()
@@ -172,6 +186,13 @@ class MeetingStore(Store):
     def formed(self) -> None:
         """The group is formed: from now on this process may go without harm to the formation."""
         self._meeting.done()
+
+    def failed(self) -> HerringboneError | None:
+        """The group could not be formed, though all members have met; the error, if members have died meanwhile."""
+        error = self._meeting.lost()
+        with contextlib.suppress(HerringboneError):
+            self._meeting.done()  # this one has not died
+        return error
 
     def close(self) -> None:
         """Be a store no longer."""

@@ -162,6 +162,7 @@ class MeetingPlace:
             "come": self._come,
             "gone": self._gone,
             "done": self._done,
+            "lost": self._say_who_is_lost,
             "get": self._get,
         }
         answer = answers.get(frame["do"])
@@ -230,6 +231,10 @@ class MeetingPlace:
     def _done(self, caller: Caller, _: Frame) -> None:
         caller.round = None
 
+    def _say_who_is_lost(self, caller: Caller, frame: Frame) -> None:
+        round = self._rounds.get(str(frame["round"]))
+        self._tell(caller, {"value": [] if round is None else round.lost})
+
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()
         for round in [round for round in self._rounds.values() if round.verdict is None]:
@@ -244,6 +249,8 @@ class MeetingPlace:
     # The values.
 
     def _get(self, caller: Caller, frame: Frame) -> None:
+        if frame["round"] not in self._values:
+            raise KeyError("a round that is over")
         deadline = time.monotonic() + float(frame["seconds"])
         waiting = Waiting(caller, str(frame["round"]), str(frame["name"]), deadline)
         self._waiting.append(waiting)

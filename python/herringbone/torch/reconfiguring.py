@@ -93,6 +93,10 @@ def form(
         left = min(max(1.0, deadline - time.monotonic()), CONNECT_SECONDS)
         communicator = connect(rank, len(handles), store, store.host, left)
         store.formed()
+    except errors.HerringboneError as error:
+        lost = store.failed()
+        store.close()
+        raise lost or error from None
     except BaseException:
         store.close()
         raise

@@ -142,6 +142,12 @@ impl Config {
         self
     }
 
+    /// The job has no name, whatever launchers call it: ranks of several launchers' jobs meet, at a place that only they know.
+    pub fn nameless(mut self) -> Self {
+        self.job.clear();
+        self
+    }
+
     /// The job's name: any text of at most 128 bytes. A rank with another name than those that it meets is refused. It
     /// comes before what launchers call the job.
     pub fn job(mut self, name: impl Into<String>) -> Self {
