@@ -227,6 +227,20 @@ fn what_cannot_be_planned_says_what_to_change() {
     assert_eq!(two.trees().iter().map(|tree| tree.root()).collect::<Vec<_>>(), [3, 1]);
 }
 
+/// In a hypercube few orders of messages take the fewest rounds.
+#[test]
+fn hypercubes_have_trees_of_the_fewest_rounds() {
+    for bits in 2..=6 {
+        let size = 1usize << bits;
+        let row = |a: usize| (0..size).map(|b| f32::from(u8::from((a ^ b).is_power_of_two()))).collect();
+        let links = LinkMatrix::of_weights(&(0..size).map(row).collect::<Vec<Vec<f32>>>()).unwrap();
+        let set =
+            plan(&links, &TreeWish { roots: vec![0, size - 1], ..TreeWish::of(TreeMode::Best) }).unwrap();
+        check_trees(&set, &links, "hypercube");
+        assert!(set.trees().iter().all(|tree| tree.rounds() == bits), "{size} ranks");
+    }
+}
+
 /// The shuffles of clusters are not those that the search knows.
 #[test]
 fn random_links_are_planned_no_worse_than_mxnets() {
