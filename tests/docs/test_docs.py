@@ -223,7 +223,8 @@ def test_the_table_of_algorithms_is_what_the_schedules_say():
     rows = {}
     for line in shown.stdout.splitlines():
         row = json.loads(line)
-        name = row["algorithm"] if row["reducers"] or "trees" in row["algorithm"] else row["algorithm"].split("(")[0]
+        whole = row["reducers"] or "trees" in row["algorithm"]
+        name = row["algorithm"] if whole else row["algorithm"].split("(")[0]
         mates = row["peers"] - row["reducers"]
         peers = ", ".join(([str(mates)] if mates else []) + (["reducers"] if row["reducers"] else []))
         same_bits = "yes" if row["order"] == "fixed" else "no"

@@ -44,7 +44,11 @@ fn described(topology: &Topology) -> String {
     }
     for (at, ((kind, bits), count)) in kinds.iter().enumerate() {
         let label = if at == 0 { "links      " } else { "           " };
-        lines.push(format!("{label} {count} of {kind}, {} GB/s each way", f64::from_bits(*bits)));
+        let speed = match f64::from_bits(*bits) {
+            0.0 => "of a speed that is not known".into(),
+            speed => format!("{speed} GB/s each way"),
+        };
+        lines.push(format!("{label} {count} of {kind}, {speed}"));
     }
     let components = topology.components();
     let listed = components.iter().map(|members| {
@@ -56,7 +60,7 @@ fn described(topology: &Topology) -> String {
         many => format!("components  {many}: {}", listed.collect::<Vec<_>>().join("; ")),
     });
     lines.push(match topology.slowest() {
-        None => "slowest     there are no links".into(),
+        None => "slowest     there is no link whose speed is known".into(),
         Some(TopologyLink { from, to, kind, bandwidth, .. }) => {
             let name = |node: &usize| &topology.nodes()[*node].name;
             format!("slowest     {} to {}: {kind}, {bandwidth} GB/s", name(from), name(to))

@@ -197,7 +197,7 @@ impl Topology {
         // The smallest number of a component reaches all of its nodes.
         loop {
             let mut changed = false;
-            for link in self.links.iter().filter(|link| link.bandwidth > 0.0) {
+            for link in &self.links {
                 let least = component[link.from].min(component[link.to]);
                 for end in [link.from, link.to] {
                     changed |= component[end] != least;

@@ -226,3 +226,47 @@ fn what_cannot_be_planned_says_what_to_change() {
     let two = plan(&links, &TreeWish { roots: vec![3, 1], ..best }).unwrap();
     assert_eq!(two.trees().iter().map(|tree| tree.root()).collect::<Vec<_>>(), [3, 1]);
 }
+
+/// In a hypercube few orders of messages take the fewest rounds.
+#[test]
+fn hypercubes_have_trees_of_the_fewest_rounds() {
+    for bits in 2..=6 {
+        let size = 1usize << bits;
+        let row = |a: usize| (0..size).map(|b| f32::from(u8::from((a ^ b).is_power_of_two()))).collect();
+        let links = LinkMatrix::of_weights(&(0..size).map(row).collect::<Vec<Vec<f32>>>()).unwrap();
+        let set =
+            plan(&links, &TreeWish { roots: vec![0, size - 1], ..TreeWish::of(TreeMode::Best) }).unwrap();
+        check_trees(&set, &links, "hypercube");
+        assert!(set.trees().iter().all(|tree| tree.rounds() == bits), "{size} ranks");
+    }
+}
+
+/// The shuffles of clusters are not those that the search knows.
+#[test]
+fn random_links_are_planned_no_worse_than_mxnets() {
+    let mut numbers = Numbers(17);
+    let (mut worse, mut better, mut cases) = (vec![], 0, 0);
+    for case in 0..60 {
+        let size = [4, 5, 6, 7, 8, 8, 8, 9, 10, 12, 14, 16][case % 12];
+        let links = numbers.links(size, [8, 6, 5, 8][case % 4], case % 5 != 0);
+        let seeds = [None, Some(11), Some(12), Some(13)];
+        let wish = |seed| TreeWish { seed, ..TreeWish::of(TreeMode::Mxnet) };
+        let others: Vec<_> = seeds.into_iter().filter_map(|seed| plan(&links, &wish(seed)).ok()).collect();
+        let figures: Vec<_> = others.iter().map(|set| set.figures(&links)).collect();
+        let figures: Vec<_> = figures.into_iter().filter(|figures| figures.worst_load.is_finite()).collect();
+        if figures.is_empty() {
+            continue;
+        }
+        cases += 1;
+        let best = planned(&links, TreeMode::Best).figures(&links);
+        let weight = figures.iter().map(|figures| figures.weight).fold(0.0, f64::max);
+        let load = figures.iter().map(|figures| figures.worst_load).fold(f64::INFINITY, f64::min);
+        if best.weight < weight - 1e-6 || best.worst_load > load + 1e-9 {
+            worse.push((case, size, weight, load, best.weight, best.worst_load));
+        }
+        better += usize::from(best.weight > weight + 1e-6 || best.worst_load < load - 1e-9);
+    }
+    println!("{better} of {cases} better, worse: {worse:?}");
+    assert!(worse.is_empty(), "{worse:?}");
+    assert!(10 * better > 9 * cases, "{better} of {cases}");
+}

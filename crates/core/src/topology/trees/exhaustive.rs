@@ -11,12 +11,9 @@ pub(super) fn depth(size: usize) -> u32 {
     least_rounds(size).max(1)
 }
 
-/// How many leaves are tried at most where the first tree is taken.
-const STEPS: u64 = 20_000_000;
-
 /// The leaves of the tree with the greatest score from this root, the first in lexicographic order of several; of more than 8
-/// ranks the first tree at all. `None` if there is none, or none was found.
-pub(super) fn leaves(weights: &[f32], size: usize, root: usize) -> Option<Vec<usize>> {
+/// ranks the first tree at all, if so many steps find one. `None` if there is none, or none was found.
+pub(super) fn leaves(weights: &[f32], size: usize, root: usize, steps: u64) -> Option<Vec<usize>> {
     let depth = depth(size);
     let length = 1 << depth;
     let mut state = vec![0; length];
@@ -31,7 +28,7 @@ pub(super) fn leaves(weights: &[f32], size: usize, root: usize) -> Option<Vec<us
         counts,
         repeats: length - size,
         best: None,
-        steps: if depth <= 3 { u64::MAX } else { STEPS },
+        steps: if depth <= 3 { u64::MAX } else { steps },
     };
     search.descend(1);
     search.best.map(|(_, leaves)| leaves)

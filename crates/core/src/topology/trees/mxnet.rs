@@ -8,6 +8,9 @@ use alloc::{format, vec::Vec};
 /// The most ranks of which all trees are searched unless a seed asks for clusters.
 const SEARCHED: usize = 8;
 
+/// How many leaves are tried where the first tree is taken, for more than 8 ranks.
+const STEPS: u64 = 20_000_000;
+
 pub(super) fn trees(
     links: &LinkMatrix,
     roots: &[usize],
@@ -23,7 +26,8 @@ pub(super) fn trees(
         let tree = match clustered {
             Some(edges) => SpanningTree::new(*root, edges, FoundBy::KernighanLin),
             None => {
-                let leaves = exhaustive::leaves(&weights, size, *root).ok_or_else(|| no_tree(*root))?;
+                let leaves =
+                    exhaustive::leaves(&weights, size, *root, STEPS).ok_or_else(|| no_tree(*root))?;
                 let edges = exhaustive::edges(&leaves, exhaustive::depth(size));
                 SpanningTree::new(*root, edges, FoundBy::Exhaustive)
             }
