@@ -22,10 +22,6 @@ import wheels
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-class Skip(Exception):
-    """Why this machine cannot do a step."""
-
-
 @dataclasses.dataclass
 class Row:
     """What came of a step."""
