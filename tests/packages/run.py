@@ -1,6 +1,6 @@
 """Makes what a release would publish, and tries it: wheel, sdist, crates, licences; `make packages` calls it.
 
-Every row is a step of the list in `steps`. A step that this machine cannot do is skipped with its reason. `--record FILE` writes the
+Every row is a step of `of_wheels` or `of_crates`. A step that this machine cannot do is skipped with its reason. `--record FILE` writes the
 table. The last line is "N passed, N failed, N skipped", and the exit code is 0 only if nothing failed.
 """
 
@@ -19,11 +19,9 @@ import time
 import crates
 import wheels
 
+BASES = ("wheel", "sdist")
+"""What the other steps of the Python packages need."""
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-class Skip(Exception):
-    """Why this machine cannot do a step."""
 
 
 @dataclasses.dataclass
@@ -35,8 +33,8 @@ class Row:
     says: str
 
 
-def steps(bench):
-    """(name, function) of each step, in order. A function returns what it found, and raises what is wrong."""
+def of_wheels(bench):
+    """(name, function) of each step of the Python packages, in order. A function returns what it found, and raises what is wrong."""
     yield "wheel", bench.wheel
     yield "the wheel's oldest system", bench.audit
     yield "sdist", bench.sdist
@@ -46,6 +44,10 @@ def steps(bench):
     for name, python in wheels.pythons():
         yield f"an empty environment of {name}", lambda python=python: bench.installed(python)
     yield '`pip install "herringbone[torch]"`', bench.with_torch
+
+
+def of_crates():
+    """The same for the crates, which need no wheel."""
     yield "`cargo publish --dry-run`", crates.publish
     yield "licences of all dependencies", crates.licences
     yield "no dependency is withdrawn", crates.yanked
@@ -55,13 +57,18 @@ def steps(bench):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", type=pathlib.Path)
-    parser.add_argument("--select", help="only steps whose name has this text; the wheel is always made")
+    parser.add_argument("--select", help="only steps whose name has this text, and what they need")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="herringbone-packages-") as folder:
         bench = wheels.Bench(ROOT, pathlib.Path(folder))
-        for name, step in steps(bench):
-            if options.select and options.select not in name and name != "wheel":
+        of_python = list(of_wheels(bench))
+        all_steps = [*of_python, *of_crates()]
+        chosen = [name for name, _ in all_steps if (options.select or "") in name]
+        if any(name in chosen for name, _ in of_python):
+            chosen += BASES
+        for name, step in all_steps:
+            if name not in chosen:
                 continue
             began = time.monotonic()
             try:

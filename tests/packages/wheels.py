@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 
@@ -16,7 +15,6 @@ TRIAL = """
 import subprocess, sys, herringbone
 assert herringbone.__version__, "no version"
 with herringbone.init() as group:
-    values = bytearray(b"\\1\\0\\0\\0" * 4)
     group.barrier()
     assert group.size == 1
 said = subprocess.run([sys.argv[1], "bench", "--local", "2", "--sizes", "4,64K", "--seconds", "0.01"], check=True,
@@ -118,7 +116,7 @@ class Bench:
 
     def stubtest(self):
         """With the wheel in an environment beside mypy and numpy."""
-        python = self.environment("stubs", sys.executable, "--system-site-packages")
+        python = self.environment("stubs", sys.executable)
         run(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", self.package("*.whl"))
         borrowed = next(pathlib.Path(sys.prefix).glob("lib/python*/site-packages"))
         said = run(python, "-m", "mypy.stubtest", "herringbone._herringbone", cwd=self.folder, PYTHONPATH=str(borrowed))
@@ -148,10 +146,10 @@ class Bench:
         assert tuple(map(int, version.split(".")[:2])) >= (2, 10), f"torch {version} is too old"
         return f"pip would install torch {version} and {len(found) - 2} more beside it"
 
-    def environment(self, name, python, *options):
+    def environment(self, name, python):
         """A new environment's Python."""
         folder = self.folder / name
-        run(python, "-m", "venv", *options, folder)
+        run(python, "-m", "venv", folder)
         return folder / "bin" / "python"
 
 
@@ -163,7 +161,3 @@ def path():
 def target(root):
     """Where cargo builds: its dependencies are there already."""
     return os.environ.get("CARGO_TARGET_DIR") or str(root / "target")
-
-
-if shutil.which("cargo") is None:
-    raise SystemExit("Rust is needed: see https://rustup.rs")

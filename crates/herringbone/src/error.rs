@@ -230,8 +230,8 @@ impl fmt::Display for Error {
             None => write!(f, "herringbone: ")?,
         }
         match (&self.inner.kind, &self.inner.operation) {
-            // Its own operation is among the calls.
-            (ErrorKind::Mismatch { calls, .. }, _) if !calls.is_empty() => {}
+            (ErrorKind::Mismatch { calls, .. }, Some(own))
+                if calls.iter().any(|(_, call)| call.starts_with(own.as_str())) => {}
             (_, Some(operation)) => write!(f, "{operation}: ")?,
             (_, None) => {}
         }
@@ -283,6 +283,11 @@ mod tests {
              called all_reduce of 6 f32, sum; make every rank call the same operation, under the same settings"
         );
         assert_eq!(error.operation(), Some("all_reduce of 5 f32, sum (operation 7)"));
+        let later = error.about(0, "barrier (operation 8)").to_string();
+        assert!(
+            later.starts_with("herringbone, on rank 0: barrier (operation 8): the ranks disagree"),
+            "{later}"
+        );
     }
 
     #[test]

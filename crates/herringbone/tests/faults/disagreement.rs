@@ -153,7 +153,7 @@ fn roots_in_a_subgroup() {
                 let result = pair.broadcast(&mut [1u8; 3], pair.rank());
                 let text = settle(&pair, result, is_mismatch).to_string();
                 for rank in [1, 2] {
-                    let called = format!("rank {rank} called broadcast of 3 u8 from rank {rank} (");
+                    let called = format!("rank {rank} called broadcast of 3 u8 from rank {rank}");
                     assert!(text.contains(&called), "{text}");
                 }
                 check_sums(&pair);
