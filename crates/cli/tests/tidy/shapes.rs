@@ -22,7 +22,7 @@ const SCATTERED: [(&str, usize); 0] = [];
 
 /// The structs that have more fields.
 const WIDE: [(&str, usize); 6] = [
-    ("Config", 14),
+    ("Config", 15),
     // As many as the frame on the wire.
     ("Header", 15),
     ("Node", 16),
