@@ -33,10 +33,10 @@ fn shell(ranks: &str, script: &str) -> (i32, Vec<String>, String) {
 fn all_ranks_of_a_job_have_one_name_of_it_and_each_job_another() {
     let name = |set: Option<&str>| {
         let mut command = launch(&["-n", "2", "--", "sh", "-c", "echo $HERRINGBONE_JOB"]);
-        set.map_or_else(
-            || command.env_remove("HERRINGBONE_JOB"),
-            |name| command.env("HERRINGBONE_JOB", name),
-        );
+        match set {
+            Some(name) => command.env("HERRINGBONE_JOB", name),
+            None => command.env_remove("HERRINGBONE_JOB"),
+        };
         let (_, lines, _) = output(&mut command);
         let names: Vec<&str> = lines.iter().filter_map(|line| line.split(' ').nth(2)).collect();
         assert!(names.len() == 2 && names[0] == names[1], "{lines:?}");
