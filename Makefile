@@ -19,7 +19,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates pytho
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test soak bench conformance faults leaks frameworks launchers matrix verify-large docs reference \
+.PHONY: help setup demo plan test soak bench conformance faults leaks sanitize frameworks launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -58,6 +58,9 @@ faults: setup ## Kill, stop, cut off and damage what jobs consist of, beside Glo
 
 leaks: setup ## Call 100,000 times, make 1,000 groups, kill 200 workers, and count what is left: 3 minutes. Table to record/
 	@$(IN_VENV) tests/leaks/run.py --record record/leaks.md $(ARGS)
+
+sanitize: | rust ## Tests under the address and thread sanitizers and Miri, with nightly: half an hour. Table to record/
+	@$(PYTHON) tests/sanitize/run.py --record record/sanitize.md $(ARGS)
 
 frameworks: setup $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and Trainer over Herringbone, beside Gloo. Table to record/
 	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py --record record/frameworks.md $(ARGS)

@@ -102,7 +102,7 @@ def stages():
         **loom,
     )
     yield Stage("instructions per operation", "cargo bench -p herringbone --bench instructions")
-    yield Stage("Python tests", f"{sys.executable} -m pytest -q -ra python/tests tests/bench tests/deploy tests/docs tests/faults tests/leaks tests/matrix tests/packages", pytest_counts)
+    yield Stage("Python tests", f"{sys.executable} -m pytest -q -ra python/tests tests/bench tests/deploy tests/docs tests/faults tests/leaks tests/matrix tests/packages tests/sanitize", pytest_counts)
 
 
 def main():

@@ -29,6 +29,24 @@ fn shell(ranks: &str, script: &str) -> (i32, Vec<String>, String) {
     output(&mut launch(&["-n", ranks, "--", "sh", "-c", script]))
 }
 
+#[test]
+fn all_ranks_of_a_job_have_one_name_of_it_and_each_job_another() {
+    let name = |set: Option<&str>| {
+        let mut command = launch(&["-n", "2", "--", "sh", "-c", "echo $HERRINGBONE_JOB"]);
+        match set {
+            Some(name) => command.env("HERRINGBONE_JOB", name),
+            None => command.env_remove("HERRINGBONE_JOB"),
+        };
+        let (_, lines, _) = output(&mut command);
+        let names: Vec<&str> = lines.iter().filter_map(|line| line.split(' ').nth(2)).collect();
+        assert!(names.len() == 2 && names[0] == names[1], "{lines:?}");
+        names[0].to_owned()
+    };
+    let [one, other] = [name(None), name(None)];
+    assert!(one.len() == 16 && one != other);
+    assert_eq!(name(Some("mine")), "mine");
+}
+
 /// A job that runs, and ends with the test.
 struct Running {
     launcher: Child,
