@@ -43,7 +43,7 @@ def miri(what: str, tests: str) -> Stage:
 
 SYS = "-p herringbone-sys --lib --test kernels --test refused_folds --test fork"
 SUITE = "-p herringbone --test suite"
-MODULES = "region span plain heap"
+MODULES = "region span plain"
 
 STAGES = [
     sanitized("address sanitizer", "address", "`sys`: kernels, rings, sockets, memory, forks", SYS),

@@ -206,8 +206,8 @@ mod tests {
         let (end, _other) = io::pipe().unwrap();
         let end = std::os::fd::OwnedFd::from(end);
         let number = end.as_raw_fd();
-        let shared: &'static std::os::fd::OwnedFd = Box::leak(Box::new(end));
-        let guards: Vec<_> = (0..3 * Block::PLACES).map(|_| Guarded::new(shared).unwrap()).collect();
+        let shared = std::sync::Arc::new(end);
+        let guards: Vec<_> = (0..3 * Block::PLACES).map(|_| Guarded::new(shared.clone()).unwrap()).collect();
         assert_eq!(listed(number), guards.len());
         drop(guards);
         assert_eq!(listed(number), 0);
