@@ -158,9 +158,9 @@ impl LinkMatrix {
         reached[0] = true;
         let mut open = vec![0];
         while let Some(at) = open.pop() {
-            for to in 0..self.size {
-                if !reached[to] && self.both_ways(at, to) > 0.0 {
-                    reached[to] = true;
+            for (to, is_reached) in reached.iter_mut().enumerate() {
+                if !*is_reached && self.both_ways(at, to) > 0.0 {
+                    *is_reached = true;
                     open.push(to);
                 }
             }

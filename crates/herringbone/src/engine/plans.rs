@@ -164,6 +164,13 @@ impl Plans {
         }
         let sized = |forced: &Algorithm| forced.for_elements(count, settings.parameters.tree_bound);
         let forced = settings.forced.as_ref().map(sized);
+        // What was proved can be had for any count, and trees take long to plan.
+        if let Some(forced) = forced.as_ref().filter(|_| collective == Collective::AllReduce)
+            && self.proofs.contains_key(&(settings.epoch, collective, forced.clone()))
+            && (!forced.needs_reducers() || settings.reducers() > 0)
+        {
+            return self.made(settings, call, forced, "forced".to_owned());
+        }
         let choice = plan::choose(&plan::Request {
             reducers: settings.reducers(),
             hosts: &settings.hosts,

@@ -4,6 +4,7 @@
 //! multiple of 2^(i+1) is the parent of the rank one stride further; equal ranks need no link.
 
 use super::tree::least_rounds;
+use crate::topology::MOST_RANKS;
 use alloc::{vec, vec::Vec};
 
 /// The levels of a tree over so many ranks.
@@ -24,6 +25,7 @@ pub(super) fn leaves(weights: &[f32], size: usize, root: usize, steps: u64) -> O
         weights,
         size,
         depth,
+        leaves: state.clone(),
         state,
         counts,
         repeats: length - size,
@@ -39,6 +41,8 @@ struct Backtracking<'a> {
     size: usize,
     depth: u32,
     state: Vec<usize>,
+    /// A complete state without what it does not need.
+    leaves: Vec<usize>,
     /// How often each rank is in the prefix.
     counts: Vec<usize>,
     /// How often ranks may still be repeated: each has to be among the leaves.
@@ -78,20 +82,20 @@ impl Backtracking<'_> {
     }
 
     fn finish(&mut self) -> bool {
-        let mut leaves = self.state.clone();
-        postprocess(&mut leaves, self.size, self.depth);
-        let score = score(self.weights, &leaves, self.size, self.depth);
+        self.leaves.copy_from_slice(&self.state);
+        postprocess(&mut self.leaves, self.depth);
+        let score = score(self.weights, &self.leaves, self.size, self.depth);
         if self.best.as_ref().is_none_or(|(best, _)| score > *best) {
-            self.best = Some((score, leaves));
+            self.best = Some((score, self.leaves.clone()));
         }
         self.depth > 3
     }
 }
 
 /// Replaces senders that are not needed by their receivers, from the top level down.
-pub(super) fn postprocess(leaves: &mut [usize], size: usize, depth: u32) {
+pub(super) fn postprocess(leaves: &mut [usize], depth: u32) {
     let count = |leaves: &[usize], stride: usize| {
-        let mut counts = vec![0u32; size];
+        let mut counts = [0u32; MOST_RANKS];
         leaves.iter().step_by(stride).for_each(|rank| counts[*rank] += 1);
         counts
     };
@@ -118,26 +122,27 @@ pub(super) fn postprocess(leaves: &mut [usize], size: usize, depth: u32) {
 /// the leaves.
 fn score(weights: &[f32], leaves: &[usize], size: usize, depth: u32) -> f32 {
     let mut score = 0.0;
-    let mut links = vec![false; size * size];
+    // A bit for each rank.
+    let mut links = [0u64; MOST_RANKS];
     for level in 0..depth {
         let stride = 1 << level;
-        let mut ranks = vec![false; size];
+        let mut ranks = 0u64;
         for at in (0..leaves.len() - stride).step_by(2 * stride) {
             let (parent, child) = (leaves[at], leaves[at + stride]);
             if parent == child {
                 continue;
             }
             score += weights[parent * size + child];
-            if links[parent * size + child] {
+            if links[parent] >> child & 1 == 1 {
                 score -= 100.0;
             }
-            links[parent * size + child] = true;
-            links[child * size + parent] = true;
+            links[parent] |= 1 << child;
+            links[child] |= 1 << parent;
             for rank in [parent, child] {
-                if level > 0 && ranks[rank] {
+                if level > 0 && ranks >> rank & 1 == 1 {
                     score -= 10.0;
                 }
-                ranks[rank] = true;
+                ranks |= 1 << rank;
             }
         }
     }
