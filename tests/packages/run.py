@@ -19,8 +19,6 @@ import time
 import crates
 import wheels
 
-BASES = ("wheel", "sdist")
-"""What the other steps of the Python packages need."""
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -57,18 +55,13 @@ def of_crates():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", type=pathlib.Path)
-    parser.add_argument("--select", help="only steps whose name has this text, and what they need")
+    parser.add_argument("--select", help="only steps whose name has this text")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="herringbone-packages-") as folder:
         bench = wheels.Bench(ROOT, pathlib.Path(folder))
-        of_python = list(of_wheels(bench))
-        all_steps = [*of_python, *of_crates()]
-        chosen = [name for name, _ in all_steps if (options.select or "") in name]
-        if any(name in chosen for name, _ in of_python):
-            chosen += BASES
-        for name, step in all_steps:
-            if name not in chosen:
+        for name, step in (*of_wheels(bench), *of_crates()):
+            if options.select and options.select not in name:
                 continue
             began = time.monotonic()
             try:

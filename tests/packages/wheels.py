@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 PROGRAMS = pathlib.Path(sys.executable).parent
+WHEEL, SDIST = "*.whl", "*.tar.gz"
 NEWEST_SYSTEM = (2, 28)
 """The newest glibc that the wheel may ask for: that of RHEL 8, Debian 10 and Ubuntu 20.04."""
 
@@ -71,53 +72,61 @@ class Bench:
         self.made = folder / "made"
 
     def package(self, pattern):
-        """The one package of this name."""
+        """The one package of this name, which is made if it is not there."""
         found = sorted(self.made.glob(pattern))
+        if not found:
+            {WHEEL: self.make_wheel, SDIST: self.make_sdist}[pattern]()
+            found = sorted(self.made.glob(pattern))
         assert len(found) == 1, f"{pattern} should be one file and is {[path.name for path in found]}"
         return found[0]
 
-    def wheel(self):
+    def make_wheel(self):
         """Zig links against an old glibc, whatever this machine has."""
         words = ("build", "--release", "--zig", "--compatibility", "manylinux_2_28", "--out", self.made)
         run(PROGRAMS / "maturin", *words, "--manifest-path", self.root / "python" / "Cargo.toml", PATH=path())
-        wheel = self.package("*.whl")
+
+    def wheel(self):
+        wheel = self.package(WHEEL)
         assert "-cp310-abi3-" in wheel.name, f"{wheel.name} is not for every Python from 3.10 on"
         return f"{wheel.name}, {wheel.stat().st_size / 2**20:.1f} MiB"
 
     def audit(self):
-        said = run(PROGRAMS / "auditwheel", "show", self.package("*.whl"), PATH=path())
+        said = run(PROGRAMS / "auditwheel", "show", self.package(WHEEL), PATH=path())
         tags = re.findall(r'"?(manylinux_(\d+)_(\d+)_\w+)"?', said)
         assert tags, said
         tag, *glibc = tags[0]
         assert tuple(map(int, glibc)) <= NEWEST_SYSTEM, f"the wheel needs {tag}"
-        named = re.search(r"manylinux_(\d+)_(\d+)", self.package("*.whl").name)
+        named = re.search(r"manylinux_(\d+)_(\d+)", self.package(WHEEL).name)
         assert tuple(map(int, named.groups())) >= tuple(map(int, glibc)), "its name promises more than it keeps"
         return f"auditwheel finds that {tag} or newer runs it"
 
-    def sdist(self):
+    def make_sdist(self):
         manifest = self.root / "python" / "Cargo.toml"
         run(PROGRAMS / "maturin", "sdist", "--manifest-path", manifest, "--out", self.made, PATH=path())
-        archive = self.package("*.tar.gz")
+
+    def sdist(self):
+        archive = self.package(SDIST)
         return f"{archive.name}, {archive.stat().st_size / 2**20:.1f} MiB"
 
     def from_sdist(self):
-        """As pip builds it on a machine that has no wheel: in an environment of its own, by the backend that it names. Without
-        optimisation, which takes minutes and is the wheel's."""
+        """As pip builds it on a machine that has no wheel: in an environment and a folder of its own, by the backend that it names.
+        Without optimisation, which takes minutes and is the wheel's. Cargo would take what it has built of this tree for what it
+        is to build of the sdist, whose files are older, so it gets a new folder."""
         built = self.folder / "from-sdist"
-        words = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, self.package("*.tar.gz"))
-        run(sys.executable, *words, MATURIN_PEP517_ARGS="--profile dev", CARGO_TARGET_DIR=target(self.root))
+        words = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, self.package(SDIST))
+        run(sys.executable, *words, MATURIN_PEP517_ARGS="--profile dev", CARGO_TARGET_DIR=str(self.folder / "target"))
         [wheel] = built.glob("*.whl")
         return f"pip builds {wheel.name}"
 
     def twine(self):
-        said = run(PROGRAMS / "twine", "check", "--strict", self.package("*.whl"), self.package("*.tar.gz"))
+        said = run(PROGRAMS / "twine", "check", "--strict", self.package(WHEEL), self.package(SDIST))
         assert said.count("PASSED") == 2, said
         return "both descriptions can be shown by an index"
 
     def stubtest(self):
         """With the wheel in an environment beside mypy and numpy."""
         python = self.environment("stubs", sys.executable)
-        run(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", self.package("*.whl"))
+        run(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", self.package(WHEEL))
         borrowed = next(pathlib.Path(sys.prefix).glob("lib/python*/site-packages"))
         said = run(python, "-m", "mypy.stubtest", "herringbone._herringbone", cwd=self.folder, PYTHONPATH=str(borrowed))
         [line] = re.findall(r"Success: .*", said) or [said]
@@ -126,7 +135,7 @@ class Bench:
     def installed(self, python):
         """Installed without an index, so with nothing else, and tried."""
         own = self.environment(f"empty-{python.name}", python)
-        run(own, "-m", "pip", "install", "--quiet", "--no-index", self.package("*.whl"))
+        run(own, "-m", "pip", "install", "--quiet", "--no-index", self.package(WHEEL))
         others = json.loads(run(own, "-m", "pip", "list", "--format=json"))
         names = {each["name"] for each in others} - {"pip", "setuptools"}
         assert names == {"herringbone"}, f"it brought {names}"
@@ -156,8 +165,3 @@ class Bench:
 def path():
     """The programs of this environment first: maturin looks for zig by Python, auditwheel for patchelf."""
     return f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
-
-
-def target(root):
-    """Where cargo builds: its dependencies are there already."""
-    return os.environ.get("CARGO_TARGET_DIR") or str(root / "target")
