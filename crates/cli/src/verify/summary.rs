@@ -21,10 +21,10 @@ pub(super) fn table(rows: &[&Row]) -> String {
     }
     // What all rows would say stands in the line below the table.
     let is_said = |column: &&str| *column != "collective" || of_one(rows).is_none();
-    let columns: Vec<&str> = COLUMNS.into_iter().filter(|column| is_said(&column)).collect();
+    let columns: Vec<&str> = COLUMNS.into_iter().filter(|column| is_said(column)).collect();
     let mut table = table::new(&columns);
     for rows in &kinds {
-        let cells = COLUMNS.into_iter().zip(cells(rows)).filter(|(column, _)| is_said(&column));
+        let cells = COLUMNS.into_iter().zip(cells(rows)).filter(|(column, _)| is_said(column));
         table.add_row(cells.map(|(_, cell)| cell));
     }
     table::align(
