@@ -55,7 +55,7 @@ def main() -> None:
                 loss = sums[-1] / SAMPLES
             time.sleep(options.pause)
             if job.steps % 50 == 0:
-                print(f"step {job.steps}: loss {loss:.6f}", flush=True)
+                print(f"step {job.steps}: loss {loss:.3e}", flush=True)
     print(f"done after {job.steps} steps: loss {loss:.9f}", flush=True)
 
 

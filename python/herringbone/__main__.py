@@ -12,7 +12,11 @@ def main() -> None:
     """Run the command line of this process and exit with its status."""
     # Python turns Ctrl-C into an exception that only Python code would notice.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(run(sys.argv[1:]))
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["doctor"] and not any(word.startswith("--python") for word in arguments):
+        # It looks at the torch of the Python that runs it.
+        arguments += ["--python", sys.executable]
+    sys.exit(run(arguments))
 
 
 if __name__ == "__main__":

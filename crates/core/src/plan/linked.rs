@@ -23,7 +23,10 @@ pub(super) fn lighter(request: &Request<'_>, choice: Choice) -> Choice {
     let others = [trees, Algorithm::radix(vec![])].into_iter().filter(|other| *other != choice.algorithm);
     let others: Vec<(f64, Algorithm)> = others.filter_map(timed).collect();
     let Some((own, _)) = timed(choice.algorithm.clone()) else { return choice };
-    let named = |(time, algorithm): &(f64, Algorithm)| format!("with {algorithm} for {}", shown(*time));
+    let named = |(time, algorithm): &(f64, Algorithm)| match time.is_finite() {
+        true => format!("with {algorithm} for {}", shown(*time)),
+        false => format!("and {algorithm} needs a link that is not there"),
+    };
     match others.iter().filter(|(time, _)| *time < own).min_by(|a, b| a.0.total_cmp(&b.0)) {
         Some(best) => {
             let worse = others.iter().filter(|other| *other != best).map(named);
@@ -57,14 +60,13 @@ fn busiest(schedule: &Schedule, links: &LinkMatrix) -> f64 {
         }
     }
     let used = sent.iter().enumerate().filter(|(_, sent)| **sent > 0);
-    let time = |(at, sent): (usize, &u32)| f64::from(*sent) / links.bandwidth(at / size, at % size);
+    let time = |(at, sent): (usize, &u32)| f64::from(*sent) / links.speed(at / size, at % size);
     used.map(time).fold(0.0, f64::max) / f64::from(schedule.cut().chunks())
 }
 
 fn shown(seconds: f64) -> String {
-    if seconds.is_finite() {
-        format!("{:.2} ms/GB", 1000.0 * seconds)
-    } else {
-        "ever, as it is not there".into()
+    match seconds.is_finite() {
+        true => format!("{:.2} ms/GB", 1000.0 * seconds),
+        false => "ever, as a link that it needs is not there".into(),
     }
 }

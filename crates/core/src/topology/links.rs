@@ -35,7 +35,7 @@ impl LinkMatrix {
         let mut matrix = Self { size, weights: vec![0.0; size * size], bandwidths: vec![0.0; size * size] };
         for link in topology.links() {
             let (from, to) = (number[link.from], number[link.to]);
-            if from < size && to < size && link.weight > 0.0 {
+            if from < size && to < size {
                 matrix.weights[from * size + to] = link.weight;
                 matrix.bandwidths[from * size + to] = link.bandwidth;
             }
@@ -82,7 +82,7 @@ impl LinkMatrix {
             ranks.iter().flat_map(|from| ranks.iter().map(move |to| (from, to))).enumerate()
         {
             let (from, to) = (*from as usize, *to as usize);
-            (among.weights[at], among.bandwidths[at]) = (self.weight(from, to), self.bandwidth(from, to));
+            (among.weights[at], among.bandwidths[at]) = (self.weight(from, to), self.speed(from, to));
         }
         among
     }
@@ -129,8 +129,13 @@ impl LinkMatrix {
         self.weights[from * self.size + to]
     }
 
-    /// The bandwidth of the link from one rank to another, in GB/s, or as a matrix has it.
+    /// The bandwidth that trees have from one rank to another, in GB/s, or as a matrix has it: 0 where the link weighs nothing.
     pub fn bandwidth(&self, from: usize, to: usize) -> f64 {
+        if self.weight(from, to) > 0.0 { self.speed(from, to) } else { 0.0 }
+    }
+
+    /// The bandwidth of the link from one rank to another, also of one that trees do not use; 0 if there is none.
+    pub fn speed(&self, from: usize, to: usize) -> f64 {
         self.bandwidths[from * self.size + to]
     }
 

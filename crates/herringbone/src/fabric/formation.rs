@@ -34,6 +34,8 @@ use std::{
 };
 
 const PAUSE: Duration = Duration::from_millis(50);
+/// After how long a rank says for whom it waits.
+const WORTH_A_WARNING: Duration = Duration::from_secs(10);
 
 /// A world that has formed.
 pub(crate) struct World {
@@ -127,6 +129,7 @@ fn gather(
     let (sender, applicants) = mpsc::channel::<Applicant>();
     let desk = Desk { sender, bell: Arc::new(Bell::new().map_err(prepared)?) };
     let (mut joined, mut refused) = (Joined::new(), BTreeMap::<u32, String>::new());
+    let (mut warning, began) = (OneWarning::of(0), Instant::now());
     let forced = config.world > 1 && config.algorithm.as_ref().is_some_and(Algorithm::needs_reducers);
     let greetings = Greetings::begin(formation.reducers(), (from, &token), (forced, deadline));
     while formation.progress() != Progress::Complete {
@@ -153,6 +156,9 @@ fn gather(
             }
             Err(_) => {
                 withdraw_the_gone(&mut formation, &mut joined);
+                warning.say_after(began, || {
+                    format!("waiting for {} of {}", Ranks(&formation.missing()), config.world)
+                });
                 wait(&door, &desk.bell, deadline);
             }
         }
@@ -218,6 +224,23 @@ fn take_in(
             // It is refused whether or not it hears why.
             let _unheard = greet::say(&mut stream, &mut dialogue, &Message::Refuse(refusal));
             Err((rank, why))
+        }
+    }
+}
+
+/// What a rank says once, if it waits for long.
+struct OneWarning(Option<u32>);
+
+impl OneWarning {
+    fn of(rank: u32) -> Self {
+        Self(Some(rank))
+    }
+
+    fn say_after(&mut self, began: Instant, what: impl FnOnce() -> String) {
+        if began.elapsed() >= WORTH_A_WARNING
+            && let Some(rank) = self.0.take()
+        {
+            crate::log::warn(&format!("rank {rank}"), what());
         }
     }
 }
@@ -387,6 +410,7 @@ type Entered = (TcpStream, Dialogue, (String, Option<String>));
 /// there, so each attempt asks it again.
 fn enter(config: &Config, hello: Hello, deadline: Instant) -> Result<Entered> {
     let (mut hub, mut token) = meeting::find_hub(config, deadline)?;
+    let (mut warning, began) = (OneWarning::of(config.rank), Instant::now());
     loop {
         let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
         let secret = token.as_deref().unwrap_or_default().as_bytes();
@@ -403,7 +427,13 @@ fn enter(config: &Config, hello: Hello, deadline: Instant) -> Result<Entered> {
                     format!("rank 0 at {hub}{}", if unreachable { " (does it run there?)" } else { "" });
                 return Err(error.at(&whom).at(config.rank));
             }
-            Err(_) => std::thread::sleep(PAUSE),
+            Err(error) => {
+                let what = || {
+                    format!("nobody answers as rank 0 at {hub} yet ({error}); it is tried again and again")
+                };
+                warning.say_after(began, what);
+                std::thread::sleep(PAUSE);
+            }
         }
         if matches!(config.rendezvous, Rendezvous::Store { .. }) {
             (hub, token) = meeting::find_hub(config, deadline)?;

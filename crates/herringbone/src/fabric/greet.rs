@@ -80,6 +80,16 @@ impl GreetError {
         }
     }
 
+    /// Whether the other end has gone.
+    pub(crate) fn is_end(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        match self {
+            GreetError::Closed => true,
+            GreetError::Io(error) => matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof),
+            _ => false,
+        }
+    }
+
     /// As an error of a user's call.
     pub(crate) fn at(&self, whom: &str) -> Error {
         match self {

@@ -99,7 +99,9 @@ impl Mapping {
             job.roster.name(mate)
         );
         let who = format!("rank {}", job.rank);
-        match matches!(error, GreetError::UnsharedThere) || self.lacks.swap(true, Ordering::Relaxed) {
+        // Whoever goes away meanwhile has no memory to share, which is no news of this host.
+        let is_quiet = matches!(error, GreetError::UnsharedThere) || error.is_end();
+        match is_quiet || self.lacks.swap(true, Ordering::Relaxed) {
             true => crate::log::info(&who, what),
             false => crate::log::warn(&who, what),
         }
