@@ -110,6 +110,9 @@ class Communicator:
     def replace(self, timeout: float | None = None) -> Communicator:
         """The whole job again, with new processes for the ranks that are lost."""
 
+    def regather(self, ranks: Sequence[int], timeout: float | None = None) -> Communicator:
+        """The job again with some of its first ranks, after ``replace`` has failed."""
+
     def newcomers(self) -> list[int]:
         """The lost ranks whose new processes wait to join, on rank 0."""
 

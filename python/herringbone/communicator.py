@@ -239,6 +239,20 @@ class Communicator(Messages):
             check_seconds("replace", timeout)
         return self._followed_by(self._native.replace(timeout))
 
+    def regather(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator:
+        """The job again with some of its first ranks, after :meth:`replace` has failed as new processes did not come.
+
+        All of them call this, with the same ranks in ascending order. The first of them has to be able to listen at the job's
+        place to meet. Ranks are numbered anew.
+
+        Raises:
+            HerringboneError: not all came in time. This may be called again, with others.
+        """
+        if timeout is not None:
+            check_seconds("regather", timeout)
+        ranks = [whole("regather", "one of ranks", rank, "a rank") for rank in ranks]
+        return self._followed_by(self._native.regather(ranks, timeout))
+
     def newcomers(self) -> list[int]:
         """The lost ranks whose new processes wait to join, on rank 0; elsewhere there are none.
 

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .arguments import whole
 from .communicator import Communicator, init
-from .errors import PeerLostError
+from .errors import ConnectionLostError, PeerLostError, RendezvousError
 from .state import broadcast_state
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ LOOK_EVERY = 10
 """How many steps there are between two looks for new processes, while ranks are missing."""
 LOOK_SECONDS = 0.1
 """The pause between two such looks while the ranks wait for new processes."""
-COMING_BACK_SECONDS = 30.0
+COMING_BACK_SECONDS = 10.0
 """How long all may take to meet again, once the new processes are there."""
 FLAPPING_SECONDS = 60.0
 """Losses within so long of each other make the next recovery wait, longer each time."""
@@ -79,8 +80,20 @@ class Elastic:
             events: a file to which what happens is appended, as lines of JSON.
 
         Raises:
+            TypeError: an argument is of another type.
+            ValueError: a number makes no sense.
             HerringboneError: the ranks did not come together.
         """
+        least = whole("Elastic", "least", least, "a number of ranks")
+        if not isinstance(wait, (int, float)):
+            raise TypeError(f"Elastic: wait is a {type(wait).__name__}, not a number of seconds")
+        if not wait >= 0:
+            raise ValueError(f"Elastic: wait is {wait}; it is a number of seconds, 0 or more")
+        for name, function in (("save", save), ("load", load), ("on_change", on_change)):
+            if not (callable(function) or (name == "on_change" and function is None)):
+                raise TypeError(f"Elastic: {name} is a {type(function).__name__}, not a function")
+        if communicator is not None and not isinstance(communicator, Communicator):
+            raise TypeError(f"Elastic: communicator is a {type(communicator).__name__}; pass what herringbone.init() gives")
         self._save, self._load, self._least, self._wait = save, load, least, wait
         self._on_change = on_change
         self._events = None if events is None else Path(events)
@@ -93,9 +106,16 @@ class Elastic:
         """The present group."""
         self.size = self.communicator.size
         """How many ranks the job had at its start."""
-        self._previous = _on_sigterm(self._leave)
+        if not 1 <= least <= self.size:
+            raise ValueError(f"Elastic: least is {least}; the job has {self.size} ranks, and one at least is left")
+        self._first_rank, self._members = self.communicator.rank, list(range(self.size))
         self._note("began", rank=self.communicator.rank, size=self.size)
-        self._settle(time.monotonic())
+        self._previous = _on_sigterm(self._leave)
+        try:
+            self._settle(time.monotonic())
+        except BaseException:
+            self._restore_handler()
+            raise
 
     @contextmanager
     def step(self) -> Iterator[Communicator]:
@@ -117,6 +137,9 @@ class Elastic:
         """Leave the job in order. If other ranks are to make more steps, they go on without this one."""
         self._note("leaves" if self.leaving else "ended", step=self.steps)
         self.communicator.close()
+        self._restore_handler()
+
+    def _restore_handler(self) -> None:
         if self._previous is not None:
             signal.signal(signal.SIGTERM, self._previous)
             self._previous = None
@@ -145,18 +168,28 @@ class Elastic:
         self.communicator = self.communicator.shrink(self._least)
 
     def _settle(self, until: float) -> None:
-        """Wait for new processes, give all ranks one state, and again if ranks are lost meanwhile; then tell the program."""
+        """Wait for new processes, give all ranks one state, and tell the program; again if ranks are lost meanwhile."""
         while True:
             try:
                 if self._newcomers_come(until):
-                    self.communicator = self.communicator.replace(timeout=COMING_BACK_SECONDS)
+                    self._meet_again()
                 self._share_state()
-                break
+                if self._on_change is not None:
+                    self._on_change(self.communicator)
+                return
             except PeerLostError as lost:
                 again = lost
             self._shrink(again)
-        if self._on_change is not None:
-            self._on_change(self.communicator)
+
+    def _meet_again(self) -> None:
+        """The new processes are there: the whole job forms again; or, if they are not after all, those that were left do."""
+        try:
+            self.communicator = self.communicator.replace(timeout=COMING_BACK_SECONDS)
+        except (RendezvousError, ConnectionLostError) as error:
+            self._note("not replaced", step=self.steps, text=str(error))
+            self.communicator = self.communicator.regather(self._members, timeout=2 * COMING_BACK_SECONDS)
+            # New processes of the ranks that did not come cannot join a job of another size.
+            self.size = self.communicator.size
 
     def _newcomers_come(self, until: float) -> bool:
         """Whether there is a new process for every rank that is missing, before it is too late; rank 0 decides."""
@@ -164,10 +197,11 @@ class Elastic:
 
         while self.communicator.size < self.size:
             back = len(self.communicator.newcomers()) >= self.size - self.communicator.size
-            word = np.array([back, back or time.monotonic() >= until], np.int32)
-            self.communicator.broadcast(word, 0)
-            if word[1]:
-                return bool(word[0])
+            decides = self.communicator.rank == 0
+            word = np.array([decides and back, decides and time.monotonic() >= until, self.leaving], np.int32)
+            self.communicator.all_reduce(word, "max")
+            if word.any():
+                return bool(word[0]) and not word[2]
             time.sleep(LOOK_SECONDS)
         return False
 
@@ -179,7 +213,7 @@ class Elastic:
         try:
             if not self._newcomers_come(began):
                 return
-            self.communicator = self.communicator.replace(timeout=COMING_BACK_SECONDS)
+            self._meet_again()
         except PeerLostError as lost:
             self._recover(lost, self._wait)
             return
@@ -187,7 +221,12 @@ class Elastic:
         self._note_since(began, "replaced")
 
     def _share_state(self) -> None:
-        """All ranks get the state of the one that is furthest."""
+        """All ranks get the state of the one that is furthest, and know each other's first ranks."""
+        import numpy as np
+
+        members = np.zeros(self.communicator.size, np.int64)
+        self.communicator.all_gather(np.array([self._first_rank], np.int64), out=members)
+        self._members = members.tolist()
         own = {"steps": self.steps, "state": self._save()}
         given = broadcast_state(self.communicator, own, newest=self.steps)
         if given is not own:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .arguments import whole
 from .errors import HerringboneError
 
 if TYPE_CHECKING:
     import numpy as np
-    import numpy.typing as npt
 
     from .communicator import Communicator
 
@@ -48,9 +48,10 @@ def broadcast_state(communicator: Communicator, state: Any, *, root: int | None 
     """
     import numpy as np
 
+    newest = whole("broadcast_state", "newest", newest, "a number")
     if root is None:
         root = _furthest(communicator, newest)
-    elif not 0 <= root < communicator.size:
+    elif not 0 <= (root := whole("broadcast_state", "root", root, "a rank")) < communicator.size:
         raise ValueError(f"broadcast_state: root {root} is not a rank of this group of {communicator.size}")
     if communicator.rank == root:
         return _send(communicator, state, root)
@@ -60,14 +61,13 @@ def broadcast_state(communicator: Communicator, state: Any, *, root: int | None 
     if length > MOST_DESCRIBED:
         raise HerringboneError(f"broadcast_state: rank {root} announces a description of {length} bytes: too long")
     text = bytes(communicator.broadcast(np.zeros(length, np.uint8), root))
-
-    def receive(dtype: npt.DTypeLike, shape: list[int]) -> np.ndarray[Any, Any]:
-        array: np.ndarray[Any, Any] = np.empty(shape, dtype)
+    told = json.loads(text)
+    # All is received before anything is made of it: whatever fails then leaves the ranks in step.
+    arrays = [np.empty(shape, dtype) for dtype, shape in told["arrays"]]
+    for array in arrays:
         if array.size:
             communicator.broadcast(array.reshape(-1).view(np.uint8), root)
-        return array
-
-    return _built(json.loads(text), receive)
+    return _built(told["state"], iter(arrays))
 
 
 def _furthest(communicator: Communicator, newest: int) -> int:
@@ -84,10 +84,13 @@ def _send(communicator: Communicator, state: Any, root: int) -> Any:
 
     arrays: list[np.ndarray[Any, Any]] = []
     try:
-        text = json.dumps(_described(state, "state", arrays), separators=(",", ":")).encode()
+        described = _described(state, "state", arrays)
+        told = {"state": described, "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
+        text = json.dumps(told, separators=(",", ":")).encode()
         if len(text) > MOST_DESCRIBED:
             raise TypeError(f"broadcast_state: the state's description has {len(text)} bytes, too many values beside arrays")
-    except (TypeError, ValueError):
+    except Exception:
+        # The others wait for the length.
         communicator.broadcast(np.array([-1], np.int64), root)
         raise
     communicator.broadcast(np.array([len(text)], np.int64), root)
@@ -114,15 +117,17 @@ def _described(value: Any, where: str, arrays: list[np.ndarray[Any, Any]]) -> An
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized:
             raise TypeError(f"broadcast_state: {where} is a tensor that is sparse or quantized")
-        held = value.detach().cpu().contiguous()
+        held = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         arrays.append(held.reshape(-1).view(torch.uint8).numpy() if held.numel() else np.empty(0, np.uint8))
         return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
     if isinstance(value, (np.ndarray, np.generic)):
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"broadcast_state: {where} is a masked array; pass its data and its mask")
         array = np.ascontiguousarray(value)
         if array.dtype.hasobject or array.dtype.names is not None:
             raise TypeError(f"broadcast_state: {where} is an array of {array.dtype}, which is not plain numbers")
         arrays.append(array)
-        return {"array": [array.dtype.str, list(np.shape(value))]}
+        return {"scalar" if isinstance(value, np.generic) else "array": list(np.shape(value))}
     raise TypeError(
         f"broadcast_state: {where} is a {type(value).__name__}; a state holds dictionaries, lists, tuples, arrays, tensors, "
         f"numbers, texts and None"
@@ -135,27 +140,32 @@ def _key(key: Any, where: str) -> Any:
     return key
 
 
-def _built(described: Any, receive: Callable[[npt.DTypeLike, list[int]], np.ndarray[Any, Any]]) -> Any:
-    """The value that JSON describes."""
-    import numpy as np
-
+def _built(described: Any, arrays: Iterator[np.ndarray[Any, Any]]) -> Any:
+    """The value that JSON describes, with the arrays that were sent."""
     if not isinstance(described, dict):
         return described
     ((kind, held),) = described.items()
     if kind == "dict":
-        return {key: _built(inner, receive) for key, inner in held}
+        return {key: _built(inner, arrays) for key, inner in held}
     if kind in ("list", "tuple"):
-        items = [_built(inner, receive) for inner in held]
+        items = [_built(inner, arrays) for inner in held]
         return items if kind == "list" else tuple(items)
-    name, shape = held
     if kind == "array":
-        return receive(name, shape)
+        return next(arrays).reshape(held)
+    if kind == "scalar":
+        return next(arrays).reshape(())[()]
+    return _tensor(*held, next(arrays))
+
+
+def _tensor(name: str, shape: list[int], held: np.ndarray[Any, Any]) -> Any:
     if "torch" not in sys.modules:
         raise HerringboneError("broadcast_state: the state holds tensors; import torch on this rank")
     import torch
 
-    tensor = torch.empty(shape, dtype=getattr(torch, name))
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise HerringboneError(f"broadcast_state: the state holds tensors of {name}, which the torch of this rank does not have")
+    tensor = torch.empty(shape, dtype=dtype)
     if tensor.numel():
-        held_bytes = tensor.reshape(-1).view(torch.uint8)
-        held_bytes.copy_(torch.from_numpy(receive(np.uint8, [held_bytes.numel()])))
+        tensor.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(held))
     return tensor

@@ -135,6 +135,13 @@ impl Communicator {
         Ok(Self { inner: joined(py, move || inner.replace(timeout))? })
     }
 
+    /// The job again with some of its first ranks, after `replace` has failed.
+    #[pyo3(signature = (ranks, timeout=None))]
+    fn regather(&self, py: Python<'_>, ranks: Vec<u32>, timeout: Option<f64>) -> PyResult<Self> {
+        let (inner, timeout) = (self.inner.clone(), waiting::duration(timeout)?);
+        Ok(Self { inner: joined(py, move || inner.regather(&ranks, timeout))? })
+    }
+
     /// The lost ranks whose new processes wait to join, on rank 0.
     fn newcomers(&self, py: Python<'_>) -> Vec<u32> {
         py.detach(|| self.inner.newcomers())

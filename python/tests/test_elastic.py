@@ -200,8 +200,59 @@ def test_a_state_is_built_again_from_what_is_sent() -> None:
 
     arrays: list[np.ndarray[Any, Any]] = []
     described = json.loads(json.dumps(_described(STATE, "state", arrays)))
-    queue = iter(arrays)
-    assert same(STATE, _built(described, lambda dtype, shape: next(queue).reshape(shape)))
+    sent = [np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape) for array in arrays]
+    assert same(STATE, _built(described, iter(sent)))
+
+
+def test_a_new_process_that_ends_before_all_have_met_does_not_end_the_job(
+    trainings: list[Training], tmp_path: Path
+) -> None:
+    training = Training(tmp_path, 4, "--steps", "2500", "--pause", "0.01")
+    trainings.append(training)
+    training.wait_for(0, "step 50")
+    training.signal(2, signal.SIGKILL)
+    training.wait_for(0, "is rank 0 of 3")
+    training.signal(3, signal.SIGKILL)
+    training.wait_for(0, "is rank 0 of 2")
+    # One waits for the other, and is stopped when that comes.
+    training.restart(2)
+    time.sleep(3)
+    training.restart(3)
+    time.sleep(0.5)
+    training.signal(2, signal.SIGSTOP)
+    losses = training.losses([0, 1])
+    assert len(set(losses)) == 1 and losses[0] < 1e-6, losses
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "text"),
+    [
+        ({"least": 0}, ValueError, "least is 0; the job has 1 ranks"),
+        ({"least": 2}, ValueError, "least is 2; the job has 1 ranks"),
+        ({"least": "x"}, TypeError, "least is a str, not a number of ranks"),
+        ({"wait": None}, TypeError, "wait is a NoneType, not a number of seconds"),
+        ({"wait": float("nan")}, ValueError, "wait is nan"),
+        ({"save": None}, TypeError, "save is a NoneType, not a function"),
+        ({"on_change": 3}, TypeError, "on_change is a int, not a function"),
+        ({"communicator": "x"}, TypeError, "communicator is a str"),
+        ({"events": "/nonexistent/x"}, FileNotFoundError, "nonexistent"),
+    ],
+)
+def test_arguments_are_checked_before_anything_begins(wrong: dict[str, Any], kind: type[Exception], text: str) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with herringbone.init(rank=0, size=1, store=f"127.0.0.1:{free_port()}") as alone:
+        given: dict[str, Any] = {"save": dict, "load": print, "communicator": alone, **wrong}
+        with pytest.raises(kind, match=text):
+            herringbone.Elastic(given.pop("save"), given.pop("load"), **given)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_group_that_was_closed_is_not_replaced() -> None:
+    alone = herringbone.init(rank=0, size=1, store=f"127.0.0.1:{free_port()}")
+    alone.close()
+    assert alone.newcomers() == []
+    with pytest.raises(herringbone.ClosedError):
+        alone.replace(timeout=1)
 
 
 def test_what_is_no_state_is_refused_with_its_place() -> None:

@@ -86,7 +86,7 @@ def test_a_rank_that_does_not_call_is_named(jobs: list[Job], victim: int) -> Non
     decides = 0 if victim else 1
     for rank in {0, 1, 2} - {victim}:
         line = job.hear(rank, "ends")
-        assert rank != decides or "rank 3, to call shrink" in line, line
+        assert rank != decides or "rank 3 to call shrink" in line, line
 
 
 def test_too_few_are_told_so(jobs: list[Job]) -> None:
@@ -130,6 +130,21 @@ def test_one_rank_0_after_the_other(jobs: list[Job]) -> None:
         for place, rank in enumerate(left):
             assert f"as rank {place} of {left}" in job.hear(rank, "goes on")
     job.hear(3, "done")
+
+
+@pytest.mark.parametrize("pause", [0.03, 0.1, 0.3])
+@pytest.mark.parametrize("second", [1, 2])
+def test_deaths_that_follow_rank_0s_at_once(jobs: list[Job], second: int, pause: float) -> None:
+    """Also of the rank that would take its part: whoever is left knows that the processes of its host have ended."""
+    job = Job(3, HERRINGBONE_TRANSPORT="shm")
+    jobs.append(job)
+    job.signal(0, signal.SIGKILL)
+    time.sleep(pause)
+    job.signal(second, signal.SIGKILL)
+    left = 3 - second
+    while f"as rank 0 of [{left}]" not in job.hear(left, "goes on"):
+        pass
+    job.hear(left, "done")
 
 
 def test_a_rank_0_that_was_only_stopped_does_not_go_on_beside_the_others(jobs: list[Job]) -> None:

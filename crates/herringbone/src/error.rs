@@ -111,7 +111,8 @@ pub enum ErrorKind {
     Forked,
     /// The communicator was closed, or aborted while the operation was under way.
     #[error(
-        "this rank has closed the communicator; close it when all its operations have ended, or make a new one"
+        "this rank has closed the communicator; close it when all its operations have ended, or make a new one (shrink() and \
+         replace() end the group that they follow)"
     )]
     Closed,
     /// The request is one that cannot be served.

@@ -146,16 +146,49 @@ impl Communicator {
     /// As [`connect`](Self::connect): rank 0's names the ranks that did not come. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for
     /// ranks that are threads of one process.
     pub fn replace(&self, timeout: Option<Duration>) -> Result<Self> {
-        let fabric = self.parts().0;
-        self.check_usable()?;
-        let Some(config) = &fabric.origin else {
-            return Err(Error::unsupported("ranks that are threads of one process are not replaced")
-                .about(fabric.job.rank, "replace"));
-        };
-        fabric.abandon();
+        let origin = self.make_way("replace")?;
         let timeout = timeout.unwrap_or(self.timeout());
-        let world = formation::form_again(&Config { timeout, ..(**config).clone() })?;
-        assembly::over(config, config, world)
+        let world = formation::form_again(&Config { timeout, ..origin.clone() })?;
+        assembly::over(&origin, &origin, world)
+    }
+
+    /// The job again with some of its first ranks, ascending, after [`replace`](Self::replace) has failed because new processes
+    /// did not come. All of them call this, with the same ranks. The first of them has to be able to listen at the job's place
+    /// to meet.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace); [`ErrorKind::Config`](crate::ErrorKind::Config) unless this process's first rank is one
+    /// of them.
+    pub fn regather(&self, ranks: &[u32], timeout: Option<Duration>) -> Result<Self> {
+        let origin = self.make_way("regather")?;
+        let Some(rank) = ranks.iter().position(|rank| *rank == origin.rank) else {
+            let problem = format!("rank {} is not one of them", origin.rank);
+            return Err(Error::config("ranks that go on", problem).about(origin.rank, "regather"));
+        };
+        let links = origin.trees.links.as_ref().map(|links| links.among(ranks));
+        let next = Config {
+            rank: rank as Rank,
+            world: ranks.len() as u32,
+            timeout: timeout.unwrap_or(self.timeout()),
+            trees: Trees { links, ..origin.trees.clone() },
+            ..origin.clone()
+        };
+        let world = formation::form_again(&next)?;
+        assembly::over(&Config { timeout: origin.timeout, ..next }, &origin, world)
+    }
+
+    /// Ends all groups, so that the job can form anew; returns what this process was first started with.
+    fn make_way(&self, operation: &'static str) -> Result<Config> {
+        let fabric = self.parts().0;
+        let Some(origin) = &fabric.origin else {
+            let problem = "ranks that are threads of one process are not replaced";
+            return Err(Error::unsupported(problem).about(fabric.job.rank, operation));
+        };
+        if !fabric.makes_way() {
+            self.check_open(operation)?;
+        }
+        fabric.make_way();
+        Ok((**origin).clone())
     }
 
     /// How many operations of the group before this one all ranks of this one have completed, if this one came of
@@ -174,7 +207,8 @@ impl Communicator {
     /// rank 0 of the job knows, which is also rank 0 of the group of all that are left; elsewhere there are none.
     pub fn newcomers(&self) -> Vec<u32> {
         let fabric = self.parts().0;
-        let Some(origin) = fabric.origin.as_ref().filter(|_| fabric.job.rank == 0) else { return Vec::new() };
+        let knows = fabric.job.rank == 0 && self.check_open("newcomers").is_ok();
+        let Some(origin) = fabric.origin.as_ref().filter(|_| knows) else { return Vec::new() };
         if origin.rank == 0 {
             return fabric.commands.newcomers();
         }

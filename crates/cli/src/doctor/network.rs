@@ -61,7 +61,8 @@ fn list(addresses: &[IpAddr]) -> String {
 /// This host's own name, which scripts give to the other hosts.
 fn own_name(name: &str, found: io::Result<Vec<IpAddr>>, route: Option<&Route>) -> Finding {
     const CHECK: &str = "own name";
-    let address = route.map_or("$(hostname -I | cut -d' ' -f1)".to_owned(), |route| route.address.to_string());
+    let address =
+        route.map_or("$(hostname -I | cut -d' ' -f1)".to_owned(), |route| route.address.to_string());
     let mend = format!("echo \"{address} {name}\" >> /etc/hosts");
     match found {
         Ok(found) if found.is_empty() => {

@@ -96,6 +96,17 @@ impl Muster {
         wanted.into_iter().filter(due).collect()
     }
 
+    /// More is known of who is gone; `true` for those of which that is certain.
+    pub fn learn(&mut self, gone: &BTreeMap<Rank, bool>) {
+        let is_dead = |rank: &Rank| gone.get(rank) == Some(&true) && *rank != self.me;
+        let dead: Vec<Rank> = self.own.members.iter().copied().filter(is_dead).collect();
+        for rank in dead {
+            self.silent.remove(&rank);
+            self.here.remove(&rank);
+            self.dead.insert(rank);
+        }
+    }
+
     /// Nobody has answered a call.
     pub fn failed(&mut self, rank: Rank, now: u64) {
         let call = self.calls.entry(rank).or_default();

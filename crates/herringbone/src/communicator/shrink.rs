@@ -15,7 +15,14 @@ use crate::{
     fabric::{Fabric, instruction::ToSurvivor},
     observe::{OperationState, Recent},
 };
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// How long operations that are under way may take to end.
+const UNDER_WAY: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(2);
 
 /// What comes of the question who is left.
 pub(crate) enum Agreed {
@@ -68,9 +75,21 @@ pub(crate) fn agree(
     Ok(Agreed::On { number, rank: rank as u32, members, completed })
 }
 
-/// How many operations of a group this process has completed: those before the first that a loss ended, or that never ended.
+/// How many operations of a group this process has completed: those before the first that a loss ended. What is under way may
+/// end meanwhile, well or not.
 fn completed(fabric: &Fabric, group: u32) -> u64 {
-    let recent = fabric.node.with(|engine| engine.out.observer.recent());
+    let began = Instant::now();
+    let recent = loop {
+        let recent = fabric.node.with(|engine| engine.out.observer.recent());
+        let runs = |operation: &Recent| {
+            operation.id.group == group
+                && matches!(operation.state, OperationState::Queued | OperationState::Running)
+        };
+        if !recent.iter().any(runs) || began.elapsed() >= UNDER_WAY {
+            break recent;
+        }
+        std::thread::sleep(LOOK);
+    };
     let of_it = recent.iter().filter(|operation| operation.id.group == group);
     let passed = |operation: &&Recent| match &operation.state {
         OperationState::Queued | OperationState::Running => false,
@@ -96,10 +115,8 @@ pub(crate) fn refused(outcome: Survival, members: &[Rank]) -> Error {
             lost(without(&left), reason)
         }
         Survival::Unsure { silent } => {
-            let reason = "they are silent, and may go on by themselves for all that is known here, as they are not fewer than \
-                          the others"
-                .to_owned();
-            lost(silent, reason)
+            let reason = "silent, and no fewer than the others: they may go on by themselves for all that is known here";
+            lost(silent, reason.to_owned())
         }
     }
 }
@@ -110,5 +127,5 @@ pub(crate) fn late((rank, after): (Rank, Duration), missing: &[Rank]) -> Error {
         [] => "other ranks that live".to_owned(),
         missing => Ranks(missing).to_string(),
     };
-    Error::new(ErrorKind::Timeout { rank, after, missing: vec![format!("{who}, to call shrink")] })
+    Error::new(ErrorKind::Timeout { rank, after, missing: vec![format!("{who} to call shrink")] })
 }

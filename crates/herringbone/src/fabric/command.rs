@@ -127,6 +127,17 @@ impl Commands {
         })
     }
 
+    /// What has become known of who is gone since this was last asked, when there is no hub.
+    pub(super) fn known_to_be_gone(&self, shrink: Shrink) -> Option<BTreeMap<Rank, bool>> {
+        let group = shrink.group;
+        let answer = self.answer_within(group, Duration::ZERO);
+        self.send(Command::Shrink { group, message: Message::Shrink(shrink) });
+        match answer {
+            Some(ToSurvivor::WithoutHub(gone)) => Some(gone),
+            _ => None,
+        }
+    }
+
     fn answer_within(&self, group: u32, timeout: Duration) -> Option<ToSurvivor> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let is_open = |answers: &mut BTreeMap<u32, ToSurvivor>| !answers.contains_key(&group);

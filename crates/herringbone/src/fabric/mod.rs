@@ -46,7 +46,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -138,6 +138,8 @@ pub(crate) struct Fabric {
     pub(crate) origin: Option<Arc<Config>>,
     /// The group whose end is the job's.
     whole: AtomicU32,
+    /// Whether it has ended so that the job can form anew.
+    makes_way: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -148,8 +150,9 @@ impl Fabric {
         settings: Shared,
         (origin, threads): (Option<Arc<Config>>, Vec<JoinHandle<()>>),
     ) -> Arc<Self> {
-        let (whole, threads) = (AtomicU32::new(WORLD_GROUP), Mutex::new(threads));
-        Arc::new(Self { job, node, commands, settings, origin, whole, threads })
+        let (whole, makes_way) = (AtomicU32::new(WORLD_GROUP), AtomicBool::new(false));
+        let threads = Mutex::new(threads);
+        Arc::new(Self { job, node, commands, settings, origin, whole, makes_way, threads })
     }
 
     /// The job's end is that of another group from now on, if it was that of `group`.
@@ -200,6 +203,16 @@ impl Fabric {
             );
         }
         self.end(&mut threads, true);
+    }
+
+    /// Leaves at once, so that the job can form anew.
+    pub(crate) fn make_way(&self) {
+        self.makes_way.store(true, Ordering::SeqCst);
+        self.abandon();
+    }
+
+    pub(crate) fn makes_way(&self) -> bool {
+        self.makes_way.load(Ordering::SeqCst)
     }
 
     /// Leaves at once: what is under way fails, and nobody is waited for. The job goes on in another form.

@@ -33,6 +33,10 @@ use std::{
 
 const LOOK: Duration = Duration::from_millis(10);
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How often this rank asks anew who is known to be gone.
+const ASK: Duration = Duration::from_millis(50);
+/// How long too many have to be silent until that is the answer: their deaths may become known.
+const GRACE: Duration = Duration::from_millis(1500);
 
 /// What comes of the search for the others. All that go on have completed so many operations of the group.
 pub(crate) enum Mustered {
@@ -56,6 +60,7 @@ enum Answered {
 /// One rank's search for the others.
 struct Search<'a> {
     job: &'a Job,
+    commands: &'a Commands,
     muster: Muster,
     here: BTreeMap<Rank, (TcpStream, Dialogue)>,
     began: Instant,
@@ -77,7 +82,7 @@ pub(crate) fn muster(
     let arrivals = commands.expect_arrivals();
     let muster = Muster::new(job.rank, own, gone);
     let (began, here, calls) = (Instant::now(), BTreeMap::new(), mpsc::channel());
-    let mut search = Search { job, muster, here, began, deadline, calls };
+    let mut search = Search { job, commands, muster, here, began, deadline, calls };
     let found = search.run(&arrivals, group);
     commands.expect_no_arrivals();
     found
@@ -85,8 +90,13 @@ pub(crate) fn muster(
 
 impl Search<'_> {
     fn run(&mut self, arrivals: &mpsc::Receiver<Arrival>, group: u32) -> std::io::Result<Mustered> {
-        let mut beat = Instant::now();
+        let (mut beat, mut asked, mut unsure) = (Instant::now(), Instant::now(), None);
         loop {
+            if asked.elapsed() >= ASK {
+                asked = Instant::now();
+                let gone = self.commands.known_to_be_gone(self.muster.wish());
+                gone.iter().for_each(|gone| self.muster.learn(gone));
+            }
             for Arrival { rank, stream, dialogue, wish } in arrivals.try_iter() {
                 // One that is not let in hears that its call ends, and looks again.
                 if self.muster.comes(rank, &wish) {
@@ -105,8 +115,11 @@ impl Search<'_> {
             self.look_after_those_here(is_due);
             let now = self.now();
             self.muster.to_call(now).into_iter().for_each(|rank| self.call(rank));
-            if let Some(outcome) = self.muster.outcome() {
-                return self.decided(group, outcome);
+            match self.muster.outcome() {
+                Some(Survival::Unsure { .. })
+                    if unsure.get_or_insert_with(Instant::now).elapsed() < GRACE => {}
+                Some(outcome) => return self.decided(group, outcome),
+                None => unsure = None,
             }
             if Instant::now() >= self.deadline {
                 // Only the one that decides knows who came.

@@ -38,6 +38,15 @@ fn who_cannot_be_called_counts_as_silent_and_not_as_dead() {
 }
 
 #[test]
+fn a_death_that_is_known_only_later_counts() {
+    let mut one = muster(1, 3, &[(0, true)]);
+    one.silent.insert(2);
+    assert_eq!(one.outcome(), Some(Survival::Unsure { silent: Vec::from([2]) }));
+    one.learn(&[(2, true)].into());
+    assert_eq!(one.outcome(), Some(Survival::GoOn(Vec::from([1]))));
+}
+
+#[test]
 fn what_one_knows_for_certain_counts_for_all() {
     let mut one = muster(1, 3, &[(0, false)]);
     assert!(one.comes(2, &muster(2, 3, &[(0, true)]).wish()));
