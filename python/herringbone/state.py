@@ -154,7 +154,8 @@ def _built(described: Any, arrays: Iterator[np.ndarray[Any, Any]]) -> Any:
         return next(arrays).reshape(held)
     if kind == "scalar":
         return next(arrays).reshape(())[()]
-    return _tensor(*held, next(arrays))
+    name, shape = held
+    return _tensor(name, shape, next(arrays))
 
 
 def _tensor(name: str, shape: list[int], held: np.ndarray[Any, Any]) -> Any:

@@ -137,7 +137,7 @@ fn a_summary_comes_first_and_all_rows_on_demand() {
     assert!(table().all(|line| width(line) <= 80), "{short}");
     assert!(
         short.contains("--all shows a row for each")
-            && short.contains("162 of 162 schedules of all_reduce proven"),
+            && short.contains("222 of 222 schedules of all_reduce proven"),
         "{short}"
     );
     let (_, long, _) = run("verify --ranks 2..16 --all");

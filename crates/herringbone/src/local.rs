@@ -15,6 +15,10 @@ use crate::{
 };
 use std::{collections::BTreeMap, io, os::unix::net::UnixStream, sync::Arc, time::Duration};
 
+/// How long rank 0 stays for the others when it leaves: they may wait for what it decides. One thread may close all of them, one
+/// after the other, so it is not for long.
+const LINGER: Duration = Duration::from_millis(50);
+
 /// `size` communicators in this process, for a thread each: the same engine over the same shared-memory protocol,
 /// without rendezvous. For tests, and for programs whose ranks are threads.
 ///
@@ -120,8 +124,7 @@ pub(crate) fn assemble_local(
                 part.engine.connect(other, link);
             }
         }
-        let doors =
-            Doors { listener: None, segments: None, linger: Duration::ZERO, away: Vec::new(), origin: None };
+        let doors = Doors { listener: None, segments: None, linger: LINGER, away: Vec::new(), origin: None };
         let shared = shared(job.rank);
         communicators.push(assemble(job, shared, part, connections, doors)?);
     }

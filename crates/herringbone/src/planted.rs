@@ -17,22 +17,19 @@ pub(crate) enum Plant {
     ForgetHolders,
     /// What is left of an operation is done twice.
     ResumeTwice,
-    /// A message of an earlier generation of a group is taken.
-    StaleEpoch,
     /// An operation that others have finished for a reducer does not end.
     LostCompletion,
 }
 
 impl Plant {
     /// Each with its name.
-    pub(crate) const ALL: [(&str, Plant); 8] = [
+    pub(crate) const ALL: [(&str, Plant); 7] = [
         ("complete-early", Plant::CompleteEarly),
         ("no-fence", Plant::NoFence),
         ("drop-newer", Plant::DropNewer),
         ("read-into-input", Plant::ReadIntoInput),
         ("forget-holders", Plant::ForgetHolders),
         ("resume-twice", Plant::ResumeTwice),
-        ("stale-epoch", Plant::StaleEpoch),
         ("lost-completion", Plant::LostCompletion),
     ];
 

@@ -143,10 +143,6 @@ impl Group {
 
     /// What to do with a frame, by its generation.
     pub(crate) fn admission(&self, header: &Header, reduces: bool) -> Admission {
-        #[cfg(any(test, feature = "simulator"))]
-        if crate::planted::has(crate::planted::Plant::StaleEpoch) {
-            return Admission::Accept;
-        }
         match (reduces, header.generation.cmp(&self.told.generation)) {
             (false, _) => self.member.admit(header.generation),
             (true, std::cmp::Ordering::Equal) => Admission::Accept,

@@ -27,11 +27,24 @@ pub(crate) fn tell(config: &Config, why: &Error) {
     if config.rank != 0 || config.world < 2 {
         return;
     }
-    let refusal = Refusal::Unusable { setting: setting.clone(), problem: problem.clone() };
+    let refusal = Refusal::Unusable { setting: setting.clone(), problem: shortened(problem) };
     let what = format_args!("{setting}: {problem}; this rank waits for the others, to tell them");
     crate::log::warn("rank 0", what);
     // Where there is no door the others run into their timeouts.
     let _untold = answer(&config.bare(), &refusal, Instant::now() + PATIENCE.min(config.timeout));
+}
+
+/// A text that fits a refusal: what is wrong stands at its beginning, and what to do at its end.
+fn shortened(text: &str) -> String {
+    const HEAD: usize = 80;
+    const TAIL: usize = 150;
+    let characters: Vec<char> = text.chars().collect();
+    if text.len() <= HEAD + TAIL {
+        return text.to_owned();
+    }
+    let part = |part: &[char]| part.iter().collect::<String>();
+    let tail = characters.len().saturating_sub(TAIL);
+    format!("{} ... {}", part(&characters[..HEAD.min(tail)]), part(&characters[tail..]))
 }
 
 /// Answers every rank that comes.
