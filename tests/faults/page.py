@@ -18,7 +18,9 @@ What happens when processes, links or calls go wrong. In plain words:
 
 * **No sum is ever wrong in silence.** Either all ranks get the right sum, to the bit, or all ranks get an exception.
 * **A worker that dies is named on every rank in under a second.** One that hangs, or whose host is cut off, is named after
-  about six. Nobody waits for the timeout of the operation. The job starts again from its checkpoint.
+  about six. Nobody waits for the timeout of the operation. The job goes on [without it or with a new
+  process](tutorials/when-a-machine-dies.md), or starts again from its checkpoint.
+* **Two workers that are cut from each other**, while both live, are named on every rank after about six seconds.
 * **A reducer that dies costs no step.** Nor does one that hangs, is cut off or is started again. The workers finish its
   operations themselves, with the same bits. One that hangs or is cut off holds them up for about three seconds.
 * **Calls that do not fit together** (type, size, operation) are an exception on all ranks, which says who called what. The

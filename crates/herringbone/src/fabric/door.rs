@@ -316,7 +316,7 @@ pub(crate) fn into_link(stream: TcpStream, keys: Keys) -> Result<crate::transpor
 }
 
 /// How long unacknowledged data may hang before the kernel gives a connection up.
-pub(crate) const SILENCE: Duration = Duration::from_millis(5500);
+pub(crate) const SILENCE: Duration = Duration::from_millis(5200);
 
 const _: () = assert!(DEADLINE.as_millis() < SILENCE.as_millis());
 
