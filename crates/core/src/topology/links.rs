@@ -182,7 +182,7 @@ impl LinkMatrix {
         }
     }
 
-    /// The same with the ranks of MXNet's performance attribute as weights: the rules of [`mxnet_rules`] applied to them.
+    /// The same with the ranks of MXNet's performance attribute as weights: MXNet's rules applied to them.
     /// `peers` says which pairs reach each other's memory, if it is known.
     pub fn by_mxnet_rules(&self, peers: Option<&[bool]>) -> Self {
         let mut weights = self.weights.clone();

@@ -236,7 +236,7 @@ impl Topology {
         bytes
     }
 
-    /// As JSON, which [`read`] reads.
+    /// As JSON, which [`read`](super::read) reads.
     pub fn to_json(&self) -> String {
         let node = |node: &TopologyNode| {
             let device = node.device.as_ref().map(|device| format!(", \"device\": {}", json::quoted(device)));

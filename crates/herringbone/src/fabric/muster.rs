@@ -65,7 +65,9 @@ struct Search<'a> {
     here: BTreeMap<Rank, (TcpStream, Dialogue)>,
     began: Instant,
     deadline: Instant,
-    calls: (mpsc::Sender<(Rank, Answered)>, mpsc::Receiver<(Rank, Answered)>),
+    /// What comes of calls, and where threads that call put it.
+    answers: mpsc::Receiver<(Rank, Answered)>,
+    answer: mpsc::Sender<(Rank, Answered)>,
 }
 
 /// Finds out with the others who goes on with a group, until `deadline`.
@@ -81,8 +83,8 @@ pub(crate) fn muster(
     let group = own.group;
     let arrivals = commands.expect_arrivals();
     let muster = Muster::new(job.rank, own, gone);
-    let (began, here, calls) = (Instant::now(), BTreeMap::new(), mpsc::channel());
-    let mut search = Search { job, commands, muster, here, began, deadline, calls };
+    let (began, here, (answer, answers)) = (Instant::now(), BTreeMap::new(), mpsc::channel());
+    let mut search = Search { job, commands, muster, here, began, deadline, answers, answer };
     let found = search.run(&arrivals, group);
     commands.expect_no_arrivals();
     found
@@ -103,7 +105,7 @@ impl Search<'_> {
                     self.here.insert(rank, (stream, dialogue));
                 }
             }
-            if let Ok((rank, answered)) = self.calls.1.recv_timeout(LOOK)
+            if let Ok((rank, answered)) = self.answers.recv_timeout(LOOK)
                 && let Some(found) = self.answered(rank, answered)
             {
                 return Ok(found);
@@ -167,14 +169,14 @@ impl Search<'_> {
 
     fn call(&self, rank: Rank) {
         let wish = (rank < self.job.rank).then(|| self.muster.wish());
-        let (job, deadline, answers) = (self.job.clone(), self.deadline, self.calls.0.clone());
+        let (job, deadline, answers) = (self.job.clone(), self.deadline, self.answer.clone());
         let ask = move || {
             let answered = call(&job, rank, wish, deadline);
             // Nobody hears it once the search is over.
             let _unheard = answers.send((rank, answered));
         };
         if std::thread::Builder::new().name("herringbone-muster".to_owned()).spawn(ask).is_err() {
-            let _unheard = self.calls.0.send((rank, Answered::Not));
+            let _unheard = self.answer.send((rank, Answered::Not));
         }
     }
 

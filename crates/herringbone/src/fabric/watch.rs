@@ -412,7 +412,9 @@ impl Watch {
         if stood_still >= STOOD_STILL {
             self.excuse(stood_still, now);
         }
-        let late = self.broken.extract_if(.., |(.., since)| now.since(*since) >= BROKEN_FOR);
+        // The end that has seen the damage says so first: the other one only sees that its connection was closed.
+        let patience = |damaged: bool| if damaged { BROKEN_FOR } else { BROKEN_FOR + TICK };
+        let late = self.broken.extract_if(.., |(_, damaged, since)| now.since(*since) >= patience(*damaged));
         let late: Vec<(MemberId, bool)> = late.map(|(endpoint, damaged, _)| (endpoint, damaged)).collect();
         for (endpoint, damaged) in late {
             let Some(rank) = self.roster.rank_of(endpoint).filter(|rank| !self.gone.contains_key(rank))

@@ -178,6 +178,7 @@ pub enum Admission {
 
 /// What a message makes a member do.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "it is looked at where it is returned, and not kept")]
 pub enum Action {
     /// Nothing.
     Nothing,

@@ -290,9 +290,9 @@ fn is_one_majority(seed: u64, planted: bool) -> (bool, bool) {
     let begins: Vec<u64> = (0..n).map(|_| cluster.dice.below(60)).collect();
     let hub_at = cluster.dice.below(400);
     for step in 0..600 {
-        for rank in 1..n {
-            if begins[rank] == step && cluster.alive[rank] {
-                cluster.begin(rank as Rank);
+        for (rank, begins) in (0..).zip(&begins).skip(1) {
+            if *begins == step && cluster.alive[rank as usize] {
+                cluster.begin(rank);
             }
         }
         if step == hub_at {
