@@ -29,6 +29,24 @@ def checked(comm: herringbone.Communicator, members: list[int], own: int) -> Non
     assert np.allclose(mean, sum(members) / len(members)), (mean[0], members)
 
 
+def go_on(comm: herringbone.Communicator, own: int, least: int) -> tuple[herringbone.Communicator, list[int]]:
+    """The group of the ranks that are left, and who they are; again, if one is lost just then."""
+    while True:
+        comm = comm.shrink(least, timeout=float(os.environ.get("PATIENCE", "20")))
+        # Calls wait for each other, so no rank is further than one call ahead.
+        done = comm.completed_before
+        assert done is not None and len(calls) - 1 <= done <= len(calls), (done, len(calls))
+        calls.clear()
+        try:
+            sizes = np.zeros(comm.size, dtype=np.int64)
+            comm.all_gather(np.array([own]), out=sizes)
+            calls.append("gather")
+            checked(comm, sizes.tolist(), own)
+            return comm, sizes.tolist()
+        except herringbone.PeerLostError as error:
+            print(f"lost {sorted(error.ranks)}", flush=True)
+
+
 def main() -> None:
     least = int(sys.argv[1])
     comm = herringbone.init()
@@ -49,19 +67,10 @@ def main() -> None:
             if os.environ.get("SULKS") == str(own):
                 time.sleep(60)
             try:
-                comm = comm.shrink(least, timeout=float(os.environ.get("PATIENCE", "20")))
+                comm, members = go_on(comm, own, least)
             except (herringbone.PeerLostError, herringbone.OperationTimeoutError) as reason:
                 print(f"ends: {reason}", flush=True)
                 return
-            # Calls wait for each other, so no rank is further than one call ahead.
-            done = comm.completed_before
-            assert done is not None and len(calls) - 1 <= done <= len(calls), (done, len(calls))
-            calls.clear()
-            sizes = np.zeros(comm.size, dtype=np.int64)
-            comm.all_gather(np.array([own]), out=sizes)
-            calls.append("gather")
-            members = sizes.tolist()
-            checked(comm, members, own)
             print(f"goes on as rank {comm.rank} of {members} after {time.monotonic() - began:.3f} s", flush=True)
             last = time.monotonic()
     print("done", flush=True)
