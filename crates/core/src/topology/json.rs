@@ -1,7 +1,7 @@
 //! JSON with the place of each value, so that an error can name it.
 
 use super::TopologyError;
-use super::text::{Position, shown};
+use super::text::{Position, TextCursor, shown};
 use alloc::{format, string::String, vec, vec::Vec};
 
 /// How deep values nest at most.
@@ -81,7 +81,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 pub(super) fn parse(text: &str) -> Result<JsonValue, TopologyError> {
-    let mut scanner = Scanner::new(text);
+    let mut scanner = TextCursor::new(text);
     let value = scanner.value(0)?;
     scanner.skip_spaces();
     match scanner.peek() {
@@ -90,40 +90,11 @@ pub(super) fn parse(text: &str) -> Result<JsonValue, TopologyError> {
     }
 }
 
-struct Scanner {
-    chars: Vec<char>,
-    next: usize,
-    at: Position,
-}
-
-impl Scanner {
-    fn new(text: &str) -> Self {
-        Self { chars: text.chars().collect(), next: 0, at: Position { line: 1, column: 1 } }
-    }
-
-    fn peek(&self) -> Option<char> {
-        self.chars.get(self.next).copied()
-    }
-
-    fn take(&mut self) -> Option<char> {
-        let c = self.peek()?;
-        self.next += 1;
-        self.at = match c {
-            '\n' => Position { line: self.at.line + 1, column: 1 },
-            _ => Position { column: self.at.column + 1, ..self.at },
-        };
-        Some(c)
-    }
-
+impl TextCursor {
     fn skip_spaces(&mut self) {
         while self.peek().is_some_and(|c| matches!(c, ' ' | '\t' | '\r' | '\n')) {
             self.take();
         }
-    }
-
-    fn refused(&self, expected: &str) -> TopologyError {
-        let found = self.peek().map_or("the end of the text".into(), |c| format!("{c:?}"));
-        self.at.error(found, expected)
     }
 
     fn value(&mut self, depth: usize) -> Result<JsonValue, TopologyError> {

@@ -17,6 +17,39 @@ impl Position {
     }
 }
 
+/// A text that is read character by character, and where it is read.
+pub(super) struct TextCursor {
+    pub(super) chars: Vec<char>,
+    pub(super) next: usize,
+    pub(super) at: Position,
+}
+
+impl TextCursor {
+    pub(super) fn new(text: &str) -> Self {
+        Self { chars: text.chars().collect(), next: 0, at: Position { line: 1, column: 1 } }
+    }
+
+    pub(super) fn peek(&self) -> Option<char> {
+        self.chars.get(self.next).copied()
+    }
+
+    pub(super) fn take(&mut self) -> Option<char> {
+        let c = self.peek()?;
+        self.next += 1;
+        self.at = match c {
+            '\n' => Position { line: self.at.line + 1, column: 1 },
+            _ => Position { column: self.at.column + 1, ..self.at },
+        };
+        Some(c)
+    }
+
+    /// The error of something else than what is expected here.
+    pub(super) fn refused(&self, expected: &str) -> TopologyError {
+        let found = self.peek().map_or("the end of the text".into(), |c| format!("{c:?}"));
+        self.at.error(found, expected)
+    }
+}
+
 /// What stands between spaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TextWord {

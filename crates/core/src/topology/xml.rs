@@ -1,7 +1,7 @@
 //! As much of XML as topologies use: elements with attributes, comments and declarations. Text between elements does not count.
 
 use super::TopologyError;
-use super::text::{Position, shown};
+use super::text::{Position, TextCursor, shown};
 use alloc::{format, string::String, vec, vec::Vec};
 
 /// How deep elements nest at most.
@@ -34,8 +34,7 @@ impl XmlElement {
 }
 
 pub(super) fn parse(text: &str) -> Result<XmlElement, TopologyError> {
-    let mut scanner =
-        XmlScanner { chars: text.chars().collect(), next: 0, at: Position { line: 1, column: 1 } };
+    let mut scanner = TextCursor::new(text);
     let mut open: Vec<XmlElement> = vec![];
     loop {
         scanner.skip_until('<');
@@ -70,27 +69,7 @@ pub(super) fn parse(text: &str) -> Result<XmlElement, TopologyError> {
     }
 }
 
-struct XmlScanner {
-    chars: Vec<char>,
-    next: usize,
-    at: Position,
-}
-
-impl XmlScanner {
-    fn peek(&self) -> Option<char> {
-        self.chars.get(self.next).copied()
-    }
-
-    fn take(&mut self) -> Option<char> {
-        let c = self.peek()?;
-        self.next += 1;
-        self.at = match c {
-            '\n' => Position { line: self.at.line + 1, column: 1 },
-            _ => Position { column: self.at.column + 1, ..self.at },
-        };
-        Some(c)
-    }
-
+impl TextCursor {
     fn take_while(&mut self, is_part: impl Fn(char) -> bool) -> String {
         let mut taken = String::new();
         while let Some(c) = self.peek().filter(|c| is_part(*c)) {
@@ -120,11 +99,6 @@ impl XmlScanner {
             self.take();
         }
         Ok(())
-    }
-
-    fn refused(&self, expected: &str) -> TopologyError {
-        let found = self.peek().map_or("the end of the text".into(), |c| format!("{c:?}"));
-        self.at.error(found, expected)
     }
 
     fn name(&mut self) -> Result<String, TopologyError> {
