@@ -30,6 +30,8 @@ pub mod verify;
 
 pub mod interpret;
 
+pub mod trace;
+
 pub mod wire;
 
 pub mod session;

@@ -25,7 +25,7 @@ const ORDERS: [Order; 6] = [
             "algorithm wire",
             "collective",
             "schedule topology",
-            "element group",
+            "element group trace",
         ],
     },
     Order {
