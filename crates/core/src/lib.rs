@@ -3,7 +3,7 @@
 //! An [`algorithm`] is a function from a [`group`] and a [`collective`] to a [`schedule`]: for every rank a
 //! straight-line program of sends, receives, folds and copies. [`verify`](verify::verify) runs the schedule on
 //! symbols and returns a [`Verified`](verify::Verified) one, the only thing that [`interpret`](interpret::interpret)
-//! and the executors accept. The modules below stand in the order in which data flows through them.
+//! and [`prepare`](prepare::prepare) accept: what it compiles is what executors run. The modules below stand in the order in which data flows through them.
 //!
 //! The crate is `no_std`, forbids `unsafe` and has no dependency that does I/O, so the compiler itself keeps clocks,
 //! threads, sockets, the environment and hash order out of every decision.
@@ -35,3 +35,5 @@ pub mod trace;
 pub mod wire;
 
 pub mod session;
+
+pub mod prepare;

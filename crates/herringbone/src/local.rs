@@ -4,13 +4,13 @@ use crate::{
     Communicator, Error, Result,
     assembly::{Doors, Parts, assemble},
     config::Config,
+    core::prepare::cutting,
     core::session::{
         Parameters, TREE_BOUND,
         control::Dialogue,
         handshake::Keys,
         membership::{Member, Process, Roster},
     },
-    execute::cutting,
     fabric::{Job, Shared, connection::Connection, greet},
 };
 use std::{collections::BTreeMap, io, os::unix::net::UnixStream, sync::Arc, time::Duration};

@@ -20,7 +20,8 @@ const ORDERS: [Order; 6] = [
         folder: "crates/core/src",
         lines: &[
             "lib",
-            "interpret session",
+            "interpret prepare",
+            "session",
             "plan verify",
             "algorithm wire",
             "collective",
@@ -77,7 +78,6 @@ const ORDERS: [Order; 6] = [
             // What happens to it, told to those that count and listen.
             "observe",
             "execute/issue",
-            "execute/program",
             // Another process: its link and its credits.
             "transport/stats",
             "transport/endpoint",

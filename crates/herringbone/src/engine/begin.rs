@@ -13,12 +13,12 @@ use crate::{
     Error, ErrorKind,
     core::{
         collective::UnevenParts,
+        prepare::{Call, Prepared},
         session::membership::MemberId,
         wire::{Fingerprint, Header},
     },
     execute::{
         issue::{Identity, Queued},
-        program::{Call, Prepared},
         staging::{Claim, Part},
     },
     observe::Observer,

@@ -1,8 +1,8 @@
 //! Users' buffers that have bytes in common: those of one operation, and those of several that are under way at once.
 
 use crate::{
-    core::collective::Collective,
-    execute::{issue::Queued, program::Call},
+    core::{collective::Collective, prepare::Call},
+    execute::issue::Queued,
     sys::region::Region,
 };
 

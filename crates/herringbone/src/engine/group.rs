@@ -11,6 +11,7 @@ use super::{
 use crate::{
     Error, Result,
     core::{
+        prepare::Call,
         session::{
             Basis,
             control::Message,
@@ -20,7 +21,7 @@ use crate::{
         wire::{Fingerprint, Header, digest},
     },
     engine::doom::Doom,
-    execute::{issue::WORLD_GROUP, program::Call, script::Script},
+    execute::{issue::WORLD_GROUP, script::Script},
     observe::Observer,
     transport::{Broken, stats::Stats, ticket::OpKey},
 };

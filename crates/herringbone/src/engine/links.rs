@@ -9,6 +9,7 @@ use crate::{
     clock::Moment,
     core::{
         group::Rank,
+        prepare::Call,
         session::{
             Basis, Parameters,
             control::{Introduction, Message, PlanTold},
@@ -17,7 +18,6 @@ use crate::{
         },
         wire::{Header, Kind},
     },
-    execute::program::Call,
     sys::doorbell,
     transport::{
         Broken,

@@ -10,12 +10,11 @@ use super::{
 };
 use crate::{
     Error,
-    core::session::membership::MemberId,
+    core::{prepare::Prepared, session::membership::MemberId},
     execute::{
         io::Io,
         issue::Queued,
         operation::{Operation, Progress},
-        program::Prepared,
         staging::Staging,
     },
     sys::{heap::Heap, span::Span},

@@ -11,12 +11,10 @@ use crate::{
     completion::Completion,
     core::{
         group::Rank,
+        prepare::{Call, Prepared},
         session::{Cause, control::Message, membership::MemberId},
     },
-    execute::{
-        issue::{Identity, Queued},
-        program::{Call, Prepared},
-    },
+    execute::issue::{Identity, Queued},
     observe::Observer,
     transport::{
         Broken,

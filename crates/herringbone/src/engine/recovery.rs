@@ -21,6 +21,7 @@ use crate::{
     core::{
         collective::Collective,
         element::DType,
+        prepare::{Call, Prepared},
         session::{
             Parameters,
             control::Message,
@@ -29,10 +30,7 @@ use crate::{
             recovery::{Held, Holding, LostReducer, Piece, Rest, Resume},
         },
     },
-    execute::{
-        issue::{Issue, Queued},
-        program::{Call, Prepared},
-    },
+    execute::issue::{Issue, Queued},
     transport::{endpoint::Endpoint, ticket::OpKey},
 };
 use std::{

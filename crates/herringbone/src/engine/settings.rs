@@ -5,11 +5,12 @@ use crate::{
     core::{
         algorithm::Algorithm,
         group::Rank,
+        prepare::Sizing,
         session::{Parameters, control::Introduction, membership::MemberId},
         topology::LinkMatrix,
         wire::Fingerprint,
     },
-    execute::{program::Sizing, staging},
+    execute::staging,
 };
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -5,6 +5,7 @@ use crate::{
     core::{
         collective::Collective,
         element::{DType, ReduceOp},
+        prepare::{Call, Sizing},
         session::{
             Parameters,
             control::Introduction,
@@ -19,7 +20,6 @@ use crate::{
         group::Settings,
         outbox::{Event, Interest},
     },
-    execute::program::{Call, Sizing},
     observe::{Happening, OperationState, Sink},
     sys::{fork::Guarded, region::Region, segment::Segment},
     transport::{endpoint::Link, layout, tcp::TcpLink},

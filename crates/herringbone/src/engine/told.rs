@@ -7,13 +7,13 @@ use crate::{
         algorithm::Algorithm,
         collective::Collective,
         element::{DType, ReduceOp},
+        prepare::Call,
         session::{
             Basis,
             fence::{Check, REMEMBERED},
         },
         wire::{Fingerprint, Header},
     },
-    execute::program::Call,
     transport::Broken,
 };
 use std::collections::{BTreeMap, VecDeque};

@@ -6,13 +6,12 @@ use super::{
     room::Flow,
 };
 use crate::{
-    core::{session::membership::MemberId, wire::Header},
-    execute::{
-        io::Io,
-        issue::Queued,
-        program::{Head, Kind, Loc, Peer, Prepared},
-        room::Arrived,
+    core::{
+        prepare::{Head, Kind, Loc, Peer, Prepared},
+        session::membership::MemberId,
+        wire::Header,
     },
+    execute::{io::Io, issue::Queued, room::Arrived},
     transport::{Broken, Destination},
 };
 use std::ops::Range;
@@ -140,7 +139,7 @@ impl Operation {
             return;
         }
         if let Some(chunk) = self.prepared.result_of(instr) {
-            let at = self.stage(segment) * self.prepared.output.len() + chunk as usize;
+            let at = self.stage(segment) * self.prepared.chunks() as usize + chunk as usize;
             self.room.results[at] = true;
         }
     }
@@ -148,7 +147,7 @@ impl Operation {
     /// The segments of each chunk whose result is in its place.
     pub(crate) fn held(&self) -> Vec<Vec<Range<u32>>> {
         let Course { finished, begun, .. } = self.course;
-        let chunks = self.prepared.output.len();
+        let chunks = self.prepared.chunks() as usize;
         let held = |chunk: usize, segment: u32| {
             segment < finished
                 || self.room.results.get(self.stage(segment) * chunks + chunk).is_some_and(|held| *held)

@@ -1,11 +1,11 @@
 //! What was called: an operation before it runs.
 
-use crate::execute::program::Call;
 use crate::{
     clock::Moment,
     completion::Completion,
     core::{
         collective::UnevenParts,
+        prepare::Call,
         wire::{Fingerprint, Header, Kind as FrameKind},
     },
     sys::{heap::Heap, region::Region},

@@ -2,15 +2,10 @@
 //! through if it is small.
 
 mod cache;
-mod compile;
-pub(crate) mod cutting;
-mod direct;
 mod exchange;
 pub(crate) mod io;
 pub(crate) mod issue;
 pub(crate) mod operation;
-pub(crate) mod prepare;
-pub(crate) mod program;
 pub(crate) mod room;
 pub(crate) mod script;
 mod sources;

@@ -9,6 +9,7 @@ use crate::{
     clock::Moment,
     completion::Completion,
     core::{
+        prepare::{Peer, Prepared},
         session::{
             fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
             lane::Window,
@@ -20,7 +21,6 @@ use crate::{
     execute::{
         io::Io,
         issue::{Identity, Queued},
-        program::{Peer, Prepared},
         room::Arrived,
     },
     sys::region::Region,
@@ -187,7 +187,7 @@ impl Operation {
         room.heads.resize(stages * prepared.heads.len(), Arrived::No);
         room.left.resize(stages, 0);
         if self.with_reducers && *is_worker {
-            room.results.resize(stages * prepared.output.len(), false);
+            room.results.resize(stages * prepared.chunks() as usize, false);
         }
         if let Some(turns) = &prepared.turns {
             room.sending = Sending::new(turns, prepared.segments, prepared.depth);
@@ -286,7 +286,7 @@ impl Operation {
         self.room.waits[stage * instrs..][..instrs].copy_from_slice(&prepared.waits);
         self.room.heads[stage * prepared.heads.len()..][..prepared.heads.len()].fill(Arrived::No);
         self.room.left[stage] = instrs as u32;
-        let chunks = prepared.output.len();
+        let chunks = prepared.chunks() as usize;
         if let Some(results) = self.room.results.get_mut(stage * chunks..(stage + 1) * chunks) {
             results.fill(false);
         }

@@ -1,8 +1,8 @@
 //! A small operation's program between host-mates, with everything worked out that is the same each time it is called.
 
 use crate::{
+    core::prepare::{Fold, Kind, Loc, Operand, Prepared, Send},
     core::{schedule::Form, session::membership::MemberId},
-    execute::program::{Fold, Kind, Loc, Operand, Prepared, Send},
 };
 use std::{ops::Range, sync::Arc};
 

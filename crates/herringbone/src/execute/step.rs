@@ -7,7 +7,12 @@ use super::{
     staging::Staging,
 };
 use crate::{
-    core::{schedule::Form, session::turns::Turn, wire::Kind as FrameKind},
+    core::{
+        prepare::{Call, Fold, Kind, Loc, Operand, Prepared, Send},
+        schedule::Form,
+        session::turns::Turn,
+        wire::Kind as FrameKind,
+    },
     sys::{
         kernel,
         region::{Access, Region},
@@ -20,11 +25,7 @@ use crate::{
     },
 };
 use crate::{
-    execute::{
-        io::Io,
-        program::{Call, Fold, Kind, Loc, Operand, Prepared, Send},
-        room::Arrived,
-    },
+    execute::{io::Io, room::Arrived},
     transport::ticket::Token,
 };
 use std::ops::Range;

@@ -13,6 +13,7 @@ use crate::{
     Error, Result,
     config::{Config, Rendezvous, check_exposure},
     core::algorithm::Algorithm,
+    core::prepare::cutting,
     core::session::{
         Ranks, Refusal, Role,
         control::{Dialogue, Message},
@@ -20,7 +21,6 @@ use crate::{
         handshake::{Claim, Expected, Hello, Identity, Policy, Purpose, Versions},
         membership::{MEMBERS, Process},
     },
-    execute::cutting,
     execute::issue::WORLD_GROUP,
     sys::doorbell::Bell,
 };

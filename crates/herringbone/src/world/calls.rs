@@ -4,8 +4,8 @@ use crate::{
     Collective, DType, Error, ReduceOp,
     clock::Moment,
     completion::Completion,
+    core::prepare::Call,
     core::{algorithm::Layout, group::Group, interpret::interpret, plan, verify::verify},
-    execute::program::Call,
     sys::region::Owned,
     transport::tcp::virtual_link::Dice,
 };

@@ -5,9 +5,9 @@ use super::{Setup, VirtualWorld, calls::Task, groups, machine::ToCall, occurrenc
 use crate::{
     Collective, DType, ErrorKind, ReduceOp,
     clock::Moment,
+    core::prepare::Call,
     core::session::control::{Death, Message},
     engine::group::Group,
-    execute::program::Call,
     transport::tcp::virtual_link::Dice,
 };
 use std::{rc::Rc, time::Duration};

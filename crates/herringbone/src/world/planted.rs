@@ -4,8 +4,8 @@ use super::{Setup, VirtualWorld, calls::Task, exact::verdict, machine::ToCall};
 use crate::{
     Collective, DType, ReduceOp,
     core::algorithm::Algorithm,
+    core::prepare::Call,
     core::wire::{FINGERPRINT_BYTES, HEADER_BYTES, Header, Kind as FrameKind},
-    execute::program::Call,
     transport::tcp::virtual_link::{Nature, Tamper},
 };
 use std::{ops::Range, time::Duration};

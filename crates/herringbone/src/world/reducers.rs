@@ -5,7 +5,7 @@ use super::{Setup, VirtualWorld, calls::Task, exact, groups, machine::ToCall, pa
 use crate::{
     Collective, DType, ReduceOp,
     core::algorithm::Algorithm,
-    execute::program::Call,
+    core::prepare::Call,
     transport::tcp::virtual_link::{Dice, Nature},
 };
 use std::{ops::Range, rc::Rc, time::Duration};

@@ -8,10 +8,11 @@ use crate::{
         collective::Collective,
         element::{DType, ReduceOp},
         group::Rank,
+        prepare::Call,
         session::mailbox::Envelope,
     },
     engine::{backlog::Backlog, groups::Groups, links::Links, outbox::Outbox, refused::Refused},
-    execute::{issue::Issue, program::Call},
+    execute::issue::Issue,
     sys::region::Region,
 };
 use std::{sync::Arc, time::Duration};

@@ -1,7 +1,7 @@
 //! One rank's program for one kind of call: a flat array of instructions with resolved places and predecessor counts,
 //! made once. Running it copies the counts; no closure or queue per variable is involved.
 
-use crate::core::{
+use crate::{
     collective::{Collective, Lengths, UnevenParts},
     element::{DType, ReduceOp},
     group::Rank,
@@ -9,20 +9,25 @@ use crate::core::{
     session::turns::Turns,
     wire::Fingerprint,
 };
-use std::{collections::BTreeSet, ops::Range};
+use alloc::{collections::BTreeSet, vec::Vec};
+use core::ops::Range;
 
 /// What is asked for, as far as the program depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Call {
-    pub(crate) collective: Collective,
-    pub(crate) dtype: DType,
-    pub(crate) op: ReduceOp,
-    pub(crate) count: usize,
+pub struct Call {
+    /// The collective.
+    pub collective: Collective,
+    /// The type of an element.
+    pub dtype: DType,
+    /// The operation, where the collective folds.
+    pub op: ReduceOp,
+    /// How many elements, as [`Collective::input_elements`] counts them.
+    pub count: usize,
 }
 
 impl Call {
     /// In place of the count where parts may differ; see [`Fingerprint::UNEVEN`].
-    pub(crate) const UNEVEN: usize = Fingerprint::UNEVEN as usize;
+    pub const UNEVEN: usize = Fingerprint::UNEVEN as usize;
 
     /// How long chunks are; `parts` where they may differ.
     pub(super) fn lengths<'a>(&self, parts: Option<&'a UnevenParts>) -> Lengths<'a> {
@@ -40,153 +45,210 @@ impl Call {
 
 /// How a group's operations are cut into segments; the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sizing {
+pub struct Sizing {
     /// How many hosts the members have: what they send leaves by as many links.
-    pub(crate) hosts: u32,
+    pub hosts: u32,
     /// Whether all members share one host's memory; of no matter where reducers take part.
-    pub(crate) shared: bool,
+    pub shared: bool,
     /// The user's wish for a segment's bytes over the whole buffer, 0 for the default.
-    pub(crate) segment_bytes: usize,
+    pub segment_bytes: usize,
     /// The most staging memory that an operation gets on any rank.
-    pub(crate) most_staged: usize,
+    pub most_staged: usize,
 }
 
 impl Sizing {
     /// How many hosts there are, where each member's is given.
-    pub(crate) fn distinct(hosts: &[u32]) -> u32 {
+    pub fn distinct(hosts: &[u32]) -> u32 {
         hosts.iter().collect::<BTreeSet<_>>().len() as u32
     }
 }
 
 /// Where a chunk's segment lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Loc {
+pub enum Loc {
+    /// In the input.
     Input(Chunk),
+    /// In the output.
     Output(Chunk),
     /// A stretch of the stage's staging memory.
     Staged {
+        /// The chunk.
         chunk: Chunk,
+        /// The first byte in the stage.
         offset: usize,
     },
 }
 
 /// One message of mine to one rank.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outbound {
-    pub(crate) peer: u32,
-    pub(crate) index: u16,
+pub struct Outbound {
+    /// To whom: a position among [`Prepared::peers`].
+    pub peer: u32,
+    /// Which of my messages to that rank it is.
+    pub index: u16,
     /// The head whose fold's result this message carries back to who sent it.
-    pub(crate) answers: Option<u32>,
+    pub answers: Option<u32>,
     /// The number of its turn, if it has to wait for one.
-    pub(crate) turn: Option<u32>,
+    pub turn: Option<u32>,
 }
 
 /// One source of a fold.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Operand {
-    At { loc: Loc, form: Form, merges: u8 },
-    Head { head: u32, merges: u8 },
+pub enum Operand {
+    /// What lies in a place.
+    At {
+        /// The place.
+        loc: Loc,
+        /// What lies there.
+        form: Form,
+        /// How many merges follow it.
+        merges: u8,
+    },
+    /// A message, read where it lies.
+    Head {
+        /// Its position among [`Prepared::heads`].
+        head: u32,
+        /// How many merges follow it.
+        merges: u8,
+    },
 }
 
 /// One message that I receive.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head {
-    pub(crate) instr: u32,
+pub struct Head {
+    /// The instruction that takes it.
+    pub instr: u32,
     /// Who sends it: a position among [`Prepared::peers`].
-    pub(crate) peer: u32,
+    pub peer: u32,
     /// Which of that rank's messages it is.
-    pub(crate) index: u16,
-    pub(crate) chunk: Chunk,
-    pub(crate) form: Form,
+    pub index: u16,
+    /// Of which chunk.
+    pub chunk: Chunk,
+    /// What it carries.
+    pub form: Form,
     /// Where it is kept in the stage's staging memory, when it does not stay with its sender.
-    pub(crate) offset: usize,
+    pub offset: usize,
     /// Whether it has no place there, as its place in the user's buffer is free whenever it comes.
-    pub(crate) placed: bool,
+    pub placed: bool,
 }
 
+/// What an instruction does.
 #[derive(Clone, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Sends a message.
     Send(Send),
-    Recv { head: u32, into: Loc },
+    /// Takes a message.
+    Recv {
+        /// Its position among [`Prepared::heads`].
+        head: u32,
+        /// Where it is put.
+        into: Loc,
+    },
+    /// Folds partial sums.
     Fold(Fold),
-    Copy { from: Loc, into: Loc, form: Form },
+    /// Copies.
+    Copy {
+        /// From where.
+        from: Loc,
+        /// To where.
+        into: Loc,
+        /// What.
+        form: Form,
+    },
 }
 
 /// A message for one rank or several.
 #[derive(Clone, Debug)]
-pub(crate) struct Send {
-    pub(crate) from: Loc,
-    pub(crate) form: Form,
+pub struct Send {
+    /// Where it lies.
+    pub from: Loc,
+    /// What it carries.
+    pub form: Form,
     /// To whom: positions among [`Prepared::lanes`].
-    pub(crate) lanes: Range<u32>,
+    pub lanes: Range<u32>,
     /// Where in the stage's staging memory shared-memory receivers find it, if it is not there already.
-    pub(crate) copy: Option<usize>,
+    pub copy: Option<usize>,
     /// Whether the fold that makes the message puts it there.
-    pub(crate) folded: bool,
+    pub folded: bool,
     /// Whether they may find it in the user's buffer instead, because its result is what overwrites it.
-    pub(crate) direct: bool,
+    pub direct: bool,
 }
 
 /// Partial sums that become one.
 #[derive(Clone, Debug)]
-pub(crate) struct Fold {
+pub struct Fold {
     /// Positions among [`Prepared::operands`].
-    pub(crate) operands: Range<u32>,
-    pub(crate) into: Loc,
-    pub(crate) form: Form,
-    pub(crate) finish: bool,
+    pub operands: Range<u32>,
+    /// Where the result goes.
+    pub into: Loc,
+    /// What the result is.
+    pub form: Form,
+    /// Whether it is the last fold, which turns a sum into elements.
+    pub finish: bool,
     /// The first instruction that sends the result: where its receivers look for it, it is put at once.
-    pub(crate) sent_by: Option<u32>,
+    pub sent_by: Option<u32>,
 }
 
 /// One instruction: a step with resolved places.
 #[derive(Clone, Debug)]
-pub(crate) struct Instr {
-    pub(crate) kind: Kind,
+pub struct Instr {
+    /// What it does.
+    pub kind: Kind,
     /// The instructions that wait for this one.
-    pub(crate) next: Range<u32>,
+    pub next: Range<u32>,
 }
 
 /// A rank that I exchange messages with in this program.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub struct Peer {
     /// Its place in the group: workers, then reducers.
-    pub(crate) rank: Rank,
+    pub rank: Rank,
     /// The heads of its messages to me, by index.
-    pub(crate) heads: Vec<u32>,
+    pub heads: Vec<u32>,
     /// How many messages I send it per segment.
-    pub(crate) sends: u16,
-    /// In how many segments it sends me any, and in how many I send it any: in all, unless parts differ.
-    pub(crate) gives: u32,
-    pub(crate) takes: u32,
+    pub sends: u16,
+    /// In how many segments it sends me any: in all, unless parts differ.
+    pub gives: u32,
+    /// In how many I send it any, likewise.
+    pub takes: u32,
     /// Whether we share memory.
-    pub(crate) shared: bool,
+    pub shared: bool,
 }
 
 /// One rank's program for one kind of call, ready to run.
 #[derive(Debug)]
-pub(crate) struct Prepared {
-    pub(crate) call: Call,
-    pub(crate) workers: u32,
-    pub(crate) instrs: Vec<Instr>,
+pub struct Prepared {
+    /// What it computes.
+    pub call: Call,
+    /// How many workers there are.
+    pub workers: u32,
+    /// The instructions, in the order of the program.
+    pub instrs: Vec<Instr>,
     /// Per instruction: how many instructions and messages it waits for.
-    pub(crate) waits: Vec<u16>,
-    pub(crate) next: Vec<u32>,
-    pub(crate) operands: Vec<Operand>,
-    pub(crate) lanes: Vec<Outbound>,
-    pub(crate) heads: Vec<Head>,
-    pub(crate) peers: Vec<Peer>,
-    pub(crate) segments: u32,
+    pub waits: Vec<u16>,
+    /// What [`Instr::next`] points to.
+    pub next: Vec<u32>,
+    /// What [`Fold::operands`] points to.
+    pub operands: Vec<Operand>,
+    /// What [`Send::lanes`] points to.
+    pub lanes: Vec<Outbound>,
+    /// The messages that I receive.
+    pub heads: Vec<Head>,
+    /// The ranks that I exchange messages with, ascending.
+    pub peers: Vec<Peer>,
+    /// How many segments there are.
+    pub segments: u32,
     /// How many segments may be in flight.
-    pub(crate) depth: u32,
+    pub depth: u32,
     /// How many of them a rank begins that has to copy its messages to where host-mates find them, and for how many there has
     /// to be memory.
-    pub(crate) lead: u32,
-    pub(crate) stage_bytes: usize,
+    pub lead: u32,
+    /// Bytes of staging memory for one segment.
+    pub stage_bytes: usize,
     /// Whether messages are [eager](crate::core::session::lane::EAGER_BYTES).
-    pub(crate) eager: bool,
+    pub eager: bool,
     /// The order in which messages leave over links, if there is one.
-    pub(crate) turns: Option<Turns>,
+    pub turns: Option<Turns>,
     /// Per chunk: its elements in the input and in the output, empty where the buffer does not have it.
     pub(super) input: Vec<Range<usize>>,
     pub(super) output: Vec<Range<usize>>,
@@ -196,17 +258,17 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// Whether a place in the group is a reducer's.
-    pub(crate) fn is_reducer(&self, place: Rank) -> bool {
+    pub fn is_reducer(&self, place: Rank) -> bool {
         place >= self.workers
     }
 
     /// Whether parts may differ, so that each message has to say how long its part is.
-    pub(crate) fn is_uneven(&self) -> bool {
+    pub fn is_uneven(&self) -> bool {
         self.call.count == Call::UNEVEN
     }
 
     /// The send that an instruction is.
-    pub(crate) fn send(&self, instr: u32) -> &Send {
+    pub fn send(&self, instr: u32) -> &Send {
         match &self.instrs[instr as usize].kind {
             Kind::Send(send) => send,
             kind => unreachable!("only sends have lanes: {kind:?}"),
@@ -214,23 +276,23 @@ impl Prepared {
     }
 
     /// Bytes of staging memory for so many segments in flight.
-    pub(crate) fn staging_bytes(&self, segments: u32) -> usize {
+    pub fn staging_bytes(&self, segments: u32) -> usize {
         self.stage_bytes * segments as usize
     }
 
     /// How many segments a rank has in flight at most, if there is memory for them. One that copies what host-mates
     /// read has fewer than one whose buffer they can reach.
-    pub(crate) fn ahead(&self, is_mapped: bool) -> u32 {
+    pub fn ahead(&self, is_mapped: bool) -> u32 {
         if self.is_in_memory() && !is_mapped { self.lead } else { self.depth }
     }
 
     /// How many chunks there are.
-    pub(crate) fn chunks(&self) -> u32 {
+    pub fn chunks(&self) -> u32 {
         self.output.len() as u32
     }
 
     /// The chunk whose result an instruction puts in its place, if it does.
-    pub(super) fn result_of(&self, instr: u32) -> Option<Chunk> {
+    pub fn result_of(&self, instr: u32) -> Option<Chunk> {
         match &self.instrs[instr as usize].kind {
             Kind::Recv { into: Loc::Output(chunk), .. }
             | Kind::Copy { into: Loc::Output(chunk), .. }
@@ -240,48 +302,49 @@ impl Prepared {
     }
 
     /// The bytes of some segments of a chunk within a user's buffer, in an all-reduce.
-    pub(crate) fn stretch(&self, chunk: Chunk, segments: &Range<u32>) -> Range<usize> {
+    pub fn stretch(&self, chunk: Chunk, segments: &Range<u32>) -> Range<usize> {
         let last = segments.end.clamp(1, self.segments) - 1;
         self.output(chunk, segments.start).start..self.output(chunk, last).end
     }
 
     /// The position of a rank among [`Self::peers`], if it is one.
-    pub(super) fn peer(&self, rank: u32) -> Option<usize> {
+    pub fn peer(&self, rank: u32) -> Option<usize> {
         self.peers.binary_search_by_key(&rank, |peer| peer.rank).ok()
     }
 
     /// Whether all messages are read where they lie.
-    pub(crate) fn is_in_memory(&self) -> bool {
+    pub fn is_in_memory(&self) -> bool {
         self.peers.iter().all(|peer| peer.shared)
     }
 
-    pub(crate) fn width(&self, form: Form) -> usize {
+    /// How many bytes an element has.
+    pub fn width(&self, form: Form) -> usize {
         self.call.width(form)
     }
 
     /// The bytes of a chunk's segment within the input buffer.
-    pub(crate) fn input(&self, chunk: Chunk, segment: u32) -> Range<usize> {
+    pub fn input(&self, chunk: Chunk, segment: u32) -> Range<usize> {
         self.slice(&self.input[chunk as usize], segment, self.width(Form::Plain))
     }
 
     /// The bytes of a chunk's segment within the output buffer.
-    pub(crate) fn output(&self, chunk: Chunk, segment: u32) -> Range<usize> {
+    pub fn output(&self, chunk: Chunk, segment: u32) -> Range<usize> {
         self.slice(&self.output[chunk as usize], segment, self.width(Form::Plain))
     }
 
     /// How many bytes a chunk's segment has in a form.
-    pub(crate) fn bytes(&self, chunk: Chunk, segment: u32, form: Form) -> usize {
+    pub fn bytes(&self, chunk: Chunk, segment: u32, form: Form) -> usize {
         self.slice(self.whole(chunk), segment, self.width(form)).len()
     }
 
     /// Where a chunk lies in a buffer that has it, in elements.
-    pub(crate) fn whole(&self, chunk: Chunk) -> &Range<usize> {
+    pub fn whole(&self, chunk: Chunk) -> &Range<usize> {
         let whole = if self.input[chunk as usize].is_empty() { &self.output } else { &self.input };
         &whole[chunk as usize]
     }
 
     /// In how many segments a chunk goes, if parts may differ: in one at the least, which says that it is empty.
-    pub(super) fn segments_of(&self, chunk: Chunk) -> u32 {
+    pub fn segments_of(&self, chunk: Chunk) -> u32 {
         self.whole(chunk).len().div_ceil(self.per_segment.max(1)).max(1) as u32
     }
 

@@ -15,15 +15,14 @@
 //! made it of mine had all of it. And there is another: a rank that only receives, as the last in a broadcast. What only moves,
 //! from one rank to one other, has a place that no other step touches.
 
-use crate::{
-    core::schedule::{Form, Origin, Place, Program, Schedule, Step},
-    execute::program::{Head, Prepared},
-};
+use super::program::{Head, Prepared};
+use crate::schedule::{Form, Origin, Place, Program, Schedule, Step};
+use alloc::{vec, vec::Vec};
 
 impl Prepared {
     /// Whether the answer to a message may be put where that lies: it is as long as that, and its sender has no other message
     /// in the same step, which might overlap it. So it is with all [`sends`]; what a frame says is not trusted.
-    pub(super) fn may_be_direct(&self, head: &Head) -> bool {
+    pub fn may_be_direct(&self, head: &Head) -> bool {
         let heads = self.peers[head.peer as usize].heads.iter();
         let of_it = heads.filter(|other| self.heads[**other as usize].instr == head.instr);
         head.form == Form::Plain && of_it.count() == 1
@@ -141,17 +140,14 @@ pub(super) fn rewritten_after_send(program: &Program) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{
+    use crate::prepare::{Call, Kind, Sizing, prepare};
+    use crate::{
         algorithm::{Algorithm, Layout},
         collective::Collective,
         element::{DType, ReduceOp},
         group::Group,
         verify::verify,
     };
-    use crate::execute::prepare::prepare;
-    use crate::execute::program::Call;
-    use crate::execute::program::Kind;
-    use crate::execute::program::Sizing;
 
     /// How many direct sends each rank has.
     fn direct(algorithm: &str, collective: Collective, ranks: u32) -> Vec<usize> {

@@ -1,14 +1,15 @@
 //! From a program's steps to instructions: places resolved, what waits for what counted.
 
-use super::direct;
-use crate::{
-    core::{
-        collective::Collective,
-        schedule::{Chunk, Form, GRAIN, Origin, Place, Program, Step},
-        session::turns::numbered,
-    },
-    execute::program::{Fold, Head, Instr, Kind, Loc, Operand, Outbound, Prepared, Send},
+use super::{
+    direct,
+    program::{Fold, Head, Instr, Kind, Loc, Operand, Outbound, Prepared, Send},
 };
+use crate::{
+    collective::Collective,
+    schedule::{Chunk, Form, GRAIN, Origin, Place, Program, Step},
+    session::turns::numbered,
+};
+use alloc::{vec, vec::Vec};
 
 /// What of earlier steps a later step on the same place must wait for.
 #[derive(Clone, Default)]
@@ -32,7 +33,7 @@ pub(super) struct Compiler {
     direct: Vec<u32>,
     results: Vec<u32>,
     /// The turns of the messages that are yet to be compiled, if they have any.
-    numbers: std::vec::IntoIter<u32>,
+    numbers: alloc::vec::IntoIter<u32>,
 }
 
 impl Compiler {

@@ -1,22 +1,26 @@
 //! Preparing: from a verified schedule to one rank's program.
 
-use super::{
+mod compile;
+pub mod cutting;
+mod direct;
+mod program;
+
+pub use program::{Call, Fold, Head, Instr, Kind, Loc, Operand, Outbound, Peer, Prepared, Send, Sizing};
+
+use self::{
     compile::Compiler,
-    cutting::{self, Extent, Medium, Room, Segmentation, segmentation},
-    direct,
+    cutting::{Extent, Medium, Room, Segmentation, segmentation},
 };
 use crate::{
-    core::{
-        collective::{Collective, UnevenParts, Viewpoint},
-        schedule::{Form, Program, Step},
-        session::turns::Turns,
-        verify::Verified,
-    },
-    execute::program::{Call, Kind, Loc, Peer, Prepared, Sizing},
+    collective::{Collective, UnevenParts, Viewpoint},
+    schedule::{Form, Program, Step},
+    session::turns::Turns,
+    verify::Verified,
 };
+use alloc::vec::Vec;
 
 /// The ranks that `program` exchanges messages with, ascending.
-pub(crate) fn partners(program: &Program) -> Vec<u32> {
+pub fn partners(program: &Program) -> Vec<u32> {
     let mut ranks = Vec::new();
     for step in program.steps() {
         ranks.extend(program.received(step));
@@ -40,7 +44,7 @@ fn all_send_alike(collective: Collective) -> bool {
 
 /// Compiles rank `me`'s program of a schedule. `parts` are this rank's, where they may differ. `shared` says with which ranks
 /// there is a link through shared memory now.
-pub(crate) fn prepare(
+pub fn prepare(
     verified: &Verified,
     program: &Program,
     me: u32,
@@ -132,7 +136,7 @@ fn limit(prepared: &mut Prepared) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{
+    use crate::{
         algorithm::{Algorithm, Layout},
         element::{DType, ReduceOp},
         group::Group,

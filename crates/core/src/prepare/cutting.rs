@@ -5,16 +5,15 @@
 //! enough to keep links busy while segments are folded and grants return, and less than a switch can hold when several
 //! ranks send to one.
 
+use super::program::Call;
 use crate::{
-    core::{
-        collective::{Collective, Lengths, Viewpoint},
-        schedule::{Chunk, Form, GRAIN},
-        session::lane::{EAGER_BYTES, EAGER_BYTES_HERE, EAGER_SLOTS, LEAST_DEPTH, SHARED_SLOTS},
-        wire,
-    },
-    execute::program::Call,
+    collective::{Collective, Lengths, Viewpoint},
+    schedule::{Chunk, Form, GRAIN},
+    session::lane::{EAGER_BYTES, EAGER_BYTES_HERE, EAGER_SLOTS, LEAST_DEPTH, SHARED_SLOTS},
+    wire,
 };
-use std::ops::{Range, RangeInclusive};
+use alloc::{format, vec::Vec};
+use core::ops::{Range, RangeInclusive};
 
 /// Where all ranks share memory.
 const MEMORY: Cutting =
@@ -68,11 +67,14 @@ const PARTS: RangeInclusive<usize> = 3..=16;
 
 /// Through what an operation's messages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Medium {
+pub enum Medium {
+    /// The memory of the host that all ranks share.
     Memory,
+    /// Connections between workers.
     Links,
     /// At least as many reducers as hosts with workers.
     Reducers,
+    /// Fewer reducers than hosts with workers.
     FewReducers,
 }
 
@@ -134,7 +136,7 @@ impl Room {
 
 /// A digest of all constants that ranks and reducers have to agree on: builds that differ in one of them must not take
 /// each other's messages for their own.
-pub(crate) fn digest() -> u64 {
+pub fn digest() -> u64 {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
     let constants = format!(
         "{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {PARTS:?} {slots}"
@@ -222,7 +224,7 @@ pub(super) fn buffers(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{
+    use crate::{
         element::{DType, ReduceOp},
         schedule::Cut,
     };
