@@ -21,6 +21,7 @@ mod progress;
 mod serve;
 mod settings;
 mod show;
+mod simulate;
 mod status;
 mod table;
 mod token;
@@ -48,6 +49,7 @@ enum Verb {
     Verify(verify::Options),
     Explain(explain::Options),
     Show(show::Options),
+    Simulate(simulate::SimulateOptions),
     Topo(topo::Options),
     Trees(trees::Options),
     Bench(bench::Options),
@@ -127,6 +129,7 @@ impl Verb {
             Verb::Verify(options) => verify::run(options, out),
             Verb::Explain(options) => explain::run(options, out),
             Verb::Show(options) => show::run(options, out),
+            Verb::Simulate(options) => simulate::run(options, out),
             Verb::Topo(options) => topo::run(options, out),
             Verb::Trees(options) => trees::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),

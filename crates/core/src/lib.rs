@@ -37,3 +37,5 @@ pub mod wire;
 pub mod session;
 
 pub mod prepare;
+
+pub mod simulate;

@@ -20,6 +20,7 @@ const ORDERS: [Order; 6] = [
         folder: "crates/core/src",
         lines: &[
             "lib",
+            "simulate",
             "interpret prepare",
             "session",
             "plan verify",
@@ -92,7 +93,7 @@ const ORDERS: [Order; 6] = [
         lines: &[
             "main",
             "lib",
-            "bench completions doctor explain launch man serve settings show status topo trees verify",
+            "bench completions doctor explain launch man serve settings show simulate status topo trees verify",
             "parent token",
             "drawing machine topologies",
             "failure layout names numbers outcome progress table",

@@ -1,0 +1,228 @@
+"""Compares simulated times with measured ones: real ranks on hosts that are network namespaces, behind limited links.
+
+Every cell (an algorithm, a layout, a size) is predicted first and measured after, with one set of constants for all cells
+(--constants; those of record/simulator.constants unless said). Cells that the constants were fitted on are named in the
+table; the others test them. Exit code 0: all cells that count lie within 0.9 to 1.1.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from figures import duration, human
+from hosts import figures
+from namespaces import Namespaces, NoNamespaces
+from processes import JobFailed, Processes, Reducer, free_port
+from rigs import LOCK, REDUCER_PORT, ROOT, TOKEN
+
+MIB = 1 << 20
+BAND = (0.9, 1.1)
+
+# Name, workers, workers on each host, reducers.
+LAYOUTS = {
+    "4 hosts": (4, 1, 0),
+    "4 hosts, 4 reducers": (4, 1, 4),
+    "2 hosts of 2": (4, 2, 0),
+    "4 hosts, 2 reducers": (4, 1, 2),
+    "3 hosts": (3, 1, 0),
+    "6 hosts": (6, 1, 0),
+}
+# Layout, algorithm, sizes in MiB, Mbit/s of each link.
+KNOWN = [
+    ("4 hosts", "radix", (1, 8, 25), 500),
+    ("4 hosts", "ring", (1, 8, 25), 500),
+    ("4 hosts", "doubling", (1, 8, 25), 500),
+    ("4 hosts", "trees", (1, 8, 25), 500),
+    ("4 hosts, 4 reducers", "reduction_server", (1, 8, 25), 500),
+    ("2 hosts of 2", "hierarchical", (1, 8, 25), 500),
+]
+UNSEEN = [
+    ("4 hosts", "radix", (3,), 1000),
+    ("3 hosts", "radix", (2, 12), 500),
+    ("6 hosts", "ring", (5,), 500),
+    ("6 hosts", "radix(2,2,2)", (5,), 500),
+    ("4 hosts, 2 reducers", "reduction_server", (4,), 500),
+]
+FITTED = {("4 hosts", "radix", 1), ("4 hosts", "radix", 25), ("4 hosts, 4 reducers", "reduction_server", 1)}
+
+
+def predicted(options, layout, algorithm, bytes_, rate, links):
+    """Seconds that the simulator says, and what it says is the limit."""
+    workers, per_host, reducers = LAYOUTS[layout]
+    words = [options.binary, "simulate", "--algorithm", algorithm, "--ranks", workers, "--per-host", per_host]
+    words += ["--reducers", reducers, "--bytes", bytes_, "--gbps", rate / 1000, "--json"]
+    words += ["--calibration", options.constants] if options.constants else []
+    words += ["--topology", links] if algorithm == "trees" else []
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise JobFailed(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+    found = json.loads(done.stdout)
+    return found["seconds"], found["limit"]["place"]
+
+
+def measured(options, spaces, layout, algorithm, sizes, links):
+    """Seconds of each size in one job, as rank 0 has them: the median of its calls."""
+    workers, per_host, reducers = LAYOUTS[layout]
+    hosts = workers // per_host
+    with Processes(spaces) as processes, tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {
+            "BENCH_OUT": folder,
+            "BENCH_SIZES": ",".join(str(size) for size in sizes),
+            "BENCH_BUDGET_S": str(options.budget),
+            "HERRINGBONE_TOKEN": TOKEN,
+            "HERRINGBONE_ALGORITHM": algorithm,
+            "MASTER_ADDR": spaces.address(0),
+            "MASTER_PORT": str(free_port()),
+            "WORLD_SIZE": str(workers),
+        }
+        environment |= {"HERRINGBONE_TOPOLOGY": links} if algorithm == "trees" else {}
+        for reducer in range(reducers):
+            listen = f"{spaces.address(hosts + reducer)}:{REDUCER_PORT}"
+            words = [options.binary, "serve", "--listen", listen, "--json"]
+            Reducer(processes.start(words, hosts + reducer, env=environment, stdout=subprocess.PIPE, text=True))
+        extra = ",".join(spaces.address(hosts + reducer) for reducer in range(reducers))
+        ranks = [
+            processes.start(
+                [options.binary, "bench", "--rig"],
+                rank // per_host,
+                env=environment | {"BENCH_EXTRA_HOSTS": extra, "RANK": str(rank)},
+            )
+            for rank in range(workers)
+        ]
+        processes.finish(ranks)
+        return {bytes_: seconds for bytes_, (seconds, _) in figures(folder, workers).items()}
+
+
+def uniform_links(folder, workers):
+    """A file of links that are all alike: what a switch is to trees."""
+    path = pathlib.Path(folder, f"links-{workers}.csv")
+    rows = [",".join("0" if row == column else "1" for column in range(workers)) for row in range(workers)]
+    path.write_text("\n".join(rows) + "\n")
+    return str(path)
+
+
+def compared(options):
+    """A row for each cell: predicted, then measured in several rounds."""
+    cells = KNOWN + UNSEEN if options.unseen else KNOWN
+    cells = [cell for cell in cells if options.select in f"{cell[0]} {cell[1]}"]
+    with open(LOCK, "w") as lock, tempfile.TemporaryDirectory() as folder:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for number, (layout, algorithm, sizes, rate) in enumerate(cells):
+            say(f"{number + 1} of {len(cells)}: {algorithm} on {layout}")
+            workers, per_host, reducers = LAYOUTS[layout]
+            links = uniform_links(folder, workers)
+            sizes = [mib * MIB for mib in sizes]
+            said = {size: predicted(options, layout, algorithm, size, rate, links) for size in sizes}
+            with Namespaces(workers // per_host + reducers, rate) as spaces:
+                rounds = [
+                    measured(options, spaces, layout, algorithm, sizes, links) for _ in range(options.rounds)
+                ]
+            for size in sizes:
+                seconds = statistics.median(each[size] for each in rounds)
+                yield {
+                    "layout": layout,
+                    "algorithm": algorithm,
+                    "bytes": size,
+                    "mbit_per_s": rate,
+                    "predicted_s": said[size][0],
+                    "measured_s": seconds,
+                    "ratio": said[size][0] / seconds,
+                    "limit": said[size][1],
+                    "fitted": (layout, algorithm, size // MIB) in FITTED,
+                }
+
+
+def say(text):
+    """Says on standard error what happens."""
+    print(text, file=sys.stderr, flush=True)
+
+
+HEAD = ["layout", "algorithm", "size", "Mbit/s", "predicted", "measured", "ratio", "limit", ""]
+
+
+def line(cells):
+    """A row of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def cells_of(row):
+    """A row as the table shows it."""
+    times = [duration(row["predicted_s"]), duration(row["measured_s"])]
+    note = "fitted" if row["fitted"] else "" if is_within(row) else "**outside**"
+    figures_ = [human(row["bytes"]), str(row["mbit_per_s"]), *times, f"{row['ratio']:.3f}"]
+    return [row["layout"], row["algorithm"], *figures_, row["limit"], note]
+
+
+def is_within(row):
+    """Whether a prediction is close enough."""
+    return BAND[0] <= row["ratio"] <= BAND[1]
+
+
+def arguments():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    option = parser.add_argument
+    constants = ROOT / "record" / "simulator.constants"
+    option("--constants", type=pathlib.Path, default=constants if constants.exists() else None, help="of the rig")
+    option("--rounds", type=int, default=3, help="jobs for each layout and algorithm; the median counts")
+    option("--budget", type=float, default=0.5, help="seconds for each size in a round")
+    option("--select", default="", help="only cells whose layout and algorithm contain this")
+    option("--known", dest="unseen", action="store_false", help="leave the cells out that the constants have not seen")
+    option("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "herringbone", help="ours")
+    option("--json", action="store_true", help="an object for each row, not a table")
+    option("--record", type=pathlib.Path, help="write the table to this file, too")
+    return parser.parse_args()
+
+
+def page(options, rows):
+    """The record's page."""
+    constants = options.constants.read_text() if options.constants else "those that are built in\n"
+    inside = sum(map(is_within, rows))
+    lines = [
+        "# Simulated beside measured",
+        "",
+        f"`make validate-simulator` wrote this page. {inside} of {len(rows)} predictions lie within {BAND[0]} to {BAND[1]}",
+        "of what was measured. Hosts are network namespaces of one computer, with a token bucket on each side of each link.",
+        "One set of constants serves all rows; those that were fitted on are marked.",
+        "",
+        line(HEAD),
+        line(["---"] * len(HEAD)),
+        *(line(cells_of(row)) for row in rows),
+        "",
+        "The constants:",
+        "",
+        "```text",
+        constants.rstrip(),
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main():
+    options = arguments()
+    options.binary = options.binary.resolve()
+    rows = []
+    with contextlib.suppress(KeyboardInterrupt):
+        for row in compared(options):
+            if not options.json and not rows:
+                print(line(HEAD), line(["---"] * len(HEAD)), sep="\n")
+            rows.append(row)
+            print(json.dumps(row) if options.json else line(cells_of(row)), flush=True)
+    if options.record:
+        options.record.write_text(page(options, rows))
+    return 0 if rows and all(map(is_within, rows)) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (JobFailed, NoNamespaces) as problem:
+        sys.exit(f"{problem}")

@@ -1,0 +1,154 @@
+//! `herringbone simulate`: how long a schedule takes on machines that are only described.
+
+mod options;
+mod picture;
+mod recorded;
+mod traced;
+
+pub(crate) use options::SimulateOptions;
+
+use crate::{failure::Failure, outcome::Outcome, progress::LateBar};
+use herringbone::core::simulate::{self, Outcome as Simulated, Place, Used, Work};
+use indicatif::HumanBytes;
+use options::Described;
+use recorded::Recorded;
+use serde_json::{Value, json};
+use std::{fs, io::Write, path::Path};
+
+pub(crate) fn run(options: &SimulateOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    if options.constants {
+        write!(out, "{}", options.constants()?)?;
+        return Ok(Outcome::Passed);
+    }
+    let progress = LateBar::without_end("making, proving and simulating the schedule");
+    let described = options.described()?;
+    let mut recorded = Recorded::default();
+    let records = options.trace.is_some() || options.svg.is_some();
+    let simulated = simulated(options, &described, &mut |span| {
+        if records {
+            recorded.add(span);
+        }
+    });
+    drop(progress);
+    if let Some(path) = &options.trace {
+        write_to(path, &traced::trace(&recorded, &described))?;
+    }
+    if let Some(path) = &options.svg {
+        write_to(path, &picture::picture(&recorded, &described, &simulated))?;
+    }
+    match options.json {
+        true => writeln!(out, "{}", object(options, &described, &simulated))?,
+        false => write!(out, "{}", told(options, &described, &simulated))?,
+    }
+    Ok(Outcome::Passed)
+}
+
+fn simulated(
+    options: &SimulateOptions,
+    described: &Described,
+    watch: &mut dyn FnMut(simulate::Span),
+) -> Simulated {
+    let Described { verified, machine, call, .. } = described;
+    let sizing = Work::sizing(machine, verified, 0);
+    let work = Work { verified, call: *call, sizing, operations: options.operations, at_once: Work::AT_ONCE };
+    simulate::simulate(&work, machine, watch)
+}
+
+fn write_to(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(Failure::system(format!("cannot write {}", path.display())))
+}
+
+fn seconds(time: simulate::Picoseconds) -> f64 {
+    time as f64 / simulate::SECOND as f64
+}
+
+/// A place in words.
+fn named(place: Place, workers: u32) -> String {
+    match place {
+        Place::Thread(rank) if rank >= workers => format!("the thread of reducer {}", rank - workers),
+        Place::Thread(rank) => format!("the thread of rank {rank}"),
+        Place::Out(host) => format!("the port of host {host}, outwards"),
+        Place::Into(host) => format!("the port of host {host}, inwards"),
+        Place::Link { from, to } => format!("the link from {from} to {to}"),
+    }
+}
+
+/// What is busy longest, and for what part of the time.
+fn limit(simulated: &Simulated) -> Option<(Used, f64)> {
+    let busiest = simulated.busiest()?;
+    Some((busiest, seconds(busiest.busy) / seconds(simulated.total()).max(f64::MIN_POSITIVE)))
+}
+
+fn told(options: &SimulateOptions, described: &Described, simulated: &Simulated) -> String {
+    let Described { name, verified, call, calibration, per_host, .. } = described;
+    let schedule = verified.schedule();
+    let workers = schedule.workers();
+    let milliseconds = |time| format!("{:.3} ms", 1e3 * seconds(time));
+    let links = match &options.topology {
+        Some(file) => format!("links of {file}"),
+        None => format!("{per_host} on each host, {} Gbit/s", calibration.port as f64 / 125e6),
+    };
+    let bytes = HumanBytes(options.bytes.0 as u64);
+    let mut lines = vec![format!(
+        "# {name}: {} of {} {}, ranks {workers}, reducers {}, {links}, {} us",
+        call.collective,
+        bytes,
+        call.dtype,
+        schedule.reducers(),
+        calibration.latency as f64 / 1e6,
+    )];
+    let first = simulated.finished.iter().copied().min().unwrap_or(0);
+    let each = match options.operations {
+        1 => String::new(),
+        many => format!(", {} for each of {many}", milliseconds(simulated.total() / u64::from(many))),
+    };
+    lines.push(format!(
+        "time      {}{each} (the first rank is done at {})",
+        milliseconds(simulated.total()),
+        milliseconds(first)
+    ));
+    if let Some((used, part)) = limit(simulated) {
+        lines.push(format!(
+            "limit     {} is busy for {:.1} % of it",
+            named(used.place, workers),
+            100.0 * part
+        ));
+    }
+    let link = HumanBytes(simulated.busiest_link_bytes());
+    lines.push(format!("busiest   {link} of payload on one port or link, one way"));
+    lines.push(format!("messages  {} in all", simulated.messages));
+    lines.push(format!(
+        "memory    {} of staging memory on the rank that needs most, for one operation",
+        HumanBytes(simulated.staged)
+    ));
+    if simulated.by_symmetry {
+        lines.push("by symmetry: all ranks do the same, so one was simulated".into());
+    }
+    lines.join("\n") + "\n"
+}
+
+fn object(options: &SimulateOptions, described: &Described, simulated: &Simulated) -> Value {
+    let Described { name, verified, call, calibration, per_host, .. } = described;
+    let schedule = verified.schedule();
+    let limit = limit(simulated).map(|(used, part)| {
+        json!({ "place": named(used.place, schedule.workers()), "busy_s": seconds(used.busy), "part": part })
+    });
+    json!({
+        "algorithm": name,
+        "collective": call.collective.to_string(),
+        "dtype": call.dtype.name(),
+        "bytes": options.bytes.0,
+        "ranks": schedule.workers(),
+        "per_host": per_host,
+        "reducers": schedule.reducers(),
+        "operations": options.operations,
+        "seconds": seconds(simulated.total()),
+        "each_rank_s": simulated.finished.iter().copied().map(seconds).collect::<Vec<_>>(),
+        "limit": limit,
+        "link_bytes": simulated.busiest_link_bytes(),
+        "messages": simulated.messages,
+        "staged_bytes": simulated.staged,
+        "by_symmetry": simulated.by_symmetry,
+        "constants": calibration.to_string().lines().filter_map(|line| line.split_once(" = ")).map(|(name, value)| (name.to_owned(), value.parse::<f64>().unwrap_or(0.0).into())).collect::<serde_json::Map<String, Value>>(),
+    })
+}

@@ -1,0 +1,305 @@
+//! What is simulated: a schedule, the machines, a call.
+
+use crate::{failure::Failure, layout, names, topologies};
+use herringbone::{
+    Algorithm, Collective, DType, FoldOrder, ReduceOp,
+    core::{
+        algorithm::Layout,
+        group::Group,
+        plan,
+        prepare::Call,
+        schedule::Schedule,
+        simulate::{Calibration, Cores, Machine, Picoseconds, Port},
+        topology::LinkMatrix,
+        verify::{Verified, verify},
+    },
+    settings::Bytes,
+};
+use std::{fs, path::PathBuf, str::FromStr};
+
+/// Say how long a collective takes on machines that you describe
+///
+/// The schedule is made and proved, cut and compiled as a running job does it, and then simulated event by event: each rank's
+/// thread does one thing at a time, each host's port carries one message after the other. What things cost comes from a file
+/// of constants (--calibration, or HERRINGBONE_CALIBRATION; see `herringbone simulate --constants`); options go before it.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct SimulateOptions {
+    /// A name as verify takes it: radix, radix(8,8), ring, ...; the plan's own choice unless said
+    #[arg(long, value_name = "NAME", value_parser = names::algorithm(), hide_possible_values = true)]
+    pub(super) algorithm: Option<Algorithm>,
+    /// A schedule in text form, as show prints it, in place of an algorithm
+    #[arg(long, value_name = "FILE", conflicts_with = "algorithm")]
+    pub(super) schedule: Option<PathBuf>,
+    /// Workers; as many as the topology or the schedule has unless said
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(super) ranks: Option<u32>,
+    /// Reducers, each on a host of its own
+    #[arg(long, default_value_t = 0, value_name = "M", value_parser = clap::value_parser!(u32).range(0..=4096))]
+    pub(super) reducers: u32,
+    /// Workers on each host, which are consecutive ranks
+    #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(super) per_host: u32,
+    /// Bytes per rank: 25M, 64KiB (of the whole buffer, for collectives that have parts)
+    #[arg(long, default_value = "25M", value_name = "B")]
+    pub(super) bytes: Bytes,
+    /// Gbit/s of each host's port, each way
+    #[arg(long, value_name = "G", value_parser = above_zero)]
+    pub(super) gbps: Option<f64>,
+    /// Gbit/s of each reducer's port, if that is another
+    #[arg(long, value_name = "G", value_parser = above_zero)]
+    pub(super) reducer_gbps: Option<f64>,
+    /// Microseconds from a host to another
+    #[arg(long, value_name = "L", value_parser = not_negative)]
+    pub(super) latency_us: Option<f64>,
+    /// Links between workers in place of ports: a file that herringbone topo reads, or FILE#NAME. With --gbps trees are made
+    /// for these links, and messages go through ports
+    #[arg(long, value_name = "FILE")]
+    pub(super) topology: Option<String>,
+    /// So many calls at once
+    #[arg(long, default_value_t = 1, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(super) operations: u32,
+    /// A member that is F times as slow as the others, in what it computes and on its port: 3:1.5; may be given several times
+    #[arg(long, value_name = "RANK:F")]
+    pub(super) slow: Vec<Slow>,
+    /// Percent of each port that other traffic takes all the time
+    #[arg(long, default_value_t = 0, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..100))]
+    pub(super) background: u32,
+    /// Cores that all ranks share, as where one computer plays all hosts; 0: each rank has its own
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
+    pub(super) shared_cores: Option<u32>,
+    /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root), all_to_all
+    #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = names::collective(), hide_possible_values = true)]
+    pub(super) collective: Collective,
+    /// The elements' type
+    #[arg(long, default_value = "f32", value_parser = names::one_of::<DType>(&DType::ALL.map(DType::name)))]
+    pub(super) dtype: DType,
+    /// Constants of the machines; HERRINGBONE_CALIBRATION's unless said
+    #[arg(long, value_name = "FILE")]
+    pub(super) calibration: Option<PathBuf>,
+    /// Print the constants that are used, as a file for --calibration, and stop
+    #[arg(long)]
+    pub(super) constants: bool,
+    /// Write what each thread and port does when, as Chrome events that Perfetto (ui.perfetto.dev) opens
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
+    /// Draw that into this file
+    #[arg(long, value_name = "FILE")]
+    pub(super) svg: Option<PathBuf>,
+    /// One JSON object instead of the text
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// A member that is slower than others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slow {
+    rank: u32,
+    per_mille: u32,
+}
+
+impl FromStr for Slow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once(':').and_then(|(rank, times)| {
+            let times: f64 = times.trim().parse().ok().filter(|times| (1.0..=1000.0).contains(times))?;
+            Some(Self { rank: rank.trim().parse().ok()?, per_mille: (times * 1000.0).round() as u32 })
+        });
+        parsed.ok_or_else(|| "expected RANK:F with F from 1 to 1000, such as 3:1.5".to_owned())
+    }
+}
+
+fn above_zero(text: &str) -> Result<f64, String> {
+    number(text)
+        .filter(|number| *number > 0.0)
+        .ok_or_else(|| "expected a number above 0, up to a million".to_owned())
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    number(text).ok_or_else(|| "expected a number from 0 to a million".to_owned())
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number| (0.0..=1e6).contains(number))
+}
+
+/// Everything that a simulation needs.
+pub(super) struct Described {
+    pub(super) name: String,
+    pub(super) verified: Verified,
+    pub(super) machine: Machine,
+    pub(super) call: Call,
+    pub(super) calibration: Calibration,
+    pub(super) per_host: u32,
+}
+
+impl SimulateOptions {
+    /// The constants: the file's, or those that are built in, with what other options say.
+    pub(super) fn constants(&self) -> Result<Calibration, Failure> {
+        let named =
+            std::env::var_os("HERRINGBONE_CALIBRATION").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let mut constants = match self.calibration.as_ref().or(named.as_ref()) {
+            None => Calibration::DEFAULT,
+            Some(path) => calibration(path)?,
+        };
+        let rate = |gbps: f64| (gbps * 125e6).round() as u64;
+        if let Some(gbps) = self.gbps {
+            (constants.port, constants.reducer_port) = (rate(gbps), rate(gbps));
+        }
+        if let Some(gbps) = self.reducer_gbps {
+            constants.reducer_port = rate(gbps);
+        }
+        if let Some(latency) = self.latency_us {
+            constants.latency = (latency * 1e6).round() as Picoseconds;
+        }
+        constants.shared_cores = self.shared_cores.unwrap_or(constants.shared_cores);
+        Ok(constants)
+    }
+
+    /// Makes and proves the schedule, and puts the machines together.
+    pub(super) fn described(&self) -> Result<Described, Failure> {
+        let constants = self.constants()?;
+        let links = self.topology.as_deref().map(links).transpose()?;
+        let listed = self.schedule.as_ref().map(listed).transpose()?;
+        let known = links.as_ref().map(|links| links.size() as u32);
+        let known = listed.as_ref().map(Schedule::workers).or(known);
+        let ranks = match (self.ranks, known) {
+            (Some(ranks), Some(known)) if ranks != known => {
+                return Err(Failure::Usage {
+                    problem: format!("--ranks says {ranks}, and the file has {known}"),
+                    hint: "leave --ranks out, and all of the file's are taken",
+                });
+            }
+            (ranks, known) => known.or(ranks).unwrap_or(4),
+        };
+        let hosts = layout::hosts(ranks, self.per_host.min(ranks));
+        let group = FoldOrder::Ranks.group(&hosts);
+        let count = crate::numbers::elements(self.collective, ranks, self.bytes.0, self.dtype.bytes());
+        let (name, schedule) = match listed {
+            Some(schedule) => ("the schedule of the file".to_owned(), schedule),
+            None => self.made(&group, &hosts, links.as_ref(), count)?,
+        };
+        let reducers = schedule.reducers();
+        let verified = verify(schedule, self.collective, &group).map_err(|error| Failure::Usage {
+            problem: error.to_string(),
+            hint: "only what is proved is simulated",
+        })?;
+        let machine = self.machine(&constants, hosts, reducers, links.as_ref())?;
+        let call = Call { collective: self.collective, dtype: self.dtype, op: ReduceOp::Sum, count };
+        Ok(Described {
+            name,
+            verified,
+            machine,
+            call,
+            calibration: constants,
+            per_host: self.per_host.min(ranks),
+        })
+    }
+
+    /// The schedule of the algorithm, or of the plan's choice.
+    fn made(
+        &self,
+        group: &Group,
+        hosts: &[u32],
+        links: Option<&LinkMatrix>,
+        count: usize,
+    ) -> Result<(String, Schedule), Failure> {
+        let usage = |problem: String| Failure::Usage { problem, hint: "see herringbone simulate --help" };
+        let reducers = self.reducers;
+        let algorithm = match &self.algorithm {
+            Some(algorithm) => algorithm.clone(),
+            None => {
+                let request =
+                    plan::Request::of_elements(self.collective, self.dtype, ReduceOp::Sum, count, group);
+                let request = plan::Request { reducers, hosts, links, ..request };
+                plan::choose(&request).map_err(|why| usage(why.to_string()))?.algorithm
+            }
+        };
+        if reducers > 0 && self.algorithm.is_some() && !algorithm.needs_reducers() {
+            return Err(Failure::Usage {
+                problem: format!("--reducers changes nothing about {algorithm}"),
+                hint: crate::failure::ABOUT_ALGORITHM,
+            });
+        }
+        if reducers == 0 && algorithm.needs_reducers() {
+            return Err(usage(format!("{algorithm} needs reducers: say how many with --reducers")));
+        }
+        let layout = Layout { reducers: if algorithm.needs_reducers() { reducers } else { 0 }, hosts, links };
+        let schedule =
+            algorithm.schedule(self.collective, group, &layout).map_err(|why| usage(why.to_string()))?;
+        Ok((algorithm.to_string(), schedule))
+    }
+
+    fn machine(
+        &self,
+        constants: &Calibration,
+        mut hosts: Vec<u32>,
+        reducers: u32,
+        links: Option<&LinkMatrix>,
+    ) -> Result<Machine, Failure> {
+        let workers_hosts = hosts.iter().max().map_or(0, |most| most + 1);
+        hosts.extend((0..reducers).map(|reducer| workers_hosts + reducer));
+        let members = hosts.len();
+        let mut machine = match links {
+            Some(links) if reducers == 0 && self.gbps.is_none() => {
+                Machine::with_links(links, constants.latency, constants.costs)
+            }
+            Some(_) if self.gbps.is_none() => {
+                return Err(Failure::Usage {
+                    problem: "a topology says nothing of the links of reducers".into(),
+                    hint: "leave --topology or the reducers out",
+                });
+            }
+            _ => Machine::with_ports(hosts, constants.port, constants.latency, constants.costs),
+        };
+        let reducer = Port { out: constants.reducer_port, into: constants.reducer_port };
+        machine.ports[workers_hosts as usize..].fill(reducer);
+        machine.background_per_mille = self.background * 10;
+        machine.cores = match constants.shared_cores {
+            0 => Cores::Enough,
+            cores => Cores::InAll(cores),
+        };
+        if !self.slow.is_empty() {
+            machine.slowness = vec![1000; members];
+        }
+        for slow in &self.slow {
+            let Some(slowness) = machine.slowness.get_mut(slow.rank as usize) else {
+                return Err(Failure::Usage {
+                    problem: format!("--slow names {}, and there are {members} members", slow.rank),
+                    hint: "workers count from 0, reducers follow",
+                });
+            };
+            *slowness = slow.per_mille;
+        }
+        Ok(machine)
+    }
+}
+
+/// Reads a file of constants.
+pub(crate) fn calibration(path: &PathBuf) -> Result<Calibration, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| Failure::Usage {
+        problem: format!("cannot read the constants {}: {error}", path.display()),
+        hint: "`herringbone simulate --constants > FILE` writes some to begin with",
+    })?;
+    Calibration::parse(&text).map_err(|error| Failure::Usage {
+        problem: format!("{}: {error}", path.display()),
+        hint: "`herringbone simulate --constants` shows all names",
+    })
+}
+
+fn links(file: &str) -> Result<LinkMatrix, Failure> {
+    let topology = topologies::read(file)?;
+    LinkMatrix::of(&topology).map_err(|error| Failure::Usage {
+        problem: format!("{file}: {error}"),
+        hint: "herringbone topo shows what the file has",
+    })
+}
+
+fn listed(path: &PathBuf) -> Result<Schedule, Failure> {
+    let text =
+        fs::read_to_string(path).map_err(Failure::system(format!("cannot read {}", path.display())))?;
+    Schedule::parse(&text).map_err(|error| Failure::Usage {
+        problem: format!("{}, {error}", path.display()),
+        hint: "herringbone show prints schedules in this form",
+    })
+}

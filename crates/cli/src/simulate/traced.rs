@@ -1,0 +1,65 @@
+//! A simulation as Chrome events.
+
+use super::{options::Described, recorded::Recorded};
+use herringbone::core::{
+    simulate::{Picoseconds, Place, Span, What},
+    trace::{Argument, Row, TraceWriter},
+};
+use std::fmt;
+
+pub(super) fn trace(recorded: &Recorded, described: &Described) -> String {
+    written(recorded, described).expect("writing to a text does not fail")
+}
+
+fn written(recorded: &Recorded, described: &Described) -> Result<String, fmt::Error> {
+    let workers = described.verified.schedule().workers();
+    let hosts = &described.machine.hosts;
+    let mut trace = TraceWriter::new(String::new())?;
+    for host in 0..described.machine.ports.len() as u32 {
+        trace.process(host, &format!("host {host}"))?;
+    }
+    for (place, spans) in &recorded.spans {
+        let (row, name) = row(*place, workers, hosts);
+        trace.thread(row, &name)?;
+        for span in spans {
+            let times = (microseconds(span.start), microseconds(span.end - span.start));
+            let arguments = [
+                ("bytes", Argument::Whole(span.bytes)),
+                ("segment", Argument::Whole(u64::from(span.segment))),
+                ("operation", Argument::Whole(u64::from(span.operation))),
+            ];
+            trace.span(row, &label(span), times, &arguments)?;
+        }
+    }
+    trace.finish()
+}
+
+fn microseconds(time: Picoseconds) -> f64 {
+    time as f64 / 1e6
+}
+
+/// A host is a process: its ports come first, then the threads of its members.
+fn row(place: Place, workers: u32, hosts: &[u32]) -> (Row, String) {
+    match place {
+        Place::Out(host) => (Row { process: host, thread: 0 }, "port out".into()),
+        Place::Into(host) => (Row { process: host, thread: 1 }, "port in".into()),
+        Place::Link { from, to } => {
+            (Row { process: hosts[from as usize], thread: 2 + to }, format!("link to rank {to}"))
+        }
+        Place::Thread(rank) => {
+            let name = match rank.checked_sub(workers) {
+                Some(reducer) => format!("reducer {reducer}"),
+                None => format!("rank {rank}"),
+            };
+            (Row { process: hosts[rank as usize], thread: 10_000 + rank }, name)
+        }
+    }
+}
+
+pub(super) fn label(span: &Span) -> String {
+    match span.what {
+        What::Message { from, to } => format!("{from} to {to}"),
+        What::Fold(chunk) => format!("fold c{chunk}"),
+        What::Copy(chunk) => format!("copy c{chunk}"),
+    }
+}

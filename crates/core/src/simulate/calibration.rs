@@ -1,0 +1,219 @@
+//! Costs and ports of a kind of machine as text: a name and a number with its unit on each line, for people and files.
+
+use super::machine::{Costs, Picoseconds};
+use alloc::{
+    format,
+    string::{String, ToString},
+};
+use core::fmt;
+
+/// What is known of the machines of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calibration {
+    /// What things cost.
+    pub costs: Costs,
+    /// Bytes/s of a worker's port, each way; 0: no limit.
+    pub port: u64,
+    /// Bytes/s of a reducer's port, each way; 0: no limit.
+    pub reducer_port: u64,
+    /// From a host to another.
+    pub latency: Picoseconds,
+    /// Cores that all ranks share, as where one computer plays all hosts; 0: each rank has its own.
+    pub shared_cores: u32,
+}
+
+impl Calibration {
+    /// 10 Gbit/s ports, 30 us between hosts, and the default costs.
+    pub const DEFAULT: Self = Self {
+        costs: Costs::DEFAULT,
+        port: 1_250_000_000,
+        reducer_port: 1_250_000_000,
+        latency: 30_000_000,
+        shared_cores: 0,
+    };
+
+    /// Reads what [`Display`](fmt::Display) writes: `name = number` on each line, in any order; `#` begins a comment. What is
+    /// not there keeps its default.
+    ///
+    /// # Errors
+    /// A line that is none, an unknown name, one that is given twice, or a number that cannot be one.
+    pub fn parse(text: &str) -> Result<Self, CalibrationError> {
+        let mut read = Self::DEFAULT;
+        let mut known = [false; NAMES.len()];
+        for (line, text) in (1..).zip(text.lines()) {
+            let content = text.split('#').next().unwrap_or("").trim();
+            if content.is_empty() {
+                continue;
+            }
+            let wrong = |problem: String| CalibrationError { line, problem };
+            let (name, number) =
+                content.split_once('=').ok_or_else(|| wrong("expected `name = number`".to_string()))?;
+            let (name, number) = (name.trim(), number.trim());
+            let at = NAMES.iter().position(|(known, _)| *known == name);
+            let at = at.ok_or_else(|| wrong(format!("no setting is called `{}`", short(name))))?;
+            if core::mem::replace(&mut known[at], true) {
+                return Err(wrong(format!("`{name}` is given twice")));
+            }
+            let scale = NAMES[at].1;
+            let value = scaled(number, scale).ok_or_else(|| {
+                wrong(format!("`{}` is no number from 0 to a million for {name}", short(number)))
+            })?;
+            read.set(at, value);
+        }
+        Ok(read)
+    }
+
+    fn set(&mut self, at: usize, value: u64) {
+        let small = u32::try_from(value).unwrap_or(u32::MAX);
+        match self.field(at) {
+            Field::Wide(field) => *field = value,
+            Field::Narrow(field) => *field = small,
+        }
+    }
+
+    /// The field of a name, in the order of [`NAMES`].
+    fn field(&mut self, at: usize) -> Field<'_> {
+        let Self { costs, port, reducer_port, latency, shared_cores } = self;
+        let Costs { send, receive, here, fold, copy, call, wake, buffered, payload_per_mille } = costs;
+        let tolls = [send, receive, here, fold, copy];
+        if at < 10 {
+            let [one, two, three, four, five] = tolls;
+            let toll = [one, two, three, four, five].into_iter().nth(at / 2).expect("five tolls");
+            return Field::Wide(if at.is_multiple_of(2) { &mut toll.each } else { &mut toll.rate });
+        }
+        match at {
+            10 => Field::Wide(call),
+            11 => Field::Wide(wake),
+            12 => Field::Wide(buffered),
+            13 => Field::Narrow(payload_per_mille),
+            14 => Field::Wide(port),
+            15 => Field::Wide(reducer_port),
+            16 => Field::Wide(latency),
+            _ => Field::Narrow(shared_cores),
+        }
+    }
+}
+
+enum Field<'a> {
+    Wide(&'a mut u64),
+    Narrow(&'a mut u32),
+}
+
+/// The names, with how many of our units one of theirs is: picoseconds, bytes/s, bytes.
+const NAMES: [(&str, u64); 18] = [
+    ("send_us", 1_000_000),
+    ("send_gb_per_s", 1_000_000_000),
+    ("receive_us", 1_000_000),
+    ("receive_gb_per_s", 1_000_000_000),
+    ("here_us", 1_000_000),
+    ("here_gb_per_s", 1_000_000_000),
+    ("fold_us", 1_000_000),
+    ("fold_gb_per_s", 1_000_000_000),
+    ("copy_us", 1_000_000),
+    ("copy_gb_per_s", 1_000_000_000),
+    ("call_us", 1_000_000),
+    ("wake_us", 1_000_000),
+    ("buffered_kib", 1024),
+    ("payload_per_mille", 1),
+    ("port_gbit_per_s", 125_000_000),
+    ("reducer_port_gbit_per_s", 125_000_000),
+    ("latency_us", 1_000_000),
+    ("shared_cores", 1),
+];
+
+/// A number with up to nine digits after the point, times `scale`; none above a million. Whole numbers throughout, so that every
+/// machine reads the same.
+fn scaled(text: &str, scale: u64) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || whole.len() > 7 || part.len() > 9 || !digits(whole) || !digits(part) {
+        return None;
+    }
+    let whole: u64 = whole.parse().ok().filter(|whole| *whole <= 1_000_000)?;
+    let billionths: u64 = format!("{part:0<9}").parse().ok()?;
+    let all =
+        u128::from(whole) * u128::from(scale) + u128::from(billionths) * u128::from(scale) / 1_000_000_000;
+    u64::try_from(all).ok()
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+impl fmt::Display for Calibration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut copy = *self;
+        for (at, (name, scale)) in NAMES.iter().enumerate() {
+            let value = match copy.field(at) {
+                Field::Wide(value) => *value,
+                Field::Narrow(value) => u64::from(*value),
+            };
+            let billionths = (u128::from(value % scale) * 1_000_000_000).div_ceil(u128::from(*scale));
+            let number = format!("{}.{billionths:09}", value / scale);
+            writeln!(f, "{name} = {}", number.trim_end_matches('0').trim_end_matches('.'))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a text is no calibration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct CalibrationError {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl Default for Calibration {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Toll, *};
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let odd = Calibration {
+            costs: Costs { send: Toll { each: 1, rate: 7 }, buffered: 1023, ..Costs::DEFAULT },
+            port: 62_500_001,
+            shared_cores: 2,
+            ..Calibration::DEFAULT
+        };
+        for calibration in [Calibration::DEFAULT, odd] {
+            assert_eq!(Calibration::parse(&calibration.to_string()), Ok(calibration), "{calibration}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        for (text, line, said) in [
+            ("send_us", 1, "expected `name = number`"),
+            ("# fine\nsend = 1", 2, "no setting is called `send`"),
+            ("wake_us = 1\nwake_us = 1", 2, "`wake_us` is given twice"),
+            ("wake_us = -1", 1, "`-1` is no number"),
+            ("wake_us = 1e6", 1, "`1e6` is no number"),
+            ("wake_us = 99999999", 1, "is no number from 0 to a million for wake_us"),
+            ("wake_us = nan", 1, "`nan` is no number"),
+        ] {
+            let error = Calibration::parse(text).unwrap_err();
+            assert!(error.line == line && error.problem.contains(said), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn comments_and_what_is_left_out_are_no_errors() {
+        let read = Calibration::parse("# a comment\n\nlatency_us = 12.5 # another\n").unwrap();
+        assert_eq!(read, Calibration { latency: 12_500_000, ..Calibration::DEFAULT });
+    }
+}

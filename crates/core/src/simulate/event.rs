@@ -1,0 +1,62 @@
+//! What happens when, in order of time; of what happens at once, first what was known first.
+
+use super::machine::Picoseconds;
+use super::member::Unsent;
+use alloc::collections::BinaryHeap;
+use core::cmp::Reverse;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Data for a head of its receiver.
+    Data { unsent: Unsent, head: u32 },
+    /// A grant from the receiver's position among the peers.
+    Grant { peer: u32, segments: u32 },
+    /// Word that an operation is stable.
+    Stable { peer: u32 },
+}
+
+/// A message under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    pub(super) operation: u32,
+    /// Members, which are one and the same where one stands for all.
+    pub(super) from: u32,
+    pub(super) to: u32,
+    /// The rank that it goes to, which decides its way.
+    pub(super) rank: u32,
+    pub(super) bytes: u64,
+    pub(super) content: Content,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Event {
+    /// A member's thread goes on.
+    Turn { member: u32 },
+    /// A message enters its sender's port.
+    Leaves { message: u32 },
+    /// A message has left, and its sender knows.
+    Left { message: u32 },
+    /// A message comes to its receiver's port.
+    Reaches { message: u32 },
+    /// A message is there.
+    Arrives { message: u32 },
+}
+
+/// What is to happen.
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    events: BinaryHeap<Reverse<(Picoseconds, u64, Event)>>,
+    noted: u64,
+}
+
+impl Agenda {
+    pub(super) fn note(&mut self, at: Picoseconds, event: Event) {
+        self.noted += 1;
+        self.events.push(Reverse((at, self.noted, event)));
+    }
+
+    pub(super) fn next(&mut self) -> Option<(Picoseconds, Event)> {
+        self.events.pop().map(|Reverse((at, _, event))| (at, event))
+    }
+}

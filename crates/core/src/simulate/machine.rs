@@ -1,0 +1,180 @@
+//! What time depends on: ports, links, and what a rank's thread costs. All of it in whole numbers, so that every machine that
+//! simulates comes to the same times.
+
+use crate::{group::Rank, topology::LinkMatrix};
+use alloc::{collections::BTreeSet, vec, vec::Vec};
+
+/// A time, or a length of time, in picoseconds: a byte of 100 GB/s takes ten of them.
+pub type Picoseconds = u64;
+
+/// Picoseconds of a second.
+pub const SECOND: Picoseconds = 1_000_000_000_000;
+
+/// How long `bytes` take at `rate` bytes/s; nothing at a rate of 0, which stands for one without a limit.
+pub fn duration(bytes: u64, rate: u64) -> Picoseconds {
+    if rate == 0 {
+        return 0;
+    }
+    u64::try_from(u128::from(bytes) * u128::from(SECOND) / u128::from(rate)).unwrap_or(u64::MAX)
+}
+
+/// What something costs a rank's thread: so much each time, and its bytes at a rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Toll {
+    /// Each time.
+    pub each: Picoseconds,
+    /// Bytes/s; 0: they cost nothing.
+    pub rate: u64,
+}
+
+impl Toll {
+    /// What `bytes` at once cost.
+    pub fn of(self, bytes: u64) -> Picoseconds {
+        self.each.saturating_add(duration(bytes, self.rate))
+    }
+}
+
+/// What the ranks' threads, the kernel and the wires of a kind of machine cost: one set of constants for a rig, whatever
+/// runs on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Sending a message over a connection.
+    pub send: Toll,
+    /// Receiving one.
+    pub receive: Toll,
+    /// Sending one to a host-mate, and looking at one of theirs.
+    pub here: Toll,
+    /// Folding: the bytes are those of all sources.
+    pub fold: Toll,
+    /// Copying in memory.
+    pub copy: Toll,
+    /// From the call to the first step.
+    pub call: Picoseconds,
+    /// From the arrival of what a sleeping thread waits for until it runs.
+    pub wake: Picoseconds,
+    /// How many bytes a connection takes that have not left yet.
+    pub buffered: u64,
+    /// Of 1,000 bytes of a link, those that carry payload; the others are headers of packets.
+    pub payload_per_mille: u32,
+}
+
+impl Costs {
+    /// Those of cloud machines of today, where nothing was measured: a few microseconds for each message, memory of 8 GB/s.
+    pub const DEFAULT: Self = Self {
+        send: Toll { each: 6_000_000, rate: 8_000_000_000 },
+        receive: Toll { each: 6_000_000, rate: 6_000_000_000 },
+        here: Toll { each: 400_000, rate: 0 },
+        fold: Toll { each: 300_000, rate: 16_000_000_000 },
+        copy: Toll { each: 200_000, rate: 10_000_000_000 },
+        call: 2_000_000,
+        wake: 15_000_000,
+        buffered: 512 << 10,
+        payload_per_mille: 993,
+    };
+}
+
+/// The link of a host to the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Bytes/s from the host; 0: no limit.
+    pub out: u64,
+    /// Bytes/s to the host; 0: no limit.
+    pub into: u64,
+}
+
+/// Cores that ranks run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cores {
+    /// As many as there are ranks.
+    #[default]
+    Enough,
+    /// So many in each host.
+    OfHost(u32),
+    /// So many in all, as where one computer plays all hosts.
+    InAll(u32),
+}
+
+/// The machines of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// The host of each member, workers first, then reducers; numbers from 0 up.
+    pub hosts: Vec<u32>,
+    /// Of each host.
+    pub ports: Vec<Port>,
+    /// Direct links between workers, in place of ports, in bytes/s; 0 where there is none.
+    pub links: Option<(usize, Vec<u64>)>,
+    /// From the last byte that leaves a host until it is at another, without what waits in line.
+    pub latency: Picoseconds,
+    /// The cores.
+    pub cores: Cores,
+    /// How many times as slow a member is as the others, in thousandths; 1,000 where the list ends.
+    pub slowness: Vec<u32>,
+    /// Of 1,000 bytes of each port, those that others take all the time.
+    pub background_per_mille: u32,
+    /// What things cost.
+    pub costs: Costs,
+}
+
+impl Machine {
+    /// Hosts behind ports of `rate` bytes/s both ways.
+    pub fn with_ports(hosts: Vec<u32>, rate: u64, latency: Picoseconds, costs: Costs) -> Self {
+        let ports = hosts.iter().max().map_or(0, |most| *most as usize + 1);
+        Self {
+            hosts,
+            ports: vec![Port { out: rate, into: rate }; ports],
+            links: None,
+            latency,
+            cores: Cores::Enough,
+            slowness: Vec::new(),
+            background_per_mille: 0,
+            costs,
+        }
+    }
+
+    /// Workers, each with a link to each other as in a topology.
+    pub fn with_links(links: &LinkMatrix, latency: Picoseconds, costs: Costs) -> Self {
+        let size = links.size();
+        let pairs = (0..size).flat_map(|from| (0..size).map(move |to| (from, to)));
+        let rates = pairs.map(|(from, to)| match links.weight(from, to) > 0.0 {
+            true => (links.speed(from, to) * 1e9) as u64,
+            false => 0,
+        });
+        let links = Some((size, rates.collect()));
+        Self { links, ..Self::with_ports((0..size as u32).collect(), 0, latency, costs) }
+    }
+
+    /// The members that share the host of `member`, itself among them.
+    pub(super) fn on_host_of(&self, member: Rank) -> usize {
+        let host = self.hosts[member as usize];
+        self.hosts.iter().filter(|other| **other == host).count()
+    }
+
+    /// Whether members share a host.
+    pub(super) fn is_shared(&self, one: Rank, other: Rank) -> bool {
+        self.hosts[one as usize] == self.hosts[other as usize]
+    }
+
+    /// How many hosts have workers.
+    pub fn workers_hosts(&self, workers: u32) -> u32 {
+        self.hosts.iter().take(workers as usize).collect::<BTreeSet<_>>().len() as u32
+    }
+
+    pub(super) fn slowed(&self, member: Rank, cost: Picoseconds) -> Picoseconds {
+        match self.slowness.get(member as usize) {
+            Some(slowness) => cost.saturating_mul(u64::from(*slowness)) / 1000,
+            None => cost,
+        }
+    }
+
+    /// A port's rate for payload: without headers, without what others take, and slower where one of the host's members is.
+    pub(super) fn payload_rate(&self, host: u32, rate: u64) -> u64 {
+        let on_host = (0..).zip(&self.hosts).filter(|(_, other)| **other == host);
+        let slowness =
+            on_host.map(|(member, _): (usize, _)| self.slowness.get(member).copied().unwrap_or(1000));
+        let slowest = slowness.max().unwrap_or(1000).max(1);
+        let left = 1000 - u64::from(self.background_per_mille.min(999));
+        let payload = u64::from(self.costs.payload_per_mille);
+        let rate = u128::from(rate) * u128::from(left) * u128::from(payload) / 1000 / u128::from(slowest);
+        if rate == 0 { 0 } else { (rate as u64).max(1) }
+    }
+}

@@ -1,0 +1,105 @@
+//! Where one rank can stand for all: every rank sends as much as every other, at the same steps.
+//!
+//! Ranks are numbers of several digits here, in one radix or several, and a schedule is alike for all if it is so after adding
+//! any number digit by digit. Then what rank 0 sends to rank p, the rank -p (digit by digit) sends to rank 0, at the same time.
+
+use super::{Work, machine::Machine};
+use crate::{
+    group::Rank,
+    prepare::{Kind, Outbound, Prepared},
+    schedule::{Form, Step},
+};
+use alloc::vec::Vec;
+
+/// What comes back to rank 0 for what it sends.
+#[derive(Clone, Debug)]
+pub(super) struct Mirror {
+    /// Per lane of rank 0: the head at which what the opposite rank sends instead is taken.
+    pub(super) heads: Vec<u32>,
+    /// Per position among the peers: that of the opposite peer.
+    pub(super) peers: Vec<u32>,
+}
+
+/// The mirror of rank 0, if all workers are alike: as many on each host, no reducers, and from the opposite rank comes at the
+/// same steps what goes to a rank.
+pub(super) fn of(work: &Work<'_>, machine: &Machine, first: &Prepared) -> Option<Mirror> {
+    let schedule = work.verified.schedule();
+    let on_host = machine.on_host_of(0);
+    let alike = (1..schedule.ranks()).all(|rank| machine.on_host_of(rank) == on_host);
+    let ports = machine.ports.windows(2).all(|pair| pair[0] == pair[1]);
+    let same_speed = machine.slowness.iter().all(|slowness| *slowness == 1000);
+    if schedule.reducers() > 0 || !alike || !ports || !same_speed || machine.links.is_some() {
+        return None;
+    }
+    let ranks: Vec<Rank> = first.peers.iter().map(|peer| peer.rank).collect();
+    let opposite = opposites(&ranks, schedule.workers()).filter(|peers| fits(first, peers));
+    let one_way = || ring(first, schedule.workers()).filter(|peers| fits(first, peers));
+    let peers = opposite.or_else(one_way)?;
+    if !are_alike(work) {
+        return None;
+    }
+    let head = |lane: &Outbound| {
+        let from = &first.peers[peers[lane.peer as usize] as usize];
+        from.heads[usize::from(lane.index)]
+    };
+    let heads = first.lanes.iter().map(head).collect();
+    Some(Mirror { heads, peers })
+}
+
+/// The opposite of each of rank 0's peers, by position, if they are all multiples of each digit's stride, a digit's next stride
+/// being this one's times its radix.
+fn opposites(ranks: &[Rank], workers: u32) -> Option<Vec<u32>> {
+    let mut peers = Vec::with_capacity(ranks.len());
+    while let Some(&stride) = ranks.get(peers.len()) {
+        let start = peers.len();
+        let multiples = (1..).zip(&ranks[start..]);
+        let multiples = multiples.take_while(|(times, rank)| Some(**rank) == stride.checked_mul(*times));
+        let ends = |digits: &usize| {
+            let next = ranks.get(start + digits).copied().unwrap_or(workers);
+            stride.checked_mul(*digits as u32 + 1) == Some(next)
+        };
+        let digits = (1..=multiples.count()).rev().find(ends)?;
+        peers.extend((start..start + digits).rev().map(|at| at as u32));
+    }
+    Some(peers)
+}
+
+/// The two peers of a ring, each the other's opposite.
+fn ring(first: &Prepared, workers: u32) -> Option<Vec<u32>> {
+    match first.peers.as_slice() {
+        [next, last] if next.rank == 1 && last.rank + 1 == workers => Some(alloc::vec![1, 0]),
+        _ => None,
+    }
+}
+
+/// Whether from the opposite of each peer comes what goes to it: as many messages, of the same forms, over the same medium.
+fn fits(first: &Prepared, peers: &[u32]) -> bool {
+    let mut forms: Vec<Vec<Form>> = first.peers.iter().map(|_| Vec::new()).collect();
+    for instr in &first.instrs {
+        let Kind::Send(send) = &instr.kind else { continue };
+        for lane in &first.lanes[send.lanes.start as usize..send.lanes.end as usize] {
+            forms[lane.peer as usize].push(send.form);
+        }
+    }
+    (0..peers.len()).all(|at| {
+        let from = &first.peers[peers[at] as usize];
+        let come = from.heads.iter().map(|head| first.heads[*head as usize].form);
+        peers[peers[at] as usize] as usize == at
+            && from.shared == first.peers[at].shared
+            && come.eq(forms[at].iter().copied())
+    })
+}
+
+/// Whether the last rank has as much to do as the first: steps that send and receive as many messages, in the same order.
+fn are_alike(work: &Work<'_>) -> bool {
+    let schedule = work.verified.schedule();
+    let counted = |rank| {
+        let program = schedule.program(rank);
+        let count = |step: &Step| match *step {
+            Step::Send { to, .. } => (program.lanes(to).len(), 0),
+            _ => (0, program.received(step).count()),
+        };
+        program.steps().iter().map(count).collect::<Vec<_>>()
+    };
+    counted(0) == counted(schedule.workers() - 1)
+}

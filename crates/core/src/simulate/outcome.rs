@@ -1,0 +1,102 @@
+//! What a simulation comes to.
+
+use super::machine::Picoseconds;
+use crate::{group::Rank, schedule::Chunk};
+use alloc::vec::Vec;
+
+/// What may be busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// A member's thread.
+    Thread(Rank),
+    /// A host's port, outwards.
+    Out(u32),
+    /// A host's port, inwards.
+    Into(u32),
+    /// A direct link.
+    Link {
+        /// From this worker.
+        from: Rank,
+        /// To this one.
+        to: Rank,
+    },
+}
+
+/// What something is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A message: a thread that hands it over or takes it, a port that carries it.
+    Message {
+        /// Who sent it.
+        from: Rank,
+        /// Who gets it.
+        to: Rank,
+    },
+    /// A fold of a chunk.
+    Fold(Chunk),
+    /// Moving a chunk in memory.
+    Copy(Chunk),
+}
+
+/// A time for which something was busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Which of the operations.
+    pub operation: u32,
+    /// Which segment.
+    pub segment: u32,
+    /// What was busy.
+    pub place: Place,
+    /// With what.
+    pub what: What,
+    /// From when.
+    pub start: Picoseconds,
+    /// Until when.
+    pub end: Picoseconds,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// How much something was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// What.
+    pub place: Place,
+    /// For how long it was busy.
+    pub busy: Picoseconds,
+    /// Payload in bytes: carried by a port or link, sent and received by a thread.
+    pub bytes: u64,
+}
+
+/// What a simulation comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// When the call of the last operation returns, for each worker.
+    pub finished: Vec<Picoseconds>,
+    /// What was used, by place; that of the one rank that stands for all, where one does.
+    pub used: Vec<Used>,
+    /// How many messages with data were sent.
+    pub messages: u64,
+    /// Whether one rank stood for all.
+    pub by_symmetry: bool,
+    /// The staging memory of the member that needs most, in bytes.
+    pub staged: u64,
+}
+
+impl Outcome {
+    /// When the last worker's call returns.
+    pub fn total(&self) -> Picoseconds {
+        self.finished.iter().copied().max().unwrap_or(0)
+    }
+
+    /// What was busy longest: what limits the whole, if it was busy nearly all the time.
+    pub fn busiest(&self) -> Option<Used> {
+        self.used.iter().copied().max_by_key(|used| used.busy)
+    }
+
+    /// The most payload that a port or link carried, in bytes.
+    pub fn busiest_link_bytes(&self) -> u64 {
+        let links = self.used.iter().filter(|used| !matches!(used.place, Place::Thread(_)));
+        links.map(|used| used.bytes).max().unwrap_or(0)
+    }
+}
