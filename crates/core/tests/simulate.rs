@@ -1,17 +1,34 @@
-//! Simulated times: against bounds and formulas, and one rank's against all ranks'.
+//! Simulated times: against bounds and formulas, one rank's against all ranks', and choices by them.
 
 use herringbone_core::{
     algorithm::{Algorithm, Layout},
     collective::Collective,
     element::{DType, ReduceOp},
     group::Group,
-    prepare::Call,
-    simulate::{Cores, Costs, Machine, Outcome, SECOND, Work, simulate, simulate_up_to},
+    plan::{Request, predicted},
+    prepare::{Call, Sizing},
+    simulate::{
+        Calibration, Costs, Machine, Outcome, Place, SECOND, Toll, Work, estimate, simulate, simulate_up_to,
+    },
+    topology::LinkMatrix,
     verify::{Verified, verify},
 };
 
 const MBIT_500: u64 = 62_500_000;
 const MIB: usize = 1 << 20;
+
+/// Threads and wires that cost nothing but the links' time.
+const FREE: Costs = Costs {
+    send: Toll { each: 0, rate: 0 },
+    receive: Toll { each: 0, rate: 0 },
+    here: Toll { each: 0, rate: 0 },
+    fold: Toll { each: 0, rate: 0 },
+    copy: Toll { each: 0, rate: 0 },
+    call: 0,
+    wake: 0,
+    buffered: 512 << 10,
+    payload_per_mille: 1000,
+};
 
 fn proved(algorithm: &str, workers: u32, reducers: u32, hosts: &[u32]) -> Verified {
     let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(workers));
@@ -24,49 +41,188 @@ fn all_reduce(bytes: usize) -> Call {
     Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: bytes / 4 }
 }
 
-fn run(verified: &Verified, machine: &Machine, bytes: usize, operations: u32) -> Outcome {
+fn work<'a>(verified: &'a Verified, machine: &Machine, bytes: usize) -> Work<'a> {
     let sizing = Work::sizing(machine, verified, 0);
-    let work = Work { verified, call: all_reduce(bytes), sizing, operations, at_once: Work::AT_ONCE };
-    simulate(&work, machine, &mut |_| ())
+    Work { verified, call: all_reduce(bytes), sizing, operations: 1, at_once: Work::AT_ONCE, segments: 0 }
 }
 
-fn machine(members: u32, rate: u64) -> Machine {
-    Machine::with_ports((0..members).collect(), rate, 50_000_000, Costs::DEFAULT)
+fn run(verified: &Verified, machine: &Machine, bytes: usize) -> Outcome {
+    simulate(&work(verified, machine, bytes), machine, &mut |_| ())
+}
+
+fn machine(members: u32, rate: u64, costs: Costs) -> Machine {
+    Machine::with_ports((0..members).collect(), rate, 50_000_000, costs)
+}
+
+fn seconds(outcome: &Outcome) -> f64 {
+    outcome.total() as f64 / SECOND as f64
+}
+
+/// N (workers) K (bytes) B (bytes/s): the notes' formulas for what a worker's port carries.
+#[test]
+fn free_threads_leave_the_formulas_of_links() {
+    let k = (64 * MIB) as f64;
+    let b = MBIT_500 as f64;
+    for n in [2u32, 3, 4, 6, 8] {
+        let nodes = f64::from(n);
+        for (algorithm, reducers, formula) in [
+            ("radix", 0, 2.0 * (nodes - 1.0) / nodes * k / b),
+            ("ring", 0, 2.0 * (nodes - 1.0) / nodes * k / b),
+            ("reduction_server", n, k / b),
+            ("reduction_server", 2, nodes / 2.0 * k / b),
+        ] {
+            let verified = proved(algorithm, n, reducers, &[]);
+            let outcome = run(&verified, &machine(n + reducers, MBIT_500, FREE), 64 * MIB);
+            let ratio = seconds(&outcome) / formula;
+            assert!((1.0..1.05).contains(&ratio), "{algorithm} among {n} and {reducers}: {ratio}");
+        }
+    }
 }
 
 #[test]
-fn one_rank_stands_for_all() {
-    for (algorithm, n) in [
-        ("radix", 8),
-        ("radix", 64),
-        ("radix", 200),
-        ("radix(8,8)", 64),
-        ("radix(8,8,4)", 256),
-        ("ring", 64),
-        ("doubling", 64),
-        ("radix(2,2,2,2,2,2)", 64),
-    ] {
-        let verified = proved(algorithm, n, 0, &[]);
+fn bytes_on_links_are_those_of_the_programs() {
+    let verified = proved("radix", 4, 0, &[]);
+    let outcome = run(&verified, &machine(4, MBIT_500, Costs::DEFAULT), 8 * MIB);
+    let ports: Vec<_> = outcome.used.iter().filter(|used| !matches!(used.place, Place::Thread(_))).collect();
+    assert_eq!(ports.len(), 8);
+    assert!(ports.iter().all(|used| used.bytes == 12 * MIB as u64), "{ports:?}");
+    assert_eq!(outcome.busiest_link_bytes(), 12 * MIB as u64);
+}
+
+#[test]
+fn one_rank_stands_for_all_within_two_percent() {
+    let algorithms = [
+        ("radix", 8, 1),
+        ("radix", 64, 1),
+        ("radix", 200, 1),
+        ("radix", 32, 4),
+        ("radix(8,8)", 64, 1),
+        ("radix(4,8)", 32, 4),
+        ("radix(8,8,4)", 256, 1),
+        ("ring", 64, 1),
+        ("doubling", 64, 1),
+        ("radix(2,2,2,2,2,2)", 64, 1),
+    ];
+    for (algorithm, n, per_host) in algorithms {
+        let hosts: Vec<u32> = (0..n).map(|rank| rank / per_host).collect();
+        let verified = proved(algorithm, n, 0, &hosts);
         for rate in [125_000_000, 12_500_000_000] {
-            for mib in [1usize, 4] {
-                let machine = machine(n, rate);
-                let sizing = Work::sizing(&machine, &verified, 0);
-                let work = Work {
-                    verified: &verified,
-                    call: all_reduce(mib * MIB),
-                    sizing,
-                    operations: 1,
-                    at_once: Work::AT_ONCE,
-                };
-                let [one, all] = [0, u64::MAX].map(|most| simulate_up_to(most, &work, &machine, &mut |_| ()));
-                println!(
-                    "{algorithm} {n} {mib} {rate}: {:.4} {} {:?} {:?}",
-                    one.total() as f64 / all.total() as f64,
-                    one.by_symmetry,
-                    one.messages == all.messages,
-                    (one.busiest().unwrap().place, all.busiest().unwrap().place)
-                );
-            }
+            let machine = Machine::with_ports(hosts.clone(), rate, 50_000_000, Costs::DEFAULT);
+            let work = work(&verified, &machine, MIB);
+            let [one, all] = [0, u64::MAX].map(|most| simulate_up_to(most, &work, &machine, &mut |_| ()));
+            let ratio = seconds(&one) / seconds(&all);
+            assert!(one.by_symmetry && !all.by_symmetry, "{algorithm} of {n}");
+            assert!((0.98..1.02).contains(&ratio), "{algorithm} of {n} at {rate}: {ratio}");
+            assert_eq!(one.messages, all.messages, "{algorithm} of {n}");
+            let bytes = one.busiest_link_bytes() as f64 / all.busiest_link_bytes() as f64;
+            assert!((0.98..1.02).contains(&bytes), "{algorithm} of {n}: {bytes}");
         }
     }
+}
+
+#[test]
+fn ranks_that_differ_are_simulated_one_by_one() {
+    let machine = Machine { slowness: vec![1000, 2000], ..machine(8, MBIT_500, Costs::DEFAULT) };
+    let verified = proved("radix", 8, 0, &[]);
+    assert!(!simulate_up_to(0, &work(&verified, &machine, MIB), &machine, &mut |_| ()).by_symmetry);
+    let verified = proved("tree", 8, 0, &[]);
+    let machine = crate::machine(8, MBIT_500, Costs::DEFAULT);
+    assert!(!simulate_up_to(0, &work(&verified, &machine, MIB), &machine, &mut |_| ()).by_symmetry);
+}
+
+#[test]
+fn an_estimate_is_near_the_whole() {
+    for (algorithm, workers, reducers) in [("reduction_server", 16, 4), ("tree", 16, 0), ("radix", 6, 0)] {
+        let verified = proved(algorithm, workers, reducers, &[]);
+        for rate in [MBIT_500, 12_500_000_000] {
+            let machine = machine(workers + reducers, rate, Costs::DEFAULT);
+            let work = work(&verified, &machine, 25 * MIB);
+            let ratio =
+                seconds(&estimate(1000, &work, &machine)) / seconds(&run(&verified, &machine, 25 * MIB));
+            assert!((0.97..1.03).contains(&ratio), "{algorithm} at {rate}: {ratio}");
+        }
+    }
+}
+
+#[test]
+fn a_slow_member_and_background_load_cost_their_share() {
+    let verified = proved("radix", 4, 0, &[]);
+    let fast = machine(4, MBIT_500, FREE);
+    let alone = seconds(&run(&verified, &fast, 25 * MIB));
+    let slow = Machine { slowness: vec![1000, 1000, 2000], ..fast.clone() };
+    let loaded = Machine { background_per_mille: 200, ..fast };
+    for (machine, times) in [(slow, 2.0), (loaded, 1.25)] {
+        let ratio = seconds(&run(&verified, &machine, 25 * MIB)) / alone;
+        assert!((times * 0.97..times * 1.03).contains(&ratio), "{ratio} instead of {times}");
+    }
+}
+
+#[test]
+fn several_operations_fill_what_one_leaves_idle() {
+    let verified = proved("doubling", 8, 0, &[]);
+    let machine = machine(8, 1_250_000_000, Costs::DEFAULT);
+    let one = work(&verified, &machine, 64 << 10);
+    let four = Work { operations: 4, ..one };
+    let [one, four] = [one, four].map(|work| seconds(&simulate(&work, &machine, &mut |_| ())));
+    assert!(four < 3.0 * one && four > one, "{one} {four}");
+}
+
+#[test]
+fn links_that_are_slow_take_their_time_and_absent_ones_for_ever() {
+    let weights = vec![vec![0.0, 1.0, 0.5], vec![1.0, 0.0, 1.0], vec![0.5, 1.0, 0.0]];
+    let links = LinkMatrix::of_weights(&weights).unwrap();
+    let machine = Machine::with_links(&links, 0, FREE);
+    let verified = proved("radix", 3, 0, &[]);
+    let outcome = run(&verified, &machine, 30_000_000);
+    // A third of the buffer each time: what goes over the slow link comes twice, at 0.5 GB/s.
+    let ratio = seconds(&outcome) / (2.0 * 10e6 / 0.5e9);
+    assert!((1.0..1.1).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn every_segment_and_operation_ends_on_every_layout() {
+    let names = ["radix", "radix(2,2,2)", "doubling", "one_shot", "star", "tree", "ring", "hierarchical"];
+    let layouts = [&[0, 1][..], &[0, 0, 1, 1], &[0, 1, 2, 3, 4, 5, 6], &[0, 0, 1, 1, 2, 2], &[0, 0, 0, 0]];
+    for (name, hosts) in names.iter().flat_map(|name| layouts.map(|hosts| (*name, hosts))) {
+        let (algorithm, group): (Algorithm, _) = (name.parse().unwrap(), Group::of_size(hosts.len() as u32));
+        let layout = Layout { reducers: 0, hosts, links: None };
+        let Ok(schedule) = algorithm.schedule(Collective::AllReduce, &group, &layout) else { continue };
+        let verified = verify(schedule, Collective::AllReduce, &group).unwrap();
+        let machine = Machine::with_ports(hosts.to_vec(), MBIT_500, 0, Costs::DEFAULT);
+        for bytes in [0, 4, 3 << 10, 100_004, 9 * MIB] {
+            let work = Work { operations: 5, ..work(&verified, &machine, bytes) };
+            let outcome = simulate(&work, &machine, &mut |_| ());
+            assert!(
+                outcome.finished.iter().all(|time| *time > 0),
+                "{name} on {hosts:?}, {bytes}: {outcome:?}"
+            );
+        }
+    }
+}
+
+/// What the choice is made of: hosts of so many ranks, reducers, a port's bytes/s.
+fn choice(n: u32, per_host: u32, reducers: u32, port: u64, bytes: usize) -> String {
+    let hosts: Vec<u32> = (0..n).map(|rank| rank / per_host).collect();
+    let group = Group::of_size(n);
+    let known = Calibration { port, reducer_port: port, ..Calibration::DEFAULT };
+    let request = Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4, &group);
+    let request = Request { reducers, hosts: &hosts, ..request };
+    let sizing =
+        Sizing { hosts: n / per_host, shared: n == per_host, segment_bytes: 0, most_staged: 7 << 20 };
+    predicted::choose_by_time(&request, &known, sizing).unwrap().algorithm.to_string()
+}
+
+#[test]
+fn the_least_predicted_time_is_chosen() {
+    assert_eq!(choice(4, 1, 0, MBIT_500, 4), "one_shot");
+    assert_eq!(choice(64, 1, 0, MBIT_500, 4), "doubling");
+    assert_eq!(choice(4, 1, 4, MBIT_500, 25 * MIB), "reduction_server");
+    assert_eq!(choice(64, 8, 0, 1_250_000_000, 8 * MIB), "radix(8,2,2,2)");
+    assert!(choice(4, 1, 1, MBIT_500, 25 * MIB).starts_with("radix"), "one reducer is a bottleneck");
+}
+
+#[test]
+fn sizes_of_a_class_are_one() {
+    let classes: Vec<u64> = [0, 1, 3, 4, 7, 1000, 1023, 1024, 1279, 1280].map(predicted::class_of).to_vec();
+    assert_eq!(classes, [0, 1, 3, 4, 7, 896, 896, 1024, 1024, 1280]);
 }

@@ -50,7 +50,14 @@ fn simulated(
 ) -> Simulated {
     let Described { verified, machine, call, .. } = described;
     let sizing = Work::sizing(machine, verified, 0);
-    let work = Work { verified, call: *call, sizing, operations: options.operations, at_once: Work::AT_ONCE };
+    let work = Work {
+        verified,
+        call: *call,
+        sizing,
+        operations: options.operations,
+        at_once: Work::AT_ONCE,
+        segments: 0,
+    };
     simulate::simulate(&work, machine, watch)
 }
 

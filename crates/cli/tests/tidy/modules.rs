@@ -20,10 +20,10 @@ const ORDERS: [Order; 6] = [
         folder: "crates/core/src",
         lines: &[
             "lib",
+            "interpret plan",
             "simulate",
-            "interpret prepare",
-            "session",
-            "plan verify",
+            "prepare",
+            "session verify",
             "algorithm wire",
             "collective",
             "schedule topology",

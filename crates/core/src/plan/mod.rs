@@ -38,11 +38,14 @@
 mod choose;
 mod counted;
 mod linked;
+pub mod predicted;
+mod rules;
 mod served;
 mod stages;
 
 pub use choose::choose;
 pub use counted::busiest_link;
+pub use rules::{RULED, RULES_BYTES, Rules, RulesError};
 
 use crate::algorithm::Algorithm;
 use crate::collective::Collective;

@@ -34,7 +34,9 @@ pub(super) fn of(work: &Work<'_>, machine: &Machine, first: &Prepared) -> Option
     let ranks: Vec<Rank> = first.peers.iter().map(|peer| peer.rank).collect();
     let opposite = opposites(&ranks, schedule.workers()).filter(|peers| fits(first, peers));
     let one_way = || ring(first, schedule.workers()).filter(|peers| fits(first, peers));
-    let peers = opposite.or_else(one_way)?;
+    let of_hosts =
+        || on_other_hosts(&ranks, schedule.workers(), on_host as u32).filter(|peers| fits(first, peers));
+    let peers = opposite.or_else(one_way).or_else(of_hosts)?;
     if !are_alike(work) {
         return None;
     }
@@ -62,6 +64,17 @@ fn opposites(ranks: &[Rank], workers: u32) -> Option<Vec<u32>> {
         peers.extend((start..start + digits).rev().map(|at| at as u32));
     }
     Some(peers)
+}
+
+/// The same where a rank is its place on a host, of which there are so many, and a host.
+fn on_other_hosts(ranks: &[Rank], workers: u32, on_host: u32) -> Option<Vec<u32>> {
+    let hosts = workers / on_host;
+    let opposite = |rank: &Rank| {
+        let (place, host) = (rank % on_host, rank / on_host);
+        let rank = (on_host - place) % on_host + (hosts - host) % hosts * on_host;
+        Some(ranks.binary_search(&rank).ok()? as u32)
+    };
+    ranks.iter().map(opposite).collect()
 }
 
 /// The two peers of a ring, each the other's opposite.

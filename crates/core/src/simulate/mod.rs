@@ -24,7 +24,6 @@ pub use machine::{Cores, Costs, Machine, Picoseconds, Port, SECOND, Toll, durati
 pub use outcome::{Outcome, Place, Span, Used, What};
 
 use crate::{
-    collective::Collective,
     prepare::{Call, Prepared, Sizing, prepare},
     verify::Verified,
 };
@@ -47,6 +46,8 @@ pub struct Work<'a> {
     pub operations: u32,
     /// How many of them run at once at most, as there is staging memory for.
     pub at_once: u32,
+    /// Only so many segments, if there are more; 0: all.
+    pub segments: u32,
 }
 
 impl Work<'_> {
@@ -65,7 +66,14 @@ impl Work<'_> {
     fn prepared(&self, rank: u32, machine: &Machine) -> Prepared {
         let program = self.verified.schedule().program(rank);
         let shared = |other| machine.is_shared(rank, other);
-        prepare(self.verified, &program, rank, (self.call, None), self.sizing, shared)
+        let mut prepared = prepare(self.verified, &program, rank, (self.call, None), self.sizing, shared);
+        if self.segments > 0 && self.segments < prepared.segments {
+            prepared.segments = self.segments;
+            for peer in &mut prepared.peers {
+                (peer.gives, peer.takes) = (self.segments, self.segments);
+            }
+        }
+        prepared
     }
 }
 
@@ -100,7 +108,34 @@ pub fn simulate_up_to(
     World::new(work, machine, prepared, None).run(watch)
 }
 
-/// Whether uneven parts may be in a collective's calls: those are not simulated.
-pub fn is_simulated(collective: Collective) -> bool {
-    !matches!(collective, Collective::Barrier)
+/// [`simulate`] where a time is all that is wanted, and soon: where there would be more than `most_messages`, and no rank stands for
+/// all, it simulates two numbers of segments and goes on as between them. Segments follow each other at one pace.
+///
+/// # Panics
+/// As [`simulate`].
+pub fn estimate(most_messages: u64, work: &Work<'_>, machine: &Machine) -> Outcome {
+    let run = |segments| {
+        let work = Work { segments, ..*work };
+        simulate_up_to(most_messages, &work, machine, &mut |_| ())
+    };
+    let first = work.prepared(0, machine);
+    let ranks = u64::from(work.verified.schedule().ranks());
+    let in_segment = (first.lanes.len() as u64).max(1) * ranks * u64::from(work.operations);
+    let affordable = u32::try_from(most_messages / in_segment).unwrap_or(u32::MAX);
+    // Enough that the window is full before the second half.
+    let more = affordable.max(2 * first.depth.min(8));
+    if more >= first.segments || mirror::of(work, machine, &first).is_some() {
+        return run(0);
+    }
+    let (half, whole) = (run(more / 2), run(more));
+    let (steps, left) = (u64::from(more - more / 2), u64::from(first.segments - more));
+    let later = |half: u64, whole: u64| whole + whole.saturating_sub(half) * left / steps;
+    let finished =
+        half.finished.iter().zip(&whole.finished).map(|(half, whole)| later(*half, *whole)).collect();
+    let used = half.used.iter().zip(&whole.used).map(|(half, whole)| Used {
+        busy: later(half.busy, whole.busy),
+        bytes: later(half.bytes, whole.bytes),
+        ..*whole
+    });
+    Outcome { finished, used: used.collect(), messages: later(half.messages, whole.messages), ..whole }
 }

@@ -1,0 +1,211 @@
+//! The choice by predicted times, where constants of the machines are known.
+//!
+//! Every candidate is simulated; the one of the least time is chosen, and of those that take as long the first. Times are
+//! whole numbers that come out the same on all machines, so all ranks that have the same constants choose alike.
+//!
+//! Sizes count by class, of which there are four from each power of two to the next: calls of many sizes cost few simulations.
+
+use super::{Choice, Request, choose};
+use crate::{
+    algorithm::{Algorithm, Layout, Unsupported, cost::Cost},
+    collective::Collective,
+    element::{DType, ReduceOp},
+    prepare::{Call, Sizing},
+    simulate::{Calibration, Cores, Machine, Outcome, Port, Work, estimate},
+    verify::{Verified, verify},
+};
+use alloc::{format, string::String, vec, vec::Vec};
+
+/// The most messages of a simulation for a choice.
+const MOST_MESSAGES: u64 = 8_000;
+/// The most ranks that talk each to every other in a candidate.
+const MOST_SHARDED: u32 = 256;
+/// The largest buffer that one rank folds for all, or every rank by itself, in a candidate.
+const MOST_WHOLE: u64 = 1 << 20;
+
+/// A way that could be taken.
+#[derive(Debug)]
+pub struct Candidate {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Its schedule, proved.
+    pub verified: Verified,
+    /// What the simulation says for the class of the call's size.
+    pub outcome: Outcome,
+}
+
+impl Candidate {
+    /// What its schedule costs, in chunks.
+    pub fn cost(&self) -> Cost {
+        self.verified.cost()
+    }
+}
+
+/// The smallest size of the class that so many bytes are in: sizes from there to the next class are simulated as this one.
+pub fn class_of(bytes: u64) -> u64 {
+    match bytes.checked_ilog2() {
+        None | Some(0 | 1) => bytes,
+        Some(power) => {
+            let quarter = 1 << (power - 2);
+            bytes / quarter * quarter
+        }
+    }
+}
+
+/// The algorithms that could do a request, the table's choice first.
+pub fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
+    let Request { collective, bytes, group, reducers, hosts, links, .. } = *request;
+    let workers = group.size();
+    let mut found: Vec<Algorithm> =
+        choose(&Request { forced: None, ..*request }).map(|choice| choice.algorithm).into_iter().collect();
+    let mut add = |algorithm: Algorithm, fits: bool| {
+        if fits && !found.contains(&algorithm) {
+            found.push(algorithm);
+        }
+    };
+    let bits = group.key_bits();
+    let twos = || Algorithm::radix(vec![2; bits as usize]);
+    let stages = |factor: u32| Algorithm::radix(vec![factor; bits.div_ceil(factor.ilog2()) as usize]);
+    match collective {
+        Collective::AllReduce => {
+            let whole = bytes <= MOST_WHOLE;
+            add(Algorithm::OneShot, whole && workers <= 16);
+            add(Algorithm::Star, whole && workers <= 64);
+            add(Algorithm::Doubling, true);
+            add(Algorithm::Tree, true);
+            add(Algorithm::radix(vec![]), workers <= MOST_SHARDED);
+            add(twos(), workers > 2);
+            add(stages(4), workers > 4);
+            add(stages(8), workers > 8);
+            let has_hosts = hosts.len() == workers as usize;
+            add(Algorithm::hierarchical(), has_hosts);
+            add(Algorithm::ReductionServer, reducers > 0);
+            add(Algorithm::hosts_and_reducers(), reducers > 0 && has_hosts);
+            add(Algorithm::Trees { mode: None, single: false }, links.is_some());
+        }
+        Collective::ReduceScatter | Collective::AllGather => {
+            add(Algorithm::radix(vec![]), workers <= MOST_SHARDED);
+            add(twos(), workers > 2);
+            add(stages(4), workers > 4);
+            add(stages(8), workers > 8);
+        }
+        _ => {}
+    }
+    found
+}
+
+/// The machines of a request: hosts behind ports, or links between workers where they are known.
+pub fn machine(request: &Request<'_>, known: &Calibration, reducers: u32) -> Machine {
+    let workers = request.group.size();
+    let (mut hosts, mut names) = (Vec::with_capacity((workers + reducers) as usize), Vec::new());
+    for rank in 0..workers as usize {
+        let name = request.hosts.get(rank).map_or((1, rank as u32), |host| (0, *host));
+        let host = names.iter().position(|known| *known == name).unwrap_or_else(|| {
+            names.push(name);
+            names.len() - 1
+        });
+        hosts.push(host as u32);
+    }
+    let workers_hosts = names.len();
+    hosts.extend((0..reducers).map(|reducer| workers_hosts as u32 + reducer));
+    let mut machine = match request.links.filter(|links| links.size() == workers as usize && reducers == 0) {
+        Some(links) => Machine::with_links(links, known.latency, known.costs),
+        None => Machine::with_ports(hosts, known.port, known.latency, known.costs),
+    };
+    if reducers > 0 {
+        machine.ports[workers_hosts..].fill(Port { out: known.reducer_port, into: known.reducer_port });
+    }
+    if known.shared_cores > 0 {
+        machine.cores = Cores::InAll(known.shared_cores);
+    }
+    machine
+}
+
+/// How a call of a request's size looks to executors.
+fn call(request: &Request<'_>, bytes: u64) -> Call {
+    let parts = request.collective.given(request.group.size()).map_or(1, |_| u64::from(request.group.size()));
+    // Types count by the widths of elements and partial sums alone.
+    let (dtype, op) = match request.widening {
+        2 => (DType::Bf16, ReduceOp::Sum),
+        _ => (DType::F32, ReduceOp::Sum),
+    };
+    let count = bytes.div_ceil(dtype.bytes() as u64 * parts);
+    Call { collective: request.collective, dtype, op, count: usize::try_from(count).unwrap_or(usize::MAX) }
+}
+
+/// Makes, proves and simulates an algorithm for a request.
+///
+/// # Errors
+/// [`Unsupported`] where it has no schedule for the request.
+pub fn priced(
+    request: &Request<'_>,
+    algorithm: &Algorithm,
+    known: &Calibration,
+    sizing: Sizing,
+) -> Result<Candidate, Unsupported> {
+    let Request { collective, group, hosts, links, .. } = *request;
+    let reducers = if algorithm.needs_reducers() { request.reducers } else { 0 };
+    let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts, links })?;
+    let verified = verify(schedule, collective, group).expect("algorithms make schedules that are right");
+    let machine = machine(request, known, reducers);
+    let call = call(request, class_of(request.bytes));
+    let work = Work { verified: &verified, call, sizing, operations: 1, at_once: 1, segments: 0 };
+    let outcome = estimate(MOST_MESSAGES, &work, &machine);
+    Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
+}
+
+/// All candidates of a request, those that can do it, by predicted time.
+pub fn compared(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> Vec<Candidate> {
+    let algorithms = candidates(request);
+    let mut priced: Vec<Candidate> =
+        algorithms.iter().filter_map(|algorithm| priced(request, algorithm, known, sizing).ok()).collect();
+    priced.sort_by_key(|candidate| candidate.outcome.total());
+    priced
+}
+
+/// Chooses by predicted time.
+///
+/// # Errors
+/// As [`choose`], where no candidate can do it.
+pub fn choose_by_time(
+    request: &Request<'_>,
+    known: &Calibration,
+    sizing: Sizing,
+) -> Result<Choice, Unsupported> {
+    if !is_simulated(request) {
+        return choose(request);
+    }
+    let compared = compared(request, known, sizing);
+    let Some(best) = compared.first() else { return choose(request) };
+    Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &compared) })
+}
+
+/// Calls without data, and forced ones, are not simulated.
+fn is_simulated(request: &Request<'_>) -> bool {
+    let counts = matches!(
+        request.collective,
+        Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather
+    );
+    counts && request.forced.is_none() && request.group.size() > 1
+}
+
+fn why(request: &Request<'_>, compared: &[Candidate]) -> String {
+    let best = &compared[0];
+    let next = compared
+        .get(1)
+        .map_or(String::new(), |next| format!(", {} would take {}", next.algorithm, shown(next)));
+    let class = class_of(request.bytes);
+    let of = if class == request.bytes { String::new() } else { format!(" (simulated with {class} B)") };
+    format!("least predicted time of {}: {}{next}{of}", compared.len(), shown(best))
+}
+
+/// A time in a unit that people read.
+fn shown(candidate: &Candidate) -> String {
+    let microseconds = candidate.outcome.total() / 1_000_000;
+    let thousandths = candidate.outcome.total() / 1_000 % 1_000;
+    match microseconds {
+        0..1_000 => format!("{microseconds}.{} us", thousandths / 100),
+        1_000..1_000_000 => format!("{}.{:02} ms", microseconds / 1_000, microseconds % 1_000 / 10),
+        _ => format!("{}.{:02} s", microseconds / 1_000_000, microseconds % 1_000_000 / 10_000),
+    }
+}
