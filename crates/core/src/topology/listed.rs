@@ -142,12 +142,13 @@ fn link(value: &JsonValue, nodes: usize) -> Result<TopologyLink, TopologyError> 
         let value = field(value, key)?;
         amount(value.number("a number")?, value.at)
     };
+    let latency = value.get("latency_us").map(|value| amount(value.number("a number")?, value.at));
     let kind = match value.get("kind") {
         None => LinkKind::Given,
         Some(kind) => {
             let known = LinkKind::of_text(kind.text("a kind of link")?);
             known.ok_or_else(|| {
-                kind.at.error(kind.found(), "NV1 to NV18, PIX, PXB, PHB, NODE, SYS or given")
+                kind.at.error(kind.found(), "NV1 to NV18, PIX, PXB, PHB, NODE, SYS, given or measured")
             })?
         }
     };
@@ -155,5 +156,7 @@ fn link(value: &JsonValue, nodes: usize) -> Result<TopologyLink, TopologyError> 
     if from == to {
         return Err(value.at.error(format!("a link from node {from} to itself"), "two nodes"));
     }
-    Ok(TopologyLink { from, to, kind, bandwidth: quantity("bandwidth")?, weight: quantity("weight")? as f32 })
+    let (bandwidth, weight, latency) =
+        (quantity("bandwidth")?, quantity("weight")? as f32, latency.transpose()?);
+    Ok(TopologyLink { from, to, kind, bandwidth, weight, latency })
 }

@@ -1,7 +1,7 @@
 //! Reading a configuration from the environment.
 
 use super::{
-    Config, Rendezvous, Transport,
+    Config, Rendezvous, Transport, Trees,
     bytes::Bytes,
     environment::Environment,
     interface::Interfaces,
@@ -13,6 +13,7 @@ use crate::{
     Algorithm, Error, Result,
     core::{
         group::FoldOrder,
+        session::MEASURE,
         topology::{self, LinkMatrix},
     },
 };
@@ -58,9 +59,26 @@ impl Environment {
     /// The links between ranks in the file that `HERRINGBONE_TOPOLOGY` names, or in one topology of it, as `FILE#NAME`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a file that cannot be read, with line and column where it is no topology.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a file that cannot be read, with line and column where it is no topology,
+    /// and for links that only the ranks of a job can measure.
     pub fn links(&self) -> Result<Option<LinkMatrix>> {
+        let Some(trees) = self.trees()? else { return Ok(None) };
+        match trees.measure {
+            false => Ok(trees.links),
+            true => Err(Error::config(
+                settings::TOPOLOGY.name,
+                "the ranks of a job measure their links, and there is no job here; name the file that herringbone topo --measure \
+                 --json has written in one",
+            )),
+        }
+    }
+
+    /// What `HERRINGBONE_TOPOLOGY` says of the links.
+    pub(crate) fn trees(&self) -> Result<Option<Trees>> {
         let Some(found) = settings::TOPOLOGY.find(self)? else { return Ok(None) };
+        if found.text.trim() == MEASURE {
+            return Ok(Some(Trees { measure: true, ..Trees::default() }));
+        }
         let (path, name) = match found.text.rsplit_once('#') {
             Some((path, name)) => (path, Some(name)),
             None => (found.text.as_str(), None),
@@ -70,7 +88,9 @@ impl Environment {
         let topology = topology::read(&text, name).map_err(|error| wrong(&error))?;
         let links = LinkMatrix::of(&topology).map_err(|error| wrong(&error))?;
         links.check_connected().map_err(|error| wrong(&error))?;
-        Ok(Some(links))
+        let name = |node: usize| topology.nodes()[node].name.clone();
+        let nodes = topology.ranks().into_iter().map(name).collect();
+        Ok(Some(Trees { links: Some(links), nodes, ..Trees::default() }))
     }
 
     /// A setting's value in the form that it has to have.
@@ -123,7 +143,9 @@ impl Config {
         self.job = launchers::names(environment, place.as_ref())?;
         self.algorithm = environment.algorithm()?.or(self.algorithm);
         self.fold_order = environment.fold_order()?.or(self.fold_order);
-        self.trees.links = environment.links()?.or(self.trees.links);
+        if let Some(trees) = environment.trees()? {
+            self.trees = Trees { bound: self.trees.bound, ..trees };
+        }
         self.trees.bound = environment.parsed(&settings::TREE_ARRAY_BOUND)?.or(self.trees.bound);
         if let Some(name) = settings::TRANSPORT.find(environment)? {
             let wrong = |error| Error::config(&name.variable, error);

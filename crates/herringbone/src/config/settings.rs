@@ -132,8 +132,9 @@ pub(crate) const FOLD_ORDER: Setting = setting(
 );
 pub(crate) const TOPOLOGY: Setting = setting(
     "HERRINGBONE_TOPOLOGY",
-    "the links between all ranks, in their order: plans then spare slow links; rank 0's counts, and others may leave it out",
-    "a file that herringbone topo reads, or FILE#NAME",
+    "the links between all ranks, in their order or by the names of their hosts: plans then spare slow links; rank 0's counts, and \
+     others may leave it out",
+    "a file that herringbone topo reads, FILE#NAME, or measure: the ranks measure their links when the job starts",
     "none: links count as alike",
     WORKERS,
 );
