@@ -46,7 +46,7 @@ fn tournament(players: &[u32]) -> Vec<Vec<MeasuringPair>> {
         circle.push(None);
     }
     let (places, mut rounds) = (circle.len(), vec![]);
-    for _ in 1..places {
+    for _ in 1..if players.len() > 1 { places } else { 0 } {
         let pair = |at: usize| {
             let (one, other) = (circle[at]?, circle[places - 1 - at]?);
             Some((one.min(other), one.max(other)))

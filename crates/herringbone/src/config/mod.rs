@@ -204,6 +204,12 @@ impl Config {
         self
     }
 
+    /// The links count as alike, whatever the environment says of them.
+    pub fn without_links(mut self) -> Self {
+        self.trees = Trees { bound: self.trees.bound, ..Trees::default() };
+        self
+    }
+
     /// Up to how many elements one tree carries the whole buffer, where trees are forced. Rank 0's choice counts.
     pub fn tree_array_bound(mut self, elements: u64) -> Self {
         self.trees.bound = Some(elements);
