@@ -54,14 +54,16 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
 
 /// The links between the ranks of this job, for rank 0, which prints them.
 fn measured() -> Result<Option<Topology>, Failure> {
-    const START: &str =
-        "start it on each host with the job's launcher, or here with `herringbone launch -n 4 -- herringbone topo --measure`";
+    const START: &str = "start it on each host with the job's launcher, or here with `herringbone launch -n 4 -- herringbone topo --measure`";
     let communicator = Communicator::connect(job::of_environment(START)?.without_links())?;
     let measurement = LinkMeasurement::of(&communicator)?;
     let is_first = communicator.rank() == 0;
     if is_first {
         let (rounds, limit) = (measurement.rounds(), measurement.limit().as_secs_f64());
-        eprintln!("# measuring the links of {} ranks: {rounds} rounds, {limit:.1} s at most", communicator.size());
+        eprintln!(
+            "# measuring the links of {} ranks: {rounds} rounds, {limit:.1} s at most",
+            communicator.size()
+        );
     }
     let bar = is_first.then(|| LateBar::of(measurement.rounds() as u64));
     let topology = measurement.run(|_round| bar.iter().for_each(LateBar::step))?;

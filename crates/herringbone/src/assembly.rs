@@ -148,21 +148,26 @@ fn with_measured_links(mut fabric: Arc<Fabric>) -> Result<Arc<Fabric>> {
     let (rounds, began) = (measurement.rounds(), Instant::now());
     if rank == 0 {
         let limit = measurement.limit().as_secs_f64();
-        crate::log::note(&who, format_args!("the ranks measure their links in {rounds} rounds, {limit:.1} s at most"));
+        crate::log::note(
+            &who,
+            format_args!("the ranks measure their links in {rounds} rounds, {limit:.1} s at most"),
+        );
     }
     let topology = measurement.run(|_round| {})?;
     drop(comm);
     let links = LinkMatrix::of(&topology).map_err(|error| Error::config(settings::TOPOLOGY.name, error))?;
     if rank == 0 {
         let speeds = topology.links().iter().map(|link| link.bandwidth);
-        let (least, most) = speeds.fold((f64::MAX, 0.0), |(least, most), speed| (speed.min(least), speed.max(most)));
+        let (least, most) =
+            speeds.fold((f64::MAX, 0.0), |(least, most), speed| (speed.min(least), speed.max(most)));
         let seconds = began.elapsed().as_secs_f64();
         let what = format_args!("measured in {seconds:.1} s: links carry {least} to {most} GB/s");
         crate::log::note(&who, what);
     }
     let held = || Error::unsupported("a group that nobody knows uses the links that were measured, a bug");
     let settings = &mut Arc::get_mut(&mut fabric).ok_or_else(held)?.settings;
-    let parameters = Parameters { links: Some(links), measure: false, ..Parameters::clone(&settings.parameters) };
+    let parameters =
+        Parameters { links: Some(links), measure: false, ..Parameters::clone(&settings.parameters) };
     settings.parameters = Arc::new(parameters);
     Ok(fabric)
 }

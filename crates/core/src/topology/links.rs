@@ -109,7 +109,10 @@ impl LinkMatrix {
                     "the topology has {nodes} nodes, the job {} ranks, and rank 0's host {host} is no node's name",
                     hosts.len()
                 ),
-                format!("give it a node for each rank, in their order, or name its nodes as the hosts are called; they are {}", listed()),
+                format!(
+                    "give it a node for each rank, in their order, or name its nodes as the hosts are called; they are {}",
+                    listed()
+                ),
             ));
         }
         if let Some(rank) = places.iter().position(Option::is_none) {
@@ -123,7 +126,9 @@ impl LinkMatrix {
         let weight = self.weights.iter().copied().fold(0.0, f32::max);
         let bandwidth = self.bandwidths.iter().copied().fold(0.0, f64::max);
         let ranks = places.len();
-        for at in (0..ranks * ranks).filter(|at| places[at / ranks] == places[at % ranks] && at / ranks != at % ranks) {
+        for at in (0..ranks * ranks)
+            .filter(|at| places[at / ranks] == places[at % ranks] && at / ranks != at % ranks)
+        {
             placed.weights[at] = if weight > 0.0 { weight } else { 1.0 };
             placed.bandwidths[at] = if bandwidth > 0.0 { bandwidth } else { 1.0 };
         }
@@ -249,7 +254,14 @@ pub fn by_mxnet_rules(topology: &Topology, peers: Option<&[bool]>) -> Result<Top
             let (weight, bandwidth) = (matrix.weight(from, to), f64::from(matrix.weight(from, to)));
             if weight > 0.0 {
                 let (from, to) = (*node, *other);
-                weighed.links.push(TopologyLink { from, to, kind: LinkKind::Given, bandwidth, weight, latency: None });
+                weighed.links.push(TopologyLink {
+                    from,
+                    to,
+                    kind: LinkKind::Given,
+                    bandwidth,
+                    weight,
+                    latency: None,
+                });
             }
         }
     }

@@ -149,13 +149,19 @@ mod tests {
             rows[to * 4 + from] = measured(speed);
         }
         let topology = measured_topology(&[0, 0, 1, 1], &rows).unwrap();
-        let link = |from, to| topology.links().iter().find(|link| (link.from, link.to) == (from, to)).unwrap();
+        let link =
+            |from, to| topology.links().iter().find(|link| (link.from, link.to) == (from, to)).unwrap();
         assert_eq!((link(1, 3).bandwidth, link(1, 3).weight), (0.0125, 1.0));
         assert_eq!((link(3, 0).bandwidth, link(3, 0).weight), (0.02512, 2.0));
         assert_eq!((link(0, 1).bandwidth, link(0, 1).weight), (9.0, 720.0));
         assert_eq!(link(2, 3).latency, Some(12.3));
         rows[1] = MeasuredLink::default();
-        assert!(measured_topology(&[0, 0, 1, 1], &rows).unwrap_err().to_string().contains("from rank 1 to rank 0"));
+        assert!(
+            measured_topology(&[0, 0, 1, 1], &rows)
+                .unwrap_err()
+                .to_string()
+                .contains("from rank 1 to rank 0")
+        );
     }
 
     #[test]

@@ -276,7 +276,14 @@ impl Topology {
                 let bandwidth = bandwidths.map_or(*weight, |bandwidths| bandwidths[from][to]);
                 if *weight > 0.0 || bandwidth > 0.0 {
                     let weight = *weight as f32;
-                    links.push(TopologyLink { from, to, kind: LinkKind::Given, bandwidth, weight, latency: None });
+                    links.push(TopologyLink {
+                        from,
+                        to,
+                        kind: LinkKind::Given,
+                        bandwidth,
+                        weight,
+                        latency: None,
+                    });
                 }
             }
         }

@@ -118,6 +118,23 @@ impl Environment {
     }
 }
 
+/// A number of elements: `10000000` or `1e7`.
+struct Elements(u64);
+
+impl FromStr for Elements {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        if let Ok(elements) = text.parse() {
+            return Ok(Self(elements));
+        }
+        let number: f64 = text.parse().map_err(drop)?;
+        // Up to here each whole number has its own float.
+        let is_whole = (0.0..=9e15).contains(&number) && number.fract() == 0.0;
+        is_whole.then_some(Self(number as u64)).ok_or(())
+    }
+}
+
 impl Config {
     /// Takes over from the environment all but the rank, the world's size and the rendezvous.
     ///
@@ -146,7 +163,8 @@ impl Config {
         if let Some(trees) = environment.trees()? {
             self.trees = Trees { bound: self.trees.bound, ..trees };
         }
-        self.trees.bound = environment.parsed(&settings::TREE_ARRAY_BOUND)?.or(self.trees.bound);
+        let bound = environment.parsed(&settings::TREE_ARRAY_BOUND)?;
+        self.trees.bound = bound.map(|Elements(bound)| bound).or(self.trees.bound);
         if let Some(name) = settings::TRANSPORT.find(environment)? {
             let wrong = |error| Error::config(&name.variable, error);
             self.transport = Some(name.text.parse::<Transport>().map_err(wrong)?);
@@ -267,7 +285,7 @@ mod tests {
             ("HERRINGBONE_ALGORITHM", "radix(8,8)"),
             ("HERRINGBONE_FOLD_ORDER", "hosts"),
             ("HERRINGBONE_TOPOLOGY", TOPOLOGY),
-            ("HERRINGBONE_TREE_ARRAY_BOUND", "1000"),
+            ("HERRINGBONE_TREE_ARRAY_BOUND", "1e3"),
             ("HERRINGBONE_TRANSPORT", "tcp"),
             ("HERRINGBONE_IFNAME", "eth0"),
             ("HERRINGBONE_TIMEOUT_S", " 1.5 "),
@@ -302,7 +320,7 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_with_what_would_be_right() {
-        let cases: [(&str, &str, &[&str]); 12] = [
+        let cases: [(&str, &str, &[&str]); 14] = [
             ("HERRINGBONE_ALGORITHM", "rign", &["\"rign\"", "reduction_server", "did you mean ring?"]),
             ("HERRINGBONE_TRANSPORT", "tpc", &["\"tpc\" is not one of shm, tcp", "did you mean tcp?"]),
             (
@@ -317,6 +335,12 @@ mod tests {
             ("HERRINGBONE_STAGING_BYTES", "64X", &["\"64X\"", "4M to 64G"]),
             ("HERRINGBONE_SLICE_BYTES", "-1", &["\"-1\"", "4K to 8M"]),
             ("HERRINGBONE_TOKEN_FILE", "no/such/file", &["no/such/file"]),
+            (
+                "HERRINGBONE_TREE_ARRAY_BOUND",
+                "1.5",
+                &["\"1.5\"", "a number of elements, like 10000000 or 1e7"],
+            ),
+            ("HERRINGBONE_TREE_ARRAY_BOUND", "-1", &["\"-1\"", "a number of elements"]),
             ("RANK", "first", &["\"first\"", "0 to the world's size - 1"]),
             ("HERRINGBONE_WORLD_SIZE", "-2", &["\"-2\"", "a number from 1"]),
         ];

@@ -141,7 +141,7 @@ pub(crate) const TOPOLOGY: Setting = setting(
 pub(crate) const TREE_ARRAY_BOUND: Setting = setting(
     "HERRINGBONE_TREE_ARRAY_BOUND",
     "up to how many elements one tree carries the whole buffer, where trees are forced; rank 0's counts",
-    "elements",
+    "a number of elements, like 10000000 or 1e7",
     "10000000",
     WORKERS,
 );
