@@ -42,7 +42,10 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         None => machine::topology(),
     };
     if let Some(path) = &options.svg {
-        topologies::write(path, &drawing::picture(&topology, &[]))?;
+        topologies::write(
+            path,
+            &drawing::picture(&topology, &format!("Links of {}", counted(&topology)), &[]),
+        )?;
     }
     let text = if options.json { topology.to_json() } else { described(&topology) };
     match &options.output {
