@@ -252,7 +252,13 @@ fn trees_are_taken_where_they_spare_the_slowest_link() {
     let rows: Vec<Vec<f32>> = (0..8).map(|a| (0..8).map(|b| weight(a, b)).collect()).collect();
     let cube = LinkMatrix::of_weights(&rows).unwrap();
     let Choice { algorithm, why } = chosen(Some(&cube), 64 << 10);
+    // With links of 0.1 beside those of the cube no half takes all of them at once.
     assert_eq!(algorithm.to_string(), "radix(4,2)");
+    let weight = |a: usize, b: usize| weight(a, b).max(0.5);
+    let rows: Vec<Vec<f32>> = (0..8).map(|a| (0..8).map(|b| weight(a, b)).collect()).collect();
+    let staged = chosen(Some(&LinkMatrix::of_weights(&rows).unwrap()), 1 << 20);
+    assert_eq!(staged.algorithm.to_string(), "radix(;4,2)");
+    assert!(staged.why.starts_with("the slowest link is busy for 250.00 ms/GB"), "{}", staged.why);
     assert!(
         why.starts_with(
             "the slowest link is busy for 250.00 ms/GB, with trees for 500.00 ms/GB, with radix for 2500.00"

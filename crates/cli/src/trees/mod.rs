@@ -286,6 +286,52 @@ mod tests {
     }
 
     #[test]
+    fn roots_are_ranks_each_once() {
+        let parsed = |text: &str| text.parse::<Roots>().map(|Roots(roots)| roots);
+        assert_eq!(parsed("3,0..2"), Ok(vec![3, 0, 1, 2]));
+        for (text, said) in [
+            ("0,0", "root 0 is there twice"),
+            ("-1", "`-1` is no rank"),
+            ("3..1", "write 1..3"),
+            ("0..99999999999", "there is no rank 99999999999"),
+            ("", "`` is no rank"),
+        ] {
+            assert!(parsed(text).unwrap_err().contains(said), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_rank_alone_has_a_tree_without_links() {
+        let set = plan(&LinkMatrix::uniform(1, 1.0), &TreeWish::of(TreeMode::Best)).unwrap();
+        let text = object(&set, &LinkMatrix::uniform(1, 1.0)).to_string();
+        assert!(text.contains("\"weight\":0.0") && !text.contains("-0"), "{text}");
+    }
+
+    /// Names of many ranks stand outside of the circle, and a picture of 64 ranks has a few trees.
+    #[test]
+    fn pictures_have_a_title_a_legend_and_room() {
+        let drawn_of = |size: usize| {
+            let rows: Vec<String> = (0..size)
+                .map(|a| {
+                    let entries =
+                        (0..size).map(|b| if a == b { "0".into() } else { (1 + (a * b) % 3).to_string() });
+                    format!("[{}]", entries.collect::<Vec<String>>().join(","))
+                })
+                .collect();
+            let topology = herringbone::core::topology::read(&format!("[{}]", rows.join(",")), None).unwrap();
+            let links = LinkMatrix::of(&topology).unwrap();
+            let trees = (0..size.min(5)).collect();
+            let wish = TreeWish { roots: trees, ..TreeWish::of(TreeMode::Best) };
+            drawn(&topology, &plan(&links, &wish).unwrap())
+        };
+        let (small, large) = (drawn_of(8), drawn_of(64));
+        assert!(small.contains("5 trees over 8 ranks") && small.contains("a link of 3 GB/s"), "{small}");
+        assert_eq!(small.matches("<g transform=\"translate(0 58)\">").count(), 1);
+        assert!(large.contains("The first 4 of 5 trees over 64 ranks"));
+        assert!(large.contains("rotate(") && large.len() < 300_000, "{} bytes", large.len());
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused() {
         for (args, said_why) in [
             (format!("{NVLINKS} --roots 8"), "root 8 is none of 8 ranks; use roots from 0 to 7"),

@@ -19,21 +19,20 @@ pub(super) fn lighter(request: &Request<'_>, choice: Choice) -> Choice {
         let schedule = algorithm.schedule(collective, group, &layout).ok()?;
         Some((busiest(&schedule, links), algorithm))
     };
-    let trees = Algorithm::Trees { mode: None, single: false };
-    let others = [trees.clone()].into_iter().chain(stages(group.size()).into_iter().map(Algorithm::radix));
-    let others = others.filter(|other| *other != choice.algorithm);
-    let others: Vec<(f64, Algorithm)> = others.filter_map(timed).collect();
+    let (trees, radix) = (Algorithm::Trees { mode: None, single: false }, Algorithm::radix(vec![]));
+    let mut others = vec![trees.clone(), radix.clone()];
+    others.extend(best_stages(request, links).filter(|staged| !others.contains(staged)));
+    others.retain(|other| *other != choice.algorithm);
+    let others: Vec<(f64, Algorithm)> = others.into_iter().filter_map(timed).collect();
     let Some((own, _)) = timed(choice.algorithm.clone()) else { return choice };
     let named = |(time, algorithm): &(f64, Algorithm)| match time.is_finite() {
         true => format!("with {algorithm} for {}", shown(*time)),
         false => format!("and {algorithm} needs a link that is not there"),
     };
     let best = others.iter().filter(|(time, _)| *time < own).min_by(|a, b| a.0.total_cmp(&b.0));
-    // Of all stages only the usual ones are worth a word.
-    let usual = [trees, Algorithm::radix(vec![])];
     let worse: Vec<String> = others
         .iter()
-        .filter(|other| usual.contains(&other.1) && best.is_none_or(|best| best.1 != other.1))
+        .filter(|other| [&trees, &radix].contains(&&other.1) && best.is_none_or(|best| best.1 != other.1))
         .map(named)
         .chain(best.map(|_| named(&(own, choice.algorithm.clone()))))
         .collect();
@@ -50,7 +49,29 @@ pub(super) fn lighter(request: &Request<'_>, choice: Choice) -> Choice {
     }
 }
 
-/// The stages in which so many ranks can scatter and gather, fewer before more: powers of two whose product has a place for each
+/// `radix` with the stages, of each half its own, that leave least to the slowest link.
+fn best_stages(request: &Request<'_>, links: &LinkMatrix) -> Option<Algorithm> {
+    let Request { group, reducers, hosts, .. } = *request;
+    let layout = Layout { reducers, hosts, links: Some(links) };
+    let all = stages(group.size());
+    let half = |collective: Collective| {
+        let sent = |factors: &Vec<u32>| {
+            let schedule = Algorithm::radix(factors.clone()).schedule(collective, group, &layout).ok()?;
+            Some((factors.clone(), sent(&schedule, links.size())))
+        };
+        all.iter().filter_map(sent).collect::<Vec<_>>()
+    };
+    let (scatters, gathers) = (half(Collective::ReduceScatter), half(Collective::AllGather));
+    let pairs = scatters.iter().flat_map(|scatter| gathers.iter().map(move |gather| (scatter, gather)));
+    let timed = pairs.map(|((scatter, down), (gather, up))| {
+        let sent: Vec<u32> = down.iter().zip(up).map(|(down, up)| down + up).collect();
+        (busy(&sent, links), scatter.len().max(1) + gather.len().max(1), scatter, gather)
+    });
+    let best = timed.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))?;
+    Some(Algorithm::Radix { scatter: best.2.clone(), gather: best.3.clone() })
+}
+
+/// The stages in which so many ranks can scatter or gather, fewer before more: powers of two whose product has a place for each
 /// rank.
 fn stages(ranks: u32) -> Vec<Vec<u32>> {
     let doublings = ranks.next_power_of_two().ilog2();
@@ -73,7 +94,11 @@ fn stages(ranks: u32) -> Vec<Vec<u32>> {
 /// How many seconds of a GB the slowest link is busy: what it carries each way, by its bandwidth. Infinite where a link is used
 /// that is not there.
 fn busiest(schedule: &Schedule, links: &LinkMatrix) -> f64 {
-    let size = links.size();
+    busy(&sent(schedule, links.size()), links) / f64::from(schedule.cut().chunks())
+}
+
+/// The chunks that each rank sends to each other one.
+fn sent(schedule: &Schedule, size: usize) -> Vec<u32> {
     let mut sent = vec![0u32; size * size];
     for rank in 0..size.min(schedule.workers() as usize) {
         let program = schedule.program(rank as u32);
@@ -85,9 +110,15 @@ fn busiest(schedule: &Schedule, links: &LinkMatrix) -> f64 {
             }
         }
     }
+    sent
+}
+
+/// How long the slowest link is busy with so many chunks.
+fn busy(sent: &[u32], links: &LinkMatrix) -> f64 {
+    let size = links.size();
     let used = sent.iter().enumerate().filter(|(_, sent)| **sent > 0);
     let time = |(at, sent): (usize, &u32)| f64::from(*sent) / links.speed(at / size, at % size);
-    used.map(time).fold(0.0, f64::max) / f64::from(schedule.cut().chunks())
+    used.map(time).fold(0.0, f64::max)
 }
 
 fn shown(seconds: f64) -> String {

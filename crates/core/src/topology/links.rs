@@ -103,16 +103,18 @@ impl LinkMatrix {
             if self.size == hosts.len() {
                 return Ok(self);
             }
-            let (nodes, host) = (self.size, hosts.first().copied().unwrap_or_default());
+            let (size, ranks) = (self.size, hosts.len());
+            let host = hosts.first().copied().unwrap_or_default();
+            let (named, change) = match nodes {
+                [] => (String::new(), String::new()),
+                _ => (
+                    format!(", and rank 0's host {host} is none of {}", listed()),
+                    String::from(", or name its nodes as the hosts are called"),
+                ),
+            };
             return Err(TopologyError::whole(
-                format!(
-                    "the topology has {nodes} nodes, the job {} ranks, and rank 0's host {host} is no node's name",
-                    hosts.len()
-                ),
-                format!(
-                    "give it a node for each rank, in their order, or name its nodes as the hosts are called; they are {}",
-                    listed()
-                ),
+                format!("the topology has {size} nodes and the job {ranks} ranks{named}"),
+                format!("give it a node for each rank, in their order{change}"),
             ));
         }
         if let Some(rank) = places.iter().position(Option::is_none) {

@@ -11,6 +11,7 @@ mod reading;
 mod route;
 pub mod settings;
 mod transport;
+mod trees;
 
 pub(crate) use exposure::check_exposure;
 pub use nearest::{UnknownName, nearest as nearest_name, parse_algorithm};
@@ -18,6 +19,7 @@ pub use reading::{token_from_env, token_from_file};
 pub(crate) use route::on_the_way_to;
 pub use route::{Route, is_own_address, route_to};
 pub use transport::Transport;
+pub(crate) use trees::{Trees, host_name};
 
 use crate::{
     Error, Result,
@@ -90,37 +92,6 @@ pub struct Config {
     /// What the job is called, in the order in which the names count.
     pub(crate) job: Vec<JobName>,
     pub(crate) trees: Trees,
-}
-
-/// What trees are planned from.
-#[derive(Clone, Default)]
-pub(crate) struct Trees {
-    /// The links between all ranks, or between their hosts.
-    pub(crate) links: Option<LinkMatrix>,
-    /// What the nodes of these links are called.
-    pub(crate) nodes: Vec<String>,
-    /// Whether the ranks measure the links instead.
-    pub(crate) measure: bool,
-    /// Up to how many elements one tree carries the whole buffer.
-    pub(crate) bound: Option<u64>,
-}
-
-impl Trees {
-    /// What trees of some of the ranks are planned from. Nodes that are called as hosts find their ranks again.
-    pub(crate) fn among(&self, ranks: &[u32]) -> Self {
-        let are_ranks = !self.nodes.contains(&host_name());
-        let links = self.links.as_ref().map(|links| match are_ranks {
-            true => links.among(ranks),
-            false => links.clone(),
-        });
-        let nodes = if are_ranks { Vec::new() } else { self.nodes.clone() };
-        Self { links, nodes, ..self.clone() }
-    }
-}
-
-/// The name of this host, as a topology may call it.
-pub(crate) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 const STAGING_BYTES: usize = 64 << 20;
