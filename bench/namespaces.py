@@ -106,12 +106,12 @@ class Namespaces:
         ):
             self._run(process, *command.split())
         if self.rate:
-            self._limit(own, "eth0", QUEUES["host"])
-            self._limit(self.router, link, QUEUES["router"])
+            self._limit(own, "eth0", self.rate, QUEUES["host"])
+            self._limit(self.router, link, self.rate, QUEUES["router"])
 
-    def _limit(self, process, interface, queue):
-        """Limits what leaves a namespace through an interface, by a token bucket."""
+    def _limit(self, process, interface, rate, queue):
+        """Limits what leaves a namespace through an interface to `rate` Mbit/s, by a token bucket."""
         sizes = f"mtu {LARGEST_FRAME} gso_max_size {LARGEST_PACKET}"
         self._run(process, *f"ip link set {interface} {sizes}".split())
-        bucket = f"tbf rate {self.rate}mbit burst {BURST} limit {queue}"
+        bucket = f"tbf rate {rate}mbit burst {BURST} limit {queue}"
         self._run(process, *f"tc qdisc replace dev {interface} root {bucket}".split())

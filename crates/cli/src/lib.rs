@@ -9,6 +9,7 @@ mod doctor;
 mod drawing;
 mod explain;
 mod failure;
+mod job;
 mod launch;
 mod layout;
 mod machine;

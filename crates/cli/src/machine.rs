@@ -62,7 +62,7 @@ fn of_system(folder: &Path) -> Topology {
 }
 
 fn both_ways(a: usize, b: usize, kind: LinkKind, bandwidth: f64) -> [TopologyLink; 2] {
-    [(a, b), (b, a)].map(|(from, to)| TopologyLink { from, to, kind, bandwidth, weight: 0.0 })
+    [(a, b), (b, a)].map(|(from, to)| TopologyLink { from, to, kind, bandwidth, weight: 0.0, latency: None })
 }
 
 fn entries(folder: &Path) -> Vec<String> {

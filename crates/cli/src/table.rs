@@ -34,6 +34,27 @@ pub(crate) fn fitted(table: Table) -> String {
     at_width(table, size.map(|size| size.ws_col))
 }
 
+/// A line of words, in several lines where standard output is a terminal that is narrower; those that follow are indented.
+pub(crate) fn wrapped(line: &str) -> String {
+    let width = tcgetwinsize(stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
+    width.map_or_else(|| line.to_owned(), |width| in_lines(line, width))
+}
+
+fn in_lines(line: &str, width: usize) -> String {
+    let (mut lines, mut length) = (String::new(), 0);
+    for word in line.split_inclusive(' ') {
+        let letters = word.trim_end().chars().count();
+        if length > 0 && length + letters > width {
+            lines.truncate(lines.trim_end().len());
+            lines.push_str("\n  ");
+            length = 2;
+        }
+        lines.push_str(word);
+        length += word.chars().count();
+    }
+    lines
+}
+
 fn at_width(mut table: Table, width: Option<u16>) -> String {
     match width {
         None => table.to_string(),
@@ -116,6 +137,12 @@ mod tests {
         wide.add_row(["HERRINGBONE_STORE", "", "where"]);
         let blocks = at_width(wide, Some(40));
         assert!(blocks.contains("HERRINGBONE_STORE") && blocks.matches("value").count() == 2, "{blocks}");
+    }
+
+    #[test]
+    fn a_line_of_words_is_no_wider_than_the_terminal() {
+        assert_eq!(in_lines("weight      152 of all", 40), "weight      152 of all");
+        assert_eq!(in_lines("root 0: 0-1 0-2 1-3", 13), "root 0: 0-1\n  0-2 1-3");
     }
 
     #[test]

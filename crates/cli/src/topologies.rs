@@ -25,7 +25,7 @@ pub(crate) fn read(file: &str) -> Result<Topology, Failure> {
     Ok(topology)
 }
 
-/// Writes a picture.
-pub(crate) fn write(path: &str, picture: &str) -> Result<(), Failure> {
-    fs::write(path, picture).map_err(Failure::system(format!("cannot write {path}")))
+/// Writes a picture or a text.
+pub(crate) fn write(path: &str, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(Failure::system(format!("cannot write {path}")))
 }

@@ -247,6 +247,24 @@ fn trees_are_taken_where_they_spare_the_slowest_link() {
     assert!(why.contains("is busy for 25.00 ms/GB, with trees for 100.00 ms/GB, with radix("), "{why}");
     let Choice { algorithm, why } = chosen(Some(&slow), 1 << 20);
     assert!(why.contains("the slowest link is busy for "), "{algorithm}: {why}");
+    // A cube of two squares with their diagonals, as a DGX-1 has it, and other links that are slow.
+    let weight = |a: usize, b: usize| if a / 4 == b / 4 || a % 4 == b % 4 { 2.0 } else { 0.1 };
+    let rows: Vec<Vec<f32>> = (0..8).map(|a| (0..8).map(|b| weight(a, b)).collect()).collect();
+    let cube = LinkMatrix::of_weights(&rows).unwrap();
+    let Choice { algorithm, why } = chosen(Some(&cube), 64 << 10);
+    // With links of 0.1 beside those of the cube no half takes all of them at once.
+    assert_eq!(algorithm.to_string(), "radix(4,2)");
+    let weight = |a: usize, b: usize| weight(a, b).max(0.5);
+    let rows: Vec<Vec<f32>> = (0..8).map(|a| (0..8).map(|b| weight(a, b)).collect()).collect();
+    let staged = chosen(Some(&LinkMatrix::of_weights(&rows).unwrap()), 1 << 20);
+    assert_eq!(staged.algorithm.to_string(), "radix(;4,2)");
+    assert!(staged.why.starts_with("the slowest link is busy for 250.00 ms/GB"), "{}", staged.why);
+    assert!(
+        why.starts_with(
+            "the slowest link is busy for 250.00 ms/GB, with trees for 500.00 ms/GB, with radix for 2500.00"
+        ),
+        "{why}"
+    );
     // Without the link of ranks 0 and 2 neither radix can be.
     let row = |a: usize| (0..4).map(|b| if a + b == 2 && a != b { 0.0 } else { 5.0 }).collect();
     let partly = LinkMatrix::of_weights(&(0..4).map(row).collect::<Vec<Vec<f32>>>()).unwrap();

@@ -5,10 +5,10 @@ use crate::{
     config::{Config, Transport, check_sizes, settings},
     core::{
         algorithm::{Algorithm, Unsupported},
-        session,
+        session::{self, Parameters, membership::MemberId},
         topology::LinkMatrix,
     },
-    engine::Engine,
+    engine::{Engine, group},
     execute::{issue::WORLD_GROUP, staging::Staging},
     fabric::{
         Fabric, Job, Shared,
@@ -18,6 +18,7 @@ use crate::{
         formation::World,
         wire_up::Mapping,
     },
+    measure::LinkMeasurement,
     node::Node,
     sys::{
         doorbell::Bell,
@@ -37,7 +38,7 @@ use std::{
     net::TcpListener,
     os::unix::net::UnixListener,
     sync::{Arc, atomic::AtomicBool},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A communicator over a world that has formed, as `config` says; `origin` is what the process was first started with.
@@ -82,8 +83,9 @@ fn put_together(config: &Config, origin: &Config, world: World) -> Result<Commun
     let doors = Doors { listener: Some(listener), segments, linger: LAST_OUT, away, origin };
     // Of a key that was drawn for this job nobody else knows.
     let (rank, is_drawn) = (job.rank, config.token.is_none() && !job.token.is_empty());
-    let comm = assemble(job, shared, parts, connections, doors);
-    let comm = comm.map_err(|error| Error::io("starting", error))?;
+    let fabric = assemble(job, shared, parts, connections, doors);
+    let fabric = fabric.map_err(|error| Error::io("starting", error))?;
+    let comm = whole(with_measured_links(fabric)?);
     if let Some(address) = comm.address().filter(|_| rank == 0) {
         let before = if is_drawn { "start every rank with one HERRINGBONE_TOKEN, then ask " } else { "" };
         let what = format_args!("how the job stands: {before}herringbone status {address}");
@@ -92,14 +94,14 @@ fn put_together(config: &Config, origin: &Config, world: World) -> Result<Commun
     Ok(comm)
 }
 
-/// Starts a process's threads and makes the group of all ranks.
+/// Starts a process's threads.
 pub(crate) fn assemble(
     job: Job,
     shared: Shared,
     parts: Parts,
     connections: BTreeMap<u32, Connection>,
     doors: Doors,
-) -> io::Result<Communicator> {
+) -> io::Result<Arc<Fabric>> {
     let Parts { mapping, engine } = parts;
     let (commands, mapping) = (Commands::new()?, Arc::new(mapping));
     let to_control = Box::new(ToControl(commands.clone()));
@@ -120,11 +122,54 @@ pub(crate) fn assemble(
     if !shared.manual_progress {
         threads.push(node.drive_in_background(format!("hb-drive-{}", job.rank))?);
     }
-    let members = job.roster.workers().map(|worker| worker.id).collect();
-    let (rank, timeout) = (job.rank, shared.timeout);
+    let rank = job.rank;
     let fabric = Fabric::new(job, (node, commands), shared, (doors.origin, threads));
     crate::log::info(&format!("rank {rank}"), &fabric);
-    Ok(Communicator::group(fabric, WORLD_GROUP, rank, members, timeout))
+    Ok(fabric)
+}
+
+/// The group of all ranks.
+pub(crate) fn whole(fabric: Arc<Fabric>) -> Communicator {
+    let (rank, timeout) = (fabric.job.rank, fabric.settings.timeout);
+    let members = fabric.job.roster.workers().map(|worker| worker.id).collect();
+    Communicator::group(fabric, WORLD_GROUP, rank, members, timeout)
+}
+
+/// Has the ranks measure their links if they are to, in a group of its own, before the group of all ranks makes a plan.
+fn with_measured_links(mut fabric: Arc<Fabric>) -> Result<Arc<Fabric>> {
+    if !fabric.settings.parameters.measure {
+        return Ok(fabric);
+    }
+    let (rank, who) = (fabric.job.rank, format!("rank {}", fabric.job.rank));
+    let members: Vec<MemberId> = fabric.job.roster.workers().map(|worker| worker.id).collect();
+    let number = group::number_of("the measured links", &members);
+    let comm = Communicator::group(fabric.clone(), number, rank, members, fabric.settings.timeout);
+    let measurement = LinkMeasurement::of(&comm)?;
+    let (rounds, began) = (measurement.rounds(), Instant::now());
+    if rank == 0 {
+        let limit = measurement.limit().as_secs_f64();
+        crate::log::note(
+            &who,
+            format_args!("the ranks measure their links in {rounds} rounds, {limit:.1} s at most"),
+        );
+    }
+    let topology = measurement.run(|_round| {})?;
+    drop(comm);
+    let links = LinkMatrix::of(&topology).map_err(|error| Error::config(settings::TOPOLOGY.name, error))?;
+    if rank == 0 {
+        let speeds = topology.links().iter().map(|link| link.bandwidth);
+        let (least, most) =
+            speeds.fold((f64::MAX, 0.0), |(least, most), speed| (speed.min(least), speed.max(most)));
+        let seconds = began.elapsed().as_secs_f64();
+        let what = format_args!("measured in {seconds:.1} s: links carry {least} to {most} GB/s");
+        crate::log::note(&who, what);
+    }
+    let held = || Error::unsupported("a group that nobody knows uses the links that were measured, a bug");
+    let settings = &mut Arc::get_mut(&mut fabric).ok_or_else(held)?.settings;
+    let parameters =
+        Parameters { links: Some(links), measure: false, ..Parameters::clone(&settings.parameters) };
+    settings.parameters = Arc::new(parameters);
+    Ok(fabric)
 }
 
 fn check_possible(job: &Job, shared: &Shared) -> Result<()> {

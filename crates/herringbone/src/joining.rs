@@ -165,12 +165,11 @@ impl Communicator {
             let problem = format!("rank {} is not one of them", origin.rank);
             return Err(Error::config("ranks that go on", problem).about(origin.rank, "regather"));
         };
-        let links = origin.trees.links.as_ref().map(|links| links.among(ranks));
         let next = Config {
             rank: rank as Rank,
             world: ranks.len() as u32,
             timeout: timeout.unwrap_or(self.timeout()),
-            trees: Trees { links, ..origin.trees.clone() },
+            trees: origin.trees.among(ranks),
             ..origin.clone()
         };
         let world = formation::form_again(&next)?;
@@ -246,6 +245,7 @@ fn regather(
         trees: Trees {
             links: settings.parameters.links.as_ref().map(|links| links.among(left)),
             bound: Some(settings.parameters.tree_bound),
+            ..Trees::default()
         },
         timeout: MEETING.min(deadline.saturating_duration_since(Instant::now())),
         ..config.clone()

@@ -33,6 +33,7 @@ mod fabric;
 mod joining;
 mod local;
 mod log;
+pub mod measure;
 mod node;
 mod observe;
 #[cfg(any(test, feature = "simulator"))]

@@ -2,7 +2,7 @@
 
 use crate::{
     Communicator, Error, Result,
-    assembly::{Doors, Parts, assemble},
+    assembly::{Doors, Parts, assemble, whole},
     config::Config,
     core::prepare::cutting,
     core::session::{
@@ -54,6 +54,10 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
     if !config.reducers.is_empty() {
         return Err(Error::config("HERRINGBONE_REDUCERS", "ranks that are threads use no reducers"));
     }
+    if config.trees.measure {
+        let problem = "ranks that are threads share one memory, and have no links to measure; leave it out";
+        return Err(Error::config("HERRINGBONE_TOPOLOGY", problem));
+    }
     if let Some(links) = config.trees.links.as_ref().filter(|links| links.size() != config.world as usize) {
         let problem = format!(
             "a topology of {} ranks and {} ranks as threads; use one of as many",
@@ -76,6 +80,7 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
         reducers: Vec::new(),
         cutting: cutting::digest(),
         links: config.trees.links.clone(),
+        measure: false,
         tree_bound: config.trees.bound.unwrap_or(TREE_BOUND),
     };
     let shared = Shared {
@@ -126,7 +131,7 @@ pub(crate) fn assemble_local(
         }
         let doors = Doors { listener: None, segments: None, linger: LINGER, away: Vec::new(), origin: None };
         let shared = shared(job.rank);
-        communicators.push(assemble(job, shared, part, connections, doors)?);
+        communicators.push(whole(assemble(job, shared, part, connections, doors)?));
     }
     Ok(communicators)
 }

@@ -53,6 +53,13 @@ pub(crate) fn info(who: &str, what: impl fmt::Display) {
     }
 }
 
+/// What takes long and was asked for: said as warnings are, and is none.
+pub(crate) fn note(who: &str, what: impl fmt::Display) {
+    if level() >= Level::Warn {
+        say(&format!("[herringbone {who}] {what}\n"));
+    }
+}
+
 /// In one write: several ranks may have the same standard error.
 fn say(line: &str) {
     // Nobody can be told that nobody can be told.

@@ -10,7 +10,7 @@ mod table;
 pub(crate) use options::Options;
 
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
-use crate::{outcome::Outcome, progress::LateBar};
+use crate::{job, outcome::Outcome, progress::LateBar};
 use half::{bf16, f16};
 use herringbone::{Collective, Communicator, DType, settings::Bytes};
 use rustix::process::Signal;
@@ -56,7 +56,7 @@ pub(crate) fn run(
     if options.child {
         crate::parent::end_with_parent(Signal::TERM)?;
     }
-    rows(options, &Communicator::connect(ranks::job()?)?, out)
+    rows(options, &Communicator::connect(job::of_environment(options::START)?)?, out)
 }
 
 /// Refuses what would change nothing.

@@ -75,3 +75,7 @@ pub(super) fn positive(text: &str) -> Result<f64, String> {
         _ => Err("write a number of seconds above 0, like 0.5".to_owned()),
     }
 }
+
+/// What to do where there is no job.
+pub(super) const START: &str =
+    "start it with torchrun, mpirun or srun, or add --processes 4 or --local 4 to run on this machine alone";

@@ -2,29 +2,12 @@
 
 use crate::parent::{OwnCommand, Reducer, free_ports, spawn};
 use crate::{failure::Failure, outcome::Outcome};
-use herringbone::{Communicator, Config, Rendezvous, settings::Environment};
+use herringbone::{Communicator, Config, Rendezvous};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
-
-/// The job that the environment describes.
-pub(super) fn job() -> Result<Config, Failure> {
-    if Environment::of_process().place()?.is_none() {
-        return Err(Failure::Usage {
-            problem: "no job: no launcher has started this process".to_owned(),
-            hint: "start it with torchrun, mpirun or srun, or add --processes 4 or --local 4 to run on this machine alone",
-        });
-    }
-    Config::from_env().map_err(|error| {
-        // The other ranks wait for rank 0, and need not.
-        if let Ok(place) = Config::place_from_env() {
-            Communicator::decline(&place, &error);
-        }
-        error.into()
-    })
-}
 
 /// Runs `each` on every rank of a group of threads; failed if any rank's is. Rank 0 writes to `out`.
 pub(super) fn threads(

@@ -7,11 +7,10 @@
 
 use super::measure::{Case, Run};
 use super::{
-    options::{Options, positive},
-    ranks::job,
+    options::{Options, START, positive},
     sample::Sample,
 };
-use crate::{failure::Failure, numbers::Sizes, outcome::Outcome};
+use crate::{failure::Failure, job, numbers::Sizes, outcome::Outcome};
 use herringbone::{Communicator, Config};
 use serde_json::json;
 use std::{env, fs::File, io::Write, path::PathBuf, time::Duration};
@@ -41,7 +40,7 @@ pub(super) fn run<T: Sample>(options: &Options) -> Result<Outcome, Failure> {
 }
 
 fn config() -> Result<Config, Failure> {
-    let config = job()?;
+    let config = job::of_environment(START)?;
     let hosts = env::var("BENCH_EXTRA_HOSTS").unwrap_or_default();
     let reducers: Vec<String> = hosts
         .split(',')

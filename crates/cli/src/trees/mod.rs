@@ -7,20 +7,21 @@ use crate::{
     failure::Failure,
     names,
     outcome::Outcome,
-    topologies,
+    table, topologies,
 };
 use herringbone::core::topology::{
-    LinkMatrix, Topology, TopologyError, by_mxnet_rules,
+    LinkMatrix, MOST_RANKS, Topology, TopologyError, by_mxnet_rules,
     trees::{SpanningTree, TreeFigures, TreeMode, TreeSet, TreeWish, bound, plan},
 };
 use serde_json::{Value, json};
-use std::io::Write;
+use std::{io::Write, str::FromStr};
 
 /// Plan trees for all-reduces over the links of a topology
 ///
-/// A tree's rounds are those of a broadcast in which a rank sends or receives one message per round. A link's load is the number
-/// of trees that use it by its weight. The bound is the least time for which links are busy, by any schedule, for a buffer with
-/// a part for each rank.
+/// A tree's rounds are those of a broadcast in which a rank sends or receives one message per round. Weights have no unit: they are
+/// MXNet's, or the matrix's. A tree's weight is the sum of its links', and a link's load the number of trees that use it by its weight.
+/// The bound is the least time for which links are busy, by any schedule, for a buffer with a part for each rank: in seconds for parts
+/// of 1 GB, where bandwidths are in GB/s.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// The file, as topo takes it; FILE#NAME for one of several in a JSON list
@@ -36,9 +37,9 @@ pub(crate) struct Options {
     /// The seed of mxnet's shuffles; given, Kernighan and Lin's clusters are tried for 8 ranks and fewer too
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// The roots; each rank unless said
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
-    roots: Vec<usize>,
+    /// The roots, like 0,2 or 0..3 with both ends, each once; each rank unless said
+    #[arg(long, value_name = "A,B")]
+    roots: Option<Roots>,
     /// Take a matrix as ranks of links, as CUDA gives them plus 1, and make weights of them by MXNet's rules
     #[arg(long)]
     ranks: bool,
@@ -63,7 +64,8 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let is_mxnet = mode == TreeMode::Mxnet;
     let useless = [("--seed", seed.is_some() && !is_mxnet), ("--penalty", penalty != 0.7 && !is_mxnet)];
     Failure::if_useless(&useless, format!("--mode {}", mode.name()), "leave it out, or use --mode mxnet")?;
-    let set = plan(&links, &TreeWish { mode, roots: roots.clone(), penalty, seed }).map_err(unusable)?;
+    let roots = roots.as_ref().map_or_else(Vec::new, |Roots(roots)| roots.clone());
+    let set = plan(&links, &TreeWish { mode, roots, penalty, seed }).map_err(unusable)?;
     if let Some(path) = &options.svg {
         topologies::write(path, &drawn(&topology, &set))?;
     }
@@ -75,6 +77,42 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         false => print(&set, &links, &topology, out)?,
     }
     Ok(Outcome::Passed)
+}
+
+/// Ranks, each once, in the order in which they were said.
+#[derive(Clone, Debug)]
+struct Roots(Vec<usize>);
+
+impl FromStr for Roots {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |part: &str| {
+            let part = part.trim();
+            part.parse::<usize>()
+                .map_err(|_| format!("`{part}` is no rank: write 0,2 or 0..3 (both included)"))
+        };
+        let mut roots = vec![];
+        for part in text.split(',') {
+            let (first, last) = part.split_once("..").unwrap_or((part, part));
+            let (first, last) = (number(first)?, number(last.strip_prefix('=').unwrap_or(last))?);
+            if last < first {
+                return Err(format!("`{part}` holds nothing: write {last}..{first}"));
+            }
+            if last >= MOST_RANKS {
+                return Err(format!(
+                    "there is no rank {last}: trees are planned for {MOST_RANKS} ranks at most"
+                ));
+            }
+            for root in first..=last {
+                if roots.contains(&root) {
+                    return Err(format!("root {root} is there twice: say each once"));
+                }
+                roots.push(root);
+            }
+        }
+        Ok(Self(roots))
+    }
 }
 
 fn unusable(error: TopologyError) -> Failure {
@@ -114,32 +152,35 @@ fn print(set: &TreeSet, links: &LinkMatrix, topology: &Topology, out: &mut dyn W
     let ranks = topology.ranks();
     let name = |rank: usize| topology.nodes()[ranks[rank]].name.as_str();
     for tree in set.trees() {
-        let edges: Vec<String> =
-            tree.edges().iter().map(|[a, b]| format!("{}-{}", name(*a), name(*b))).collect();
+        let edge = |[a, b]: &[usize; 2]| format!("{}-{}", name(*a), name(*b));
+        let edges: Vec<String> = tree.edges().iter().map(edge).collect();
         let slices = if tree.slices() > 1 { format!(", {} slices", tree.slices()) } else { String::new() };
-        writeln!(
-            out,
+        let line = format!(
             "root {}: {} rounds, weight {}, by {}{slices}: {}",
             name(tree.root()),
             tree.rounds(),
             number(tree.weight(links)),
             tree.by(),
             edges.join(" ")
-        )?;
+        );
+        writeln!(out, "{}", table::wrapped(line.trim_end()))?;
     }
     let TreeFigures { weight, worst_load, max_link_use, links_used } = set.figures(links);
-    writeln!(out, "weight      {} of all trees together", number(weight))?;
-    writeln!(
-        out,
-        "worst load  {} uses by weight; at most {max_link_use} trees on one link",
-        number(worst_load)
+    let mut figure =
+        |name: &str, text: String| writeln!(out, "{}", table::wrapped(&format!("{name:<11} {text}")));
+    figure("weight", format!("{}, the sum of the weights of all trees' links", number(weight)))?;
+    let load = number(worst_load);
+    figure(
+        "worst load",
+        format!("{load} trees per weight of the busiest link; at most {max_link_use} trees on one link"),
     )?;
-    writeln!(out, "links used  {links_used}")?;
-    writeln!(
-        out,
-        "bound       {}, of which the trees reach {:.1} %",
-        number(bound(links)),
-        100.0 * set.part_of_bound(links)
+    figure("links used", links_used.to_string())?;
+    let (least_time, reached) = (number(bound(links)), 100.0 * set.part_of_bound(links));
+    figure(
+        "bound",
+        format!(
+            "{least_time} s for a buffer of 1 GB for each rank, if bandwidths are in GB/s; the trees reach {reached:.1} % of that speed"
+        ),
     )?;
     let least = set.size().next_power_of_two().ilog2();
     let most = set.trees().iter().map(SpanningTree::rounds).max().unwrap_or(0);
@@ -154,7 +195,12 @@ fn drawn(topology: &Topology, set: &TreeSet) -> String {
         let title = format!("root {}, {} rounds", tree.root(), tree.rounds());
         (title, timed(tree, set.size()))
     };
-    drawing::picture(topology, &set.trees().iter().map(panel).collect::<Vec<_>>())
+    let (drawn, trees) = (drawing::most_panels(set.size()), set.trees());
+    let title = match trees.len() > drawn {
+        true => format!("The first {drawn} of {} trees over {} ranks", trees.len(), set.size()),
+        false => format!("{} trees over {} ranks", trees.len(), set.size()),
+    };
+    drawing::picture(topology, &title, &trees.iter().take(drawn).map(panel).collect::<Vec<_>>())
 }
 
 /// Each edge with the round of its message in a broadcast.
@@ -237,6 +283,52 @@ mod tests {
         ] {
             assert!(text.contains(line), "{text}");
         }
+    }
+
+    #[test]
+    fn roots_are_ranks_each_once() {
+        let parsed = |text: &str| text.parse::<Roots>().map(|Roots(roots)| roots);
+        assert_eq!(parsed("3,0..2"), Ok(vec![3, 0, 1, 2]));
+        for (text, said) in [
+            ("0,0", "root 0 is there twice"),
+            ("-1", "`-1` is no rank"),
+            ("3..1", "write 1..3"),
+            ("0..99999999999", "there is no rank 99999999999"),
+            ("", "`` is no rank"),
+        ] {
+            assert!(parsed(text).unwrap_err().contains(said), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_rank_alone_has_a_tree_without_links() {
+        let set = plan(&LinkMatrix::uniform(1, 1.0), &TreeWish::of(TreeMode::Best)).unwrap();
+        let text = object(&set, &LinkMatrix::uniform(1, 1.0)).to_string();
+        assert!(text.contains("\"weight\":0.0") && !text.contains("-0"), "{text}");
+    }
+
+    /// Names of many ranks stand outside of the circle, and a picture of 64 ranks has a few trees.
+    #[test]
+    fn pictures_have_a_title_a_legend_and_room() {
+        let drawn_of = |size: usize| {
+            let rows: Vec<String> = (0..size)
+                .map(|a| {
+                    let entries =
+                        (0..size).map(|b| if a == b { "0".into() } else { (1 + (a * b) % 3).to_string() });
+                    format!("[{}]", entries.collect::<Vec<String>>().join(","))
+                })
+                .collect();
+            let topology = herringbone::core::topology::read(&format!("[{}]", rows.join(",")), None).unwrap();
+            let links = LinkMatrix::of(&topology).unwrap();
+            let trees = (0..size.min(5)).collect();
+            let wish = TreeWish { roots: trees, ..TreeWish::of(TreeMode::Best) };
+            drawn(&topology, &plan(&links, &wish).unwrap())
+        };
+        let (small, large) = (drawn_of(8), drawn_of(64));
+        assert!(small.contains("5 trees over 8 ranks") && small.contains("a link of 3 GB/s"), "{small}");
+        assert_eq!(small.matches("<g transform=\"translate(0 58)\">").count(), 1);
+        assert!(large.contains("The first 4 of 5 trees over 64 ranks"));
+        assert!(large.contains("rotate(") && large.len() < 300_000, "{} bytes", large.len());
     }
 
     #[test]

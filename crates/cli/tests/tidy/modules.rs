@@ -50,6 +50,7 @@ const ORDERS: [Order; 6] = [
             "joining",
             "local",
             "assembly server status",
+            "measure",
             // What programs hold.
             "communicator",
             "work",
@@ -94,7 +95,7 @@ const ORDERS: [Order; 6] = [
             "main",
             "lib",
             "bench completions doctor explain launch man serve settings show simulate status topo trees verify",
-            "parent token",
+            "job parent token",
             "drawing machine topologies",
             "failure layout names numbers outcome progress table",
         ],

@@ -29,7 +29,7 @@
 //! single stage and gather two by two.
 //!
 //! Where the links between workers are known, an all-reduce of at least [`LINKED_BYTES`] whose algorithm was not forced takes
-//! `trees` or `radix` in a single stage if they leave less to the slowest link, by their programs.
+//! `trees` or `radix` in other stages if they leave less to the slowest link, by their programs.
 //!
 //! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; gather, scatter and all_to_all
 //! `one_shot`; a barrier
@@ -55,7 +55,7 @@ use crate::topology::LinkMatrix;
 use alloc::string::String;
 
 /// The smallest buffer, in bytes, for which the load of links counts more than the number of messages.
-pub const LINKED_BYTES: u64 = 256 << 10;
+pub const LINKED_BYTES: u64 = 64 << 10;
 
 /// The most ranks that all send to all in one shot.
 pub const ONE_SHOT_RANKS: u32 = 8;

@@ -48,6 +48,10 @@ impl Writer {
         self.bytes.push(value);
     }
 
+    pub(super) fn bool(&mut self, value: bool) {
+        self.u8(u8::from(value));
+    }
+
     pub(super) fn u16(&mut self, value: u16) {
         self.bytes(&value.to_le_bytes());
     }
@@ -147,6 +151,14 @@ impl<'a> Reader<'a> {
 
     pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
         self.array().map(u8::from_le_bytes)
+    }
+
+    pub(super) fn bool(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("neither yes nor no")),
+        }
     }
 
     pub(super) fn u16(&mut self) -> Result<u16, Malformed> {

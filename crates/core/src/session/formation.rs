@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     group::{FoldOrder, Rank},
-    topology::LinkMatrix,
+    topology::{LinkMatrix, TopologyError},
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -43,6 +43,8 @@ pub struct Settings {
     pub cutting: u64,
     /// The links between all ranks, if it knows them.
     pub links: Option<LinkMatrix>,
+    /// Whether the ranks are to measure the links.
+    pub measure: bool,
     /// Up to how many elements one tree carries the whole buffer, if it is not left to rank 0, or by rank 0 to the default.
     pub tree_bound: Option<u64>,
 }
@@ -69,6 +71,8 @@ pub struct Join {
     pub settings: Settings,
     /// The names of its job, in the order in which their sources count.
     pub job: Vec<JobName>,
+    /// The name of its host, by which a topology may call it.
+    pub host_name: String,
 }
 
 /// A world: who is in it, and what it uses.
@@ -109,6 +113,7 @@ struct Joined {
     staging: u64,
     segment: u64,
     job: Vec<JobName>,
+    host_name: String,
 }
 
 impl JobName {
@@ -155,14 +160,15 @@ impl Formation {
     /// # Errors
     /// If its rank is not one of its world's, or there are more members than a roster takes.
     pub fn new(own: Join) -> Result<Self, Refusal> {
-        let Join { rank, process, world, settings, job } = own;
+        let Join { rank, process, world, settings, job, host_name } = own;
         check_rank(rank, world)?;
         let decided = settings.over(&Parameters { tree_bound: TREE_BOUND, ..Parameters::default() });
         if world as usize + decided.reducers.len() > MEMBERS {
             return Err(Refusal::NoRoom { what: "the number of members".into(), limit: MEMBERS as u64 });
         }
         let Settings { staging, segment, .. } = settings;
-        let joined = Joined { from: process.address.clone(), process, staging, segment, job };
+        let from = process.address.clone();
+        let joined = Joined { from, process, staging, segment, job, host_name };
         Ok(Self { world, decided, joined: [(rank, joined)].into(), absent: BTreeSet::new() })
     }
 
@@ -171,7 +177,7 @@ impl Formation {
     /// # Errors
     /// A reason to send back; the formation is as before.
     pub fn join(&mut self, join: Join, from: &str) -> Result<Progress, Refusal> {
-        let Join { rank, process, world, settings, job } = join;
+        let Join { rank, process, world, settings, job, host_name } = join;
         for there in self.joined.values() {
             JobName::check(rank, &there.job, &job)?;
         }
@@ -188,7 +194,8 @@ impl Formation {
             return Err(refusal(rank, difference));
         }
         let Settings { staging, segment, .. } = settings;
-        self.joined.insert(rank, Joined { process, from: from.into(), staging, segment, job });
+        let from = from.into();
+        self.joined.insert(rank, Joined { process, from, staging, segment, job, host_name });
         Ok(self.progress())
     }
 
@@ -225,6 +232,20 @@ impl Formation {
     /// The world is to be founded without a reducer: it does not answer.
     pub fn leave_out(&mut self, reducer: &str) {
         self.absent.insert(reducer.into());
+    }
+
+    /// Finds the places of the ranks among the nodes of rank 0's topology, which have these names: node i is rank i, or the host of
+    /// each rank is a node.
+    ///
+    /// # Errors
+    /// [`TopologyError::Whole`] where neither is so.
+    pub fn place(&mut self, nodes: &[String]) -> Result<(), TopologyError> {
+        let hosts: Vec<&str> = self.joined.values().map(|there| &there.host_name[..]).collect();
+        self.decided.links = match self.decided.links.take() {
+            Some(links) => Some(links.placed(nodes, &hosts)?),
+            None => None,
+        };
+        Ok(())
     }
 
     /// The world in its first epoch, once it is complete.
@@ -269,14 +290,19 @@ impl Settings {
     /// What a rank with these settings would decide where it leaves to others what is decided already. Sizes are no
     /// matter of opinion: the smallest count.
     fn over(&self, decided: &Parameters) -> Parameters {
-        let Self { order, algorithm, transport, reducers, cutting, links, tree_bound, .. } = self;
+        let Self { order, algorithm, transport, reducers, cutting, tree_bound, .. } = self;
+        let (links, measure) = match (&self.links, self.measure) {
+            (None, false) => (decided.links.clone(), decided.measure),
+            (links, _) => (links.clone(), links.is_none()),
+        };
         Parameters {
             order: order.unwrap_or(decided.order),
             algorithm: algorithm.clone().or_else(|| decided.algorithm.clone()),
             transport: transport.clone().or_else(|| decided.transport.clone()),
             reducers: if reducers.is_empty() { decided.reducers.clone() } else { reducers.clone() },
             cutting: *cutting,
-            links: links.clone().or_else(|| decided.links.clone()),
+            links,
+            measure,
             tree_bound: tree_bound.unwrap_or(decided.tree_bound),
             ..*decided
         }
@@ -293,6 +319,7 @@ impl Settings {
         });
         to.u64(self.cutting);
         to.option(self.links.as_ref(), Writer::links);
+        to.bool(self.measure);
         to.option(self.tree_bound.as_ref(), |to, bound| to.u64(*bound));
     }
 
@@ -300,8 +327,20 @@ impl Settings {
         let (staging, segment, order) = (from.u64()?, from.u64()?, from.option(Reader::fold_order)?);
         let (algorithm, transport) = (from.option(Reader::text)?, from.option(Reader::text)?);
         let (reducers, cutting) = (from.list(Reader::text)?, from.u64()?);
-        let (links, tree_bound) = (from.option(Reader::links)?, from.option(Reader::u64)?);
-        Ok(Self { staging, segment, order, algorithm, transport, reducers, cutting, links, tree_bound })
+        let (links, measure, tree_bound) =
+            (from.option(Reader::links)?, from.bool()?, from.option(Reader::u64)?);
+        Ok(Self {
+            staging,
+            segment,
+            order,
+            algorithm,
+            transport,
+            reducers,
+            cutting,
+            links,
+            measure,
+            tree_bound,
+        })
     }
 }
 
@@ -321,11 +360,12 @@ impl Join {
         to.u32(self.world);
         self.settings.write(to);
         to.list("the names of a job", &self.job, |to, name| name.write(to));
+        to.text("a host's name", &self.host_name);
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (rank, process, world) = (from.u32()?, Process::read(from)?, from.u32()?);
-        let (settings, job) = (Settings::read(from)?, from.list(JobName::read)?);
-        Ok(Self { rank, process, world, settings, job })
+        let (settings, job, host_name) = (Settings::read(from)?, from.list(JobName::read)?, from.text()?);
+        Ok(Self { rank, process, world, settings, job, host_name })
     }
 }

@@ -31,7 +31,7 @@ mod versions;
 pub use basis::{Basis, CutBy, Difference, Machines, Shares, Summary};
 pub use cause::{Cause, Mismatch, Variant};
 pub use codec::TooLong;
-pub use parameters::{PARAMETERS_BYTES, Parameters, TREE_BOUND};
+pub use parameters::{MEASURE, PARAMETERS_BYTES, Parameters, TREE_BOUND};
 pub use refusal::Refusal;
 
 use crate::group::Rank;

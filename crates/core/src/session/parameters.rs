@@ -33,12 +33,17 @@ pub struct Parameters {
     pub cutting: u64,
     /// The links between all ranks of the job, if they are known.
     pub links: Option<LinkMatrix>,
+    /// Whether the ranks measure the links once the group is there; then they know [`links`](Self::links).
+    pub measure: bool,
     /// Up to how many elements one tree carries the whole buffer.
     pub tree_bound: u64,
 }
 
 /// Up to how many elements one tree carries the whole buffer unless it is said: as MXNet has it.
 pub const TREE_BOUND: u64 = 10_000_000;
+
+/// The topology of a job whose ranks measure their links.
+pub const MEASURE: &str = "measure";
 
 impl Parameters {
     /// What tells them apart from others, in short.
@@ -57,8 +62,7 @@ impl Parameters {
     }
 
     fn items(&self) -> [(&'static str, String); 9] {
-        let Self { order, algorithm, transport, segment, staging, reducers, cutting, links: _, tree_bound } =
-            self;
+        let Self { order, algorithm, transport, segment, staging, reducers, cutting, .. } = self;
         [
             ("HERRINGBONE_FOLD_ORDER", order.name().into()),
             ("HERRINGBONE_ALGORITHM", algorithm.clone().unwrap_or_default()),
@@ -69,9 +73,13 @@ impl Parameters {
             (CUTTING, format!("{cutting:016x}")),
             (
                 "HERRINGBONE_TOPOLOGY",
-                self.topology().map_or_else(|| "none".into(), |digest| format!("{digest:016x}")),
+                match self.topology() {
+                    Some(digest) => format!("{digest:016x}"),
+                    None if self.measure => MEASURE.into(),
+                    None => "none".into(),
+                },
             ),
-            ("HERRINGBONE_TREE_ARRAY_BOUND", tree_bound.to_string()),
+            ("HERRINGBONE_TREE_ARRAY_BOUND", self.tree_bound.to_string()),
         ]
     }
 
@@ -85,6 +93,7 @@ impl Parameters {
                 to.text("a reducer's address", address);
             });
             to.option(self.links.as_ref(), Writer::links);
+            to.bool(self.measure);
             to.u64(self.tree_bound);
         });
     }
@@ -95,8 +104,19 @@ impl Parameters {
             let (algorithm, transport) = (from.option(Reader::text)?, from.option(Reader::text)?);
             let (segment, staging, cutting) = (from.u64()?, from.u64()?, from.u64()?);
             let reducers = from.list(Reader::text)?;
-            let (links, tree_bound) = (from.option(Reader::links)?, from.u64()?);
-            Ok(Self { order, algorithm, transport, segment, staging, reducers, cutting, links, tree_bound })
+            let (links, measure, tree_bound) = (from.option(Reader::links)?, from.bool()?, from.u64()?);
+            Ok(Self {
+                order,
+                algorithm,
+                transport,
+                segment,
+                staging,
+                reducers,
+                cutting,
+                links,
+                measure,
+                tree_bound,
+            })
         })
     }
 }
@@ -124,7 +144,7 @@ mod tests {
         type Change = fn(&mut Parameters);
         let links = LinkMatrix::uniform(2, 1.0);
         let topology = format!("{:016x}", digest(&links.to_bytes()));
-        let changes: [(&str, &str, &str, Change); 9] = [
+        let changes: [(&str, &str, &str, Change); 10] = [
             ("HERRINGBONE_FOLD_ORDER", "ranks", "hosts", |other| other.order = FoldOrder::Hosts),
             ("HERRINGBONE_ALGORITHM", "ring", "", |other| other.algorithm = None),
             ("HERRINGBONE_TRANSPORT", "", "tcp", |other| other.transport = Some("tcp".into())),
@@ -135,6 +155,7 @@ mod tests {
             ("HERRINGBONE_TOPOLOGY", "none", &topology, |other| {
                 other.links = Some(LinkMatrix::uniform(2, 1.0))
             }),
+            ("HERRINGBONE_TOPOLOGY", "none", MEASURE, |other| other.measure = true),
             ("HERRINGBONE_TREE_ARRAY_BOUND", "0", "7", |other| other.tree_bound = 7),
         ];
         for (name, ours, theirs, change) in changes {

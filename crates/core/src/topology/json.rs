@@ -1,7 +1,7 @@
 //! JSON with the place of each value, so that an error can name it.
 
 use super::TopologyError;
-use super::text::{Position, TextCursor, shown};
+use super::text::{Position, TextCursor, figure, shown};
 use alloc::{format, string::String, vec, vec::Vec};
 
 /// How deep values nest at most.
@@ -37,7 +37,7 @@ impl JsonValue {
     pub(super) fn found(&self) -> String {
         match &self.kind {
             JsonKind::Word => "null, true or false".into(),
-            JsonKind::Number(number) => format!("{number}"),
+            JsonKind::Number(number) => figure(*number),
             JsonKind::Text(text) => shown(text),
             JsonKind::List(items) => format!("a list of {}", items.len()),
             JsonKind::Object(_) => "an object".into(),
@@ -157,7 +157,11 @@ impl TextCursor {
             if scanner.peek() != Some('"') {
                 return Err(scanner.refused("a name in quotation marks"));
             }
+            let at = scanner.at;
             let name = scanner.string()?;
+            if fields.iter().any(|(known, _)| *known == name) {
+                return Err(at.error(format!("{} again", shown(&name)), "each name once"));
+            }
             scanner.skip_spaces();
             if scanner.peek() != Some(':') {
                 return Err(scanner.refused("a colon"));

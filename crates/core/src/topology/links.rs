@@ -1,7 +1,7 @@
 //! The links between ranks as a matrix, with MXNet's weights (`GetP2PWeight`).
 
 use super::{LinkKind, NodeKind, Topology, TopologyError, TopologyLink, TopologyNode};
-use alloc::{collections::BTreeSet, format, vec, vec::Vec};
+use alloc::{collections::BTreeSet, format, string::String, vec, vec::Vec};
 
 /// The most ranks that trees are planned for.
 pub const MOST_RANKS: usize = 64;
@@ -85,6 +85,56 @@ impl LinkMatrix {
             (among.weights[at], among.bandwidths[at]) = (self.weight(from, to), self.speed(from, to));
         }
         among
+    }
+
+    /// The links between ranks of which each runs on one of these hosts, where the nodes have these names. If they are the names of
+    /// hosts, ranks of one host are linked as fast as the fastest nodes are. Else node i is rank i.
+    ///
+    /// # Errors
+    /// [`TopologyError::Whole`] for a host that no node is while others are, and for another number of nodes than of ranks.
+    pub fn placed(self, nodes: &[String], hosts: &[&str]) -> Result<Self, TopologyError> {
+        let place = |host: &&str| nodes.iter().position(|node| node == host);
+        let places: Vec<Option<usize>> = hosts.iter().map(place).collect();
+        let listed = || match nodes.len() {
+            0..=8 => nodes.join(", "),
+            many => format!("{}, ... (of {many})", nodes[..8].join(", ")),
+        };
+        if places.iter().all(Option::is_none) {
+            if self.size == hosts.len() {
+                return Ok(self);
+            }
+            let (size, ranks) = (self.size, hosts.len());
+            let host = hosts.first().copied().unwrap_or_default();
+            let (named, change) = match nodes {
+                [] => (String::new(), String::new()),
+                _ => (
+                    format!(", and rank 0's host {host} is none of {}", listed()),
+                    String::from(", or name its nodes as the hosts are called"),
+                ),
+            };
+            return Err(TopologyError::whole(
+                format!("the topology has {size} nodes and the job {ranks} ranks{named}"),
+                format!("give it a node for each rank, in their order{change}"),
+            ));
+        }
+        if let Some(rank) = places.iter().position(Option::is_none) {
+            return Err(TopologyError::whole(
+                format!("rank {rank} runs on {}, and the topology's nodes are {}", hosts[rank], listed()),
+                "name a node as each host is called, or none, so that node i is rank i",
+            ));
+        }
+        let places: Vec<u32> = places.into_iter().flatten().map(|place| place as u32).collect();
+        let mut placed = self.among(&places);
+        let weight = self.weights.iter().copied().fold(0.0, f32::max);
+        let bandwidth = self.bandwidths.iter().copied().fold(0.0, f64::max);
+        let ranks = places.len();
+        for at in (0..ranks * ranks)
+            .filter(|at| places[at / ranks] == places[at % ranks] && at / ranks != at % ranks)
+        {
+            placed.weights[at] = if weight > 0.0 { weight } else { 1.0 };
+            placed.bandwidths[at] = if bandwidth > 0.0 { bandwidth } else { 1.0 };
+        }
+        Ok(placed)
     }
 
     /// All numbers, for other processes and for digests.
@@ -206,7 +256,14 @@ pub fn by_mxnet_rules(topology: &Topology, peers: Option<&[bool]>) -> Result<Top
             let (weight, bandwidth) = (matrix.weight(from, to), f64::from(matrix.weight(from, to)));
             if weight > 0.0 {
                 let (from, to) = (*node, *other);
-                weighed.links.push(TopologyLink { from, to, kind: LinkKind::Given, bandwidth, weight });
+                weighed.links.push(TopologyLink {
+                    from,
+                    to,
+                    kind: LinkKind::Given,
+                    bandwidth,
+                    weight,
+                    latency: None,
+                });
             }
         }
     }

@@ -42,7 +42,36 @@ fn chosen<'a>(
     })
 }
 
+/// Refuses a key that is nearly one of the known ones, which would change nothing.
+fn check_keys(value: &JsonValue, known: &[&str]) -> Result<(), TopologyError> {
+    let JsonKind::Object(fields) = &value.kind else { return Ok(()) };
+    for (name, field) in fields.iter().filter(|(name, _)| !known.contains(&&name[..])) {
+        if let Some(meant) = known.iter().find(|known| is_slip_of(name, known)) {
+            return Err(field.at.error(format!("a value of {name:?}"), format!("one of {meant:?}")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a letter is missing, is too much, is another one, or has changed places with its neighbour; case does not count.
+fn is_slip_of(name: &str, known: &str) -> bool {
+    let name: Vec<char> = name.to_lowercase().chars().collect();
+    let known: Vec<char> = known.chars().collect();
+    let begins = name.iter().zip(&known).take_while(|(a, b)| a == b).count();
+    let ends = name.iter().rev().zip(known.iter().rev()).take_while(|(a, b)| a == b).count();
+    let longer = name.len().max(known.len());
+    let rest = longer.saturating_sub(begins + ends);
+    let swapped = || {
+        name.len() == known.len()
+            && rest == 2
+            && name[begins] == known[begins + 1]
+            && name[begins + 1] == known[begins]
+    };
+    known.len() >= 3 && name.len().abs_diff(known.len()) <= 1 && (rest <= 1 || swapped())
+}
+
 fn of_object(value: &JsonValue) -> Result<Topology, TopologyError> {
+    check_keys(value, &["matrix", "names", "bandwidth", "p2p", "nodes", "links", "name"])?;
     if value.get("nodes").is_some() {
         return of_links(value);
     }
@@ -66,7 +95,11 @@ fn of_object(value: &JsonValue) -> Result<Topology, TopologyError> {
         let expected = format!("{} rows, as \"matrix\" has", weights.len());
         Err(rows.at.error(format!("{} rows", other.len()), expected))
     };
-    let topology = Topology::of_matrix(&names, &weights, other("bandwidth")?.as_deref());
+    let bandwidths = other("bandwidth")?;
+    if let (Some(rows), Some(bandwidths)) = (value.get("bandwidth"), &bandwidths) {
+        check_carried(rows, &weights, bandwidths)?;
+    }
+    let topology = Topology::of_matrix(&names, &weights, bandwidths.as_deref());
     match other("p2p")? {
         None => Ok(topology),
         Some(peers) => {
@@ -76,12 +109,40 @@ fn of_object(value: &JsonValue) -> Result<Topology, TopologyError> {
     }
 }
 
+/// Refuses a link that has a weight and carries nothing.
+fn check_carried(at: &JsonValue, weights: &[Vec<f64>], bandwidths: &[Vec<f64>]) -> Result<(), TopologyError> {
+    let size = weights.len();
+    let is_wrong = |(from, to): &(usize, usize)| {
+        from != to && weights[*from][*to] > 0.0 && bandwidths[*from][*to] == 0.0
+    };
+    match (0..size).flat_map(|from| (0..size).map(move |to| (from, to))).find(is_wrong) {
+        None => Ok(()),
+        Some((from, to)) => {
+            let weight = weights[from][to];
+            let found = format!("a bandwidth of 0 from node {from} to node {to}, whose link weighs {weight}");
+            Err(at.at.error(found, "a bandwidth above 0 for each link with a weight, or no \"bandwidth\""))
+        }
+    }
+}
+
 fn of_names(value: &JsonValue, count: usize) -> Result<Vec<String>, TopologyError> {
     let items = value.list("a list of names")?;
     if items.len() != count {
         return Err(value.at.error(value.found(), format!("{count} names, one for each row")));
     }
-    items.iter().map(|item| item.text("a name in quotation marks").map(String::from)).collect()
+    let mut names: Vec<String> = vec![];
+    for item in items {
+        names.push(fresh(item, item.text("a name in quotation marks")?, &names)?);
+    }
+    Ok(names)
+}
+
+/// A name that no other node has.
+fn fresh(item: &JsonValue, name: &str, names: &[String]) -> Result<String, TopologyError> {
+    match names.iter().any(|known| known == name) {
+        false => Ok(name.into()),
+        true => Err(item.at.error(format!("{} again", item.found()), "a name that no other node has")),
+    }
 }
 
 /// The rows of a square matrix of amounts.
@@ -104,8 +165,7 @@ fn matrix(value: &JsonValue) -> Result<Vec<Vec<f64>>, TopologyError> {
 fn of_links(value: &JsonValue) -> Result<Topology, TopologyError> {
     let missing = || value.at.error("an object without \"nodes\" and \"links\"", "both");
     let (nodes, links) = (value.get("nodes").ok_or_else(missing)?, value.get("links").ok_or_else(missing)?);
-    let nodes: Vec<TopologyNode> =
-        nodes.list("a list of nodes")?.iter().map(node).collect::<Result<_, _>>()?;
+    let nodes = nodes_of(nodes.list("a list of nodes")?)?;
     let links = links.list("a list of links")?;
     let links = links.iter().map(|value| link(value, nodes.len())).collect::<Result<_, _>>()?;
     Ok(Topology { nodes, links, warnings: vec![] })
@@ -117,7 +177,18 @@ fn field<'a>(value: &'a JsonValue, key: &str) -> Result<&'a JsonValue, TopologyE
         .ok_or_else(|| value.at.error(format!("{} without {key:?}", value.found()), format!("{key:?}")))
 }
 
+fn nodes_of(values: &[JsonValue]) -> Result<Vec<TopologyNode>, TopologyError> {
+    let (mut nodes, mut names) = (vec![], vec![]);
+    for value in values {
+        let read = node(value)?;
+        names.push(fresh(field(value, "name")?, &read.name, &names)?);
+        nodes.push(read);
+    }
+    Ok(nodes)
+}
+
 fn node(value: &JsonValue) -> Result<TopologyNode, TopologyError> {
+    check_keys(value, &["name", "kind", "device"])?;
     let name = field(value, "name")?.text("a name in quotation marks")?.to_string();
     let kind = field(value, "kind")?;
     let text = kind.text("a kind of node")?;
@@ -130,6 +201,7 @@ fn node(value: &JsonValue) -> Result<TopologyNode, TopologyError> {
 }
 
 fn link(value: &JsonValue, nodes: usize) -> Result<TopologyLink, TopologyError> {
+    check_keys(value, &["from", "to", "kind", "bandwidth", "weight", "latency_us"])?;
     let end = |key: &str| {
         let end = field(value, key)?;
         let number = end.number("the number of a node")?;
@@ -142,12 +214,13 @@ fn link(value: &JsonValue, nodes: usize) -> Result<TopologyLink, TopologyError> 
         let value = field(value, key)?;
         amount(value.number("a number")?, value.at)
     };
+    let latency = value.get("latency_us").map(|value| amount(value.number("a number")?, value.at));
     let kind = match value.get("kind") {
         None => LinkKind::Given,
         Some(kind) => {
             let known = LinkKind::of_text(kind.text("a kind of link")?);
             known.ok_or_else(|| {
-                kind.at.error(kind.found(), "NV1 to NV18, PIX, PXB, PHB, NODE, SYS or given")
+                kind.at.error(kind.found(), "NV1 to NV18, PIX, PXB, PHB, NODE, SYS, given or measured")
             })?
         }
     };
@@ -155,5 +228,7 @@ fn link(value: &JsonValue, nodes: usize) -> Result<TopologyLink, TopologyError> 
     if from == to {
         return Err(value.at.error(format!("a link from node {from} to itself"), "two nodes"));
     }
-    Ok(TopologyLink { from, to, kind, bandwidth: quantity("bandwidth")?, weight: quantity("weight")? as f32 })
+    let (bandwidth, weight, latency) =
+        (quantity("bandwidth")?, quantity("weight")? as f32, latency.transpose()?);
+    Ok(TopologyLink { from, to, kind, bandwidth, weight, latency })
 }

@@ -18,6 +18,7 @@ mod error;
 mod json;
 mod links;
 mod listed;
+mod measured;
 mod model;
 mod nccl;
 mod random;
@@ -28,6 +29,7 @@ mod xml;
 
 pub use error::TopologyError;
 pub use links::{LinkMatrix, MOST_RANKS, by_mxnet_rules};
+pub use measured::{MeasuredLink, MeasuringPair, measured_topology, measuring_rounds};
 pub use model::{LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode};
 
 use alloc::format;

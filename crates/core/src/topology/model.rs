@@ -58,6 +58,8 @@ pub enum LinkKind {
     Sys,
     /// What a file says in numbers.
     Given,
+    /// What ranks have measured.
+    Measured,
 }
 
 impl LinkKind {
@@ -68,7 +70,7 @@ impl LinkKind {
             Self::NvLink(count) => Some(25.0 * f64::from(count)),
             Self::Pix | Self::Pxb => Some(12.0),
             Self::Phb | Self::Numa | Self::Sys => Some(10.0),
-            Self::Given => None,
+            Self::Given | Self::Measured => None,
         }
     }
 
@@ -81,6 +83,7 @@ impl LinkKind {
             "NODE" => Self::Numa,
             "SYS" | "SOC" => Self::Sys,
             "given" => Self::Given,
+            "measured" => Self::Measured,
             _ => {
                 Self::NvLink(text.strip_prefix("NV")?.parse().ok().filter(|count| (1..=18).contains(count))?)
             }
@@ -98,6 +101,7 @@ impl fmt::Display for LinkKind {
             Self::Numa => f.write_str("NODE"),
             Self::Sys => f.write_str("SYS"),
             Self::Given => f.write_str("given"),
+            Self::Measured => f.write_str("measured"),
         }
     }
 }
@@ -126,6 +130,8 @@ pub struct TopologyLink {
     pub bandwidth: f64,
     /// By which trees are chosen: 0 where no tree may use the link.
     pub weight: f32,
+    /// How many microseconds an empty message takes, where it was measured.
+    pub latency: Option<f64>,
 }
 
 /// Nodes and the links between them.
@@ -149,6 +155,7 @@ impl Topology {
                 && link.from != link.to
                 && is_amount(link.bandwidth)
                 && is_amount(link.weight.into())
+                && link.latency.is_none_or(is_amount)
         };
         if nodes.len() > MOST_NODES {
             return Err(TopologyError::whole(
@@ -244,9 +251,10 @@ impl Topology {
             format!("    {{\"name\": {name}, \"kind\": \"{kind}\"{}}}", device.unwrap_or_default())
         };
         let link = |link: &TopologyLink| {
-            let TopologyLink { from, to, kind, bandwidth, weight } = link;
+            let TopologyLink { from, to, kind, bandwidth, weight, latency } = link;
+            let latency = latency.map(|latency| format!(", \"latency_us\": {latency}")).unwrap_or_default();
             format!(
-                "    {{\"from\": {from}, \"to\": {to}, \"kind\": \"{kind}\", \"bandwidth\": {bandwidth}, \"weight\": {weight}}}"
+                "    {{\"from\": {from}, \"to\": {to}, \"kind\": \"{kind}\", \"bandwidth\": {bandwidth}, \"weight\": {weight}{latency}}}"
             )
         };
         let nodes: Vec<String> = self.nodes.iter().map(node).collect();
@@ -268,7 +276,14 @@ impl Topology {
                 let bandwidth = bandwidths.map_or(*weight, |bandwidths| bandwidths[from][to]);
                 if *weight > 0.0 || bandwidth > 0.0 {
                     let weight = *weight as f32;
-                    links.push(TopologyLink { from, to, kind: LinkKind::Given, bandwidth, weight });
+                    links.push(TopologyLink {
+                        from,
+                        to,
+                        kind: LinkKind::Given,
+                        bandwidth,
+                        weight,
+                        latency: None,
+                    });
                 }
             }
         }

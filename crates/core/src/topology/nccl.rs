@@ -117,7 +117,7 @@ fn topology(devices: &[Device], cpus: &[(String, String)]) -> Topology {
             let kind = a.nvlink_to(b).unwrap_or_else(|| a.path_to(b));
             let slower = [a.speed, b.speed].into_iter().flatten();
             let bandwidth = slower.fold(kind.bandwidth().unwrap_or(0.0), f64::min);
-            found.push(TopologyLink { from, to, kind, bandwidth, weight: 0.0 });
+            found.push(TopologyLink { from, to, kind, bandwidth, weight: 0.0, latency: None });
         }
     }
     for (at, device) in devices.iter().enumerate() {
@@ -129,6 +129,7 @@ fn topology(devices: &[Device], cpus: &[(String, String)]) -> Topology {
                 kind,
                 bandwidth: kind.bandwidth().unwrap_or(0.0),
                 weight: 0.0,
+                latency: None,
             });
         }
     }

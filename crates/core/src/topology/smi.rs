@@ -174,7 +174,7 @@ impl Table {
                 let kind = self.cells.get(&(from, to)).or_else(|| self.cells.get(&(to, from)));
                 if let Some(kind) = kind {
                     let bandwidth = kind.bandwidth().unwrap_or(0.0);
-                    found.push(TopologyLink { from, to, kind: *kind, bandwidth, weight: 0.0 });
+                    found.push(TopologyLink { from, to, kind: *kind, bandwidth, weight: 0.0, latency: None });
                 }
             }
         }

@@ -72,7 +72,15 @@ pub(super) fn amount(number: f64, at: Position) -> Result<f64, TopologyError> {
     if number.is_finite() && number >= 0.0 && number <= f64::from(f32::MAX) {
         return Ok(number);
     }
-    Err(at.error(format!("{number}"), "a number that is finite and not negative, 0 for no link"))
+    Err(at.error(figure(number), "a number that is finite and not negative, 0 for no link"))
+}
+
+/// A number as an error shows it: without hundreds of digits.
+pub(super) fn figure(number: f64) -> String {
+    match number.is_finite() && number.abs() >= 1e15 {
+        true => format!("{number:e}"),
+        false => format!("{number}"),
+    }
 }
 
 /// A text as an error quotes it: in short.

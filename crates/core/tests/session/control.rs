@@ -146,9 +146,9 @@ fn any_death() -> impl Strategy<Value = Death> {
 fn any_message() -> impl Strategy<Value = Message> {
     let place = any::<(u32, u32)>;
     prop_oneof![
-        (any::<(u32, u32)>(), any_process(), any_settings(), any_job()).prop_map(
-            |((rank, world), process, settings, job)| {
-                Message::Join(Join { rank, process, world, settings, job })
+        (any::<(u32, u32)>(), any_process(), any_settings(), any_job(), any_text()).prop_map(
+            |((rank, world), process, settings, job, host_name)| {
+                Message::Join(Join { rank, process, world, settings, job, host_name })
             }
         ),
         (any::<u64>(), any_roster()).prop_map(|(job, roster)| Message::Roster { job, roster }),
@@ -313,12 +313,13 @@ fn a_message_over_its_bounds_is_not_sent() {
         reducers: vec![],
         cutting: 0,
         links: None,
+        measure: false,
         tree_bound: None,
     };
     let join = |length| {
         let process = process("x".repeat(length));
-        Message::Join(Join { rank: 0, process, world: 1, settings: settings.clone(), job: vec![] })
-            .encode(crc32c)
+        let (settings, host_name) = (settings.clone(), String::new());
+        Message::Join(Join { rank: 0, process, world: 1, settings, job: vec![], host_name }).encode(crc32c)
     };
     assert!(join(256).is_ok());
     assert_eq!(join(257), Err(TooLong { field: "an address", limit: 256 }));

@@ -17,6 +17,7 @@ fn settings() -> Settings {
         reducers,
         cutting: 5,
         links: None,
+        measure: false,
         tree_bound: None,
     }
 }
@@ -26,7 +27,7 @@ fn join(rank: u32) -> Join {
     let process = Process { address, host: u64::from(rank / 2), incarnation: 100 + u64::from(rank) };
     let settings =
         if rank == 0 { settings() } else { Settings { algorithm: None, reducers: vec![], ..settings() } };
-    Join { rank, process, world: 4, settings, job: vec![] }
+    Join { rank, process, world: 4, settings, job: vec![], host_name: format!("host-{}", rank / 2) }
 }
 
 fn formation() -> Formation {
@@ -241,4 +242,60 @@ fn settings_that_contradict_rank_0_are_refused() {
     let long = refused(|settings| settings.reducers = vec!["10.0.0.8:7070".into(); 9]);
     assert!(long.contains("10.0.0.8:7070,10.0.0.8:7070"), "{long}");
     assert!(long.len() < 256, "{long}");
+}
+
+/// Ranks 0 and 1 of four run on host-0, ranks 2 and 3 on host-1.
+#[test]
+fn nodes_that_are_called_as_hosts_are_found_by_their_names() {
+    let links = LinkMatrix::of_weights(&[vec![0.0, 3.0], vec![2.0, 0.0]]).unwrap();
+    let placed = |nodes: [&str; 2]| {
+        let mut first = join(0);
+        first.settings.links = Some(links.clone());
+        let mut formation = Formation::new(first).unwrap();
+        for rank in 1..4 {
+            formation.join(join(rank), "10.0.0.1:50000").unwrap();
+        }
+        formation.place(&nodes.map(String::from))?;
+        Ok::<_, herringbone_core::topology::TopologyError>(
+            formation.found(1).unwrap().parameters.links.unwrap(),
+        )
+    };
+    let by_name = placed(["host-1", "host-0"]).unwrap();
+    assert_eq!(by_name.size(), 4);
+    // host-0 is the second node.
+    assert_eq!((by_name.weight(0, 2), by_name.weight(3, 1)), (2.0, 3.0));
+    assert_eq!(
+        (by_name.weight(0, 1), by_name.weight(0, 0)),
+        (3.0, 0.0),
+        "ranks of one host have the fastest link"
+    );
+    let partly = placed(["host-1", "other"]).unwrap_err().to_string();
+    assert_eq!(
+        partly,
+        "rank 0 runs on host-0, and the topology's nodes are host-1, other; name a node as each host is called, or none, so that \
+         node i is rank i"
+    );
+    let neither = placed(["a", "b"]).unwrap_err().to_string();
+    assert_eq!(
+        neither,
+        "the topology has 2 nodes and the job 4 ranks, and rank 0's host host-0 is none of a, b; give it a node for each rank, in \
+         their order, or name its nodes as the hosts are called"
+    );
+}
+
+#[test]
+fn a_job_that_measures_says_so_to_all() {
+    let mut first = Join { world: 2, ..join(0) };
+    first.settings.measure = true;
+    let mut formation = Formation::new(first).unwrap();
+    let mut other = Join { world: 2, ..join(1) };
+    other.settings.links = Some(LinkMatrix::uniform(2, 1.0));
+    let refusal = formation.join(other, "10.0.0.1:50000").unwrap_err().to_string();
+    assert!(
+        refusal.contains("HERRINGBONE_TOPOLOGY") && refusal.contains("rank 0 has \"measure\""),
+        "{refusal}"
+    );
+    formation.join(Join { world: 2, ..join(1) }, "10.0.0.1:50000").unwrap();
+    let parameters = formation.found(1).unwrap().parameters;
+    assert!(parameters.measure && parameters.links.is_none());
 }

@@ -20,6 +20,7 @@ pub(crate) fn any_settings() -> impl Strategy<Value = Settings> {
             reducers,
             cutting,
             links: cutting.is_multiple_of(3).then(|| LinkMatrix::uniform(1 + cutting as usize % 64, 2.5)),
+            measure: cutting.is_multiple_of(5),
             tree_bound: cutting.is_multiple_of(2).then_some(cutting),
         },
     )
@@ -37,6 +38,7 @@ pub(crate) fn any_parameters() -> impl Strategy<Value = Parameters> {
             reducers,
             cutting,
             links: cutting.is_multiple_of(3).then(|| LinkMatrix::uniform(1 + cutting as usize % 64, 2.5)),
+            measure: cutting.is_multiple_of(5),
             tree_bound: cutting,
         },
     )

@@ -128,6 +128,32 @@ fn errors_of_matrices_say_where_and_what() {
         ("0,1\n-2,0\n", "line 2, column 1: -2; expected a number that is finite"),
         ("", "line 1, column 1: nothing; expected the text of nvidia-smi"),
         (
+            "It was a\ndark night.\n",
+            "line 1, column 1: \"It\"; expected the text of nvidia-smi topo -m, NCCL's XML",
+        ),
+        (
+            "a,b,a\n0,1,1\n1,0,1\n1,1,0\n",
+            "line 1, column 5: \"a\" again; expected a name that no other node has",
+        ),
+        (
+            "{\"matrix\": [[0, 1], [1, 0]], \"names\": [\"a\", \"a\"]}",
+            "line 1, column 45: \"a\" again; expected a name that no other node has",
+        ),
+        (
+            "{\"matrix\": [[0]], \"matrix\": [[0]]}",
+            "line 1, column 20: \"matrix\" again; expected each name once",
+        ),
+        (
+            "{\"matrix\": [[0, 1], [1, 0]], \"bandwith\": [[0, 1], [1, 0]]}",
+            "line 1, column 43: a value of \"bandwith\"; expected one of \"bandwidth\"",
+        ),
+        ("{\"Matrix\": [[0]]}", "line 1, column 12: a value of \"Matrix\"; expected one of \"matrix\""),
+        (
+            "{\"matrix\": [[0, 2], [1, 0]], \"bandwidth\": [[0, 0], [1, 0]]}",
+            "line 1, column 44: a bandwidth of 0 from node 0 to node 1, whose link weighs 2; expected a bandwidth above 0",
+        ),
+        ("[[0, 1e300], [1, 0]]", "line 1, column 6: 1e300; expected a number that is finite"),
+        (
             "{\"nodes\": [{\"name\": \"a\", \"kind\": \"gpu\"}], \"links\": [{\"from\": 0, \"to\": 1}]}",
             "line 1, column 71: 1; expected the number of a node, below 1",
         ),

@@ -63,6 +63,13 @@ pub(super) fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl GroupHandle {
+    /// The host of each of its ranks.
+    pub(crate) fn hosts(&self, fabric: &Fabric) -> Vec<u32> {
+        let (roster, hosts) = (&fabric.job.roster, fabric.job.roster.hosts());
+        let host = |member: &MemberId| roster.rank_of(*member).map(|rank| hosts[rank as usize]);
+        self.members.iter().filter_map(host).collect()
+    }
+
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }

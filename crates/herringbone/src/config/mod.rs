@@ -11,6 +11,7 @@ mod reading;
 mod route;
 pub mod settings;
 mod transport;
+mod trees;
 
 pub(crate) use exposure::check_exposure;
 pub use nearest::{UnknownName, nearest as nearest_name, parse_algorithm};
@@ -18,6 +19,7 @@ pub use reading::{token_from_env, token_from_file};
 pub(crate) use route::on_the_way_to;
 pub use route::{Route, is_own_address, route_to};
 pub use transport::Transport;
+pub(crate) use trees::{Trees, host_name};
 
 use crate::{
     Error, Result,
@@ -92,15 +94,6 @@ pub struct Config {
     pub(crate) trees: Trees,
 }
 
-/// What trees are planned from.
-#[derive(Clone, Default)]
-pub(crate) struct Trees {
-    /// The links between all ranks.
-    pub(crate) links: Option<LinkMatrix>,
-    /// Up to how many elements one tree carries the whole buffer.
-    pub(crate) bound: Option<u64>,
-}
-
 const STAGING_BYTES: usize = 64 << 20;
 const STAGING_LIMITS: (usize, usize) = (4 << 20, 64 << 30);
 const SEGMENT_LIMITS: (usize, usize) = (4 << 10, 8 << 20);
@@ -172,7 +165,19 @@ impl Config {
     /// The links between all ranks, in their order: plans then spare slow links, and trees follow the links. Rank 0's count; the
     /// others may leave theirs out.
     pub fn links(mut self, links: LinkMatrix) -> Self {
-        self.trees.links = Some(links);
+        self.trees = Trees { links: Some(links), bound: self.trees.bound, ..Trees::default() };
+        self
+    }
+
+    /// The ranks [measure](crate::measure) the links between them once all are there. Rank 0's choice counts.
+    pub fn measure_links(mut self) -> Self {
+        self.trees = Trees { measure: true, bound: self.trees.bound, ..Trees::default() };
+        self
+    }
+
+    /// The links count as alike, whatever the environment says of them.
+    pub fn without_links(mut self) -> Self {
+        self.trees = Trees { bound: self.trees.bound, ..Trees::default() };
         self
     }
 

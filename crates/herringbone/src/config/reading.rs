@@ -1,7 +1,7 @@
 //! Reading a configuration from the environment.
 
 use super::{
-    Config, Rendezvous, Transport,
+    Config, Rendezvous, Transport, Trees,
     bytes::Bytes,
     environment::Environment,
     interface::Interfaces,
@@ -13,6 +13,7 @@ use crate::{
     Algorithm, Error, Result,
     core::{
         group::FoldOrder,
+        session::MEASURE,
         topology::{self, LinkMatrix},
     },
 };
@@ -58,9 +59,26 @@ impl Environment {
     /// The links between ranks in the file that `HERRINGBONE_TOPOLOGY` names, or in one topology of it, as `FILE#NAME`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a file that cannot be read, with line and column where it is no topology.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a file that cannot be read, with line and column where it is no topology,
+    /// and for links that only the ranks of a job can measure.
     pub fn links(&self) -> Result<Option<LinkMatrix>> {
+        let Some(trees) = self.trees()? else { return Ok(None) };
+        match trees.measure {
+            false => Ok(trees.links),
+            true => Err(Error::config(
+                settings::TOPOLOGY.name,
+                "the ranks of a job measure their links, and there is no job here; name the file that herringbone topo --measure \
+                 --json has written in one",
+            )),
+        }
+    }
+
+    /// What `HERRINGBONE_TOPOLOGY` says of the links.
+    pub(crate) fn trees(&self) -> Result<Option<Trees>> {
         let Some(found) = settings::TOPOLOGY.find(self)? else { return Ok(None) };
+        if found.text.trim() == MEASURE {
+            return Ok(Some(Trees { measure: true, ..Trees::default() }));
+        }
         let (path, name) = match found.text.rsplit_once('#') {
             Some((path, name)) => (path, Some(name)),
             None => (found.text.as_str(), None),
@@ -70,7 +88,9 @@ impl Environment {
         let topology = topology::read(&text, name).map_err(|error| wrong(&error))?;
         let links = LinkMatrix::of(&topology).map_err(|error| wrong(&error))?;
         links.check_connected().map_err(|error| wrong(&error))?;
-        Ok(Some(links))
+        let name = |node: usize| topology.nodes()[node].name.clone();
+        let nodes = topology.ranks().into_iter().map(name).collect();
+        Ok(Some(Trees { links: Some(links), nodes, ..Trees::default() }))
     }
 
     /// A setting's value in the form that it has to have.
@@ -95,6 +115,23 @@ impl Environment {
             (None, Some(path)) => token_in(&path.text, settings::TOKEN_FILE.name).map(Some),
             (None, None) => Ok(None),
         }
+    }
+}
+
+/// A number of elements: `10000000` or `1e7`.
+struct Elements(u64);
+
+impl FromStr for Elements {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        if let Ok(elements) = text.parse() {
+            return Ok(Self(elements));
+        }
+        let number: f64 = text.parse().map_err(drop)?;
+        // Up to here each whole number has its own float.
+        let is_whole = (0.0..=9e15).contains(&number) && number.fract() == 0.0;
+        is_whole.then_some(Self(number as u64)).ok_or(())
     }
 }
 
@@ -123,8 +160,11 @@ impl Config {
         self.job = launchers::names(environment, place.as_ref())?;
         self.algorithm = environment.algorithm()?.or(self.algorithm);
         self.fold_order = environment.fold_order()?.or(self.fold_order);
-        self.trees.links = environment.links()?.or(self.trees.links);
-        self.trees.bound = environment.parsed(&settings::TREE_ARRAY_BOUND)?.or(self.trees.bound);
+        if let Some(trees) = environment.trees()? {
+            self.trees = Trees { bound: self.trees.bound, ..trees };
+        }
+        let bound = environment.parsed(&settings::TREE_ARRAY_BOUND)?;
+        self.trees.bound = bound.map(|Elements(bound)| bound).or(self.trees.bound);
         if let Some(name) = settings::TRANSPORT.find(environment)? {
             let wrong = |error| Error::config(&name.variable, error);
             self.transport = Some(name.text.parse::<Transport>().map_err(wrong)?);
@@ -245,7 +285,7 @@ mod tests {
             ("HERRINGBONE_ALGORITHM", "radix(8,8)"),
             ("HERRINGBONE_FOLD_ORDER", "hosts"),
             ("HERRINGBONE_TOPOLOGY", TOPOLOGY),
-            ("HERRINGBONE_TREE_ARRAY_BOUND", "1000"),
+            ("HERRINGBONE_TREE_ARRAY_BOUND", "1e3"),
             ("HERRINGBONE_TRANSPORT", "tcp"),
             ("HERRINGBONE_IFNAME", "eth0"),
             ("HERRINGBONE_TIMEOUT_S", " 1.5 "),
@@ -280,7 +320,7 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_with_what_would_be_right() {
-        let cases: [(&str, &str, &[&str]); 12] = [
+        let cases: [(&str, &str, &[&str]); 14] = [
             ("HERRINGBONE_ALGORITHM", "rign", &["\"rign\"", "reduction_server", "did you mean ring?"]),
             ("HERRINGBONE_TRANSPORT", "tpc", &["\"tpc\" is not one of shm, tcp", "did you mean tcp?"]),
             (
@@ -295,6 +335,12 @@ mod tests {
             ("HERRINGBONE_STAGING_BYTES", "64X", &["\"64X\"", "4M to 64G"]),
             ("HERRINGBONE_SLICE_BYTES", "-1", &["\"-1\"", "4K to 8M"]),
             ("HERRINGBONE_TOKEN_FILE", "no/such/file", &["no/such/file"]),
+            (
+                "HERRINGBONE_TREE_ARRAY_BOUND",
+                "1.5",
+                &["\"1.5\"", "a number of elements, like 10000000 or 1e7"],
+            ),
+            ("HERRINGBONE_TREE_ARRAY_BOUND", "-1", &["\"-1\"", "a number of elements"]),
             ("RANK", "first", &["\"first\"", "0 to the world's size - 1"]),
             ("HERRINGBONE_WORLD_SIZE", "-2", &["\"-2\"", "a number from 1"]),
         ];

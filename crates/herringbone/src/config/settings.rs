@@ -132,15 +132,16 @@ pub(crate) const FOLD_ORDER: Setting = setting(
 );
 pub(crate) const TOPOLOGY: Setting = setting(
     "HERRINGBONE_TOPOLOGY",
-    "the links between all ranks, in their order: plans then spare slow links; rank 0's counts, and others may leave it out",
-    "a file that herringbone topo reads, or FILE#NAME",
+    "the links between all ranks, in their order or by the names of their hosts: plans then spare slow links; rank 0's counts, and \
+     others may leave it out",
+    "a file that herringbone topo reads, FILE#NAME, or measure: the ranks measure their links when the job starts",
     "none: links count as alike",
     WORKERS,
 );
 pub(crate) const TREE_ARRAY_BOUND: Setting = setting(
     "HERRINGBONE_TREE_ARRAY_BOUND",
     "up to how many elements one tree carries the whole buffer, where trees are forced; rank 0's counts",
-    "elements",
+    "a number of elements, like 10000000 or 1e7",
     "10000000",
     WORKERS,
 );

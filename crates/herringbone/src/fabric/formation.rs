@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    config::{Config, Rendezvous, check_exposure},
+    config::{Config, Rendezvous, check_exposure, host_name, settings},
     core::algorithm::Algorithm,
     core::prepare::cutting,
     core::session::{
@@ -91,11 +91,13 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
         reducers: config.reducers.clone(),
         cutting: cutting::digest(),
         links: config.trees.links.clone(),
+        measure: config.trees.measure,
         tree_bound: config.trees.bound,
     };
     let host = crate::sys::socket::host_identity();
     let process = Process { address: address.to_string(), host, incarnation };
-    Join { rank: config.rank, process, world: config.world, settings, job: config.job.clone() }
+    let (job, host_name) = (config.job.clone(), host_name());
+    Join { rank: config.rank, process, world: config.world, settings, job, host_name }
 }
 
 /// A rank that has proved itself and wants in.
@@ -163,6 +165,7 @@ fn gather(
             }
         }
     }
+    place(&mut formation, &mut joined, &config.trees.nodes)?;
     let away = leave_out(&mut formation, &mut joined, greetings.end(deadline), forced)?;
     let job = greet::random_number().map_err(|error| Error::io("drawing a random number", error))?;
     let formed = formation.found(job).ok_or_else(|| Error::rendezvous("the roster is incomplete").at(0))?;
@@ -183,6 +186,23 @@ fn gather(
     Ok(World { formed, token, incarnation, listener, from, connections, away, names })
 }
 
+/// Finds the ranks among the nodes of the topology. Where they are not there, no rank gets a world.
+fn place(formation: &mut Formation, joined: &mut Joined, nodes: &[String]) -> Result<()> {
+    formation.place(nodes).map_err(|error| {
+        let setting = settings::TOPOLOGY.name;
+        let refusal = Refusal::Unusable { setting: setting.into(), problem: error.to_string() };
+        refuse_all(joined, &refusal);
+        Error::config(setting, error).at(0)
+    })
+}
+
+fn refuse_all(joined: &mut Joined, refusal: &Refusal) {
+    for (stream, dialogue, _) in joined.values_mut() {
+        // Whoever does not hear it runs into its own timeout.
+        let _unheard = greet::say(stream, dialogue, &Message::Refuse(refusal.clone()));
+    }
+}
+
 /// Founds the world without the reducers that cannot be used, which are called again later. Where they are forced it is an
 /// error, on all ranks.
 fn leave_out(
@@ -193,10 +213,7 @@ fn leave_out(
 ) -> Result<Vec<String>> {
     if let Some((address, reason)) = away.first().filter(|_| forced) {
         let refusal = Refusal::NoReducer { address: address.clone(), reason: reason.clone() };
-        for (stream, dialogue, _) in joined.values_mut() {
-            // Whoever does not hear it runs into its own timeout.
-            let _unheard = greet::say(stream, dialogue, &Message::Refuse(refusal.clone()));
-        }
+        refuse_all(joined, &refusal);
         return Err(Error::rendezvous(refusal).at(0));
     }
     for (address, reason) in &away {
@@ -307,11 +324,7 @@ fn give_up(
     refused: &BTreeMap<u32, String>,
 ) -> Error {
     let missing = formation.missing();
-    for (stream, dialogue, _) in joined.values_mut() {
-        let refusal = Refusal::Absent { missing: missing.clone() };
-        // Whoever does not hear it runs into its own timeout.
-        let _unheard = greet::say(stream, dialogue, &Message::Refuse(refusal));
-    }
+    refuse_all(joined, &Refusal::Absent { missing: missing.clone() });
     let seconds = config.timeout.as_secs_f64();
     let reasons = missing.iter().filter_map(|rank| Some((rank, refused.get(rank)?)));
     let mut advice: Vec<_> = reasons.map(|(rank, why)| format!("rank {rank} was refused: {why}")).collect();

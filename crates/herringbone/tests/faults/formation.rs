@@ -2,7 +2,7 @@
 
 use crate::world::{Over, TOKEN, Watchdog, check_sums, each, meeting_place, sum, through};
 use herringbone::{
-    Communicator, Config, Error, ErrorKind, Rendezvous, Transport,
+    Collective, Communicator, Config, DType, Error, ErrorKind, Rendezvous, Transport,
     core::{algorithm::Algorithm, group::FoldOrder, topology::LinkMatrix},
     server::{Server, ServerOptions},
 };
@@ -196,6 +196,36 @@ fn contradictions_are_refused_and_the_others_go_on() {
         |config| config,
         &["rank 1", "HERRINGBONE_REDUCERS", "127.0.0.1:9"],
     );
+}
+
+#[test]
+fn a_topology_that_does_not_fit_is_told_to_all_ranks() {
+    let meet = meeting_place();
+    let [first, second] = [0, 1].map(|rank| config(rank, 2, &meet));
+    for error in form(&[first.links(LinkMatrix::uniform(3, 1.0)), second]) {
+        says(
+            &error,
+            &["HERRINGBONE_TOPOLOGY", "the topology has 3 nodes and the job 2 ranks", "a node for each rank"],
+        );
+    }
+}
+
+/// Only rank 0 says so; all plan by what they found.
+#[test]
+fn ranks_measure_their_links_if_rank_0_says_so() {
+    let _watchdog = Watchdog::over("a measurement");
+    for transport in [Transport::Shm, Transport::Tcp] {
+        let meet = meeting_place();
+        let reasons = each(3, |rank| {
+            let config = config(rank, 3, &meet).transport(transport);
+            let config = if rank == 0 { config.measure_links() } else { config };
+            let comm = Communicator::connect(config).unwrap();
+            check_sums(&comm);
+            comm.explain(Collective::AllReduce, DType::F32, 1 << 20).unwrap()
+        });
+        assert!(reasons[0].contains("slowest link is busy for"), "{}", reasons[0]);
+        assert!(reasons.iter().all(|reason| *reason == reasons[0]), "{reasons:?}");
+    }
 }
 
 #[test]

@@ -152,7 +152,9 @@ impl SpanningTree {
 
     /// The sum of its links' weights, in the direction from children to parents.
     pub fn weight(&self, links: &LinkMatrix) -> f64 {
-        self.edges.iter().map(|[parent, child]| f64::from(links.weight(*child, *parent))).sum()
+        // An empty sum would be -0.
+        let weights = self.edges.iter().map(|[parent, child]| f64::from(links.weight(*child, *parent)));
+        weights.fold(0.0, |sum, weight| sum + weight)
     }
 }
 
@@ -177,7 +179,7 @@ impl TreeSet {
             }
         }
         let mut figures = TreeFigures {
-            weight: self.trees.iter().map(|tree| tree.weight(links)).sum(),
+            weight: self.trees.iter().fold(0.0, |sum, tree| sum + tree.weight(links)),
             ..Default::default()
         };
         for (at, uses) in uses.iter().enumerate().filter(|(_, uses)| **uses > 0) {

@@ -1,0 +1,264 @@
+//! What the links between the ranks of a group carry, measured with messages.
+//!
+//! ```
+//! use herringbone::{core::topology::LinkMatrix, measure::LinkMeasurement};
+//!
+//! # fn main() -> Result<(), herringbone::Error> {
+//! std::thread::scope(|scope| {
+//!     for comm in herringbone::local(2)? {
+//!         scope.spawn(move || {
+//!             let measurement = LinkMeasurement::of(&comm)?;
+//!             println!("at most {} s", measurement.limit().as_secs_f64());
+//!             let topology = measurement.run(|_round| {})?;
+//!             println!("{} GB/s from rank 0 to rank 1", topology.links()[0].bandwidth);
+//!             Ok::<_, herringbone::Error>(())
+//!         });
+//!     }
+//!     Ok(())
+//! })
+//! # }
+//! ```
+
+use crate::{
+    Communicator, DType, Error, MessageRequest, Region, Result,
+    config::settings,
+    core::topology::{
+        MOST_RANKS, MeasuredLink, MeasuringPair, Topology, measured_topology, measuring_rounds,
+    },
+};
+use std::{
+    collections::VecDeque,
+    fmt,
+    time::{Duration, Instant},
+};
+
+/// How long all links together are to be busy with messages, in one round after the other.
+const BUSY: Duration = Duration::from_secs(16);
+/// How long one direction of a link is, where the rounds leave it so much.
+const MOST_BUSY: Duration = Duration::from_millis(300);
+const LEAST_BUSY: Duration = Duration::from_millis(60);
+/// By how much a direction takes longer with what it needs to find out how much it can carry, and with what a token bucket
+/// lets through at first.
+const SEARCH: u32 = 3;
+/// Empty messages there and back.
+const PINGS: u32 = 20;
+/// Messages on their way at a time, and in the first batch.
+const WINDOW: u64 = 8;
+/// Bytes of a message in the first batch, and at most.
+const FIRST_MESSAGE: u64 = 2 << 10;
+const LARGEST_MESSAGE: u64 = 1 << 20;
+/// By how much a batch is larger than the one before it, at most.
+const GROWTH: f64 = 8.0;
+const CONTROL: i64 = 1;
+const DATA: i64 = 2;
+
+/// A measurement that is about to begin. All ranks of the group make one and run it.
+///
+/// Hosts are measured in pairs, each by its first rank, and then the ranks of each host in pairs. No two pairs of a round share a
+/// rank. Links that share a cable, a switch or a memory are measured with what other pairs of their round leave them.
+pub struct LinkMeasurement<'a> {
+    comm: &'a Communicator,
+    hosts: Vec<u32>,
+    rounds: Vec<Vec<MeasuringPair>>,
+    /// How long a batch that counts takes, at least.
+    busy: Duration,
+}
+
+impl<'a> LinkMeasurement<'a> {
+    /// Of the links between all ranks of a group.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for more ranks than a topology of ranks has.
+    pub fn of(comm: &'a Communicator) -> Result<Self> {
+        if comm.size() as usize > MOST_RANKS {
+            let problem = format!("{} ranks; links are measured among {MOST_RANKS} at most", comm.size());
+            return Err(Error::config(settings::TOPOLOGY.name, problem).at(comm.rank()));
+        }
+        let (fabric, group) = comm.parts();
+        let hosts = group.hosts(fabric);
+        let rounds = measuring_rounds(&hosts);
+        let turns = 2 * u32::try_from(rounds.len()).unwrap_or(u32::MAX).max(1);
+        let busy = (BUSY / turns / SEARCH).clamp(LEAST_BUSY, MOST_BUSY);
+        Ok(Self { comm, hosts, rounds, busy })
+    }
+
+    /// In how many rounds it measures.
+    pub fn rounds(&self) -> usize {
+        self.rounds.len()
+    }
+
+    /// How long it takes at most, where each link carries 1 Mbit/s or more.
+    pub fn limit(&self) -> Duration {
+        let turns = 2 * u32::try_from(self.rounds.len()).unwrap_or(u32::MAX);
+        (self.busy * SEARCH).saturating_mul(turns)
+    }
+
+    /// Measures. All ranks of the group get the same topology, in which node i is rank i. `done` hears of each round that has
+    /// ended.
+    ///
+    /// # Errors
+    /// Those of messages; see [`ErrorKind`](crate::ErrorKind).
+    pub fn run(self, mut done: impl FnMut(usize)) -> Result<Topology> {
+        let Self { comm, hosts, rounds, busy } = self;
+        let (me, ranks) = (comm.rank(), comm.size() as usize);
+        // The links to this rank: nanoseconds and bytes per second, by sender.
+        let mut own = vec![0u64; 2 * ranks];
+        let mut hands = None;
+        for (at, round) in rounds.iter().enumerate() {
+            comm.barrier()?;
+            let pair = round.iter().find(|(one, other)| [*one, *other].contains(&me));
+            if let Some(&(one, other)) = pair {
+                let hands = hands.get_or_insert_with(Hands::new);
+                let peer = Peer { comm, rank: if me == one { other } else { one } };
+                if me == one {
+                    peer.give(hands)?;
+                }
+                let MeasuredLink { nanoseconds, bytes_per_second } = peer.take(hands, busy)?;
+                own[2 * peer.rank as usize..][..2].copy_from_slice(&[nanoseconds, bytes_per_second]);
+                if me != one {
+                    peer.give(hands)?;
+                }
+            }
+            done(at + 1);
+        }
+        let mut all = vec![0u64; 2 * ranks * ranks];
+        comm.all_gather(&own, &mut all)?;
+        let link = |pair: &[u64]| MeasuredLink { nanoseconds: pair[0], bytes_per_second: pair[1] };
+        let rows: Vec<MeasuredLink> = all.chunks(2).map(link).collect();
+        measured_topology(&hosts, &rows).map_err(|error| Error::config(settings::TOPOLOGY.name, error).at(me))
+    }
+}
+
+impl fmt::Debug for LinkMeasurement<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkMeasurement").field("rounds", &self.rounds).finish_non_exhaustive()
+    }
+}
+
+/// What messages are sent from, and received into by turns.
+struct Hands {
+    sent: Region,
+    received: Vec<Region>,
+}
+
+impl Hands {
+    fn new() -> Self {
+        let region = || Region::zeroed(LARGEST_MESSAGE as usize);
+        Self { sent: region(), received: (0..WINDOW).map(|_| region()).collect() }
+    }
+}
+
+/// So many messages of so many bytes.
+#[derive(Clone, Copy)]
+struct Batch {
+    messages: u64,
+    bytes: u64,
+}
+
+impl Batch {
+    /// A batch of about so many bytes.
+    fn of(bytes: f64) -> Self {
+        let each = (bytes / WINDOW as f64) as u64;
+        let each = each.clamp(FIRST_MESSAGE, LARGEST_MESSAGE);
+        Self { messages: ((bytes / each as f64) as u64).max(WINDOW), bytes: each }
+    }
+
+    fn total(self) -> f64 {
+        (self.messages * self.bytes) as f64
+    }
+}
+
+/// The other rank of a pair.
+struct Peer<'a> {
+    comm: &'a Communicator,
+    rank: u32,
+}
+
+impl Peer<'_> {
+    /// Measures the link from the peer: how long an empty message takes, and how fast the later half of a batch comes. The first
+    /// half takes what a token bucket has saved, and what TCP needs to begin.
+    fn take(&self, hands: &Hands, busy: Duration) -> Result<MeasuredLink> {
+        let mut fastest = Duration::MAX;
+        for _ in 0..PINGS {
+            let began = Instant::now();
+            self.tell(0, 0)?;
+            self.hear()?;
+            fastest = fastest.min(began.elapsed());
+        }
+        let mut batch = Batch { messages: WINDOW, bytes: FIRST_MESSAGE };
+        let speed = loop {
+            self.tell(batch.messages, batch.bytes)?;
+            let (elapsed, speed) = self.receive(hands, batch)?;
+            if elapsed >= busy / 2 {
+                break speed;
+            }
+            let factor = busy.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
+            batch = Batch::of(batch.total() * factor.min(GROWTH));
+        };
+        self.tell(0, 1)?;
+        let nanoseconds = u64::try_from((fastest / 2).as_nanos()).unwrap_or(u64::MAX);
+        Ok(MeasuredLink { nanoseconds, bytes_per_second: (speed as u64).max(1) })
+    }
+
+    /// Receives a batch. Returns how long all of it took, and how many bytes of its later half came per second.
+    fn receive(&self, hands: &Hands, batch: Batch) -> Result<(Duration, f64)> {
+        let began = Instant::now();
+        let post = |message: u64| {
+            let region = &hands.received[(message % WINDOW) as usize];
+            self.comm.submit_recv(self.rank, self.message(region, batch.bytes))
+        };
+        let mut posted = (0..WINDOW.min(batch.messages)).map(post).collect::<Result<VecDeque<_>>>()?;
+        let (half, mut middle) = (batch.messages / 2, Duration::ZERO);
+        for message in 0..batch.messages {
+            if let Some(pending) = posted.pop_front() {
+                pending.wait()?;
+            }
+            if message + 1 == half {
+                middle = began.elapsed();
+            }
+            if message + WINDOW < batch.messages {
+                posted.push_back(post(message + WINDOW)?);
+            }
+        }
+        let elapsed = began.elapsed();
+        let later = (elapsed - middle).as_secs_f64().max(1e-9);
+        Ok((elapsed, ((batch.messages - half) * batch.bytes) as f64 / later))
+    }
+
+    /// Does what the peer asks for: answers empty messages and sends batches, until it has measured.
+    fn give(&self, hands: &Hands) -> Result<()> {
+        loop {
+            match self.hear()? {
+                (0, 0) => self.tell(0, 0)?,
+                (0, _) => return Ok(()),
+                (messages, bytes) => {
+                    let mut posted = VecDeque::new();
+                    for _ in 0..messages {
+                        if posted.len() as u64 == WINDOW
+                            && let Some(pending) = posted.pop_front()
+                        {
+                            crate::Pending::wait(&pending)?;
+                        }
+                        let message = self.message(&hands.sent, bytes.min(LARGEST_MESSAGE));
+                        posted.push_back(self.comm.submit_send(self.rank, message)?);
+                    }
+                    posted.into_iter().try_for_each(|pending| pending.wait())?;
+                }
+            }
+        }
+    }
+
+    fn message(&self, region: &Region, bytes: u64) -> MessageRequest {
+        MessageRequest::new(DType::U8, bytes as usize, region.part(0..bytes as usize)).tag(DATA)
+    }
+
+    fn tell(&self, messages: u64, bytes: u64) -> Result<()> {
+        self.comm.send(&[messages, bytes], self.rank, CONTROL)
+    }
+
+    fn hear(&self) -> Result<(u64, u64)> {
+        let mut heard = [0u64; 2];
+        self.comm.recv(&mut heard, self.rank, CONTROL)?;
+        Ok((heard[0], heard[1]))
+    }
+}
