@@ -5,6 +5,7 @@ use crate::{
     config::{Config, Transport, check_sizes, settings},
     core::{
         algorithm::{Algorithm, Unsupported},
+        plan::Guidance,
         session::{self, Parameters, membership::MemberId},
         topology::LinkMatrix,
     },
@@ -57,10 +58,10 @@ fn put_together(config: &Config, origin: &Config, world: World) -> Result<Commun
         Some("tcp") => Some(Transport::Tcp),
         _ => None,
     };
-    let forced = parameters.algorithm.as_deref().map(str::parse).transpose();
+    let guidance = Guidance::of(&parameters).map_err(|(name, problem)| Error::config(name, problem))?;
     let shared = Shared {
         parameters: Arc::new(parameters),
-        forced: forced.map_err(|error| Error::config("HERRINGBONE_ALGORITHM", error))?,
+        guidance: Arc::new(guidance),
         transport,
         timeout: config.timeout,
         manual_progress: config.manual_progress,
@@ -194,7 +195,7 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
         );
         return Err(Error::config(settings::TOPOLOGY.name, problem));
     }
-    let forced = shared.forced.as_ref().filter(|forced| forced.needs_reducers());
+    let forced = shared.guidance.forced.as_ref().filter(|forced| forced.needs_reducers());
     if let Some(forced) = forced.filter(|_| job.roster.reducers().next().is_none() && job.roster.world() > 1)
     {
         let problem = format!("{forced} needs reducers: set HERRINGBONE_REDUCERS=host:port,... on rank 0");
@@ -209,7 +210,7 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
 
 /// The forced algorithm that hosts stand against, and how; for the rank that says so.
 fn given_way<'a>(job: &Job, shared: &'a Shared) -> Option<(&'a Algorithm, Unsupported)> {
-    let forced = shared.forced.as_ref().filter(|_| job.rank == 0 && job.roster.world() > 1)?;
+    let forced = shared.guidance.forced.as_ref().filter(|_| job.rank == 0 && job.roster.world() > 1)?;
     job.stands_against(forced, &shared.parameters).map(|reason| (forced, reason))
 }
 

@@ -86,9 +86,9 @@ impl Communicator {
     ) -> Self {
         let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
         let seats = members.iter().copied().chain(reducers).collect();
-        let forced = fabric.settings.forced.clone();
+        let guidance = fabric.settings.guidance.clone();
         let settings = settings_of(&fabric, number, (rank, &members), seats);
-        make_known(&fabric, Settings { forced, timeout, ..settings });
+        make_known(&fabric, Settings { guidance, timeout, ..settings });
         let weak = Arc::downgrade(&fabric);
         let (timeout, channels) = (AtomicU64::new(nanoseconds(timeout)), Mutex::default());
         let completed_before = OnceLock::new();

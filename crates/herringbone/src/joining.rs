@@ -5,7 +5,7 @@ use crate::{
     Communicator, Error, Result, assembly,
     communicator::shrink::{self, Agreed},
     config::{Config, Rendezvous, Trees},
-    core::{group::Rank, session::survivors::Shrink},
+    core::{group::Rank, plan::Guidance, session::survivors::Shrink},
     fabric::{
         Fabric, decline, formation,
         muster::{self, Mustered},
@@ -239,7 +239,7 @@ fn regather(
         rendezvous: Rendezvous::Tcp(String::new()),
         token: String::from_utf8(job.token.clone()).ok().filter(|token| !token.is_empty()),
         reducers: Vec::new(),
-        algorithm: settings.forced.clone(),
+        guidance: Guidance::clone(&settings.guidance),
         transport: settings.transport,
         fold_order: Some(settings.parameters.order),
         trees: Trees {

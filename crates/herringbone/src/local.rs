@@ -73,7 +73,7 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
     let roster = Roster::founded(processes, &[]).map_err(|error| Error::config("ranks as threads", error))?;
     let parameters = Parameters {
         order: config.fold_order.unwrap_or_default(),
-        algorithm: config.algorithm.as_ref().map(ToString::to_string),
+        algorithm: config.guidance.forced.as_ref().map(ToString::to_string),
         transport: None,
         segment: config.segment_bytes as u64,
         staging: config.staging_bytes as u64,
@@ -82,10 +82,12 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
         links: config.trees.links.clone(),
         measure: false,
         tree_bound: config.trees.bound.unwrap_or(TREE_BOUND),
+        plan: config.guidance.rules.texts(),
+        calibration: config.guidance.numbers(),
     };
     let shared = Shared {
         parameters: Arc::new(parameters),
-        forced: config.algorithm.clone(),
+        guidance: Arc::new(config.guidance.clone()),
         transport: None,
         timeout: config.timeout,
         manual_progress: config.manual_progress,

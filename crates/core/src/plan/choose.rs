@@ -2,7 +2,9 @@
 
 use super::{
     Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
-    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, is_one_host, linked, served,
+    REDUCTION_SERVER_BYTES, Request, STAR_BYTES,
+    guidance::FORCED,
+    is_one_host, linked, served,
     stages::{self, Stages},
 };
 use crate::algorithm::{Algorithm, Layout, Unsupported};
@@ -19,13 +21,12 @@ pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
     let possible = |algorithm: &Algorithm| {
         algorithm.schedule(collective, group, &Layout { reducers, hosts, links }).map(drop)
     };
-    let forced = request.forced.filter(|_| collective == Collective::AllReduce);
-    let Some(forced) = forced else {
+    let Some(forced) = request.forced else {
         let choice = linked::lighter(request, by_size(request));
         return possible(&choice.algorithm).map(|()| choice);
     };
     match possible(forced) {
-        Ok(()) => Ok(Choice { algorithm: forced.clone(), why: String::from("forced") }),
+        Ok(()) => Ok(Choice { algorithm: forced.clone(), why: String::from(FORCED) }),
         Err(reason) if reason.is_layout() => {
             let Choice { algorithm, why } = linked::lighter(request, by_size(request));
             Ok(Choice { algorithm, why: format!("{why}; not the forced {forced}, because {reason}") })

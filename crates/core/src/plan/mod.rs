@@ -37,6 +37,7 @@
 
 mod choose;
 mod counted;
+mod guidance;
 mod linked;
 pub mod predicted;
 mod rules;
@@ -45,6 +46,7 @@ mod stages;
 
 pub use choose::choose;
 pub use counted::busiest_link;
+pub use guidance::Guidance;
 pub use rules::{RULED, RULES_BYTES, Rules, RulesError};
 
 use crate::algorithm::Algorithm;
@@ -106,7 +108,7 @@ pub struct Request<'a> {
     pub reducers: u32,
     /// The host of each worker, as in [`Layout::hosts`](crate::algorithm::Layout::hosts).
     pub hosts: &'a [u32],
-    /// The user's choice; it counts for all_reduce.
+    /// The user's choice.
     pub forced: Option<&'a Algorithm>,
     /// The links between the workers, as in [`Layout::links`](crate::algorithm::Layout::links).
     pub links: Option<&'a LinkMatrix>,

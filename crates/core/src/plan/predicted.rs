@@ -30,7 +30,7 @@ pub struct Candidate {
     pub algorithm: Algorithm,
     /// Its schedule, proved.
     pub verified: Verified,
-    /// What the simulation says for the class of the call's size.
+    /// What the simulation says.
     pub outcome: Outcome,
 }
 
@@ -148,7 +148,7 @@ pub fn priced(
     let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts, links })?;
     let verified = verify(schedule, collective, group).expect("algorithms make schedules that are right");
     let machine = machine(request, known, reducers);
-    let call = call(request, class_of(request.bytes));
+    let call = call(request, request.bytes);
     let work = Work { verified: &verified, call, sizing, operations: 1, at_once: 1, segments: 0 };
     let outcome = estimate(MOST_MESSAGES, &work, &machine);
     Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
@@ -175,7 +175,8 @@ pub fn choose_by_time(
     if !is_simulated(request) {
         return choose(request);
     }
-    let compared = compared(request, known, sizing);
+    let of_class = Request { bytes: class_of(request.bytes), ..*request };
+    let compared = compared(&of_class, known, sizing);
     let Some(best) = compared.first() else { return choose(request) };
     Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &compared) })
 }

@@ -97,6 +97,14 @@ impl Rules {
         rule.map(|rule| &rule.algorithm)
     }
 
+    /// Each rule as a text; all of them with commas between read back.
+    pub fn texts(&self) -> Vec<String> {
+        let text = |rule: &Rule| {
+            format!("{}:{}:{}", RULED[rule.collective], shown(rule.from, rule.to), rule.algorithm)
+        };
+        self.0.iter().map(text).collect()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -152,12 +160,7 @@ fn shown(from: u64, to: u64) -> String {
 
 impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, rule) in self.0.iter().enumerate() {
-            let comma = if at == 0 { "" } else { "," };
-            let range = shown(rule.from, rule.to);
-            write!(f, "{comma}{}:{range}:{}", RULED[rule.collective], rule.algorithm)?;
-        }
-        Ok(())
+        f.write_str(&self.texts().join(","))
     }
 }
 

@@ -47,6 +47,10 @@ pub struct Settings {
     pub measure: bool,
     /// Up to how many elements one tree carries the whole buffer, if it is not left to rank 0, or by rank 0 to the default.
     pub tree_bound: Option<u64>,
+    /// Rules for algorithms, each as a text; none where they are left to rank 0.
+    pub plan: Vec<String>,
+    /// The numbers of the machines' constants; none where they are left to rank 0.
+    pub calibration: Vec<u64>,
 }
 
 /// What a launcher, or a user, calls the job of a rank.
@@ -290,7 +294,7 @@ impl Settings {
     /// What a rank with these settings would decide where it leaves to others what is decided already. Sizes are no
     /// matter of opinion: the smallest count.
     fn over(&self, decided: &Parameters) -> Parameters {
-        let Self { order, algorithm, transport, reducers, cutting, tree_bound, .. } = self;
+        let Self { order, algorithm, transport, reducers, cutting, tree_bound, plan, calibration, .. } = self;
         let (links, measure) = match (&self.links, self.measure) {
             (None, false) => (decided.links.clone(), decided.measure),
             (links, _) => (links.clone(), links.is_none()),
@@ -304,6 +308,12 @@ impl Settings {
             links,
             measure,
             tree_bound: tree_bound.unwrap_or(decided.tree_bound),
+            plan: if plan.is_empty() { decided.plan.clone() } else { plan.clone() },
+            calibration: if calibration.is_empty() {
+                decided.calibration.clone()
+            } else {
+                calibration.clone()
+            },
             ..*decided
         }
     }
@@ -321,6 +331,8 @@ impl Settings {
         to.option(self.links.as_ref(), Writer::links);
         to.bool(self.measure);
         to.option(self.tree_bound.as_ref(), |to, bound| to.u64(*bound));
+        to.list("the rules of a plan", &self.plan, |to, rule| to.text("a rule of a plan", rule));
+        to.list("the constants of machines", &self.calibration, |to, number| to.u64(*number));
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -329,6 +341,7 @@ impl Settings {
         let (reducers, cutting) = (from.list(Reader::text)?, from.u64()?);
         let (links, measure, tree_bound) =
             (from.option(Reader::links)?, from.bool()?, from.option(Reader::u64)?);
+        let (plan, calibration) = (from.list(Reader::text)?, from.list(Reader::u64)?);
         Ok(Self {
             staging,
             segment,
@@ -340,6 +353,8 @@ impl Settings {
             links,
             measure,
             tree_bound,
+            plan,
+            calibration,
         })
     }
 }

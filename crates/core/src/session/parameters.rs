@@ -37,6 +37,10 @@ pub struct Parameters {
     pub measure: bool,
     /// Up to how many elements one tree carries the whole buffer.
     pub tree_bound: u64,
+    /// The rules for algorithms that a user wrote, each as a text.
+    pub plan: Vec<String>,
+    /// The numbers of the machines' constants, if times decide.
+    pub calibration: Vec<u64>,
 }
 
 /// Up to how many elements one tree carries the whole buffer unless it is said: as MXNet has it.
@@ -61,7 +65,7 @@ impl Parameters {
         self.links.as_ref().map(|links| digest(&links.to_bytes()))
     }
 
-    fn items(&self) -> [(&'static str, String); 9] {
+    fn items(&self) -> [(&'static str, String); 11] {
         let Self { order, algorithm, transport, segment, staging, reducers, cutting, .. } = self;
         [
             ("HERRINGBONE_FOLD_ORDER", order.name().into()),
@@ -80,6 +84,8 @@ impl Parameters {
                 },
             ),
             ("HERRINGBONE_TREE_ARRAY_BOUND", self.tree_bound.to_string()),
+            ("HERRINGBONE_PLAN", self.plan.join(",")),
+            ("HERRINGBONE_CALIBRATION", digest_of_numbers(&self.calibration)),
         ]
     }
 
@@ -95,6 +101,8 @@ impl Parameters {
             to.option(self.links.as_ref(), Writer::links);
             to.bool(self.measure);
             to.u64(self.tree_bound);
+            to.list("the rules of a plan", &self.plan, |to, rule| to.text("a rule of a plan", rule));
+            to.list("the constants of machines", &self.calibration, |to, number| to.u64(*number));
         });
     }
 
@@ -105,6 +113,7 @@ impl Parameters {
             let (segment, staging, cutting) = (from.u64()?, from.u64()?, from.u64()?);
             let reducers = from.list(Reader::text)?;
             let (links, measure, tree_bound) = (from.option(Reader::links)?, from.bool()?, from.u64()?);
+            let (plan, calibration) = (from.list(Reader::text)?, from.list(Reader::u64)?);
             Ok(Self {
                 order,
                 algorithm,
@@ -116,9 +125,20 @@ impl Parameters {
                 links,
                 measure,
                 tree_bound,
+                plan,
+                calibration,
             })
         })
     }
+}
+
+/// Constants of machines as people compare them.
+fn digest_of_numbers(numbers: &[u64]) -> String {
+    if numbers.is_empty() {
+        return "none".into();
+    }
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    format!("{:016x}", digest(&bytes))
 }
 
 /// What the constants of a build are called.
@@ -144,7 +164,8 @@ mod tests {
         type Change = fn(&mut Parameters);
         let links = LinkMatrix::uniform(2, 1.0);
         let topology = format!("{:016x}", digest(&links.to_bytes()));
-        let changes: [(&str, &str, &str, Change); 10] = [
+        let calibration = digest_of_numbers(&[1]);
+        let changes: [(&str, &str, &str, Change); 12] = [
             ("HERRINGBONE_FOLD_ORDER", "ranks", "hosts", |other| other.order = FoldOrder::Hosts),
             ("HERRINGBONE_ALGORITHM", "ring", "", |other| other.algorithm = None),
             ("HERRINGBONE_TRANSPORT", "", "tcp", |other| other.transport = Some("tcp".into())),
@@ -157,6 +178,8 @@ mod tests {
             }),
             ("HERRINGBONE_TOPOLOGY", "none", MEASURE, |other| other.measure = true),
             ("HERRINGBONE_TREE_ARRAY_BOUND", "0", "7", |other| other.tree_bound = 7),
+            ("HERRINGBONE_PLAN", "", "a,b", |other| other.plan = ["a", "b"].map(String::from).into()),
+            ("HERRINGBONE_CALIBRATION", "none", &calibration, |other| other.calibration = vec![1]),
         ];
         for (name, ours, theirs, change) in changes {
             let mut other = parameters();

@@ -63,6 +63,21 @@ impl Calibration {
         Ok(read)
     }
 
+    /// All its numbers, in the order of the names, for messages.
+    pub fn numbers(mut self) -> [u64; CALIBRATION_NUMBERS] {
+        core::array::from_fn(|at| match self.field(at) {
+            Field::Wide(value) => *value,
+            Field::Narrow(value) => u64::from(*value),
+        })
+    }
+
+    /// What has these numbers.
+    pub fn of_numbers(numbers: &[u64; CALIBRATION_NUMBERS]) -> Self {
+        let mut read = Self::DEFAULT;
+        numbers.iter().enumerate().for_each(|(at, number)| read.set(at, *number));
+        read
+    }
+
     fn set(&mut self, at: usize, value: u64) {
         let small = u32::try_from(value).unwrap_or(u32::MAX);
         match self.field(at) {
@@ -94,13 +109,16 @@ impl Calibration {
     }
 }
 
+/// How many numbers a calibration has.
+pub const CALIBRATION_NUMBERS: usize = 18;
+
 enum Field<'a> {
     Wide(&'a mut u64),
     Narrow(&'a mut u32),
 }
 
 /// The names, with how many of our units one of theirs is: picoseconds, bytes/s, bytes.
-const NAMES: [(&str, u64); 18] = [
+const NAMES: [(&str, u64); CALIBRATION_NUMBERS] = [
     ("send_us", 1_000_000),
     ("send_gb_per_s", 1_000_000_000),
     ("receive_us", 1_000_000),
@@ -142,12 +160,7 @@ fn short(text: &str) -> String {
 
 impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut copy = *self;
-        for (at, (name, scale)) in NAMES.iter().enumerate() {
-            let value = match copy.field(at) {
-                Field::Wide(value) => *value,
-                Field::Narrow(value) => u64::from(*value),
-            };
+        for ((name, scale), value) in NAMES.iter().zip(self.numbers()) {
             let billionths = (u128::from(value % scale) * 1_000_000_000).div_ceil(u128::from(*scale));
             let number = format!("{}.{billionths:09}", value / scale);
             writeln!(f, "{name} = {}", number.trim_end_matches('0').trim_end_matches('.'))?;
@@ -192,6 +205,7 @@ mod tests {
         };
         for calibration in [Calibration::DEFAULT, odd] {
             assert_eq!(Calibration::parse(&calibration.to_string()), Ok(calibration), "{calibration}");
+            assert_eq!(Calibration::of_numbers(&calibration.numbers()), calibration);
         }
     }
 

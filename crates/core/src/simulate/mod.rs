@@ -19,7 +19,7 @@ mod mirror;
 mod outcome;
 mod world;
 
-pub use calibration::{Calibration, CalibrationError};
+pub use calibration::{CALIBRATION_NUMBERS, Calibration, CalibrationError};
 pub use machine::{Cores, Costs, Machine, Picoseconds, Port, SECOND, Toll, duration};
 pub use outcome::{Outcome, Place, Span, Used, What};
 

@@ -315,6 +315,8 @@ fn a_message_over_its_bounds_is_not_sent() {
         links: None,
         measure: false,
         tree_bound: None,
+        plan: vec![],
+        calibration: vec![],
     };
     let join = |length| {
         let process = process("x".repeat(length));

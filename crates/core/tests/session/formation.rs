@@ -19,6 +19,8 @@ fn settings() -> Settings {
         links: None,
         measure: false,
         tree_bound: None,
+        plan: vec![],
+        calibration: vec![],
     }
 }
 
@@ -67,6 +69,8 @@ fn a_world_forms_in_any_order() {
         reducers: settings().reducers,
         cutting: 5,
         tree_bound: 10_000_000,
+        plan: vec![],
+        calibration: vec![],
         ..Parameters::default()
     };
     assert_eq!(world.parameters, expected, "the smallest sizes count");

@@ -22,6 +22,8 @@ pub(crate) fn any_settings() -> impl Strategy<Value = Settings> {
             links: cutting.is_multiple_of(3).then(|| LinkMatrix::uniform(1 + cutting as usize % 64, 2.5)),
             measure: cutting.is_multiple_of(5),
             tree_bound: cutting.is_multiple_of(2).then_some(cutting),
+            plan: ["all_reduce:0-64K:doubling".to_owned()][..usize::from(cutting.is_multiple_of(2))].to_vec(),
+            calibration: (0..cutting % 3).collect(),
         },
     )
 }
@@ -40,6 +42,8 @@ pub(crate) fn any_parameters() -> impl Strategy<Value = Parameters> {
             links: cutting.is_multiple_of(3).then(|| LinkMatrix::uniform(1 + cutting as usize % 64, 2.5)),
             measure: cutting.is_multiple_of(5),
             tree_bound: cutting,
+            plan: ["all_reduce:0-64K:doubling".to_owned()][..usize::from(cutting.is_multiple_of(2))].to_vec(),
+            calibration: (0..cutting % 3).collect(),
         },
     )
 }

@@ -7,6 +7,7 @@ use crate::{
         algorithm::Algorithm,
         element::ReduceOp,
         group::FoldOrder,
+        plan::Guidance,
         session::{
             Parameters, Role,
             handshake::{Expected, Purpose},
@@ -82,7 +83,7 @@ fn otherwise(change: fn(&mut Parameters)) -> Vec<Communicator> {
             change(&mut parameters);
         }
         Shared {
-            forced: parameters.algorithm.as_deref().map(|name| name.parse().unwrap()),
+            guidance: Arc::new(Guidance::of(&parameters).unwrap()),
             parameters: Arc::new(parameters),
             transport: None,
             timeout: Duration::from_secs(30),

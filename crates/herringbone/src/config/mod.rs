@@ -27,7 +27,9 @@ use crate::{
         algorithm::{Algorithm, Layout},
         collective::Collective,
         group::{FoldOrder, Group},
+        plan::{Guidance, Rules},
         session::formation::JobName,
+        simulate::Calibration,
         topology::LinkMatrix,
     },
     rendezvous::Store,
@@ -81,7 +83,8 @@ pub struct Config {
     pub(crate) rendezvous: Rendezvous,
     pub(crate) token: Option<String>,
     pub(crate) reducers: Vec<String>,
-    pub(crate) algorithm: Option<Algorithm>,
+    /// What decides the choice of algorithms beside sizes.
+    pub(crate) guidance: Guidance,
     pub(crate) fold_order: Option<FoldOrder>,
     pub(crate) transport: Option<Transport>,
     pub(crate) interfaces: Option<Interfaces>,
@@ -110,7 +113,7 @@ impl Config {
             rendezvous,
             token: None,
             reducers: Vec::new(),
-            algorithm: None,
+            guidance: Guidance::default(),
             fold_order: None,
             transport: None,
             interfaces: None,
@@ -152,7 +155,20 @@ impl Config {
 
     /// Forces the all-reduce's algorithm.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = Some(algorithm);
+        self.guidance.forced = Some(algorithm);
+        self
+    }
+
+    /// Which algorithm for which sizes of which collective; see [`Rules`]. Where a rule speaks it counts more than
+    /// [`algorithm`](Self::algorithm). Rank 0's rules count; the others may leave theirs out.
+    pub fn plan(mut self, rules: Rules) -> Self {
+        self.guidance.rules = rules;
+        self
+    }
+
+    /// Constants of the machines: algorithms are then chosen by predicted times. Rank 0's count; the others may leave theirs out.
+    pub fn calibration(mut self, known: Calibration) -> Self {
+        self.guidance.calibration = Some(known);
         self
     }
 
@@ -296,7 +312,7 @@ impl Config {
 
     /// Whether there is a group that can do it by the forced algorithm, and whether its name can be told.
     fn check_algorithm(&self) -> Result<()> {
-        let Some(algorithm) = &self.algorithm else { return Ok(()) };
+        let Some(algorithm) = &self.guidance.forced else { return Ok(()) };
         let refuse = |problem: &dyn fmt::Display| Err(Error::config(settings::ALGORITHM.name, problem));
         if algorithm.to_string().len() > ALGORITHM_CHARACTERS {
             return refuse(&format_args!(

@@ -13,7 +13,9 @@ use crate::{
     Algorithm, Error, Result,
     core::{
         group::FoldOrder,
+        plan::Rules,
         session::MEASURE,
+        simulate::Calibration,
         topology::{self, LinkMatrix},
     },
 };
@@ -44,6 +46,27 @@ impl Environment {
         let Some(found) = settings::ALGORITHM.find(self)? else { return Ok(None) };
         let wrong = |error| Error::config(&found.variable, error);
         parse_algorithm(&found.text).map(Some).map_err(wrong)
+    }
+
+    /// The rules of `HERRINGBONE_PLAN`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for what are none, which says where.
+    pub fn plan(&self) -> Result<Option<Rules>> {
+        let Some(found) = settings::PLAN.find(self)? else { return Ok(None) };
+        Rules::parse(&found.text).map(Some).map_err(|error| Error::config(&found.variable, error))
+    }
+
+    /// The constants in the file that `HERRINGBONE_CALIBRATION` names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a file that cannot be read, with the line where it is wrong.
+    pub fn calibration(&self) -> Result<Option<Calibration>> {
+        let Some(found) = settings::CALIBRATION.find(self)? else { return Ok(None) };
+        let path = found.text.as_str();
+        let wrong = |why: &dyn fmt::Display| Error::config(&found.variable, format_args!("{path}: {why}"));
+        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        Calibration::parse(&text).map(Some).map_err(|error| wrong(&error))
     }
 
     /// Where `HERRINGBONE_FOLD_ORDER` takes the order of additions from.
@@ -158,7 +181,9 @@ impl Config {
         let place = launchers::find(environment).ok().flatten();
         let place = place.filter(|place| (place.rank, place.world) == (self.rank, self.world));
         self.job = launchers::names(environment, place.as_ref())?;
-        self.algorithm = environment.algorithm()?.or(self.algorithm);
+        self.guidance.forced = environment.algorithm()?.or(self.guidance.forced);
+        self.guidance.rules = environment.plan()?.unwrap_or(self.guidance.rules);
+        self.guidance.calibration = environment.calibration()?.or(self.guidance.calibration);
         self.fold_order = environment.fold_order()?.or(self.fold_order);
         if let Some(trees) = environment.trees()? {
             self.trees = Trees { bound: self.trees.bound, ..trees };
@@ -298,7 +323,7 @@ mod tests {
         assert!(matches!(&config.rendezvous, Rendezvous::Tcp(address) if address == "host:7"));
         assert_eq!(config.token.as_deref(), Some("secret"));
         assert_eq!(config.reducers, ["a:1", "b:2"]);
-        assert_eq!(config.algorithm, Some(Algorithm::radix(vec![8, 8])));
+        assert_eq!(config.guidance.forced, Some(Algorithm::radix(vec![8, 8])));
         assert_eq!((config.fold_order, config.transport), (Some(FoldOrder::Hosts), Some(Transport::Tcp)));
         assert_eq!((config.trees.links.map(|links| links.size()), config.trees.bound), (Some(8), Some(1000)));
         assert_eq!(config.interfaces, Some(Interfaces::new("HERRINGBONE_IFNAME", "eth0")));

@@ -122,6 +122,21 @@ pub(crate) const ALGORITHM: Setting = setting(
     "chosen by size",
     WORKERS,
 );
+pub(crate) const PLAN: Setting = setting(
+    "HERRINGBONE_PLAN",
+    "which algorithm for which sizes of which collective, the end of a range not in it; where a rule speaks it counts more than \
+     HERRINGBONE_ALGORITHM; rank 0's counts, and others may leave it out",
+    "rules, like all_reduce:0-64K:doubling,64K-inf:radix",
+    "chosen by size",
+    WORKERS,
+);
+pub(crate) const CALIBRATION: Setting = setting(
+    "HERRINGBONE_CALIBRATION",
+    "constants of the machines, by which times are predicted and algorithms chosen; rank 0's counts, and others may leave it out",
+    "a file that herringbone bench --calibrate has written",
+    "none: sizes decide",
+    WORKERS,
+);
 pub(crate) const FOLD_ORDER: Setting = setting(
     "HERRINGBONE_FOLD_ORDER",
     "which order numbers are added in: ranks: the same whatever the hosts; hosts: each host's first, so that one of 3, 5, 6, ... \
@@ -220,11 +235,13 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 18] = [
+pub const ALL: [&Setting; 20] = [
     &REDUCERS,
     &TOKEN,
     &TOKEN_FILE,
     &ALGORITHM,
+    &PLAN,
+    &CALIBRATION,
     &FOLD_ORDER,
     &TOPOLOGY,
     &TREE_ARRAY_BOUND,

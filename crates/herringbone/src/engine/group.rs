@@ -260,6 +260,7 @@ mod tests {
     use crate::core::{
         collective::Collective,
         element::{DType, ReduceOp},
+        plan::Guidance,
         session::{Parameters, fence::REMEMBERED},
         wire::Kind,
     };
@@ -269,10 +270,10 @@ mod tests {
 
     /// Two workers and a reducer, as member `me` of these sees them.
     fn group(me: u32, parameters: Parameters) -> Group {
-        let forced = parameters.algorithm.as_deref().map(|name| name.parse().unwrap());
+        let guidance = Arc::new(Guidance::of(&parameters).unwrap());
         let seats = [0, 1, 2].map(MemberId::new).into();
         let settings = Settings::new(7, 0, (seats, vec![0, 1], me), vec![0, 1], Arc::new(parameters));
-        Group::new(Settings { forced, ..settings }, Member::new(7, me, vec![0, 1]))
+        Group::new(Settings { guidance, ..settings }, Member::new(7, me, vec![0, 1]))
     }
 
     fn parameters() -> Parameters {

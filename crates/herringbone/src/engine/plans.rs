@@ -7,7 +7,7 @@ use crate::{
         algorithm::{Algorithm, Layout},
         collective::{Collective, UnevenParts},
         group::{Group as FoldGroup, Rank},
-        plan,
+        plan::{self, Choice},
         prepare::{self, Call, Prepared, Sizing, cutting},
         schedule::Program,
         session::{Basis, CutBy, Machines, Shares, Summary, membership::MemberId},
@@ -78,6 +78,8 @@ pub(crate) struct Plans {
     /// The plan that goes next when there are too many.
     oldest: usize,
     proofs: HashMap<(u64, Collective, Algorithm), Proof>,
+    /// Choices by predicted times, by epoch, collective, width of partial sums and class of size.
+    choices: HashMap<(u64, Collective, u32, u64), Choice>,
 }
 
 impl Plans {
@@ -90,6 +92,7 @@ impl Plans {
             recent: 0,
             oldest: 0,
             proofs: HashMap::new(),
+            choices: HashMap::new(),
         }
     }
 
@@ -159,23 +162,34 @@ impl Plans {
             let why = "parts may differ, so each goes straight to every rank".to_owned();
             return self.made(settings, call, &Algorithm::OneShot, why);
         }
+        let request = plan::Request {
+            reducers: settings.reducers(),
+            hosts: &settings.hosts,
+            links: self.links.as_ref(),
+            ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
+        };
         let sized = |forced: &Algorithm| forced.for_elements(count, settings.parameters.tree_bound);
-        let forced = settings.forced.as_ref().map(sized);
+        let forced = settings.guidance.for_call(collective, request.bytes).map(sized);
         // What was proved can be had for any count, and trees take long to plan.
-        if let Some(forced) = forced.as_ref().filter(|_| collective == Collective::AllReduce)
+        if let Some(forced) = &forced
             && self.proofs.contains_key(&(settings.epoch, collective, forced.clone()))
             && (!forced.needs_reducers() || settings.reducers() > 0)
         {
             return self.made(settings, call, forced, "forced".to_owned());
         }
-        let choice = plan::choose(&plan::Request {
-            reducers: settings.reducers(),
-            hosts: &settings.hosts,
-            links: self.links.as_ref(),
-            forced: forced.as_ref().filter(|forced| !forced.needs_reducers() || settings.reducers() > 0),
-            ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
-        })
-        .map_err(Error::unsupported)?;
+        let forced = forced.as_ref().filter(|forced| !forced.needs_reducers() || settings.reducers() > 0);
+        let class = (settings.epoch, collective, request.widening, plan::predicted::class_of(request.bytes));
+        let is_predicted = settings.guidance.calibration.is_some() && forced.is_none();
+        let choice = match self.choices.get(&class).filter(|_| is_predicted) {
+            Some(choice) => choice.clone(),
+            None => {
+                let request = plan::Request { forced, ..request };
+                settings.guidance.choose(&request, settings.sizing).map_err(Error::unsupported)?
+            }
+        };
+        if is_predicted {
+            self.choices.insert(class, choice.clone());
+        }
         self.made(settings, call, &choice.algorithm, choice.why)
     }
 

@@ -392,8 +392,8 @@ fn heir_of(settings: &Settings, resume: &Resume, links: &Links) -> Settings {
 }
 
 fn derived(settings: &Settings, id: u32, seats: Vec<MemberId>, reducers: Vec<String>) -> Settings {
-    let Settings { epoch, me, ranks, hosts, parameters, forced, timeout, .. } = settings.clone();
+    let Settings { epoch, me, ranks, hosts, parameters, guidance, timeout, .. } = settings.clone();
     let parameters = Parameters { reducers, ..Parameters::clone(&parameters) };
     let places = (seats, ranks, me);
-    Settings { forced, timeout, ..Settings::new(id, epoch, places, hosts, Arc::new(parameters)) }
+    Settings { guidance, timeout, ..Settings::new(id, epoch, places, hosts, Arc::new(parameters)) }
 }

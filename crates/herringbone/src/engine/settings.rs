@@ -3,8 +3,8 @@
 use crate::{
     config::Transport,
     core::{
-        algorithm::Algorithm,
         group::Rank,
+        plan::Guidance,
         prepare::Sizing,
         session::{Parameters, control::Introduction, membership::MemberId},
         topology::LinkMatrix,
@@ -33,8 +33,8 @@ pub(crate) struct Settings {
     /// The same number for workers between whom messages go through memory.
     pub(crate) memories: Vec<u32>,
     pub(crate) sizing: Sizing,
-    /// The algorithm that is forced; reducers are told which one is taken.
-    pub(crate) forced: Option<Algorithm>,
+    /// What decides the choice of algorithms beside sizes; reducers are told which one is taken.
+    pub(crate) guidance: Arc<Guidance>,
     pub(crate) timeout: Duration,
     /// What it does for another group, if no program calls it.
     pub(crate) serves: Option<Service>,
@@ -91,8 +91,8 @@ impl Settings {
             segment_bytes: parameters.segment as usize,
             most_staged: staging::most_of(parameters.staging as usize),
         };
-        let (forced, timeout, serves) = (None, Duration::MAX, None);
-        Self { id, epoch, seats, me, ranks, hosts, parameters, memories, sizing, forced, timeout, serves }
+        let (guidance, timeout, serves) = (Arc::default(), Duration::MAX, None);
+        Self { id, epoch, seats, me, ranks, hosts, parameters, memories, sizing, guidance, timeout, serves }
     }
 
     /// Those of a group as a worker tells a reducer of it, whose identity is `own`.

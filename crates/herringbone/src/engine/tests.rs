@@ -5,6 +5,7 @@ use crate::{
     core::{
         collective::Collective,
         element::{DType, ReduceOp},
+        plan::Guidance,
         prepare::{Call, Sizing},
         session::{
             Parameters,
@@ -62,7 +63,10 @@ fn group(id: u32, ranks: u32, forced: Option<&str>) -> Group {
     let all = || (0..ranks).collect::<Vec<u32>>();
     let seats = (0..ranks).map(MemberId::new).collect();
     let settings = Settings {
-        forced: forced.map(|name| name.parse().unwrap()),
+        guidance: Arc::new(Guidance {
+            forced: forced.map(|name| name.parse().unwrap()),
+            ..Guidance::default()
+        }),
         sizing: Sizing { hosts: ranks, shared: false, segment_bytes: 0, most_staged: 3 << 20 },
         timeout: Duration::from_secs(60),
         ..Settings::new(id, 0, (seats, all(), 0), all(), Arc::default())

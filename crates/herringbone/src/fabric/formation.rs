@@ -86,13 +86,15 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
         staging: config.staging_bytes as u64,
         segment: if config.segment_bytes == 0 { u64::MAX } else { config.segment_bytes as u64 },
         order: config.fold_order,
-        algorithm: config.algorithm.as_ref().map(ToString::to_string),
+        algorithm: config.guidance.forced.as_ref().map(ToString::to_string),
         transport: config.transport.map(|transport| transport.name().to_owned()),
         reducers: config.reducers.clone(),
         cutting: cutting::digest(),
         links: config.trees.links.clone(),
         measure: config.trees.measure,
         tree_bound: config.trees.bound,
+        plan: config.guidance.rules.texts(),
+        calibration: config.guidance.numbers(),
     };
     let host = crate::sys::socket::host_identity();
     let process = Process { address: address.to_string(), host, incarnation };
@@ -132,7 +134,7 @@ fn gather(
     let desk = Desk { sender, bell: Arc::new(Bell::new().map_err(prepared)?) };
     let (mut joined, mut refused) = (Joined::new(), BTreeMap::<u32, String>::new());
     let (mut warning, began) = (OneWarning::of(0), Instant::now());
-    let forced = config.world > 1 && config.algorithm.as_ref().is_some_and(Algorithm::needs_reducers);
+    let forced = config.world > 1 && config.guidance.forced.as_ref().is_some_and(Algorithm::needs_reducers);
     let greetings = Greetings::begin(formation.reducers(), (from, &token), (forced, deadline));
     while formation.progress() != Progress::Complete {
         for arrival in door.serve() {

@@ -29,6 +29,7 @@ use crate::{
         algorithm::{Algorithm, Layout, Unsupported},
         collective::Collective,
         group::{FoldOrder, Rank},
+        plan::Guidance,
         session::{
             Parameters, Role,
             formation::JobName,
@@ -121,8 +122,8 @@ impl Job {
 pub(crate) struct Shared {
     /// What rank 0 has decided.
     pub(crate) parameters: Arc<Parameters>,
-    /// The algorithm and the transport that it forces.
-    pub(crate) forced: Option<Algorithm>,
+    /// What of it decides the choice of algorithms, and the transport that it forces.
+    pub(crate) guidance: Arc<Guidance>,
     pub(crate) transport: Option<Transport>,
     pub(crate) timeout: Duration,
     pub(crate) manual_progress: bool,
@@ -255,13 +256,14 @@ impl fmt::Display for Fabric {
         let s = if reducers == 1 { "" } else { "s" };
         write!(f, "rank {} of {}, {here} on this host, {reducers} reducer{s}", job.rank, world)?;
         let taken = settings
+            .guidance
             .forced
             .as_ref()
             .filter(|forced| job.stands_against(forced, &settings.parameters).is_none());
         if reducers > 0 && here == world as usize && taken.is_none() {
             f.write_str(" that one host does not need")?;
         }
-        match (&settings.forced, taken) {
+        match (&settings.guidance.forced, taken) {
             (_, Some(algorithm)) => write!(f, ", {algorithm} forced for all_reduce")?,
             (Some(algorithm), None) => write!(f, ", all_reduce by size and not by the forced {algorithm}")?,
             (None, None) => {}

@@ -29,6 +29,7 @@ use crate::{
     core::{
         algorithm::Algorithm,
         group::Rank,
+        plan::Guidance,
         session::{
             Parameters, Role,
             control::Message,
@@ -143,7 +144,8 @@ fn group(setup: &Setup, roster: &Roster, (number, ranks): (u32, &[Rank]), rank: 
     let me = ranks.iter().position(|other| *other == rank).expect("a member") as Rank;
     let places = (seats, ranks.to_vec(), me);
     let settings = Settings::new(number, 0, places, ranks.to_vec(), Arc::new(parameters));
-    let settings = Settings { forced, timeout, ..settings };
+    let settings =
+        Settings { guidance: Arc::new(Guidance { forced, ..Guidance::default() }), timeout, ..settings };
     Group::new(settings, Member::new(number, rank, ranks.to_vec()))
 }
 

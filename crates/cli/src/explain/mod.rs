@@ -1,13 +1,16 @@
 //! `herringbone explain`: which algorithm a job would choose, and why.
 
+mod candidates;
+
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
 use crate::numbers::{Sizes, elements};
 use crate::{layout, outcome::Outcome, progress::LateBar, table};
+use candidates::Candidates;
 use comfy_table::CellAlignment;
 use herringbone::core::{
     algorithm::{Layout, cost::Cost},
     group::FoldOrder,
-    plan::{self, Choice, Request},
+    plan::{self, Choice, Guidance, Request},
     topology::LinkMatrix,
     verify::verify,
 };
@@ -22,10 +25,12 @@ const SIZES: [usize; 5] = [4, 1 << 10, 64 << 10, 1 << 20, 25 << 20];
 /// Say which algorithm a job would choose, and why, without starting one
 ///
 /// The choice is made as a running group makes it, whose Communicator::explain says the same: by the number of bytes, of
-/// ranks, of their hosts and of reducers, unless HERRINGBONE_ALGORITHM forces one. What is folded is a sum.
+/// ranks, of their hosts and of reducers, unless HERRINGBONE_PLAN or HERRINGBONE_ALGORITHM says one; with
+/// HERRINGBONE_CALIBRATION by predicted times. What is folded is a sum.
 ///
 /// One row per size. messages: what the busiest worker sends; bytes/link: what the busiest host's link carries each way,
-/// and a reducer has a host of its own.
+/// and a reducer has a host of its own. For a single size, and with --candidates, all ways that could be taken follow: the
+/// predicted time, what limits it, staging memory on the rank that needs most, and where the choice would change.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Workers
@@ -51,7 +56,10 @@ pub(crate) struct Options {
     /// The elements' type
     #[arg(long, default_value = "f32", value_parser = crate::names::one_of::<DType>(&DType::ALL.map(DType::name)))]
     dtype: DType,
-    /// One JSON object per size instead of the table
+    /// Show every candidate of every size, not only where one size is asked for
+    #[arg(long)]
+    candidates: bool,
+    /// One JSON object per size instead of the table, with its candidates
     #[arg(long)]
     json: bool,
 }
@@ -81,7 +89,12 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         });
     }
     let progress = LateBar::without_end("making and proving schedules");
-    let rows = rows(options, environment.algorithm()?.as_ref(), links.as_ref())?;
+    let guidance = Guidance {
+        rules: environment.plan()?.unwrap_or_default(),
+        forced: environment.algorithm()?,
+        calibration: environment.calibration()?,
+    };
+    let rows = rows(options, &guidance, links.as_ref())?;
     drop(progress);
     if options.json {
         for row in &rows {
@@ -118,13 +131,10 @@ struct Row {
     choice: Choice,
     cost: Cost,
     link: u64,
+    candidates: Option<Candidates>,
 }
 
-fn rows(
-    options: &Options,
-    forced: Option<&Algorithm>,
-    links: Option<&LinkMatrix>,
-) -> Result<Vec<Row>, Failure> {
+fn rows(options: &Options, guidance: &Guidance, links: Option<&LinkMatrix>) -> Result<Vec<Row>, Failure> {
     let Options { collective, dtype, ranks, reducers, .. } = *options;
     let hosts = layout::hosts(ranks, options.per_host());
     let group = options.fold_order().group(&hosts);
@@ -140,11 +150,11 @@ fn rows(
         let request = Request {
             reducers,
             hosts: &hosts,
-            forced,
             links,
             ..Request::of_elements(collective, dtype, ReduceOp::Sum, count, &group)
         };
-        let choice = plan::choose(&request).map_err(unusable)?;
+        let request = Request { forced: guidance.for_call(collective, request.bytes), ..request };
+        let choice = guidance.choose(&request, candidates::sizing(&request)).map_err(unusable)?;
         let name = choice.algorithm.to_string();
         if !known.contains_key(&name) {
             known.insert(name.clone(), load(&request, &choice.algorithm)?);
@@ -152,7 +162,11 @@ fn rows(
         let (cost, units) = known[&name];
         let link = (u128::from(units) * u128::from(request.bytes)).div_ceil(u128::from(cost.chunks));
         let link = u64::try_from(link).unwrap_or(u64::MAX);
-        rows.push(Row { bytes: request.bytes, count, choice, cost, link });
+        let shows = options.json || candidates::are_shown(options, sizes.len());
+        let has_several =
+            matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather);
+        let candidates = (shows && has_several && ranks > 1).then(|| Candidates::of(&request, guidance));
+        rows.push(Row { bytes: request.bytes, count, choice, cost, link, candidates });
     }
     Ok(rows)
 }
@@ -184,7 +198,8 @@ fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Fai
     let mut table = table::new(&COLUMNS);
     table.add_rows(rows.iter().map(Row::cells));
     table::align(&mut table, &COLUMNS, &["bytes", "rounds", "messages", "bytes/link"], CellAlignment::Right);
-    Ok(writeln!(out, "{}", table::fitted(table))?)
+    writeln!(out, "{}", table::fitted(table))?;
+    rows.iter().filter_map(|row| row.candidates.as_ref()).try_for_each(|candidates| candidates.print(out))
 }
 
 impl Row {
@@ -197,7 +212,7 @@ impl Row {
     }
 
     fn object(&self, options: &Options) -> Value {
-        let Self { bytes, count, choice, cost, link } = self;
+        let Self { bytes, count, choice, cost, link, candidates } = self;
         json!({
             "collective": options.collective.to_string(),
             "ranks": options.ranks,
@@ -212,6 +227,7 @@ impl Row {
             "rounds": cost.rounds,
             "messages": cost.worker.sent.count(),
             "link_bytes": link,
+            "candidates": candidates.as_ref().map(Candidates::object),
         })
     }
 }
@@ -229,7 +245,7 @@ mod tests {
     }
 
     fn explained(args: &[&str]) -> Vec<Row> {
-        rows(&options(args), None, None).unwrap()
+        rows(&options(args), &Guidance::default(), None).unwrap()
     }
 
     const COLLECTIVES: [&str; 9] = [
@@ -255,7 +271,7 @@ mod tests {
                     args.extend(["--sizes", "0,4,5,4K..1M,25M"]);
                 }
                 let options = options(&args);
-                for row in rows(&options, None, None).unwrap() {
+                for row in rows(&options, &Guidance::default(), None).unwrap() {
                     let said = ranks[0].explain(options.collective, options.dtype, row.count).unwrap();
                     let Choice { algorithm, why } = &row.choice;
                     assert_eq!(format!("{algorithm}: {why}"), said, "{collective} of {} B", row.bytes);
@@ -284,7 +300,7 @@ mod tests {
     fn a_row_has_the_schedules_figures_and_all_columns_line_up() {
         let options =
             options(&["--ranks", "24", "--per-host", "8", "--reducers", "2", "--sizes", "4,64K,25M"]);
-        let rows = rows(&options, None, None).unwrap();
+        let rows = rows(&options, &Guidance::default(), None).unwrap();
         let figures: Vec<(u64, usize, u32)> =
             rows.iter().map(|row| (row.bytes, row.count, row.cost.rounds)).collect();
         assert_eq!(figures, [(4, 1, 5), (65_536, 16_384, 4), (25 << 20, 25 << 18, 4)]);

@@ -1,0 +1,185 @@
+//! Every way that a call could take, what each is predicted to cost, and where the choice would change.
+
+use super::Options;
+use crate::{failure::Failure, table};
+use comfy_table::CellAlignment;
+use herringbone::core::{
+    plan::{
+        Guidance, Request, busiest_link,
+        predicted::{self, Candidate, class_of},
+    },
+    prepare::Sizing,
+    simulate::{Calibration, Place, SECOND},
+};
+use indicatif::HumanBytes;
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// The staging memory of an operation in the default configuration, in bytes.
+const STAGED: usize = herringbone::core::simulate::Work::STAGED;
+
+/// The candidates for a call, by predicted time.
+pub(super) struct Candidates {
+    bytes: u64,
+    rows: Vec<Row>,
+    /// Where another is chosen: sizes, and rates of ports.
+    changes: Vec<String>,
+    is_calibrated: bool,
+}
+
+struct Row {
+    name: String,
+    seconds: f64,
+    link_bytes: u64,
+    rounds: u32,
+    limit: String,
+    memory: u64,
+}
+
+impl Candidates {
+    /// Those for a request.
+    pub(super) fn of(request: &Request<'_>, guidance: &Guidance) -> Self {
+        let known = guidance.calibration.unwrap_or_default();
+        let request = &Request { forced: None, ..*request };
+        let compared = predicted::compared(request, &known, sizing(request));
+        Self {
+            bytes: request.bytes,
+            rows: compared.iter().map(|candidate| Row::of(request, candidate)).collect(),
+            changes: changes(request, guidance),
+            is_calibrated: guidance.calibration.is_some(),
+        }
+    }
+
+    pub(super) fn print(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        const COLUMNS: [&str; 6] = ["candidate", "predicted", "bytes/link", "rounds", "memory", "limit"];
+        let constants = if self.is_calibrated { "the calibration's" } else { "built-in" };
+        writeln!(out, "\n# candidates for {}, by {constants} constants", HumanBytes(self.bytes))?;
+        let mut table = table::new(&COLUMNS);
+        table.add_rows(self.rows.iter().map(Row::cells));
+        table::align(
+            &mut table,
+            &COLUMNS,
+            &["predicted", "bytes/link", "rounds", "memory"],
+            CellAlignment::Right,
+        );
+        writeln!(out, "{}", table::fitted(table))?;
+        for change in &self.changes {
+            writeln!(out, "{change}")?;
+        }
+        if !self.is_calibrated {
+            writeln!(
+                out,
+                "sizes decide, as HERRINGBONE_CALIBRATION is not set; with it the least predicted time does"
+            )?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn object(&self) -> Value {
+        let rows: Vec<Value> = self.rows.iter().map(Row::object).collect();
+        json!({ "by": rows, "changes": self.changes, "calibrated": self.is_calibrated })
+    }
+}
+
+impl Row {
+    fn of(request: &Request<'_>, candidate: &Candidate) -> Self {
+        let schedule = candidate.verified.schedule();
+        let units = busiest_link(schedule, request.hosts, request.widening);
+        let link =
+            (u128::from(units) * u128::from(request.bytes)).div_ceil(u128::from(schedule.cut().chunks()));
+        let outcome = &candidate.outcome;
+        let limit = outcome.busiest().map_or_else(String::new, |used| {
+            let part = 100.0 * used.busy as f64 / outcome.total().max(1) as f64;
+            format!("{}, busy {part:.0} %", place(used.place, schedule.workers()))
+        });
+        Self {
+            name: candidate.algorithm.to_string(),
+            seconds: outcome.total() as f64 / SECOND as f64,
+            link_bytes: u64::try_from(link).unwrap_or(u64::MAX),
+            rounds: candidate.cost().rounds,
+            limit,
+            memory: outcome.staged,
+        }
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let memory = HumanBytes(self.memory).to_string();
+        let figures = [self.link_bytes.to_string(), self.rounds.to_string()];
+        let [link, rounds] = figures;
+        [self.name.clone(), time(self.seconds), link, rounds, memory, self.limit.clone()]
+    }
+
+    fn object(&self) -> Value {
+        json!({
+            "algorithm": self.name,
+            "seconds": self.seconds,
+            "link_bytes": self.link_bytes,
+            "rounds": self.rounds,
+            "memory_bytes": self.memory,
+            "limit": self.limit,
+        })
+    }
+}
+
+fn place(place: Place, workers: u32) -> String {
+    match place {
+        Place::Thread(rank) if rank >= workers => "a reducer's thread".into(),
+        Place::Thread(_) => "a rank's thread".into(),
+        Place::Out(_) | Place::Into(_) => "a host's port".into(),
+        Place::Link { from, to } => format!("link {from} to {to}"),
+    }
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        less if less < 1e-3 => format!("{:.1} us", less * 1e6),
+        less if less < 1.0 => format!("{:.2} ms", less * 1e3),
+        more => format!("{more:.2} s"),
+    }
+}
+
+/// How a group's calls are cut that looks like the request, in the default configuration.
+pub(super) fn sizing(request: &Request<'_>) -> Sizing {
+    let hosts = match request.hosts {
+        [] => request.group.size(),
+        hosts => Sizing::distinct(hosts),
+    };
+    Sizing { hosts, shared: hosts == 1, segment_bytes: 0, most_staged: STAGED }
+}
+
+/// What would lead to another choice.
+fn changes(request: &Request<'_>, guidance: &Guidance) -> Vec<String> {
+    let sizing = sizing(request);
+    let chosen = |request: &Request<'_>, guidance: &Guidance| {
+        Some(guidance.choose(request, sizing).ok()?.algorithm.to_string())
+    };
+    let Some(now) = chosen(request, guidance) else { return Vec::new() };
+    let differs = |request: &Request<'_>| chosen(request, guidance).filter(|other| *other != now);
+    let mut found = Vec::new();
+    let up =
+        std::iter::successors(Some(class_of(request.bytes)), |bytes| bytes.checked_mul(2)).skip(1).take(12);
+    let down = std::iter::successors(Some(class_of(request.bytes)), |bytes| Some(bytes / 2)).skip(1).take(24);
+    let at = |bytes: u64| Some((bytes, differs(&Request { bytes, ..*request })?));
+    if let Some((bytes, other)) = up.clone().find_map(at) {
+        found.push(format!("at {} it would be {other}", HumanBytes(bytes)));
+    }
+    if let Some((bytes, other)) = down.take_while(|bytes| *bytes > 0).find_map(at) {
+        found.push(format!("at {} it would be {other}", HumanBytes(bytes)));
+    }
+    let Some(known) = guidance.calibration else { return found };
+    for (word, port) in [("half", known.port / 2), ("twice", known.port.saturating_mul(2))] {
+        let reducer_port =
+            if word == "half" { known.reducer_port / 2 } else { known.reducer_port.saturating_mul(2) };
+        let known = Calibration { port, reducer_port, ..known };
+        let guidance = &Guidance { calibration: Some(known), ..guidance.clone() };
+        if let Some(other) = chosen(request, guidance).filter(|other| *other != now) {
+            found.push(format!("with {word} the ports' rate it would be {other}"));
+        }
+    }
+    found
+}
+
+/// Whether candidates are asked for, or few enough sizes that they fit a page.
+pub(super) fn are_shown(options: &Options, sizes: usize) -> bool {
+    options.candidates || sizes == 1
+}

@@ -1,0 +1,84 @@
+//! What a user says of the choice of algorithms.
+
+use super::{Choice, Request, Rules, choose, predicted};
+use crate::{
+    algorithm::{Algorithm, ParseAlgorithmError, Unsupported},
+    collective::Collective,
+    prepare::Sizing,
+    session::Parameters,
+    simulate::Calibration,
+};
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
+
+/// What a user says of the choice of algorithms; the first that speaks of a call counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Guidance {
+    /// Which algorithm for which sizes (`HERRINGBONE_PLAN`).
+    pub rules: Rules,
+    /// The algorithm for all all-reduces that no rule is for (`HERRINGBONE_ALGORITHM`).
+    pub forced: Option<Algorithm>,
+    /// Constants of the machines, by which times are predicted (`HERRINGBONE_CALIBRATION`); without them sizes decide.
+    pub calibration: Option<Calibration>,
+}
+
+impl Guidance {
+    /// What rank 0's parameters say.
+    ///
+    /// # Errors
+    /// The name of a setting whose value this build cannot read, and why.
+    pub fn of(parameters: &Parameters) -> Result<Self, (&'static str, String)> {
+        let Parameters { algorithm, plan, calibration, .. } = parameters;
+        let forced = algorithm.as_deref().map(str::parse).transpose();
+        let rules = if plan.is_empty() { Ok(Rules::default()) } else { Rules::parse(&plan.join(",")) };
+        let calibration = match calibration.as_slice() {
+            [] => Ok(None),
+            numbers => match numbers.try_into() {
+                Ok(numbers) => Ok(Some(Calibration::of_numbers(numbers))),
+                Err(_) => Err((
+                    "HERRINGBONE_CALIBRATION",
+                    "another number of constants than this build has".to_string(),
+                )),
+            },
+        };
+        Ok(Self {
+            rules: rules.map_err(|error| ("HERRINGBONE_PLAN", error.to_string()))?,
+            forced: forced
+                .map_err(|error: ParseAlgorithmError| ("HERRINGBONE_ALGORITHM", error.to_string()))?,
+            calibration: calibration?,
+        })
+    }
+
+    /// Its calibration's numbers, none if there is none.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.calibration.map_or_else(Vec::new, |known| known.numbers().to_vec())
+    }
+
+    /// The algorithm that a call has to take, if one is said.
+    pub fn for_call(&self, collective: Collective, bytes: u64) -> Option<&Algorithm> {
+        let forced = self.forced.as_ref().filter(|_| collective == Collective::AllReduce);
+        self.rules.algorithm(collective, bytes).or(forced)
+    }
+
+    /// Chooses for a request, in which `forced` is what [`for_call`](Self::for_call) says; times are predicted for calls that are
+    /// cut by `sizing`.
+    ///
+    /// # Errors
+    /// As [`choose`].
+    pub fn choose(&self, request: &Request<'_>, sizing: Sizing) -> Result<Choice, Unsupported> {
+        let is_ruled = request.forced.is_some()
+            && self.rules.algorithm(request.collective, request.bytes) == request.forced;
+        match &self.calibration {
+            Some(known) if request.forced.is_none() => predicted::choose_by_time(request, known, sizing),
+            _ => choose(request).map(|choice| match choice.why == FORCED && is_ruled {
+                true => Choice { why: String::from("the plan says so"), ..choice },
+                false => choice,
+            }),
+        }
+    }
+}
+
+/// Why a forced algorithm is taken.
+pub(super) const FORCED: &str = "forced";
