@@ -3,6 +3,7 @@
 //! The binary and the Python wheel's console script both call [`main_from`], so they are the same program.
 #![forbid(unsafe_code)]
 
+mod advise;
 mod bench;
 mod completions;
 mod doctor;
@@ -51,6 +52,7 @@ enum Verb {
     Explain(explain::Options),
     Show(show::Options),
     Simulate(simulate::SimulateOptions),
+    Advise(advise::AdviseOptions),
     Topo(topo::Options),
     Trees(trees::Options),
     Bench(bench::Options),
@@ -131,6 +133,7 @@ impl Verb {
             Verb::Explain(options) => explain::run(options, out),
             Verb::Show(options) => show::run(options, out),
             Verb::Simulate(options) => simulate::run(options, out),
+            Verb::Advise(options) => advise::run(options, out),
             Verb::Topo(options) => topo::run(options, out),
             Verb::Trees(options) => trees::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),

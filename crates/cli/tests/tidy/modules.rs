@@ -94,7 +94,7 @@ const ORDERS: [Order; 6] = [
         lines: &[
             "main",
             "lib",
-            "bench completions doctor explain launch man serve settings show simulate status topo trees verify",
+            "advise bench completions doctor explain launch man serve settings show simulate status topo trees verify",
             "job parent token",
             "drawing machine topologies",
             "failure layout names numbers outcome progress table",

@@ -1,8 +1,9 @@
 //! From an algorithm's name to the function that makes its schedules.
 
+use super::branches::Ways;
 use super::{
-    Algorithm, Layout, Unsupported, doubling, hierarchical, one_shot, radix, reduction_server, ring, star,
-    tree, trees,
+    Algorithm, Layout, Unsupported, chain, double_tree, doubling, hierarchical, mixed, one_shot, radix,
+    reduction_server, ring, star, tree, trees,
 };
 use crate::collective::Collective;
 use crate::group::Group;
@@ -38,6 +39,11 @@ impl Algorithm {
             AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
         };
         Ok(match (self, collective) {
+            (Self::Mixed { shares }, AllReduce) => mixed::all_reduce(group, layout.at_least_one()?, *shares),
+            (Self::Chain, AllReduce) => chain::chain(group, 0, Ways { up: true, down: true }),
+            (Self::Chain, Reduce { root }) => chain::chain(group, root, Ways { up: true, down: false }),
+            (Self::Chain, Broadcast { root }) => chain::chain(group, root, Ways { up: false, down: true }),
+            (Self::DoubleTree, AllReduce) => double_tree::all_reduce(group),
             (Self::Ring, AllReduce) => ring::all_reduce(group.size()),
             (Self::Radix { scatter, gather }, AllReduce) => {
                 radix::all_reduce(group, radix::checked(scatter)?, radix::checked(gather)?)

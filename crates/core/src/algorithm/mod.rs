@@ -16,6 +16,9 @@
 //! | `hierarchical(inner,outer)` | all_reduce | one partial sum per host, or piece of one, on the slow links; with `reduction_server` K each way of a host's, a reducer hosts K / reducers | of its parts | yes |
 //! | `hierarchical(radix,radix)` | reduce_scatter, all_gather | half of that | of its parts | yes |
 //! | `ring` | all_reduce | 2(N-1)/N K | 2(N-1) | for N = 2 |
+//! | `mixed` | all_reduce | 2 n (n-1) / (n^2 + k n - 2 k) K each way of each of n workers and k reducers | 2 | yes |
+//! | `chain` | all_reduce, reduce, broadcast | K up and K down each edge | N-1 up, as many down | for N = 2 |
+//! | `double_tree` | all_reduce | K/2 up and down each edge of two trees | floor(log2(N)) + 1 up, as many down, at most | for N = 2 |
 //! | `trees` | all_reduce, reduce, broadcast | K / trees up and down each edge of a tree, one tree for each rank | of its trees | yes |
 //! | `trees(mxnet)`, `trees(best)`, `trees(throughput)` | all_reduce, reduce, broadcast | likewise | of its trees | for N = 2 |
 //!
@@ -37,10 +40,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod branches;
+mod chain;
 pub mod cost;
+mod double_tree;
 mod doubling;
 mod generate;
 mod hierarchical;
+mod mixed;
 mod name;
 mod one_shot;
 mod owners;
@@ -53,6 +60,7 @@ mod tree;
 mod trees;
 
 pub(crate) use hierarchical::{Carried, carried, pieces_of_hosts};
+pub use mixed::MixedShares;
 pub use name::ParseAlgorithmError;
 
 use crate::group::Rank;
@@ -92,6 +100,15 @@ pub enum Algorithm {
     },
     /// Each reducer folds one chunk for all workers and sends the result back (Herring, BytePS).
     ReductionServer,
+    /// Reducers and workers fold side by side, each as much as its link can bear (BytePS, OSDI 2020).
+    Mixed {
+        /// How many chunks each has; `None`: what is best where all links have one rate.
+        shares: Option<MixedShares>,
+    },
+    /// From rank to rank: towards the root, from it, or both.
+    Chain,
+    /// Two binary trees, each for half of the buffer (Sanders, Speck and Traeff, 2009; NCCL).
+    DoubleTree,
     /// Inside hosts, across hosts, inside hosts, for hosts of consecutive ranks. Where those of a host are no whole node of the
     /// canonical tree, but several, only [`Radix`](Self::Radix) goes across, with a partial sum for each.
     Hierarchical {
@@ -265,7 +282,7 @@ impl Unsupported {
 
 impl Algorithm {
     /// One of each, of trees one of each kind, with its default parameters, in the order of the [table](self).
-    pub fn all() -> [Self; 12] {
+    pub fn all() -> [Self; 15] {
         let trees = |mode| Self::Trees { mode, single: false };
         let [mxnet, best, throughput] = TreeMode::ALL.map(|mode| trees(Some(mode)));
         [
@@ -277,6 +294,9 @@ impl Algorithm {
             Self::ReductionServer,
             Self::hierarchical(),
             Self::Ring,
+            Self::Mixed { shares: None },
+            Self::Chain,
+            Self::DoubleTree,
             trees(None),
             mxnet,
             best,
@@ -312,7 +332,7 @@ impl Algorithm {
     /// Whether it has no schedule without reducers.
     pub fn needs_reducers(&self) -> bool {
         match self {
-            Self::ReductionServer => true,
+            Self::ReductionServer | Self::Mixed { .. } => true,
             Self::Hierarchical { outer, .. } => outer.needs_reducers(),
             _ => false,
         }

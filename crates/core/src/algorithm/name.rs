@@ -1,6 +1,6 @@
 //! The algorithms' names, as users write them.
 
-use super::Algorithm;
+use super::{Algorithm, MixedShares};
 use crate::topology::trees::TreeMode;
 use alloc::{boxed::Box, string::String, string::ToString, vec, vec::Vec};
 use core::{fmt, str::FromStr};
@@ -17,6 +17,9 @@ impl Algorithm {
             Self::Tree => "tree",
             Self::Trees { .. } => "trees",
             Self::ReductionServer => "reduction_server",
+            Self::Mixed { .. } => "mixed",
+            Self::Chain => "chain",
+            Self::DoubleTree => "double_tree",
             Self::Hierarchical { .. } => "hierarchical",
         }
     }
@@ -30,6 +33,9 @@ impl fmt::Display for Algorithm {
                 write!(f, "({};{})", listed(scatter), listed(gather))
             }
             Self::Radix { scatter, .. } if !scatter.is_empty() => write!(f, "({})", listed(scatter)),
+            Self::Mixed { shares: Some(MixedShares { reducer, worker }) } => {
+                write!(f, "({reducer},{worker})")
+            }
             Self::Hierarchical { inner, outer } => write!(f, "({inner},{outer})"),
             Self::Trees { mode, single } => {
                 let parts: Vec<&str> =
@@ -53,7 +59,7 @@ fn listed(factors: &[u32]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no algorithm is called {text:?}: use radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, \
-     reduction_server, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best), \
+     reduction_server, mixed, mixed(3,1), chain, double_tree, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best), \
      trees(throughput) or trees(best,single)"
 )]
 pub struct ParseAlgorithmError {
@@ -93,8 +99,22 @@ fn parse_flat((name, parameters): (&str, Vec<&str>)) -> Option<Algorithm> {
         ("trees", parameters) => trees(parameters)?,
         ("reduction_server", []) => Algorithm::ReductionServer,
         ("ring", []) => Algorithm::Ring,
+        ("mixed", []) => Algorithm::Mixed { shares: None },
+        ("mixed", [reducer, worker]) => Algorithm::Mixed { shares: Some(shares(reducer, worker)?) },
+        ("chain", []) => Algorithm::Chain,
+        ("double_tree", []) => Algorithm::DoubleTree,
         _ => return None,
     })
+}
+
+/// The most chunks of one member.
+const MOST_SHARE: u32 = 256;
+
+/// How many chunks a reducer and a worker have.
+fn shares(reducer: &str, worker: &str) -> Option<MixedShares> {
+    let number = |text: &str| text.trim().parse().ok().filter(|number| *number <= MOST_SHARE);
+    let shares = MixedShares { reducer: number(reducer)?, worker: number(worker)? };
+    (shares.reducer > 0).then_some(shares)
 }
 
 /// How trees are planned, whether there is one, both or neither.
@@ -151,6 +171,7 @@ mod tests {
             "trees(single)",
             "trees(throughput,single)",
             "radix(;2)",
+            "mixed(3,1)",
             "radix(8,8;)",
             "hierarchical(radix(2,2),one_shot)",
             "hierarchical(radix,radix(4))",

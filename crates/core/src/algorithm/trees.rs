@@ -4,10 +4,11 @@
 //! partial sums, so that all results keep their bits. Planned trees fold in their own order: a rank adds its children's sums to
 //! its input, those first that are complete first.
 
+use super::branches::{Branch, Ways, over};
 use super::{Layout, Unsupported};
 use crate::collective::Collective;
 use crate::group::Group;
-use crate::schedule::{Chunk, Cut, Form, Origin, Place, ProgramBuilder, Rank, Schedule, Source};
+use crate::schedule::{Rank, Schedule};
 use crate::topology::trees::{SpanningTree, TreeMode, TreeWish, canonical, plan};
 use crate::topology::{LinkMatrix, MOST_RANKS};
 use alloc::{borrow::Cow, string::ToString, vec, vec::Vec};
@@ -23,7 +24,7 @@ pub(super) fn all_reduce(
         None => canonical_set(&links, group, single)?,
         Some(mode) => planned(&links, mode, if single { &[0] } else { &[] })?,
     };
-    Ok(schedule(group, trees, mode.is_none(), Ways { up: true, down: true }))
+    Ok(schedule(group, &trees, mode.is_none(), Ways { up: true, down: true }))
 }
 
 /// Reduce or broadcast.
@@ -43,7 +44,7 @@ pub(super) fn rooted(
         Some(mode) => planned(&links, mode, &[root])?,
     };
     let up = collective.folds();
-    Ok(schedule(group, trees, mode.is_none(), Ways { up, down: !up }))
+    Ok(schedule(group, &trees, mode.is_none(), Ways { up, down: !up }))
 }
 
 /// The links of a group; where none are known, all are alike.
@@ -105,93 +106,20 @@ fn canonical_set(links: &LinkMatrix, group: &Group, single: bool) -> Result<Vec<
     Ok(if worst * slowest(&best) <= 1.0 { trees } else { vec![best] })
 }
 
-/// Which ways a chunk goes along its tree.
-#[derive(Clone, Copy)]
-struct Ways {
-    up: bool,
-    down: bool,
-}
-
-fn schedule(group: &Group, trees: Vec<SpanningTree>, is_canonical: bool, ways: Ways) -> Schedule {
-    let keys = group.keys().to_vec();
+fn schedule(group: &Group, trees: &[SpanningTree], is_canonical: bool, ways: Ways) -> Schedule {
     // One chunk for each slice, in the order of the trees.
     let of_slices = |(at, tree): (usize, &SpanningTree)| vec![at; tree.slices() as usize];
     let of_chunk: Vec<usize> = trees.iter().enumerate().flat_map(of_slices).collect();
-    let chunks = of_chunk.len() as u32;
-    let places: Vec<Vec<Branch>> = trees.iter().map(|tree| Branch::all(tree, keys.len())).collect();
-    Schedule::generated(group.size(), 0, Cut::Even { chunks }, move |rank| {
-        let mut program = ProgramBuilder::new();
-        let branches = || (0..).zip(&of_chunk).map(|(chunk, tree)| (chunk, &places[*tree][rank as usize]));
-        if ways.up {
-            let keys = is_canonical.then_some(&keys[..]);
-            branches().for_each(|(chunk, branch)| branch.sum(&mut program, chunk, rank, keys));
-        }
-        if ways.down {
-            branches().for_each(|(chunk, branch)| branch.send_down(&mut program, chunk));
-        }
-        program.build()
-    })
+    let places = trees.iter().map(|tree| places(tree, group.size() as usize)).collect();
+    over(group, (places, of_chunk), is_canonical, ways)
 }
 
-/// A rank's place in a tree.
-struct Branch {
-    parent: Option<Rank>,
-    /// Those first that start the longest way; whether others are below them.
-    children: Vec<(Rank, bool)>,
-}
-
-impl Branch {
-    /// The place of each rank.
-    fn all(tree: &SpanningTree, size: usize) -> Vec<Self> {
-        let children = tree.children(size);
-        let below = |child: &usize| (*child as Rank, !children[*child].is_empty());
-        let place =
-            |of_rank: &Vec<usize>| Self { parent: None, children: of_rank.iter().map(below).collect() };
-        let mut places: Vec<Self> = children.iter().map(place).collect();
-        tree.edges().iter().for_each(|[parent, child]| places[*child].parent = Some(*parent as Rank));
-        places
-    }
-
-    /// Adds up what the children send and passes it on, in the shape of the canonical tree of these keys, or in the order of the
-    /// children.
-    fn sum(&self, program: &mut ProgramBuilder, chunk: Chunk, rank: Rank, keys: Option<&[u32]>) {
-        let input = Place::User(chunk);
-        if self.children.is_empty()
-            && let Some(parent) = self.parent
-        {
-            program.send(input, [parent]);
-            return;
-        }
-        let into = if self.parent.is_some() { program.slot(Form::Acc) } else { input };
-        let finish = self.parent.is_none();
-        let mut sources = vec![(rank, Origin::At(input))];
-        sources.extend(self.children.iter().rev().map(|(child, is_sum)| {
-            let form = if *is_sum { Form::Acc } else { Form::Plain };
-            (*child, Origin::Head { lane: *child, form })
-        }));
-        match keys {
-            Some(keys) => {
-                sources.iter_mut().for_each(|(from, _)| *from = keys[*from as usize]);
-                sources.sort_by_key(|(key, _)| *key);
-                program.fold(chunk, &sources, into, finish);
-            }
-            None => {
-                let in_turn = |(at, (_, from)): (usize, &(Rank, Origin))| Source {
-                    from: *from,
-                    merges: u8::from(at > 0),
-                };
-                program.fold_shaped(chunk, sources.iter().enumerate().map(in_turn), into, finish);
-            }
-        }
-        if let Some(parent) = self.parent {
-            program.send(into, [parent]);
-        }
-    }
-
-    fn send_down(&self, program: &mut ProgramBuilder, chunk: Chunk) {
-        if let Some(parent) = self.parent {
-            program.recv(parent, chunk, Place::User(chunk));
-        }
-        program.send(Place::User(chunk), self.children.iter().map(|(child, _)| *child));
-    }
+/// The place of each rank in a tree.
+fn places(tree: &SpanningTree, size: usize) -> Vec<Branch> {
+    let children = tree.children(size);
+    let below = |child: &usize| (*child as Rank, !children[*child].is_empty());
+    let place = |of_rank: &Vec<usize>| Branch { parent: None, children: of_rank.iter().map(below).collect() };
+    let mut places: Vec<Branch> = children.iter().map(place).collect();
+    tree.edges().iter().for_each(|[parent, child]| places[*child].parent = Some(*parent as Rank));
+    places
 }

@@ -35,6 +35,7 @@
 //! `one_shot`; a barrier
 //! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
+pub mod advice;
 mod choose;
 mod counted;
 mod guidance;

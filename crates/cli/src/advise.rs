@@ -1,0 +1,259 @@
+//! `herringbone advise`: how many reducers are worth their price.
+
+use crate::{failure::Failure, outcome::Outcome, table, topologies};
+use comfy_table::CellAlignment;
+use herringbone::core::plan::advice::{Job, Offer};
+use herringbone::settings::Bytes;
+use serde_json::{Value, json};
+use std::{fmt::Write as _, io::Write, path::PathBuf};
+
+/// Say how many reducers are worth their price: step time and price of a step with none, one, two, ...
+///
+/// Closed forms for buffers so large that only links count; `herringbone simulate` has latencies and threads, too. Of radix, mixed
+/// and reduction_server the fastest is taken for each number of reducers.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct AdviseOptions {
+    /// Machines that train
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    workers: u32,
+    /// Gbit/s of a worker's port, each way
+    #[arg(long, value_name = "G", value_parser = positive)]
+    worker_gbps: f64,
+    /// Gbit/s of a reducer's port, each way
+    #[arg(long, value_name = "G", value_parser = positive)]
+    reducer_gbps: f64,
+    /// Bytes that are summed in a step: of all gradients, such as 1.3G
+    #[arg(long, value_name = "B")]
+    bytes: Bytes,
+    /// Milliseconds of computing in a step, without communication
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    step_ms: f64,
+    /// The part of computing behind which communication can hide, from 0 to 1, as DDP does it
+    #[arg(long, default_value_t = 0.0, value_name = "F", value_parser = part)]
+    overlap: f64,
+    /// Price of a worker's hour
+    #[arg(long, value_name = "P", value_parser = not_negative, requires = "price_reducer")]
+    price_worker: Option<f64>,
+    /// Price of a reducer's hour
+    #[arg(long, value_name = "P", value_parser = not_negative, requires = "price_worker")]
+    price_reducer: Option<f64>,
+    /// The most reducers; a few more than are enough unless said
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    most: Option<u32>,
+    /// One JSON object
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    /// Lines of comma-separated values
+    #[arg(long)]
+    csv: bool,
+    /// Draw step time and price over the number of reducers into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number| *number > 0.0 && *number <= 1e9).ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number| (0.0..=1e9).contains(number)).ok_or_else(|| "expected a number from 0".to_owned())
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number| (0.0..=1.0).contains(number)).ok_or_else(|| "expected a number from 0 to 1".to_owned())
+}
+
+/// The most rows that a table has unless they are asked for.
+const ROWS: u32 = 64;
+
+pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let job = Job {
+        workers: options.workers,
+        worker_rate: options.worker_gbps * 125e6,
+        reducer_rate: options.reducer_gbps * 125e6,
+        bytes: options.bytes.0 as f64,
+        computing: options.step_ms / 1e3,
+        hidden: options.overlap,
+        worker_price: options.price_worker.unwrap_or(0.0),
+        reducer_price: options.price_reducer.unwrap_or(0.0),
+    };
+    let most = options.most.unwrap_or_else(|| (job.enough() + 2).min(65_536));
+    let offers: Vec<Offer> = (0..=most).map(|reducers| job.offer(reducers)).collect();
+    let advice = Advice { job, offers, has_prices: options.price_worker.is_some() };
+    if let Some(path) = &options.svg {
+        topologies::write(&path.to_string_lossy(), &advice.picture())?;
+    }
+    if options.json {
+        writeln!(out, "{}", advice.object())?;
+    } else if options.csv {
+        write!(out, "{}", advice.csv())?;
+    } else {
+        write!(out, "{}", advice.text())?;
+    }
+    Ok(Outcome::Passed)
+}
+
+struct Advice {
+    job: Job,
+    /// By number of reducers, from none.
+    offers: Vec<Offer>,
+    has_prices: bool,
+}
+
+impl Advice {
+    /// The fewest reducers whose step takes the least time.
+    fn fastest(&self) -> &Offer {
+        self.least(|offer| offer.step)
+    }
+
+    /// The fewest reducers whose step costs least.
+    fn cheapest(&self) -> &Offer {
+        self.least(|offer| offer.price)
+    }
+
+    fn least(&self, of: impl Fn(&Offer) -> f64) -> &Offer {
+        let less = |best, other| if of(other) < of(best) * (1.0 - 1e-9) { other } else { best };
+        self.offers.iter().reduce(less).unwrap_or(&self.offers[0])
+    }
+
+    /// The most reducers with which a step costs no more than without.
+    fn break_even(&self) -> u32 {
+        let none = self.offers[0].price;
+        let pays = self.offers.iter().rev().find(|offer| offer.price <= none);
+        pays.map_or(0, |offer| offer.reducers)
+    }
+
+    fn text(&self) -> String {
+        const COLUMNS: [&str; 6] = ["reducers", "by", "communication", "step", "faster", "price of 1,000 steps"];
+        let columns = if self.has_prices { &COLUMNS[..] } else { &COLUMNS[..5] };
+        let mut table = table::new(columns);
+        let none = self.offers[0];
+        for offer in &self.offers {
+            if !self.is_told(offer) {
+                continue;
+            }
+            let mut cells = vec![
+                offer.reducers.to_string(),
+                offer.means.name().to_owned(),
+                format!("{:.1} ms", 1e3 * offer.communication),
+                format!("{:.1} ms", 1e3 * offer.step),
+                format!("{:.1} %", 100.0 * (none.step / offer.step - 1.0)),
+            ];
+            if self.has_prices {
+                cells.push(format!("{:.3}", 1e3 * offer.price));
+            }
+            table.add_row(cells);
+        }
+        let right = ["reducers", "communication", "step", "faster", "price of 1,000 steps"];
+        table::align(&mut table, columns, &right, CellAlignment::Right);
+        let mut text = table::fitted(table) + "\n";
+        for line in self.sentences() {
+            text += &line;
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Of many rows those are told that say something: the first, powers of two, and where something begins or ends.
+    fn is_told(&self, offer: &Offer) -> bool {
+        let special = [self.fastest().reducers, self.cheapest().reducers, self.job.enough(), self.break_even()];
+        let last = self.offers.len() as u32 - 1;
+        last < ROWS || offer.reducers.is_power_of_two() || offer.reducers == 0 || offer.reducers == last || special.contains(&offer.reducers)
+    }
+
+    fn sentences(&self) -> Vec<String> {
+        let fastest = self.fastest();
+        let mut lines = vec![format!(
+            "fastest: {} reducers, a step of {:.1} ms; from {} on more do not help, as reducers then have the workers' rate together",
+            fastest.reducers,
+            1e3 * fastest.step,
+            self.job.enough()
+        )];
+        if self.has_prices {
+            let cheapest = self.cheapest();
+            lines.push(format!("cheapest: {} reducers, {:.3} for 1,000 steps", cheapest.reducers, 1e3 * cheapest.price));
+            lines.push(match self.break_even() {
+                0 => "break-even: no number of reducers costs less than none".to_owned(),
+                most => format!("break-even: up to {most} reducers a step costs no more than without"),
+            });
+        }
+        let (worker, server) = self.job.rates_to_keep_up();
+        lines.push(format!(
+            "to take no longer than computing, a worker's port would need {:.1} Gbit/s each way, one server for all {:.1}",
+            worker / 125e6,
+            server / 125e6
+        ));
+        lines
+    }
+
+    fn object(&self) -> Value {
+        let rows = self.offers.iter().map(|offer| {
+            json!({
+                "reducers": offer.reducers,
+                "algorithm": offer.means.name(),
+                "communication_s": offer.communication,
+                "step_s": offer.step,
+                "price": self.has_prices.then_some(offer.price),
+            })
+        });
+        json!({
+            "offers": rows.collect::<Vec<_>>(),
+            "fastest": self.fastest().reducers,
+            "enough": self.job.enough(),
+            "cheapest": self.has_prices.then(|| self.cheapest().reducers),
+            "break_even": self.has_prices.then(|| self.break_even()),
+        })
+    }
+
+    fn csv(&self) -> String {
+        let mut text = String::from("reducers,algorithm,communication_s,step_s,price\n");
+        for offer in &self.offers {
+            let price = if self.has_prices { offer.price.to_string() } else { String::new() };
+            let Offer { reducers, means, communication, step, .. } = offer;
+            // Writing to a text does not fail.
+            let _written = writeln!(text, "{reducers},{},{communication},{step},{price}", means.name());
+        }
+        text
+    }
+
+    fn picture(&self) -> String {
+        const WIDE: f64 = 640.0;
+        const HIGH: f64 = 240.0;
+        let (left, top) = (70.0, 50.0);
+        let last = (self.offers.len() - 1).max(1) as f64;
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0} {:.0}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+            left + WIDE + 30.0,
+            top + HIGH + 50.0
+        );
+        let curves: [(&str, &str, fn(&Offer) -> f64); 2] =
+            [("step time", "#2166ac", |offer| offer.step), ("price of a step", "#b2182b", |offer| offer.price)];
+        for (at, (name, colour, of)) in curves.iter().enumerate().take(if self.has_prices { 2 } else { 1 }) {
+            let most = self.offers.iter().map(of).fold(f64::MIN_POSITIVE, f64::max);
+            let points = self.offers.iter().map(|offer| {
+                let x = left + WIDE * f64::from(offer.reducers) / last;
+                format!("{x:.1},{:.1}", top + HIGH * (1.0 - of(offer) / most))
+            });
+            let points: Vec<String> = points.collect();
+            // Writing to a text does not fail.
+            let _written = writeln!(
+                svg,
+                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>\
+                 <text x=\"{left}\" y=\"{}\" fill=\"{colour}\">{name}, up to {}</text>",
+                points.join(" "),
+                18 + 14 * at,
+                if at == 0 { format!("{:.1} ms", 1e3 * most) } else { format!("{most:.5}") }
+            );
+        }
+        let (bottom, right) = (top + HIGH, left + WIDE);
+        let _written = writeln!(
+            svg,
+            "<path d=\"M{left},{top} V{bottom} H{right}\" fill=\"none\" stroke=\"black\"/>\
+             <text x=\"{left}\" y=\"{:.0}\">0</text><text x=\"{right}\" y=\"{:.0}\" text-anchor=\"end\">{last:.0} reducers</text>",
+            bottom + 16.0,
+            bottom + 16.0
+        );
+        svg + "</svg>\n"
+    }
+}

@@ -1,0 +1,122 @@
+//! Reducers and workers fold side by side: each has as much of the buffer as its link can bear (BytePS, OSDI 2020).
+//!
+//! With k reducers for n workers, all behind links of one rate, the least time takes a part of 2(n-1) : (n-k) of the buffer for a
+//! reducer and for a worker; the whole takes 2n(n-1)/(n^2+kn-2k) K each way of each link. With no reducers that is `radix` in one
+//! stage, with k = n `reduction_server`.
+
+use super::partial::Partial;
+use crate::group::{Group, Rank};
+use crate::schedule::{Chunk, Cut, Form, Place, Program, ProgramBuilder, Schedule};
+use alloc::vec::Vec;
+
+/// The most chunks of one reducer: more would make messages small for a share that is hardly better.
+const MOST_CHUNKS: u32 = 16;
+
+/// How many chunks a reducer and a worker have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MixedShares {
+    /// A reducer.
+    pub reducer: u32,
+    /// A worker.
+    pub worker: u32,
+}
+
+impl MixedShares {
+    /// The shares nearest to the best ones, for links of one rate: at most 16 chunks for a reducer.
+    pub fn best(workers: u32, reducers: u32) -> Self {
+        Self::of_ratio(2 * (u64::from(workers).max(2) - 1), u64::from(workers.saturating_sub(reducers)))
+    }
+
+    /// The shares nearest to a ratio of a reducer's part to a worker's.
+    pub fn of_ratio(reducer: u64, worker: u64) -> Self {
+        if worker == 0 || reducer >= worker * 2 * u64::from(MOST_CHUNKS) {
+            return Self { reducer: 1, worker: 0 };
+        }
+        let distance = |chunks: &u64| {
+            let own = (chunks * worker + reducer / 2) / reducer.max(1);
+            // How far own/chunks is from worker/reducer, in units that do not depend on either.
+            (((own * reducer).abs_diff(chunks * worker)) * 720_720 / chunks, *chunks)
+        };
+        let chunks = (1..=u64::from(MOST_CHUNKS)).min_by_key(distance).unwrap_or(1);
+        let own = (chunks * worker + reducer / 2) / reducer.max(1);
+        Self { reducer: chunks as u32, worker: own as u32 }
+    }
+}
+
+pub(super) fn all_reduce(group: &Group, reducers: u32, shares: Option<MixedShares>) -> Schedule {
+    let (workers, keys) = (group.size(), group.keys().to_vec());
+    let shares = shares.unwrap_or_else(|| MixedShares::best(workers, reducers));
+    let owned = Owned { workers, reducers, shares };
+    let cut = Cut::Even { chunks: owned.chunks() };
+    Schedule::generated(workers, reducers, cut, move |rank| owned.program(rank, &keys))
+}
+
+/// Who folds which chunks: the reducers' come first.
+#[derive(Clone, Copy, Debug)]
+struct Owned {
+    workers: u32,
+    reducers: u32,
+    shares: MixedShares,
+}
+
+impl Owned {
+    fn chunks(self) -> u32 {
+        self.reducers * self.shares.reducer + self.workers * self.shares.worker
+    }
+
+    fn of(self, rank: Rank) -> core::ops::Range<Chunk> {
+        let MixedShares { reducer, worker } = self.shares;
+        match rank.checked_sub(self.workers) {
+            Some(at) => at * reducer..(at + 1) * reducer,
+            None => {
+                let first = self.reducers * reducer + rank * worker;
+                first..first + worker
+            }
+        }
+    }
+
+    /// A worker sends what others fold, first to those after it; an owner folds all inputs and sends the result to all workers.
+    fn program(self, rank: Rank, keys: &[u32]) -> Program {
+        let mut program = ProgramBuilder::new();
+        let members = self.workers + self.reducers;
+        let others = || (1..members).map(|distance| (rank + distance) % members);
+        let is_worker = rank < self.workers;
+        if is_worker {
+            for owner in others() {
+                self.of(owner).for_each(|chunk| {
+                    program.send(Place::User(chunk), [owner]);
+                });
+            }
+        }
+        for chunk in self.of(rank) {
+            let result = if is_worker { Place::User(chunk) } else { program.slot(Form::Plain) };
+            let partials = Partial::inputs(keys);
+            let sources: Vec<_> = partials.iter().map(|partial| partial.origin(rank, result)).collect();
+            program.fold(chunk, &sources, result, true);
+            program.send(result, others().filter(|other| *other < self.workers));
+        }
+        if is_worker {
+            for owner in others() {
+                self.of(owner).for_each(|chunk| {
+                    program.recv(owner, chunk, Place::User(chunk));
+                });
+            }
+        }
+        program.build()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_near_the_optimum() {
+        for (workers, reducers, expected) in
+            [(4, 2, (3, 1)), (4, 4, (1, 0)), (4, 1, (2, 1)), (64, 16, (13, 5)), (2, 1, (2, 1))]
+        {
+            let found = MixedShares::best(workers, reducers);
+            assert_eq!((found.reducer, found.worker), expected, "{workers} workers, {reducers} reducers");
+        }
+    }
+}
