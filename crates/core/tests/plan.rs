@@ -3,7 +3,7 @@
 use herringbone_core::algorithm::{Algorithm, Layout, Unsupported};
 use herringbone_core::collective::Collective;
 use herringbone_core::group::Group;
-use herringbone_core::plan::{
+use herringbone_core::plan::{Guidance, Rules, 
     Choice, DOUBLING_BYTES, HOST_CHUNK_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE,
     ONE_SHOT_RANKS, PAIR_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, STAR_BYTES, choose,
 };
@@ -210,7 +210,21 @@ fn a_forced_algorithm_is_taken_or_refused() {
     assert_eq!(force("reduction_server", ALL_REDUCE, 1).unwrap().algorithm, Algorithm::ReductionServer);
     assert_eq!(force("reduction_server", ALL_REDUCE, 0), Err(Unsupported::NoReducers));
     assert_eq!(force("radix(3)", ALL_REDUCE, 0), Err(Unsupported::Factor { factor: 3 }));
-    assert_eq!(force("ring", Collective::Barrier, 0).unwrap().algorithm, Algorithm::OneShot);
+    assert!(matches!(force("ring", Collective::Barrier, 0), Err(Unsupported::Collective { .. })));
+    let guidance = Guidance { forced: Some(Algorithm::Ring), ..Guidance::default() };
+    assert_eq!(guidance.for_call(ALL_REDUCE, 4), Some(&Algorithm::Ring));
+    assert_eq!(guidance.for_call(Collective::Barrier, 0), None, "it is for all-reduces");
+}
+
+#[test]
+fn a_rule_counts_more_than_a_forced_algorithm() {
+    let rules = Rules::parse("all_reduce:0-4K:doubling,broadcast:0-inf:chain").unwrap();
+    let guidance = Guidance { rules, forced: Some(Algorithm::Ring), ..Guidance::default() };
+    let said = |collective, bytes| guidance.for_call(collective, bytes).map(ToString::to_string);
+    assert_eq!(said(ALL_REDUCE, 4095).as_deref(), Some("doubling"));
+    assert_eq!(said(ALL_REDUCE, 4096).as_deref(), Some("ring"));
+    assert_eq!(said(Collective::Broadcast { root: 1 }, 9).as_deref(), Some("chain"));
+    assert_eq!(said(Collective::AllGather, 9), None);
 }
 
 #[test]
