@@ -101,7 +101,7 @@ def turns(mesh, processes, environment, options, known):
 
 def arguments():
     """The command line."""
-    numbers = lambda text: [int(part) for part in text.split(",")]  # noqa: E731
+    numbers = lambda text: [int(part) for part in text.split(",")]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     option = parser.add_argument
     option("--sizes", type=numbers, default="65536,1048576,8388608", metavar="LIST", help="bytes of the buffer")
@@ -109,7 +109,12 @@ def arguments():
     option("--most", type=float, default=4.0, help="seconds for a row; longer ones are cut")
     option("--single", type=int, default=5, help="turns of an operation that is alone")
     option("--rounds", type=int, default=2, help="turns of operations in a row")
-    option("--record", type=pathlib.Path, default=ROOT / "record" / "lab-links.md", help="the table; the picture is beside it")
+    option(
+        "--record",
+        type=pathlib.Path,
+        default=ROOT / "record" / "lab-links.md",
+        help="the table; the picture is beside it",
+    )
     return parser.parse_args()
 
 
@@ -117,7 +122,7 @@ def main():
     options = arguments()
     rates, known = topology()
     environment = os.environ | {"HERRINGBONE_TOKEN": "the lab of links", "HERRINGBONE_TREE_ARRAY_BOUND": "0"}
-    environment |= {"OMP_NUM_THREADS": "1"}
+    environment |= {"HERRINGBONE_LOG": "off", "OMP_NUM_THREADS": "1"}
     environment.pop("HERRINGBONE_TOPOLOGY", None)
     try:
         with signals_held(), Mesh(rates) as mesh, Processes(mesh) as processes:

@@ -40,10 +40,17 @@ def record_of(found):
     rows = [f"| size | in a row | {' | '.join(COLOURS)} |", "| --- " * (len(COLOURS) + 2) + "|"]
     for (size, count), cell in cells.items():
         best = min(cell.values())
-        shown = [f"{'**' if cell[name] == best else ''}{duration(cell[name])}{'**' if cell[name] == best else ''}" for name in COLOURS]
+        shown = [
+            f"{'**' if cell[name] == best else ''}{duration(cell[name])}{'**' if cell[name] == best else ''}"
+            for name in COLOURS
+        ]
         marks = ["*" if (size, count, name) in cut else "" for name in COLOURS]
         rows.append(f"| {human(size)} | {count} | {' | '.join(a + b for a, b in zip(shown, marks, strict=True))} |")
-    plans = [f"* {human(each['bytes'])}, {each['plan']}: {each['why']}" for each in found["lines"] if each.get("plan", "").startswith("plan")]
+    plans = [
+        f"* {human(each['bytes'])}, {each['plan']}: {each['why']}"
+        for each in found["lines"]
+        if each.get("plan", "").startswith("plan")
+    ]
     return f"""# Trees over the links of a p3.16xlarge
 * CPU: {facts["CPU"]}, {facts["cores"]} cores, {facts["kernel"]}; commit {found["commit"]}
 * eight network namespaces with a cable for each pair: {two} Mbit/s for two NVLinks (50 GB/s), {one} for one (25 GB/s), {pcie} for PCIe
@@ -51,8 +58,10 @@ def record_of(found):
 * `herringbone topo --measure` finds these rates with errors of {found["off"]:.1f} % at most
 * `make lab-links`: the algorithms take turns; medians of the time of one operation, the slowest rank's
 
-In the proposal of MXNet, PCIe is a slow link that trees do not use. So it is here: ring, star and radix go over it, because they know
-nothing of links. Rows with * were cut after a few seconds: they have fewer operations than the second column says.
+In MXNet's proposal PCIe is a slow link that trees do not use. So it is here. Ring, star
+and radix go over it, because they know nothing of links; the plan goes over it as far as that costs no time. Operations in a row take turns with
+eight buffers, and nobody waits before the last one. Rows with * were cut after a few seconds: they have fewer operations than the second column
+says. "plan" and "trees" give the bits of every canonical algorithm, ring and the other trees their own. "plan, blind" has no topology.
 
 {chr(10).join(rows)}
 
@@ -69,7 +78,10 @@ The plans, and their reasons:
 def statements(cells):
     """What the table says."""
     faster = [min(cell["ring"], cell["star"]) / min(cell[name] for name in KNOWING) for cell in cells.values()]
-    trees = [min(cell["ring"], cell["star"]) / min(cell["trees(best)"], cell["trees(best,single)"]) for cell in cells.values()]
+    trees = [
+        min(cell["ring"], cell["star"]) / min(cell["trees(best)"], cell["trees(best,single)"])
+        for cell in cells.values()
+    ]
     won = sum(each > 1 for each in trees)
     yield f"* Topology-aware trees (one or all) beat both ring and star in {won} of {len(cells)} rows, by {min(trees):.2f} to {max(trees):.2f} times."
     yield f"* The fastest algorithm that knows the links is {min(faster):.2f} to {max(faster):.2f} times as fast as the faster of ring and star."
@@ -105,10 +117,16 @@ def picture_of(found):
         parts.append(text(left, top - 8, f"{count} in a row: time of one", 13, INK, weight=600))
         for size in sizes:
             x, _ = point(size, times[0])
-            parts += [line([(x, top), (x, top + HEIGHT)], FAINT), text(x, top + HEIGHT + 18, human(size), 11, GREY, "middle")]
+            parts += [
+                line([(x, top), (x, top + HEIGHT)], FAINT),
+                text(x, top + HEIGHT + 18, human(size), 11, GREY, "middle"),
+            ]
         for exponent in range(math.ceil(low), math.floor(high) + 1):
             _, y = point(sizes[0], 10**exponent)
-            parts += [line([(left, y), (left + PANEL - 80, y)], FAINT), text(left - 6, y + 4, duration(10**exponent), 11, GREY, "end")]
+            parts += [
+                line([(left, y), (left + PANEL - 80, y)], FAINT),
+                text(left - 6, y + 4, duration(10**exponent), 11, GREY, "end"),
+            ]
         for name, colour in COLOURS.items():
             points = [point(size, cells[size, count][name]) for size in sizes if (size, count) in cells]
             parts += [line(points, colour, width(name)), *(dot(x, y, colour) for x, y in points)]

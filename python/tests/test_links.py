@@ -67,4 +67,4 @@ def test_a_rank_with_other_links_is_refused_with_both_digests(tmp_path: Path) ->
     assert error.startswith("RendezvousError"), error
     digests = error.partition('HERRINGBONE_TOPOLOGY = "')[2]
     theirs, _, rest = digests.partition('", rank 0 has "')
-    assert len(theirs) == 16 and theirs != rest[:16] and 'set it to the same on every rank' in rest, error
+    assert len(theirs) == 16 and theirs != rest[:16] and "set it to the same on every rank" in rest, error

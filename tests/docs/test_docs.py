@@ -111,7 +111,7 @@ def command(name, words, settings, folder):
             status(rest, settings)
         case ["herringbone", *rest]:
             own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")}
-            own["python"] = sys.executable
+            own |= {"python": sys.executable, "herringbone": str(BINARY)}
             succeed([str(BINARY), *(own.get(word, word) for word in rest)], folder, settings)
         case ["torchrun", *_] if examples := [word for word in words if word.startswith("examples/")]:
             takes(name, examples[0], words[words.index(examples[0]) + 1 :])

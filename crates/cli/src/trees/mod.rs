@@ -339,7 +339,10 @@ mod tests {
             (format!("{NVLINKS} --seed 3"), "--seed changes nothing about --mode best"),
             ("trees --topology @/link_matrices.json".into(), "7 topologies; expected one to be named"),
             ("trees --topology @/none.txt".into(), "cannot read the topology"),
-            ("topo @/README.md".into(), "README.md: line 3, column 1: a row of 7 numbers"),
+            (
+                "topo @/README.md".into(),
+                "README.md: line 2, column 1: \"The\"; expected the text of nvidia-smi topo -m",
+            ),
         ] {
             let failure = said(&args).unwrap_err();
             assert!(failure.to_string().contains(said_why), "{failure}");

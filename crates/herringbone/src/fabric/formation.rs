@@ -76,7 +76,7 @@ pub(crate) fn form_at(config: &Config, listener: TcpListener, address: SocketAdd
     gather(config, (listener, address, config.token.clone()), Instant::now() + config.timeout)
 }
 
-fn drawn_life() -> Result<u64> {
+fn drawn_number() -> Result<u64> {
     greet::random_number().map_err(|error| Error::io("drawing a random number", error))
 }
 
@@ -121,7 +121,7 @@ fn gather(
     (listener, address, token): (TcpListener, SocketAddr, Option<String>),
     deadline: Instant,
 ) -> Result<World> {
-    let incarnation = drawn_life()?;
+    let incarnation = drawn_number()?;
     let from = config.local_address(address.ip()).map_err(|error| error.at(0))?;
     let token = token.unwrap_or_default().into_bytes();
     let prepared = |error| Error::io("preparing the port", error);
@@ -169,12 +169,20 @@ fn gather(
     }
     place(&mut formation, &mut joined, &config.trees.nodes)?;
     let away = leave_out(&mut formation, &mut joined, greetings.end(deadline), forced)?;
-    let job = greet::random_number().map_err(|error| Error::io("drawing a random number", error))?;
-    let formed = formation.found(job).ok_or_else(|| Error::rendezvous("the roster is incomplete").at(0))?;
+    let formed = formation
+        .found(drawn_number()?)
+        .ok_or_else(|| Error::rendezvous("the roster is incomplete").at(0))?;
     for applicant in applicants.try_iter() {
         // It is told so, and the world has formed without it.
         let _refused = take_in(&mut formation, &mut Joined::new(), applicant);
     }
+    let connections = tell_all(joined, &formed)?;
+    let (listener, names) = (door.into_listener(), formation.job().to_vec());
+    Ok(World { formed, token, incarnation, listener, from, connections, away, names })
+}
+
+/// Tells each rank the world that it is in.
+fn tell_all(joined: Joined, formed: &formation::Formed) -> Result<BTreeMap<u32, Connection>> {
     let mut connections = BTreeMap::new();
     for (rank, (mut stream, mut dialogue, _)) in joined {
         let formation::Formed { job, roster, parameters } = formed.clone();
@@ -184,8 +192,7 @@ fn gather(
         messages.iter().try_for_each(&mut tell).map_err(|error| error.at(&format!("rank {rank}")))?;
         connections.insert(rank, connection(stream, dialogue)?);
     }
-    let (listener, names) = (door.into_listener(), formation.job().to_vec());
-    Ok(World { formed, token, incarnation, listener, from, connections, away, names })
+    Ok(connections)
 }
 
 /// Finds the ranks among the nodes of the topology. Where they are not there, no rank gets a world.
@@ -354,7 +361,7 @@ fn join(config: &Config, returns: bool, deadline: Instant) -> Result<World> {
 }
 
 fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Result<Option<World>> {
-    let incarnation = drawn_life()?;
+    let incarnation = drawn_number()?;
     let identity =
         Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
     let hello = Hello { identity, purpose: Purpose::Join, versions: Versions::CURRENT };
