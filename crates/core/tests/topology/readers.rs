@@ -141,7 +141,7 @@ fn errors_of_matrices_say_where_and_what() {
         ),
         (
             "{\"matrix\": [[0]], \"matrix\": [[0]]}",
-            "line 1, column 20: \"matrix\" again; expected each name once",
+            "line 1, column 19: \"matrix\" again; expected each name once",
         ),
         (
             "{\"matrix\": [[0, 1], [1, 0]], \"bandwith\": [[0, 1], [1, 0]]}",
