@@ -22,7 +22,7 @@ class Mesh(Namespaces):
     def _connect(self, host):
         """Gives a host its cables to the hosts before it."""
         own = self.hosts[host]
-        self._run(own, *"ip link set lo up".split())
+        self._run(own, "ip", "link", "set", "lo", "up")
         self._run(own, *f"ip addr add {self.address(host)}/32 dev lo".split())
         for other, process in enumerate(self.hosts[:host]):
             self._run(own, *f"ip link add to{other} type veth peer name to{host} netns {process}".split())
