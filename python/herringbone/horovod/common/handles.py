@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .exceptions import HorovodInternalError
+from .operations import Adasum, ReduceOp
 from .process_sets import ProcessSet, member_of
 from .world import required
 
 if TYPE_CHECKING:
     from ..._herringbone import NamedWork
 
-__all__ = ["Finish", "Part", "Span", "forget_all", "join", "poll", "start", "start_group", "synchronize"]
+__all__ = ["Finish", "Part", "Span", "forget_all", "join", "poll", "reduction", "start", "start_group", "synchronize"]
 
 Span = tuple[int, int]
 """Address and length in bytes."""
@@ -114,6 +115,20 @@ def start_group(process_set: ProcessSet, operation: str, name: str | None, parts
             raise HorovodInternalError(str(error)) from error
         works.append(work)
     return _keep(_Running(works, [part.finish for part in parts], parts, True))
+
+
+def reduction(op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:
+    """What the controller is told about a reduction.
+
+    Raises:
+        NotImplementedError: Adasum does not do it with these ranks.
+    """
+    if op == Adasum:
+        if process_set.process_set_id != 0:
+            raise NotImplementedError("Adasum does not support non-global process sets yet.")
+        if required().size & (required().size - 1):
+            raise NotImplementedError("Running Adasum with non-power of 2 ranks is not supported yet.")
+    return {"op": op.native, "prescale": float(prescale), "postscale": float(postscale)}
 
 
 def join() -> int:

@@ -45,8 +45,6 @@ EFFECTIVE = frozenset(
         "CROSS_SIZE",
         "LOCAL_RANK",
         "LOCAL_SIZE",
-        # Of the launcher.
-        "START_TIMEOUT",
     )
 )
 """The variables that change what happens, or that say what is known anyway."""

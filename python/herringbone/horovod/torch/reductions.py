@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from ..common.handles import synchronize
-from ..common.operations import Adasum, Average, ReduceOp, Sum, chosen_op
+from ..common.handles import reduction, synchronize
+from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
-from ..common.world import required
 from .compression import Compression, Compressor
 from .moves import allgather, allgather_async, grouped_allgather
 from .submission import begin, begin_group, fold_part
@@ -34,21 +33,6 @@ __all__ = [
 Compressors = type[Compressor]
 
 
-def _scaling(op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:
-    """What the controller is told about a reduction.
-
-    Raises:
-        NotImplementedError: Adasum does not do it with these ranks.
-    """
-    if op == Adasum:
-        if process_set.process_set_id != 0:
-            raise NotImplementedError("Adasum does not support non-global process sets yet.")
-        size = required().size
-        if size & (size - 1):
-            raise NotImplementedError("Running Adasum with non-power of 2 ranks is not supported yet.")
-    return {"op": op.native, "prescale": float(prescale), "postscale": float(postscale)}
-
-
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -68,7 +52,7 @@ def allreduce_async(
         postscale_factor: the result is multiplied by it.
         process_set: the ranks that take part.
     """
-    more = _scaling(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
+    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
     tensor = tensor.detach()
     return begin(process_set, "allreduce", name, fold_part(tensor, torch.empty_like(tensor)), **more)
 
@@ -83,7 +67,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like :func:`allreduce_async`, in place."""
-    more = _scaling(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
+    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
     return begin(process_set, "allreduce", name, fold_part(tensor, tensor), **more)
 
 
@@ -99,8 +83,8 @@ def allreduce(
 ) -> torch.Tensor:
     """Reduce ``tensor`` over all ranks, into a new tensor; the arguments are those of :func:`allreduce_async`."""
     narrow, told = compression.compress(tensor)
-    reduction = chosen_op(op, average)
-    reduced = _Allreduce.apply(narrow, name, reduction, prescale_factor, postscale_factor, process_set)  # type: ignore[no-untyped-call]  # torch's
+    how = chosen_op(op, average)
+    reduced = _Allreduce.apply(narrow, name, how, prescale_factor, postscale_factor, process_set)  # type: ignore[no-untyped-call]  # torch's
     return compression.decompress(reduced, told)
 
 
@@ -129,7 +113,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like :func:`allreduce_async` for several tensors, none of which is reduced before all are there."""
-    more = _scaling(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
+    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
     parts = [fold_part(tensor.detach(), torch.empty_like(tensor.detach())) for tensor in tensors]
     return begin_group(process_set, "allreduce", name, parts, **more)
 
@@ -144,7 +128,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like :func:`grouped_allreduce_async`, in place."""
-    more = _scaling(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
+    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
     return begin_group(process_set, "allreduce", name, [fold_part(tensor, tensor) for tensor in tensors], **more)
 
 
@@ -208,7 +192,7 @@ def reducescatter_async(
 
     The parts are of the first dimension; if it does not divide, the first ranks get one more.
     """
-    more = _scaling(ReduceOp(op), prescale_factor, postscale_factor, process_set)
+    more = reduction(ReduceOp(op), prescale_factor, postscale_factor, process_set)
     return begin(process_set, "reducescatter", name, fold_part(tensor.detach(), None), **more)
 
 
@@ -237,7 +221,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Like :func:`reducescatter_async` for several tensors, none of which is reduced before all are there."""
-    more = _scaling(ReduceOp(op), prescale_factor, postscale_factor, process_set)
+    more = reduction(ReduceOp(op), prescale_factor, postscale_factor, process_set)
     return begin_group(process_set, "reducescatter", name, [fold_part(each.detach(), None) for each in tensors], **more)
 
 
