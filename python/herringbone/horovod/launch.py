@@ -6,10 +6,12 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from argparse import Namespace
@@ -24,6 +26,8 @@ __all__ = ["Job"]
 LOOK_SECONDS = 0.05
 END_SECONDS = 5.0
 """How long the others have to end by themselves once one has failed."""
+END_SECONDS_ELSEWHERE = 600.0
+"""How long a process on another host has to end, if it was started again, so that it may not take part at all."""
 START_AGAIN_SECONDS = 1.0
 """The pause before a process is started again."""
 PLACES = re.compile(
@@ -56,7 +60,10 @@ class Job:
             self._common.setdefault("OMP_NUM_THREADS", "1")
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._readers: list[threading.Thread] = []
+        self._restarted: set[int] = set()
         self._restarts = 0
+        self._joined = Path(tempfile.mkdtemp(prefix="horovodrun-"))
+        """Where processes that are started again leave a file once they take part."""
         self._stopped: int | None = None
 
     def run(self) -> int:
@@ -70,6 +77,7 @@ class Job:
             self._end_all()
             for reader in self._readers:
                 reader.join(END_SECONDS)
+            shutil.rmtree(self._joined, ignore_errors=True)
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
@@ -78,30 +86,40 @@ class Job:
 
     def _watch(self) -> int:
         """Until all have ended, or one fails that is not started again."""
-        restarted: set[int] = set()
-        succeeded = False
+        succeeded: float | None = None
         while self._processes and self._stopped is None:
             ended = {rank: process for rank, process in self._processes.items() if process.poll() is not None}
             for rank, process in ended.items():
                 del self._processes[rank]
                 status = process.returncode
                 if status == 0:
-                    succeeded = True
-                elif succeeded and rank in restarted:
+                    succeeded = succeeded or time.monotonic()
+                elif succeeded and rank in self._restarted:
                     # It came too late to take part.
                     _say(f"rank {rank} ended {_told(status)} after other ranks had finished")
-                elif self._may_start_again(succeeded):
+                elif self._may_start_again(succeeded is not None):
                     self._restarts += 1
-                    restarted.add(rank)
+                    self._restarted.add(rank)
                     _say(f"rank {rank} ended {_told(status)}; it is started again")
                     time.sleep(START_AGAIN_SECONDS)
+                    (self._joined / str(rank)).unlink(missing_ok=True)
                     self._start(self._slots[rank])
                 else:
                     _say(f"rank {rank} failed first, {_told(status)}; its own message is above, if it left one")
                     return status if status > 0 else 128 - status
+            if succeeded and all(self._came_too_late(rank, succeeded) for rank in self._processes):
+                break
             if not ended:
                 time.sleep(LOOK_SECONDS)
         return self._stopped or 0
+
+    def _came_too_late(self, rank: int, succeeded: float) -> bool:
+        """Whether a process that was started again still waits for the others, who have finished."""
+        if rank not in self._restarted:
+            return False
+        if is_here(self._slots[rank].host):
+            return not (self._joined / str(rank)).exists()
+        return time.monotonic() - succeeded > END_SECONDS_ELSEWHERE
 
     def _may_start_again(self, succeeded: bool) -> bool:
         """Others have to be there who know the state, and none may have finished."""
@@ -110,6 +128,8 @@ class Job:
 
     def _start(self, slot: Slot) -> None:
         own = slot.variables(len(self._slots)) | {"HERRINGBONE_RANK": str(slot.rank)}
+        if self._elastic and is_here(slot.host):
+            own["HOROVOD_JOINED_FILE"] = str(self._joined / str(slot.rank))
         environment = self._common | own
         command = list(self._options.command)
         given = b""

@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ...communicator import Communicator
@@ -87,6 +88,10 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 def _settle(world: World, process_sets: list[ProcessSet]) -> None:
     """What follows once there is a world: process sets, the timeline, the line about variables."""
     global_process_set.ranks = list(range(world.size))
+    joined = os.environ.get("HOROVOD_JOINED_FILE")
+    if joined:
+        # The launcher tells from it which processes came too late to take part.
+        Path(joined).touch()
     _agree("init: process_sets", [each.ranks for each in process_sets])
     for at, process_set in enumerate(process_sets):
         process_set.process_set_id = world.add(process_set.ranks)

@@ -45,6 +45,7 @@ EFFECTIVE = frozenset(
         "CROSS_SIZE",
         "LOCAL_RANK",
         "LOCAL_SIZE",
+        "JOINED_FILE",
     )
 )
 """The variables that change what happens, or that say what is known anyway."""
