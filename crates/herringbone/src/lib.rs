@@ -33,6 +33,7 @@ mod fabric;
 mod joining;
 mod local;
 mod log;
+mod named;
 mod node;
 mod observe;
 #[cfg(any(test, feature = "simulator"))]
@@ -62,6 +63,7 @@ pub use config::{
 pub use error::{Error, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};
 pub use local::{local, local_with};
+pub use named::{NamedController, NamedFailure, NamedOptions, NamedResult, NamedSubmission, NamedWork};
 pub use observe::{Happening, OperationId, OperationState, OperationTimes, Recent, Sink};
 pub use rendezvous::{Store, StoreError};
 pub use request::{MessageRequest, Request};

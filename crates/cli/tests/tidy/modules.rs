@@ -20,7 +20,7 @@ const ORDERS: [Order; 6] = [
         folder: "crates/core/src",
         lines: &[
             "lib",
-            "interpret session",
+            "interpret named session",
             "plan verify",
             "algorithm wire",
             "collective",
@@ -49,6 +49,7 @@ const ORDERS: [Order; 6] = [
             "local",
             "assembly server status",
             // What programs hold.
+            "named",
             "communicator",
             "work",
             // Connections and the control thread.
@@ -98,7 +99,10 @@ const ORDERS: [Order; 6] = [
             "failure layout names numbers outcome progress table",
         ],
     },
-    Order { folder: "python/src", lines: &["lib", "communicator", "pending", "errors memory store waiting"] },
+    Order {
+        folder: "python/src",
+        lines: &["lib", "named", "communicator", "pending", "errors memory store waiting"],
+    },
     Order {
         folder: "python/herringbone",
         lines: &[

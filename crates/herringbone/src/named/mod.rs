@@ -1,0 +1,236 @@
+//! Operations with names, which ranks submit in any order: Horovod's way to call collectives.
+//!
+//! A [`NamedController`] has a thread that agrees with those of the other ranks which operations all of them are ready for,
+//! and runs these, many small ones as one. What is agreed, and in which order, [`core::named`](crate::core::named) decides.
+//! A thread that has nothing to say sleeps until another rank's has: that one's call wakes it.
+
+mod adasum;
+mod cycle;
+mod queue;
+mod run;
+mod scale;
+mod timeline;
+mod work;
+
+use crate::{
+    Communicator, Error, ErrorKind, Result,
+    communicator::called::{self, resting_group, unused_name},
+    core::named::{Negotiator, NegotiatorSettings, StallSettings, Tuning},
+    sys::fork,
+};
+use cycle::Cycles;
+pub use queue::NamedSubmission;
+use queue::Queue;
+use std::{
+    path::Path,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+use timeline::Timeline;
+pub use work::{NamedFailure, NamedResult, NamedWork};
+
+/// How long a controller that shuts down waits for the other ranks.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What all ranks of a controller set alike.
+#[derive(Clone, Debug)]
+pub struct NamedOptions {
+    /// The least time from one agreement to the next.
+    pub cycle: Duration,
+    /// How many bytes are fused into one operation at most.
+    pub threshold: u64,
+    /// How many operations are remembered, so that a bit of each rank is enough to agree about them again.
+    pub capacity: usize,
+    /// After this rank 0 says which ranks have not submitted what others have; zero for never.
+    pub stall_warning: Duration,
+    /// After this the ranks shut down; zero for never.
+    pub stall_shutdown: Duration,
+    /// Whether tensors of different groups are fused.
+    pub across_groups: bool,
+}
+
+impl Default for NamedOptions {
+    fn default() -> Self {
+        Self {
+            cycle: Duration::from_millis(1),
+            threshold: 128 << 20,
+            capacity: 1024,
+            stall_warning: Duration::from_secs(60),
+            stall_shutdown: Duration::ZERO,
+            across_groups: true,
+        }
+    }
+}
+
+/// One rank's controller of named operations. Dropping it shuts all ranks' down.
+#[derive(Debug)]
+pub struct NamedController {
+    station: Arc<Station>,
+}
+
+/// What a controller's thread shares with those that submit.
+#[derive(Debug)]
+struct Station {
+    /// Where the ranks agree.
+    agreement: Communicator,
+    queue: Mutex<Queue>,
+    /// Told when the thread has ended.
+    has_ended: Condvar,
+    timeline: Mutex<Option<Timeline>>,
+    began: Instant,
+    /// The generation of processes that it belongs to.
+    born: u64,
+}
+
+impl NamedController {
+    /// Makes one on groups of its own. All ranks of the communicator call it, with the same options.
+    ///
+    /// # Errors
+    /// If the communicator is closed, or the system has no thread left.
+    pub fn new(communicator: &Communicator, options: &NamedOptions) -> Result<Self> {
+        let (rank, size) = (communicator.rank(), communicator.size());
+        let agreement = resting_group(communicator, &unused_name(communicator, "agreement"))?;
+        let ranks: Vec<u32> = (0..size).collect();
+        let data = communicator.subgroup(&unused_name(communicator, "named operations"), &ranks)?;
+        let settings = NegotiatorSettings {
+            capacity: options.capacity,
+            stall: StallSettings { warning: options.stall_warning, shutdown: options.stall_shutdown },
+            tuning: Tuning { threshold: options.threshold, cycle: options.cycle },
+            across_groups: options.across_groups,
+        };
+        let station = Arc::new(Station {
+            agreement,
+            queue: Mutex::new(Queue::new(Negotiator::new(rank, size, settings), size)),
+            has_ended: Condvar::new(),
+            timeline: Mutex::new(None),
+            began: Instant::now(),
+            born: fork::generation(),
+        });
+        let cycles = Cycles::new(station.clone(), data);
+        let name = format!("herringbone-named-{rank}");
+        let thread = std::thread::Builder::new().name(name).spawn(move || cycles.run());
+        thread.map_err(|error| Error::io("starting the thread of a controller", error))?;
+        Ok(Self { station })
+    }
+
+    /// Submits an operation. Its memory must not be touched until it is over.
+    ///
+    /// # Errors
+    /// If it cannot be submitted, or the controller has ended. The other ranks are not told of it.
+    pub fn submit(&self, submission: NamedSubmission) -> Result<NamedWork, NamedFailure> {
+        self.station.check_usable()?;
+        let now = self.station.began.elapsed();
+        let mut queue = self.station.queue();
+        let work = queue.submit(submission, now)?;
+        self.station.wake(queue);
+        Ok(work)
+    }
+
+    /// This rank has no more data: it contributes zeros to allreduces until all ranks have joined, which the work waits for.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn join(&self) -> Result<NamedWork, NamedFailure> {
+        self.station.check_usable()?;
+        let mut queue = self.station.queue();
+        let work = queue.join()?;
+        self.station.wake(queue);
+        Ok(work)
+    }
+
+    /// Writes what happens to a file from now on, on rank 0; one that was written before is ended.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn start_timeline(&self, path: &Path, marks_cycles: bool) -> Result<()> {
+        self.stop_timeline();
+        if self.station.agreement.rank() == 0 && self.station.check_usable().is_ok() {
+            *self.station.timeline() = Some(Timeline::begin(path, marks_cycles)?);
+        }
+        Ok(())
+    }
+
+    /// Ends the file.
+    pub fn stop_timeline(&self) {
+        if self.station.check_usable().is_ok() {
+            self.station.timeline().take().into_iter().for_each(Timeline::finish);
+        }
+    }
+
+    /// Shuts the controllers of all ranks down: what is agreed about is run, and all other operations fail. Waits until that
+    /// is done, but not for ranks that do not come.
+    pub fn shut_down(&self) {
+        if self.station.check_usable().is_err() {
+            return;
+        }
+        let mut queue = self.station.queue();
+        if queue.end.is_none() {
+            queue.negotiator.shut_down();
+        }
+        self.station.wake(queue);
+        let has_not_ended = |queue: &mut Queue| queue.end.is_none();
+        let wait = self.station.has_ended.wait_timeout_while(self.station.queue(), PATIENCE, has_not_ended);
+        let (queue, waited) = wait.unwrap_or_else(PoisonError::into_inner);
+        drop(queue);
+        if waited.timed_out() {
+            self.station.agreement.abort();
+            self.station.end(queue::shut_down());
+        }
+        self.stop_timeline();
+    }
+
+    /// What happened so far, by name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        if self.station.check_usable().is_err() {
+            return Vec::new();
+        }
+        let queue = self.station.queue();
+        let counted = queue.negotiator.counters();
+        vec![
+            ("cycles", queue.cycles),
+            ("agreements", counted.agreements),
+            ("uncached_requests", counted.uncached_requests),
+            ("cache_hits", counted.cache_hits),
+            ("responses", counted.responses),
+            ("fused_tensors", counted.fused_tensors),
+            ("bytes_to_coordinator", counted.bytes_to_coordinator),
+        ]
+    }
+}
+
+impl Drop for NamedController {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+impl Station {
+    /// A forked child has no thread that would do anything.
+    fn check_usable(&self) -> Result<()> {
+        match fork::generation() == self.born {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Forked).at(self.agreement.rank())),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn timeline(&self) -> MutexGuard<'_, Option<Timeline>> {
+        self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the thread, if it rests and there is something to say.
+    fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
+        let asleep = if queue.negotiator.has_news() { queue.asleep.take() } else { None };
+        drop(queue);
+        asleep.into_iter().for_each(|asleep| called::end(&self.agreement, &asleep));
+    }
+
+    /// Nothing more is taken.
+    fn end(&self, failure: NamedFailure) {
+        self.queue().finish(failure);
+        self.has_ended.notify_all();
+    }
+}
