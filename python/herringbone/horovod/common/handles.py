@@ -90,7 +90,7 @@ def start(
     full = _full_name(process_set, operation, name)
     controller = _controller(process_set, operation)
     try:
-        work = controller.submit(operation, full, source, target, dtype=dtype, shape=list(shape), **more)
+        work = controller.submit(operation, full, source, target, dtype=dtype, shape=list(shape), keep=kept, **more)
     except RuntimeError as error:
         raise HorovodInternalError(str(error)) from error
     return _keep(_Running([work], [finish], kept, False))
@@ -106,7 +106,7 @@ def start_group(process_set: ProcessSet, operation: str, name: str | None, parts
         full = f"{base}_{number}of{len(parts)}"
         try:
             work = controller.submit(
-                operation, full, part.source, part.target, dtype=part.dtype, shape=list(part.shape), **more
+                operation, full, part.source, part.target, dtype=part.dtype, shape=list(part.shape), keep=part.kept, **more
             )
         except RuntimeError as error:
             # The parts that have begun use their memory until the controller ends.

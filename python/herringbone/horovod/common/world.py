@@ -102,6 +102,14 @@ class World:
 
     def _controller(self, communicator: Communicator) -> Controller:
         settings = self.settings
+        tuning: dict[str, Any] = {}
+        if settings.autotune:
+            tuning = {
+                "autotune": True,
+                "autotune_log": settings.autotune_log if communicator.size == self.size else None,
+                "autotune_warmup_samples": settings.autotune_warmup_samples,
+                "autotune_steps_per_sample": settings.autotune_steps_per_sample,
+            }
         return _herringbone.Controller(
             communicator._native,
             cycle_time=settings.cycle_time,
@@ -110,10 +118,7 @@ class World:
             stall_warning=settings.stall_warning,
             stall_shutdown=settings.stall_shutdown,
             group_fusion=settings.group_fusion,
-            autotune=settings.autotune,
-            autotune_log=settings.autotune_log if communicator.size == self.size else None,
-            autotune_warmup_samples=settings.autotune_warmup_samples,
-            autotune_steps_per_sample=settings.autotune_steps_per_sample,
+            **tuning,
         )
 
     def end(self) -> None:
