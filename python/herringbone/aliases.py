@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -70,14 +71,14 @@ class _Finder:
         return ModuleSpec(name, _Loader(own), is_package=found.submodule_search_locations is not None)
 
 
-class _Loader:
+class _Loader(Loader):
     """Gives the program the very module that other imports of it get, under another name."""
 
     def __init__(self, own: str) -> None:
         self._own = own
         self._spec: ModuleSpec | None = None
 
-    def create_module(self, _: ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module, imported under its own name."""
         module = importlib.import_module(self._own)
         self._spec = module.__spec__

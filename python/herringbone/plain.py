@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["build", "describe", "pack", "unpack"]
 
 PLAIN = (bool, int, float, str, type(None))
-SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 LENGTH_BYTES = 8
 """Of the number before a packed value's description."""
 
@@ -73,9 +73,9 @@ def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
             [_key(call, key, where), describe(call, inner, f"{where}[{key!r}]", arrays)] for key, inner in value.items()
         ]
         return {"dict": pairs}
-    for name, kind in SEQUENCES.items():
-        if isinstance(value, kind):
-            return {name: [describe(call, inner, f"{where}[{at}]", arrays) for at, inner in enumerate(value)]}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        name = next(name for name, kind in SEQUENCES.items() if isinstance(value, kind))
+        return {name: [describe(call, inner, f"{where}[{at}]", arrays) for at, inner in enumerate(value)]}
     if isinstance(value, (bytes, bytearray)):
         arrays.append(np.frombuffer(bytes(value), np.uint8))
         return {"bytes": len(value)}

@@ -31,9 +31,11 @@ END_SECONDS_ELSEWHERE = 600.0
 START_AGAIN_SECONDS = 1.0
 """The pause before a process is started again."""
 PLACES = re.compile(
-    r"(HERRINGBONE_(RANK|WORLD_SIZE|STORE|JOB)|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_(ADDR|PORT))$|TORCHELASTIC_"
+    r"(HERRINGBONE_(RANK|WORLD_SIZE|STORE|JOB)|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT))$|TORCHELASTIC_"
 )
 """What tells a process of its place in a job; that of the launcher itself is none of its ranks'."""
+OF_A_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
+"""What a shell says about itself."""
 
 
 class Job:
@@ -162,7 +164,7 @@ class Job:
         """The command, and what it reads: variables do not stand on a command line, which others can see."""
         port = ["-p", str(self._options.ssh_port)] if self._options.ssh_port else []
         identity = ["-i", self._options.ssh_identity_file] if self._options.ssh_identity_file else []
-        names = [name for name in environment if re.fullmatch(r"[A-Za-z_]\w*", name) and name not in ("PWD", "OLDPWD", "SHLVL", "_")]
+        names = [name for name in environment if re.fullmatch(r"[A-Za-z_]\w*", name) and name not in OF_A_SHELL]
         lines = [f"export {name}={shlex.quote(environment[name])}" for name in names]
         lines += [f"cd {shlex.quote(os.getcwd())} || exit 1"]
         # The input ends with the connection, and so does the program then.

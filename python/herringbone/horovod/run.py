@@ -57,7 +57,8 @@ def _build() -> str:
     lines = [f"Herringbone v{__version__}, in Horovod's place:", "", "Available Frameworks:"]
     torch = importlib.util.find_spec("torch") is not None
     numpy = importlib.util.find_spec("numpy") is not None
-    lines += [f"    {mark(False)} TensorFlow", f"    {mark(torch)} PyTorch", f"    {mark(False)} MXNet", f"    {mark(numpy)} numpy"]
+    frameworks = {"TensorFlow": False, "PyTorch": torch, "MXNet": False, "numpy": numpy}
+    lines += [f"    {mark(there)} {name}" for name, there in frameworks.items()]
     lines += ["", "Available Controllers:", f"    {mark(False)} MPI", f"    {mark(False)} Gloo", f"    {mark(True)} Herringbone"]
     lines += ["", "Available Tensor Operations:"]
     lines += [f"    {mark(False)} {name}" for name in ("NCCL", "DDL", "CCL", "MPI", "Gloo")] + [f"    {mark(True)} Herringbone"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ... import _herringbone
 from .exceptions import HorovodInternalError
 from .operations import Adasum, ReduceOp
 from .process_sets import ProcessSet, member_of
@@ -21,6 +22,8 @@ Span = tuple[int, int]
 """Address and length in bytes."""
 Finish = Callable[[Any], Any]
 """What makes the caller's result of the controller's."""
+SHUT_DOWN = "Horovod has been shut down"
+"""How the text of the controller's refusal begins once it has ended."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +88,15 @@ def start(
         more: as for the controller's ``submit``.
 
     Raises:
-        HorovodInternalError: the operation cannot begin; the text says why.
+        ValueError: the operation cannot begin, for instance as another one has its name.
+        HorovodInternalError: it cannot begin as the job has ended.
     """
     full = _full_name(process_set, operation, name)
     controller = _controller(process_set, operation)
     try:
         work = controller.submit(operation, full, source, target, dtype=dtype, shape=list(shape), keep=kept, **more)
     except RuntimeError as error:
-        raise HorovodInternalError(str(error)) from error
+        raise _refused(error) from error
     return _keep(_Running([work], [finish], kept, False))
 
 
@@ -100,7 +104,7 @@ def start_group(process_set: ProcessSet, operation: str, name: str | None, parts
     """Begin an operation on several tensors, none of which begins before all are there, and return its handle."""
     base = _full_name(process_set, f"grouped_{operation}", name)
     controller = _controller(process_set, operation)
-    works = []
+    works: list[NamedWork] = []
     for number, part in enumerate(parts, 1):
         more["group"] = (base, len(parts))
         full = f"{base}_{number}of{len(parts)}"
@@ -112,7 +116,7 @@ def start_group(process_set: ProcessSet, operation: str, name: str | None, parts
             # The parts that have begun use their memory until the controller ends.
             if works:
                 _keep(_Running(works, [], parts, True))
-            raise HorovodInternalError(str(error)) from error
+            raise _refused(error) from error
         works.append(work)
     return _keep(_Running(works, [part.finish for part in parts], parts, True))
 
@@ -144,7 +148,11 @@ def join() -> int:
         work.wait()
     except RuntimeError as error:
         raise HorovodInternalError(str(error)) from error
-    return int(work.result().last_joined)
+    # Ranks that joined early have called less: from here on their operations without names meet again.
+    required().sets[0].unnamed.clear()
+    last = work.result().last_joined
+    assert last is not None
+    return last
 
 
 def poll(handle: int) -> bool:
@@ -178,6 +186,12 @@ def forget_all() -> None:
     _running.clear()
 
 
+def _refused(error: RuntimeError) -> Exception:
+    """What a caller is told whose operation cannot begin: as in Horovod, a wrong argument is no failure of the job."""
+    wrong_argument = isinstance(error, _herringbone.NamedError) and not str(error).startswith(SHUT_DOWN)
+    return ValueError(str(error)) if wrong_argument else HorovodInternalError(str(error))
+
+
 def _keep(running: _Running) -> int:
     number = next(_numbers)
     _running[number] = running
@@ -196,7 +210,7 @@ def _controller(process_set: ProcessSet, operation: str) -> Any:
     controller = _member(process_set, operation).controller
     if controller is None:
         own = required().rank
-        raise HorovodInternalError(f"{operation.capitalize()}: Rank {own} is not a member of the provided process set.")
+        raise ValueError(f"{operation.capitalize()}: Rank {own} is not a member of the provided process set.")
     return controller
 
 
@@ -206,4 +220,4 @@ def _member(process_set: ProcessSet, operation: str) -> Any:
         return member_of(process_set)
     except ValueError:
         text = f"{operation.capitalize()}: Process set provided does not exist, or has not been registered."
-        raise HorovodInternalError(text) from None
+        raise ValueError(text) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ... import plain
@@ -43,7 +44,8 @@ def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet) ->
     if refused is not None:
         raise refused
     if length[0] == REFUSED:
-        raise HorovodInternalError(f"broadcast_object: rank {root_rank} has an object that cannot be sent; its own error says why")
+        text = f"broadcast_object: rank {root_rank} has an object that cannot be sent; its own error says why"
+        raise HorovodInternalError(text)
     if not is_root:
         packed = np.empty(int(length[0]), np.uint8)
     _broadcast(packed, root_rank, name + ".t", process_set)
@@ -69,11 +71,12 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
         raise refused
     if REFUSED in lengths:
         rank = process_set.ranks[int(np.argmin(lengths))]
-        raise HorovodInternalError(f"allgather_object: rank {rank} has an object that cannot be sent; its own error says why")
+        text = f"allgather_object: rank {rank} has an object that cannot be sent; its own error says why"
+        raise HorovodInternalError(text)
     everything = _gather(packed, name + ".t", process_set)
     ends = np.cumsum(lengths).tolist()
     return [
-        plain.unpack("allgather_object", everything[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)
+        plain.unpack("allgather_object", everything[begin:end]) for begin, end in pairwise([0, *ends])
     ]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .world import Member, required
 
-__all__ = ["ProcessSet", "global_process_set", "index_in", "member_of"]
+__all__ = ["ProcessSet", "checked_splits", "global_process_set", "index_in", "member_of"]
 
 
 class ProcessSet:
@@ -90,3 +90,24 @@ def index_in(process_set: ProcessSet, root_rank: int, call: str) -> int:
     if root_rank not in ranks:
         raise ValueError(f"{call}: root_rank {root_rank} is not one of the process set's ranks {list(ranks)}")
     return ranks.index(root_rank)
+
+
+def checked_splits(process_set: ProcessSet, splits: Sequence[int] | None, rows: int) -> list[int]:
+    """How many of an alltoall's rows go to each rank of the set; equal parts if ``splits`` is left out.
+
+    Raises:
+        ValueError: they do not fit the rows or the ranks.
+    """
+    ranks = len(member_of(process_set).ranks)
+    if splits is None or not len(splits):
+        if rows % ranks:
+            text = "splits not provided, but first dimension of tensor is not an even multiple of the number of workers."
+            raise ValueError(f"alltoall: {text} It has {rows} rows for {ranks} workers.")
+        return [rows // ranks] * ranks
+    lengths = [int(length) for length in splits]
+    if len(lengths) != ranks:
+        raise ValueError(f"alltoall: Number of entries in splits does not equal number of workers: {len(lengths)}, {ranks}.")
+    if sum(lengths) > rows:
+        text = "Sum of splits entries is greater than the first dimension of tensor"
+        raise ValueError(f"alltoall: {text}: {sum(lengths)}, {rows}.")
+    return lengths

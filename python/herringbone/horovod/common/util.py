@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 __all__ = ["env", "num_rank_is_power_2", "split_list"]
@@ -30,7 +31,7 @@ def env(**variables: str) -> Iterator[None]:
 def split_list(items: Sequence[T], num_parts: int) -> list[list[T]]:
     """At most so many parts, of lengths that differ by one at most."""
     shares = [len(items) * at // num_parts for at in range(num_parts + 1)]
-    parts = [list(items[begin:end]) for begin, end in zip(shares, shares[1:], strict=False)]
+    parts = [list(items[begin:end]) for begin, end in pairwise(shares)]
     return [part for part in parts if part]
 
 

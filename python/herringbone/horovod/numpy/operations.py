@@ -11,7 +11,7 @@ from ...arrays import fold_type, move_type, readable, writable
 from ...errors import UnsupportedError
 from ..common.handles import Part, reduction, start, start_group, synchronize
 from ..common.operations import Average, ReduceOp, chosen_op
-from ..common.process_sets import ProcessSet, global_process_set, index_in
+from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in
 
 __all__ = [
     "allgather",
@@ -157,15 +157,17 @@ def alltoall(
     Args:
         splits: how many rows go to each rank, in their order; equal parts if it is left out.
     """
-    lengths = None if splits is None else [int(length) for length in splits]
-    part = _moved(_in_order(array), None)
+    array = _in_order(array)
+    lengths = checked_splits(process_set, None if splits is None else list(splits), len(array))
+    part = _moved(array[: sum(lengths)], None)
     whole = part.finish
 
     def finish(result: Any) -> tuple[Array, Array]:
         return whole(result), np.array(list(result.received_splits), np.int32)
 
-    part = Part(part.source, None, part.dtype, part.shape, finish, part.kept)
-    output, received = _one(process_set, "alltoall", name, part, splits=lengths, priority=priority)
+    about: dict[str, Any] = {"dtype": part.dtype, "shape": part.shape, "kept": part.kept, "finish": finish}
+    about.update(splits=lengths, priority=priority)
+    output, received = synchronize(start(process_set, "alltoall", name, part.source, None, **about))
     return output if splits is None else (output, received)
 
 
@@ -198,9 +200,10 @@ def grouped_reducescatter(
     return _several(process_set, "reducescatter", name, parts, priority=priority, **more)
 
 
-def _one(process_set: ProcessSet, operation: str, name: str | None, part: Part, **more: Any) -> Any:
+def _one(process_set: ProcessSet, operation: str, name: str | None, part: Part, **more: Any) -> Array:
     about = {"dtype": part.dtype, "shape": part.shape, "kept": part.kept, "finish": part.finish, **more}
-    return synchronize(start(process_set, operation, name, part.source, part.target, **about))
+    reduced: Array = synchronize(start(process_set, operation, name, part.source, part.target, **about))
+    return reduced
 
 
 def _several(
@@ -235,7 +238,7 @@ def _part(array: Array, output: Array | None, dtype: str, shape: tuple[int, ...]
     def finish(result: Any) -> Array:
         if output is not None:
             return output
-        first = tuple(result.shape)[0] if result.shape else 1
+        first = next(iter(result.shape), 1)
         return np.frombuffer(result.data or bytearray(), kind).reshape(first, *rows)
 
     target = None if output is None else writable("allreduce", output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 from ..common.basics import size
@@ -173,7 +174,7 @@ def _average(named: list[tuple[str, Array]], num_groups: int, predivide: float, 
         about.update(op=Sum, prescale_factor=1.0 / predivide, postscale_factor=predivide / ranks)
     if num_groups > 0:
         shares = [len(named) * at // num_groups for at in range(num_groups + 1)]
-        for begin, end in zip(shares, shares[1:], strict=False):
+        for begin, end in pairwise(shares):
             if begin < end:
                 gradients = [gradient for _, gradient in named[begin:end]]
                 grouped_allreduce_(gradients, name=f"gradients.{named[begin][0]}", priority=-begin, **about)

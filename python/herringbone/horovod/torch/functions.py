@@ -56,6 +56,12 @@ def broadcast_optimizer_state(
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     state = optimizer.state_dict()
+    if not state["state"]:
+        # As in Horovod, whose programs may count on it: an optimizer that has not stepped gets gradients of zeros.
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
     given = broadcast_object(state, root_rank, "optimizer_state")
     if required().rank != root_rank:
         load_in_place(optimizer, given)

@@ -9,7 +9,7 @@ import torch
 
 from ..common.handles import Part, synchronize
 from ..common.operations import Average
-from ..common.process_sets import ProcessSet, global_process_set, index_in, member_of
+from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in, member_of
 from ..common.world import required
 from .submission import begin, begin_group, fold_part, gathered, move_part
 
@@ -38,7 +38,7 @@ def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """All ranks' tensors, concatenated along the first dimension, in which they may differ."""
-    (everything,) = _Allgather.apply(name, process_set, False, tensor)  # type: ignore[no-untyped-call]  # torch's
+    (everything,) = _Allgather.apply(name, process_set, False, tensor)
     whole: torch.Tensor = everything
     return whole
 
@@ -54,7 +54,7 @@ def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """Like :func:`allgather` for several tensors."""
-    return list(_Allgather.apply(name, process_set, True, *tensors))  # type: ignore[no-untyped-call]  # torch's
+    return list(_Allgather.apply(name, process_set, True, *tensors))
 
 
 def broadcast_async(
@@ -76,7 +76,7 @@ def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """The tensor of ``root_rank``, of the shape and type of ``tensor``, on every rank."""
-    received: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]  # torch's
+    received: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)
     return received
 
 
@@ -113,7 +113,10 @@ def alltoall_async(
     def finish(result: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return whole(result), torch.tensor(list(result.received_splits), dtype=kind)
 
-    return begin(process_set, "alltoall", name, move_part(tensor, None, finish), splits=_lengths(splits))
+    lengths = checked_splits(process_set, _lengths(splits), tensor.shape[0] if tensor.dim() else 1)
+    # Rows that go to nobody stay here.
+    part = move_part(tensor[: sum(lengths)] if tensor.dim() else tensor, None, finish)
+    return begin(process_set, "alltoall", name, part, splits=lengths)
 
 
 def alltoall(
@@ -123,17 +126,16 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The parts of all ranks' tensors for this rank; with ``splits`` also how many rows came from each rank."""
-    return _Alltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]  # torch's
+    return _Alltoall.apply(tensor, splits, name, process_set)
 
 
-def _lengths(splits: torch.Tensor | Sequence[int] | None) -> list[int] | None:
-    if splits is None:
-        return None
-    if isinstance(splits, torch.Tensor):
-        if splits.dtype.is_floating_point or splits.dim() > 1:
-            raise ValueError(f"alltoall: splits is a tensor of {splits.dtype} and shape {list(splits.shape)}; pass integers")
-        splits = splits.tolist()
-    return [int(length) for length in splits] or None
+def _lengths(splits: torch.Tensor | Sequence[int] | None) -> Sequence[int] | None:
+    if not isinstance(splits, torch.Tensor):
+        return splits
+    if splits.dtype.is_floating_point or splits.dim() != 1:
+        text = "alltoall expects `splits` to contain integer elements, one for each worker"
+        raise ValueError(f"{text}; this is a tensor of {splits.dtype} and shape {list(splits.shape)}.")
+    return [int(length) for length in splits.tolist()]
 
 
 def _averaged(gradients: Sequence[torch.Tensor], process_set: ProcessSet) -> list[torch.Tensor]:

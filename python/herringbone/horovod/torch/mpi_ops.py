@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..common.barriers import barrier, join
 from ..common.basics import (
     add_process_set,
     ccl_built,
@@ -32,7 +33,6 @@ from ..common.exceptions import HorovodInternalError
 from ..common.handles import poll, synchronize
 from ..common.operations import Adasum, Average, Max, Min, Product, Sum
 from ..common.process_sets import ProcessSet, global_process_set
-from ..common.barriers import barrier, join
 from .moves import (
     allgather,
     allgather_async,

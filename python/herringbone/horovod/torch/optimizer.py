@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ SYNCHRONIZED_TWICE = (
 )
 
 
-def DistributedOptimizer(  # noqa: N802  # Horovod's name
+def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: type[Compressor] = Compression.none,
@@ -169,7 +170,7 @@ class _Reducing(_Distributed):
         formed: list[list[torch.Tensor]]
         if isinstance(groups, int):
             shares = [len(parameters) * at // groups for at in range(groups + 1)]
-            formed = [parameters[begin:end] for begin, end in zip(shares, shares[1:], strict=False)]
+            formed = [parameters[begin:end] for begin, end in pairwise(shares)]
         else:
             known, given = set(parameters), {each for group in groups for each in group}
             formed = [[each for each in group if each in known] for group in groups]
@@ -282,7 +283,7 @@ class _Reducing(_Distributed):
                 warnings.warn(SYNCHRONIZED_TWICE, stacklevel=2)
             self.synchronize()
         self._synchronized = False
-        return super().step(closure)  # type: ignore[safe-super]  # the optimizer's class comes after this one
+        return super().step(closure)
 
     def zero_grad(self, *arguments: Any, **named: Any) -> None:
         """Forget the gradients.
@@ -338,7 +339,7 @@ class _MergingSteps(_Distributed):
         for each in self._watched:
             if each.grad is None:
                 each.grad = torch.zeros_like(each)
-        super().step()  # type: ignore[safe-super,call-arg]  # the optimizer's class comes after this one
+        super().step()
         handles = []
         for each, start in zip(self._watched, starts, strict=True):
             narrow, told = self._compression.compress(each.detach() - start)

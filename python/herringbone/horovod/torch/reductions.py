@@ -84,7 +84,7 @@ def allreduce(
     """Reduce ``tensor`` over all ranks, into a new tensor; the arguments are those of :func:`allreduce_async`."""
     narrow, told = compression.compress(tensor)
     how = chosen_op(op, average)
-    reduced = _Allreduce.apply(narrow, name, how, prescale_factor, postscale_factor, process_set)  # type: ignore[no-untyped-call]  # torch's
+    reduced = _Allreduce.apply(narrow, name, how, prescale_factor, postscale_factor, process_set)
     return compression.decompress(reduced, told)
 
 
@@ -145,7 +145,7 @@ def grouped_allreduce(
     """Like :func:`allreduce` for several tensors, none of which is reduced before all are there."""
     narrow = [compression.compress(tensor) for tensor in tensors]
     about = (name, chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    reduced = _GroupedAllreduce.apply(about, *(tensor for tensor, _ in narrow))  # type: ignore[no-untyped-call]  # torch's
+    reduced = _GroupedAllreduce.apply(about, *(tensor for tensor, _ in narrow))
     return [compression.decompress(tensor, told) for tensor, (_, told) in zip(reduced, narrow, strict=True)]
 
 
@@ -208,7 +208,7 @@ def reducescatter(
     """Reduce ``tensor`` and return this rank's part; see :func:`reducescatter_async`."""
     narrow, told = compression.compress(tensor)
     about = (name, ReduceOp(op), process_set, prescale_factor, postscale_factor)
-    (reduced,) = _Reducescatter.apply(about, False, narrow)  # type: ignore[no-untyped-call]  # torch's
+    (reduced,) = _Reducescatter.apply(about, False, narrow)
     return compression.decompress(reduced, told)
 
 
@@ -237,7 +237,7 @@ def grouped_reducescatter(
     """Like :func:`reducescatter` for several tensors."""
     narrow = [compression.compress(tensor) for tensor in tensors]
     about = (name, ReduceOp(op), process_set, prescale_factor, postscale_factor)
-    reduced = _Reducescatter.apply(about, True, *(tensor for tensor, _ in narrow))  # type: ignore[no-untyped-call]  # torch's
+    reduced = _Reducescatter.apply(about, True, *(tensor for tensor, _ in narrow))
     return [compression.decompress(tensor, told) for tensor, (_, told) in zip(reduced, narrow, strict=True)]
 
 

@@ -38,7 +38,7 @@ class SyncBatchNorm(_BatchNorm):
             if self.momentum is None:
                 factor = 1.0 / float(self.num_batches_tracked)
         running = (self.running_mean, self.running_var) if self.training and self.track_running_stats else (None, None)
-        normalised: torch.Tensor = _Normalise.apply(input, self.weight, self.bias, *running, self.eps, factor)  # type: ignore[no-untyped-call]  # torch's
+        normalised: torch.Tensor = _Normalise.apply(input, self.weight, self.bias, *running, self.eps, factor)
         return normalised
 
 
@@ -58,7 +58,7 @@ class _Normalise(torch.autograd.Function):
         told = torch.cat([own_mean.double(), own_var.double(), torch.tensor([float(count)], dtype=torch.float64)])
         everybody = allgather(told.unsqueeze(0))
         channels = x.size(1)
-        means, variances, counts = everybody.split([channels, channels, 1], 1)
+        means, variances, counts = everybody[:, :channels], everybody[:, channels:-1], everybody[:, -1:]
         total = counts.sum()
         mean = (counts * means).sum(0) / total
         variance = (counts * (variances + (means - mean) ** 2)).sum(0) / total
