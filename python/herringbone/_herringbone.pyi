@@ -271,6 +271,10 @@ class Controller:
         stall_warning: float = 60.0,
         stall_shutdown: float = 0.0,
         group_fusion: bool = True,
+        autotune: bool = False,
+        autotune_log: str | None = None,
+        autotune_warmup_samples: int = 3,
+        autotune_steps_per_sample: int = 10,
     ) -> Controller: ...
     def submit(
         self,

@@ -7,7 +7,7 @@ use crate::{
     waiting,
 };
 use herringbone::{
-    NamedController, NamedFailure, NamedOptions, NamedSubmission, ReduceOp,
+    AutotuneOptions, NamedController, NamedFailure, NamedOptions, NamedSubmission, ReduceOp,
     core::named::{NamedCall, NamedGroup, NamedKind, NamedRequest},
 };
 use pyo3::{
@@ -43,7 +43,8 @@ impl Controller {
     #[new]
     #[pyo3(signature = (
         communicator, *, cycle_time=0.001, fusion_threshold=134_217_728, cache_capacity=1024, stall_warning=60.0,
-        stall_shutdown=0.0, group_fusion=true
+        stall_shutdown=0.0, group_fusion=true, autotune=false, autotune_log=None, autotune_warmup_samples=3,
+        autotune_steps_per_sample=10
     ))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn new(
@@ -55,7 +56,16 @@ impl Controller {
         stall_warning: f64,
         stall_shutdown: f64,
         group_fusion: bool,
+        autotune: bool,
+        autotune_log: Option<PathBuf>,
+        autotune_warmup_samples: u32,
+        autotune_steps_per_sample: u32,
     ) -> PyResult<Self> {
+        let tune = AutotuneOptions {
+            log: autotune_log,
+            warmup_samples: autotune_warmup_samples,
+            steps_per_sample: autotune_steps_per_sample,
+        };
         let options = NamedOptions {
             cycle: seconds(cycle_time)?,
             threshold: fusion_threshold,
@@ -63,6 +73,7 @@ impl Controller {
             stall_warning: seconds(stall_warning)?,
             stall_shutdown: seconds(stall_shutdown)?,
             across_groups: group_fusion,
+            autotune: autotune.then_some(tune),
         };
         let made = py.detach(|| NamedController::new(&communicator.inner, &options));
         let controller = Arc::new(made.map_err(|error| errors::to_python(&error))?);

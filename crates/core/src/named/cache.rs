@@ -1,7 +1,11 @@
 //! What was agreed before, so that ranks need one bit to agree about it again.
 
 use super::{NamedCall, NamedRequest, NamedResponse};
-use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 
 /// Responses by name, each with a place that is the same on all ranks. They make the same changes in the same order, so
 /// the caches of all ranks stay equal but for each rank's own call.
@@ -58,6 +62,13 @@ impl ResponseCache {
     /// The response at a place, if there is one.
     pub fn get(&self, place: u32) -> Option<&NamedResponse> {
         self.places.get(place as usize)?.as_ref().map(|cached| &cached.response)
+    }
+
+    /// The groups with a tensor to which a rank that has joined cannot contribute.
+    pub(super) fn groups_without_zeros(&self) -> BTreeSet<String> {
+        let cached = self.places.iter().flatten().map(|cached| &cached.response);
+        let refused = cached.filter(|response| !response.call.kind.takes_zeros());
+        refused.filter_map(|response| response.group.clone()).collect()
     }
 
     /// The response at a place, which is used now.

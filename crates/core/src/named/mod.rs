@@ -31,7 +31,7 @@ pub use request::{
     NAME_BYTES, NamedAnswer, NamedCall, NamedGroup, NamedKind, NamedRequest, NamedResponse, SubmitError,
 };
 pub use stall::{Stall, StallSettings};
-pub use tuner::Tuning;
+pub use tuner::{TUNER_COLUMNS, Tuned, Tuner, TunerSettings, Tuning};
 
 /// What every operation ends with that is queued, or submitted, when the ranks shut down.
 pub const SHUT_DOWN: &str = "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to \

@@ -362,11 +362,14 @@ impl Negotiator {
             any_invalid = true;
         };
         if self.joining != Joining::No {
+            let refused = self.cache.groups_without_zeros();
             for place in 0..self.cache.places() as u32 {
-                match self.cache.get(place).map(|response| response.call.kind.takes_zeros()) {
-                    Some(true) => bits[unready + place as usize / 8] &= !(1 << (place % 8)),
-                    Some(false) => spoil(bits, place),
-                    None => {}
+                let Some(response) = self.cache.get(place) else { continue };
+                let is_refused = response.group.as_ref().is_some_and(|group| refused.contains(group));
+                if is_refused || !response.call.kind.takes_zeros() {
+                    spoil(bits, place);
+                } else {
+                    bits[unready + place as usize / 8] &= !(1 << (place % 8));
                 }
             }
         }

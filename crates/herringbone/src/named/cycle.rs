@@ -2,6 +2,7 @@
 
 use super::{
     NamedFailure, Station,
+    autotune::Autotune,
     queue::{self, Task},
     run::Runner,
     timeline::Tracer,
@@ -32,11 +33,12 @@ pub(super) struct Cycles {
     runner: Runner,
     /// When the last agreement began.
     last: Option<Instant>,
+    autotune: Option<Autotune>,
 }
 
 impl Cycles {
-    pub(super) fn new(station: Arc<Station>, data: Communicator) -> Self {
-        Self { station, runner: Runner::new(data), last: None }
+    pub(super) fn new(station: Arc<Station>, data: Communicator, autotune: Option<Autotune>) -> Self {
+        Self { station, runner: Runner::new(data), last: None, autotune }
     }
 
     /// Goes on until the ranks shut down, or one of them fails.
@@ -111,7 +113,18 @@ impl Cycles {
         drop(queue);
         stall.into_iter().for_each(|stall| log::warn("rank 0", stall.text));
         self.execute(&batches, &failed)?;
+        self.tune(&batches);
         Ok(!decision.shuts_down)
+    }
+
+    /// Has the search for better parameters learn of a cycle.
+    fn tune(&mut self, batches: &[Vec<Task>]) {
+        let Some(autotune) = &mut self.autotune else { return };
+        let bytes = batches.iter().flatten().map(|task| task.response.bytes());
+        let tuning = autotune.ran(bytes.fold(0, u64::saturating_add), self.station.began.elapsed());
+        if let (Some(tuning), Some(coordinator)) = (tuning, self.station.queue().negotiator.coordinator()) {
+            coordinator.tune(tuning);
+        }
     }
 
     /// Runs batches, and tells those that wait for them.

@@ -5,6 +5,7 @@
 //! A thread that has nothing to say sleeps until another rank's has: that one's call wakes it.
 
 mod adasum;
+mod autotune;
 mod cycle;
 mod queue;
 mod run;
@@ -18,11 +19,12 @@ use crate::{
     core::named::{Negotiator, NegotiatorSettings, StallSettings, Tuning},
     sys::fork,
 };
+use autotune::Autotune;
 use cycle::Cycles;
 pub use queue::NamedSubmission;
 use queue::Queue;
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -47,6 +49,19 @@ pub struct NamedOptions {
     pub stall_shutdown: Duration,
     /// Whether tensors of different groups are fused.
     pub across_groups: bool,
+    /// Whether the first two are tuned, and how.
+    pub autotune: Option<AutotuneOptions>,
+}
+
+/// How the least time of a cycle and the most bytes of an operation are tuned.
+#[derive(Clone, Debug)]
+pub struct AutotuneOptions {
+    /// Where rank 0 writes what it has tried.
+    pub log: Option<PathBuf>,
+    /// How many samples are thrown away first.
+    pub warmup_samples: u32,
+    /// How many cycles that have run something make a score; a sample is the median of five.
+    pub steps_per_sample: u32,
 }
 
 impl Default for NamedOptions {
@@ -58,6 +73,7 @@ impl Default for NamedOptions {
             stall_warning: Duration::from_secs(60),
             stall_shutdown: Duration::ZERO,
             across_groups: true,
+            autotune: None,
         }
     }
 }
@@ -106,7 +122,9 @@ impl NamedController {
             began: Instant::now(),
             born: fork::generation(),
         });
-        let cycles = Cycles::new(station.clone(), data);
+        let tune = |how| Autotune::new(settings.tuning, options.capacity > 0, how);
+        let autotune = options.autotune.as_ref().filter(|_| rank == 0).map(tune).transpose()?;
+        let cycles = Cycles::new(station.clone(), data, autotune);
         let name = format!("herringbone-named-{rank}");
         let thread = std::thread::Builder::new().name(name).spawn(move || cycles.run());
         thread.map_err(|error| Error::io("starting the thread of a controller", error))?;

@@ -185,7 +185,9 @@ fn check(request: &NamedRequest, mut tensor: Tensor, ranks: u32) -> Result<Tenso
         match &tensor.output {
             Some(output) if output.len() == tensor.input.len() && output.is_writable() => {}
             _ => {
-                return Err(format!("{name}: pass an output that is as long as the input and can be written"));
+                return Err(format!(
+                    "{name}: pass an output that is as long as the input and can be written"
+                ));
             }
         }
     }
