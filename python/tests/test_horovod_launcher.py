@@ -154,3 +154,11 @@ def test_ranks_on_several_hosts_meet_where_the_first_one_is() -> None:
     slots = [Slot("first.example", 0, 0, 1, 0, 2), Slot("localhost", 1, 0, 1, 1, 2)]
     job = Job(slots, parse(["x"]), {})
     assert job._common["HERRINGBONE_STORE"].startswith("first.example:")
+
+
+def test_the_example_learns_to_read_digits() -> None:
+    pytest.importorskip("torch")
+    example = Path(__file__).resolve().parents[2] / "examples" / "horovod_digits.py"
+    outcome = horovodrun("-np", "2", sys.executable, str(example))
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert "% of new digits are read rightly, by 2 ranks" in outcome.stdout

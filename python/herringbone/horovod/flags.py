@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from .common.settings import LOG_LEVELS
+
 __all__ = ["parse", "variables_of", "without_effect"]
 
 NO_EFFECT: dict[str, bool] = {
@@ -57,7 +59,6 @@ SWITCHES = {
     "autotune": "HOROVOD_AUTOTUNE",
     "timeline_mark_cycles": "HOROVOD_TIMELINE_MARK_CYCLES",
 }
-LOG_LEVELS = {"TRACE": "info", "DEBUG": "info", "INFO": "info", "WARNING": "warn", "ERROR": "off", "FATAL": "off"}
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-from .. import __version__
+from .._herringbone import __version__
 from .flags import parse, variables_of, without_effect
 from .hosts import slots_of
 from .launch import Job

@@ -14,7 +14,7 @@ from ...communicator import init as join_job
 from .handles import forget_all
 from .objects import gather_objects
 from .process_sets import ProcessSet, global_process_set
-from .settings import Settings, variables_without_effect
+from .settings import Settings, pass_on_log_level, variables_without_effect
 from .world import World, current, enter, leave, required
 
 __all__ = [
@@ -74,6 +74,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         process_sets = None
     settings = Settings.read()
     if _job is None:
+        pass_on_log_level()
         _job = join_job(timeout=settings.operation_timeout)
         atexit.register(shutdown)
     world = World(_job, ranks, settings)

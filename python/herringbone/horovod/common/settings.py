@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...errors import ConfigError
 
-__all__ = ["EFFECTIVE", "Settings", "variables_without_effect"]
+__all__ = ["EFFECTIVE", "LOG_LEVELS", "Settings", "pass_on_log_level", "variables_without_effect"]
 
-LOGGER = logging.getLogger("herringbone")
+LOG_LEVELS = {"TRACE": "info", "DEBUG": "info", "INFO": "info", "WARNING": "warn", "ERROR": "off", "FATAL": "off"}
+"""Horovod's levels, and what they are for the engine."""
 
 EFFECTIVE = frozenset(
     "HOROVOD_" + name
@@ -126,6 +126,13 @@ class _Reader:
         """As Horovod does it: any number above 0 is yes, and so is ``true``."""
         text = self._environment.get("HOROVOD_" + name, "").strip().lower()
         return text == "true" or (text.isdigit() and int(text) > 0)
+
+
+def pass_on_log_level() -> None:
+    """Let the engine say as much as Horovod would, unless it was told by itself."""
+    level = os.environ.get("HOROVOD_LOG_LEVEL", "").strip().upper()
+    if level in LOG_LEVELS:
+        os.environ.setdefault("HERRINGBONE_LOG", LOG_LEVELS[level])
 
 
 def variables_without_effect(environment: Mapping[str, str] = os.environ) -> list[str]:
