@@ -47,6 +47,8 @@ struct Waiting {
     /// How many were submitted before it.
     number: u64,
     stage: Stage,
+    /// What the cache knew of it at the last call.
+    known: Lookup,
     since: Duration,
 }
 
@@ -178,7 +180,10 @@ impl Negotiator {
             }
         }
         let name = request.name.clone();
-        self.queue.insert(name, Waiting { request, number: self.submitted, stage, since: now });
+        self.queue.insert(
+            name,
+            Waiting { request, number: self.submitted, stage, known: Lookup::Miss, since: now },
+        );
         self.submitted += 1;
         Ok(())
     }
@@ -192,6 +197,9 @@ impl Negotiator {
             return Err(SubmitError::Joined);
         }
         (self.joining, self.news) = (Joining::New, true);
+        // What its groups lack will not come: it counts as zeros there.
+        let held = self.queue.values_mut().filter(|waiting| waiting.stage == Stage::Held);
+        held.for_each(|waiting| waiting.stage = Stage::New);
         Ok(())
     }
 
@@ -231,6 +239,9 @@ impl Negotiator {
     /// What this rank says in the next agreement: bits that are combined with those of the others by *or*.
     pub fn call(&mut self, now: Duration) -> Vec<u8> {
         self.news = false;
+        for waiting in self.queue.values_mut().filter(|waiting| waiting.stage == Stage::New) {
+            waiting.known = self.cache.look(&waiting.request);
+        }
         let layout = self.layout();
         let mut bits = vec![0; layout.bytes()];
         bits[layout.unready()].fill(0xff);
@@ -260,12 +271,13 @@ impl Negotiator {
         assert_eq!(bits.len(), layout.bytes(), "all ranks have caches of the same size");
         self.counters.agreements += 1;
         let (unready, invalid) = (&bits[layout.unready()], &bits[layout.invalid()]);
+        let asked = &bits[layout.asked()];
         let mut gone = Vec::new();
         self.round.hits.clear();
         for place in 0..self.cache.places() as u32 {
             if bit(invalid, place) {
                 gone.push(place);
-            } else if !bit(unready, place) {
+            } else if !bit(unready, place) && bit(asked, place) {
                 self.round.hits.push(place);
             }
         }
@@ -341,8 +353,7 @@ impl Negotiator {
     /// Whether all others of a request's group are here.
     fn completes_its_group(&self, request: &NamedRequest) -> bool {
         let Some(group) = &request.group else { return true };
-        let is_of_it =
-            |waiting: &&Waiting| waiting.stage == Stage::Held && waiting.request.group == request.group;
+        let is_of_it = |waiting: &&Waiting| waiting.request.group == request.group;
         self.queue.values().filter(is_of_it).count() + 1 >= group.members as usize
     }
 
@@ -356,6 +367,7 @@ impl Negotiator {
     fn say_what_is_cached(&mut self, bits: &mut [u8], now: Duration) {
         let layout = self.layout();
         let (unready, invalid) = (layout.unready().start, layout.invalid().start);
+        let asked = layout.asked().start;
         let mut any_invalid = false;
         let mut spoil = |bits: &mut [u8], place: u32| {
             bits[invalid + place as usize / 8] |= 1 << (place % 8);
@@ -373,13 +385,16 @@ impl Negotiator {
                 }
             }
         }
-        let split = self.split_groups();
+        let split = self.groups_where(|known| !matches!(known, Lookup::Hit(_)));
         for waiting in self.queue.values().filter(|waiting| waiting.stage == Stage::New) {
             let request = &waiting.request;
             let is_split = request.group.as_ref().is_some_and(|group| split.contains(&group.name));
-            match self.cache.look(request) {
+            match waiting.known {
                 Lookup::Hit(place) if is_split || self.stalls(waiting, now) => spoil(bits, place),
-                Lookup::Hit(place) => bits[unready + place as usize / 8] &= !(1 << (place % 8)),
+                Lookup::Hit(place) => {
+                    bits[unready + place as usize / 8] &= !(1 << (place % 8));
+                    bits[asked + place as usize / 8] |= 1 << (place % 8);
+                }
                 Lookup::Invalid(place) => spoil(bits, place),
                 Lookup::Miss => {}
             }
@@ -387,27 +402,34 @@ impl Negotiator {
         self.news |= any_invalid;
     }
 
-    /// The groups of which the cache does not have all tensors: all of them go to rank 0, so that they are run all or none.
-    fn split_groups(&self) -> BTreeSet<String> {
+    /// The groups of which the cache does not have all tensors, or has some: all of them go to rank 0, so that they are run all
+    /// or none, and first all are given up that it has.
+    fn groups_where(&self, is_split: impl Fn(Lookup) -> bool) -> BTreeSet<String> {
         let new = self.queue.values().filter(|waiting| waiting.stage == Stage::New);
-        let missing = new.filter_map(|waiting| {
+        let split = new.filter_map(|waiting| {
             let group = waiting.request.group.as_ref()?;
-            let is_hit = matches!(self.cache.look(&waiting.request), Lookup::Hit(_));
-            (!is_hit).then(|| group.name.clone())
+            is_split(waiting.known).then(|| group.name.clone())
         });
-        missing.collect()
+        split.collect()
     }
 
     /// What rank 0 is to be told, in the order of the calls. It counts as told.
     fn list(&mut self) -> Vec<u8> {
-        let Self { queue, cache, counters, news, joining, .. } = self;
+        let unknown = self.groups_where(|known| !matches!(known, Lookup::Hit(_)));
+        let known = self.groups_where(|known| known != Lookup::Miss);
+        let later: BTreeSet<&String> = unknown.intersection(&known).collect();
+        let is_invalid = |waiting: &Waiting| matches!(waiting.known, Lookup::Invalid(_));
+        let is_any_invalid =
+            self.queue.values().any(|waiting| waiting.stage == Stage::New && is_invalid(waiting));
+        let Self { queue, counters, news, joining, .. } = self;
         let is_new = |waiting: &&mut Waiting| {
-            waiting.stage == Stage::New && cache.look(&waiting.request) == Lookup::Miss
+            let goes_later = waiting.request.group.as_ref().is_some_and(|group| later.contains(&group.name));
+            waiting.stage == Stage::New && waiting.known == Lookup::Miss && !goes_later
         };
         let mut new: Vec<&mut Waiting> = queue.values_mut().filter(is_new).collect();
         new.sort_by_key(|waiting| waiting.number);
         let mut list = Vec::new();
-        let mut all_told = true;
+        let mut all_told = later.is_empty() && !is_any_invalid;
         for waiting in new {
             if list.len() >= LIST_BYTES {
                 (*news, all_told) = (true, false);
@@ -417,9 +439,13 @@ impl Negotiator {
             waiting.stage = Stage::Sent;
             counters.uncached_requests += 1;
         }
-        if *joining == Joining::New && all_told {
-            list.extend(encode_requests([&join_request()]));
-            *joining = Joining::Yes;
+        if *joining == Joining::New {
+            // Rank 0 hears of it after what was submitted before.
+            *news |= !all_told;
+            if all_told {
+                list.extend(encode_requests([&join_request()]));
+                *joining = Joining::Yes;
+            }
         }
         list
     }
@@ -455,8 +481,14 @@ impl BitLayout {
         start..start + self.bitmap
     }
 
+    /// What some rank has submitted: ranks that have joined are ready for all.
+    fn asked(self) -> core::ops::Range<usize> {
+        let start = self.invalid().end;
+        start..start + self.bitmap
+    }
+
     fn bytes(self) -> usize {
-        self.invalid().end
+        self.asked().end
     }
 }
 
