@@ -17,9 +17,6 @@ use alloc::{
 };
 use core::time::Duration;
 
-/// After so many agreements without news the ranks stop to agree until one of them has some.
-const LINGER: u32 = 3;
-
 /// This rank shuts down.
 const SHUTS_DOWN: u8 = 1;
 /// This rank has something to say that it has not said before, or has more than it could say.
@@ -135,8 +132,6 @@ struct Round {
     /// Whether nothing came of it for anybody.
     is_quiet: bool,
     shuts_down: bool,
-    /// How many quiet ones there were in a row.
-    quiet: u32,
 }
 
 impl Negotiator {
@@ -151,7 +146,7 @@ impl Negotiator {
             joining: Joining::No,
             shuts_down: false,
             news: false,
-            round: Round { quiet: LINGER, ..Round::default() },
+            round: Round { is_quiet: true, ..Round::default() },
             coordinator: (rank == 0).then(|| Coordinator::new(size, settings.stall)),
             counters: Counters::default(),
             submitted: 0,
@@ -208,14 +203,14 @@ impl Negotiator {
         (self.shuts_down, self.news) = (true, true);
     }
 
-    /// Whether this rank has something to say. If so it calls the next agreement.
+    /// Whether this rank has something to say. If so it calls the next agreement; all others rest until they are called.
     pub fn has_news(&self) -> bool {
         self.news || self.coordinator.as_ref().is_some_and(Coordinator::speaks)
     }
 
-    /// Whether the next agreement waits until some rank has news: the same on all ranks, but for their own news.
-    pub fn rests(&self) -> bool {
-        self.round.quiet >= LINGER && !self.has_news()
+    /// Whether nothing came of the last agreement, for any rank.
+    pub fn is_quiet(&self) -> bool {
+        self.round.is_quiet
     }
 
     /// Whether something is queued here that has not been run.
@@ -331,7 +326,6 @@ impl Negotiator {
                 NamedAnswer::Tuned(tuning) => self.settings.tuning = tuning,
             }
         }
-        self.round.quiet = if self.round.is_quiet { self.round.quiet.saturating_add(1) } else { 0 };
         responses.sort_by_key(|response| core::cmp::Reverse(response.priority));
         self.counters.responses += responses.len() as u64;
         decision.batches = fuse(responses, self.settings.tuning.threshold, self.settings.across_groups);

@@ -126,7 +126,7 @@ impl World {
                 can.push((number, 0));
             }
             match rank.at {
-                At::Outside if !rank.negotiator.rests() || rank.called == Some(rank.next) => {
+                At::Outside if rank.negotiator.has_news() || rank.called == Some(rank.next) => {
                     can.push((number, 1))
                 }
                 At::Answered(_) => can.push((number, 2)),
