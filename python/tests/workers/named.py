@@ -128,6 +128,15 @@ def fused() -> dict[str, Any]:
                 for work in works:
                     work.wait(30)
                 assert ranks.counters()["fused_tensors"] == before_fusion + len(counts)
+                # Parts of one array lie one behind the other: they are not copied together.
+                whole = np.concatenate([values(ranks.rank, number, count, dtype) for number, count in enumerate(counts)])
+                ends = np.cumsum([0, *counts])
+                pieces = [whole[ends[number] : ends[number + 1]] for number in range(len(counts))]
+                named = [f"whole.{dtype}.{op}.{before}.{number}" for number in range(len(counts))]
+                more = {"op": op, "group": (f"pieces {checked}", len(counts)), **scales}
+                for work in [ranks.reduce(name, piece, **more) for name, piece in zip(named, pieces, strict=True)]:
+                    work.wait(30)
+                assert whole.tobytes() == b"".join(alone.tobytes() for alone in one_by_one), (dtype, op, before)
                 for number, (alone, out) in enumerate(zip(one_by_one, together, strict=True)):
                     assert alone.tobytes() == out.tobytes(), (dtype, op, before, number)
                     if dtype in ("float32", "float64"):

@@ -103,6 +103,10 @@ impl Coordinator {
             }
         }
         if self.joined.len() == self.size as usize {
+            // What groups lack will not come.
+            let halves: Vec<String> =
+                core::mem::take(&mut self.ready_of_group).into_values().flatten().collect();
+            answers.extend(halves.iter().filter_map(|name| self.settle(name)));
             self.joined.clear();
             answers.push(NamedAnswer::Joined { last: self.last_joined });
         }

@@ -17,9 +17,6 @@ use alloc::{
 };
 use core::time::Duration;
 
-/// After so many agreements without news the ranks stop to agree until one of them has some.
-const LINGER: u32 = 3;
-
 /// This rank shuts down.
 const SHUTS_DOWN: u8 = 1;
 /// This rank has something to say that it has not said before, or has more than it could say.
@@ -47,6 +44,8 @@ struct Waiting {
     /// How many were submitted before it.
     number: u64,
     stage: Stage,
+    /// What the cache knew of it at the last call.
+    known: Lookup,
     since: Duration,
 }
 
@@ -133,8 +132,6 @@ struct Round {
     /// Whether nothing came of it for anybody.
     is_quiet: bool,
     shuts_down: bool,
-    /// How many quiet ones there were in a row.
-    quiet: u32,
 }
 
 impl Negotiator {
@@ -149,7 +146,7 @@ impl Negotiator {
             joining: Joining::No,
             shuts_down: false,
             news: false,
-            round: Round { quiet: LINGER, ..Round::default() },
+            round: Round { is_quiet: true, ..Round::default() },
             coordinator: (rank == 0).then(|| Coordinator::new(size, settings.stall)),
             counters: Counters::default(),
             submitted: 0,
@@ -178,7 +175,10 @@ impl Negotiator {
             }
         }
         let name = request.name.clone();
-        self.queue.insert(name, Waiting { request, number: self.submitted, stage, since: now });
+        self.queue.insert(
+            name,
+            Waiting { request, number: self.submitted, stage, known: Lookup::Miss, since: now },
+        );
         self.submitted += 1;
         Ok(())
     }
@@ -192,6 +192,9 @@ impl Negotiator {
             return Err(SubmitError::Joined);
         }
         (self.joining, self.news) = (Joining::New, true);
+        // What its groups lack will not come: it counts as zeros there.
+        let held = self.queue.values_mut().filter(|waiting| waiting.stage == Stage::Held);
+        held.for_each(|waiting| waiting.stage = Stage::New);
         Ok(())
     }
 
@@ -200,14 +203,14 @@ impl Negotiator {
         (self.shuts_down, self.news) = (true, true);
     }
 
-    /// Whether this rank has something to say. If so it calls the next agreement.
+    /// Whether this rank has something to say. If so it calls the next agreement; all others rest until they are called.
     pub fn has_news(&self) -> bool {
         self.news || self.coordinator.as_ref().is_some_and(Coordinator::speaks)
     }
 
-    /// Whether the next agreement waits until some rank has news: the same on all ranks, but for their own news.
-    pub fn rests(&self) -> bool {
-        self.round.quiet >= LINGER && !self.has_news()
+    /// Whether nothing came of the last agreement, for any rank.
+    pub fn is_quiet(&self) -> bool {
+        self.round.is_quiet
     }
 
     /// Whether something is queued here that has not been run.
@@ -231,6 +234,9 @@ impl Negotiator {
     /// What this rank says in the next agreement: bits that are combined with those of the others by *or*.
     pub fn call(&mut self, now: Duration) -> Vec<u8> {
         self.news = false;
+        for waiting in self.queue.values_mut().filter(|waiting| waiting.stage == Stage::New) {
+            waiting.known = self.cache.look(&waiting.request);
+        }
         let layout = self.layout();
         let mut bits = vec![0; layout.bytes()];
         bits[layout.unready()].fill(0xff);
@@ -260,12 +266,13 @@ impl Negotiator {
         assert_eq!(bits.len(), layout.bytes(), "all ranks have caches of the same size");
         self.counters.agreements += 1;
         let (unready, invalid) = (&bits[layout.unready()], &bits[layout.invalid()]);
+        let asked = &bits[layout.asked()];
         let mut gone = Vec::new();
         self.round.hits.clear();
         for place in 0..self.cache.places() as u32 {
             if bit(invalid, place) {
                 gone.push(place);
-            } else if !bit(unready, place) {
+            } else if !bit(unready, place) && bit(asked, place) {
                 self.round.hits.push(place);
             }
         }
@@ -319,7 +326,6 @@ impl Negotiator {
                 NamedAnswer::Tuned(tuning) => self.settings.tuning = tuning,
             }
         }
-        self.round.quiet = if self.round.is_quiet { self.round.quiet.saturating_add(1) } else { 0 };
         responses.sort_by_key(|response| core::cmp::Reverse(response.priority));
         self.counters.responses += responses.len() as u64;
         decision.batches = fuse(responses, self.settings.tuning.threshold, self.settings.across_groups);
@@ -341,8 +347,7 @@ impl Negotiator {
     /// Whether all others of a request's group are here.
     fn completes_its_group(&self, request: &NamedRequest) -> bool {
         let Some(group) = &request.group else { return true };
-        let is_of_it =
-            |waiting: &&Waiting| waiting.stage == Stage::Held && waiting.request.group == request.group;
+        let is_of_it = |waiting: &&Waiting| waiting.request.group == request.group;
         self.queue.values().filter(is_of_it).count() + 1 >= group.members as usize
     }
 
@@ -356,6 +361,7 @@ impl Negotiator {
     fn say_what_is_cached(&mut self, bits: &mut [u8], now: Duration) {
         let layout = self.layout();
         let (unready, invalid) = (layout.unready().start, layout.invalid().start);
+        let asked = layout.asked().start;
         let mut any_invalid = false;
         let mut spoil = |bits: &mut [u8], place: u32| {
             bits[invalid + place as usize / 8] |= 1 << (place % 8);
@@ -373,13 +379,16 @@ impl Negotiator {
                 }
             }
         }
-        let split = self.split_groups();
+        let split = self.groups_where(|known| !matches!(known, Lookup::Hit(_)));
         for waiting in self.queue.values().filter(|waiting| waiting.stage == Stage::New) {
             let request = &waiting.request;
             let is_split = request.group.as_ref().is_some_and(|group| split.contains(&group.name));
-            match self.cache.look(request) {
+            match waiting.known {
                 Lookup::Hit(place) if is_split || self.stalls(waiting, now) => spoil(bits, place),
-                Lookup::Hit(place) => bits[unready + place as usize / 8] &= !(1 << (place % 8)),
+                Lookup::Hit(place) => {
+                    bits[unready + place as usize / 8] &= !(1 << (place % 8));
+                    bits[asked + place as usize / 8] |= 1 << (place % 8);
+                }
                 Lookup::Invalid(place) => spoil(bits, place),
                 Lookup::Miss => {}
             }
@@ -387,27 +396,34 @@ impl Negotiator {
         self.news |= any_invalid;
     }
 
-    /// The groups of which the cache does not have all tensors: all of them go to rank 0, so that they are run all or none.
-    fn split_groups(&self) -> BTreeSet<String> {
+    /// The groups of which the cache does not have all tensors, or has some: all of them go to rank 0, so that they are run all
+    /// or none, and first all are given up that it has.
+    fn groups_where(&self, is_split: impl Fn(Lookup) -> bool) -> BTreeSet<String> {
         let new = self.queue.values().filter(|waiting| waiting.stage == Stage::New);
-        let missing = new.filter_map(|waiting| {
+        let split = new.filter_map(|waiting| {
             let group = waiting.request.group.as_ref()?;
-            let is_hit = matches!(self.cache.look(&waiting.request), Lookup::Hit(_));
-            (!is_hit).then(|| group.name.clone())
+            is_split(waiting.known).then(|| group.name.clone())
         });
-        missing.collect()
+        split.collect()
     }
 
     /// What rank 0 is to be told, in the order of the calls. It counts as told.
     fn list(&mut self) -> Vec<u8> {
-        let Self { queue, cache, counters, news, joining, .. } = self;
+        let unknown = self.groups_where(|known| !matches!(known, Lookup::Hit(_)));
+        let known = self.groups_where(|known| known != Lookup::Miss);
+        let later: BTreeSet<&String> = unknown.intersection(&known).collect();
+        let is_invalid = |waiting: &Waiting| matches!(waiting.known, Lookup::Invalid(_));
+        let is_any_invalid =
+            self.queue.values().any(|waiting| waiting.stage == Stage::New && is_invalid(waiting));
+        let Self { queue, counters, news, joining, .. } = self;
         let is_new = |waiting: &&mut Waiting| {
-            waiting.stage == Stage::New && cache.look(&waiting.request) == Lookup::Miss
+            let goes_later = waiting.request.group.as_ref().is_some_and(|group| later.contains(&group.name));
+            waiting.stage == Stage::New && waiting.known == Lookup::Miss && !goes_later
         };
         let mut new: Vec<&mut Waiting> = queue.values_mut().filter(is_new).collect();
         new.sort_by_key(|waiting| waiting.number);
         let mut list = Vec::new();
-        let mut all_told = true;
+        let mut all_told = later.is_empty() && !is_any_invalid;
         for waiting in new {
             if list.len() >= LIST_BYTES {
                 (*news, all_told) = (true, false);
@@ -417,9 +433,13 @@ impl Negotiator {
             waiting.stage = Stage::Sent;
             counters.uncached_requests += 1;
         }
-        if *joining == Joining::New && all_told {
-            list.extend(encode_requests([&join_request()]));
-            *joining = Joining::Yes;
+        if *joining == Joining::New {
+            // Rank 0 hears of it after what was submitted before.
+            *news |= !all_told;
+            if all_told {
+                list.extend(encode_requests([&join_request()]));
+                *joining = Joining::Yes;
+            }
         }
         list
     }
@@ -455,8 +475,14 @@ impl BitLayout {
         start..start + self.bitmap
     }
 
+    /// What some rank has submitted: ranks that have joined are ready for all.
+    fn asked(self) -> core::ops::Range<usize> {
+        let start = self.invalid().end;
+        start..start + self.bitmap
+    }
+
     fn bytes(self) -> usize {
-        self.invalid().end
+        self.asked().end
     }
 }
 

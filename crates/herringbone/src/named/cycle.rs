@@ -1,17 +1,16 @@
 //! The thread of a controller: it rests, agrees with the other ranks, and runs what was agreed about.
 
 use super::{
-    NamedFailure, Station,
+    NamedFailure,
     autotune::Autotune,
     queue::{self, Task},
     run::Runner,
+    station::Station,
     timeline::Tracer,
 };
 use crate::{
     Collective, Communicator, DType, Error, ErrorKind, ReduceOp, Region, Request,
-    communicator::called,
-    completion::Completion,
-    core::named::{Coordinator, LIST_BYTES, MalformedList, encode_answers},
+    core::named::{Coordinator, LIST_BYTES, MalformedList, SHUT_DOWN, encode_answers},
     log,
 };
 use std::{
@@ -43,7 +42,7 @@ impl Cycles {
 
     /// Goes on until the ranks shut down, or one of them fails.
     pub(super) fn run(mut self) {
-        let station = self.station.clone();
+        let (station, group) = (self.station.clone(), self.runner.group.clone());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 self.rest();
@@ -54,38 +53,39 @@ impl Cycles {
                 }
             }
         }));
-        let failure = outcome.unwrap_or_else(|_| {
+        let panicked = "the thread of the controller has panicked; see its output";
+        let failure = outcome.unwrap_or_else(|_| NamedFailure::Text(panicked.to_owned()));
+        if !matches!(&failure, NamedFailure::Text(text) if text == SHUT_DOWN) {
+            // Others that wait for this rank are told so.
             station.agreement.abort();
-            NamedFailure::Text("the thread of the controller has panicked; see its output".to_owned())
-        });
+            group.abort();
+        }
         station.end(failure);
     }
 
-    /// Returns when it is time for the next agreement: a cycle after the last one if there may be something to say, or when
-    /// this rank or another one has something.
-    fn rest(&mut self) {
+    /// Returns when it is time for the next agreement: when another rank calls it, or this rank has something to say. It says
+    /// so not before a cycle has passed since the last agreement, as more may be submitted meanwhile, unless somebody waits.
+    fn rest(&self) {
         loop {
-            let awaited = Arc::new(Completion::default());
-            let mut queue = self.station.queue();
-            if !queue.negotiator.rests() {
-                let cycle = queue.negotiator.tuning().cycle;
-                drop(queue);
-                let until = self.last.and_then(|last| last.checked_add(cycle));
-                if let Some(left) = until.and_then(|until| until.checked_duration_since(Instant::now())) {
-                    std::thread::sleep(left);
+            let queue = self.station.queue();
+            let negotiator = &queue.negotiator;
+            let gathers = negotiator.has_news();
+            let mut limit = LOOK;
+            if gathers {
+                let cycle = negotiator.tuning().cycle;
+                // Where nothing came of the last one, some ranks were late: they are to be met soon.
+                let cycle = if negotiator.is_quiet() { cycle / 5 } else { cycle };
+                let end = self.last.and_then(|last| last.checked_add(cycle));
+                let left = end.and_then(|end| end.checked_duration_since(Instant::now()));
+                match left.filter(|left| !left.is_zero() && !self.station.is_in_a_hurry()) {
+                    None => return,
+                    Some(left) => limit = left,
                 }
+            }
+            if self.station.rest(queue, gathers, limit) {
                 return;
             }
-            queue.asleep = Some(awaited.clone());
-            drop(queue);
-            let was_woken = called::until_called(&self.station.agreement, &awaited, LOOK);
-            let mut queue = self.station.queue();
-            queue.asleep = None;
-            if was_woken && !queue.negotiator.has_news() {
-                return;
-            }
-            let stall = queue.negotiator.look(self.station.began.elapsed());
-            drop(queue);
+            let stall = self.station.queue().negotiator.look(self.station.began.elapsed());
             stall.into_iter().for_each(|stall| log::warn("rank 0", stall.text));
         }
     }

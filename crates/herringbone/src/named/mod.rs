@@ -10,25 +10,27 @@ mod cycle;
 mod queue;
 mod run;
 mod scale;
+mod station;
 mod timeline;
 mod work;
 
 use crate::{
-    Communicator, Error, ErrorKind, Result,
-    communicator::called::{self, resting_group, unused_name},
+    Communicator, Error, Result,
+    communicator::called::{resting_group, unused_name},
     core::named::{Negotiator, NegotiatorSettings, StallSettings, Tuning},
-    sys::fork,
 };
 use autotune::Autotune;
 use cycle::Cycles;
 pub use queue::NamedSubmission;
 use queue::Queue;
+use station::Station;
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    sync::{Arc, MutexGuard, PoisonError},
+    time::Duration,
 };
 use timeline::Timeline;
+use work::{Hurry, NamedState};
 pub use work::{NamedFailure, NamedResult, NamedWork};
 
 /// How long a controller that shuts down waits for the other ranks.
@@ -84,20 +86,6 @@ pub struct NamedController {
     station: Arc<Station>,
 }
 
-/// What a controller's thread shares with those that submit.
-#[derive(Debug)]
-struct Station {
-    /// Where the ranks agree.
-    agreement: Communicator,
-    queue: Mutex<Queue>,
-    /// Told when the thread has ended.
-    has_ended: Condvar,
-    timeline: Mutex<Option<Timeline>>,
-    began: Instant,
-    /// The generation of processes that it belongs to.
-    born: u64,
-}
-
 impl NamedController {
     /// Makes one on groups of its own. All ranks of the communicator call it, with the same options.
     ///
@@ -114,14 +102,8 @@ impl NamedController {
             tuning: Tuning { threshold: options.threshold, cycle: options.cycle },
             across_groups: options.across_groups,
         };
-        let station = Arc::new(Station {
-            agreement,
-            queue: Mutex::new(Queue::new(Negotiator::new(rank, size, settings), size)),
-            has_ended: Condvar::new(),
-            timeline: Mutex::new(None),
-            began: Instant::now(),
-            born: fork::generation(),
-        });
+        let queue = Queue::new(Negotiator::new(rank, size, settings), size);
+        let station = Arc::new(Station::new(agreement, queue));
         let tune = |how| Autotune::new(settings.tuning, options.capacity > 0, how);
         let autotune = options.autotune.as_ref().filter(|_| rank == 0).map(tune).transpose()?;
         let cycles = Cycles::new(station.clone(), data, autotune);
@@ -139,9 +121,8 @@ impl NamedController {
         self.station.check_usable()?;
         let now = self.station.began.elapsed();
         let mut queue = self.station.queue();
-        let work = queue.submit(submission, now)?;
-        self.station.wake(queue);
-        Ok(work)
+        let state = queue.submit(submission, now)?;
+        Ok(self.follow(queue, state))
     }
 
     /// This rank has no more data: it contributes zeros to allreduces until all ranks have joined, which the work waits for.
@@ -151,9 +132,14 @@ impl NamedController {
     pub fn join(&self) -> Result<NamedWork, NamedFailure> {
         self.station.check_usable()?;
         let mut queue = self.station.queue();
-        let work = queue.join()?;
+        let state = queue.join()?;
+        Ok(self.follow(queue, state))
+    }
+
+    fn follow(&self, queue: MutexGuard<'_, Queue>, state: Arc<NamedState>) -> NamedWork {
         self.station.wake(queue);
-        Ok(work)
+        let station: Arc<dyn Hurry> = self.station.clone();
+        NamedWork { state, hurry: Arc::downgrade(&station) }
     }
 
     /// Writes what happens to a file from now on, on rank 0; one that was written before is ended.
@@ -219,36 +205,5 @@ impl NamedController {
 impl Drop for NamedController {
     fn drop(&mut self) {
         self.shut_down();
-    }
-}
-
-impl Station {
-    /// A forked child has no thread that would do anything.
-    fn check_usable(&self) -> Result<()> {
-        match fork::generation() == self.born {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::Forked).at(self.agreement.rank())),
-        }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn timeline(&self) -> MutexGuard<'_, Option<Timeline>> {
-        self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes the thread, if it rests and there is something to say.
-    fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
-        let asleep = if queue.negotiator.has_news() { queue.asleep.take() } else { None };
-        drop(queue);
-        asleep.into_iter().for_each(|asleep| called::end(&self.agreement, &asleep));
-    }
-
-    /// Nothing more is taken.
-    fn end(&self, failure: NamedFailure) {
-        self.queue().finish(failure);
-        self.has_ended.notify_all();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     NamedFailure,
-    work::{NamedResult, NamedState, NamedWork},
+    work::{NamedResult, NamedState},
 };
 use crate::{
     Region,
@@ -71,6 +71,8 @@ pub(super) struct Queue {
     joining: Option<Arc<NamedState>>,
     /// What ends the rest of the controller's thread, while it rests.
     pub(super) asleep: Option<Arc<Completion>>,
+    /// Whether it rests so that more can be submitted.
+    pub(super) gathers: bool,
     /// Why nothing more is taken.
     pub(super) end: Option<NamedFailure>,
     pub(super) cycles: u64,
@@ -84,6 +86,7 @@ impl Queue {
             submitted: BTreeMap::new(),
             joining: None,
             asleep: None,
+            gathers: false,
             end: None,
             cycles: 0,
         }
@@ -97,7 +100,7 @@ impl Queue {
         &mut self,
         submission: NamedSubmission,
         now: Duration,
-    ) -> Result<NamedWork, NamedFailure> {
+    ) -> Result<Arc<NamedState>, NamedFailure> {
         if let Some(end) = &self.end {
             return Err(end.clone());
         }
@@ -109,21 +112,21 @@ impl Queue {
         let state = NamedState::new();
         let submitted = Submitted { tensor, state: state.clone(), since: Instant::now() };
         self.submitted.insert(name, submitted);
-        Ok(NamedWork { state })
+        Ok(state)
     }
 
     /// Joins.
     ///
     /// # Errors
     /// If this rank has joined already, or the controller has ended.
-    pub(super) fn join(&mut self) -> Result<NamedWork, NamedFailure> {
+    pub(super) fn join(&mut self) -> Result<Arc<NamedState>, NamedFailure> {
         if let Some(end) = &self.end {
             return Err(end.clone());
         }
         self.negotiator.join().map_err(|error| NamedFailure::Text(text(error)))?;
         let state = NamedState::new();
         self.joining = Some(state.clone());
-        Ok(NamedWork { state })
+        Ok(state)
     }
 
     /// Sees to what fails and to joins, and takes out what is to be run.

@@ -108,7 +108,7 @@ impl Runner {
             let access = open(output)?;
             copy_scaled(access.span(), access.span(), call.dtype, call.postscale);
         }
-        Ok(vec![NamedResult { shape: call.shape.clone(), ..NamedResult::default() }])
+        Ok(vec![folded_result(task)])
     }
 
     /// Several tensors, one behind the other: each element is folded as it would be alone.
@@ -117,6 +117,9 @@ impl Runner {
         let bytes = places.last().map_or(0, |last| last.end);
         let call = &tasks[0].response.call;
         let all: Vec<&Task> = tasks.iter().collect();
+        if let Some(outputs) = neighbours(tasks) {
+            return self.all_reduce_in_place(tasks, &outputs, trace);
+        }
         let fusion = self.fusion(bytes);
         trace.run(&all, "MEMCPY_IN_FUSION_BUFFER", || {
             let access = open(&fusion)?;
@@ -142,9 +145,32 @@ impl Runner {
             }
             Ok(())
         })?;
-        let result =
-            |task: &Task| NamedResult { shape: task.response.call.shape.clone(), ..NamedResult::default() };
-        Ok(tasks.iter().map(result).collect())
+        Ok(tasks.iter().map(folded_result).collect())
+    }
+
+    /// Several tensors whose results lie one behind the other already.
+    fn all_reduce_in_place(
+        &self,
+        tasks: &[Task],
+        outputs: &Region,
+        trace: &mut Tracer<'_>,
+    ) -> Result<Outcomes, NamedFailure> {
+        let call = &tasks[0].response.call;
+        let all: Vec<&Task> = tasks.iter().collect();
+        for Tensor { input, output, .. } in tasks.iter().filter_map(|task| task.tensor.as_ref()) {
+            if let Some(output) = output {
+                copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
+            }
+        }
+        trace.run(&all, "HERRINGBONE_ALLREDUCE", || {
+            let count = outputs.len() / call.dtype.bytes();
+            self.fold(&tasks[0].response, count, outputs.clone(), outputs.clone())
+        })?;
+        if call.postscale != 1.0 {
+            let access = open(outputs)?;
+            copy_scaled(access.span(), access.span(), call.dtype, call.postscale);
+        }
+        Ok(tasks.iter().map(folded_result).collect())
     }
 
     fn adasum(&mut self, task: &Task, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
@@ -324,6 +350,16 @@ fn places(bytes: impl Iterator<Item = u64>) -> Result<Vec<Range<usize>>, NamedFa
         Ok(start..whole(end)?)
     };
     bytes.map(place).collect()
+}
+
+/// The results of these tasks as one region, if they lie one behind the other.
+fn neighbours(tasks: &[Task]) -> Option<Region> {
+    let output = |task: &Task| task.tensor.as_ref()?.output.clone();
+    Region::spanning(&tasks.iter().map(output).collect::<Option<Vec<_>>>()?)
+}
+
+fn folded_result(task: &Task) -> NamedResult {
+    NamedResult { shape: task.response.call.shape.clone(), ..NamedResult::default() }
 }
 
 fn gathered_result(response: &NamedResponse, data: Vec<u8>) -> NamedResult {

@@ -3,7 +3,7 @@
 use crate::{Error, ErrorKind, sys::fork};
 use std::{
     fmt,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
@@ -52,6 +52,30 @@ pub struct NamedResult {
 #[must_use = "an operation's errors are seen by waiting for it"]
 pub struct NamedWork {
     pub(super) state: Arc<NamedState>,
+    pub(super) hurry: Weak<dyn Hurry>,
+}
+
+/// Is told when a thread begins to wait for an operation, and when it does not wait any more.
+pub(super) trait Hurry: fmt::Debug + Send + Sync {
+    fn begin(&self);
+    fn end(&self);
+}
+
+/// A thread that waits.
+struct Waiter(Option<Arc<dyn Hurry>>);
+
+impl Waiter {
+    fn of(work: &NamedWork) -> Self {
+        let hurry = work.hurry.upgrade().filter(|_| !work.is_done());
+        hurry.iter().for_each(|hurry| hurry.begin());
+        Self(hurry)
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|hurry| hurry.end());
+    }
 }
 
 /// How an operation stands, shared by the controller and those that wait for it.
@@ -97,6 +121,7 @@ impl NamedWork {
 
     /// Waits until it is over, but not longer than `limit`. Returns whether it is.
     pub fn wait_for(&self, limit: Duration) -> bool {
+        let _waiter = Waiter::of(self);
         let until = Instant::now().checked_add(limit);
         let mut outcome = self.state.outcome();
         while outcome.is_none() {
@@ -115,6 +140,7 @@ impl NamedWork {
     /// # Errors
     /// Why it has failed.
     pub fn wait(&self) -> Result<NamedResult, NamedFailure> {
+        let _waiter = Waiter::of(self);
         let mut outcome = self.state.outcome();
         loop {
             if let Some(outcome) = &*outcome {
