@@ -44,7 +44,13 @@ def drawn(count, seed):
 
 def network():
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(5), nn.Flatten(), nn.Linear(32, 10)
+        nn.Conv2d(1, 16, 3),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(5),
+        nn.Flatten(),
+        nn.Linear(32, 10),
     )
 
 

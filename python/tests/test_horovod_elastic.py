@@ -13,10 +13,10 @@ from conftest import clean_environment
 
 torch = pytest.importorskip("torch")
 
-import herringbone.horovod.torch as hvd  # noqa: E402  # it needs torch
-from herringbone.horovod.common.elastic import run_fn  # noqa: E402
-from herringbone.horovod.common.exceptions import HostsUpdatedInterrupt  # noqa: E402
-from herringbone.horovod.common.world import Place  # noqa: E402
+import herringbone.horovod.torch as hvd
+from herringbone.horovod.common.elastic import run_fn
+from herringbone.horovod.common.exceptions import HostsUpdatedInterrupt
+from herringbone.horovod.common.world import Place
 
 WORKER = Path(__file__).parent / "workers" / "horovod_elastic.py"
 
@@ -34,6 +34,13 @@ def test_a_killed_worker_is_replaced_and_no_committed_step_is_lost(victim: int, 
         changes = [size for size, _ in each["sizes"]]
         assert changes == ([] if rank == victim else [2, 3])
         assert rank == victim or each["sizes"][0][1] == 10  # nothing that was committed is lost
+
+
+def test_failures_without_a_loss_end_a_round_on_all_ranks() -> None:
+    worker = str(WORKER.with_name("horovod_failures.py"))
+    words = [sys.executable, "-m", "herringbone", "launch", "-n", "3", "--", sys.executable, worker]
+    outcome = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=100)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
 @pytest.fixture

@@ -17,7 +17,9 @@ from herringbone.horovod.flags import NO_EFFECT, parse, variables_of, without_ef
 from herringbone.horovod.hosts import Slot, slots_of
 from herringbone.horovod.launch import Job
 
-SHOW = "import os; print(*(os.environ['HOROVOD_' + n] for n in ('RANK', 'SIZE', 'LOCAL_RANK', 'CROSS_RANK', 'HOSTNAME')))"
+SHOW = (
+    "import os; print(*(os.environ['HOROVOD_' + n] for n in ('RANK', 'SIZE', 'LOCAL_RANK', 'CROSS_RANK', 'HOSTNAME')))"
+)
 
 
 def horovodrun(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -118,7 +120,9 @@ def far(tmp_path: Path) -> str:
     """A search path whose ssh runs its command on this machine, without this process's environment."""
     ssh = tmp_path / "ssh"
     log = tmp_path / "ssh.log"
-    ssh.write_text(f'#!/bin/sh\necho "$@" >>{log}\nwhile [ "$1" != sh ]; do shift; done\nexec env -i PATH="$PATH" "$@"\n')
+    ssh.write_text(
+        f'#!/bin/sh\necho "$@" >>{log}\nwhile [ "$1" != sh ]; do shift; done\nexec env -i PATH="$PATH" "$@"\n'
+    )
     ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
     return f"{tmp_path}:{os.environ['PATH']}"
 
@@ -126,13 +130,11 @@ def far(tmp_path: Path) -> str:
 def test_other_hosts_are_reached_by_ssh_and_no_secret_is_on_a_command_line(far: str, tmp_path: Path) -> None:
     program = SHOW + "; print(os.environ['GIVEN'], len(os.environ['HERRINGBONE_TOKEN']))"
     flags = ("-H", "far.example:2", "-p", "2222", "-i", "key")
-    outcome = horovodrun(*flags, sys.executable, "-c", program, PATH=far, GIVEN="it's \"quoted\"")
+    outcome = horovodrun(*flags, sys.executable, "-c", program, PATH=far, GIVEN='it\'s "quoted"')
     assert outcome.returncode == 0, outcome.stderr
     assert "[1]<stdout>:1 2 1 0 far.example" in outcome.stdout
-    assert "[1]<stdout>:it's \"quoted\" 64" in outcome.stdout
-    assert (tmp_path / "ssh.log").read_text().splitlines() == [
-        "-o BatchMode=yes -p 2222 -i key far.example sh -s"
-    ] * 2
+    assert '[1]<stdout>:it\'s "quoted" 64' in outcome.stdout
+    assert (tmp_path / "ssh.log").read_text().splitlines() == ["-o BatchMode=yes -p 2222 -i key far.example sh -s"] * 2
 
 
 def test_processes_of_other_hosts_end_with_the_launcher(far: str, tmp_path: Path) -> None:

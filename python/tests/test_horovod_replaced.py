@@ -49,7 +49,9 @@ except ModuleNotFoundError as error:
     print(error)"""
     outcome = python(code, HERRINGBONE_REPLACE="horovod")
     lines = outcome.stdout.splitlines()
-    assert lines[0].startswith("horovod.tensorflow - HERRINGBONE_REPLACE=horovod: Herringbone has no horovod.tensorflow")
+    assert lines[0].startswith(
+        "horovod.tensorflow - HERRINGBONE_REPLACE=horovod: Herringbone has no horovod.tensorflow"
+    )
     assert "horovod.numpy has the same functions" in lines[4]
     assert len(lines) == 7 and lines[6] == "No module named 'horovod.nothing'"
 

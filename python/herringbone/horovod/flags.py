@@ -69,7 +69,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument("-cb", "--check-build", action="store_true", help="say what this installation can do, and end")
-    parser.add_argument("-np", "--num-proc", type=_positive, help="how many processes; all slots of the hosts if left out")
+    parser.add_argument(
+        "-np", "--num-proc", type=_positive, help="how many processes; all slots of the hosts if left out"
+    )
     parser.add_argument("-H", "--hosts", help="hosts and their slots, as in host1:2,host2:4; this host if left out")
     parser.add_argument("-hostfile", "--hostfile", help="a file of lines such as: host1 slots=2")
     parser.add_argument("-p", "--ssh-port", type=_positive, help="the port of ssh on other hosts")
@@ -84,7 +86,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     elastic.add_argument("--min-np", "--min-num-proc", type=_positive, help="go on with so many at least")
     elastic.add_argument("--reset-limit", type=_positive, help="how many processes are started again at most")
     elastic.add_argument("--elastic-timeout", type=float, help="seconds to wait for new ones, if there are too few")
-    elastic.add_argument("--host-discovery-script", help="a program that prints lines such as: host1:2; it is asked once")
+    elastic.add_argument(
+        "--host-discovery-script", help="a program that prints lines such as: host1:2; it is asked once"
+    )
     elastic.add_argument("--slots-per-host", type=_positive, help="slots of hosts that are given without a number")
     _add_tuning(parser.add_argument_group("tuning and watching"))
     idle = parser.add_argument_group("accepted, and without effect")

@@ -54,10 +54,13 @@ def slots_of(options: argparse.Namespace) -> list[Slot]:
         places += [(host, at, here) for at in range(here)]
     if len(places) < wanted:
         there = sum(slots for _, slots in hosts)
-        raise ValueError(f"-np {wanted}: the hosts have {there} slots; say how many each has, as in -H localhost:{wanted}")
+        raise ValueError(
+            f"-np {wanted}: the hosts have {there} slots; say how many each has, as in -H localhost:{wanted}"
+        )
     across = {at: [host for host, local, _ in places if local == at] for _, at, _ in places}
     return [
-        Slot(host, rank, at, here, across[at].index(host), len(across[at])) for rank, (host, at, here) in enumerate(places)
+        Slot(host, rank, at, here, across[at].index(host), len(across[at]))
+        for rank, (host, at, here) in enumerate(places)
     ]
 
 

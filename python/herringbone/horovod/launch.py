@@ -158,9 +158,7 @@ class Job:
             reader.start()
             self._readers.append(reader)
 
-    def _by_ssh(
-        self, slot: Slot, environment: Mapping[str, str], command: Sequence[str]
-    ) -> tuple[list[str], bytes]:
+    def _by_ssh(self, slot: Slot, environment: Mapping[str, str], command: Sequence[str]) -> tuple[list[str], bytes]:
         """The command, and what it reads: variables do not stand on a command line, which others can see."""
         port = ["-p", str(self._options.ssh_port)] if self._options.ssh_port else []
         identity = ["-i", self._options.ssh_identity_file] if self._options.ssh_identity_file else []
@@ -170,7 +168,9 @@ class Job:
         # The input ends with the connection, and so does the program then.
         program = f"{shlex.join(command)} </dev/null & rank=$!"
         lines += [f"exec 3<&0; {program}; (cat <&3 >/dev/null; kill $rank 2>/dev/null) & wait $rank; exit $?"]
-        return ["ssh", "-o", "BatchMode=yes", *port, *identity, slot.host, "sh", "-s"], ("\n".join(lines) + "\n").encode()
+        return ["ssh", "-o", "BatchMode=yes", *port, *identity, slot.host, "sh", "-s"], (
+            "\n".join(lines) + "\n"
+        ).encode()
 
     def _copy(self, pipe: IO[bytes], rank: int, name: str, terminal: TextIO) -> None:
         """Copy a rank's output, line by line."""

@@ -59,9 +59,17 @@ def _build() -> str:
     numpy = importlib.util.find_spec("numpy") is not None
     frameworks = {"TensorFlow": False, "PyTorch": torch, "MXNet": False, "numpy": numpy}
     lines += [f"    {mark(there)} {name}" for name, there in frameworks.items()]
-    lines += ["", "Available Controllers:", f"    {mark(False)} MPI", f"    {mark(False)} Gloo", f"    {mark(True)} Herringbone"]
+    lines += [
+        "",
+        "Available Controllers:",
+        f"    {mark(False)} MPI",
+        f"    {mark(False)} Gloo",
+        f"    {mark(True)} Herringbone",
+    ]
     lines += ["", "Available Tensor Operations:"]
-    lines += [f"    {mark(False)} {name}" for name in ("NCCL", "DDL", "CCL", "MPI", "Gloo")] + [f"    {mark(True)} Herringbone"]
+    lines += [f"    {mark(False)} {name}" for name in ("NCCL", "DDL", "CCL", "MPI", "Gloo")] + [
+        f"    {mark(True)} Herringbone"
+    ]
     return "\n".join(lines)
 
 

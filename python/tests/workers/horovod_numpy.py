@@ -40,7 +40,9 @@ def reductions() -> None:
     assert np.allclose(hvd.allreduce(array), np.arange(4) + (size - 1) / 2)
     assert np.array_equal(hvd.allreduce_(array.copy(), op=hvd.Sum), size * np.arange(4) + size * (size - 1) / 2)
     assert hvd.allreduce(np.float32(rank), op=hvd.Max) == size - 1
-    assert np.allclose(hvd.allreduce(array.reshape(2, 2).T, average=False), size * np.array([[0, 2], [1, 3]]) + size * (size - 1) / 2)
+    assert np.allclose(
+        hvd.allreduce(array.reshape(2, 2).T, average=False), size * np.array([[0, 2], [1, 3]]) + size * (size - 1) / 2
+    )
     one, two = hvd.grouped_allreduce([array, 2 * array], op=hvd.Sum, priority=1)
     assert np.allclose(2 * one, two)
     hvd.grouped_allreduce_([array], op=hvd.Sum)

@@ -11,9 +11,7 @@ __all__ = ["barrier", "join"]
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return once every rank of the set has called it."""
-    synchronize(
-        start(process_set, "barrier", None, None, None, dtype="u8", shape=(), kept=None, finish=lambda _: None)
-    )
+    synchronize(start(process_set, "barrier", None, None, None, dtype="u8", shape=(), kept=None, finish=lambda _: None))
 
 
 def join(device: int = -1) -> int:

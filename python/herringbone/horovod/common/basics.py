@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,10 @@ LOGGER = logging.getLogger("herringbone")
 
 _job: Communicator | None = None
 """The ranks that the launcher started. It outlives ``shutdown``, so that ``init`` may follow."""
+_shrinks = 0
+"""How many times the job has gone on with the ranks that were left, since processes began that cannot know it."""
+_inits: Counter[tuple[int, ...]] = Counter()
+"""How many times ``init`` has begun with these ranks of the job since then."""
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
@@ -77,7 +82,10 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         pass_on_log_level()
         _job = join_job(timeout=settings.operation_timeout)
         atexit.register(shutdown)
-    world = World(_job, ranks, settings)
+    key = tuple(ranks or range(_job.size))
+    _inits[key] += 1
+    # All of these ranks have counted the same, so they agree about the name, and none of their groups has had it.
+    world = World(_job, ranks, settings, f"horovod.{_shrinks}.{_inits[key]}")
     enter(world)
     try:
         _settle(world, list(process_sets or ()))
@@ -148,10 +156,12 @@ def job() -> Communicator:
     return _job
 
 
-def replace_job(communicator: Communicator | None) -> None:
-    """Let the next ``init`` begin with these ranks; with ``None`` it asks the launcher's variables again."""
-    global _job
+def replace_job(communicator: Communicator, *, anew: bool) -> None:
+    """Let the next ``init`` begin with these ranks; ``anew`` says that processes are among them that have begun just now."""
+    global _job, _shrinks
     _job = communicator
+    _shrinks = 0 if anew else _shrinks + 1
+    _inits.clear()
 
 
 def rank() -> int:
@@ -248,7 +258,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 def _check_dynamic(world: World, what: str) -> None:
     if not world.settings.dynamic_process_sets:
-        raise ValueError(f"Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow {what} process sets after Horovod initialization.")
+        raise ValueError(
+            f"Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow {what} process sets after Horovod initialization."
+        )
 
 
 def _agree(what: str, own: Any) -> None:

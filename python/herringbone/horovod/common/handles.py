@@ -110,7 +110,14 @@ def start_group(process_set: ProcessSet, operation: str, name: str | None, parts
         full = f"{base}_{number}of{len(parts)}"
         try:
             work = controller.submit(
-                operation, full, part.source, part.target, dtype=part.dtype, shape=list(part.shape), keep=part.kept, **more
+                operation,
+                full,
+                part.source,
+                part.target,
+                dtype=part.dtype,
+                shape=list(part.shape),
+                keep=part.kept,
+                **more,
             )
         except RuntimeError as error:
             # The parts that have begun use their memory until the controller ends.

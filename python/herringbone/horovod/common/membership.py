@@ -54,7 +54,7 @@ def recover() -> None:
         left = job.shrink()
     except PeerLostError as final:
         raise TooFewWorkersError(str(final), final.ranks) from final
-    basics.replace_job(left)
+    basics.replace_job(left, anew=False)
     LOGGER.warning("herringbone: the job goes on with %s of %s ranks", left.size, whole)
     until = time.monotonic() + settings.elastic_timeout
     while left.size < min(settings.least_workers, whole):
@@ -77,7 +77,7 @@ def take_in() -> None:
     except (RendezvousError, ConnectionLostError) as error:
         LOGGER.warning("herringbone: the new processes did not come: %s", error)
         whole = job.regather(members, timeout=2 * COMING_BACK_SECONDS)
-    basics.replace_job(whole)
+    basics.replace_job(whole, anew=True)
 
 
 def _whole(job: Communicator) -> int:

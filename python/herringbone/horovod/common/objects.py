@@ -75,15 +75,15 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
         raise HorovodInternalError(text)
     everything = _gather(packed, name + ".t", process_set)
     ends = np.cumsum(lengths).tolist()
-    return [
-        plain.unpack("allgather_object", everything[begin:end]) for begin, end in pairwise([0, *ends])
-    ]
+    return [plain.unpack("allgather_object", everything[begin:end]) for begin, end in pairwise([0, *ends])]
 
 
 def _broadcast(array: Array, root_rank: int, name: str, process_set: ProcessSet) -> None:
     span = (array.ctypes.data, array.nbytes)
     kept = {"dtype": _NAMES[array.dtype.name], "shape": array.shape, "kept": array, "finish": lambda _: None}
-    synchronize(start(process_set, "broadcast", name, span, span, root=index_in(process_set, root_rank, "broadcast"), **kept))
+    synchronize(
+        start(process_set, "broadcast", name, span, span, root=index_in(process_set, root_rank, "broadcast"), **kept)
+    )
 
 
 def _gather(array: Array, name: str, process_set: ProcessSet) -> Array:

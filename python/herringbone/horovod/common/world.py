@@ -69,9 +69,9 @@ class Member:
 class World:
     """The state between ``init`` and ``shutdown``."""
 
-    def __init__(self, job: Communicator, ranks: Sequence[int] | None, settings: Settings) -> None:
-        """Join with ``ranks`` of ``job``, all if they are left out; those ranks do the same."""
-        self.job, self.settings = job, settings
+    def __init__(self, job: Communicator, ranks: Sequence[int] | None, settings: Settings, name: str) -> None:
+        """Join with ``ranks`` of ``job``, all if they are left out; those ranks do the same, under a name that is new to them."""
+        self.job, self.settings, self._name = job, settings, name
         self._of_job = tuple(ranks) if ranks else tuple(range(job.size))
         """The job's number of each rank here."""
         if job.rank not in self._of_job:
@@ -79,10 +79,11 @@ class World:
         self.rank, self.size = self._of_job.index(job.rank), len(self._of_job)
         self.sets: dict[int, Member] = {}
         self._ids: Iterator[int] = itertools.count()
-        everybody = job.subgroup(self._of_job)
+        first = next(self._ids)
+        everybody = job.subgroup(self._of_job, f"{name}.{first}")
         # Before a controller has the communicator: what it calls is its own.
         self.place = Place.among(_hosts(everybody), self.rank)
-        self.sets[next(self._ids)] = Member(tuple(range(self.size)), self._controller(everybody), everybody)
+        self.sets[first] = Member(tuple(range(self.size)), self._controller(everybody), everybody)
 
     def add(self, ranks: Sequence[int]) -> int | None:
         """The number of a new process set; ``None`` if there is one of these ranks. All ranks do it in the same order."""
@@ -91,10 +92,12 @@ class World:
             return None
         outside = [rank for rank in ranks if not 0 <= rank < self.size]
         if outside or not ranks or len(set(ranks)) < len(ranks):
-            raise ValueError(f"a process set of ranks {list(ranks)}: they are different ranks below {self.size}, one at least")
+            raise ValueError(
+                f"a process set of ranks {list(ranks)}: they are different ranks below {self.size}, one at least"
+            )
         number = next(self._ids)
         if self.rank in ranks:
-            communicator = self.job.subgroup([self._of_job[rank] for rank in ranks])
+            communicator = self.job.subgroup([self._of_job[rank] for rank in ranks], f"{self._name}.{number}")
             self.sets[number] = Member(ranks, self._controller(communicator), communicator)
         else:
             self.sets[number] = Member(ranks, None, None)

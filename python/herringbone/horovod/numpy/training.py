@@ -99,7 +99,9 @@ class DistributedTrainer:
             TypeError: ``optimizer`` is already distributed, so gradients would be averaged twice.
         """
         if isinstance(optimizer, DistributedOptimizer):
-            raise TypeError("DistributedTrainer takes the optimizer itself: a DistributedOptimizer would average gradients again")
+            raise TypeError(
+                "DistributedTrainer takes the optimizer itself: a DistributedOptimizer would average gradients again"
+            )
         for name, value in (optimizer_params or {}).items():
             setattr(optimizer, name, value)
         self.parameters = list(params.values()) if isinstance(params, Mapping) else list(params)
@@ -157,9 +159,7 @@ def broadcast_object(
     return send_object(obj, root_rank, name or "broadcast_object", process_set)
 
 
-def allgather_object(
-    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[Any]:
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """The objects of all ranks, in their order; they consist of what :func:`broadcast_object` takes."""
     return gather_objects(obj, name or "allgather_object", process_set)
 

@@ -96,9 +96,7 @@ def broadcast_object(
     return send_object(obj, root_rank, name or "broadcast_object", process_set)
 
 
-def allgather_object(
-    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[Any]:
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """The objects of all ranks, in their order; they consist of what :func:`broadcast_object` takes.
 
     Raises:

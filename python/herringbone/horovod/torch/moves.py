@@ -27,9 +27,7 @@ __all__ = [
 ]
 
 
-def allgather_async(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> int:
+def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Begin to concatenate all ranks' tensors along the first dimension, in which they may differ; returns a handle."""
     return begin(process_set, "allgather", name, move_part(tensor.detach(), None))
 

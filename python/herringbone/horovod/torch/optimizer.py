@@ -385,9 +385,7 @@ def _named(
     names = [name for name, _ in named]
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
-        raise ValueError(
-            f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}"
-        )
+        raise ValueError(f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}")
     known = {id(parameter) for _, parameter in named}
     missing = [id(each) for group in optimizer.param_groups for each in group["params"] if id(each) not in known]
     if missing:

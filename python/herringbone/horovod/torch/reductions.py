@@ -246,7 +246,13 @@ class _Allreduce(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
     ) -> Any:
         ctx.about = (op, prescale, postscale, process_set)
         return synchronize(allreduce_async(tensor, None, name, op, prescale, postscale, process_set))

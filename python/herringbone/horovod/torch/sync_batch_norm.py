@@ -47,7 +47,14 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, eps: float, factor: float
+        ctx: Any,
+        x: torch.Tensor,
+        weight: Any,
+        bias: Any,
+        running_mean: Any,
+        running_var: Any,
+        eps: float,
+        factor: float,
     ) -> Any:
         others = [at for at in range(x.dim()) if at != 1]
         count = x.numel() // x.size(1)
