@@ -21,26 +21,19 @@ from herringbone.horovod.common.world import Place
 WORKER = Path(__file__).parent / "workers" / "horovod_elastic.py"
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_is_replaced_and_no_committed_step_is_lost(victim: int, tmp_path: Path) -> None:
-    command = ["-m", "herringbone", "horovodrun", "-np", "3", "--min-np", "2", sys.executable, str(WORKER)]
+    command = ["-m", "herringbone", "horovodrun", "-np", "2", "--min-np", "1", sys.executable, str(WORKER)]
     words = [sys.executable, *command, str(victim), str(tmp_path)]
     outcome = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=100)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
-    assert [each["rank"] for each in told] == [0, 1, 2] and {each["size"] for each in told} == {3}
-    assert len({each["batch"] for each in told}) == 1 and {each["processed"] for each in told} == {30}
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert [each["rank"] for each in told] == [0, 1] and {each["size"] for each in told} == {2}
+    assert len({each["batch"] for each in told}) == 1 and {each["processed"] for each in told} == {20}
     for rank, each in enumerate(told):
         changes = [size for size, _ in each["sizes"]]
-        assert changes == ([] if rank == victim else [2, 3])
+        assert changes == ([] if rank == victim else [1, 2])
         assert rank == victim or each["sizes"][0][1] == 10  # nothing that was committed is lost
-
-
-def test_failures_without_a_loss_end_a_round_on_all_ranks() -> None:
-    worker = str(WORKER.with_name("horovod_failures.py"))
-    words = [sys.executable, "-m", "herringbone", "launch", "-n", "3", "--", sys.executable, worker]
-    outcome = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=100)
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ state.register_reset_callbacks([lambda: sizes.append((hvd.size(), state.batch))]
 
 @hvd.elastic.run
 def train(state: hvd.elastic.TorchState) -> None:
-    while state.batch < STEPS or hvd.size() < 3:
+    while state.batch < STEPS or hvd.size() < 2:
         if OWN == VICTIM and state.batch == DIES_AT and not (FOLDER / "died").exists():
             (FOLDER / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -218,3 +218,26 @@ def batch_norm_over_all_ranks() -> None:
     mine.eval(), together.eval()
     assert torch.allclose(mine(whole[own]), together(whole[own]), atol=1e-5)
     error_of(ValueError, lambda: mine(torch.ones(3)), "expected at least 2D input (got 1D input)")
+
+
+@case
+def failures_without_a_loss_end_a_round_on_all_ranks() -> None:
+    state = hvd.elastic.TorchState(torch.nn.Linear(2, 1), batch=0)
+    failed: set[int] = set()
+    rounds: list[tuple[int, int]] = []
+    state.register_reset_callbacks([lambda: rounds.append((hvd.size(), state.batch))])
+
+    def train(state: Any) -> None:
+        while state.batch < 30:
+            if state.batch in (10, 20) and state.batch not in failed:
+                failed.add(state.batch)
+                if state.batch == 10:
+                    hvd.allreduce(torch.ones(2 + hvd.rank()), name="another shape")
+                elif hvd.rank() == 1:
+                    raise hvd.HorovodInternalError("only this rank has failed")
+            hvd.allreduce(torch.ones(3), name="gradient")
+            state.batch += 1
+            state.commit()
+
+    hvd.elastic.run(train)(state)
+    assert rounds == [(4, 10), (4, 20)], rounds
