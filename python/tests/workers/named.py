@@ -363,12 +363,14 @@ def traces(path: str) -> dict[str, Any]:
     ranks = Ranks(cycle_time=0.01)
     ranks.reduce("before", np.ones(4)).wait(30)
     ranks.controller.start_timeline(path, True)
+    ranks.group.barrier()
     for step in range(2):
         works = [ranks.reduce(name, np.ones(4), group=("pair", 2)) for name in ("a", "b")]
         for work in works:
             work.wait(30)
         ranks.move("allgather", f"rows.{step}", np.ones((1, 2))).wait(30)
     ranks.controller.stop_timeline()
+    ranks.group.barrier()
     ranks.reduce("after", np.ones(4)).wait(30)
     exists = Path(path).exists()
     ranks.leave()
