@@ -18,10 +18,22 @@ from typing import Any
 import numpy as np
 
 import herringbone
-from herringbone._herringbone import Controller, NamedError, NamedWork
+from herringbone._herringbone import Controller, NamedResult, NamedWork
 
-NAMES = {"float32": "f32", "float16": "f16", "float64": "f64", "int32": "i32", "int64": "i64", "uint16": "bf16", "uint8": "u8"}
+NAMES = {
+    "float32": "f32",
+    "float16": "f16",
+    "float64": "f64",
+    "int32": "i32",
+    "int64": "i64",
+    "uint16": "bf16",
+    "uint8": "u8",
+}
 """numpy has no bfloat16: its bits are in uint16."""
+
+
+KEPT: list[object] = []
+"""What lives until the end of the process."""
 
 
 class Ranks:
@@ -32,14 +44,18 @@ class Ranks:
         self.rank, self.size = self.group.rank, self.group.size
         self.controller = Controller(self.group._native, **options)
 
-    def reduce(self, name: str, array: np.ndarray[Any, Any], out: np.ndarray[Any, Any] | None = None, **more: Any) -> NamedWork:
+    def reduce(
+        self, name: str, array: np.ndarray[Any, Any], out: np.ndarray[Any, Any] | None = None, **more: Any
+    ) -> NamedWork:
         target = array if out is None else out
         return self.controller.submit(
             "allreduce", name, array, target, dtype=NAMES[array.dtype.name], shape=array.shape, **more
         )
 
     def move(self, operation: str, name: str, array: np.ndarray[Any, Any], **more: Any) -> NamedWork:
-        return self.controller.submit(operation, name, array, None, dtype=NAMES[array.dtype.name], shape=array.shape, **more)
+        return self.controller.submit(
+            operation, name, array, None, dtype=NAMES[array.dtype.name], shape=array.shape, **more
+        )
 
     def counters(self) -> dict[str, int]:
         return self.controller.counters()
@@ -60,6 +76,12 @@ def values(rank: int, name: int, count: int, dtype: str) -> np.ndarray[Any, Any]
     return numbers.astype(dtype)
 
 
+def held(result: NamedResult, dtype: Any) -> np.ndarray[Any, Any]:
+    """What an operation has brought."""
+    assert result.data is not None
+    return np.frombuffer(result.data, dtype).reshape(result.shape)
+
+
 def told(call: Callable[[], object]) -> str:
     """The type and text of the error of a call."""
     try:
@@ -73,7 +95,9 @@ def any_order() -> dict[str, Any]:
     """Names come in another order on each rank, over and over; sums are those of all ranks, and the cache saves rank 0 all."""
     ranks = Ranks()
     order = random.Random(ranks.rank)
-    expected = {name: sum(values(rank, name, 100 + name, "float32") for rank in range(ranks.size)) for name in range(40)}
+    expected = {
+        name: sum(values(rank, name, 100 + name, "float32") for rank in range(ranks.size)) for name in range(40)
+    }
     seen = []
     for step in range(30):
         names = list(range(40))
@@ -95,7 +119,13 @@ def reference(name: int, size: int, count: int, dtype: str, op: str, before: flo
     if dtype == "bfloat16":
         wide = [(bits.astype(np.uint32) << 16).view(np.float32) for bits in wide]
     all_of = np.stack([array.astype(np.float64) for array in wide]) * before
-    folds = {"sum": all_of.sum, "average": all_of.mean, "min": all_of.min, "max": all_of.max, "product": all_of.prod}
+    folds: dict[str, Any] = {
+        "sum": all_of.sum,
+        "average": all_of.mean,
+        "min": all_of.min,
+        "max": all_of.max,
+        "product": all_of.prod,
+    }
     return folds[op](axis=0) * after
 
 
@@ -109,11 +139,11 @@ def fused() -> dict[str, Any]:
             for before, after in ((1.0, 1.0), (0.5, 3.0)):
                 kind = {"bfloat16": "uint16"}.get(dtype, dtype)
                 one_by_one, together = [], []
+                scales: dict[str, Any] = {"prescale": before, "postscale": after}
                 for number, count in enumerate(counts):
                     array = values(ranks.rank, number, count, dtype)
                     assert array.dtype == kind
                     alone = np.empty_like(array)
-                    scales = {"prescale": before, "postscale": after}
                     ranks.reduce(f"alone.{dtype}.{op}.{before}.{number}", array, alone, op=op, **scales).wait(30)
                     one_by_one.append(alone)
                 ranks.barrier(f"between.{checked}")
@@ -123,17 +153,21 @@ def fused() -> dict[str, Any]:
                     array = values(ranks.rank, number, count, dtype)
                     out = np.empty_like(array)
                     name = f"fused.{dtype}.{op}.{before}.{number}"
-                    works.append(ranks.reduce(name, array, out, op=op, group=(f"group {checked}", len(counts)), **scales))
+                    works.append(
+                        ranks.reduce(name, array, out, op=op, group=(f"group {checked}", len(counts)), **scales)
+                    )
                     together.append(out)
                 for work in works:
                     work.wait(30)
                 assert ranks.counters()["fused_tensors"] == before_fusion + len(counts)
                 # Parts of one array lie one behind the other: they are not copied together.
-                whole = np.concatenate([values(ranks.rank, number, count, dtype) for number, count in enumerate(counts)])
+                whole = np.concatenate(
+                    [values(ranks.rank, number, count, dtype) for number, count in enumerate(counts)]
+                )
                 ends = np.cumsum([0, *counts])
                 pieces = [whole[ends[number] : ends[number + 1]] for number in range(len(counts))]
                 named = [f"whole.{dtype}.{op}.{before}.{number}" for number in range(len(counts))]
-                more = {"op": op, "group": (f"pieces {checked}", len(counts)), **scales}
+                more: dict[str, Any] = {"op": op, "group": (f"pieces {checked}", len(counts)), **scales}
                 for work in [ranks.reduce(name, piece, **more) for name, piece in zip(named, pieces, strict=True)]:
                     work.wait(30)
                 assert whole.tobytes() == b"".join(alone.tobytes() for alone in one_by_one), (dtype, op, before)
@@ -148,7 +182,7 @@ def fused() -> dict[str, Any]:
 
 
 def adasum_of(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    dot, first, second = float((one * two).sum()), float((one * one).sum()), float((two * two).sum())
+    dot, first, second = (float((one * two).sum()), float((one * one).sum()), float((two * two).sum()))
     least = np.sqrt(np.finfo(np.float64).tiny)
     of_first = 1.0 if first < least else 1 - dot / (2 * first)
     of_second = 1.0 if second < least else 1 - dot / (2 * second)
@@ -187,7 +221,7 @@ def moves() -> dict[str, Any]:
         parts = [np.full((rows[rank], 2), rank + step, np.float32) for rank in range(size)]
         result = ranks.move("allgather", "ragged", parts[me]).result()
         assert result.shape == (sum(rows), 2)
-        assert (np.frombuffer(result.data, np.float32).reshape(result.shape) == np.concatenate(parts)).all()
+        assert (held(result, np.float32) == np.concatenate(parts)).all()
         ranks.barrier(f"moves.{step}")
         works = [
             ranks.move("allgather", f"g{width}", np.full((rows[me], width), me, np.float32), group=("gathers", 3))
@@ -195,23 +229,23 @@ def moves() -> dict[str, Any]:
         ]
         for width, work in zip((1, 4, 2), works, strict=True):
             expected = np.concatenate([np.full((rows[rank], width), rank, np.float32) for rank in range(size)])
-            assert (np.frombuffer(work.result().data, np.float32).reshape(work.result().shape) == expected).all()
+            assert (held(work.result(), np.float32) == expected).all()
         splits = [(me + to + step // 2) % 3 for to in range(size)]
         source = np.concatenate([np.full((splits[to], 3), 10 * me + to, np.int32) for to in range(size)])
         result = ranks.move("alltoall", "swap", source, splits=splits).result()
         received = [(rank + me + step // 2) % 3 for rank in range(size)]
         assert result.received_splits == received
         expected = np.concatenate([np.full((received[rank], 3), 10 * rank + me, np.int32) for rank in range(size)])
-        assert (np.frombuffer(result.data, np.int32).reshape(result.shape) == expected).all()
+        assert (held(result, np.int32) == expected).all()
         even = ranks.move("alltoall", "even", np.arange(2 * size, dtype=np.int64)).result()
-        assert np.frombuffer(even.data, np.int64).tolist() == [2 * me, 2 * me + 1] * size
+        assert held(even, np.int64).tolist() == [2 * me, 2 * me + 1] * size
         for count in (2 * size, 2 * size + 1, size - 1):
             whole = np.arange(count * 2, dtype=np.float32).reshape(count, 2) + me
             result = ranks.move("reducescatter", f"rows.{count}", whole, op="average", postscale=2.0).result()
             sizes = [count // size + (rank < count % size) for rank in range(size)]
             own = slice(sum(sizes[:me]), sum(sizes[: me + 1]))
             expected = 2 * (np.arange(count * 2, dtype=np.float32).reshape(count, 2) + (size - 1) / 2)[own]
-            assert (np.frombuffer(result.data, np.float32).reshape(result.shape) == expected).all(), count
+            assert (held(result, np.float32) == expected).all(), count
         copied = np.full(5, me, np.float64)
         out = np.zeros(5)
         ranks.controller.submit("broadcast", "copy", copied, out, dtype="f64", shape=[5], root=size - 1).wait(30)
@@ -227,18 +261,18 @@ def mismatches() -> dict[str, Any]:
     ranks = Ranks()
     me = ranks.rank
     said = []
+
+    def reduce_told(name: str, array: np.ndarray[Any, Any], **more: Any) -> str:
+        return told(lambda: ranks.reduce(name, array, **more).wait(30))
+
     for step in range(2):
-        dtype = np.float32 if me == 0 else np.float64
-        said.append(told(lambda dtype=dtype: ranks.reduce("types", np.zeros(2, dtype)).wait(30)))
-        said.append(told(lambda: ranks.reduce("shapes", np.zeros(2 + me)).wait(30)))
-        scale = 1.0 + (me == 1)
-        said.append(told(lambda scale=scale: ranks.reduce("factors", np.zeros(2), postscale=scale).wait(30)))
-        op = "sum" if me == 0 else "min"
-        said.append(told(lambda op=op: ranks.reduce("ops", np.zeros(2), op=op).wait(30)))
-        root = me
-        submit = ranks.controller.submit
+        said.append(reduce_told("types", np.zeros(2, np.float32 if me == 0 else np.float64)))
+        said.append(reduce_told("shapes", np.zeros(2 + me)))
+        said.append(reduce_told("factors", np.zeros(2), postscale=1.0 + (me == 1)))
+        said.append(reduce_told("ops", np.zeros(2), op="sum" if me == 0 else "min"))
         array = np.zeros(2)
-        said.append(told(lambda root=root: submit("broadcast", "roots", array, array, dtype="f64", shape=[2], root=root).wait(30)))
+        roots = ranks.controller.submit("broadcast", "roots", array, array, dtype="f64", shape=[2], root=me)
+        said.append(told(roots.wait))
         good = np.ones(2)
         ranks.reduce("good", good).wait(30)
         assert (good == ranks.size).all(), step
@@ -329,12 +363,14 @@ def traces(path: str) -> dict[str, Any]:
     ranks = Ranks(cycle_time=0.01)
     ranks.reduce("before", np.ones(4)).wait(30)
     ranks.controller.start_timeline(path, True)
+    ranks.group.barrier()
     for step in range(2):
         works = [ranks.reduce(name, np.ones(4), group=("pair", 2)) for name in ("a", "b")]
         for work in works:
             work.wait(30)
         ranks.move("allgather", f"rows.{step}", np.ones((1, 2))).wait(30)
     ranks.controller.stop_timeline()
+    ranks.group.barrier()
     ranks.reduce("after", np.ones(4)).wait(30)
     exists = Path(path).exists()
     ranks.leave()
@@ -343,7 +379,9 @@ def traces(path: str) -> dict[str, Any]:
 
 def tunes(path: str) -> dict[str, Any]:
     """The autotuner tries its grid and goes on with the right sums."""
-    ranks = Ranks(autotune=True, autotune_log=path, autotune_warmup_samples=0, autotune_steps_per_sample=1, cycle_time=0.0)
+    ranks = Ranks(
+        autotune=True, autotune_log=path, autotune_warmup_samples=0, autotune_steps_per_sample=1, cycle_time=0.0
+    )
     for step in range(130):
         arrays = [np.ones(100) for _ in range(3)]
         works = [ranks.reduce(f"t{number}", array) for number, array in enumerate(arrays)]
@@ -372,8 +410,8 @@ def ways_out(way: str) -> dict[str, Any]:
         ranks.leave()
     elif way == "exit":
         # Nothing is shut down by hand, and rank 0 has something that nobody else has.
-        global kept
-        kept = [ranks, ranks.reduce("of one rank", np.ones(4)) if ranks.rank == 0 else None]
+        KEPT.extend([ranks, ranks.reduce("of one rank", np.ones(4)) if ranks.rank == 0 else None])
+        ranks.barrier("all have come so far")
     return {"said": said}
 
 

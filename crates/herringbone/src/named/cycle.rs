@@ -70,7 +70,8 @@ impl Cycles {
             let queue = self.station.queue();
             let negotiator = &queue.negotiator;
             let gathers = negotiator.has_news();
-            let mut limit = LOOK;
+            // Where something waits for another rank, it is soon to be seen that this is lost.
+            let mut limit = if negotiator.is_waiting() { LOOK / 4 } else { LOOK };
             if gathers {
                 let cycle = negotiator.tuning().cycle;
                 // Where nothing came of the last one, some ranks were late: they are to be met soon.

@@ -7,7 +7,7 @@ use super::{
     timeline::Tracer,
 };
 use crate::{
-    Collective, Communicator, DType, Error, ErrorKind, Region, Request,
+    Collective, Communicator, DType, Error, ErrorKind, Mapped, Region, Request,
     core::named::{NamedKind, NamedResponse},
     sys::region::Access,
 };
@@ -20,6 +20,9 @@ pub(super) struct Runner {
     /// Where tensors are put together; it only grows.
     fusion: Region,
 }
+
+/// The fusion buffer grows by so many bytes at least.
+const GROWTH: usize = 4 << 20;
 
 /// An outcome for each task of a batch.
 pub(super) type Outcomes = Vec<NamedResult>;
@@ -69,7 +72,9 @@ impl Runner {
     /// A part of the fusion buffer with so many bytes.
     fn fusion(&mut self, bytes: usize) -> Region {
         if self.fusion.len() < bytes {
-            self.fusion = Region::zeroed(bytes);
+            // Memory that all ranks of the host map needs no further copies. Where there is not so much, any other will do.
+            let mapped = self.group.allocate::<u8>(bytes.next_multiple_of(GROWTH));
+            self.fusion = mapped.map_or_else(|_| Region::zeroed(bytes), Mapped::into_region);
         }
         self.fusion.part(0..bytes)
     }
