@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
+from conftest import START_SECONDS, clean_environment
 
 torch = pytest.importorskip("torch")
 
@@ -25,7 +25,7 @@ WORKER = Path(__file__).parent / "workers" / "horovod_elastic.py"
 def test_a_killed_worker_is_replaced_and_no_committed_step_is_lost(victim: int, tmp_path: Path) -> None:
     command = ["-m", "herringbone", "horovodrun", "-np", "2", "--min-np", "1", sys.executable, str(WORKER)]
     words = [sys.executable, *command, str(victim), str(tmp_path)]
-    outcome = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=100)
+    outcome = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=START_SECONDS)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert [each["rank"] for each in told] == [0, 1] and {each["size"] for each in told} == {2}

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import clean_environment
+from conftest import START_SECONDS, clean_environment
 
 from herringbone.horovod.flags import NO_EFFECT, parse, variables_of, without_effect
 from herringbone.horovod.hosts import Slot, slots_of
@@ -24,7 +24,7 @@ SHOW = (
 
 def horovodrun(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "herringbone", "horovodrun", *arguments]
-    return subprocess.run(command, env=clean_environment(environment), capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=clean_environment(environment), capture_output=True, text=True, timeout=START_SECONDS)
 
 
 def test_each_rank_knows_its_place_and_none_of_another_job() -> None:

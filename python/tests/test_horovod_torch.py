@@ -21,7 +21,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Run:
     try:
         command = ["-m", "herringbone", "horovodrun", "-np", "4", sys.executable, str(WORKER)]
         group.start(*command, RESULTS=str(folder))
-        [(_, output)] = group.finish(120)
+        [(_, output)] = group.finish()
     finally:
         group.kill()
     return collect(4, folder, output)
