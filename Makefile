@@ -1,6 +1,7 @@
 # Every task of this repository. `make help` lists them.
 PYTHON ?= python3
 RIGS ?=
+HOROVOD ?=
 ARGS ?=
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -19,7 +20,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates pytho
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test soak bench conformance faults leaks sanitize frameworks lab-links launchers matrix verify-large docs reference \
+.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -52,6 +53,10 @@ endif
 
 conformance: setup ## torch's own suite on Herringbone, beside Gloo; ARGS=--select=NAME: in part. Table to record/
 	@$(IN_VENV) tests/conformance/run.py --record record/conformance.md $(ARGS)
+
+conformance-horovod: setup ## Horovod's own tests from HOROVOD=folder, its sources, with the import replaced. Table to docs/
+	@test -n "$(HOROVOD)" || { echo "HOROVOD=folder: where are Horovod's sources?"; exit 1; }
+	@$(IN_VENV) tests/conformance_horovod/run.py $(HOROVOD) --record docs/horovod-conformance.md $(ARGS)
 
 faults: setup ## Kill, stop, cut off and damage what jobs consist of, beside Gloo: a quarter of an hour. Table to docs/
 	@$(IN_VENV) tests/faults/run.py --record record/faults.json --page docs/faults.md $(ARGS)

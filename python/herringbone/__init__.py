@@ -15,6 +15,7 @@ Importing this package does not import torch.
 from __future__ import annotations
 
 from ._herringbone import __version__
+from .aliases import replace_horovod_if_asked
 from .communicator import Communicator, Work, empty, finalize, init
 from .elastic import Elastic
 from .errors import (
@@ -69,3 +70,4 @@ __all__ = [
 
 
 register_once_torch_is_there()
+replace_horovod_if_asked()

@@ -6,7 +6,11 @@ from typing import Any, final
 __all__ = [
     "Communicator",
     "Completions",
+    "Controller",
     "Mapped",
+    "NamedError",
+    "NamedResult",
+    "NamedWork",
     "Pending",
     "__version__",
     "main",
@@ -209,3 +213,106 @@ class Communicator:
 
     def abort(self) -> None:
         """Leave at once: every running operation fails with ``ClosedError``."""
+
+class NamedError(RuntimeError):
+    """The ranks do not agree about an operation with a name, it cannot be submitted, or they have shut down."""
+
+@final
+class NamedResult:
+    """What an operation with a name has brought, beside what is in its output."""
+
+    @property
+    def data(self) -> bytearray | None:
+        """The result, where its size was not known before: of an allgather, an alltoall and a reducescatter."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The result's dimensions."""
+
+    @property
+    def received_splits(self) -> list[int] | None:
+        """How many rows have come from each rank, of an alltoall."""
+
+    @property
+    def last_joined(self) -> int | None:
+        """The rank that has joined last, of a join."""
+
+@final
+class NamedWork:
+    """An operation with a name that is under way. Its buffers live as long as it is."""
+
+    def poll(self) -> bool:
+        """Whether it is over, well or not."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait without the GIL, at most ``timeout`` seconds, after which ``TimeoutError`` is raised and the operation goes on.
+
+        Raises :class:`NamedError` or the engine's error if it failed, and ``KeyboardInterrupt`` on Ctrl-C.
+        """
+
+    def result(self) -> NamedResult:
+        """What it has brought; waits for it, and raises what :meth:`wait` raises."""
+
+@final
+class Controller:
+    """One rank's controller of operations with names, which ranks submit in any order.
+
+    Times are in seconds. All ranks of the communicator make one, with the same options, and shut down together: the first one that
+    does ends all.
+    """
+
+    def __new__(
+        cls,
+        communicator: Communicator,
+        *,
+        cycle_time: float = 0.001,
+        fusion_threshold: int = 134_217_728,
+        cache_capacity: int = 1024,
+        stall_warning: float = 60.0,
+        stall_shutdown: float = 0.0,
+        group_fusion: bool = True,
+        autotune: bool = False,
+        autotune_log: str | None = None,
+        autotune_warmup_samples: int = 3,
+        autotune_steps_per_sample: int = 10,
+    ) -> Controller: ...
+    def submit(
+        self,
+        operation: str,
+        name: str,
+        input: Any,
+        output: Any,
+        *,
+        dtype: str,
+        shape: Sequence[int],
+        op: str = "sum",
+        root: int = 0,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        splits: Sequence[int] | None = None,
+        group: tuple[str, int] | None = None,
+        priority: int = 0,
+        keep: Any = None,
+    ) -> NamedWork:
+        """Submit an operation: allreduce, allgather, broadcast, alltoall, reducescatter or barrier.
+
+        ``input`` and ``output`` are (address, bytes) of memory that lives as long as ``keep`` does, or contiguous arrays or tensors.
+        ``output`` is ``None`` where the result's size is not known before. ``op`` is sum, average, min, max, product or adasum.
+        ``group`` names operations that run all or none, and says how many they are. Ready operations of a higher ``priority`` go
+        first.
+        """
+
+    def join(self) -> NamedWork:
+        """Contribute zeros to allreduces until all ranks have joined; ``result().last_joined`` is the last one that did."""
+
+    def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
+        """Write a trace of all tensors to a file from now on, on rank 0."""
+
+    def stop_timeline(self) -> None:
+        """End the trace."""
+
+    def shutdown(self) -> None:
+        """Shut the controllers of all ranks down: what all ranks are ready for is run, and all other operations fail."""
+
+    def counters(self) -> dict[str, int]:
+        """What happened so far, by name."""

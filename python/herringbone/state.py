@@ -6,12 +6,11 @@ What travels is a description in JSON and the bytes of the arrays. Nothing is pi
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .arguments import whole
 from .errors import HerringboneError
+from .plain import build, describe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["broadcast_state"]
 
-PLAIN = (bool, int, float, str, type(None))
 MOST_DESCRIBED = 256 << 20
 """The longest description, in bytes."""
 
@@ -67,7 +65,7 @@ def broadcast_state(communicator: Communicator, state: Any, *, root: int | None 
     for array in arrays:
         if array.size:
             communicator.broadcast(array.reshape(-1).view(np.uint8), root)
-    return _built(told["state"], iter(arrays))
+    return build("broadcast_state", told["state"], iter(arrays))
 
 
 def _furthest(communicator: Communicator, newest: int) -> int:
@@ -84,7 +82,7 @@ def _send(communicator: Communicator, state: Any, root: int) -> Any:
 
     arrays: list[np.ndarray[Any, Any]] = []
     try:
-        described = _described(state, "state", arrays)
+        described = describe("broadcast_state", state, "state", arrays)
         told = {"state": described, "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
         text = json.dumps(told, separators=(",", ":")).encode()
         if len(text) > MOST_DESCRIBED:
@@ -99,74 +97,3 @@ def _send(communicator: Communicator, state: Any, root: int) -> Any:
         if array.size:
             communicator.broadcast(array.reshape(-1).view(np.uint8), root)
     return state
-
-
-def _described(value: Any, where: str, arrays: list[np.ndarray[Any, Any]]) -> Any:
-    """What JSON says of a value; the arrays in it go to ``arrays``, in order."""
-    import numpy as np
-
-    if isinstance(value, PLAIN):
-        return value
-    if isinstance(value, dict):
-        pairs = [[_key(key, where), _described(inner, f"{where}[{key!r}]", arrays)] for key, inner in value.items()]
-        return {"dict": pairs}
-    if isinstance(value, (list, tuple)):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_described(inner, f"{where}[{at}]", arrays) for at, inner in enumerate(value)]}
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        if value.layout != torch.strided or value.is_quantized:
-            raise TypeError(f"broadcast_state: {where} is a tensor that is sparse or quantized")
-        held = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        arrays.append(held.reshape(-1).view(torch.uint8).numpy() if held.numel() else np.empty(0, np.uint8))
-        return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
-    if isinstance(value, (np.ndarray, np.generic)):
-        if isinstance(value, np.ma.MaskedArray):
-            raise TypeError(f"broadcast_state: {where} is a masked array; pass its data and its mask")
-        array = np.ascontiguousarray(value)
-        if array.dtype.hasobject or array.dtype.names is not None:
-            raise TypeError(f"broadcast_state: {where} is an array of {array.dtype}, which is not plain numbers")
-        arrays.append(array)
-        return {"scalar" if isinstance(value, np.generic) else "array": list(np.shape(value))}
-    raise TypeError(
-        f"broadcast_state: {where} is a {type(value).__name__}; a state holds dictionaries, lists, tuples, arrays, tensors, "
-        f"numbers, texts and None"
-    )
-
-
-def _key(key: Any, where: str) -> Any:
-    if not isinstance(key, PLAIN):
-        raise TypeError(f"broadcast_state: {where} has a key that is a {type(key).__name__}; use texts or numbers")
-    return key
-
-
-def _built(described: Any, arrays: Iterator[np.ndarray[Any, Any]]) -> Any:
-    """The value that JSON describes, with the arrays that were sent."""
-    if not isinstance(described, dict):
-        return described
-    ((kind, held),) = described.items()
-    if kind == "dict":
-        return {key: _built(inner, arrays) for key, inner in held}
-    if kind in ("list", "tuple"):
-        items = [_built(inner, arrays) for inner in held]
-        return items if kind == "list" else tuple(items)
-    if kind == "array":
-        return next(arrays).reshape(held)
-    if kind == "scalar":
-        return next(arrays).reshape(())[()]
-    name, shape = held
-    return _tensor(name, shape, next(arrays))
-
-
-def _tensor(name: str, shape: list[int], held: np.ndarray[Any, Any]) -> Any:
-    if "torch" not in sys.modules:
-        raise HerringboneError("broadcast_state: the state holds tensors; import torch on this rank")
-    import torch
-
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise HerringboneError(f"broadcast_state: the state holds tensors of {name}, which the torch of this rank does not have")
-    tensor = torch.empty(shape, dtype=dtype)
-    if tensor.numel():
-        tensor.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(held))
-    return tensor

@@ -23,7 +23,7 @@ type PyParts = (Vec<usize>, Vec<usize>);
 /// The member of one group that this process is.
 #[pyclass(frozen, module = "herringbone._herringbone")]
 pub(crate) struct Communicator {
-    inner: herringbone::Communicator,
+    pub(crate) inner: herringbone::Communicator,
 }
 
 #[pymethods]
@@ -359,7 +359,7 @@ fn joined(
 
 /// The memory of an operation's input and output, which `keep` owns.
 #[allow(unsafe_code)]
-fn regions(input: PySpan, output: PySpan, keep: &Bound<'_, PyAny>) -> (Region, Region) {
+pub(crate) fn regions(input: PySpan, output: PySpan, keep: &Bound<'_, PyAny>) -> (Region, Region) {
     // SAFETY: the Python modules that call the communicator promise it; see `memory::regions`.
     unsafe { memory::regions(input, output, keep) }
 }
@@ -422,6 +422,6 @@ fn parse_collective(name: &str, root: u32) -> PyResult<Collective> {
     })
 }
 
-fn parse<T: FromStr<Err: std::fmt::Display>>(name: &str) -> PyResult<T> {
+pub(crate) fn parse<T: FromStr<Err: std::fmt::Display>>(name: &str) -> PyResult<T> {
     name.parse().map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
 }

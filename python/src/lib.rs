@@ -7,6 +7,7 @@
 mod communicator;
 mod errors;
 mod memory;
+mod named;
 mod pending;
 mod store;
 mod waiting;
@@ -26,10 +27,13 @@ mod _herringbone {
     #[pymodule_export]
     use super::memory::Mapped;
     #[pymodule_export]
+    use super::named::{Controller, NamedResult, NamedWork};
+    #[pymodule_export]
     use super::pending::{Completions, Pending};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("NamedError", module.py().get_type::<super::named::NamedError>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -196,12 +196,16 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_a_state_is_built_again_from_what_is_sent() -> None:
-    from herringbone.state import _built, _described
+    from herringbone.plain import build, describe, pack, unpack
 
     arrays: list[np.ndarray[Any, Any]] = []
-    described = json.loads(json.dumps(_described(STATE, "state", arrays)))
+    described = json.loads(json.dumps(describe("test", STATE, "state", arrays)))
     sent = [np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape) for array in arrays]
-    assert same(STATE, _built(described, iter(sent)))
+    assert same(STATE, build("test", described, iter(sent)))
+    more = {"state": STATE, "bytes": b"x\x00y", "sets": [{1, 2}, frozenset({3})], "number": float("inf"), "none": None}
+    assert same(more, unpack("test", pack("test", more)))
+    with pytest.raises(TypeError, match="test: the object\\['code'\\] is a function"):
+        pack("test", {"code": same})
 
 
 def test_a_new_process_that_ends_before_all_have_met_does_not_end_the_job(
@@ -258,8 +262,8 @@ def test_a_group_that_was_closed_is_not_replaced() -> None:
 def test_what_is_no_state_is_refused_with_its_place() -> None:
     with herringbone.init(rank=0, size=1, store=f"127.0.0.1:{free_port()}") as alone:
         assert herringbone.broadcast_state(alone, STATE) is STATE
-        with pytest.raises(TypeError, match=r"state\['a'\]\[1\] is a set"):
-            herringbone.broadcast_state(alone, {"a": [1, {2}]})
+        with pytest.raises(TypeError, match=r"state\['a'\]\[1\] is a type"):
+            herringbone.broadcast_state(alone, {"a": [1, int]})
         with pytest.raises(TypeError, match="is an array of object"):
             herringbone.broadcast_state(alone, np.array([None]))
         with pytest.raises(ValueError, match="root 1 is not a rank"):

@@ -109,6 +109,10 @@ def command(name, words, settings, folder):
             raise AssertionError(f"{name}: which train.py does {shlex.join(words)} run? Show it in a block before")
         case ["herringbone", "status", _, *rest]:
             status(rest, settings)
+        case ["herringbone", "horovodrun", *rest]:
+            own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")} | {"python": sys.executable}
+            launcher = [sys.executable, "-m", "herringbone", "horovodrun"]
+            succeed([*launcher, *(own.get(word, word) for word in rest)], folder, settings)
         case ["herringbone", *rest]:
             own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")}
             own |= {"python": sys.executable, "herringbone": str(BINARY)}

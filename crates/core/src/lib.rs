@@ -32,6 +32,8 @@ pub mod interpret;
 
 pub mod trace;
 
+pub mod named;
+
 pub mod wire;
 
 pub mod session;

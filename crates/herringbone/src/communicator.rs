@@ -1,5 +1,6 @@
 //! Communicators: what programs call.
 
+pub(crate) mod called;
 mod handle;
 mod messages;
 mod parts;

@@ -34,6 +34,7 @@ mod joining;
 mod local;
 mod log;
 pub mod measure;
+mod named;
 mod node;
 mod observe;
 #[cfg(any(test, feature = "simulator"))]
@@ -63,6 +64,9 @@ pub use config::{
 pub use error::{Error, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};
 pub use local::{local, local_with};
+pub use named::{
+    AutotuneOptions, NamedController, NamedFailure, NamedOptions, NamedResult, NamedSubmission, NamedWork,
+};
 pub use observe::{Happening, OperationId, OperationState, OperationTimes, Recent, Sink};
 pub use rendezvous::{Store, StoreError};
 pub use request::{MessageRequest, Request};

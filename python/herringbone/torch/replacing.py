@@ -10,12 +10,13 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ..aliases import REPLACED as HOROVOD
+from ..aliases import VARIABLE, asked_for
 from ..errors import ConfigError
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
 
 __all__ = ["REAL", "replace_gloo_if_asked"]
 
-VARIABLE = "HERRINGBONE_REPLACE"
 REPLACED = "gloo"
 REAL = "torch-gloo"
 """Under which name torch's own Gloo can be had then."""
@@ -27,12 +28,13 @@ def replace_gloo_if_asked() -> None:
     If the environment asks for something else, this warns, and no group of that name can be made. It raises nothing,
     because torch calls it when it is imported, and would advise to load no backends.
     """
-    asked = os.environ.get(VARIABLE, "")
+    asked = asked_for() - {HOROVOD}
     if not asked:
         return
     real = getattr(c10d, "_create_gloo_process_group", None)
-    if asked != REPLACED:
-        problem = f'{VARIABLE}: {asked!r} cannot be used; it may be "{REPLACED}" or empty'
+    if asked != {REPLACED}:
+        wrong = ",".join(sorted(asked - {REPLACED}))
+        problem = f'{VARIABLE}: {wrong!r} cannot be used; it may be "{REPLACED}", "{HOROVOD}", "{REPLACED},{HOROVOD}" or empty'
         logging.getLogger("herringbone").warning("herringbone: %s", problem)
         if real is not None:
             refuse = functools.partial(_refuse, problem)

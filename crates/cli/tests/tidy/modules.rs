@@ -20,7 +20,7 @@ const ORDERS: [Order; 6] = [
         folder: "crates/core/src",
         lines: &[
             "lib",
-            "interpret plan",
+            "interpret named plan",
             "simulate",
             "prepare",
             "session verify",
@@ -52,6 +52,7 @@ const ORDERS: [Order; 6] = [
             "assembly server status",
             "measure",
             // What programs hold.
+            "named",
             "communicator",
             "work",
             // Connections and the control thread.
@@ -100,12 +101,35 @@ const ORDERS: [Order; 6] = [
             "failure layout names numbers outcome progress table",
         ],
     },
-    Order { folder: "python/src", lines: &["lib", "communicator", "pending", "errors memory store waiting"] },
+    Order {
+        folder: "python/src",
+        lines: &["lib", "named", "communicator", "pending", "errors memory store waiting"],
+    },
     Order {
         folder: "python/herringbone",
         lines: &[
             "__init__ __main__",
-            "registration",
+            "registration horovod/run",
+            // Horovod's interface: its launcher, its frameworks, and what these share.
+            "horovod/launch",
+            "horovod/flags horovod/hosts",
+            "horovod/numpy/__init__ horovod/torch/__init__",
+            "horovod/torch/elastic/__init__",
+            "horovod/torch/elastic/state",
+            "horovod/numpy/training horovod/torch/elastic/sampler horovod/torch/mpi_ops horovod/torch/optimizer \
+             horovod/torch/sync_batch_norm",
+            "horovod/torch/functions horovod/torch/reductions",
+            "horovod/numpy/operations horovod/torch/moves",
+            "horovod/torch/compression horovod/torch/submission",
+            "horovod/common/elastic",
+            "horovod/common/membership",
+            "horovod/common/basics",
+            "horovod/common/barriers horovod/common/objects",
+            "horovod/common/handles",
+            "horovod/common/process_sets",
+            "horovod/common/world",
+            "horovod/__init__ horovod/common/__init__ horovod/common/exceptions horovod/common/operations \
+             horovod/common/settings horovod/common/util",
             "torch/__init__ torchft",
             "torch/replacing",
             "torch/group torch/hooks",
@@ -120,9 +144,9 @@ const ORDERS: [Order; 6] = [
             "messages",
             "parts",
             "work",
-            "arrays torch/callbacks torch/calls torch/priorities torch/tensors",
+            "arrays plain torch/callbacks torch/calls torch/priorities torch/tensors",
             "torch/completion torch/measured",
-            "_herringbone arguments errors options",
+            "_herringbone aliases arguments errors options",
         ],
     },
 ];

@@ -2,6 +2,7 @@
 
 use super::{
     early::{Content, Early, Parked},
+    group::Group,
     groups::Groups,
     links::Links,
     outbox::{Ended, Outbox, Todo},
@@ -27,6 +28,8 @@ pub(crate) struct Backlog {
     /// Operations that wait for links, memory or their turn, in the order in which they were issued.
     pub(super) queue: VecDeque<Queued>,
     pub(super) early: Early,
+    /// Those that wait for other ranks to call the next operation of a group.
+    watches: Vec<(u32, Arc<Completion>)>,
 }
 
 impl Backlog {
@@ -39,6 +42,28 @@ impl Backlog {
     /// Whether an operation of a group has not started.
     pub(super) fn has_any(&self, group: u32) -> bool {
         self.queue.iter().any(|queued| queued.id.group == group)
+    }
+
+    /// Ends `completion` when another rank calls the next operation of a group; at once if one has. Returns whether it ended.
+    pub(super) fn watch(&mut self, group: &Group, completion: Arc<Completion>) -> bool {
+        let number = group.settings.id;
+        if group.is_lost() || group.doom.is_some() || !self.early.of(number, group.member.next()).is_empty() {
+            completion.finish(Ok(()));
+            return true;
+        }
+        self.watches.push((number, completion));
+        false
+    }
+
+    /// Does not wait any more.
+    pub(super) fn unwatch(&mut self, completion: &Arc<Completion>) {
+        self.watches.retain(|(_, watching)| !Arc::ptr_eq(watching, completion));
+    }
+
+    /// Something has come for a group's next operation. Returns whether somebody waited for that.
+    pub(super) fn is_called(&mut self, number: u32) -> bool {
+        let called = self.watches.extract_if(.., |(group, _)| *group == number);
+        called.map(|(_, completion)| completion.finish(Ok(()))).count() > 0
     }
 
     /// Whether an operation of a group before this one has not started.

@@ -174,6 +174,7 @@ impl Engine {
     /// A frame whose operation has not begun.
     fn park(&mut self, index: MemberId, header: Header, content: Content) -> Result<(), Broken> {
         self.backlog.park(index, header, content, &mut self.links)?;
+        self.out.finished |= self.backlog.is_called(header.group);
         if self.messages.serves(header.group) {
             self.out.push(Todo::Served(header.group));
         }

@@ -105,6 +105,21 @@ impl Engine {
         std::mem::take(&mut self.out.finished)
     }
 
+    /// Ends `completion` when another rank has called the next operation of a group, or none can be called any more.
+    pub(crate) fn watch(&mut self, number: u32, completion: Arc<Completion>) {
+        match self.groups.get(number).filter(|group| !group.ending.is_dropped) {
+            Some(group) => self.out.finished |= self.backlog.watch(group, completion),
+            None => self.end_watch(&completion),
+        }
+    }
+
+    /// Ends what waits for other ranks to call.
+    pub(crate) fn end_watch(&mut self, completion: &Arc<Completion>) {
+        self.backlog.unwatch(completion);
+        completion.finish(Ok(()));
+        self.out.finished = true;
+    }
+
     /// Adds a group and hands it what came for it before.
     pub(crate) fn add_group(&mut self, group: Group) {
         let number = group.settings.id;

@@ -14,6 +14,7 @@ mod large;
 mod mapped;
 mod memory;
 mod messages;
+mod named;
 mod order;
 mod parts;
 mod priorities;

@@ -6,11 +6,13 @@
 //! running access to end and makes every later one fail. Whatever the engine does with its clones, it cannot touch
 //! memory that was returned.
 
+mod block;
+mod spanning;
 mod turn;
 
 use crate::plain::Plain;
 use crate::span::{Kind, Span};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use block::Block;
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
@@ -47,6 +49,10 @@ pub struct Owned<T: Plain> {
 struct Memory {
     start: NonNull<u8>,
     writable: bool,
+    /// Whether something else owns it.
+    foreign: bool,
+    /// The regions that it consists of, if it is no memory of its own.
+    parts: Box<[Region]>,
     turn: Turn,
     /// What frees the memory, if anything does; gone once it was revoked.
     keep: Option<Mutex<Option<Box<dyn Any + Send>>>>,
@@ -110,7 +116,8 @@ impl Region {
             NonNull::dangling()
         });
         // SAFETY: the caller's promise is the invariant.
-        unsafe { Region::new(start, len, writable, Some(keep)) }
+        let region = unsafe { Region::new(start, len, writable, Some(keep)) };
+        region.marked_foreign()
     }
 
     /// # Safety
@@ -122,7 +129,8 @@ impl Region {
         keep: Option<Box<dyn Any + Send>>,
     ) -> Region {
         let keep = keep.map(|keep| Mutex::new(Some(keep)));
-        let memory = Arc::new(Memory { start, writable, turn: Turn::new(), keep });
+        let (foreign, parts, turn) = (false, Box::default(), Turn::new());
+        let memory = Arc::new(Memory { start, writable, foreign, parts, turn, keep });
         Region { memory, from: 0, len }
     }
 
@@ -133,7 +141,7 @@ impl Region {
     /// a thread that does the reverse.
     #[inline]
     pub fn access(&self) -> Option<Access<'_>> {
-        self.memory.turn.enter().then(|| Access { region: self, on_this_thread: PhantomData })
+        self.memory.enter().then(|| Access { region: self, on_this_thread: PhantomData })
     }
 
     /// Takes the memory away: waits for an access in progress to end, and from then on every access fails.
@@ -235,7 +243,7 @@ impl Access<'_> {
 
 impl Drop for Access<'_> {
     fn drop(&mut self) {
-        self.region.memory.turn.leave();
+        self.region.memory.leave();
     }
 }
 
@@ -262,33 +270,6 @@ struct Lent(Region);
 impl Drop for Lent {
     fn drop(&mut self) {
         self.0.revoke();
-    }
-}
-
-/// An aligned allocation.
-struct Block {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: the owner of an allocation may free it on any thread.
-unsafe impl Send for Block {}
-
-impl Block {
-    const ALIGN: usize = 64;
-
-    fn zeroed(bytes: usize) -> Block {
-        let layout = Layout::from_size_align(bytes.max(1), Self::ALIGN).expect("fewer than 2^63 bytes");
-        // SAFETY: the size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        Block { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), layout }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout in `zeroed`.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }
 

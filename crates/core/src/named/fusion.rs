@@ -1,0 +1,48 @@
+//! Which operations are run as one.
+
+use super::{NamedKind, NamedResponse};
+use alloc::{collections::VecDeque, vec::Vec};
+
+/// Joins what can be run as one operation of at most `threshold` bytes: operations of the same kind, type, factors and
+/// folding. The first of each batch is the oldest one. A batch looks past operations that do not fit, as long as it and
+/// those that it has passed are within the threshold: types may alternate. Where groups are kept apart, tensors of different
+/// groups are not joined.
+pub fn fuse(responses: Vec<NamedResponse>, threshold: u64, across_groups: bool) -> Vec<Vec<NamedResponse>> {
+    let mut left: VecDeque<NamedResponse> = responses.into();
+    let mut batches = Vec::new();
+    while let Some(first) = left.pop_front() {
+        let mut batch = Vec::from([first]);
+        if matches!(batch[0].call.kind, NamedKind::AllReduce | NamedKind::AllGather) {
+            grow(&mut batch, &mut left, threshold, across_groups);
+        }
+        batches.push(batch);
+    }
+    batches
+}
+
+fn grow(
+    batch: &mut Vec<NamedResponse>,
+    left: &mut VecDeque<NamedResponse>,
+    threshold: u64,
+    across_groups: bool,
+) {
+    let (mut size, mut skipped_size) = (batch[0].bytes(), 0u64);
+    let mut skipped = Vec::new();
+    while let Some(next) = left.pop_front() {
+        let bytes = next.bytes();
+        let first = &batch[0];
+        let is_alike = first.call.key() == next.call.key() && (across_groups || first.group == next.group);
+        if is_alike && size.saturating_add(bytes) <= threshold {
+            size += bytes;
+            batch.push(next);
+            continue;
+        }
+        skipped_size = skipped_size.saturating_add(bytes);
+        let goes_on = size.saturating_add(skipped_size) <= threshold;
+        skipped.push(next);
+        if !goes_on {
+            break;
+        }
+    }
+    skipped.into_iter().rev().for_each(|response| left.push_front(response));
+}

@@ -1,0 +1,46 @@
+//! Operations that have names: ranks submit them in any order, and all ranks run them in the same one.
+//!
+//! Each rank has a [`Negotiator`]. Once per cycle, and only while there is something to say, all ranks combine one vector of
+//! bits by *or*. It says which operations of the [`ResponseCache`] each rank is ready for, so in a steady state that is all
+//! that is sent. What the cache does not have goes to rank 0 as a [list](message); its [`Coordinator`] counts the ranks of
+//! each name, [checks](checks) that they ask for the same, and answers all of them. Then every rank makes the same [plan of
+//! fusion](fuse()) from the same responses.
+//!
+//! Nothing here does I/O. A caller asks for what this rank [says](Negotiator::call), has it combined, hands back what
+//! [was agreed](Negotiator::agreed), brings the lists to rank 0 and its answers to all, and runs what is
+//! [decided](Negotiator::decide). Names, semantics and texts of errors are Horovod's.
+
+mod cache;
+mod checks;
+mod coordinator;
+mod fusion;
+mod message;
+mod negotiator;
+mod request;
+mod stall;
+mod tuner;
+
+pub use cache::{Lookup, ResponseCache};
+pub use coordinator::{Coordinator, Readiness};
+pub use fusion::fuse;
+pub use message::{
+    LIST_BYTES, MalformedList, decode_answers, decode_requests, encode_answers, encode_requests,
+};
+pub use negotiator::{Agreement, Counters, Decision, Negotiator, NegotiatorSettings};
+pub use request::{
+    NAME_BYTES, NamedAnswer, NamedCall, NamedGroup, NamedKind, NamedRequest, NamedResponse, SubmitError,
+};
+pub use stall::{Stall, StallSettings};
+pub use tuner::{TUNER_COLUMNS, Tuned, Tuner, TunerSettings, Tuning};
+
+/// What every operation ends with that is queued, or submitted, when the ranks shut down.
+pub const SHUT_DOWN: &str = "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to \
+     allreduce, allgather or broadcast a tensor after one of the ranks finished execution. If the shutdown was caused by an \
+     exception, you should see the exception in the log before the first shutdown message.";
+
+/// What a second operation of a name is told while the first one is under way.
+pub const DUPLICATE: &str = "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor \
+     that is currently being processed.  If you want to request another tensor, use a different tensor name.";
+
+#[cfg(test)]
+mod tests;

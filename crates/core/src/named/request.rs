@@ -1,0 +1,229 @@
+//! What a rank asks for under a name, and what all ranks are answered.
+
+use super::DUPLICATE;
+use crate::{
+    element::{DType, ReduceOp},
+    group::Rank,
+};
+use alloc::{string::String, vec::Vec};
+
+/// The longest name, in bytes.
+pub const NAME_BYTES: usize = 4096;
+/// The most dimensions of a shape.
+pub(super) const DIMENSIONS: usize = 64;
+
+/// What is done under a name. The codes are those of Horovod's requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum NamedKind {
+    /// Folds tensors of one shape; every rank gets the result.
+    AllReduce = 0,
+    /// Gathers tensors that may differ in their first dimension.
+    AllGather = 1,
+    /// Copies the root's tensor.
+    Broadcast = 2,
+    /// A rank has no more data: it contributes zeros until all ranks have joined.
+    Join = 3,
+    /// Folds tensors by adaptive summation.
+    Adasum = 4,
+    /// Sends rows of the tensor to each rank.
+    AllToAll = 5,
+    /// Returns when all ranks have come.
+    Barrier = 6,
+    /// Folds tensors of one shape; every rank gets some rows of the result.
+    ReduceScatter = 7,
+}
+
+impl NamedKind {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 8] = [
+        Self::AllReduce,
+        Self::AllGather,
+        Self::Broadcast,
+        Self::Join,
+        Self::Adasum,
+        Self::AllToAll,
+        Self::Barrier,
+        Self::ReduceScatter,
+    ];
+
+    /// The one with this code.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "ALLREDUCE",
+            Self::AllGather => "ALLGATHER",
+            Self::Broadcast => "BROADCAST",
+            Self::Join => "JOIN",
+            Self::Adasum => "ADASUM",
+            Self::AllToAll => "ALLTOALL",
+            Self::Barrier => "BARRIER",
+            Self::ReduceScatter => "REDUCESCATTER",
+        }
+    }
+
+    /// Whether a rank that has joined can contribute zeros to it.
+    pub fn takes_zeros(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Adasum)
+    }
+
+    /// Whether responses to it are kept in the cache.
+    pub(super) fn is_cached(self) -> bool {
+        !matches!(self, Self::Join | Self::Barrier)
+    }
+
+    /// Whether its input is folded.
+    pub(super) fn folds(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Adasum | Self::ReduceScatter)
+    }
+}
+
+/// What is to be done: all that has to be equal for a request to be one that is known.
+#[derive(Clone, Debug)]
+pub struct NamedCall {
+    /// The kind of operation.
+    pub kind: NamedKind,
+    /// The type of the elements.
+    pub dtype: DType,
+    /// How elements are folded, where they are.
+    pub op: ReduceOp,
+    /// The tensor's dimensions on this rank.
+    pub shape: Vec<u64>,
+    /// Whose tensor is copied, where one is.
+    pub root: Rank,
+    /// What each element is multiplied with before it is folded.
+    pub prescale: f64,
+    /// What each element of the result is multiplied with.
+    pub postscale: f64,
+}
+
+/// Factors are equal if their bits are.
+impl PartialEq for NamedCall {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key() && self.shape == other.shape
+    }
+}
+
+impl Eq for NamedCall {}
+
+impl NamedCall {
+    /// All but the shape.
+    pub(super) fn key(&self) -> (NamedKind, DType, ReduceOp, Rank, u64, u64) {
+        (self.kind, self.dtype, self.op, self.root, self.prescale.to_bits(), self.postscale.to_bits())
+    }
+
+    /// How many elements the tensor has; the largest number where there cannot be so many.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().fold(1, |product: u64, dimension| product.saturating_mul(*dimension))
+    }
+
+    /// How many bytes the tensor has.
+    pub fn bytes(&self) -> u64 {
+        self.elements().saturating_mul(self.dtype.bytes() as u64)
+    }
+
+    /// How many elements one row has: what is under one index of the first dimension.
+    pub fn row_elements(&self) -> u64 {
+        let rest = self.shape.get(1..).unwrap_or_default();
+        rest.iter().fold(1, |product: u64, dimension| product.saturating_mul(*dimension))
+    }
+}
+
+/// Operations that are run all or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedGroup {
+    /// The group's name.
+    pub name: String,
+    /// How many operations it has.
+    pub members: u32,
+}
+
+/// What a rank asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedRequest {
+    /// The operation's name: the same on all ranks.
+    pub name: String,
+    /// What is to be done.
+    pub call: NamedCall,
+    /// The operations without which it is not run.
+    pub group: Option<NamedGroup>,
+    /// Of the operations that are ready at once, those of a higher priority go first.
+    pub priority: i32,
+}
+
+/// Why a rank's own negotiator does not take a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// One of this name is under way.
+    #[error("{DUPLICATE}")]
+    Duplicate,
+    /// The name or the shape cannot be sent.
+    #[error(
+        "a name of at most 4096 bytes and a tensor of at most 64 dimensions are allowed; use a shorter name"
+    )]
+    TooLong,
+    /// This rank has joined.
+    #[error("this rank has joined: it can submit again when all ranks have; wait for the join first")]
+    Joined,
+}
+
+impl NamedRequest {
+    /// # Errors
+    /// If it is too long to be sent.
+    pub(super) fn check_length(&self) -> Result<(), SubmitError> {
+        let group = self.group.as_ref().map_or(0, |group| group.name.len());
+        let fits = self.name.len().max(group) <= NAME_BYTES && self.call.shape.len() <= DIMENSIONS;
+        if fits { Ok(()) } else { Err(SubmitError::TooLong) }
+    }
+}
+
+/// What all ranks run under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedResponse {
+    /// The operation's name.
+    pub name: String,
+    /// What is to be done; the shape is that of the lowest rank that asked.
+    pub call: NamedCall,
+    /// The first dimension of each rank's tensor, where tensors may differ in it.
+    pub sizes: Vec<u64>,
+    /// The name of its group.
+    pub group: Option<String>,
+    /// Its priority.
+    pub priority: i32,
+}
+
+impl NamedResponse {
+    /// How many bytes the operation takes in a fusion buffer: the result's.
+    pub fn bytes(&self) -> u64 {
+        if self.sizes.is_empty() {
+            return self.call.bytes();
+        }
+        let rows = self.sizes.iter().fold(0, |sum: u64, rows| sum.saturating_add(*rows));
+        rows.saturating_mul(self.call.row_elements()).saturating_mul(self.call.dtype.bytes() as u64)
+    }
+}
+
+/// What rank 0 tells all ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamedAnswer {
+    /// All ranks are ready for it.
+    Run(NamedResponse),
+    /// The ranks do not agree about it.
+    Fail {
+        /// The operation's name.
+        name: String,
+        /// Why.
+        text: String,
+    },
+    /// All ranks have joined.
+    Joined {
+        /// The rank that did so last.
+        last: Rank,
+    },
+    /// All ranks use these from now on.
+    Tuned(super::Tuning),
+}

@@ -1,0 +1,224 @@
+//! The thread of a controller: it rests, agrees with the other ranks, and runs what was agreed about.
+
+use super::{
+    NamedFailure,
+    autotune::Autotune,
+    queue::{self, Task},
+    run::Runner,
+    station::Station,
+    timeline::Tracer,
+};
+use crate::{
+    Collective, Communicator, DType, Error, ErrorKind, ReduceOp, Region, Request,
+    core::named::{Coordinator, LIST_BYTES, MalformedList, SHUT_DOWN, encode_answers},
+    log,
+};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How often a thread that rests looks for what has waited too long.
+const LOOK: Duration = Duration::from_secs(1);
+/// How many bytes of rank 0's answers travel with their length.
+const HEAD: usize = 4096;
+/// The longest answers.
+const ANSWER_BYTES: usize = 1 << 30;
+
+/// What the thread has.
+pub(super) struct Cycles {
+    station: Arc<Station>,
+    runner: Runner,
+    /// When the last agreement began.
+    last: Option<Instant>,
+    autotune: Option<Autotune>,
+}
+
+impl Cycles {
+    pub(super) fn new(station: Arc<Station>, data: Communicator, autotune: Option<Autotune>) -> Self {
+        Self { station, runner: Runner::new(data), last: None, autotune }
+    }
+
+    /// Goes on until the ranks shut down, or one of them fails.
+    pub(super) fn run(mut self) {
+        let (station, group) = (self.station.clone(), self.runner.group.clone());
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                self.rest();
+                match self.cycle() {
+                    Ok(true) => {}
+                    Ok(false) => return queue::shut_down(),
+                    Err(failure) => return failure,
+                }
+            }
+        }));
+        let panicked = "the thread of the controller has panicked; see its output";
+        let failure = outcome.unwrap_or_else(|_| NamedFailure::Text(panicked.to_owned()));
+        if !matches!(&failure, NamedFailure::Text(text) if text == SHUT_DOWN) {
+            // Others that wait for this rank are told so.
+            station.agreement.abort();
+            group.abort();
+        }
+        station.end(failure);
+    }
+
+    /// Returns when it is time for the next agreement: when another rank calls it, or this rank has something to say. It says
+    /// so not before a cycle has passed since the last agreement, as more may be submitted meanwhile, unless somebody waits.
+    fn rest(&self) {
+        loop {
+            let queue = self.station.queue();
+            let negotiator = &queue.negotiator;
+            let gathers = negotiator.has_news();
+            // Where something waits for another rank, it is soon to be seen that this is lost.
+            let mut limit = if negotiator.is_waiting() { LOOK / 4 } else { LOOK };
+            if gathers {
+                let cycle = negotiator.tuning().cycle;
+                // Where nothing came of the last one, some ranks were late: they are to be met soon.
+                let cycle = if negotiator.is_quiet() { cycle / 5 } else { cycle };
+                let end = self.last.and_then(|last| last.checked_add(cycle));
+                let left = end.and_then(|end| end.checked_duration_since(Instant::now()));
+                match left.filter(|left| !left.is_zero() && !self.station.is_in_a_hurry()) {
+                    None => return,
+                    Some(left) => limit = left,
+                }
+            }
+            if self.station.rest(queue, gathers, limit) {
+                return;
+            }
+            let stall = self.station.queue().negotiator.look(self.station.began.elapsed());
+            stall.into_iter().for_each(|stall| log::warn("rank 0", stall.text));
+        }
+    }
+
+    /// One agreement and what comes of it. Returns whether there is another one after it.
+    fn cycle(&mut self) -> Result<bool, NamedFailure> {
+        self.last = Some(Instant::now());
+        let station = self.station.clone();
+        let now = station.began.elapsed();
+        let mut queue = station.queue();
+        queue.cycles += 1;
+        let mut bits = queue.negotiator.call(now);
+        drop(queue);
+        station.agreement.all_reduce(&mut bits, ReduceOp::BitOr)?;
+        let mut queue = station.queue();
+        let lists = queue.negotiator.agreed(&bits).lists;
+        let list = queue.negotiator.own_list().to_vec();
+        drop(queue);
+        let answers = lists.map(|lengths| self.negotiate(list, &lengths)).transpose()?;
+        let mut queue = station.queue();
+        let mut decision = queue.negotiator.decide(answers.as_deref()).map_err(broken)?;
+        let stall = queue.negotiator.look(now);
+        let failed: Vec<String> = decision.failed.iter().map(|(name, _)| name.clone()).collect();
+        let batches = queue.take(&mut decision);
+        drop(queue);
+        stall.into_iter().for_each(|stall| log::warn("rank 0", stall.text));
+        self.execute(&batches, &failed)?;
+        self.tune(&batches);
+        Ok(!decision.shuts_down)
+    }
+
+    /// Has the search for better parameters learn of a cycle.
+    fn tune(&mut self, batches: &[Vec<Task>]) {
+        let Some(autotune) = &mut self.autotune else { return };
+        let bytes = batches.iter().flatten().map(|task| task.response.bytes());
+        let tuning = autotune.ran(bytes.fold(0, u64::saturating_add), self.station.began.elapsed());
+        if let (Some(tuning), Some(coordinator)) = (tuning, self.station.queue().negotiator.coordinator()) {
+            coordinator.tune(tuning);
+        }
+    }
+
+    /// Runs batches, and tells those that wait for them.
+    fn execute(&mut self, batches: &[Vec<Task>], failed: &[String]) -> Result<(), NamedFailure> {
+        let station = self.station.clone();
+        let mut timeline = station.timeline();
+        if let Some(timeline) = timeline.as_mut() {
+            timeline.cycle();
+            failed.iter().for_each(|name| timeline.failed(name));
+            let ranks = station.agreement.size();
+            batches.iter().flatten().for_each(|task| timeline.agreed(task, ranks));
+        }
+        let mut tracer = Tracer(timeline.as_mut());
+        for (number, batch) in batches.iter().enumerate() {
+            tracer.begins(batch);
+            let outcomes = self.runner.run(batch, &mut tracer).inspect_err(|failure| {
+                let unfinished = batches[number..].iter().flatten();
+                unfinished.for_each(|task| task.finish(Err(failure.clone())));
+            })?;
+            tracer.ends(batch);
+            batch.iter().zip(outcomes).for_each(|(task, outcome)| task.finish(Ok(outcome)));
+        }
+        Ok(())
+    }
+
+    /// Brings all lists to rank 0, and its answers to all.
+    fn negotiate(&self, list: Vec<u8>, lengths: &[usize]) -> Result<Vec<u8>, NamedFailure> {
+        let group = &self.runner.group;
+        let is_root = group.rank() == 0;
+        if lengths.iter().any(|length| *length > 2 * LIST_BYTES) {
+            return Err(broken_by("a list is longer than lists are"));
+        }
+        let total = if is_root { lengths.iter().sum() } else { 0 };
+        let mut lists = vec![0u8; total];
+        if lengths.iter().any(|length| *length > 0) {
+            let counts = if is_root { lengths } else { &[] };
+            group.gather_uneven(&list, &mut lists, counts, 0)?;
+        }
+        let answers = if is_root { self.answer(&lists, lengths)? } else { Vec::new() };
+        let mut head = vec![0u8; HEAD];
+        if is_root {
+            let inline = answers.len().min(HEAD - 8);
+            head[..8].copy_from_slice(&(answers.len() as u64).to_le_bytes());
+            head[8..8 + inline].copy_from_slice(&answers[..inline]);
+        }
+        group.broadcast(&mut head, 0)?;
+        if is_root && answers.len() <= HEAD - 8 {
+            return Ok(answers);
+        }
+        let length: [u8; 8] = head[..8].try_into().unwrap_or_default();
+        let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
+        if length <= HEAD - 8 {
+            return Ok(head[8..8 + length].to_vec());
+        }
+        if length > ANSWER_BYTES {
+            return Err(broken_by("the answers are longer than answers are"));
+        }
+        let rest = Region::own(if is_root { answers } else { vec![0u8; length] });
+        let region = rest.region().clone();
+        group.execute(Request::new(
+            Collective::Broadcast { root: 0 },
+            DType::U8,
+            length,
+            region.clone(),
+            region,
+        ))?;
+        Ok(rest.take())
+    }
+
+    /// Rank 0 reads all lists and answers.
+    fn answer(&self, lists: &[u8], lengths: &[usize]) -> Result<Vec<u8>, NamedFailure> {
+        let mut timeline = self.station.timeline();
+        let mut queue = self.station.queue();
+        let now = self.station.began.elapsed();
+        let Some(coordinator) = queue.negotiator.coordinator() else { return Ok(Vec::new()) };
+        let mut rest = lists;
+        for (rank, length) in (0..).zip(lengths) {
+            let (list, others) = rest.split_at(*length);
+            rest = others;
+            let ready = coordinator.hear(rank, list, now).map_err(broken)?;
+            if let Some(timeline) = timeline.as_mut() {
+                ready.iter().for_each(|ready| timeline.ready(ready));
+            }
+        }
+        Ok(encode_answers(&Coordinator::answer(coordinator)))
+    }
+}
+
+fn broken(error: MalformedList) -> NamedFailure {
+    broken_by(&error.to_string())
+}
+
+fn broken_by(problem: &str) -> NamedFailure {
+    let from = "another rank's controller".to_owned();
+    NamedFailure::Engine(Error::new(ErrorKind::Protocol { from, problem: problem.to_owned() }))
+}

@@ -1,0 +1,209 @@
+//! Operations with names, which ranks submit in any order: Horovod's way to call collectives.
+//!
+//! A [`NamedController`] has a thread that agrees with those of the other ranks which operations all of them are ready for,
+//! and runs these, many small ones as one. What is agreed, and in which order, [`core::named`](crate::core::named) decides.
+//! A thread that has nothing to say sleeps until another rank's has: that one's call wakes it.
+
+mod adasum;
+mod autotune;
+mod cycle;
+mod queue;
+mod run;
+mod scale;
+mod station;
+mod timeline;
+mod work;
+
+use crate::{
+    Communicator, Error, Result,
+    communicator::called::{resting_group, unused_name},
+    core::named::{Negotiator, NegotiatorSettings, StallSettings, Tuning},
+};
+use autotune::Autotune;
+use cycle::Cycles;
+pub use queue::NamedSubmission;
+use queue::Queue;
+use station::Station;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, MutexGuard, PoisonError},
+    time::Duration,
+};
+use timeline::Timeline;
+use work::{Hurry, NamedState};
+pub use work::{NamedFailure, NamedResult, NamedWork};
+
+/// How long a controller that shuts down waits for the other ranks.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What all ranks of a controller set alike.
+#[derive(Clone, Debug)]
+pub struct NamedOptions {
+    /// The least time from one agreement to the next.
+    pub cycle: Duration,
+    /// How many bytes are fused into one operation at most.
+    pub threshold: u64,
+    /// How many operations are remembered, so that a bit of each rank is enough to agree about them again.
+    pub capacity: usize,
+    /// After this rank 0 says which ranks have not submitted what others have; zero for never.
+    pub stall_warning: Duration,
+    /// After this the ranks shut down; zero for never.
+    pub stall_shutdown: Duration,
+    /// Whether tensors of different groups are fused.
+    pub across_groups: bool,
+    /// Whether the first two are tuned, and how.
+    pub autotune: Option<AutotuneOptions>,
+}
+
+/// How the least time of a cycle and the most bytes of an operation are tuned.
+#[derive(Clone, Debug)]
+pub struct AutotuneOptions {
+    /// Where rank 0 writes what it has tried.
+    pub log: Option<PathBuf>,
+    /// How many samples are thrown away first.
+    pub warmup_samples: u32,
+    /// How many cycles that have run something make a score; a sample is the median of five.
+    pub steps_per_sample: u32,
+}
+
+impl Default for NamedOptions {
+    fn default() -> Self {
+        Self {
+            cycle: Duration::from_millis(1),
+            threshold: 128 << 20,
+            capacity: 1024,
+            stall_warning: Duration::from_secs(60),
+            stall_shutdown: Duration::ZERO,
+            across_groups: true,
+            autotune: None,
+        }
+    }
+}
+
+/// One rank's controller of named operations. Dropping it shuts all ranks' down.
+#[derive(Debug)]
+pub struct NamedController {
+    station: Arc<Station>,
+}
+
+impl NamedController {
+    /// Makes one on groups of its own. All ranks of the communicator call it, with the same options.
+    ///
+    /// # Errors
+    /// If the communicator is closed, or the system has no thread left.
+    pub fn new(communicator: &Communicator, options: &NamedOptions) -> Result<Self> {
+        let (rank, size) = (communicator.rank(), communicator.size());
+        let agreement = resting_group(communicator, &unused_name(communicator, "agreement"))?;
+        let ranks: Vec<u32> = (0..size).collect();
+        let data = communicator.subgroup(&unused_name(communicator, "named operations"), &ranks)?;
+        let settings = NegotiatorSettings {
+            capacity: options.capacity,
+            stall: StallSettings { warning: options.stall_warning, shutdown: options.stall_shutdown },
+            tuning: Tuning { threshold: options.threshold, cycle: options.cycle },
+            across_groups: options.across_groups,
+        };
+        let queue = Queue::new(Negotiator::new(rank, size, settings), size);
+        let station = Arc::new(Station::new(agreement, queue));
+        let tune = |how| Autotune::new(settings.tuning, options.capacity > 0, how);
+        let autotune = options.autotune.as_ref().filter(|_| rank == 0).map(tune).transpose()?;
+        let cycles = Cycles::new(station.clone(), data, autotune);
+        let name = format!("herringbone-named-{rank}");
+        let thread = std::thread::Builder::new().name(name).spawn(move || cycles.run());
+        thread.map_err(|error| Error::io("starting the thread of a controller", error))?;
+        Ok(Self { station })
+    }
+
+    /// Submits an operation. Its memory must not be touched until it is over.
+    ///
+    /// # Errors
+    /// If it cannot be submitted, or the controller has ended. The other ranks are not told of it.
+    pub fn submit(&self, submission: NamedSubmission) -> Result<NamedWork, NamedFailure> {
+        self.station.check_usable()?;
+        let now = self.station.began.elapsed();
+        let mut queue = self.station.queue();
+        let state = queue.submit(submission, now)?;
+        Ok(self.follow(queue, state))
+    }
+
+    /// This rank has no more data: it contributes zeros to allreduces until all ranks have joined, which the work waits for.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn join(&self) -> Result<NamedWork, NamedFailure> {
+        self.station.check_usable()?;
+        let mut queue = self.station.queue();
+        let state = queue.join()?;
+        Ok(self.follow(queue, state))
+    }
+
+    fn follow(&self, queue: MutexGuard<'_, Queue>, state: Arc<NamedState>) -> NamedWork {
+        self.station.wake(queue);
+        let station: Arc<dyn Hurry> = self.station.clone();
+        NamedWork { state, hurry: Arc::downgrade(&station) }
+    }
+
+    /// Writes what happens to a file from now on, on rank 0; one that was written before is ended.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn start_timeline(&self, path: &Path, marks_cycles: bool) -> Result<()> {
+        self.stop_timeline();
+        if self.station.agreement.rank() == 0 && self.station.check_usable().is_ok() {
+            *self.station.timeline() = Some(Timeline::begin(path, marks_cycles)?);
+        }
+        Ok(())
+    }
+
+    /// Ends the file.
+    pub fn stop_timeline(&self) {
+        if self.station.check_usable().is_ok() {
+            self.station.timeline().take().into_iter().for_each(Timeline::finish);
+        }
+    }
+
+    /// Shuts the controllers of all ranks down: what is agreed about is run, and all other operations fail. Waits until that
+    /// is done, but not for ranks that do not come.
+    pub fn shut_down(&self) {
+        if self.station.check_usable().is_err() {
+            return;
+        }
+        let mut queue = self.station.queue();
+        if queue.end.is_none() {
+            queue.negotiator.shut_down();
+        }
+        self.station.wake(queue);
+        let has_not_ended = |queue: &mut Queue| queue.end.is_none();
+        let wait = self.station.has_ended.wait_timeout_while(self.station.queue(), PATIENCE, has_not_ended);
+        let (queue, waited) = wait.unwrap_or_else(PoisonError::into_inner);
+        drop(queue);
+        if waited.timed_out() {
+            self.station.agreement.abort();
+            self.station.end(queue::shut_down());
+        }
+        self.stop_timeline();
+    }
+
+    /// What happened so far, by name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        if self.station.check_usable().is_err() {
+            return Vec::new();
+        }
+        let queue = self.station.queue();
+        let counted = queue.negotiator.counters();
+        vec![
+            ("cycles", queue.cycles),
+            ("agreements", counted.agreements),
+            ("uncached_requests", counted.uncached_requests),
+            ("cache_hits", counted.cache_hits),
+            ("responses", counted.responses),
+            ("fused_tensors", counted.fused_tensors),
+            ("bytes_to_coordinator", counted.bytes_to_coordinator),
+        ]
+    }
+}
+
+impl Drop for NamedController {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}

@@ -1,0 +1,89 @@
+"""Programs that import Horovod and get Herringbone, because ``HERRINGBONE_REPLACE`` says so.
+
+Nothing is imported before the program asks for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+__all__ = ["REPLACED", "VARIABLE", "asked_for", "replace_horovod_if_asked"]
+
+VARIABLE = "HERRINGBONE_REPLACE"
+REPLACED = "horovod"
+
+ABSENT = {
+    "keras": "TensorFlow's tensors",
+    "mxnet": "MXNet's arrays; horovod.numpy has the same functions for numpy's",
+    "ray": "Ray's actors; Ray Train starts programs for Herringbone",
+    "runner": "its launcher's Python interface; the command `herringbone horovodrun` starts programs",
+    "spark": "Spark's jobs",
+    "tensorflow": "TensorFlow's tensors",
+}
+"""Horovod's packages that have no counterpart, and what they are for."""
+
+
+def asked_for() -> set[str]:
+    """What Herringbone is to be in the place of."""
+    return {name for name in map(str.strip, os.environ.get(VARIABLE, "").split(",")) if name}
+
+
+def replace_horovod_if_asked() -> None:
+    """Let ``import horovod`` and its modules find those of :mod:`herringbone.horovod`; later calls change nothing."""
+    if REPLACED in asked_for() and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Finds ``horovod`` and what is below it, before an installed Horovod is found."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Where the module in Horovod's place is; of all other modules nothing.
+
+        Raises:
+            ImportError: it is a part of Horovod that Herringbone does not have.
+        """
+        first, _, rest = name.partition(".")
+        if first != REPLACED:
+            return None
+        part = rest.partition(".")[0]
+        if part in ABSENT:
+            raise ImportError(
+                f"{VARIABLE}={REPLACED}: Herringbone has no horovod.{part}, which is for {ABSENT[part]}", name=name
+            )
+        own = f"{__package__}.{name}"
+        found = importlib.util.find_spec(own)
+        if found is None:
+            return None
+        if not rest and os.environ.get("HERRINGBONE_LOG") != "off":
+            text = "herringbone: %s=%s, so the module horovod of this program is Herringbone's"
+            logging.getLogger("herringbone").info(text, VARIABLE, REPLACED)
+        return ModuleSpec(name, _Loader(own), is_package=found.submodule_search_locations is not None)
+
+
+class _Loader(Loader):
+    """Gives the program the very module that other imports of it get, under another name."""
+
+    def __init__(self, own: str) -> None:
+        self._own = own
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module, imported under its own name."""
+        module = importlib.import_module(self._own)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is run again; the module keeps what it knows of itself."""
+        module.__spec__ = self._spec

@@ -1,0 +1,9 @@
+"""Horovod's interface, so that its programs run on Herringbone with one import changed.
+
+With torch::
+
+    import herringbone.horovod.torch as hvd
+
+and without it :mod:`herringbone.horovod.numpy`. ``HERRINGBONE_REPLACE=horovod`` in the environment makes ``import
+horovod.torch`` find these modules, so that a program runs unchanged.
+"""

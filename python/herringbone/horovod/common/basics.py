@@ -1,0 +1,325 @@
+"""Beginning and end, and what a process can ask about its place."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...communicator import Communicator
+from ...communicator import init as join_job
+from .handles import forget_all
+from .objects import gather_objects
+from .process_sets import ProcessSet, global_process_set
+from .settings import Settings, pass_on_log_level, variables_without_effect
+from .world import World, current, enter, leave, required
+
+__all__ = [
+    "add_process_set",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "job",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "remove_process_set",
+    "replace_job",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+LOGGER = logging.getLogger("herringbone")
+
+_job: Communicator | None = None
+"""The ranks that the launcher started. It outlives ``shutdown``, so that ``init`` may follow."""
+_shrinks = 0
+"""How many times the job has gone on with the ranks that were left, since processes began that cannot know it."""
+_inits: Counter[tuple[int, ...]] = Counter()
+"""How many times ``init`` has begun with these ranks of the job since then."""
+
+
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Join the job; nothing happens if this process has.
+
+    Args:
+        comm: the ranks that take part, all if it is left out. Ranks are numbered in its order, which ascends.
+        process_sets: sets that are there from the start, the same on all ranks; or ``"dynamic"``, to add some later.
+
+    Raises:
+        ValueError: ``comm`` or a set is none of these.
+        HerringboneError: the ranks did not come together.
+    """
+    global _job
+    if current() is not None:
+        return
+    ranks = _ranks_of(comm)
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(f'init: process_sets is {process_sets!r}; pass a list of ProcessSet, or "dynamic"')
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        process_sets = None
+    settings = Settings.read()
+    if _job is None:
+        pass_on_log_level()
+        _job = join_job(timeout=settings.operation_timeout)
+        atexit.register(shutdown)
+    key = tuple(ranks or range(_job.size))
+    _inits[key] += 1
+    # All of these ranks have counted the same, so they agree about the name, and none of their groups has had it.
+    world = World(_job, ranks, settings, f"horovod.{_shrinks}.{_inits[key]}")
+    enter(world)
+    try:
+        _settle(world, list(process_sets or ()))
+    except BaseException:
+        shutdown()
+        raise
+
+
+def _settle(world: World, process_sets: list[ProcessSet]) -> None:
+    """What follows once there is a world: process sets, the timeline, the line about variables."""
+    global_process_set.ranks = list(range(world.size))
+    joined = os.environ.get("HOROVOD_JOINED_FILE")
+    if joined:
+        # The launcher tells from it which processes came too late to take part.
+        Path(joined).touch()
+    _agree("init: process_sets", [each.ranks for each in process_sets])
+    for at, process_set in enumerate(process_sets):
+        process_set.process_set_id = world.add(process_set.ranks)
+        if process_set.process_set_id is None:
+            raise ValueError(
+                f"Horovod could not be initialized because process_sets entry number {at} is a duplicate: {process_set}"
+            )
+    idle = variables_without_effect()
+    if idle and world.rank == 0:
+        LOGGER.warning("herringbone: these variables have no effect: %s", ", ".join(idle))
+    if world.settings.timeline:
+        start_timeline(world.settings.timeline, world.settings.timeline_marks_cycles)
+
+
+def _ranks_of(comm: Any) -> list[int] | None:
+    if comm is None:
+        return None
+    if not isinstance(comm, Iterable):
+        raise ValueError(
+            f"Invalid type of argument comm. Expected list of rank integers; this is a {type(comm).__name__}, "
+            f"and Herringbone has no MPI."
+        )
+    ranks = list(comm)
+    if any(not isinstance(each, int) for each in ranks):
+        raise ValueError("Invalid type of argument comm. Expected list of rank integers; Herringbone has no MPI.")
+    if ranks != sorted(set(ranks)):
+        raise ValueError(f"init: comm={ranks} does not ascend; Herringbone numbers ranks in the launcher's order")
+    return ranks or None
+
+
+def shutdown() -> None:
+    """End all operations, on every rank. ``init`` may be called again."""
+    world = leave()
+    if world is None:
+        return
+    world.end()
+    forget_all()
+
+
+def is_initialized() -> bool:
+    """Whether ``init`` was called, and ``shutdown`` not since."""
+    return current() is not None
+
+
+def job() -> Communicator:
+    """The ranks that the launcher started, those of them that are left.
+
+    Raises:
+        ValueError: nobody has called ``init``.
+    """
+    if _job is None:
+        raise ValueError("Horovod has not been initialized; use hvd.init().")
+    return _job
+
+
+def replace_job(communicator: Communicator, *, anew: bool) -> None:
+    """Let the next ``init`` begin with these ranks; ``anew`` says that processes are among them that have begun just now."""
+    global _job, _shrinks
+    _job = communicator
+    _shrinks = 0 if anew else _shrinks + 1
+    _inits.clear()
+
+
+def rank() -> int:
+    """This process's number."""
+    return required().rank
+
+
+def size() -> int:
+    """How many processes there are."""
+    return required().size
+
+
+def local_rank() -> int:
+    """This process's number among those of its host."""
+    return required().place.local_rank
+
+
+def local_size() -> int:
+    """How many processes this host has."""
+    return required().place.local_size
+
+
+def cross_rank() -> int:
+    """The number of this process's host, among those that have a process of its local rank."""
+    return required().place.cross_rank
+
+
+def cross_size() -> int:
+    """How many hosts have a process of this one's local rank."""
+    return required().place.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have the same number of processes."""
+    return required().place.homogeneous
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Let rank 0 write what happens to each tensor to a file, as a Chrome trace.
+
+    Raises:
+        ValueError: nobody has called ``init``.
+    """
+    controller = required().sets[0].controller
+    assert controller is not None
+    if rank() == 0:
+        controller.start_timeline(str(file_path), mark_cycles)
+
+
+def stop_timeline() -> None:
+    """End the timeline and close its file.
+
+    Raises:
+        ValueError: nobody has called ``init``.
+    """
+    controller = required().sets[0].controller
+    assert controller is not None
+    if rank() == 0:
+        controller.stop_timeline()
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Let a set of ranks take part. All ranks call it, also those that are not in the set, and in the same order.
+
+    Raises:
+        ValueError: ``HOROVOD_DYNAMIC_PROCESS_SETS`` is not 1, there is a set of these ranks, or the ranks differ.
+    """
+    world = required()
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    _check_dynamic(world, "adding")
+    _agree("add_process_set", process_set.ranks)
+    number = world.add(process_set.ranks)
+    if number is None:
+        raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
+    process_set.process_set_id = number
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """End a set, and say whether there was one to end. All ranks call it, in the same order."""
+    world, number = required(), process_set.process_set_id
+    if not number:
+        return False
+    _check_dynamic(world, "removing")
+    _agree("remove_process_set", process_set.ranks)
+    process_set._invalidate()
+    member = world.sets.pop(number, None)
+    if member is None:
+        return False
+    member.end()
+    return True
+
+
+def _check_dynamic(world: World, what: str) -> None:
+    if not world.settings.dynamic_process_sets:
+        raise ValueError(
+            f"Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow {what} process sets after Horovod initialization."
+        )
+
+
+def _agree(what: str, own: Any) -> None:
+    """Fail on all ranks unless all say the same."""
+    everybody = gather_objects(own, what.replace(": ", "."), global_process_set)
+    differing = [other for other, said in enumerate(everybody) if said != everybody[0]]
+    if differing:
+        raise ValueError(f"{what}: rank 0 has {everybody[0]}, and rank {differing[0]} has {everybody[differing[0]]}")
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI allows other users in this process; there is no MPI here.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError("Horovod MPI is not enabled; Herringbone moves data by itself.")
+
+
+def mpi_enabled() -> bool:
+    """No: Herringbone moves data by itself."""
+    return False
+
+
+def mpi_built() -> bool:
+    """No: Herringbone moves data by itself."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """No: Herringbone moves data by itself."""
+    return False
+
+
+def gloo_built() -> bool:
+    """No: Herringbone moves data by itself."""
+    return False
+
+
+def nccl_built() -> int:
+    """0: Herringbone moves data of CPU memory."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """No."""
+    return False
+
+
+def ccl_built() -> bool:
+    """No."""
+    return False
+
+
+def cuda_built() -> bool:
+    """No: Herringbone moves data of CPU memory."""
+    return False
+
+
+def rocm_built() -> bool:
+    """No: Herringbone moves data of CPU memory."""
+    return False

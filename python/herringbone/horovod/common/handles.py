@@ -1,0 +1,230 @@
+"""Operations under way, as numbers that callers hold, with the memory that they use."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ... import _herringbone
+from .exceptions import HorovodInternalError
+from .operations import Adasum, ReduceOp
+from .process_sets import ProcessSet, member_of
+from .world import required
+
+if TYPE_CHECKING:
+    from ..._herringbone import NamedWork
+
+__all__ = ["Finish", "Part", "Span", "forget_all", "join", "poll", "reduction", "start", "start_group", "synchronize"]
+
+Span = tuple[int, int]
+"""Address and length in bytes."""
+Finish = Callable[[Any], Any]
+"""What makes the caller's result of the controller's."""
+SHUT_DOWN = "Horovod has been shut down"
+"""How the text of the controller's refusal begins once it has ended."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of an operation on several."""
+
+    source: Span
+    target: Span | None
+    dtype: str
+    shape: Sequence[int]
+    finish: Finish
+    kept: object
+
+
+@dataclass(frozen=True)
+class _Running:
+    """What an operation needs until its end: the memory may not go before the engine is done with it."""
+
+    works: list[NamedWork]
+    finishes: list[Finish]
+    kept: object
+    grouped: bool
+
+    def result(self) -> Any:
+        """Wait for the end, of all parts also where one fails."""
+        failure: Exception | None = None
+        for work in self.works:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                failure = failure or error
+        if failure is not None:
+            raise HorovodInternalError(str(failure)) from failure
+        results = [finish(work.result()) for work, finish in zip(self.works, self.finishes, strict=True)]
+        return tuple(results) if self.grouped else results[0]
+
+
+_running: dict[int, _Running] = {}
+_numbers = itertools.count(1)
+
+
+def start(
+    process_set: ProcessSet,
+    operation: str,
+    name: str | None,
+    source: Span | None,
+    target: Span | None,
+    *,
+    dtype: str,
+    shape: Sequence[int],
+    kept: object,
+    finish: Finish,
+    **more: Any,
+) -> int:
+    """Begin an operation, and return its handle.
+
+    Args:
+        name: the same on all ranks; numbered if it is ``None``.
+        source: this rank's tensor.
+        target: where the result goes; ``None`` where its size is known only at the end.
+        kept: what owns the memory.
+        more: as for the controller's ``submit``.
+
+    Raises:
+        ValueError: the operation cannot begin, for instance as another one has its name.
+        HorovodInternalError: it cannot begin as the job has ended.
+    """
+    full = _full_name(process_set, operation, name)
+    controller = _controller(process_set, operation)
+    try:
+        work = controller.submit(operation, full, source, target, dtype=dtype, shape=list(shape), keep=kept, **more)
+    except RuntimeError as error:
+        raise _refused(error) from error
+    return _keep(_Running([work], [finish], kept, False))
+
+
+def start_group(process_set: ProcessSet, operation: str, name: str | None, parts: Sequence[Part], **more: Any) -> int:
+    """Begin an operation on several tensors, none of which begins before all are there, and return its handle."""
+    base = _full_name(process_set, f"grouped_{operation}", name)
+    controller = _controller(process_set, operation)
+    works: list[NamedWork] = []
+    for number, part in enumerate(parts, 1):
+        more["group"] = (base, len(parts))
+        full = f"{base}_{number}of{len(parts)}"
+        try:
+            work = controller.submit(
+                operation,
+                full,
+                part.source,
+                part.target,
+                dtype=part.dtype,
+                shape=list(part.shape),
+                keep=part.kept,
+                **more,
+            )
+        except RuntimeError as error:
+            # The parts that have begun use their memory until the controller ends.
+            if works:
+                _keep(_Running(works, [], parts, True))
+            raise _refused(error) from error
+        works.append(work)
+    return _keep(_Running(works, [part.finish for part in parts], parts, True))
+
+
+def reduction(op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:
+    """What the controller is told about a reduction.
+
+    Raises:
+        NotImplementedError: Adasum does not do it with these ranks.
+    """
+    if op == Adasum:
+        if process_set.process_set_id != 0:
+            raise NotImplementedError("Adasum does not support non-global process sets yet.")
+        if required().size & (required().size - 1):
+            raise NotImplementedError("Running Adasum with non-power of 2 ranks is not supported yet.")
+    return {"op": op.native, "prescale": float(prescale), "postscale": float(postscale)}
+
+
+def join() -> int:
+    """Say that this rank has no more tensors, and return the rank that said it last, once all have.
+
+    Raises:
+        HorovodInternalError: the job cannot go on.
+    """
+    controller = required().sets[0].controller
+    assert controller is not None
+    try:
+        work = controller.join()
+        work.wait()
+    except RuntimeError as error:
+        raise HorovodInternalError(str(error)) from error
+    # Ranks that joined early have called less: from here on their operations without names meet again.
+    required().sets[0].unnamed.clear()
+    last = work.result().last_joined
+    assert last is not None
+    return last
+
+
+def poll(handle: int) -> bool:
+    """Whether the operation has ended, well or not."""
+    running = _running.get(handle)
+    if running is None:
+        raise ValueError(f"Handle {handle} was not created or has been cleared.")
+    return all(work.poll() for work in running.works)
+
+
+def synchronize(handle: int) -> Any:
+    """Wait for the operation's end and return its result: a tensor, or several.
+
+    Raises:
+        HorovodInternalError: it failed.
+    """
+    running = _running.get(handle)
+    if running is None:
+        return None
+    try:
+        result = running.result()
+    except HorovodInternalError:
+        _running.pop(handle, None)
+        raise
+    _running.pop(handle, None)
+    return result
+
+
+def forget_all() -> None:
+    """Let go of all memory: the controllers have ended."""
+    _running.clear()
+
+
+def _refused(error: RuntimeError) -> Exception:
+    """What a caller is told whose operation cannot begin: as in Horovod, a wrong argument is no failure of the job."""
+    wrong_argument = isinstance(error, _herringbone.NamedError) and not str(error).startswith(SHUT_DOWN)
+    return ValueError(str(error)) if wrong_argument else HorovodInternalError(str(error))
+
+
+def _keep(running: _Running) -> int:
+    number = next(_numbers)
+    _running[number] = running
+    return number
+
+
+def _full_name(process_set: ProcessSet, operation: str, name: str | None) -> str:
+    if name is not None:
+        return f"{operation}.{name}"
+    unnamed = _member(process_set, operation).unnamed
+    unnamed[operation] += 1
+    return f"{operation}.noname.{unnamed[operation]}"
+
+
+def _controller(process_set: ProcessSet, operation: str) -> Any:
+    controller = _member(process_set, operation).controller
+    if controller is None:
+        own = required().rank
+        raise ValueError(f"{operation.capitalize()}: Rank {own} is not a member of the provided process set.")
+    return controller
+
+
+def _member(process_set: ProcessSet, operation: str) -> Any:
+    required()
+    try:
+        return member_of(process_set)
+    except ValueError:
+        text = f"{operation.capitalize()}: Process set provided does not exist, or has not been registered."
+        raise ValueError(text) from None

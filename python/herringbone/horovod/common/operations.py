@@ -1,0 +1,48 @@
+"""The reductions, and the rules for arguments that all frameworks share."""
+
+from __future__ import annotations
+
+import enum
+import warnings
+
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum", "chosen_op"]
+
+
+class ReduceOp(enum.IntEnum):
+    """How the ranks' tensors become one; Horovod's numbers."""
+
+    AVERAGE = 0
+    SUM = 1
+    ADASUM = 2
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
+
+    @property
+    def native(self) -> str:
+        """The controller's name for it."""
+        return self.name.lower()
+
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Adasum = ReduceOp.ADASUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+
+
+def chosen_op(op: int | None, average: bool | None) -> ReduceOp:
+    """The reduction that a caller means by ``op``, or by the older ``average``.
+
+    Raises:
+        ValueError: both are given, or ``op`` is none of the reductions.
+    """
+    if op is not None:
+        if average is not None:
+            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+        return ReduceOp(op)
+    if average is None:
+        return Average
+    warnings.warn("Parameter `average` has been replaced with `op`", DeprecationWarning, stacklevel=4)
+    return Average if average else Sum

@@ -1,0 +1,181 @@
+"""What :func:`init` has made: this process's place in the job, and a controller for each process set that it is in."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ... import _herringbone
+from ...communicator import Communicator
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..._herringbone import Controller
+
+__all__ = ["Member", "Place", "World", "current", "enter", "leave", "required"]
+
+IDENTITY_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is: among those of its host, and among those with its local rank on the other hosts."""
+
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+
+    @classmethod
+    def among(cls, hosts: Sequence[bytes], rank: int) -> Place:
+        """The place of ``rank``, if the ranks are on these hosts."""
+        beside: defaultdict[bytes, list[int]] = defaultdict(list)
+        for other, host in enumerate(hosts):
+            beside[host].append(other)
+        local = beside[hosts[rank]]
+        at = local.index(rank)
+        across = sorted(ranks[at] for ranks in beside.values() if len(ranks) > at)
+        homogeneous = len({len(ranks) for ranks in beside.values()}) == 1
+        return cls(at, len(local), across.index(rank), len(across), homogeneous)
+
+
+@dataclass
+class Member:
+    """A process set, as this process knows it."""
+
+    ranks: tuple[int, ...]
+    controller: Controller | None
+    """``None`` where this process is not in the set."""
+    communicator: Communicator | None
+    unnamed: Counter[str] = field(default_factory=Counter)
+    """How many operations of each kind came without a name."""
+
+    def end(self) -> None:
+        """End its controller: operations under way fail, on all ranks of the set."""
+        if self.controller is not None:
+            self.controller.shutdown()
+        if self.communicator is not None:
+            self.communicator.close()
+
+
+class World:
+    """The state between ``init`` and ``shutdown``."""
+
+    def __init__(self, job: Communicator, ranks: Sequence[int] | None, settings: Settings, name: str) -> None:
+        """Join with ``ranks`` of ``job``, all if they are left out; those ranks do the same, under a name that is new to them."""
+        self.job, self.settings, self._name = job, settings, name
+        self._of_job = tuple(ranks) if ranks else tuple(range(job.size))
+        """The job's number of each rank here."""
+        if job.rank not in self._of_job:
+            raise ValueError(f"init: this is rank {job.rank}, which is not one of comm={list(self._of_job)}")
+        self.rank, self.size = self._of_job.index(job.rank), len(self._of_job)
+        self.sets: dict[int, Member] = {}
+        self._ids: Iterator[int] = itertools.count()
+        first = next(self._ids)
+        everybody = job.subgroup(self._of_job, f"{name}.{first}")
+        # Before a controller has the communicator: what it calls is its own.
+        self.place = Place.among(_hosts(everybody), self.rank)
+        self.sets[first] = Member(tuple(range(self.size)), self._controller(everybody), everybody)
+
+    def add(self, ranks: Sequence[int]) -> int | None:
+        """The number of a new process set; ``None`` if there is one of these ranks. All ranks do it in the same order."""
+        ranks = tuple(sorted(ranks))
+        if any(known.ranks == ranks for known in self.sets.values()):
+            return None
+        outside = [rank for rank in ranks if not 0 <= rank < self.size]
+        if outside or not ranks or len(set(ranks)) < len(ranks):
+            raise ValueError(
+                f"a process set of ranks {list(ranks)}: they are different ranks below {self.size}, one at least"
+            )
+        number = next(self._ids)
+        if self.rank in ranks:
+            communicator = self.job.subgroup([self._of_job[rank] for rank in ranks], f"{self._name}.{number}")
+            self.sets[number] = Member(ranks, self._controller(communicator), communicator)
+        else:
+            self.sets[number] = Member(ranks, None, None)
+        return number
+
+    def _controller(self, communicator: Communicator) -> Controller:
+        settings = self.settings
+        tuning: dict[str, Any] = {}
+        if settings.autotune:
+            tuning = {
+                "autotune": True,
+                "autotune_log": settings.autotune_log if communicator.size == self.size else None,
+                "autotune_warmup_samples": settings.autotune_warmup_samples,
+                "autotune_steps_per_sample": settings.autotune_steps_per_sample,
+            }
+        return _herringbone.Controller(
+            communicator._native,
+            cycle_time=settings.cycle_time,
+            fusion_threshold=settings.fusion_threshold,
+            cache_capacity=settings.cache_capacity,
+            stall_warning=settings.stall_warning,
+            stall_shutdown=settings.stall_shutdown,
+            group_fusion=settings.group_fusion,
+            **tuning,
+        )
+
+    def end(self) -> None:
+        """End all controllers; the job goes on, for the next ``init``."""
+        while self.sets:
+            _, member = self.sets.popitem()
+            member.end()
+
+
+_world: World | None = None
+
+
+def current() -> World | None:
+    """The state, if there is one."""
+    return _world
+
+
+def required() -> World:
+    """The state.
+
+    Raises:
+        ValueError: nobody has called ``init``, or somebody has called ``shutdown`` since.
+    """
+    if _world is None:
+        raise ValueError("Horovod has not been initialized; use hvd.init().")
+    return _world
+
+
+def enter(world: World) -> None:
+    """Make ``world`` the state."""
+    global _world
+    _world = world
+
+
+def leave() -> World | None:
+    """Forget the state, and return it."""
+    global _world
+    world, _world = _world, None
+    return world
+
+
+def _hosts(communicator: Communicator) -> list[bytes]:
+    """What each rank's host is called; equal where ranks share it."""
+    import numpy as np
+
+    own = np.frombuffer(_identity(), np.uint8)
+    everybody: Any = communicator.all_gather(own)
+    return [part.tobytes() for part in everybody.reshape(-1, IDENTITY_BYTES)]
+
+
+def _identity() -> bytes:
+    """What is the same on processes of one host, unless a launcher calls its hosts otherwise."""
+    named = os.environ.get("HOROVOD_HOSTNAME")
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    machine = boot.read_text() if boot.exists() else ""
+    words = f"{named or socket.gethostname()} {machine}"
+    return hashlib.blake2b(words.encode(), digest_size=IDENTITY_BYTES).digest()

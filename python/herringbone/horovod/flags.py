@@ -1,0 +1,143 @@
+"""The arguments of ``horovodrun``, and the ``HOROVOD_*`` variables that they become."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from .common.settings import LOG_LEVELS
+
+__all__ = ["parse", "variables_of", "without_effect"]
+
+NO_EFFECT: dict[str, bool] = {
+    "--disable-cache": False,
+    "--start-timeout": True,
+    "--hierarchical-allreduce": False,
+    "--no-hierarchical-allreduce": False,
+    "--hierarchical-allgather": False,
+    "--no-hierarchical-allgather": False,
+    "--torus-allreduce": False,
+    "--no-torus-allreduce": False,
+    "--autotune-bayes-opt-max-samples": True,
+    "--autotune-gaussian-process-noise": True,
+    "--max-np": True,
+    "--max-num-proc": True,
+    "--blacklist-cooldown-range": True,
+    "--mpi-threads-disable": False,
+    "--no-mpi-threads-disable": False,
+    "--mpi-args": True,
+    "--tcp": False,
+    "--binding-args": True,
+    "--num-nccl-streams": True,
+    "--thread-affinity": True,
+    "--log-with-timestamp": False,
+    "--log-without-timestamp": False,
+    "--gloo": False,
+    "--mpi": False,
+    "--jsrun": False,
+}
+"""Flags of Horovod that change nothing here, and whether a value follows."""
+
+VALUES: dict[str, tuple[str, float]] = {
+    "fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 1 << 20),
+    "cycle_time_ms": ("HOROVOD_CYCLE_TIME", 1),
+    "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1),
+    "autotune_warmup_samples": ("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", 1),
+    "autotune_steps_per_sample": ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", 1),
+    "stall_check_warning_time_seconds": ("HOROVOD_STALL_CHECK_TIME_SECONDS", 1),
+    "stall_check_shutdown_time_seconds": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 1),
+    "gloo_timeout_seconds": ("HOROVOD_GLOO_TIMEOUT_SECONDS", 1),
+    "elastic_timeout": ("HOROVOD_ELASTIC_TIMEOUT", 1),
+}
+TEXTS = {
+    "autotune_log_file": "HOROVOD_AUTOTUNE_LOG",
+    "timeline_filename": "HOROVOD_TIMELINE",
+    "network_interfaces": "HERRINGBONE_IFNAME",
+}
+SWITCHES = {
+    "autotune": "HOROVOD_AUTOTUNE",
+    "timeline_mark_cycles": "HOROVOD_TIMELINE_MARK_CYCLES",
+}
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """What the command line asks for; a mistake ends the process with a line that says which."""
+    parser = argparse.ArgumentParser(
+        prog="herringbone horovodrun",
+        description="Start a program for Horovod's interface on several processes, of this host or others.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("-cb", "--check-build", action="store_true", help="say what this installation can do, and end")
+    parser.add_argument(
+        "-np", "--num-proc", type=_positive, help="how many processes; all slots of the hosts if left out"
+    )
+    parser.add_argument("-H", "--hosts", help="hosts and their slots, as in host1:2,host2:4; this host if left out")
+    parser.add_argument("-hostfile", "--hostfile", help="a file of lines such as: host1 slots=2")
+    parser.add_argument("-p", "--ssh-port", type=_positive, help="the port of ssh on other hosts")
+    parser.add_argument("-i", "--ssh-identity-file", help="the key of ssh")
+    parser.add_argument("--output-filename", help="a folder for the output of each rank, in place of the terminal")
+    timestamps = ("-prefix-timestamp", "--prefix-output-with-timestamp")
+    parser.add_argument(*timestamps, action="store_true", help="the time before each line")
+    parser.add_argument("--verbose", action="store_true", help="say which commands are run")
+    parser.add_argument("-v", "--version", action="store_true", help="say the version, and end")
+    parser.add_argument("--config-file", help=argparse.SUPPRESS)
+    elastic = parser.add_argument_group("processes that end are started again")
+    elastic.add_argument("--min-np", "--min-num-proc", type=_positive, help="go on with so many at least")
+    elastic.add_argument("--reset-limit", type=_positive, help="how many processes are started again at most")
+    elastic.add_argument("--elastic-timeout", type=float, help="seconds to wait for new ones, if there are too few")
+    elastic.add_argument(
+        "--host-discovery-script", help="a program that prints lines such as: host1:2; it is asked once"
+    )
+    elastic.add_argument("--slots-per-host", type=_positive, help="slots of hosts that are given without a number")
+    _add_tuning(parser.add_argument_group("tuning and watching"))
+    idle = parser.add_argument_group("accepted, and without effect")
+    for flag, takes_value in NO_EFFECT.items():
+        idle.add_argument(flag, action="append" if takes_value else "store_true", help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+    return parser.parse_args(arguments)
+
+
+def _add_tuning(group: Any) -> None:
+    for name in (*VALUES, "autotune_log_file", "timeline_filename", "network_interfaces"):
+        if name != "elastic_timeout":
+            flag = "--" + name.replace("_", "-")
+            group.add_argument(flag, type=float if name in VALUES else str, metavar="VALUE", help=_meaning(name))
+    for name in (*SWITCHES, "stall_check"):
+        flag = name.replace("_", "-")
+        group.add_argument(f"--{flag}", dest=name, action="store_true", default=None, help=_meaning(name))
+        group.add_argument(f"--no-{flag}", dest=name, action="store_false", help=argparse.SUPPRESS)
+    group.add_argument("--log-level", choices=list(LOG_LEVELS), help="what is said on standard error")
+
+
+def _meaning(name: str) -> str:
+    variable = {**TEXTS, **SWITCHES, "stall_check": "HOROVOD_STALL_CHECK_DISABLE"}.get(name)
+    return f"sets {variable or VALUES[name][0]}"
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
+    return number
+
+
+def variables_of(options: argparse.Namespace) -> dict[str, str]:
+    """The environment that the flags ask for."""
+    given = vars(options)
+    variables = {
+        name: f"{given[flag] * factor:.15g}" for flag, (name, factor) in VALUES.items() if given[flag] is not None
+    }
+    variables |= {name: given[flag] for flag, name in TEXTS.items() if given[flag] is not None}
+    variables |= {name: str(int(given[flag])) for flag, name in SWITCHES.items() if given[flag] is not None}
+    if options.stall_check is not None:
+        variables["HOROVOD_STALL_CHECK_DISABLE"] = str(int(not options.stall_check))
+    if options.log_level is not None:
+        variables["HOROVOD_LOG_LEVEL"] = options.log_level
+        variables["HERRINGBONE_LOG"] = LOG_LEVELS[options.log_level]
+    return variables
+
+
+def without_effect(options: argparse.Namespace) -> list[str]:
+    """The flags that were given and change nothing."""
+    return [flag for flag in NO_EFFECT if vars(options)[flag.lstrip("-").replace("-", "_")]]

@@ -1,0 +1,77 @@
+"""``herringbone horovodrun``, or ``python -m herringbone.horovod.run``: Horovod's launcher."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+
+from .._herringbone import __version__
+from .flags import parse, variables_of, without_effect
+from .hosts import slots_of
+from .launch import Job
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line, and return the exit status."""
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    if options.version:
+        print(f"herringbone {__version__}")
+        return 0
+    if options.check_build:
+        print(_build())
+        return 0
+    problem = _problem(options.command, options.config_file)
+    if problem is None:
+        try:
+            slots = slots_of(options)
+        except (ValueError, OSError) as error:
+            problem = str(error)
+    if problem is not None:
+        print(f"herringbone horovodrun: {problem}", file=sys.stderr)
+        return 2
+    idle = without_effect(options)
+    if idle:
+        print(f"herringbone horovodrun: these flags have no effect: {', '.join(idle)}", file=sys.stderr)
+    if options.command[0] == "--":
+        del options.command[0]
+    return Job(slots, options, variables_of(options)).run()
+
+
+def _problem(command: Sequence[str], config_file: str | None) -> str | None:
+    if config_file is not None:
+        return "--config-file is not read; write its values as flags"
+    if not [word for word in command if word != "--"]:
+        return "which program? for example: herringbone horovodrun -np 4 python train.py"
+    return None
+
+
+def _build() -> str:
+    """What this installation can do, in the form of Horovod's ``--check-build``."""
+
+    def mark(there: bool) -> str:
+        return "[X]" if there else "[ ]"
+
+    lines = [f"Herringbone v{__version__}, in Horovod's place:", "", "Available Frameworks:"]
+    torch = importlib.util.find_spec("torch") is not None
+    numpy = importlib.util.find_spec("numpy") is not None
+    frameworks = {"TensorFlow": False, "PyTorch": torch, "MXNet": False, "numpy": numpy}
+    lines += [f"    {mark(there)} {name}" for name, there in frameworks.items()]
+    lines += [
+        "",
+        "Available Controllers:",
+        f"    {mark(False)} MPI",
+        f"    {mark(False)} Gloo",
+        f"    {mark(True)} Herringbone",
+    ]
+    lines += ["", "Available Tensor Operations:"]
+    lines += [f"    {mark(False)} {name}" for name in ("NCCL", "DDL", "CCL", "MPI", "Gloo")] + [
+        f"    {mark(True)} Herringbone"
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Training that goes on when workers come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...common.basics import init, shutdown
+from ...common.elastic import ObjectState, State, run_fn
+from .sampler import ElasticSampler
+from .state import TorchState
+
+__all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Make ``func(state, ...)`` a loop that goes on when workers come and go.
+
+    Before each round all ranks get the same state. A lost worker ends the round on the others, which go on from the last
+    ``state.commit()``; a new one is taken in at a commit, and nothing is lost. The launcher starts new processes:
+    ``herringbone horovodrun --min-np`` does.
+    """
+    return run_fn(func, _reset)
+
+
+def _reset() -> None:
+    shutdown()
+    init()

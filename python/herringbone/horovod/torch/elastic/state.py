@@ -1,0 +1,148 @@
+"""The state of a training with torch: models, optimizers, samplers, and plain objects beside them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from ...common.basics import is_initialized, rank, size
+from ...common.elastic import ObjectState, source_of_state
+from ..functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from .sampler import ElasticSampler
+
+__all__ = [
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]
+
+
+class StateHandler:
+    """What is done with one attribute of a :class:`TorchState`; subclasses are for their own types."""
+
+    source = 0
+    """The rank whose state :meth:`sync` gives to all."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.save()
+
+    def save(self) -> None:
+        """Keep the state as it is now."""
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        """Go back to the state that was saved last."""
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+    def sync(self) -> None:
+        """Give all ranks the state of :attr:`source`."""
+        raise NotImplementedError
+
+    def set_value(self, value: Any) -> None:
+        """Have another object in its place."""
+        self.value = value
+        self.save()
+
+
+class ModelStateHandler(StateHandler):
+    """Of a ``torch.nn.Module``."""
+
+    def sync(self) -> None:
+        """Give all ranks the parameters and buffers of :attr:`source`."""
+        broadcast_parameters(self.value.state_dict(), self.source)
+
+
+class OptimizerStateHandler(StateHandler):
+    """Of an optimizer."""
+
+    def sync(self) -> None:
+        """Give all ranks the optimizer's state of :attr:`source`."""
+        broadcast_optimizer_state(self.value, self.source)
+
+
+class SamplerStateHandler(StateHandler):
+    """Of an :class:`ElasticSampler`."""
+
+    def sync(self) -> None:
+        """Give all ranks the progress of :attr:`source`, and share out the rest."""
+        self.value.load_state_dict(broadcast_object(self.value.state_dict(), self.source))
+
+
+class TorchState(ObjectState):
+    """A training's state: ``TorchState(model=model, optimizer=optimizer, epoch=0, batch=0)``.
+
+    Each argument is an attribute. Models, optimizers and samplers are kept as what they hold, other objects as they are.
+    """
+
+    _handlers: dict[str, StateHandler]
+
+    def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
+        """With as many models, optimizers and samplers as the training has."""
+        kwargs.update(model=model, optimizer=optimizer)
+        handlers = {name: _handler_of(value) for name, value in kwargs.items()}
+        super().__setattr__("_handlers", {name: handler for name, handler in handlers.items() if handler is not None})
+        for name, handler in self._handlers.items():
+            super().__setattr__(name, handler.value)
+        plain = {name: value for name, value in kwargs.items() if name not in self._handlers}
+        super().__init__(bcast_object=broadcast_object, get_rank=rank, **plain)
+
+    def save(self) -> None:
+        """Keep the state as it is now."""
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        """Go back to the state that was saved last."""
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Give all ranks the same state: rank 0's, or that of a rank that has been there longer."""
+        source = source_of_state() if self._handlers and is_initialized() and size() > 1 else 0
+        for handler in self._handlers.values():
+            handler.source = source
+            handler.sync()
+            handler.save()
+        super().sync()
+
+    def reset(self) -> None:
+        """The workers have changed: samplers share out anew."""
+        for handler in self._handlers.values():
+            if isinstance(handler, SamplerStateHandler):
+                handler.value.reset()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._handlers and hasattr(self, name):
+            self._handlers[name].set_value(value)
+        super().__setattr__(name, value)
+
+
+_registry: list[tuple[type, type[StateHandler]]] = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+]
+
+
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
+    """Which types are handled by what."""
+    return _registry
+
+
+def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
+    """Have other types handled, too."""
+    global _registry
+    _registry = registry
+
+
+def _handler_of(value: Any) -> StateHandler | None:
+    return next((handler(value) for kind, handler in _registry if isinstance(value, kind)), None)

@@ -1,0 +1,106 @@
+"""The state of a model or an optimizer, and any plain object, from one rank to all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..common.handles import synchronize
+from ..common.objects import gather_objects, send_object
+from ..common.process_sets import ProcessSet, global_process_set
+from ..common.world import required
+from .moves import broadcast_async_
+
+__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "load_in_place"]
+
+
+def broadcast_parameters(params: Any, root_rank: int) -> None:
+    """Give every rank the tensors of ``root_rank``, in place.
+
+    Args:
+        params: ``model.state_dict()``, or a list of parameters or of pairs such as ``list(model.named_parameters())``.
+
+    Raises:
+        ValueError: ``params`` is none of these.
+    """
+    if isinstance(params, Mapping):
+        named: list[Any] = sorted(params.items())
+    elif isinstance(params, list):
+        named = [each if isinstance(each, tuple) else (None, each) for each in params]
+    else:
+        raise ValueError(f"invalid params of type: {type(params)}")
+    waiting = []
+    for name, tensor in named:
+        held = tensor.detach()
+        travels = held.contiguous()
+        waiting.append((held, travels, broadcast_async_(travels, root_rank, name)))
+    for held, travels, handle in waiting:
+        synchronize(handle)
+        if travels.data_ptr() != held.data_ptr():
+            held.copy_(travels)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Give every rank the optimizer's state and options of ``root_rank``; optimizers that have not stepped yet, too.
+
+    Args:
+        model: not needed; Horovod's programs pass it.
+
+    Raises:
+        ValueError: it is an L-BFGS, whose state only fits the rank that it is of.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    state = optimizer.state_dict()
+    if not state["state"]:
+        # As in Horovod, whose programs may count on it: an optimizer that has not stepped gets gradients of zeros.
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+    given = broadcast_object(state, root_rank, "optimizer_state")
+    if required().rank != root_rank:
+        load_in_place(optimizer, given)
+
+
+def load_in_place(optimizer: torch.optim.Optimizer, state: Any) -> None:
+    """Let the optimizer take a state, and keep the groups' dictionaries: a learning rate's schedule holds them, too."""
+    groups, states = optimizer.param_groups, optimizer.state
+    torch.optim.Optimizer.load_state_dict(optimizer, state)
+    for group, new in zip(groups, optimizer.param_groups, strict=True):
+        group.update(new)
+    states.clear()
+    states.update(optimizer.state)
+    optimizer.param_groups, optimizer.state = groups, states
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The object of ``root_rank``, on every rank.
+
+    It consists of dictionaries, lists, tuples, sets, tensors, arrays, numbers, texts, bytes and ``None``. Nothing is pickled,
+    because a rank does not run what another one sends.
+
+    Args:
+        name: the same on all ranks.
+
+    Raises:
+        TypeError: on the root, if the object holds something else.
+        HorovodInternalError: on the others then; or the collective failed.
+    """
+    return send_object(obj, root_rank, name or "broadcast_object", process_set)
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """The objects of all ranks, in their order; they consist of what :func:`broadcast_object` takes.
+
+    Raises:
+        TypeError: on the rank whose object holds something else.
+        HorovodInternalError: on the others then; or the collective failed.
+    """
+    return gather_objects(obj, name or "allgather_object", process_set)

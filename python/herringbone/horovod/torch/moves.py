@@ -1,0 +1,196 @@
+"""Allgather, broadcast and alltoall of torch tensors; with gradients, unless they are asynchronous or in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..common.handles import Part, synchronize
+from ..common.operations import Average
+from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in, member_of
+from ..common.world import required
+from .submission import begin, begin_group, fold_part, gathered, move_part
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+]
+
+
+def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
+    """Begin to concatenate all ranks' tensors along the first dimension, in which they may differ; returns a handle."""
+    return begin(process_set, "allgather", name, move_part(tensor.detach(), None))
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """All ranks' tensors, concatenated along the first dimension, in which they may differ."""
+    (everything,) = _Allgather.apply(name, process_set, False, tensor)
+    whole: torch.Tensor = everything
+    return whole
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Like :func:`allgather_async` for several tensors, none of which travels before all are there."""
+    return begin_group(process_set, "allgather", name, [move_part(tensor.detach(), None) for tensor in tensors])
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[torch.Tensor]:
+    """Like :func:`allgather` for several tensors."""
+    return list(_Allgather.apply(name, process_set, True, *tensors))
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Begin to give every rank the tensor of ``root_rank``, in a new tensor; returns a handle."""
+    tensor = tensor.detach()
+    return _begin_broadcast(tensor, torch.empty_like(tensor), root_rank, name, process_set)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Like :func:`broadcast_async`, in place."""
+    return _begin_broadcast(tensor, tensor, root_rank, name, process_set)
+
+
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """The tensor of ``root_rank``, of the shape and type of ``tensor``, on every rank."""
+    received: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)
+    return received
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Give every rank the tensor of ``root_rank``, in place."""
+    received: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    return received
+
+
+def _begin_broadcast(
+    tensor: torch.Tensor, output: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+) -> int:
+    root = index_in(process_set, root_rank, "broadcast")
+    return begin(process_set, "broadcast", name, move_part(tensor, output), root=root)
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Begin to send each rank a part of ``tensor``; returns a handle, whose result is a tensor and the received lengths.
+
+    Args:
+        splits: how many rows go to each rank, in their order; equal parts if it is left out.
+    """
+    tensor = tensor.detach()
+    kind = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
+    whole = gathered(tensor)
+
+    def finish(result: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return whole(result), torch.tensor(list(result.received_splits), dtype=kind)
+
+    lengths = checked_splits(process_set, _lengths(splits), tensor.shape[0] if tensor.dim() else 1)
+    # Rows that go to nobody stay here.
+    part = move_part(tensor[: sum(lengths)] if tensor.dim() else tensor, None, finish)
+    return begin(process_set, "alltoall", name, part, splits=lengths)
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The parts of all ranks' tensors for this rank; with ``splits`` also how many rows came from each rank."""
+    return _Alltoall.apply(tensor, splits, name, process_set)
+
+
+def _lengths(splits: torch.Tensor | Sequence[int] | None) -> Sequence[int] | None:
+    if not isinstance(splits, torch.Tensor):
+        return splits
+    if splits.dtype.is_floating_point or splits.dim() != 1:
+        text = "alltoall expects `splits` to contain integer elements, one for each worker"
+        raise ValueError(f"{text}; this is a tensor of {splits.dtype} and shape {list(splits.shape)}.")
+    return [int(length) for length in splits.tolist()]
+
+
+def _averaged(gradients: Sequence[torch.Tensor], process_set: ProcessSet) -> list[torch.Tensor]:
+    parts: list[Part] = [fold_part(each.contiguous(), torch.empty_like(each.contiguous())) for each in gradients]
+    averaged = [synchronize(begin(process_set, "allreduce", None, part, op=Average.native)) for part in parts]
+    return averaged
+
+
+class _Allgather(torch.autograd.Function):
+    """A rank's gradient is its part of the average of the ranks' gradients of the whole."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str | None, process_set: ProcessSet, grouped: bool, *tensors: torch.Tensor) -> Any:
+        ctx.process_set = process_set
+        ctx.lengths = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
+        if grouped:
+            return synchronize(grouped_allgather_async(tensors, name, process_set))
+        return (synchronize(allgather_async(tensors[0], name, process_set)),)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        process_set = ctx.process_set
+        averaged = _averaged(gradients, process_set)
+        everybody = synchronize(allgather_async(torch.tensor([ctx.lengths]), None, process_set))
+        own = member_of(process_set).ranks.index(required().rank)
+        before = everybody[:own].sum(0).tolist()
+        own_parts = [each.narrow(0, at, length) for each, at, length in zip(averaged, before, ctx.lengths, strict=True)]
+        return (None, None, None, *own_parts)
+
+
+class _Broadcast(torch.autograd.Function):
+    """The root's gradient is the average of all ranks' gradients; the others' tensors do not count."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
+        ctx.root_rank, ctx.process_set = root_rank, process_set
+        return synchronize(broadcast_async(tensor, root_rank, name, process_set))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (averaged,) = _averaged(gradients, ctx.process_set)
+        return (averaged if required().rank == ctx.root_rank else torch.zeros_like(averaged)), None, None, None
+
+
+class _Alltoall(torch.autograd.Function):
+    """The gradients go back the way that the parts came."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> Any:
+        output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
+        ctx.process_set, ctx.received = process_set, received
+        if splits is None:
+            return output
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:
+        returned, _ = synchronize(alltoall_async(gradient.contiguous(), ctx.received, None, ctx.process_set))
+        return returned, None, None, None

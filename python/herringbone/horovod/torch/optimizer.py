@@ -1,0 +1,416 @@
+"""An optimizer whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from ..common.basics import size
+from ..common.handles import synchronize
+from ..common.operations import Adasum, Average, ReduceOp
+from ..common.process_sets import ProcessSet, global_process_set
+from ..common.world import required
+from .compression import Compression, Compressor
+from .functions import broadcast_object, load_in_place
+from .reductions import allreduce_async_, grouped_allreduce_async_, sparse_allreduce_async
+
+__all__ = ["DistributedOptimizer"]
+
+Groups = int | list[list[torch.Tensor]]
+
+TOO_MANY_PASSES = (
+    "Gradients were computed more than backward_passes_per_step times before call to step(). "
+    "Increase backward_passes_per_step to accumulate gradients locally."
+)
+ZEROED_TOO_EARLY = (
+    "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize(). "
+    "This is prohibited as it can cause a race condition."
+)
+SYNCHRONIZED_TWICE = (
+    "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
+    "This can cause training slowdown. You may want to consider using optimizer.skip_synchronize() context "
+    "if you use optimizer.synchronize() in your code."
+)
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """``optimizer`` with steps of all ranks' gradients: each is reduced as soon as ``backward()`` has it.
+
+    The result is of a class that inherits the optimizer's, and shares its parameters, options and state.
+
+    Args:
+        named_parameters: usually ``model.named_parameters()``: by these names the ranks' gradients find each other.
+        compression: what is done to gradients before they travel.
+        backward_passes_per_step: how many ``backward()`` come before each ``step()``.
+        op: how gradients are reduced.
+        gradient_predivide_factor: with ``Average``, gradients are divided by it before the sum, and by the rest after it.
+        num_groups: the older name of ``groups``.
+        groups: how many groups of gradients are reduced together, or these groups of parameters.
+        sparse_as_dense: whether sparse gradients are made dense to travel.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: names are missing or not unique, or arguments do not fit each other.
+        NotImplementedError: Adasum does not do it with these ranks.
+    """
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if num_groups != 0:
+        warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    if backward_passes_per_step <= 0:
+        raise ValueError("backward_passes_per_step must be > 0")
+    kind: type[_Distributed] = _Reducing
+    if op == Adasum and size() > 1:
+        if process_set.process_set_id != 0:
+            raise NotImplementedError("Adasum does not support non-global process sets yet.")
+        kind = _MergingSteps
+    made: Any = type(type(optimizer).__name__, (kind, type(optimizer)), {"__module__": __name__})
+    wrapped = made.__new__(made)
+    # A learning rate's schedule has put its own `step` into the optimizer, which would go past this one.
+    vars(wrapped).update({name: value for name, value in vars(optimizer).items() if name != "step"})
+    wrapped._names = _named(optimizer, named_parameters)
+    wrapped._compression = compression
+    wrapped._process_set = process_set
+    wrapped._op = ReduceOp(op)
+    wrapped._predivide = gradient_predivide_factor
+    wrapped._sparse_as_dense = sparse_as_dense
+    wrapped._begin(backward_passes_per_step, _checked(groups))
+    return wrapped
+
+
+class _Distributed(torch.optim.Optimizer):
+    """What both ways have in common: they count backward passes, and refuse what would lose gradients."""
+
+    _names: dict[torch.Tensor, str]
+    _compression: type[Compressor]
+    _process_set: ProcessSet
+    _op: ReduceOp
+    _predivide: float
+    _sparse_as_dense: bool
+
+    def _begin(self, passes: int, groups: Groups | None) -> None:
+        self.backward_passes_per_step = passes
+        self._left = dict.fromkeys(self._names, passes)
+        """How many passes each parameter's gradient still gets before it is reduced."""
+        self._watched: list[torch.Tensor] = []
+        self._hooks: list[Any] = []
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """How many ``backward()`` come before each ``step()``, from now on."""
+        self.backward_passes_per_step = passes
+        self._left = dict.fromkeys(self._names, passes)
+
+    def _watch(self) -> None:
+        """Hear of each gradient that is there, as long as this optimizer lives."""
+        this = weakref.ref(self)
+
+        def hear(parameter: torch.Tensor) -> None:
+            optimizer = this()
+            if optimizer is not None:
+                optimizer._gradient_is_there(parameter)
+
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    self._watched.append(parameter)
+                    self._hooks.append(parameter.register_post_accumulate_grad_hook(hear))
+        weakref.finalize(self, _remove, list(self._hooks))
+
+    def _gradient_is_there(self, parameter: torch.Tensor) -> None:
+        raise NotImplementedError
+
+
+def _remove(hooks: list[Any]) -> None:
+    for hook in hooks:
+        hook.remove()
+
+
+class _Reducing(_Distributed):
+    """The gradients are reduced, and then the optimizer makes its step."""
+
+    def _begin(self, passes: int, groups: Groups | None) -> None:
+        super()._begin(passes, groups)
+        self._handles: dict[Any, tuple[Any, Any]] = {}
+        """Of each parameter, or tuple of parameters: its running operation, and what undoes its compression."""
+        self._synchronized = False
+        self._should_synchronize = True
+        self._group_of: dict[torch.Tensor, tuple[torch.Tensor, ...]] = {}
+        self._here: dict[tuple[torch.Tensor, ...], int] = {}
+        world = required()
+        if self._process_set.included() and (world.size > 1 or world.settings.elastic):
+            if groups:
+                self._form(groups)
+            self._watch()
+
+    def _form(self, groups: Groups) -> None:
+        """Which parameters' gradients are reduced together: on all ranks as rank 0 orders them."""
+        parameters = [each for group in self.param_groups for each in group["params"] if each.requires_grad]
+        first = self._process_set.ranks[0]
+        order = broadcast_object([self._names[each] for each in parameters], first, process_set=self._process_set)
+        place = {name: at for at, name in enumerate(order)}
+        parameters.sort(key=lambda each: place[self._names[each]])
+        formed: list[list[torch.Tensor]]
+        if isinstance(groups, int):
+            shares = [len(parameters) * at // groups for at in range(groups + 1)]
+            formed = [parameters[begin:end] for begin, end in pairwise(shares)]
+        else:
+            known, given = set(parameters), {each for group in groups for each in group}
+            formed = [[each for each in group if each in known] for group in groups]
+            formed += [[each] for each in parameters if each not in given]
+        for members in map(tuple, filter(None, formed)):
+            self._here[members] = 0
+            self._group_of.update(dict.fromkeys(members, members))
+
+    def _gradient_is_there(self, parameter: torch.Tensor) -> None:
+        if self._left[parameter] <= 0:
+            raise AssertionError(TOO_MANY_PASSES)
+        assert parameter.grad is not None and not parameter.grad.requires_grad
+        self._left[parameter] -= 1
+        if self._left[parameter] > 0:
+            self._handles.setdefault(parameter, (None, None))
+            return
+        members = self._group_of.get(parameter)
+        if members is None:
+            self._handles[parameter] = self._reduce(parameter)
+            return
+        self._here[members] += 1
+        self._handles[parameter] = (None, None)
+        if self._here[members] == len(members):
+            self._reduce_group(members)
+
+    def _reduce(self, parameter: torch.Tensor) -> tuple[Any, Any]:
+        if parameter.grad is None:
+            # Another rank may have a gradient, as its part of the model may have been another one.
+            parameter.grad = torch.zeros_like(parameter)
+        tensor, name = parameter.grad.detach(), self._names[parameter]
+        if tensor.is_sparse and not self._sparse_as_dense:
+            return sparse_allreduce_async(tensor, name, self._op, self._process_set), None
+        (narrow, told), factors = self._compressed(tensor), self._factors()
+        return allreduce_async_(narrow, None, name, self._op, *factors, self._process_set), told
+
+    def _reduce_group(self, members: tuple[torch.Tensor, ...]) -> None:
+        for each in members:
+            if each.grad is None:
+                each.grad = torch.zeros_like(each)
+            self._handles.pop(each, None)
+        narrow = [self._compressed(each.grad.detach()) for each in members if each.grad is not None]
+        tensors = [tensor for tensor, _ in narrow]
+        name = self._names[members[0]]
+        handle = grouped_allreduce_async_(tensors, None, name, self._op, *self._factors(), self._process_set)
+        self._handles[members] = (handle, [told for _, told in narrow])
+        self._here[members] = 0
+
+    def _compressed(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        return self._compression.compress(dense.contiguous())
+
+    def _factors(self) -> tuple[float, float]:
+        """What gradients are multiplied by before and after the sum; the average divides, too."""
+        return (1.0 / self._predivide, self._predivide) if self._op == Average else (1.0, 1.0)
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are reduced, for instance to clip them before the step."""
+        if self._process_set.included():
+            self._reduce_what_is_left()
+            # Gradients that could not be reduced may not stay: the next step is about others.
+            handles, self._handles = self._handles, {}
+            for parameter, (handle, told) in handles.items():
+                self._take(parameter, handle, told)
+            self._left = dict.fromkeys(self._names, self.backward_passes_per_step)
+        self._synchronized = True
+
+    def _reduce_what_is_left(self) -> None:
+        """Also of parameters that had no gradient here: other ranks wait for them."""
+        begun = {each for key in self._handles for each in (key if isinstance(key, tuple) else (key,))}
+        late = [each for each in self._watched if each not in begun]
+        late += [key for key, (handle, _) in self._handles.items() if handle is None]
+        for members in dict.fromkeys(self._group_of[each] for each in late if each in self._group_of):
+            self._reduce_group(members)
+        for parameter in late:
+            if parameter not in self._group_of:
+                self._handles[parameter] = self._reduce(parameter)
+
+    def _take(self, parameter: Any, handle: Any, told: Any) -> None:
+        """Wait for a reduction, and make its result the gradient."""
+        if isinstance(parameter, tuple):
+            for each, reduced, its in zip(parameter, synchronize(handle), told, strict=True):
+                self._set_gradient(each, self._compression.decompress(reduced, its))
+        elif callable(handle):
+            parameter.grad = handle()
+        else:
+            self._set_gradient(parameter, self._compression.decompress(synchronize(handle), told))
+
+    def _set_gradient(self, parameter: torch.Tensor, reduced: torch.Tensor) -> None:
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.is_sparse:
+            parameter.grad = reduced.to_sparse(gradient.sparse_dim())
+        elif gradient.data_ptr() != reduced.data_ptr():
+            with torch.no_grad():
+                gradient.copy_(reduced)
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Inside of it ``step()`` does not synchronize, since the program has."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Wait until all gradients are reduced, and make the step."""
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(SYNCHRONIZED_TWICE, stacklevel=2)
+            self.synchronize()
+        self._synchronized = False
+        return super().step(closure)
+
+    def zero_grad(self, *arguments: Any, **named: Any) -> None:
+        """Forget the gradients.
+
+        Raises:
+            AssertionError: they are being reduced.
+        """
+        if self._handles:
+            raise AssertionError(ZEROED_TOO_EARLY)
+        super().zero_grad(*arguments, **named)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Take a state, and forget the operations that run."""
+        self._handles.clear()
+        self._here = dict.fromkeys(self._here, 0)
+        self._synchronized, self._should_synchronize = False, True
+        self._left = dict.fromkeys(self._names, self.backward_passes_per_step)
+        load_in_place(self, state_dict)
+
+
+class _MergingSteps(_Distributed):
+    """Adasum: each rank makes its own step, and the steps are merged."""
+
+    def _begin(self, passes: int, groups: Groups | None) -> None:
+        super()._begin(passes, groups)
+        self._stepped = True
+        self._watch()
+
+    def _gradient_is_there(self, parameter: torch.Tensor) -> None:
+        if self._left[parameter] <= 0:
+            raise AssertionError(TOO_MANY_PASSES)
+        assert parameter.grad is not None and not parameter.grad.requires_grad
+        self._left[parameter] -= 1
+        self._stepped = False
+
+    def synchronize(self) -> None:
+        """Nothing: there is something to wait for only in the step."""
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Not with Adasum.
+
+        Raises:
+            AssertionError: always.
+        """
+        raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
+        yield
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make this rank's step, and then the merged one in its place."""
+        loss = closure() if closure is not None else None
+        starts = [each.detach().clone() for each in self._watched]
+        for each in self._watched:
+            if each.grad is None:
+                each.grad = torch.zeros_like(each)
+        super().step()
+        handles = []
+        for each, start in zip(self._watched, starts, strict=True):
+            narrow, told = self._compression.compress(each.detach() - start)
+            handles.append((allreduce_async_(narrow.contiguous(), None, self._names[each], Adasum), told))
+        with torch.no_grad():
+            for each, start, (handle, told) in zip(self._watched, starts, handles, strict=True):
+                each.copy_(start + self._compression.decompress(synchronize(handle), told))
+        self._left = dict.fromkeys(self._names, self.backward_passes_per_step)
+        self._stepped = True
+        return loss
+
+    def zero_grad(self, *arguments: Any, **named: Any) -> None:
+        """Forget the gradients.
+
+        Raises:
+            AssertionError: no step was made with them, though as many passes as it takes are done.
+        """
+        if not self._stepped and any(left == 0 for left in self._left.values()):
+            raise AssertionError(ZEROED_TOO_EARLY)
+        super().zero_grad(*arguments, **named)
+
+
+def _named(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> dict[torch.Tensor, str]:
+    """The name of each parameter.
+
+    Raises:
+        ValueError: names are missing or not unique.
+    """
+    if named_parameters is None:
+        named = [
+            (f"allreduce.noname.{at}.{number}", parameter)
+            for at, group in enumerate(optimizer.param_groups)
+            for number, parameter in enumerate(group["params"])
+        ]
+    else:
+        named = list(named_parameters)
+    if any(not isinstance(each, tuple) for each in named):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced by model.named_parameters()."
+        )
+    names = [name for name, _ in named]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise ValueError(f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}")
+    known = {id(parameter) for _, parameter in named}
+    missing = [id(each) for group in optimizer.param_groups for each in group["params"] if id(each) not in known]
+    if missing:
+        raise ValueError(
+            "named_parameters was specified, but one or more model parameters were not named. "
+            f"Python object ids: {', '.join(map(str, missing))}"
+        )
+    return {parameter: name for name, parameter in named}
+
+
+def _checked(groups: Groups | None) -> Groups | None:
+    """``groups``, if they can be.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    if groups is None:
+        return None
+    if not isinstance(groups, list):
+        if not isinstance(groups, int) or groups < 0:
+            raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
+        return groups
+    members: Sequence[torch.Tensor] = [each for group in groups for each in group]
+    if any(not isinstance(each, torch.Tensor) for each in members):
+        raise ValueError("groups must consist of torch.Tensor.")
+    if len({id(each) for each in members}) < len(members):
+        raise ValueError("A parameter can only appear once in groups.")
+    return groups

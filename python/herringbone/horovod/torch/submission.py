@@ -1,0 +1,100 @@
+"""How torch's tensors are put to the controller, and what is made of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...torch.tensors import FOLDED, check_cpu, move_type
+from ..common.handles import Finish, Part, Span, start, start_group
+from ..common.process_sets import ProcessSet
+
+__all__ = ["begin", "begin_group", "fold_part", "gathered", "move_part", "span_of"]
+
+
+def span_of(tensor: torch.Tensor) -> Span:
+    """Where the tensor's memory is."""
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def fold_part(tensor: torch.Tensor, output: torch.Tensor | None) -> Part:
+    """A tensor that is reduced, into ``output`` if the size of the result is known.
+
+    Raises:
+        ValueError: its type is not reduced, or its memory is not in order.
+    """
+    _check(tensor)
+    dtype = FOLDED.get(tensor.dtype)
+    if dtype is None:
+        raise ValueError(f"Tensor type {tensor.type()} is not supported.")
+    finish = _given(output) if output is not None else gathered(tensor)
+    target = None if output is None else span_of(output)
+    return Part(span_of(tensor), target, dtype, tuple(tensor.shape), finish, (tensor, output))
+
+
+def move_part(tensor: torch.Tensor, output: torch.Tensor | None, finish: Finish | None = None) -> Part:
+    """A tensor that travels unchanged; a type that the engine does not know travels as bytes.
+
+    Raises:
+        ValueError: its memory is not in order.
+    """
+    _check(tensor)
+    dtype, scale = move_type(tensor)
+    shape = tuple(tensor.shape) if scale == 1 else (*tensor.shape, scale)
+    if finish is None:
+        finish = _given(output) if output is not None else gathered(tensor)
+    target = None if output is None else span_of(output)
+    return Part(span_of(tensor), target, dtype, shape, finish, (tensor, output))
+
+
+def gathered(like: torch.Tensor) -> Callable[[Any], torch.Tensor]:
+    """What makes a tensor of the type of ``like`` of a result whose size only the controller knew."""
+    dtype, rows = like.dtype, tuple(like.shape[1:])
+
+    def finish(result: Any) -> torch.Tensor:
+        data, shape = result.data, tuple(result.shape)
+        first = shape[0] if shape else 1
+        if data is None or len(data) == 0:
+            return torch.empty((first, *rows), dtype=dtype)
+        return torch.frombuffer(data, dtype=dtype).reshape(first, *rows)
+
+    return finish
+
+
+def begin(process_set: ProcessSet, operation: str, name: str | None, part: Part, **more: Any) -> int:
+    """Begin an operation on one tensor."""
+    return start(
+        process_set,
+        operation,
+        name,
+        part.source,
+        part.target,
+        dtype=part.dtype,
+        shape=part.shape,
+        kept=part.kept,
+        finish=part.finish,
+        **more,
+    )
+
+
+def begin_group(process_set: ProcessSet, operation: str, name: str | None, parts: Sequence[Part], **more: Any) -> int:
+    """Begin an operation on several tensors at once.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not parts:
+        raise ValueError(f"grouped_{operation}: pass one tensor at least")
+    return start_group(process_set, operation, name, parts, **more)
+
+
+def _given(output: torch.Tensor) -> Callable[[Any], torch.Tensor]:
+    return lambda _: output
+
+
+def _check(tensor: torch.Tensor) -> None:
+    check_cpu(tensor)
+    if not tensor.is_contiguous():
+        raise ValueError("Tensor is required to be contiguous.")

@@ -1,0 +1,123 @@
+"""Elastic training through Horovod's interface, with workers that are killed, and its parts in one process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import START_SECONDS, clean_environment
+
+torch = pytest.importorskip("torch")
+
+import herringbone.horovod.torch as hvd
+from herringbone.horovod.common.elastic import run_fn
+from herringbone.horovod.common.exceptions import HostsUpdatedInterrupt
+from herringbone.horovod.common.world import Place
+
+WORKER = Path(__file__).parent / "workers" / "horovod_elastic.py"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_is_replaced_and_no_committed_step_is_lost(victim: int, tmp_path: Path) -> None:
+    command = ["-m", "herringbone", "horovodrun", "-np", "2", "--min-np", "1", sys.executable, str(WORKER)]
+    words = [sys.executable, *command, str(victim), str(tmp_path)]
+    outcome = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=START_SECONDS)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert [each["rank"] for each in told] == [0, 1] and {each["size"] for each in told} == {2}
+    assert len({each["batch"] for each in told}) == 1 and {each["processed"] for each in told} == {20}
+    for rank, each in enumerate(told):
+        changes = [size for size, _ in each["sizes"]]
+        assert changes == ([] if rank == victim else [1, 2])
+        assert rank == victim or each["sizes"][0][1] == 10  # nothing that was committed is lost
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A job of this process alone."""
+    for name, value in (("HERRINGBONE_RANK", "0"), ("HERRINGBONE_WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+def test_a_state_goes_back_to_its_last_commit(alone: None) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    state = hvd.elastic.TorchState(model, optimizer, batch=3, other=torch.nn.Linear(1, 1))
+    state.sync()
+    first = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight.fill_(9)
+    state.batch = 4
+    state.restore()
+    assert torch.equal(model.weight, first) and state.batch == 3
+    with torch.no_grad():
+        model.weight.fill_(9)
+    state.batch = 5
+    state.commit()
+    state.batch = 6
+    state.restore()
+    assert (model.weight == 9).all() and state.batch == 5
+    another = torch.nn.Linear(2, 1)
+    state.model = another
+    state.sync()
+    assert state.model is another
+
+
+def test_a_sampler_gives_out_what_is_left(alone: None) -> None:
+    sampler = hvd.elastic.ElasticSampler(list(range(10)), shuffle=True, seed=4)
+    everything = list(sampler)
+    assert sorted(everything) == list(range(10)) and len(sampler) == 10
+    sampler.record_batch(0, 4)
+    sampler.load_state_dict(sampler.state_dict())
+    assert list(sampler) == everything[4:] and len(sampler) == 6
+    sampler.set_epoch(1)
+    assert sorted(sampler) == list(range(10)) and list(sampler) != everything
+    ordered = hvd.elastic.ElasticSampler(list(range(3)), shuffle=False)
+    assert list(ordered) == [0, 1, 2]
+
+
+def test_an_interrupt_of_the_hosts_goes_on_without_a_restore(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from herringbone.horovod.common import membership
+
+    happened: list[str] = []
+    monkeypatch.setattr(membership, "take_in", lambda: happened.append("taken in"))
+    monkeypatch.setattr(membership, "recover", lambda: happened.append("recovered"))
+    state = hvd.elastic.ObjectState(lambda value: value, hvd.rank, batch=0)
+
+    def train(state: Any) -> str:
+        happened.append(f"round with {state.batch}")
+        if len(happened) == 1:
+            state.batch = 1
+            state.on_hosts_updated(1.0, 1)
+            state.commit()
+        if len(happened) == 4:
+            state.batch = 7
+            raise hvd.HorovodInternalError("a rank is lost")
+        return "done"
+
+    assert run_fn(train, lambda: happened.append("reset"))(state) == "done"
+    assert happened == [
+        "round with 0",
+        "taken in",
+        "reset",
+        "round with 1",
+        "recovered",
+        "reset",
+        "round with 1",
+    ]
+    assert isinstance(HostsUpdatedInterrupt(True), RuntimeError) and HostsUpdatedInterrupt(True).skip_sync
+
+
+def test_places_of_ranks_on_several_hosts() -> None:
+    hosts = [b"a", b"a", b"b", b"a", b"b"]
+    assert Place.among(hosts, 0) == Place(0, 3, 0, 2, False)
+    assert Place.among(hosts, 4) == Place(1, 2, 1, 2, False)
+    assert Place.among(hosts, 3) == Place(2, 3, 0, 1, False)
+    assert Place.among([b"a", b"b"], 1) == Place(0, 1, 1, 2, True)

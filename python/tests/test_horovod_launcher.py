@@ -1,0 +1,166 @@
+"""``herringbone horovodrun``: places, flags, ends, and other hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import START_SECONDS, clean_environment
+
+from herringbone.horovod.flags import NO_EFFECT, parse, variables_of, without_effect
+from herringbone.horovod.hosts import Slot, slots_of
+from herringbone.horovod.launch import Job
+
+SHOW = (
+    "import os; print(*(os.environ['HOROVOD_' + n] for n in ('RANK', 'SIZE', 'LOCAL_RANK', 'CROSS_RANK', 'HOSTNAME')))"
+)
+
+
+def horovodrun(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "herringbone", "horovodrun", *arguments]
+    return subprocess.run(command, env=clean_environment(environment), capture_output=True, text=True, timeout=START_SECONDS)
+
+
+def test_each_rank_knows_its_place_and_none_of_another_job() -> None:
+    show = SHOW + "; assert 'RANK' not in os.environ and len(os.environ['HERRINGBONE_TOKEN']) == 64"
+    hosts = ("-H", "localhost:2,127.0.0.1:1")
+    outcome = horovodrun("-np", "3", *hosts, sys.executable, "-c", show, RANK="7", WORLD_SIZE="9")
+    assert outcome.returncode == 0, outcome.stderr
+    assert sorted(outcome.stdout.splitlines()) == [
+        "[0]<stdout>:0 3 0 0 localhost",
+        "[1]<stdout>:1 3 1 0 localhost",
+        "[2]<stdout>:2 3 0 1 127.0.0.1",
+    ]
+
+
+def test_slots_come_from_lists_files_and_scripts(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("one slots=2\n# nothing\ntwo\n")
+    assert [slot.host for slot in slots_of(parse(["-hostfile", str(file), "x"]))] == ["one", "one", "two"]
+    script = tmp_path / "discover"
+    script.write_text("#!/bin/sh\necho three:1\necho four\n")
+    script.chmod(0o755)
+    options = parse(["--host-discovery-script", str(script), "--slots-per-host", "2", "-np", "3", "x"])
+    assert slots_of(options)[1:] == [Slot("four", 1, 0, 2, 1, 2), Slot("four", 2, 1, 2, 0, 1)]
+    with pytest.raises(ValueError, match="-np 4: the hosts have 2 slots"):
+        slots_of(parse(["-np", "4", "-H", "a:2", "x"]))
+    with pytest.raises(ValueError, match="'a:b' is not a host and its slots"):
+        slots_of(parse(["-H", "a:b", "x"]))
+
+
+def test_flags_become_variables() -> None:
+    flags = "--fusion-threshold-mb 32 --cycle-time-ms 3.5 --cache-capacity 2048 --autotune --no-stall-check"
+    more = "--timeline-filename t.json --timeline-mark-cycles --log-level DEBUG --network-interfaces eth1"
+    assert variables_of(parse([*flags.split(), *more.split(), "python", "train.py", "--autotune"])) == {
+        "HOROVOD_FUSION_THRESHOLD": "33554432",
+        "HOROVOD_CYCLE_TIME": "3.5",
+        "HOROVOD_CACHE_CAPACITY": "2048",
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+        "HOROVOD_TIMELINE": "t.json",
+        "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+        "HERRINGBONE_IFNAME": "eth1",
+        "HOROVOD_LOG_LEVEL": "DEBUG",
+        "HERRINGBONE_LOG": "info",
+    }
+    assert variables_of(parse(["python"])) == {}
+
+
+def test_flags_without_effect_are_named_in_one_line() -> None:
+    given = [word for flag, value in NO_EFFECT.items() for word in ([flag, "1"] if value else [flag])]
+    assert without_effect(parse([*given, "program"])) == list(NO_EFFECT)
+    outcome = horovodrun("-np", "1", "--gloo", "--num-nccl-streams", "2", sys.executable, "-c", "pass")
+    assert outcome.returncode == 0
+    assert outcome.stderr == "herringbone horovodrun: these flags have no effect: --num-nccl-streams, --gloo\n"
+
+
+def test_a_rank_that_fails_ends_the_others() -> None:
+    program = "import os, time\nif os.environ['HOROVOD_RANK'] == '1': raise SystemExit(3)\ntime.sleep(50)"
+    began = time.monotonic()
+    outcome = horovodrun("-np", "3", sys.executable, "-c", program)
+    assert outcome.returncode == 3 and time.monotonic() - began < 30
+    assert "rank 1 failed first, with exit status 3" in outcome.stderr
+
+
+def test_a_process_is_started_again_as_often_as_the_limit_says(tmp_path: Path) -> None:
+    program = f"""import os, pathlib, time
+if os.environ['HOROVOD_RANK'] == '1':
+    with open({str(tmp_path / "lives")!r}, 'a') as lives: lives.write('x')
+    raise SystemExit(4)
+time.sleep(50)"""
+    outcome = horovodrun("-np", "2", "--min-np", "1", "--reset-limit", "2", sys.executable, "-c", program)
+    assert outcome.returncode == 4
+    assert (tmp_path / "lives").read_text() == "xxx"
+    assert outcome.stderr.count("it is started again") == 2
+
+
+def test_output_goes_to_files_if_a_folder_is_given(tmp_path: Path) -> None:
+    outcome = horovodrun("-np", "2", "--output-filename", str(tmp_path / "out"), sys.executable, "-c", SHOW)
+    assert outcome.returncode == 0 and outcome.stdout == ""
+    assert (tmp_path / "out" / "rank.1" / "stdout").read_text() == "1 2 1 0 localhost\n"
+
+
+def test_what_it_says_of_itself_and_of_mistakes() -> None:
+    build = horovodrun("--check-build").stdout
+    assert "[X] PyTorch" in build and "[ ] TensorFlow" in build and "[X] Herringbone" in build
+    assert horovodrun("-v").stdout.startswith("herringbone ")
+    assert "which program?" in horovodrun("-np", "2").stderr
+    assert "write its values as flags" in horovodrun("--config-file", "x.yaml", "python").stderr
+    assert horovodrun("--no-such-flag", "python").returncode == 2
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> str:
+    """A search path whose ssh runs its command on this machine, without this process's environment."""
+    ssh = tmp_path / "ssh"
+    log = tmp_path / "ssh.log"
+    ssh.write_text(
+        f'#!/bin/sh\necho "$@" >>{log}\nwhile [ "$1" != sh ]; do shift; done\nexec env -i PATH="$PATH" "$@"\n'
+    )
+    ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
+    return f"{tmp_path}:{os.environ['PATH']}"
+
+
+def test_other_hosts_are_reached_by_ssh_and_no_secret_is_on_a_command_line(far: str, tmp_path: Path) -> None:
+    program = SHOW + "; print(os.environ['GIVEN'], len(os.environ['HERRINGBONE_TOKEN']))"
+    flags = ("-H", "far.example:2", "-p", "2222", "-i", "key")
+    outcome = horovodrun(*flags, sys.executable, "-c", program, PATH=far, GIVEN='it\'s "quoted"')
+    assert outcome.returncode == 0, outcome.stderr
+    assert "[1]<stdout>:1 2 1 0 far.example" in outcome.stdout
+    assert '[1]<stdout>:it\'s "quoted" 64' in outcome.stdout
+    assert (tmp_path / "ssh.log").read_text().splitlines() == ["-o BatchMode=yes -p 2222 -i key far.example sh -s"] * 2
+
+
+def test_processes_of_other_hosts_end_with_the_launcher(far: str, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    command = [sys.executable, "-m", "herringbone", "horovodrun", "-H", "far.example:1", "sh", "-c"]
+    launcher = subprocess.Popen([*command, f"echo $$ >{file}; exec sleep 60"], env=clean_environment({"PATH": far}))
+    until = time.monotonic() + 20
+    while not (file.exists() and file.read_text().strip()) and time.monotonic() < until:
+        time.sleep(0.05)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(20) == 128 + signal.SIGTERM
+    process = Path("/proc") / file.read_text().strip()
+    while process.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not process.exists()
+
+
+def test_ranks_on_several_hosts_meet_where_the_first_one_is() -> None:
+    slots = [Slot("first.example", 0, 0, 1, 0, 2), Slot("localhost", 1, 0, 1, 1, 2)]
+    job = Job(slots, parse(["x"]), {})
+    assert job._common["HERRINGBONE_STORE"].startswith("first.example:")
+
+
+def test_the_example_learns_to_read_digits() -> None:
+    pytest.importorskip("torch")
+    example = Path(__file__).resolve().parents[2] / "examples" / "horovod_digits.py"
+    outcome = horovodrun("-np", "2", sys.executable, str(example))
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert "% of new digits are read rightly, by 2 ranks" in outcome.stdout

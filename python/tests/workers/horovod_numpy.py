@@ -1,0 +1,105 @@
+"""Horovod's interface for numpy, in cases that every rank runs in the same order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from cases import error_of, registry, run
+
+import herringbone.horovod.numpy as hvd
+
+CASES, case = registry()
+
+
+class Descent:
+    """A plain optimizer, as programs bring their own."""
+
+    rate = 1.0
+
+    def __init__(self) -> None:
+        self.states: list[int] = []
+
+    def create_state(self, index: int, _: Any) -> int:
+        self.states.append(index)
+        return index
+
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        if isinstance(index, list):
+            for each in zip(index, weight, grad, strict=True):
+                self.update(*each, None)
+            return
+        assert state in (index, None)
+        weight -= self.rate * grad
+
+
+@case
+def reductions() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    array = np.arange(4, dtype=np.float32) + rank
+    assert np.allclose(hvd.allreduce(array), np.arange(4) + (size - 1) / 2)
+    assert np.array_equal(hvd.allreduce_(array.copy(), op=hvd.Sum), size * np.arange(4) + size * (size - 1) / 2)
+    assert hvd.allreduce(np.float32(rank), op=hvd.Max) == size - 1
+    assert np.allclose(
+        hvd.allreduce(array.reshape(2, 2).T, average=False), size * np.array([[0, 2], [1, 3]]) + size * (size - 1) / 2
+    )
+    one, two = hvd.grouped_allreduce([array, 2 * array], op=hvd.Sum, priority=1)
+    assert np.allclose(2 * one, two)
+    hvd.grouped_allreduce_([array], op=hvd.Sum)
+    assert np.allclose(array, one)
+    assert (hvd.reducescatter(np.ones((2 * size, 3)), op=hvd.Sum) == size).all()
+    assert hvd.grouped_reducescatter([np.ones(size + 1)], op=hvd.Sum)[0].shape == (2 if rank == 0 else 1,)
+    error_of(ValueError, lambda: hvd.allreduce(np.ones(2, np.complex64)), "Tensor type complex64 is not supported")
+    error_of(ValueError, lambda: hvd.allreduce_(np.ones((2, 3)).T), "not C-contiguous")
+    error_of(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2 + rank), name="x"), "Mismatched ALLREDUCE")
+
+
+@case
+def moves() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    assert hvd.allgather(np.full((rank + 1, 2), True)).shape == (size * (size + 1) // 2, 2)
+    assert hvd.allgather(np.array([rank], "datetime64[s]")).astype(int).tolist() == list(range(size))
+    assert hvd.grouped_allgather([np.array([rank])])[0].tolist() == list(range(size))
+    array = np.array([rank])
+    assert hvd.broadcast(array, 1)[0] == 1 and array[0] == rank
+    assert hvd.broadcast_(array, 1)[0] == 1 and array[0] == 1
+    assert hvd.alltoall(np.arange(size) + 10 * rank).tolist() == [10 * other + rank for other in range(size)]
+    received, lengths = hvd.alltoall(np.full(size, rank), splits=[1] * size)
+    assert received.tolist() == list(range(size)) and lengths.tolist() == [1] * size
+    assert hvd.broadcast_object({"a": np.ones(2)} if rank else None, 1)["a"].tolist() == [1, 1]
+    assert hvd.allgather_object(rank) == list(range(size))
+    hvd.barrier()
+    assert hvd.join() in range(size)
+
+
+@case
+def training() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    late = hvd.Parameter(np.full(3, 5.0) if rank == 0 else None)
+    params = {"late": late, "known": hvd.Parameter(np.full(2, float(rank))), "idle": hvd.Parameter(np.ones(1))}
+    hvd.broadcast_parameters(params, root_rank=0)
+    assert late.data.tolist() == [5.0] * 3 and params["known"].data.tolist() == [0.0] * 2
+    late.grad, params["known"].grad = np.full(3, float(rank)), np.full(2, 2.0 * rank)
+    optimizer = Descent()
+    trainer = hvd.DistributedTrainer(params, optimizer, {"rate": 0.5}, num_groups=2)
+    trainer.step(batch_size=2)
+    mean = (size - 1) / 2
+    assert np.allclose(late.data, 5 - 0.5 * mean / 2) and np.allclose(params["known"].data, -0.5 * mean)
+    assert optimizer.states == [0, 1]
+    error_of(TypeError, lambda: hvd.DistributedTrainer(params, hvd.DistributedOptimizer(optimizer)), "again")
+    error_of(ValueError, lambda: hvd.broadcast_parameters([np.ones(1)], 0), "invalid params of type")
+
+
+@case
+def optimizers() -> None:
+    weights, gradients = [np.zeros(2), np.zeros(3)], [np.full(2, float(hvd.rank())), np.full(3, 1.0)]
+    wrapped = hvd.DistributedOptimizer(Descent(), gradient_predivide_factor=2.0)
+    wrapped.update([0, 1], weights, gradients, None)
+    assert np.allclose(weights[0], -(hvd.size() - 1) / 2) and np.allclose(weights[1], -1)
+    wrapped.update(0, weights[0], np.ones(2), None)
+    assert np.allclose(weights[0], -(hvd.size() - 1) / 2 - 1) and wrapped.rate == 1.0
+
+
+if __name__ == "__main__":
+    hvd.init()
+    run(CASES, hvd.rank())

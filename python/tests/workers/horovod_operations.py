@@ -1,0 +1,296 @@
+"""Cases of Horovod's operations on torch tensors, which every rank runs in the same order."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import torch
+from cases import error_of, registry
+
+import herringbone.horovod.torch as hvd
+
+OPERATIONS, case = registry()
+"""The cases of this file."""
+
+
+def own(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """This rank's tensor: small whole numbers, whose sums every type holds exactly."""
+    generator = torch.Generator().manual_seed(hvd.rank())
+    return torch.randint(-8, 8, shape, generator=generator).to(dtype)
+
+
+def everybody(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """All ranks' tensors, stacked."""
+    made = [torch.randint(-8, 8, shape, generator=torch.Generator().manual_seed(rank)) for rank in range(hvd.size())]
+    return torch.stack(made).to(dtype)
+
+
+@case
+def places() -> None:
+    assert (hvd.local_rank(), hvd.local_size()) == (hvd.rank(), hvd.size())
+    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    assert hvd.rank() == int(os.environ["HOROVOD_RANK"])
+    assert hvd.is_homogeneous() and hvd.is_initialized()
+    assert not (hvd.mpi_built() or hvd.mpi_enabled() or hvd.gloo_built() or hvd.gloo_enabled() or hvd.nccl_built())
+    error_of(ValueError, hvd.mpi_threads_supported, "MPI is not enabled")
+
+
+@case
+def allreduces_of_all_types() -> None:
+    for dtype in (torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8):
+        for shape in ((), (17,), (3, 5, 7), (0, 4)):
+            tensor, expected = own(shape).abs().to(dtype), everybody(shape).abs().to(torch.float64).sum(0)
+            before = tensor.clone()
+            assert torch.equal(hvd.allreduce(tensor, op=hvd.Sum).double(), expected), (dtype, shape)
+            assert torch.equal(tensor, before)
+            assert torch.equal(hvd.allreduce_(tensor, op=hvd.Sum).double(), expected)
+            assert torch.equal(tensor.double(), expected)
+
+
+@case
+def allreduces_of_all_operations() -> None:
+    tensor, all_of = own((9,)), everybody((9,))
+    for op, expected in (
+        (hvd.Average, all_of.mean(0)),
+        (hvd.Sum, all_of.sum(0)),
+        (hvd.Min, all_of.amin(0)),
+        (hvd.Max, all_of.amax(0)),
+        (hvd.Product, all_of.prod(0)),
+    ):
+        assert torch.allclose(hvd.allreduce(tensor, op=op), expected), op
+    assert torch.allclose(hvd.allreduce(tensor, average=True), all_of.mean(0))
+    scaled = hvd.allreduce(tensor, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
+    assert torch.allclose(scaled, 2 * all_of.sum(0))
+    narrow = hvd.allreduce(tensor, op=hvd.Sum, compression=hvd.Compression.fp16)
+    assert narrow.dtype == torch.float32 and torch.equal(narrow, all_of.sum(0))
+    error_of(ValueError, lambda: hvd.allreduce(tensor, average=True, op=hvd.Sum), "supersedes average")
+    error_of(ValueError, lambda: hvd.allreduce(torch.ones(2, dtype=torch.bool)), "is not supported")
+    error_of(ValueError, lambda: hvd.allreduce(torch.ones(2, 3).t()), "required to be contiguous")
+
+
+@case
+def names_in_any_order() -> None:
+    for turn in range(5):
+        names = [f"tensor.{turn}.{number}" for number in range(40)]
+        random.Random(100 * turn + hvd.rank()).shuffle(names)
+        handles = {name: hvd.allreduce_async(torch.full((50,), float(name.split(".")[2])), name=name) for name in names}
+        for name, handle in sorted(handles.items()):
+            assert (hvd.synchronize(handle) == float(name.split(".")[2])).all()
+            error_of(ValueError, lambda over=handle: hvd.poll(over), "was not created or has been cleared")
+
+
+@case
+def groups() -> None:
+    tensors = [own((number + 1,)) for number in range(4)]
+    sums = [everybody((number + 1,)).sum(0) for number in range(4)]
+    assert all(map(torch.equal, hvd.grouped_allreduce(tensors, op=hvd.Sum, name="group"), sums))
+    assert all(map(torch.equal, hvd.grouped_allreduce_([each.clone() for each in tensors], op=hvd.Sum), sums))
+    gathered = hvd.grouped_allgather([torch.full((hvd.rank(), 2), hvd.rank()), torch.tensor([hvd.rank()])])
+    assert gathered[1].tolist() == list(range(hvd.size())) and len(gathered[0]) == sum(range(hvd.size()))
+    parts = hvd.grouped_reducescatter([torch.ones(hvd.size()), torch.ones(2 * hvd.size(), 3)], op=hvd.Sum)
+    assert [tuple(part.shape) for part in parts] == [(1,), (2, 3)] and (parts[0] == hvd.size()).all()
+    error_of(ValueError, lambda: hvd.grouped_allreduce_async([]), "one tensor at least")
+
+
+@case
+def allgathers() -> None:
+    for dtype in (torch.uint8, torch.bool, torch.int16, torch.float16, torch.float32, torch.complex64):
+        tensor = torch.full((hvd.rank() + 1, 3), 1).to(dtype)
+        everything = hvd.allgather(tensor)
+        assert everything.shape == (sum(range(hvd.size() + 1)), 3) and everything.dtype == dtype
+        assert (everything == 1).all()
+    assert hvd.allgather(torch.empty(0, 2)).shape == (0, 2)
+
+
+@case
+def broadcasts() -> None:
+    for root in range(hvd.size()):
+        tensor = torch.full((5,), float(hvd.rank()))
+        assert (hvd.broadcast(tensor, root) == root).all() and (tensor == hvd.rank()).all()
+        assert (hvd.broadcast_(tensor, root) == root).all() and (tensor == root).all()
+    error_of(ValueError, lambda: hvd.broadcast(torch.ones(1), hvd.size()), f"root_rank {hvd.size()} is not one of")
+
+
+@case
+def alltoalls() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    assert hvd.alltoall(torch.arange(size) + 10 * rank).tolist() == [10 * other + rank for other in range(size)]
+    tensor = torch.full((sum(range(size)), 2), rank)
+    received, lengths = hvd.alltoall(tensor, splits=torch.arange(size, dtype=torch.int32))
+    assert lengths.tolist() == [rank] * size and lengths.dtype == torch.int32
+    assert received[:, 0].tolist() == [other for other in range(size) for _ in range(rank)]
+    assert hvd.alltoall(torch.arange(2.0 * size + 3), splits=[2] * size)[0].shape == (2 * size,)
+    error_of(ValueError, lambda: hvd.alltoall(torch.empty(size + 1)), "not an even multiple of the number of workers")
+    error_of(ValueError, lambda: hvd.alltoall(torch.empty(1), splits=[1] * size), "greater than the first dimension")
+    error_of(ValueError, lambda: hvd.alltoall(torch.empty(1), splits=[1]), "does not equal number of workers")
+    error_of(ValueError, lambda: hvd.alltoall(torch.empty(size), splits=torch.ones(size)), "contain integer elements")
+
+
+@case
+def reducescatters() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    part = hvd.reducescatter(torch.arange(2 * size + 1.0).repeat(3, 1).t().contiguous(), op=hvd.Sum)
+    first = 2 * rank + min(rank, 1)
+    assert part.shape == (3 if rank == 0 else 2, 3)
+    assert part[:, 0].tolist() == [size * (first + row) for row in range(len(part))]
+
+
+@case
+def gradients() -> None:
+    size, rank = hvd.size(), hvd.rank()
+
+    def gradient(call: object, shape: tuple[int, ...]) -> torch.Tensor:
+        tensor = torch.ones(shape, requires_grad=True)
+        (call(tensor) * 3).sum().backward()  # type: ignore[operator]  # it is a function
+        assert tensor.grad is not None
+        return tensor.grad
+
+    assert (gradient(lambda x: hvd.allreduce(x, op=hvd.Sum), (4,)) == 3 * size).all()
+    assert (gradient(lambda x: hvd.allreduce(x), (4,)) == 3).all()
+    assert (gradient(lambda x: torch.cat(hvd.grouped_allreduce([x, x], op=hvd.Sum)), (4,)) == 6 * size).all()
+    assert (gradient(lambda x: hvd.allgather(x), (rank + 1, 2)) == 3).all()
+    assert (gradient(lambda x: hvd.broadcast(x, 1), (4,)) == (3 if rank == 1 else 0)).all()
+    assert (gradient(lambda x: hvd.alltoall(x, [1] * size)[0], (size,)) == 3).all()
+    assert (gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum), (size,)) == 3 * size).all()
+
+
+@case
+def adasum() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    orthogonal = torch.zeros(size)
+    orthogonal[rank] = rank + 1.0
+    assert torch.allclose(hvd.allreduce(orthogonal, op=hvd.Adasum), torch.arange(1.0, size + 1))
+    parallel = hvd.allreduce(torch.full((6,), 2.0), op=hvd.Adasum)
+    assert torch.allclose(parallel, torch.full((6,), 2.0))
+
+
+@case
+def sparse() -> None:
+    tensor = torch.sparse_coo_tensor([[hvd.rank(), 0]], [1.0, 2.0], (hvd.size(),), check_invariants=True)
+    reduced = hvd.sparse_allreduce_async(tensor, "sparse", hvd.Sum)().to_dense()
+    assert reduced.tolist() == [2.0 * hvd.size() + 1] + [1.0] * (hvd.size() - 1)
+    averaged = hvd.sparse_allreduce_async(tensor, "sparse", hvd.Average)().to_dense()
+    assert torch.allclose(averaged, reduced / hvd.size())
+
+
+@case
+def objects() -> None:
+    sent = {"a": [1, (2, 3)], 7: {4, 5}, "bytes": b"\x00x", "tensor": torch.arange(3), "none": None, "empty": {}}
+    received = hvd.broadcast_object(sent if hvd.rank() == 1 else None, root_rank=1)
+    assert str(received) == str(sent)
+    gathered = hvd.allgather_object({"rank": hvd.rank(), "list": list(range(hvd.rank()))})
+    assert gathered == [{"rank": rank, "list": list(range(rank))} for rank in range(hvd.size())]
+    wrong, told = (
+        (TypeError, "is a function") if hvd.rank() == 0 else (hvd.HorovodInternalError, "rank 0 has an object")
+    )
+    error_of(wrong, lambda: hvd.broadcast_object(own), told)
+    error_of(wrong, lambda: hvd.allgather_object(own if hvd.rank() == 0 else 1), told)
+
+
+@case
+def mistakes_of_ranks_are_told_to_all() -> None:
+    rank = hvd.rank()
+    error, none = hvd.HorovodInternalError, torch.ones
+    error_of(error, lambda: hvd.allreduce(none(2 + rank), name="x"), "Mismatched ALLREDUCE tensor shapes")
+    other = torch.ones(2, dtype=torch.float64 if rank else torch.float32)
+    error_of(error, lambda: hvd.allreduce(other, name="x"), "Mismatched data types")
+    op = hvd.Sum if rank else hvd.Max
+    error_of(error, lambda: hvd.allreduce(none(2), op=op, name="x"), "Mismatched reduction operation")
+    factor = 2.0 if rank else 1.0
+    error_of(error, lambda: hvd.allreduce(none(2), prescale_factor=factor, name="x"), "Mismatched prescale")
+    error_of(error, lambda: hvd.broadcast(none(2), min(rank, 1), name="x"), "Mismatched BROADCAST root ranks")
+    error_of(error, lambda: hvd.allgather(none(2, 2 + rank), name="x"), "Mismatched ALLGATHER tensor shapes")
+    hvd.allreduce(none(2), name="x")
+    begun = hvd.allreduce_async(none(200, 200), name="twice")
+
+    def again() -> None:
+        for _ in range(10):
+            hvd.allreduce_async(none(200, 200), name="twice")
+
+    error_of(ValueError, again, "Requested to allreduce, allgather, or broadcast a tensor with the same name")
+    hvd.synchronize(begun)
+    hvd.barrier()
+
+
+@case
+def joins() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    for early in (0, size - 1):
+        if rank != early:
+            for batch in range(3):
+                averaged = hvd.allreduce(torch.full((5,), float(size)), name=f"batch.{batch}")
+                assert (averaged == size - 1).all()
+        assert hvd.join() != early
+    if rank:
+        error_of(hvd.HorovodInternalError, lambda: hvd.allgather(torch.ones(2)), "is not supported with Join")
+    hvd.join()
+    assert (hvd.allreduce(torch.ones(2)) == 1).all()
+
+
+@case
+def process_sets() -> None:
+    assert (
+        str(hvd.global_process_set) == f"ProcessSet(process_set_id=0, ranks={list(range(hvd.size()))}, mpi_comm=None)"
+    )
+    error_of(ValueError, lambda: hvd.add_process_set([0]), "Set HOROVOD_DYNAMIC_PROCESS_SETS=1")
+    even, odd = hvd.ProcessSet(range(0, hvd.size(), 2)), hvd.ProcessSet(range(1, hvd.size(), 2))
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    error_of(ValueError, hvd.rank, "Horovod has not been initialized; use hvd.init().")
+    hvd.init(process_sets=[even, odd])
+    mine, foreign = (odd, even) if hvd.rank() % 2 else (even, odd)
+    assert (mine.included(), foreign.included(), mine.rank()) == (True, False, hvd.rank() // 2)
+    assert hvd.allgather(torch.tensor([hvd.rank()]), process_set=mine).tolist() == mine.ranks
+    root = mine.ranks[-1]
+    assert hvd.broadcast(torch.tensor([hvd.rank()]), root, process_set=mine).item() == root
+    error_of(ValueError, lambda: hvd.allreduce(torch.ones(1), process_set=foreign), "is not a member of")
+    error_of(ValueError, foreign.rank, "not part of provided process set")
+    error_of(NotImplementedError, lambda: hvd.allreduce(torch.ones(1), op=hvd.Adasum, process_set=mine), "non-global")
+    hvd.shutdown()
+    duplicate = [hvd.ProcessSet([0]), hvd.ProcessSet([0])]
+    error_of(ValueError, lambda: hvd.init(process_sets=duplicate), "process_sets entry number 1 is a duplicate")
+    hvd.init(process_sets="dynamic")
+    added = hvd.add_process_set([0, 1])
+    assert (added.size(), added.process_set_id) == (2, 1)
+    error_of(ValueError, lambda: hvd.add_process_set([1, 0]), "duplicate process set")
+    error_of(ValueError, lambda: hvd.add_process_set([0, 1 + hvd.rank() % 2 + 1]), "rank 0 has")
+    if added.included():
+        assert hvd.allreduce(torch.ones(2), op=hvd.Sum, process_set=added).tolist() == [2.0, 2.0]
+    assert hvd.remove_process_set(added) and not hvd.remove_process_set(added)
+    assert not hvd.remove_process_set(hvd.global_process_set)
+    error_of(ValueError, lambda: hvd.allreduce(torch.ones(1), process_set=added), "does not exist")
+    os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "0"
+
+
+@case
+def some_ranks_as_the_world() -> None:
+    hvd.shutdown()
+    half = [0, 1] if hvd_launched() < 2 else [2, 3]
+    hvd.init(comm=half)
+    assert (hvd.size(), hvd.rank()) == (2, hvd_launched() % 2)
+    assert hvd.allgather(torch.tensor([hvd_launched()])).tolist() == half
+    hvd.shutdown()
+    error_of(ValueError, lambda: hvd.init(comm="communicator"), "Expected list of rank integers")
+    hvd.init()
+
+
+def hvd_launched() -> int:
+    """The rank that the launcher gave to this process."""
+    return int(os.environ["HOROVOD_RANK"])
+
+
+@case
+def timelines() -> None:
+    file = Path(os.environ["RESULTS"]) / "timeline.json"
+    hvd.start_timeline(str(file), mark_cycles=True)
+    for _ in range(3):
+        hvd.allreduce(torch.ones(3), name="traced")
+    hvd.stop_timeline()
+    if hvd.rank() == 0:
+        text = file.read_text()
+        assert isinstance(json.loads(text), list)
+        assert "allreduce.traced" in text and "NEGOTIATE_ALLREDUCE" in text and "CYCLE_START" in text
+    hvd.barrier()

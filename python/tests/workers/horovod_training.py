@@ -1,0 +1,243 @@
+"""Cases of Horovod's way to train with torch, which every rank runs in the same order."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from cases import error_of, registry
+
+import herringbone.horovod.torch as hvd
+
+TRAINING, case = registry()
+"""The cases of this file."""
+
+
+def model_of(seed: int = 0) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+
+
+def batch_of(step: int, rank: int) -> torch.Tensor:
+    return torch.randn(4, 5, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def trained(steps: int = 4, passes: int = 1, **more: Any) -> list[torch.Tensor]:
+    """The parameters after some steps of all ranks."""
+    model = model_of(seed=hvd.rank())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(plain, 2)
+    names = model.named_parameters()
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=names, backward_passes_per_step=passes, **more)
+    assert isinstance(optimizer, torch.optim.SGD)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in range(passes):
+            model(batch_of(passes * step + part, hvd.rank())).square().mean().backward()
+        optimizer.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the schedule was made for the optimizer inside
+            schedule.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def alone(steps: int = 4, passes: int = 1) -> list[torch.Tensor]:
+    """What one process would come to with the batches of all ranks."""
+    model = model_of(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    for step in range(steps):
+        optimizer.zero_grad()
+        for rank in range(hvd.size()):
+            for part in range(passes):
+                (model(batch_of(passes * step + part, rank)).square().mean() / hvd.size()).backward()
+        optimizer.step()
+        schedule.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def near(one: list[torch.Tensor], other: list[torch.Tensor], tolerance: float = 1e-5) -> bool:
+    return all(torch.allclose(*pair, atol=tolerance) for pair in zip(one, other, strict=True))
+
+
+@case
+def training_is_that_of_one_process() -> None:
+    expected = alone()
+    parameters = [name for name, _ in model_of().named_parameters()]
+    assert near(trained(), expected)
+    assert near(trained(gradient_predivide_factor=2.0), expected)
+    assert near(trained(groups=2), expected) and len(parameters) == 4
+    assert near(trained(compression=hvd.Compression.fp16), expected, 1e-2)
+    assert near(trained(compression=hvd.Compression.bf16), expected, 5e-2)
+    assert near(trained(passes=3), alone(passes=3))
+
+
+@case
+def groups_of_parameters() -> None:
+    model = model_of()
+    parameters = list(model.parameters())
+    plain = torch.optim.SGD(parameters, lr=0.1)
+    names = list(model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(plain, names, groups=[parameters[:2], parameters[3:]])
+    model(batch_of(0, hvd.rank())).sum().backward()
+    optimizer.step()
+    everybody = hvd.allgather(parameters[2].detach().reshape(1, -1))
+    assert (everybody == everybody[0]).all()
+    for wrong, told in (
+        (-1, "non-negative integer"),
+        ([parameters[:1], parameters[:1]], "can only appear once"),
+        ([["x"]], "must consist of torch.Tensor"),
+    ):
+        error_of(ValueError, lambda groups=wrong: hvd.DistributedOptimizer(plain, names, groups=groups), told)
+
+
+@case
+def adasum_merges_steps() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(hvd.size()))
+    plain = torch.optim.SGD([parameter], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(plain, [("parameter", parameter)], op=hvd.Adasum)
+    parameter[hvd.rank()].backward()
+    error_of(AssertionError, optimizer.zero_grad, "zero_grad() was called after loss.backward()")
+    error_of(AssertionError, lambda: optimizer.skip_synchronize().__enter__(), "not supported when using Adasum")
+    optimizer.step()
+    assert torch.allclose(parameter.detach(), -torch.ones(hvd.size()))  # orthogonal steps are added
+    optimizer.zero_grad()
+    (parameter.sum() * 0.5).backward()
+    optimizer.step()
+    assert torch.allclose(parameter.detach(), -1.5 * torch.ones(hvd.size()))  # parallel steps are averaged
+
+
+@case
+def a_rank_may_have_no_gradient() -> None:
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    first, last = list(model.parameters())[0], list(model.parameters())[-1]
+    (first.sum() if hvd.rank() else last.sum()).backward()
+    optimizer.synchronize()
+    assert torch.allclose(first.grad, torch.full_like(first, (hvd.size() - 1) / hvd.size()))
+    assert torch.allclose(last.grad, torch.full_like(last, 1 / hvd.size()))
+    with optimizer.skip_synchronize():
+        optimizer.step()
+
+
+@case
+def gradients_can_be_clipped() -> None:
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    (model(batch_of(0, hvd.rank())).sum() * 100).backward()
+    optimizer.synchronize()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    assert len(set(hvd.allgather_object(float(norm)))) == 1
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        assert not said
+        optimizer.synchronize()
+        optimizer.step()
+        assert [str(each.message)[:39] for each in said] == ["optimizer.step() called without optimiz"]
+
+
+@case
+def wrong_uses_of_an_optimizer() -> None:
+    model = model_of()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    names = list(model.named_parameters())
+    wrap = hvd.DistributedOptimizer
+    error_of(ValueError, lambda: wrap(plain, names[:1]), "one or more model parameters were not named")
+    error_of(ValueError, lambda: wrap(plain, [("x", each) for _, each in names]), "must be unique", "x")
+    error_of(ValueError, lambda: wrap(plain, [each for _, each in names]), "sequence of tuples (name, parameter)")
+    error_of(ValueError, lambda: wrap(plain, names, backward_passes_per_step=0), "must be > 0")
+    error_of(ValueError, lambda: wrap(plain, names, op=hvd.Sum, gradient_predivide_factor=2.0), "op != Average")
+    optimizer = wrap(plain)
+    model(batch_of(0, 0)).sum().backward()
+    error_of(AssertionError, optimizer.zero_grad, "zero_grad() was called after loss.backward()")
+    error_of(AssertionError, lambda: model(batch_of(0, 0)).sum().backward(), "more than backward_passes_per_step")
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.set_backward_passes_per_step(2)
+    for _ in range(2):
+        model(batch_of(0, 0)).sum().backward()
+    optimizer.step()
+
+
+@case
+def sparse_gradients() -> None:
+    for dense in (False, True):
+        embedding = torch.nn.Embedding(6, 2, sparse=True)
+        hvd.broadcast_parameters(list(embedding.named_parameters()), root_rank=0)
+        plain = torch.optim.SGD(embedding.parameters(), lr=1.0)
+        optimizer = hvd.DistributedOptimizer(plain, embedding.named_parameters(), sparse_as_dense=dense)
+        before = embedding.weight.detach().clone()
+        embedding(torch.tensor([hvd.rank(), 5])).sum().backward()
+        optimizer.step()
+        change = (before - embedding.weight.detach())[:, 0]
+        expected = torch.zeros(6)
+        expected[: hvd.size()] += 1 / hvd.size()
+        expected[5] += 1
+        assert torch.allclose(change, expected), (dense, change)
+
+
+@case
+def states_of_optimizers() -> None:
+    for kind in (torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad):
+        model = model_of(seed=hvd.rank())
+        optimizer = kind(model.parameters(), lr=0.1 * (hvd.rank() + 1))
+        if hvd.rank() == 0:
+            model(batch_of(0, 0)).sum().backward()
+            optimizer.step()
+        group = optimizer.param_groups[0]
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        assert group["lr"] == 0.1 and optimizer.param_groups[0] is group
+        assert len({str(state) for state in hvd.allgather_object(optimizer.state_dict())}) == 1
+    lbfgs = torch.optim.LBFGS(model_of().parameters())
+    error_of(ValueError, lambda: hvd.broadcast_optimizer_state(lbfgs, 0), "cannot broadcast torch.optim.LBFGS state")
+    error_of(ValueError, lambda: hvd.broadcast_parameters("model", 0), "invalid params of type")
+
+
+@case
+def batch_norm_over_all_ranks() -> None:
+    sizes = [rank + 2 for rank in range(hvd.size())]
+    whole = torch.randn(sum(sizes), 3, 5, generator=torch.Generator().manual_seed(1))
+    begin = sum(sizes[: hvd.rank()])
+    own = slice(begin, begin + sizes[hvd.rank()])
+    mine, together = hvd.SyncBatchNorm(3), torch.nn.BatchNorm1d(3)
+    part, all_of = whole[own].clone().requires_grad_(), whole.clone().requires_grad_()
+    ours, expected = mine(part), together(all_of)
+    ours.pow(3).sum().backward()
+    expected.pow(3).sum().backward()
+    assert torch.allclose(ours, expected[own], atol=1e-5)
+    assert torch.allclose(part.grad, all_of.grad[own], atol=1e-3)
+    assert torch.allclose(mine.running_mean, together.running_mean, atol=1e-6)
+    assert torch.allclose(mine.running_var, together.running_var, atol=1e-6)
+    summed = hvd.allreduce(mine.weight.grad, op=hvd.Sum)
+    assert torch.allclose(summed, together.weight.grad, atol=1e-3)
+    mine.eval(), together.eval()
+    assert torch.allclose(mine(whole[own]), together(whole[own]), atol=1e-5)
+    error_of(ValueError, lambda: mine(torch.ones(3)), "expected at least 2D input (got 1D input)")
+
+
+@case
+def failures_without_a_loss_end_a_round_on_all_ranks() -> None:
+    state = hvd.elastic.TorchState(torch.nn.Linear(2, 1), batch=0)
+    failed: set[int] = set()
+    rounds: list[tuple[int, int]] = []
+    state.register_reset_callbacks([lambda: rounds.append((hvd.size(), state.batch))])
+
+    def train(state: Any) -> None:
+        while state.batch < 30:
+            if state.batch in (10, 20) and state.batch not in failed:
+                failed.add(state.batch)
+                if state.batch == 10:
+                    hvd.allreduce(torch.ones(2 + hvd.rank()), name="another shape")
+                elif hvd.rank() == 1:
+                    raise hvd.HorovodInternalError("only this rank has failed")
+            hvd.allreduce(torch.ones(3), name="gradient")
+            state.batch += 1
+            state.commit()
+
+    hvd.elastic.run(train)(state)
+    assert rounds == [(4, 10), (4, 20)], rounds
