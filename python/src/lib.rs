@@ -27,7 +27,7 @@ mod _herringbone {
     #[pymodule_export]
     use super::memory::Mapped;
     #[pymodule_export]
-    use super::named::{Controller, NamedResult, NamedWork};
+    use super::named::{Controller, PyNamedResult, PyNamedWork};
     #[pymodule_export]
     use super::pending::{Completions, Pending};
 

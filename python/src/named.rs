@@ -112,7 +112,7 @@ impl Controller {
         group: Option<(String, u32)>,
         priority: i32,
         keep: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<NamedWork> {
+    ) -> PyResult<PyNamedWork> {
         let (kind, op) = parse_operation(operation, op)?;
         let call = NamedCall { kind, dtype: parse(dtype)?, op, shape, root, prescale, postscale };
         let group = group.map(|(name, members)| NamedGroup { name, members });
@@ -124,13 +124,13 @@ impl Controller {
         let output = target.map(|_| target_region);
         let submission = NamedSubmission { request, input, output, splits };
         let work = py.detach(|| self.0.submit(submission)).map_err(|failure| to_python(&failure))?;
-        Ok(NamedWork { work, result: OnceLock::new() })
+        Ok(PyNamedWork { work, result: OnceLock::new() })
     }
 
     /// This rank has no more data. The work ends when all ranks have joined.
-    fn join(&self, py: Python<'_>) -> PyResult<NamedWork> {
+    fn join(&self, py: Python<'_>) -> PyResult<PyNamedWork> {
         let work = py.detach(|| self.0.join()).map_err(|failure| to_python(&failure))?;
-        Ok(NamedWork { work, result: OnceLock::new() })
+        Ok(PyNamedWork { work, result: OnceLock::new() })
     }
 
     /// Write a trace of all tensors to a file from now on, on rank 0.
@@ -167,14 +167,14 @@ impl Drop for Controller {
 }
 
 /// An operation with a name that is under way.
-#[pyclass(frozen, module = "herringbone._herringbone")]
-pub(crate) struct NamedWork {
+#[pyclass(frozen, name = "NamedWork", module = "herringbone._herringbone")]
+pub(crate) struct PyNamedWork {
     work: herringbone::NamedWork,
-    result: OnceLock<Py<NamedResult>>,
+    result: OnceLock<Py<PyNamedResult>>,
 }
 
 #[pymethods]
-impl NamedWork {
+impl PyNamedWork {
     /// Whether it is over, well or not.
     fn poll(&self, py: Python<'_>) -> bool {
         py.detach(|| self.work.is_done())
@@ -198,7 +198,7 @@ impl NamedWork {
     }
 
     /// What it has brought; waits for it.
-    fn result(&self, py: Python<'_>) -> PyResult<Py<NamedResult>> {
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyNamedResult>> {
         self.wait(py, None)?;
         if let Some(result) = self.result.get() {
             return Ok(result.clone_ref(py));
@@ -208,7 +208,7 @@ impl NamedWork {
             Some(Err(failure)) => return Err(to_python(&failure)),
             None => return Err(PyRuntimeError::new_err("the operation is not over")),
         };
-        let result = NamedResult {
+        let result = PyNamedResult {
             data: brought.data.map(|data| PyByteArray::new(py, &data).unbind()),
             shape: brought.shape,
             received_splits: brought.received_splits,
@@ -220,8 +220,8 @@ impl NamedWork {
 }
 
 /// What an operation has brought, beside what is in its output.
-#[pyclass(frozen, module = "herringbone._herringbone")]
-pub(crate) struct NamedResult {
+#[pyclass(frozen, name = "NamedResult", module = "herringbone._herringbone")]
+pub(crate) struct PyNamedResult {
     data: Option<Py<PyByteArray>>,
     shape: Vec<u64>,
     received_splits: Option<Vec<u64>>,
@@ -229,7 +229,7 @@ pub(crate) struct NamedResult {
 }
 
 #[pymethods]
-impl NamedResult {
+impl PyNamedResult {
     /// The result, where its size was not known before.
     #[getter]
     fn data(&self, py: Python<'_>) -> Option<Py<PyByteArray>> {

@@ -14,6 +14,7 @@ mod cache;
 mod checks;
 mod coordinator;
 mod fusion;
+mod layout;
 mod message;
 mod negotiator;
 mod request;
@@ -26,7 +27,7 @@ pub use fusion::fuse;
 pub use message::{
     LIST_BYTES, MalformedList, decode_answers, decode_requests, encode_answers, encode_requests,
 };
-pub use negotiator::{Agreement, Counters, Decision, Negotiator, NegotiatorSettings};
+pub use negotiator::{Agreement, Counters, NamedDecision, Negotiator, NegotiatorSettings};
 pub use request::{
     NAME_BYTES, NamedAnswer, NamedCall, NamedGroup, NamedKind, NamedRequest, NamedResponse, SubmitError,
 };

@@ -4,6 +4,7 @@ use super::{
     Coordinator, LIST_BYTES, Lookup, MalformedList, NamedAnswer, NamedCall, NamedKind, NamedRequest,
     NamedResponse, ResponseCache, Stall, StallSettings, SubmitError, Tuning, decode_answers, encode_requests,
     fuse,
+    layout::{BitLayout, bit},
 };
 use crate::{
     element::{DType, ReduceOp},
@@ -94,7 +95,7 @@ pub struct Agreement {
 
 /// What all ranks do next: the same on all of them, but for what is only about a rank itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Decision {
+pub struct NamedDecision {
     /// The operations to run, in this order; those of a batch together.
     pub batches: Vec<Vec<NamedResponse>>,
     /// The operations that fail, with the text for those that wait for them.
@@ -300,9 +301,9 @@ impl Negotiator {
     ///
     /// # Errors
     /// If the bytes are no answers.
-    pub fn decide(&mut self, answers: Option<&[u8]>) -> Result<Decision, MalformedList> {
+    pub fn decide(&mut self, answers: Option<&[u8]>) -> Result<NamedDecision, MalformedList> {
         let answers = answers.map_or(Ok(Vec::new()), decode_answers)?;
-        let mut decision = Decision { shuts_down: self.round.shuts_down, ..Decision::default() };
+        let mut decision = NamedDecision { shuts_down: self.round.shuts_down, ..NamedDecision::default() };
         let hits = core::mem::take(&mut self.round.hits);
         let mut responses: Vec<NamedResponse> =
             hits.iter().filter_map(|place| self.cache.take(*place)).collect();
@@ -449,45 +450,6 @@ impl Negotiator {
         let bitmap = if words == 0 { 0 } else { 8 * words.next_power_of_two() };
         BitLayout { ranks: self.size as usize, bitmap }
     }
-}
-
-/// Where what is in the vector of an agreement.
-#[derive(Clone, Copy, Debug)]
-struct BitLayout {
-    ranks: usize,
-    /// How many bytes a bit for each place takes. Only some lengths are used, so that few kinds of operations are planned.
-    bitmap: usize,
-}
-
-impl BitLayout {
-    fn list_of(self, rank: Rank) -> core::ops::Range<usize> {
-        let start = 1 + 4 * rank as usize;
-        start..start + 4
-    }
-
-    fn unready(self) -> core::ops::Range<usize> {
-        let start = 1 + 4 * self.ranks;
-        start..start + self.bitmap
-    }
-
-    fn invalid(self) -> core::ops::Range<usize> {
-        let start = self.unready().end;
-        start..start + self.bitmap
-    }
-
-    /// What some rank has submitted: ranks that have joined are ready for all.
-    fn asked(self) -> core::ops::Range<usize> {
-        let start = self.invalid().end;
-        start..start + self.bitmap
-    }
-
-    fn bytes(self) -> usize {
-        self.asked().end
-    }
-}
-
-fn bit(bits: &[u8], place: u32) -> bool {
-    bits.get(place as usize / 8).is_some_and(|byte| byte & 1 << (place % 8) != 0)
 }
 
 /// What a rank that joins asks for.

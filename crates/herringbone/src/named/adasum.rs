@@ -1,6 +1,6 @@
 //! Adaptive summation: two tensors add up where they are orthogonal, and average where they are parallel.
 
-use super::{NamedFailure, run::open};
+use super::{NamedFailure, scale::open};
 use crate::{Communicator, DType, MessageRequest, Region, core::element::Element, sys::span::Span};
 
 /// The tag of its messages.

@@ -1,6 +1,5 @@
 //! The search for the best parameters, and its log. Rank 0's.
 
-use super::AutotuneOptions;
 use crate::{
     Error, Result,
     core::named::{TUNER_COLUMNS, Tuned, Tuner, TunerSettings, Tuning},
@@ -9,8 +8,20 @@ use crate::{
 use std::{
     fs::File,
     io::{self, Write},
+    path::PathBuf,
     time::Duration,
 };
+
+/// How the least time of a cycle and the most bytes of an operation are tuned.
+#[derive(Clone, Debug)]
+pub struct AutotuneOptions {
+    /// Where rank 0 writes what it has tried.
+    pub log: Option<PathBuf>,
+    /// How many samples are thrown away first.
+    pub warmup_samples: u32,
+    /// How many cycles that have run something make a score; a sample is the median of five.
+    pub steps_per_sample: u32,
+}
 
 /// A search with its log.
 #[derive(Debug)]
@@ -25,7 +36,7 @@ impl Autotune {
     pub(super) fn new(given: Tuning, caches: bool, options: &AutotuneOptions) -> Result<Self> {
         let settings =
             TunerSettings { warmup: options.warmup_samples, steps: options.steps_per_sample, caches };
-        let begin = |path: &std::path::PathBuf| {
+        let begin = |path: &PathBuf| {
             let mut file = File::create(path)?;
             writeln!(file, "{TUNER_COLUMNS}")?;
             Ok(file)

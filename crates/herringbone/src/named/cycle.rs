@@ -3,8 +3,8 @@
 use super::{
     NamedFailure,
     autotune::Autotune,
-    queue::{self, Task},
-    run::Runner,
+    queue::{self, NamedTask},
+    run::BatchRunner,
     station::Station,
     timeline::Tracer,
 };
@@ -29,7 +29,7 @@ const ANSWER_BYTES: usize = 1 << 30;
 /// What the thread has.
 pub(super) struct Cycles {
     station: Arc<Station>,
-    runner: Runner,
+    runner: BatchRunner,
     /// When the last agreement began.
     last: Option<Instant>,
     autotune: Option<Autotune>,
@@ -37,7 +37,7 @@ pub(super) struct Cycles {
 
 impl Cycles {
     pub(super) fn new(station: Arc<Station>, data: Communicator, autotune: Option<Autotune>) -> Self {
-        Self { station, runner: Runner::new(data), last: None, autotune }
+        Self { station, runner: BatchRunner::new(data), last: None, autotune }
     }
 
     /// Goes on until the ranks shut down, or one of them fails.
@@ -119,7 +119,7 @@ impl Cycles {
     }
 
     /// Has the search for better parameters learn of a cycle.
-    fn tune(&mut self, batches: &[Vec<Task>]) {
+    fn tune(&mut self, batches: &[Vec<NamedTask>]) {
         let Some(autotune) = &mut self.autotune else { return };
         let bytes = batches.iter().flatten().map(|task| task.response.bytes());
         let tuning = autotune.ran(bytes.fold(0, u64::saturating_add), self.station.began.elapsed());
@@ -129,7 +129,7 @@ impl Cycles {
     }
 
     /// Runs batches, and tells those that wait for them.
-    fn execute(&mut self, batches: &[Vec<Task>], failed: &[String]) -> Result<(), NamedFailure> {
+    fn execute(&mut self, batches: &[Vec<NamedTask>], failed: &[String]) -> Result<(), NamedFailure> {
         let station = self.station.clone();
         let mut timeline = station.timeline();
         if let Some(timeline) = timeline.as_mut() {

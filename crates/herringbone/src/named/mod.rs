@@ -20,12 +20,13 @@ use crate::{
     core::named::{Negotiator, NegotiatorSettings, StallSettings, Tuning},
 };
 use autotune::Autotune;
+pub use autotune::AutotuneOptions;
 use cycle::Cycles;
 pub use queue::NamedSubmission;
 use queue::Queue;
 use station::Station;
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -53,17 +54,6 @@ pub struct NamedOptions {
     pub across_groups: bool,
     /// Whether the first two are tuned, and how.
     pub autotune: Option<AutotuneOptions>,
-}
-
-/// How the least time of a cycle and the most bytes of an operation are tuned.
-#[derive(Clone, Debug)]
-pub struct AutotuneOptions {
-    /// Where rank 0 writes what it has tried.
-    pub log: Option<PathBuf>,
-    /// How many samples are thrown away first.
-    pub warmup_samples: u32,
-    /// How many cycles that have run something make a score; a sample is the median of five.
-    pub steps_per_sample: u32,
 }
 
 impl Default for NamedOptions {

@@ -8,7 +8,7 @@ use crate::{
     Region,
     completion::Completion,
     core::named::{
-        DUPLICATE, Decision, NamedKind, NamedRequest, NamedResponse, Negotiator, SHUT_DOWN, SubmitError,
+        DUPLICATE, NamedDecision, NamedKind, NamedRequest, NamedResponse, Negotiator, SHUT_DOWN, SubmitError,
     },
 };
 use std::{
@@ -48,7 +48,7 @@ struct Submitted {
 
 /// An operation that is run, with this rank's tensor if it has one.
 #[derive(Debug)]
-pub(super) struct Task {
+pub(super) struct NamedTask {
     pub(super) response: NamedResponse,
     pub(super) tensor: Option<Tensor>,
     state: Option<Arc<NamedState>>,
@@ -56,7 +56,7 @@ pub(super) struct Task {
     pub(super) since: Option<Instant>,
 }
 
-impl Task {
+impl NamedTask {
     pub(super) fn finish(&self, outcome: Result<NamedResult, NamedFailure>) {
         self.state.iter().for_each(|state| state.finish(outcome.clone()));
     }
@@ -130,7 +130,7 @@ impl Queue {
     }
 
     /// Sees to what fails and to joins, and takes out what is to be run.
-    pub(super) fn take(&mut self, decision: &mut Decision) -> Vec<Vec<Task>> {
+    pub(super) fn take(&mut self, decision: &mut NamedDecision) -> Vec<Vec<NamedTask>> {
         for (name, text) in decision.failed.drain(..) {
             if let Some(submitted) = self.submitted.remove(&name) {
                 submitted.state.finish(Err(NamedFailure::Text(text)));
@@ -144,9 +144,9 @@ impl Queue {
         let batches = std::mem::take(&mut decision.batches);
         let mut task = |response: NamedResponse| match self.submitted.remove(&response.name) {
             Some(Submitted { tensor, state, since }) => {
-                Task { response, tensor: Some(tensor), state: Some(state), since: Some(since) }
+                NamedTask { response, tensor: Some(tensor), state: Some(state), since: Some(since) }
             }
-            None => Task { response, tensor: None, state: None, since: None },
+            None => NamedTask { response, tensor: None, state: None, since: None },
         };
         batches.into_iter().map(|batch| batch.into_iter().map(&mut task).collect()).collect()
     }

@@ -2,20 +2,19 @@
 
 use super::{
     NamedFailure, NamedResult, adasum,
-    queue::{Task, Tensor},
-    scale::copy_scaled,
+    queue::{NamedTask, Tensor},
+    scale::{copy_scaled, open},
     timeline::Tracer,
 };
 use crate::{
-    Collective, Communicator, DType, Error, ErrorKind, Mapped, Region, Request,
+    Collective, Communicator, DType, Error, Mapped, Region, Request,
     core::named::{NamedKind, NamedResponse},
-    sys::region::Access,
 };
 use std::ops::Range;
 
 /// Runs batches on a group of its own.
 #[derive(Debug)]
-pub(super) struct Runner {
+pub(super) struct BatchRunner {
     pub(super) group: Communicator,
     /// Where tensors are put together; it only grows.
     fusion: Region,
@@ -27,14 +26,6 @@ const GROWTH: usize = 4 << 20;
 /// An outcome for each task of a batch.
 pub(super) type Outcomes = Vec<NamedResult>;
 
-/// The memory of a region.
-///
-/// # Errors
-/// If it was taken away.
-pub(super) fn open(region: &Region) -> Result<Access<'_>, NamedFailure> {
-    region.access().ok_or_else(|| NamedFailure::Engine(Error::new(ErrorKind::Closed)))
-}
-
 /// How many bytes a region can have.
 fn whole(bytes: u64) -> Result<usize, NamedFailure> {
     usize::try_from(bytes)
@@ -43,7 +34,7 @@ fn whole(bytes: u64) -> Result<usize, NamedFailure> {
         .ok_or_else(|| NamedFailure::Engine(Error::unsupported("a tensor is longer than memory can be")))
 }
 
-impl Runner {
+impl BatchRunner {
     pub(super) fn new(group: Communicator) -> Self {
         Self { group, fusion: Region::zeroed(0) }
     }
@@ -52,7 +43,11 @@ impl Runner {
     ///
     /// # Errors
     /// Those of the engine.
-    pub(super) fn run(&mut self, tasks: &[Task], trace: &mut Tracer<'_>) -> Result<Outcomes, NamedFailure> {
+    pub(super) fn run(
+        &mut self,
+        tasks: &[NamedTask],
+        trace: &mut Tracer<'_>,
+    ) -> Result<Outcomes, NamedFailure> {
         let Some(first) = tasks.first() else { return Ok(Vec::new()) };
         match (first.response.call.kind, tasks) {
             (NamedKind::AllReduce, [task]) => self.all_reduce(task, trace),
@@ -92,7 +87,7 @@ impl Runner {
     }
 
     /// One tensor: from its input to its output, without a copy unless it is scaled.
-    fn all_reduce(&mut self, task: &Task, trace: &mut Tracer<'_>) -> Result<Outcomes, NamedFailure> {
+    fn all_reduce(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<Outcomes, NamedFailure> {
         let (response, call) = (&task.response, &task.response.call);
         let (count, bytes) = (whole(call.elements())?, whole(call.bytes())?);
         let Some(Tensor { input, output: Some(output), .. }) = &task.tensor else {
@@ -117,11 +112,15 @@ impl Runner {
     }
 
     /// Several tensors, one behind the other: each element is folded as it would be alone.
-    fn all_reduce_fused(&mut self, tasks: &[Task], trace: &mut Tracer<'_>) -> Result<Outcomes, NamedFailure> {
+    fn all_reduce_fused(
+        &mut self,
+        tasks: &[NamedTask],
+        trace: &mut Tracer<'_>,
+    ) -> Result<Outcomes, NamedFailure> {
         let places = places(tasks.iter().map(|task| task.response.call.bytes()))?;
         let bytes = places.last().map_or(0, |last| last.end);
         let call = &tasks[0].response.call;
-        let all: Vec<&Task> = tasks.iter().collect();
+        let all: Vec<&NamedTask> = tasks.iter().collect();
         if let Some(outputs) = neighbours(tasks) {
             return self.all_reduce_in_place(tasks, &outputs, trace);
         }
@@ -156,12 +155,12 @@ impl Runner {
     /// Several tensors whose results lie one behind the other already.
     fn all_reduce_in_place(
         &self,
-        tasks: &[Task],
+        tasks: &[NamedTask],
         outputs: &Region,
         trace: &mut Tracer<'_>,
     ) -> Result<Outcomes, NamedFailure> {
         let call = &tasks[0].response.call;
-        let all: Vec<&Task> = tasks.iter().collect();
+        let all: Vec<&NamedTask> = tasks.iter().collect();
         for Tensor { input, output, .. } in tasks.iter().filter_map(|task| task.tensor.as_ref()) {
             if let Some(output) = output {
                 copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
@@ -178,7 +177,7 @@ impl Runner {
         Ok(tasks.iter().map(folded_result).collect())
     }
 
-    fn adasum(&mut self, task: &Task, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
+    fn adasum(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
         let call = &task.response.call;
         let bytes = whole(call.bytes())?;
         let target = match &task.tensor {
@@ -194,7 +193,7 @@ impl Runner {
         Ok(NamedResult { shape: call.shape.clone(), ..NamedResult::default() })
     }
 
-    fn broadcast(&mut self, task: &Task, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
+    fn broadcast(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
         let call = &task.response.call;
         let Some(Tensor { input, output: Some(output), .. }) = &task.tensor else {
             return Ok(NamedResult::default());
@@ -221,7 +220,7 @@ impl Runner {
         Ok(self.group.execute(request.parts(&[input.len()], parts))?)
     }
 
-    fn all_gather(&mut self, task: &Task, trace: &mut Tracer<'_>) -> Result<Outcomes, NamedFailure> {
+    fn all_gather(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<Outcomes, NamedFailure> {
         let parts = Self::gathered(&task.response)?;
         let Some(Tensor { input, .. }) = &task.tensor else { return Ok(vec![NamedResult::default()]) };
         whole(task.response.bytes())?;
@@ -233,7 +232,11 @@ impl Runner {
     }
 
     /// Several tensors: each rank's parts of all of them travel together.
-    fn all_gather_fused(&mut self, tasks: &[Task], trace: &mut Tracer<'_>) -> Result<Outcomes, NamedFailure> {
+    fn all_gather_fused(
+        &mut self,
+        tasks: &[NamedTask],
+        trace: &mut Tracer<'_>,
+    ) -> Result<Outcomes, NamedFailure> {
         let parts: Vec<Vec<usize>> =
             tasks.iter().map(|task| Self::gathered(&task.response)).collect::<Result<_, _>>()?;
         let ranks = self.group.size() as usize;
@@ -242,7 +245,7 @@ impl Runner {
         let own = totals[self.group.rank() as usize];
         let buffer = self.fusion(own + totals.iter().sum::<usize>());
         let (input, output) = (buffer.part(0..own), buffer.part(own..buffer.len()));
-        let all: Vec<&Task> = tasks.iter().collect();
+        let all: Vec<&NamedTask> = tasks.iter().collect();
         trace.run(&all, "MEMCPY_IN_FUSION_BUFFER", || {
             let (access, mut at) = (open(&input)?, 0);
             for tensor in tasks.iter().filter_map(|task| task.tensor.as_ref()) {
@@ -270,7 +273,7 @@ impl Runner {
         Ok(tasks.iter().zip(results).map(|(task, data)| gathered_result(&task.response, data)).collect())
     }
 
-    fn all_to_all(&mut self, task: &Task, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
+    fn all_to_all(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
         let call = &task.response.call;
         let Some(Tensor { input, splits, .. }) = &task.tensor else { return Ok(NamedResult::default()) };
         let mut received = vec![0u64; splits.len()];
@@ -297,7 +300,11 @@ impl Runner {
     }
 
     /// The first ranks get a row more if the rows do not come out even; then all parts are filled up to that length.
-    fn reduce_scatter(&mut self, task: &Task, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
+    fn reduce_scatter(
+        &mut self,
+        task: &NamedTask,
+        trace: &mut Tracer<'_>,
+    ) -> Result<NamedResult, NamedFailure> {
         let call = &task.response.call;
         let Some(Tensor { input, .. }) = &task.tensor else { return Ok(NamedResult::default()) };
         let (ranks, rows) = (u64::from(self.group.size()), call.shape.first().copied().unwrap_or_default());
@@ -358,12 +365,12 @@ fn places(bytes: impl Iterator<Item = u64>) -> Result<Vec<Range<usize>>, NamedFa
 }
 
 /// The results of these tasks as one region, if they lie one behind the other.
-fn neighbours(tasks: &[Task]) -> Option<Region> {
-    let output = |task: &Task| task.tensor.as_ref()?.output.clone();
+fn neighbours(tasks: &[NamedTask]) -> Option<Region> {
+    let output = |task: &NamedTask| task.tensor.as_ref()?.output.clone();
     Region::spanning(&tasks.iter().map(output).collect::<Option<Vec<_>>>()?)
 }
 
-fn folded_result(task: &Task) -> NamedResult {
+fn folded_result(task: &NamedTask) -> NamedResult {
     NamedResult { shape: task.response.call.shape.clone(), ..NamedResult::default() }
 }
 

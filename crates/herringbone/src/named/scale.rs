@@ -1,12 +1,22 @@
 //! Multiplying elements with a factor, in their own type; 16-bit floats in f32.
 
+use super::NamedFailure;
 use crate::{
+    Error, ErrorKind, Region,
     core::element::{DType, Element},
-    sys::span::Span,
+    sys::{region::Access, span::Span},
 };
 
 /// How many bytes are taken at a time. A multiple of every element's length.
 const BLOCK: usize = 8 << 10;
+
+/// The memory of a region.
+///
+/// # Errors
+/// If it was taken away.
+pub(super) fn open(region: &Region) -> Result<Access<'_>, NamedFailure> {
+    region.access().ok_or_else(|| NamedFailure::Engine(Error::new(ErrorKind::Closed)))
+}
 
 /// Writes the elements of `from` to `to`, each multiplied with `factor`. Both may be the same.
 pub(super) fn copy_scaled(from: Span<'_>, to: Span<'_>, dtype: DType, factor: f64) {

@@ -1,6 +1,6 @@
 //! What happens to each tensor, as a trace for viewers. Rank 0 writes it.
 
-use super::{NamedFailure, queue::Task};
+use super::{NamedFailure, queue::NamedTask};
 use crate::{
     Error,
     core::{
@@ -120,7 +120,7 @@ impl Timeline {
     }
 
     /// A tensor is agreed about: it waits for its turn.
-    pub(super) fn agreed(&mut self, task: &Task, ranks: u32) {
+    pub(super) fn agreed(&mut self, task: &NamedTask, ranks: u32) {
         let response = &task.response;
         let (name, kind) = (&response.name, response.call.kind);
         let row = self.row(name);
@@ -183,14 +183,14 @@ pub(super) struct Tracer<'a>(pub(super) Option<&'a mut Timeline>);
 
 impl Tracer<'_> {
     /// A batch begins.
-    pub(super) fn begins(&mut self, tasks: &[Task]) {
+    pub(super) fn begins(&mut self, tasks: &[NamedTask]) {
         if let Some(timeline) = &mut self.0 {
             tasks.iter().for_each(|task| timeline.end_activity(&task.response.name));
         }
     }
 
     /// A batch has ended.
-    pub(super) fn ends(&mut self, tasks: &[Task]) {
+    pub(super) fn ends(&mut self, tasks: &[NamedTask]) {
         if let Some(timeline) = &mut self.0 {
             tasks.iter().for_each(|task| timeline.ended(&task.response));
         }
@@ -199,7 +199,7 @@ impl Tracer<'_> {
     /// Runs something that is done to all these tensors.
     pub(super) fn run<R>(
         &mut self,
-        tasks: &[&Task],
+        tasks: &[&NamedTask],
         activity: &str,
         f: impl FnOnce() -> Result<R, NamedFailure>,
     ) -> Result<R, NamedFailure> {

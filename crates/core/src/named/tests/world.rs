@@ -7,7 +7,7 @@ use super::{Dice, call, in_group, request, settings};
 use crate::{
     element::DType,
     group::Rank,
-    named::{Decision, NamedCall, NamedKind, NamedRequest, Negotiator, SubmitError, encode_answers},
+    named::{NamedCall, NamedDecision, NamedKind, NamedRequest, Negotiator, SubmitError, encode_answers},
 };
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,7 +40,7 @@ struct Simulated {
     has_joined: bool,
     /// Whether it has joined with some tensors of the group only.
     splits_group: bool,
-    decisions: Vec<Decision>,
+    decisions: Vec<NamedDecision>,
     /// How many it has submitted, and how many have ended.
     counts: (usize, usize),
     is_over: bool,
