@@ -20,7 +20,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates pytho
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links launchers matrix verify-large docs reference \
+.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links validate-simulator launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -69,6 +69,9 @@ sanitize: | rust ## Tests under the address and thread sanitizers and Miri, with
 
 frameworks: setup $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and Trainer over Herringbone, beside Gloo. Table to record/
 	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py --record record/frameworks.md $(ARGS)
+
+validate-simulator: setup ## Simulated times beside measured ones, over limited links: five minutes. Table to record/
+	@$(PYTHON) bench/simulator.py --record record/simulator.md $(ARGS)
 
 lab-links: setup ## Ring, star, radix and trees over links like a p3.16xlarge's, as root: ten minutes. Table and picture to record/
 	@$(IN_VENV) bench/lab_links.py $(ARGS)

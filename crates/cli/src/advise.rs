@@ -52,15 +52,24 @@ pub(crate) struct AdviseOptions {
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|number| *number > 0.0 && *number <= 1e9).ok_or_else(|| "expected a number above 0".to_owned())
+    text.parse()
+        .ok()
+        .filter(|number| *number > 0.0 && *number <= 1e9)
+        .ok_or_else(|| "expected a number above 0".to_owned())
 }
 
 fn not_negative(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|number| (0.0..=1e9).contains(number)).ok_or_else(|| "expected a number from 0".to_owned())
+    text.parse()
+        .ok()
+        .filter(|number| (0.0..=1e9).contains(number))
+        .ok_or_else(|| "expected a number from 0".to_owned())
 }
 
 fn part(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|number| (0.0..=1.0).contains(number)).ok_or_else(|| "expected a number from 0 to 1".to_owned())
+    text.parse()
+        .ok()
+        .filter(|number| (0.0..=1.0).contains(number))
+        .ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
 
 /// The most rows that a table has unless they are asked for.
@@ -93,6 +102,9 @@ pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcom
     Ok(Outcome::Passed)
 }
 
+/// A name, a colour, and what is drawn of an offer.
+type Curve = (&'static str, &'static str, fn(&Offer) -> f64);
+
 struct Advice {
     job: Job,
     /// By number of reducers, from none.
@@ -124,7 +136,8 @@ impl Advice {
     }
 
     fn text(&self) -> String {
-        const COLUMNS: [&str; 6] = ["reducers", "by", "communication", "step", "faster", "price of 1,000 steps"];
+        const COLUMNS: [&str; 6] =
+            ["reducers", "by", "communication", "step", "faster", "price of 1,000 steps"];
         let columns = if self.has_prices { &COLUMNS[..] } else { &COLUMNS[..5] };
         let mut table = table::new(columns);
         let none = self.offers[0];
@@ -156,9 +169,14 @@ impl Advice {
 
     /// Of many rows those are told that say something: the first, powers of two, and where something begins or ends.
     fn is_told(&self, offer: &Offer) -> bool {
-        let special = [self.fastest().reducers, self.cheapest().reducers, self.job.enough(), self.break_even()];
+        let special =
+            [self.fastest().reducers, self.cheapest().reducers, self.job.enough(), self.break_even()];
         let last = self.offers.len() as u32 - 1;
-        last < ROWS || offer.reducers.is_power_of_two() || offer.reducers == 0 || offer.reducers == last || special.contains(&offer.reducers)
+        last < ROWS
+            || offer.reducers.is_power_of_two()
+            || offer.reducers == 0
+            || offer.reducers == last
+            || special.contains(&offer.reducers)
     }
 
     fn sentences(&self) -> Vec<String> {
@@ -171,7 +189,11 @@ impl Advice {
         )];
         if self.has_prices {
             let cheapest = self.cheapest();
-            lines.push(format!("cheapest: {} reducers, {:.3} for 1,000 steps", cheapest.reducers, 1e3 * cheapest.price));
+            lines.push(format!(
+                "cheapest: {} reducers, {:.3} for 1,000 steps",
+                cheapest.reducers,
+                1e3 * cheapest.price
+            ));
             lines.push(match self.break_even() {
                 0 => "break-even: no number of reducers costs less than none".to_owned(),
                 most => format!("break-even: up to {most} reducers a step costs no more than without"),
@@ -227,8 +249,10 @@ impl Advice {
             left + WIDE + 30.0,
             top + HIGH + 50.0
         );
-        let curves: [(&str, &str, fn(&Offer) -> f64); 2] =
-            [("step time", "#2166ac", |offer| offer.step), ("price of a step", "#b2182b", |offer| offer.price)];
+        let curves: [Curve; 2] = [
+            ("step time", "#2166ac", |offer| offer.step),
+            ("price of a step", "#b2182b", |offer| offer.price),
+        ];
         for (at, (name, colour, of)) in curves.iter().enumerate().take(if self.has_prices { 2 } else { 1 }) {
             let most = self.offers.iter().map(of).fold(f64::MIN_POSITIVE, f64::max);
             let points = self.offers.iter().map(|offer| {

@@ -18,7 +18,7 @@ pub enum Argument<'a> {
 
 /// The row that an event is shown in: a thread of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Row {
+pub struct TraceRow {
     /// The process; viewers show its threads together, processes in this order.
     pub process: u32,
     /// The thread within it.
@@ -47,7 +47,7 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// Those of `out`.
     pub fn process(&mut self, process: u32, name: &str) -> Result {
-        let row = Row { process, thread: 0 };
+        let row = TraceRow { process, thread: 0 };
         self.event("M", "process_name", row, None, None, &[("name", Argument::Text(name))])?;
         let place = Argument::Whole(u64::from(process));
         self.event("M", "process_sort_index", row, None, None, &[("sort_index", place)])
@@ -57,7 +57,7 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn thread(&mut self, row: Row, name: &str) -> Result {
+    pub fn thread(&mut self, row: TraceRow, name: &str) -> Result {
         self.event("M", "thread_name", row, None, None, &[("name", Argument::Text(name))])?;
         let place = Argument::Whole(u64::from(row.thread));
         self.event("M", "thread_sort_index", row, None, None, &[("sort_index", place)])
@@ -69,7 +69,7 @@ impl<W: Write> TraceWriter<W> {
     /// Those of `out`.
     pub fn span(
         &mut self,
-        row: Row,
+        row: TraceRow,
         name: &str,
         (start, duration): (f64, f64),
         arguments: &[(&str, Argument<'_>)],
@@ -81,7 +81,13 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn begin(&mut self, row: Row, name: &str, at: f64, arguments: &[(&str, Argument<'_>)]) -> Result {
+    pub fn begin(
+        &mut self,
+        row: TraceRow,
+        name: &str,
+        at: f64,
+        arguments: &[(&str, Argument<'_>)],
+    ) -> Result {
         self.event("B", name, row, Some(at), None, arguments)
     }
 
@@ -89,7 +95,7 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn end(&mut self, row: Row, at: f64, arguments: &[(&str, Argument<'_>)]) -> Result {
+    pub fn end(&mut self, row: TraceRow, at: f64, arguments: &[(&str, Argument<'_>)]) -> Result {
         self.event("E", "", row, Some(at), None, arguments)
     }
 
@@ -97,7 +103,7 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn moment(&mut self, row: Row, name: &str, at: f64) -> Result {
+    pub fn moment(&mut self, row: TraceRow, name: &str, at: f64) -> Result {
         self.event("i", name, row, Some(at), None, &[])
     }
 
@@ -119,7 +125,7 @@ impl<W: Write> TraceWriter<W> {
         &mut self,
         phase: &str,
         name: &str,
-        Row { process, thread }: Row,
+        TraceRow { process, thread }: TraceRow,
         at: Option<f64>,
         duration: Option<f64>,
         arguments: &[(&str, Argument<'_>)],
@@ -180,7 +186,7 @@ mod tests {
     use super::*;
     use alloc::string::String;
 
-    const ROW: Row = Row { process: 1, thread: 2 };
+    const ROW: TraceRow = TraceRow { process: 1, thread: 2 };
 
     #[test]
     fn events_are_a_list_of_objects() {

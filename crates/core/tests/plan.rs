@@ -3,9 +3,10 @@
 use herringbone_core::algorithm::{Algorithm, Layout, Unsupported};
 use herringbone_core::collective::Collective;
 use herringbone_core::group::Group;
-use herringbone_core::plan::{Guidance, Rules, 
-    Choice, DOUBLING_BYTES, HOST_CHUNK_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE,
-    ONE_SHOT_RANKS, PAIR_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, STAR_BYTES, choose,
+use herringbone_core::plan::{
+    Choice, DOUBLING_BYTES, Guidance, HOST_CHUNK_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE,
+    ONE_SHOT_MESSAGE, ONE_SHOT_RANKS, PAIR_BYTES, REDUCTION_SERVER_BYTES, Request, Rules, SHARDED_RANKS,
+    STAR_BYTES, choose,
 };
 use herringbone_core::topology::LinkMatrix;
 

@@ -3,7 +3,7 @@
 use super::{options::Described, recorded::Recorded};
 use herringbone::core::{
     simulate::{Picoseconds, Place, Span, What},
-    trace::{Argument, Row, TraceWriter},
+    trace::{Argument, TraceRow, TraceWriter},
 };
 use std::fmt;
 
@@ -39,19 +39,19 @@ fn microseconds(time: Picoseconds) -> f64 {
 }
 
 /// A host is a process: its ports come first, then the threads of its members.
-fn row(place: Place, workers: u32, hosts: &[u32]) -> (Row, String) {
+fn row(place: Place, workers: u32, hosts: &[u32]) -> (TraceRow, String) {
     match place {
-        Place::Out(host) => (Row { process: host, thread: 0 }, "port out".into()),
-        Place::Into(host) => (Row { process: host, thread: 1 }, "port in".into()),
+        Place::Out(host) => (TraceRow { process: host, thread: 0 }, "port out".into()),
+        Place::Into(host) => (TraceRow { process: host, thread: 1 }, "port in".into()),
         Place::Link { from, to } => {
-            (Row { process: hosts[from as usize], thread: 2 + to }, format!("link to rank {to}"))
+            (TraceRow { process: hosts[from as usize], thread: 2 + to }, format!("link to rank {to}"))
         }
         Place::Thread(rank) => {
             let name = match rank.checked_sub(workers) {
                 Some(reducer) => format!("reducer {reducer}"),
                 None => format!("rank {rank}"),
             };
-            (Row { process: hosts[rank as usize], thread: 10_000 + rank }, name)
+            (TraceRow { process: hosts[rank as usize], thread: 10_000 + rank }, name)
         }
     }
 }

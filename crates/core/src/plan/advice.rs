@@ -93,7 +93,9 @@ impl Job {
             false => one.max((2.0 * all / k).min(one)),
         };
         let mixed = (Means::Mixed, mixed.max(one));
-        let less = |best: (Means, f64), other: (Means, f64)| if other.1 < best.1 * (1.0 - 1e-9) { other } else { best };
+        let less = |best: (Means, f64), other: (Means, f64)| {
+            if other.1 < best.1 * (1.0 - 1e-9) { other } else { best }
+        };
         less(less(workers, reducers), mixed)
     }
 

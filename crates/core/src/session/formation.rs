@@ -17,6 +17,7 @@ use crate::{
     topology::{LinkMatrix, TopologyError},
 };
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     format,
     string::{String, ToString},
@@ -72,7 +73,7 @@ pub struct Join {
     /// How many ranks it was told there are.
     pub world: u32,
     /// What it would like.
-    pub settings: Settings,
+    pub settings: Box<Settings>,
     /// The names of its job, in the order in which their sources count.
     pub job: Vec<JobName>,
     /// The name of its host, by which a topology may call it.
@@ -170,7 +171,7 @@ impl Formation {
         if world as usize + decided.reducers.len() > MEMBERS {
             return Err(Refusal::NoRoom { what: "the number of members".into(), limit: MEMBERS as u64 });
         }
-        let Settings { staging, segment, .. } = settings;
+        let Settings { staging, segment, .. } = *settings;
         let from = process.address.clone();
         let joined = Joined { from, process, staging, segment, job, host_name };
         Ok(Self { world, decided, joined: [(rank, joined)].into(), absent: BTreeSet::new() })
@@ -197,7 +198,7 @@ impl Formation {
         if let Some(difference) = self.decided.difference(&settings.over(&self.decided)).into_iter().next() {
             return Err(refusal(rank, difference));
         }
-        let Settings { staging, segment, .. } = settings;
+        let Settings { staging, segment, .. } = *settings;
         let from = from.into();
         self.joined.insert(rank, Joined { process, from, staging, segment, job, host_name });
         Ok(self.progress())
@@ -380,7 +381,8 @@ impl Join {
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (rank, process, world) = (from.u32()?, Process::read(from)?, from.u32()?);
-        let (settings, job, host_name) = (Settings::read(from)?, from.list(JobName::read)?, from.text()?);
+        let (settings, job, host_name) =
+            (Box::new(Settings::read(from)?), from.list(JobName::read)?, from.text()?);
         Ok(Self { rank, process, world, settings, job, host_name })
     }
 }

@@ -153,7 +153,7 @@ fn any_message() -> impl Strategy<Value = Message> {
         ),
         (any::<u64>(), any_roster()).prop_map(|(job, roster)| Message::Roster { job, roster }),
         (any::<u32>(), any_parameters())
-            .prop_map(|(group, parameters)| Message::Parameters { group, parameters }),
+            .prop_map(|(group, parameters)| Message::Parameters { group, parameters: Box::new(parameters) }),
         crate::recoveries::any_recovery(),
         crate::status::any_status(),
         (place(), any_basis()).prop_map(|((group, generation), basis)| {
@@ -336,7 +336,7 @@ fn a_message_over_its_bounds_is_not_sent() {
 
     let parameters = |reducers| {
         let parameters = Parameters { reducers: vec!["x".repeat(200); reducers], ..Parameters::default() };
-        Message::Parameters { group: 0, parameters }
+        Message::Parameters { group: 0, parameters: Box::new(parameters) }
     };
     assert_eq!(decoded(&encoded(&parameters(300))), Ok(Some(parameters(300))));
     let field = "the parameters of a group";

@@ -29,7 +29,14 @@ fn join(rank: u32) -> Join {
     let process = Process { address, host: u64::from(rank / 2), incarnation: 100 + u64::from(rank) };
     let settings =
         if rank == 0 { settings() } else { Settings { algorithm: None, reducers: vec![], ..settings() } };
-    Join { rank, process, world: 4, settings, job: vec![], host_name: format!("host-{}", rank / 2) }
+    Join {
+        rank,
+        process,
+        world: 4,
+        settings: Box::new(settings),
+        job: vec![],
+        host_name: format!("host-{}", rank / 2),
+    }
 }
 
 fn formation() -> Formation {

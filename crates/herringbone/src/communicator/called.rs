@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Result,
     completion::Completion,
-    core::algorithm::Algorithm,
+    core::{algorithm::Algorithm, plan::Guidance},
     engine::group::{self, Settings},
 };
 use std::{
@@ -25,8 +25,8 @@ pub(crate) fn resting_group(whole: &Communicator, name: &str) -> Result<Communic
     let number = group::number_of(name, &members);
     fabric.node.with(|engine| engine.out.observer.name_group(number, name));
     let settings = settings_of(fabric, number, (rank, &members), members.clone());
-    let (forced, timeout) = (Some(Algorithm::OneShot), Duration::MAX);
-    make_known(fabric, Settings { forced, timeout, ..settings });
+    let guidance = Arc::new(Guidance { forced: Some(Algorithm::OneShot), ..Guidance::default() });
+    make_known(fabric, Settings { guidance, timeout: Duration::MAX, ..settings });
     let (timeout, channels) = (AtomicU64::new(u64::MAX), Mutex::default());
     let (completed_before, weak) = (OnceLock::new(), Arc::downgrade(fabric));
     let group = GroupHandle { number, rank, members, timeout, channels, completed_before, fabric: weak };

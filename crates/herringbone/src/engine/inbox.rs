@@ -219,7 +219,7 @@ impl Engine {
         decoder.push(bytes);
         match decoder.next_message() {
             Ok(Some(Message::Parameters { group, parameters })) => {
-                self.groups.told_parameters(group, parameters)
+                self.groups.told_parameters(group, *parameters)
             }
             Ok(Some(Message::Introduce(group))) => {
                 self.links.endpoints.meet(&group.members);

@@ -233,7 +233,7 @@ impl Links {
                 continue;
             }
             if before.is_none() {
-                let parameters = Parameters::clone(&group.settings.parameters);
+                let parameters = Box::new(Parameters::clone(&group.settings.parameters));
                 send_control(endpoint, &Message::Parameters { group: group.settings.id, parameters });
             }
             let before = before.filter(|told| told.generation == generation);

@@ -99,7 +99,7 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
     let host = crate::sys::socket::host_identity();
     let process = Process { address: address.to_string(), host, incarnation };
     let (job, host_name) = (config.job.clone(), host_name());
-    Join { rank: config.rank, process, world: config.world, settings, job, host_name }
+    Join { rank: config.rank, process, world: config.world, settings: Box::new(settings), job, host_name }
 }
 
 /// A rank that has proved itself and wants in.
@@ -186,8 +186,10 @@ fn tell_all(joined: Joined, formed: &formation::Formed) -> Result<BTreeMap<u32, 
     let mut connections = BTreeMap::new();
     for (rank, (mut stream, mut dialogue, _)) in joined {
         let formation::Formed { job, roster, parameters } = formed.clone();
-        let messages =
-            [Message::Roster { job, roster }, Message::Parameters { group: WORLD_GROUP, parameters }];
+        let messages = [
+            Message::Roster { job, roster },
+            Message::Parameters { group: WORLD_GROUP, parameters: Box::new(parameters) },
+        ];
         let mut tell = |message| greet::say(&mut stream, &mut dialogue, message);
         messages.iter().try_for_each(&mut tell).map_err(|error| error.at(&format!("rank {rank}")))?;
         connections.insert(rank, connection(stream, dialogue)?);
@@ -381,7 +383,7 @@ fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Resul
         Ok(Message::Roster { job, roster }) => {
             match greet::hear(&mut stream, &mut dialogue, deadline + greet::DEADLINE) {
                 Ok(Message::Parameters { group: WORLD_GROUP, parameters }) => {
-                    Ok(formation::Formed { job, roster, parameters })
+                    Ok(formation::Formed { job, roster, parameters: *parameters })
                 }
                 Ok(_) => Err(GreetError::Protocol("it did not tell its parameters")),
                 Err(error) => Err(error),

@@ -5,7 +5,7 @@ use crate::{
     Error,
     core::{
         named::{NamedKind, NamedResponse, Readiness},
-        trace::{Argument, Row, TraceWriter},
+        trace::{Argument, TraceRow, TraceWriter},
     },
     log,
 };
@@ -76,20 +76,20 @@ impl Timeline {
     }
 
     /// The row of a tensor.
-    fn row(&mut self, name: &str) -> Row {
+    fn row(&mut self, name: &str) -> TraceRow {
         let number = self.processes.len() as u32 + 1;
         if let Some((process, _)) = self.processes.get(name) {
-            return Row { process: *process, thread: 0 };
+            return TraceRow { process: *process, thread: 0 };
         }
         self.processes.insert(name.to_owned(), (number, false));
         self.write(|trace| trace.process(number, name));
-        Row { process: number, thread: 0 }
+        TraceRow { process: number, thread: 0 }
     }
 
     pub(super) fn cycle(&mut self) {
         if self.marks_cycles {
             let at = self.at(Instant::now());
-            self.write(|trace| trace.moment(Row { process: 0, thread: 0 }, "CYCLE_START", at));
+            self.write(|trace| trace.moment(TraceRow { process: 0, thread: 0 }, "CYCLE_START", at));
         }
     }
 

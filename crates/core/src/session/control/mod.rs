@@ -29,7 +29,7 @@ use super::{
     survivors::{Shrink, Shrunk},
 };
 use crate::{group::Rank, wire::Checksum};
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 
 /// The longest message, without its prefix.
@@ -73,7 +73,7 @@ pub enum Message {
         /// The group; 0 for that of all ranks.
         group: u32,
         /// What it uses.
-        parameters: Parameters,
+        parameters: Box<Parameters>,
     },
     /// The receiver may not take part.
     Refuse(Refusal),
@@ -353,7 +353,7 @@ impl Message {
             13 => Message::Bye,
             14 => Message::Introduce(Introduction::read(from)?),
             15 => Message::Forget { group: from.u32()? },
-            16 => Message::Parameters { group: from.u32()?, parameters: Parameters::read(from)? },
+            16 => Message::Parameters { group: from.u32()?, parameters: Box::new(Parameters::read(from)?) },
             17 => Message::Planned(PlanTold::read(from)?),
             18 => Message::Accuse(Accuse::read(from)?),
             19 => Message::Recover { group: from.u32()? },
