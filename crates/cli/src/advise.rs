@@ -2,7 +2,7 @@
 
 use crate::{failure::Failure, outcome::Outcome, table, topologies};
 use comfy_table::CellAlignment;
-use herringbone::core::plan::advice::{Job, Offer};
+use herringbone::core::plan::advice::{Offer, PricedJob};
 use herringbone::settings::Bytes;
 use serde_json::{Value, json};
 use std::{fmt::Write as _, io::Write, path::PathBuf};
@@ -76,7 +76,7 @@ fn part(text: &str) -> Result<f64, String> {
 const ROWS: u32 = 64;
 
 pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let job = Job {
+    let job = PricedJob {
         workers: options.workers,
         worker_rate: options.worker_gbps * 125e6,
         reducer_rate: options.reducer_gbps * 125e6,
@@ -106,7 +106,7 @@ pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcom
 type Curve = (&'static str, &'static str, fn(&Offer) -> f64);
 
 struct Advice {
-    job: Job,
+    job: PricedJob,
     /// By number of reducers, from none.
     offers: Vec<Offer>,
     has_prices: bool,

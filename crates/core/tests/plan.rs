@@ -5,7 +5,7 @@ use herringbone_core::collective::Collective;
 use herringbone_core::group::Group;
 use herringbone_core::plan::{
     Choice, DOUBLING_BYTES, Guidance, HOST_CHUNK_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE,
-    ONE_SHOT_MESSAGE, ONE_SHOT_RANKS, PAIR_BYTES, REDUCTION_SERVER_BYTES, Request, Rules, SHARDED_RANKS,
+    ONE_SHOT_MESSAGE, ONE_SHOT_RANKS, PAIR_BYTES, PlanRules, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS,
     STAR_BYTES, choose,
 };
 use herringbone_core::topology::LinkMatrix;
@@ -219,7 +219,7 @@ fn a_forced_algorithm_is_taken_or_refused() {
 
 #[test]
 fn a_rule_counts_more_than_a_forced_algorithm() {
-    let rules = Rules::parse("all_reduce:0-4K:doubling,broadcast:0-inf:chain").unwrap();
+    let rules = PlanRules::parse("all_reduce:0-4K:doubling,broadcast:0-inf:chain").unwrap();
     let guidance = Guidance { rules, forced: Some(Algorithm::Ring), ..Guidance::default() };
     let said = |collective, bytes| guidance.for_call(collective, bytes).map(ToString::to_string);
     assert_eq!(said(ALL_REDUCE, 4095).as_deref(), Some("doubling"));

@@ -8,7 +8,8 @@ use herringbone_core::{
     plan::{Request, predicted},
     prepare::{Call, Sizing},
     simulate::{
-        Calibration, Costs, Machine, Outcome, Place, SECOND, Toll, Work, estimate, simulate, simulate_up_to,
+        Calibration, Costs, Prediction, Resource, Rig, SECOND, Toll, Workload, estimate, simulate,
+        simulate_up_to,
     },
     topology::LinkMatrix,
     verify::{Verified, verify},
@@ -41,20 +42,27 @@ fn all_reduce(bytes: usize) -> Call {
     Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: bytes / 4 }
 }
 
-fn work<'a>(verified: &'a Verified, machine: &Machine, bytes: usize) -> Work<'a> {
-    let sizing = Work::sizing(machine, verified, 0);
-    Work { verified, call: all_reduce(bytes), sizing, operations: 1, at_once: Work::AT_ONCE, segments: 0 }
+fn work<'a>(verified: &'a Verified, machine: &Rig, bytes: usize) -> Workload<'a> {
+    let sizing = Workload::sizing(machine, verified, 0);
+    Workload {
+        verified,
+        call: all_reduce(bytes),
+        sizing,
+        operations: 1,
+        at_once: Workload::AT_ONCE,
+        segments: 0,
+    }
 }
 
-fn run(verified: &Verified, machine: &Machine, bytes: usize) -> Outcome {
+fn run(verified: &Verified, machine: &Rig, bytes: usize) -> Prediction {
     simulate(&work(verified, machine, bytes), machine, &mut |_| ())
 }
 
-fn machine(members: u32, rate: u64, costs: Costs) -> Machine {
-    Machine::with_ports((0..members).collect(), rate, 50_000_000, costs)
+fn machine(members: u32, rate: u64, costs: Costs) -> Rig {
+    Rig::with_ports((0..members).collect(), rate, 50_000_000, costs)
 }
 
-fn seconds(outcome: &Outcome) -> f64 {
+fn seconds(outcome: &Prediction) -> f64 {
     outcome.total() as f64 / SECOND as f64
 }
 
@@ -83,7 +91,8 @@ fn free_threads_leave_the_formulas_of_links() {
 fn bytes_on_links_are_those_of_the_programs() {
     let verified = proved("radix", 4, 0, &[]);
     let outcome = run(&verified, &machine(4, MBIT_500, Costs::DEFAULT), 8 * MIB);
-    let ports: Vec<_> = outcome.used.iter().filter(|used| !matches!(used.place, Place::Thread(_))).collect();
+    let ports: Vec<_> =
+        outcome.used.iter().filter(|used| !matches!(used.place, Resource::Thread(_))).collect();
     assert_eq!(ports.len(), 8);
     assert!(ports.iter().all(|used| used.bytes == 12 * MIB as u64), "{ports:?}");
     assert_eq!(outcome.busiest_link_bytes(), 12 * MIB as u64);
@@ -107,7 +116,7 @@ fn one_rank_stands_for_all_within_two_percent() {
         let hosts: Vec<u32> = (0..n).map(|rank| rank / per_host).collect();
         let verified = proved(algorithm, n, 0, &hosts);
         for rate in [125_000_000, 12_500_000_000] {
-            let machine = Machine::with_ports(hosts.clone(), rate, 50_000_000, Costs::DEFAULT);
+            let machine = Rig::with_ports(hosts.clone(), rate, 50_000_000, Costs::DEFAULT);
             let work = work(&verified, &machine, MIB);
             let [one, all] = [0, u64::MAX].map(|most| simulate_up_to(most, &work, &machine, &mut |_| ()));
             let ratio = seconds(&one) / seconds(&all);
@@ -122,7 +131,7 @@ fn one_rank_stands_for_all_within_two_percent() {
 
 #[test]
 fn ranks_that_differ_are_simulated_one_by_one() {
-    let machine = Machine { slowness: vec![1000, 2000], ..machine(8, MBIT_500, Costs::DEFAULT) };
+    let machine = Rig { slowness: vec![1000, 2000], ..machine(8, MBIT_500, Costs::DEFAULT) };
     let verified = proved("radix", 8, 0, &[]);
     assert!(!simulate_up_to(0, &work(&verified, &machine, MIB), &machine, &mut |_| ()).by_symmetry);
     let verified = proved("tree", 8, 0, &[]);
@@ -149,8 +158,8 @@ fn a_slow_member_and_background_load_cost_their_share() {
     let verified = proved("radix", 4, 0, &[]);
     let fast = machine(4, MBIT_500, FREE);
     let alone = seconds(&run(&verified, &fast, 25 * MIB));
-    let slow = Machine { slowness: vec![1000, 1000, 2000], ..fast.clone() };
-    let loaded = Machine { background_per_mille: 200, ..fast };
+    let slow = Rig { slowness: vec![1000, 1000, 2000], ..fast.clone() };
+    let loaded = Rig { background_per_mille: 200, ..fast };
     for (machine, times) in [(slow, 2.0), (loaded, 1.25)] {
         let ratio = seconds(&run(&verified, &machine, 25 * MIB)) / alone;
         assert!((times * 0.97..times * 1.03).contains(&ratio), "{ratio} instead of {times}");
@@ -162,7 +171,7 @@ fn several_operations_fill_what_one_leaves_idle() {
     let verified = proved("doubling", 8, 0, &[]);
     let machine = machine(8, 1_250_000_000, Costs::DEFAULT);
     let one = work(&verified, &machine, 64 << 10);
-    let four = Work { operations: 4, ..one };
+    let four = Workload { operations: 4, ..one };
     let [one, four] = [one, four].map(|work| seconds(&simulate(&work, &machine, &mut |_| ())));
     assert!(four < 3.0 * one && four > one, "{one} {four}");
 }
@@ -171,7 +180,7 @@ fn several_operations_fill_what_one_leaves_idle() {
 fn links_that_are_slow_take_their_time_and_absent_ones_for_ever() {
     let weights = vec![vec![0.0, 1.0, 0.5], vec![1.0, 0.0, 1.0], vec![0.5, 1.0, 0.0]];
     let links = LinkMatrix::of_weights(&weights).unwrap();
-    let machine = Machine::with_links(&links, 0, FREE);
+    let machine = Rig::with_links(&links, 0, FREE);
     let verified = proved("radix", 3, 0, &[]);
     let outcome = run(&verified, &machine, 30_000_000);
     // A third of the buffer each time: what goes over the slow link comes twice, at 0.5 GB/s.
@@ -188,9 +197,9 @@ fn every_segment_and_operation_ends_on_every_layout() {
         let layout = Layout { reducers: 0, hosts, links: None };
         let Ok(schedule) = algorithm.schedule(Collective::AllReduce, &group, &layout) else { continue };
         let verified = verify(schedule, Collective::AllReduce, &group).unwrap();
-        let machine = Machine::with_ports(hosts.to_vec(), MBIT_500, 0, Costs::DEFAULT);
+        let machine = Rig::with_ports(hosts.to_vec(), MBIT_500, 0, Costs::DEFAULT);
         for bytes in [0, 4, 3 << 10, 100_004, 9 * MIB] {
-            let work = Work { operations: 5, ..work(&verified, &machine, bytes) };
+            let work = Workload { operations: 5, ..work(&verified, &machine, bytes) };
             let outcome = simulate(&work, &machine, &mut |_| ());
             assert!(
                 outcome.finished.iter().all(|time| *time > 0),

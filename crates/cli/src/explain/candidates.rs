@@ -1,6 +1,5 @@
 //! Every way that a call could take, what each is predicted to cost, and where the choice would change.
 
-use super::Options;
 use crate::{failure::Failure, table};
 use comfy_table::CellAlignment;
 use herringbone::core::{
@@ -9,14 +8,14 @@ use herringbone::core::{
         predicted::{self, Candidate, class_of},
     },
     prepare::Sizing,
-    simulate::{Calibration, Place, SECOND},
+    simulate::{Calibration, Resource, SECOND},
 };
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use std::io::Write;
 
 /// The staging memory of an operation in the default configuration, in bytes.
-const STAGED: usize = herringbone::core::simulate::Work::STAGED;
+const STAGED: usize = herringbone::core::simulate::Workload::STAGED;
 
 /// The candidates for a call, by predicted time.
 pub(super) struct Candidates {
@@ -121,12 +120,12 @@ impl Row {
     }
 }
 
-fn place(place: Place, workers: u32) -> String {
+fn place(place: Resource, workers: u32) -> String {
     match place {
-        Place::Thread(rank) if rank >= workers => "a reducer's thread".into(),
-        Place::Thread(_) => "a rank's thread".into(),
-        Place::Out(_) | Place::Into(_) => "a host's port".into(),
-        Place::Link { from, to } => format!("link {from} to {to}"),
+        Resource::Thread(rank) if rank >= workers => "a reducer's thread".into(),
+        Resource::Thread(_) => "a rank's thread".into(),
+        Resource::Out(_) | Resource::Into(_) => "a host's port".into(),
+        Resource::Link { from, to } => format!("link {from} to {to}"),
     }
 }
 
@@ -177,9 +176,4 @@ fn changes(request: &Request<'_>, guidance: &Guidance) -> Vec<String> {
         }
     }
     found
-}
-
-/// Whether candidates are asked for, or few enough sizes that they fit a page.
-pub(super) fn are_shown(options: &Options, sizes: usize) -> bool {
-    options.candidates || sizes == 1
 }

@@ -162,7 +162,7 @@ fn rows(options: &Options, guidance: &Guidance, links: Option<&LinkMatrix>) -> R
         let (cost, units) = known[&name];
         let link = (u128::from(units) * u128::from(request.bytes)).div_ceil(u128::from(cost.chunks));
         let link = u64::try_from(link).unwrap_or(u64::MAX);
-        let shows = options.json || candidates::are_shown(options, sizes.len());
+        let shows = options.json || options.candidates || sizes.len() == 1;
         let has_several =
             matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather);
         let candidates = (shows && has_several && ranks > 1).then(|| Candidates::of(&request, guidance));

@@ -4,39 +4,41 @@ mod options;
 mod picture;
 mod recorded;
 mod traced;
+mod words;
 
 pub(crate) use options::SimulateOptions;
 
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar};
-use herringbone::core::simulate::{self, Outcome as Simulated, Place, Used, Work};
+use herringbone::core::simulate::{self, Prediction, Used, Workload};
 use indicatif::HumanBytes;
 use options::Described;
 use recorded::Recorded;
 use serde_json::{Value, json};
 use std::{fs, io::Write, path::Path};
+use words::{named, seconds};
 
 pub(crate) fn run(options: &SimulateOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    if options.constants {
+    if options.shown.constants {
         write!(out, "{}", options.constants()?)?;
         return Ok(Outcome::Passed);
     }
     let progress = LateBar::without_end("making, proving and simulating the schedule");
     let described = options.described()?;
     let mut recorded = Recorded::default();
-    let records = options.trace.is_some() || options.svg.is_some();
+    let records = options.shown.trace.is_some() || options.shown.svg.is_some();
     let simulated = simulated(options, &described, &mut |span| {
         if records {
             recorded.add(span);
         }
     });
     drop(progress);
-    if let Some(path) = &options.trace {
+    if let Some(path) = &options.shown.trace {
         write_to(path, &traced::trace(&recorded, &described))?;
     }
-    if let Some(path) = &options.svg {
+    if let Some(path) = &options.shown.svg {
         write_to(path, &picture::picture(&recorded, &described, &simulated))?;
     }
-    match options.json {
+    match options.shown.json {
         true => writeln!(out, "{}", object(options, &described, &simulated))?,
         false => write!(out, "{}", told(options, &described, &simulated))?,
     }
@@ -46,16 +48,16 @@ pub(crate) fn run(options: &SimulateOptions, out: &mut dyn Write) -> Result<Outc
 fn simulated(
     options: &SimulateOptions,
     described: &Described,
-    watch: &mut dyn FnMut(simulate::Span),
-) -> Simulated {
+    watch: &mut dyn FnMut(simulate::BusySpan),
+) -> Prediction {
     let Described { verified, machine, call, .. } = described;
-    let sizing = Work::sizing(machine, verified, 0);
-    let work = Work {
+    let sizing = Workload::sizing(machine, verified, 0);
+    let work = Workload {
         verified,
         call: *call,
         sizing,
-        operations: options.operations,
-        at_once: Work::AT_ONCE,
+        operations: options.call.operations,
+        at_once: Workload::AT_ONCE,
         segments: 0,
     };
     simulate::simulate(&work, machine, watch)
@@ -65,37 +67,22 @@ fn write_to(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(Failure::system(format!("cannot write {}", path.display())))
 }
 
-fn seconds(time: simulate::Picoseconds) -> f64 {
-    time as f64 / simulate::SECOND as f64
-}
-
-/// A place in words.
-fn named(place: Place, workers: u32) -> String {
-    match place {
-        Place::Thread(rank) if rank >= workers => format!("the thread of reducer {}", rank - workers),
-        Place::Thread(rank) => format!("the thread of rank {rank}"),
-        Place::Out(host) => format!("the port of host {host}, outwards"),
-        Place::Into(host) => format!("the port of host {host}, inwards"),
-        Place::Link { from, to } => format!("the link from {from} to {to}"),
-    }
-}
-
 /// What is busy longest, and for what part of the time.
-fn limit(simulated: &Simulated) -> Option<(Used, f64)> {
+fn limit(simulated: &Prediction) -> Option<(Used, f64)> {
     let busiest = simulated.busiest()?;
     Some((busiest, seconds(busiest.busy) / seconds(simulated.total()).max(f64::MIN_POSITIVE)))
 }
 
-fn told(options: &SimulateOptions, described: &Described, simulated: &Simulated) -> String {
+fn told(options: &SimulateOptions, described: &Described, simulated: &Prediction) -> String {
     let Described { name, verified, call, calibration, per_host, .. } = described;
     let schedule = verified.schedule();
     let workers = schedule.workers();
     let milliseconds = |time| format!("{:.3} ms", 1e3 * seconds(time));
-    let links = match &options.topology {
+    let links = match &options.machines.topology {
         Some(file) => format!("links of {file}"),
         None => format!("{per_host} on each host, {} Gbit/s", calibration.port as f64 / 125e6),
     };
-    let bytes = HumanBytes(options.bytes.0 as u64);
+    let bytes = HumanBytes(options.call.bytes.0 as u64);
     let mut lines = vec![format!(
         "# {name}: {} of {} {}, ranks {workers}, reducers {}, {links}, {} us",
         call.collective,
@@ -105,7 +92,7 @@ fn told(options: &SimulateOptions, described: &Described, simulated: &Simulated)
         calibration.latency as f64 / 1e6,
     )];
     let first = simulated.finished.iter().copied().min().unwrap_or(0);
-    let each = match options.operations {
+    let each = match options.call.operations {
         1 => String::new(),
         many => format!(", {} for each of {many}", milliseconds(simulated.total() / u64::from(many))),
     };
@@ -134,7 +121,7 @@ fn told(options: &SimulateOptions, described: &Described, simulated: &Simulated)
     lines.join("\n") + "\n"
 }
 
-fn object(options: &SimulateOptions, described: &Described, simulated: &Simulated) -> Value {
+fn object(options: &SimulateOptions, described: &Described, simulated: &Prediction) -> Value {
     let Described { name, verified, call, calibration, per_host, .. } = described;
     let schedule = verified.schedule();
     let limit = limit(simulated).map(|(used, part)| {
@@ -144,11 +131,11 @@ fn object(options: &SimulateOptions, described: &Described, simulated: &Simulate
         "algorithm": name,
         "collective": call.collective.to_string(),
         "dtype": call.dtype.name(),
-        "bytes": options.bytes.0,
+        "bytes": options.call.bytes.0,
         "ranks": schedule.workers(),
         "per_host": per_host,
         "reducers": schedule.reducers(),
-        "operations": options.operations,
+        "operations": options.call.operations,
         "seconds": seconds(simulated.total()),
         "each_rank_s": simulated.finished.iter().copied().map(seconds).collect::<Vec<_>>(),
         "limit": limit,

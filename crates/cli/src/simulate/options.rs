@@ -9,7 +9,7 @@ use herringbone::{
         plan,
         prepare::Call,
         schedule::Schedule,
-        simulate::{Calibration, Cores, Machine, Picoseconds, Port},
+        simulate::{Calibration, Cores, Picoseconds, Port, Rig},
         topology::LinkMatrix,
         verify::{Verified, verify},
     },
@@ -24,12 +24,40 @@ use std::{fs, path::PathBuf, str::FromStr};
 /// of constants (--calibration, or HERRINGBONE_CALIBRATION; see `herringbone simulate --constants`); options go before it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SimulateOptions {
+    #[command(flatten)]
+    pub(super) call: CallOptions,
+    #[command(flatten)]
+    pub(super) machines: RigOptions,
+    #[command(flatten)]
+    pub(super) shown: ShownOptions,
+}
+
+/// What is called.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct CallOptions {
     /// A name as verify takes it: radix, radix(8,8), ring, ...; the plan's own choice unless said
     #[arg(long, value_name = "NAME", value_parser = names::algorithm(), hide_possible_values = true)]
     pub(super) algorithm: Option<Algorithm>,
     /// A schedule in text form, as show prints it, in place of an algorithm
     #[arg(long, value_name = "FILE", conflicts_with = "algorithm")]
     pub(super) schedule: Option<PathBuf>,
+    /// Bytes per rank: 25M, 64KiB (of the whole buffer, for collectives that have parts)
+    #[arg(long, default_value = "25M", value_name = "B")]
+    pub(super) bytes: Bytes,
+    /// So many calls at once
+    #[arg(long, default_value_t = 1, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(super) operations: u32,
+    /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root), all_to_all
+    #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = names::collective(), hide_possible_values = true)]
+    pub(super) collective: Collective,
+    /// The elements' type
+    #[arg(long, default_value = "f32", value_parser = names::one_of::<DType>(&DType::ALL.map(DType::name)))]
+    pub(super) dtype: DType,
+}
+
+/// On which machines.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct RigOptions {
     /// Workers; as many as the topology or the schedule has unless said
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) ranks: Option<u32>,
@@ -39,9 +67,6 @@ pub(crate) struct SimulateOptions {
     /// Workers on each host, which are consecutive ranks
     #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) per_host: u32,
-    /// Bytes per rank: 25M, 64KiB (of the whole buffer, for collectives that have parts)
-    #[arg(long, default_value = "25M", value_name = "B")]
-    pub(super) bytes: Bytes,
     /// Gbit/s of each host's port, each way
     #[arg(long, value_name = "G", value_parser = above_zero)]
     pub(super) gbps: Option<f64>,
@@ -55,9 +80,6 @@ pub(crate) struct SimulateOptions {
     /// for these links, and messages go through ports
     #[arg(long, value_name = "FILE")]
     pub(super) topology: Option<String>,
-    /// So many calls at once
-    #[arg(long, default_value_t = 1, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(super) operations: u32,
     /// A member that is F times as slow as the others, in what it computes and on its port: 3:1.5; may be given several times
     #[arg(long, value_name = "RANK:F")]
     pub(super) slow: Vec<Slow>,
@@ -67,15 +89,14 @@ pub(crate) struct SimulateOptions {
     /// Cores that all ranks share, as where one computer plays all hosts; 0: each rank has its own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub(super) shared_cores: Option<u32>,
-    /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root), all_to_all
-    #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = names::collective(), hide_possible_values = true)]
-    pub(super) collective: Collective,
-    /// The elements' type
-    #[arg(long, default_value = "f32", value_parser = names::one_of::<DType>(&DType::ALL.map(DType::name)))]
-    pub(super) dtype: DType,
     /// Constants of the machines; HERRINGBONE_CALIBRATION's unless said
     #[arg(long, value_name = "FILE")]
     pub(super) calibration: Option<PathBuf>,
+}
+
+/// What is shown of it.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ShownOptions {
     /// Print the constants that are used, as a file for --calibration, and stop
     #[arg(long)]
     pub(super) constants: bool,
@@ -127,7 +148,7 @@ fn number(text: &str) -> Option<f64> {
 pub(super) struct Described {
     pub(super) name: String,
     pub(super) verified: Verified,
-    pub(super) machine: Machine,
+    pub(super) machine: Rig,
     pub(super) call: Call,
     pub(super) calibration: Calibration,
     pub(super) per_host: u32,
@@ -138,32 +159,32 @@ impl SimulateOptions {
     pub(super) fn constants(&self) -> Result<Calibration, Failure> {
         let named =
             std::env::var_os("HERRINGBONE_CALIBRATION").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let mut constants = match self.calibration.as_ref().or(named.as_ref()) {
+        let mut constants = match self.machines.calibration.as_ref().or(named.as_ref()) {
             None => Calibration::DEFAULT,
             Some(path) => calibration(path)?,
         };
         let rate = |gbps: f64| (gbps * 125e6).round() as u64;
-        if let Some(gbps) = self.gbps {
+        if let Some(gbps) = self.machines.gbps {
             (constants.port, constants.reducer_port) = (rate(gbps), rate(gbps));
         }
-        if let Some(gbps) = self.reducer_gbps {
+        if let Some(gbps) = self.machines.reducer_gbps {
             constants.reducer_port = rate(gbps);
         }
-        if let Some(latency) = self.latency_us {
+        if let Some(latency) = self.machines.latency_us {
             constants.latency = (latency * 1e6).round() as Picoseconds;
         }
-        constants.shared_cores = self.shared_cores.unwrap_or(constants.shared_cores);
+        constants.shared_cores = self.machines.shared_cores.unwrap_or(constants.shared_cores);
         Ok(constants)
     }
 
     /// Makes and proves the schedule, and puts the machines together.
     pub(super) fn described(&self) -> Result<Described, Failure> {
         let constants = self.constants()?;
-        let links = self.topology.as_deref().map(links).transpose()?;
-        let listed = self.schedule.as_ref().map(listed).transpose()?;
+        let links = self.machines.topology.as_deref().map(links).transpose()?;
+        let listed = self.call.schedule.as_ref().map(listed).transpose()?;
         let known = links.as_ref().map(|links| links.size() as u32);
         let known = listed.as_ref().map(Schedule::workers).or(known);
-        let ranks = match (self.ranks, known) {
+        let ranks = match (self.machines.ranks, known) {
             (Some(ranks), Some(known)) if ranks != known => {
                 return Err(Failure::Usage {
                     problem: format!("--ranks says {ranks}, and the file has {known}"),
@@ -172,27 +193,29 @@ impl SimulateOptions {
             }
             (ranks, known) => known.or(ranks).unwrap_or(4),
         };
-        let hosts = layout::hosts(ranks, self.per_host.min(ranks));
+        let hosts = layout::hosts(ranks, self.machines.per_host.min(ranks));
         let group = FoldOrder::Ranks.group(&hosts);
-        let count = crate::numbers::elements(self.collective, ranks, self.bytes.0, self.dtype.bytes());
+        let count =
+            crate::numbers::elements(self.call.collective, ranks, self.call.bytes.0, self.call.dtype.bytes());
         let (name, schedule) = match listed {
             Some(schedule) => ("the schedule of the file".to_owned(), schedule),
             None => self.made(&group, &hosts, links.as_ref(), count)?,
         };
         let reducers = schedule.reducers();
-        let verified = verify(schedule, self.collective, &group).map_err(|error| Failure::Usage {
+        let verified = verify(schedule, self.call.collective, &group).map_err(|error| Failure::Usage {
             problem: error.to_string(),
             hint: "only what is proved is simulated",
         })?;
         let machine = self.machine(&constants, hosts, reducers, links.as_ref())?;
-        let call = Call { collective: self.collective, dtype: self.dtype, op: ReduceOp::Sum, count };
+        let call =
+            Call { collective: self.call.collective, dtype: self.call.dtype, op: ReduceOp::Sum, count };
         Ok(Described {
             name,
             verified,
             machine,
             call,
             calibration: constants,
-            per_host: self.per_host.min(ranks),
+            per_host: self.machines.per_host.min(ranks),
         })
     }
 
@@ -205,17 +228,22 @@ impl SimulateOptions {
         count: usize,
     ) -> Result<(String, Schedule), Failure> {
         let usage = |problem: String| Failure::Usage { problem, hint: "see herringbone simulate --help" };
-        let reducers = self.reducers;
-        let algorithm = match &self.algorithm {
+        let reducers = self.machines.reducers;
+        let algorithm = match &self.call.algorithm {
             Some(algorithm) => algorithm.clone(),
             None => {
-                let request =
-                    plan::Request::of_elements(self.collective, self.dtype, ReduceOp::Sum, count, group);
+                let request = plan::Request::of_elements(
+                    self.call.collective,
+                    self.call.dtype,
+                    ReduceOp::Sum,
+                    count,
+                    group,
+                );
                 let request = plan::Request { reducers, hosts, links, ..request };
                 plan::choose(&request).map_err(|why| usage(why.to_string()))?.algorithm
             }
         };
-        if reducers > 0 && self.algorithm.is_some() && !algorithm.needs_reducers() {
+        if reducers > 0 && self.call.algorithm.is_some() && !algorithm.needs_reducers() {
             return Err(Failure::Usage {
                 problem: format!("--reducers changes nothing about {algorithm}"),
                 hint: crate::failure::ABOUT_ALGORITHM,
@@ -226,7 +254,7 @@ impl SimulateOptions {
         }
         let layout = Layout { reducers: if algorithm.needs_reducers() { reducers } else { 0 }, hosts, links };
         let schedule =
-            algorithm.schedule(self.collective, group, &layout).map_err(|why| usage(why.to_string()))?;
+            algorithm.schedule(self.call.collective, group, &layout).map_err(|why| usage(why.to_string()))?;
         Ok((algorithm.to_string(), schedule))
     }
 
@@ -236,33 +264,33 @@ impl SimulateOptions {
         mut hosts: Vec<u32>,
         reducers: u32,
         links: Option<&LinkMatrix>,
-    ) -> Result<Machine, Failure> {
+    ) -> Result<Rig, Failure> {
         let workers_hosts = hosts.iter().max().map_or(0, |most| most + 1);
         hosts.extend((0..reducers).map(|reducer| workers_hosts + reducer));
         let members = hosts.len();
         let mut machine = match links {
-            Some(links) if reducers == 0 && self.gbps.is_none() => {
-                Machine::with_links(links, constants.latency, constants.costs)
+            Some(links) if reducers == 0 && self.machines.gbps.is_none() => {
+                Rig::with_links(links, constants.latency, constants.costs)
             }
-            Some(_) if self.gbps.is_none() => {
+            Some(_) if self.machines.gbps.is_none() => {
                 return Err(Failure::Usage {
                     problem: "a topology says nothing of the links of reducers".into(),
                     hint: "leave --topology or the reducers out",
                 });
             }
-            _ => Machine::with_ports(hosts, constants.port, constants.latency, constants.costs),
+            _ => Rig::with_ports(hosts, constants.port, constants.latency, constants.costs),
         };
         let reducer = Port { out: constants.reducer_port, into: constants.reducer_port };
         machine.ports[workers_hosts as usize..].fill(reducer);
-        machine.background_per_mille = self.background * 10;
+        machine.background_per_mille = self.machines.background * 10;
         machine.cores = match constants.shared_cores {
             0 => Cores::Enough,
             cores => Cores::InAll(cores),
         };
-        if !self.slow.is_empty() {
+        if !self.machines.slow.is_empty() {
             machine.slowness = vec![1000; members];
         }
-        for slow in &self.slow {
+        for slow in &self.machines.slow {
             let Some(slowness) = machine.slowness.get_mut(slow.rank as usize) else {
                 return Err(Failure::Usage {
                     problem: format!("--slow names {}, and there are {members} members", slow.rank),

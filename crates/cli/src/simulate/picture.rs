@@ -1,7 +1,12 @@
 //! A simulation as a picture: a row for each thread and port, time from left to right.
 
-use super::{named, options::Described, recorded::Recorded, seconds, traced::label};
-use herringbone::core::simulate::{Outcome, Place, Span, What};
+use super::{
+    options::Described,
+    recorded::Recorded,
+    traced::label,
+    words::{named, seconds},
+};
+use herringbone::core::simulate::{BusySpan, Prediction, Resource, What};
 use std::fmt::Write;
 
 const LEFT: f64 = 190.0;
@@ -14,8 +19,8 @@ const MOST_ROWS: usize = 48;
 const LEAST: f64 = 0.4;
 const KINDS: [(&str, &str); 3] = [("messages", "#2166ac"), ("folds", "#b2182b"), ("copies", "#e08214")];
 
-pub(super) fn picture(recorded: &Recorded, described: &Described, outcome: &Outcome) -> String {
-    let rows: Vec<(&Place, &Vec<Span>)> = recorded.spans.iter().take(MOST_ROWS).collect();
+pub(super) fn picture(recorded: &Recorded, described: &Described, outcome: &Prediction) -> String {
+    let rows: Vec<(&Resource, &Vec<BusySpan>)> = recorded.spans.iter().take(MOST_ROWS).collect();
     let total = seconds(outcome.total()).max(f64::MIN_POSITIVE);
     let (width, height) = (LEFT + WIDE + 20.0, TOP + HIGH * rows.len() as f64 + 40.0);
     let mut svg = format!(
@@ -68,7 +73,7 @@ fn head(svg: &mut String, recorded: &Recorded, described: &Described, rows: usiz
 }
 
 /// A row's bars; those of one kind that touch are one.
-fn bars(svg: &mut String, spans: &[Span], y: f64, total: f64) {
+fn bars(svg: &mut String, spans: &[BusySpan], y: f64, total: f64) {
     let mut open: Option<(f64, f64, usize, String)> = None;
     for span in spans {
         let kind = match span.what {

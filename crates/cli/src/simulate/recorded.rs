@@ -1,6 +1,6 @@
 //! What a simulation shows, kept: not more than viewers can take.
 
-use herringbone::core::simulate::{Place, Span};
+use herringbone::core::simulate::{BusySpan, Resource};
 use std::collections::BTreeMap;
 
 /// The most spans that are kept; what comes later is only counted.
@@ -8,14 +8,14 @@ const MOST: usize = 1_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
-    pub(super) spans: BTreeMap<Place, Vec<Span>>,
+    pub(super) spans: BTreeMap<Resource, Vec<BusySpan>>,
     kept: usize,
     /// How many there were too many.
     pub(super) left_out: usize,
 }
 
 impl Recorded {
-    pub(super) fn add(&mut self, span: Span) {
+    pub(super) fn add(&mut self, span: BusySpan) {
         if self.kept == MOST {
             self.left_out += 1;
             return;

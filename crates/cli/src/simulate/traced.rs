@@ -2,7 +2,7 @@
 
 use super::{options::Described, recorded::Recorded};
 use herringbone::core::{
-    simulate::{Picoseconds, Place, Span, What},
+    simulate::{BusySpan, Picoseconds, Resource, What},
     trace::{Argument, TraceRow, TraceWriter},
 };
 use std::fmt;
@@ -39,14 +39,14 @@ fn microseconds(time: Picoseconds) -> f64 {
 }
 
 /// A host is a process: its ports come first, then the threads of its members.
-fn row(place: Place, workers: u32, hosts: &[u32]) -> (TraceRow, String) {
+fn row(place: Resource, workers: u32, hosts: &[u32]) -> (TraceRow, String) {
     match place {
-        Place::Out(host) => (TraceRow { process: host, thread: 0 }, "port out".into()),
-        Place::Into(host) => (TraceRow { process: host, thread: 1 }, "port in".into()),
-        Place::Link { from, to } => {
+        Resource::Out(host) => (TraceRow { process: host, thread: 0 }, "port out".into()),
+        Resource::Into(host) => (TraceRow { process: host, thread: 1 }, "port in".into()),
+        Resource::Link { from, to } => {
             (TraceRow { process: hosts[from as usize], thread: 2 + to }, format!("link to rank {to}"))
         }
-        Place::Thread(rank) => {
+        Resource::Thread(rank) => {
             let name = match rank.checked_sub(workers) {
                 Some(reducer) => format!("reducer {reducer}"),
                 None => format!("rank {rank}"),
@@ -56,7 +56,7 @@ fn row(place: Place, workers: u32, hosts: &[u32]) -> (TraceRow, String) {
     }
 }
 
-pub(super) fn label(span: &Span) -> String {
+pub(super) fn label(span: &BusySpan) -> String {
     match span.what {
         What::Message { from, to } => format!("{from} to {to}"),
         What::Fold(chunk) => format!("fold c{chunk}"),

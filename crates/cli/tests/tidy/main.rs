@@ -145,7 +145,9 @@ fn files_are_named_after_what_they_hold() {
     let vague = ["util", "utils", "helper", "helpers", "misc", "common", "manager"];
     let is_vague = |source: &Source| {
         let parts: BTreeSet<&str> = source.path.split(['/', '.', '_']).collect();
-        vague.iter().any(|word| parts.contains(word))
+        // Programs import `horovod.common` by that name.
+        let is_horovods = source.path.starts_with("python/herringbone/horovod/common/");
+        !is_horovods && vague.iter().any(|word| parts.contains(word))
     };
     none(
         "a name says what is inside",

@@ -30,12 +30,17 @@ fn the_documented_settings_are_those_that_are_read() {
     }
 }
 
+/// What phases of a timeline end in: Horovod's names have the backend's first.
+const PHASES: [&str; 6] = ["ALLREDUCE", "ADASUM", "BCAST", "ALLGATHER", "ALLTOALL", "REDUCESCATTER"];
+
 #[test]
 fn every_name_in_the_tree_is_a_setting() {
     let mut found = Vec::new();
     for source in sources() {
         for (number, line) in (1..).zip(source.text.lines()) {
-            let unknown = names(line).filter(|name| ALL.iter().all(|setting| setting.name != *name));
+            let is_phase = |name: &str| PHASES.iter().any(|phase| name.ends_with(&format!("_{phase}")));
+            let is_setting = |name: &str| ALL.iter().any(|setting| setting.name == name);
+            let unknown = names(line).filter(|name| !is_setting(name) && !is_phase(name));
             found.extend(unknown.map(|name| format!("{}:{number}: {name}", source.path)));
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Each rank has a [`Negotiator`]. Once per cycle, and only while there is something to say, all ranks combine one vector of
 //! bits by *or*. It says which operations of the [`ResponseCache`] each rank is ready for, so in a steady state that is all
-//! that is sent. What the cache does not have goes to rank 0 as a [list](message); its [`Coordinator`] counts the ranks of
-//! each name, [checks](checks) that they ask for the same, and answers all of them. Then every rank makes the same [plan of
+//! that is sent. What the cache does not have goes to rank 0 as a list; its [`Coordinator`] counts the ranks of
+//! each name, checks that they ask for the same, and answers all of them. Then every rank makes the same [plan of
 //! fusion](fuse()) from the same responses.
 //!
 //! Nothing here does I/O. A caller asks for what this rank [says](Negotiator::call), has it combined, hands back what

@@ -9,7 +9,7 @@
 
 /// A job whose gradients are summed once in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Job {
+pub struct PricedJob {
     /// Workers' machines.
     pub workers: u32,
     /// Bytes/s of a worker's port, each way.
@@ -65,7 +65,7 @@ pub struct Offer {
     pub price: f64,
 }
 
-impl Job {
+impl PricedJob {
     /// What comes of so many reducers.
     pub fn offer(&self, reducers: u32) -> Offer {
         let (n, k) = (f64::from(self.workers), f64::from(reducers));
@@ -122,7 +122,7 @@ mod tests {
     const GBIT: f64 = 125e6;
 
     /// The article's machines: 8 workers with 100 Gbit/s, reducers with 32.
-    const VERTEX: Job = Job {
+    const VERTEX: PricedJob = PricedJob {
         workers: 8,
         worker_rate: 100.0 * GBIT,
         reducer_rate: 32.0 * GBIT,
@@ -145,7 +145,7 @@ mod tests {
     /// 61.5 M parameters, 0.25 s, 8 workers: the notes have both ways together, 15.7 and 125.9 Gbit/s.
     #[test]
     fn alexnet_needs_what_the_notes_say() {
-        let alexnet = Job { bytes: 61.5e6 * 4.0, computing: 0.25, ..VERTEX };
+        let alexnet = PricedJob { bytes: 61.5e6 * 4.0, computing: 0.25, ..VERTEX };
         let (worker, server) = alexnet.rates_to_keep_up();
         assert!((2.0 * worker * 8.0 / 1e9 - 15.7).abs() < 0.05, "{worker}");
         assert!((2.0 * server * 8.0 / 1e9 - 125.9).abs() < 0.05, "{server}");
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn mixed_is_byteps_optimum_where_all_ports_are_alike() {
         for (n, k) in [(4u32, 1u32), (4, 2), (4, 3), (16, 5), (3, 1), (64, 16)] {
-            let job = Job { workers: n, reducer_rate: VERTEX.worker_rate, ..VERTEX };
+            let job = PricedJob { workers: n, reducer_rate: VERTEX.worker_rate, ..VERTEX };
             let (n, k) = (f64::from(n), f64::from(k));
             let optimum = 2.0 * n * (n - 1.0) / (n * n + k * n - 2.0 * k) * job.bytes / job.worker_rate;
             let offer = job.offer(k as u32);
@@ -171,7 +171,7 @@ mod tests {
             assert!(offer.communication <= last + 1e-12, "{offer:?}");
             last = offer.communication;
         }
-        assert_eq!(Job { workers: 1, ..VERTEX }.offer(0).communication, 0.0);
-        assert_eq!(Job { hidden: 1.0, ..VERTEX }.offer(0).step, 0.9);
+        assert_eq!(PricedJob { workers: 1, ..VERTEX }.offer(0).communication, 0.0);
+        assert_eq!(PricedJob { hidden: 1.0, ..VERTEX }.offer(0).step, 0.9);
     }
 }

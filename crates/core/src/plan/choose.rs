@@ -2,14 +2,15 @@
 
 use super::{
     Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
-    REDUCTION_SERVER_BYTES, Request, STAR_BYTES,
-    guidance::FORCED,
-    is_one_host, linked, served,
+    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, is_one_host, linked, served,
     stages::{self, Stages},
 };
 use crate::algorithm::{Algorithm, Layout, Unsupported};
 use crate::collective::Collective;
 use alloc::{format, string::String, vec};
+
+/// Why a forced algorithm is taken.
+pub(super) const FORCED: &str = "forced";
 
 /// Chooses an algorithm.
 ///

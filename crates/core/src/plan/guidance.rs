@@ -1,6 +1,10 @@
 //! What a user says of the choice of algorithms.
 
-use super::{Choice, Request, Rules, choose, predicted};
+use super::{
+    Choice, PlanRules, Request,
+    choose::{FORCED, choose},
+    predicted,
+};
 use crate::{
     algorithm::{Algorithm, ParseAlgorithmError, Unsupported},
     collective::Collective,
@@ -17,7 +21,7 @@ use alloc::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Guidance {
     /// Which algorithm for which sizes (`HERRINGBONE_PLAN`).
-    pub rules: Rules,
+    pub rules: PlanRules,
     /// The algorithm for all all-reduces that no rule is for (`HERRINGBONE_ALGORITHM`).
     pub forced: Option<Algorithm>,
     /// Constants of the machines, by which times are predicted (`HERRINGBONE_CALIBRATION`); without them sizes decide.
@@ -32,7 +36,8 @@ impl Guidance {
     pub fn of(parameters: &Parameters) -> Result<Self, (&'static str, String)> {
         let Parameters { algorithm, plan, calibration, .. } = parameters;
         let forced = algorithm.as_deref().map(str::parse).transpose();
-        let rules = if plan.is_empty() { Ok(Rules::default()) } else { Rules::parse(&plan.join(",")) };
+        let rules =
+            if plan.is_empty() { Ok(PlanRules::default()) } else { PlanRules::parse(&plan.join(",")) };
         let calibration = match calibration.as_slice() {
             [] => Ok(None),
             numbers => match numbers.try_into() {
@@ -79,6 +84,3 @@ impl Guidance {
         }
     }
 }
-
-/// Why a forced algorithm is taken.
-pub(super) const FORCED: &str = "forced";

@@ -48,7 +48,7 @@ mod stages;
 pub use choose::choose;
 pub use counted::busiest_link;
 pub use guidance::Guidance;
-pub use rules::{RULED, RULES_BYTES, Rules, RulesError};
+pub use rules::{PlanRules, RULED, RULES_BYTES, RulesError};
 
 use crate::algorithm::Algorithm;
 use crate::collective::Collective;

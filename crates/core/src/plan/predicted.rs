@@ -5,13 +5,13 @@
 //!
 //! Sizes count by class, of which there are four from each power of two to the next: calls of many sizes cost few simulations.
 
-use super::{Choice, Request, choose};
+use super::{Choice, Request, choose::choose};
 use crate::{
     algorithm::{Algorithm, Layout, Unsupported, cost::Cost},
     collective::Collective,
     element::{DType, ReduceOp},
     prepare::{Call, Sizing},
-    simulate::{Calibration, Cores, Machine, Outcome, Port, Work, estimate},
+    simulate::{Calibration, Cores, Port, Prediction, Rig, Workload, estimate},
     verify::{Verified, verify},
 };
 use alloc::{format, string::String, vec, vec::Vec};
@@ -31,7 +31,7 @@ pub struct Candidate {
     /// Its schedule, proved.
     pub verified: Verified,
     /// What the simulation says.
-    pub outcome: Outcome,
+    pub outcome: Prediction,
 }
 
 impl Candidate {
@@ -95,7 +95,7 @@ pub fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
 }
 
 /// The machines of a request: hosts behind ports, or links between workers where they are known.
-pub fn machine(request: &Request<'_>, known: &Calibration, reducers: u32) -> Machine {
+pub fn machine(request: &Request<'_>, known: &Calibration, reducers: u32) -> Rig {
     let workers = request.group.size();
     let (mut hosts, mut names) = (Vec::with_capacity((workers + reducers) as usize), Vec::new());
     for rank in 0..workers as usize {
@@ -109,8 +109,8 @@ pub fn machine(request: &Request<'_>, known: &Calibration, reducers: u32) -> Mac
     let workers_hosts = names.len();
     hosts.extend((0..reducers).map(|reducer| workers_hosts as u32 + reducer));
     let mut machine = match request.links.filter(|links| links.size() == workers as usize && reducers == 0) {
-        Some(links) => Machine::with_links(links, known.latency, known.costs),
-        None => Machine::with_ports(hosts, known.port, known.latency, known.costs),
+        Some(links) => Rig::with_links(links, known.latency, known.costs),
+        None => Rig::with_ports(hosts, known.port, known.latency, known.costs),
     };
     if reducers > 0 {
         machine.ports[workers_hosts..].fill(Port { out: known.reducer_port, into: known.reducer_port });
@@ -149,7 +149,7 @@ pub fn priced(
     let verified = verify(schedule, collective, group).expect("algorithms make schedules that are right");
     let machine = machine(request, known, reducers);
     let call = call(request, request.bytes);
-    let work = Work { verified: &verified, call, sizing, operations: 1, at_once: 1, segments: 0 };
+    let work = Workload { verified: &verified, call, sizing, operations: 1, at_once: 1, segments: 0 };
     let outcome = estimate(MOST_MESSAGES, &work, &machine);
     Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
 }

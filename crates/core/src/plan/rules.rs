@@ -29,9 +29,9 @@ struct Rule {
     algorithm: Algorithm,
 }
 
-/// Rules that do not overlap.
+/// PlanRules that do not overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules(Vec<Rule>);
+pub struct PlanRules(Vec<Rule>);
 
 /// Why a text has no rules, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +45,7 @@ pub struct RulesError {
     pub problem: String,
 }
 
-impl Rules {
+impl PlanRules {
     /// Reads rules.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ fn shown(from: u64, to: u64) -> String {
     format!("{}-{to}", size(from))
 }
 
-impl fmt::Display for Rules {
+impl fmt::Display for PlanRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.texts().join(","))
     }
@@ -170,9 +170,10 @@ mod tests {
 
     #[test]
     fn each_size_has_the_rule_that_it_lies_in() {
-        let rules =
-            Rules::parse("all_reduce:0-64K:doubling, 64K-1M:radix(2,2),1M-inf:radix,broadcast:0-inf:tree")
-                .unwrap();
+        let rules = PlanRules::parse(
+            "all_reduce:0-64K:doubling, 64K-1M:radix(2,2),1M-inf:radix,broadcast:0-inf:tree",
+        )
+        .unwrap();
         let found = |collective, bytes| rules.algorithm(collective, bytes).map(ToString::to_string);
         let all_reduce = |bytes| found(Collective::AllReduce, bytes);
         for (bytes, name) in [
@@ -186,7 +187,7 @@ mod tests {
         }
         assert_eq!(found(Collective::Broadcast { root: 3 }, 9).as_deref(), Some("tree"));
         assert_eq!(found(Collective::AllGather, 9), None);
-        assert_eq!(Rules::parse(&rules.to_string()), Ok(rules));
+        assert_eq!(PlanRules::parse(&rules.to_string()), Ok(rules));
     }
 
     #[test]
@@ -204,9 +205,9 @@ mod tests {
             ("all_reduce:0-64K:doubling,", 27, "expected collective:from-to:algorithm"),
             ("äll:0-1:radix", 1, "no collective"),
         ] {
-            let error = Rules::parse(text).unwrap_err();
+            let error = PlanRules::parse(text).unwrap_err();
             assert!(error.column == column && error.problem.contains(said), "{text}: {error}");
         }
-        assert!(Rules::parse(&"all_reduce:0-1:radix,".repeat(400)).is_err());
+        assert!(PlanRules::parse(&"all_reduce:0-1:radix,".repeat(400)).is_err());
     }
 }

@@ -21,7 +21,7 @@ use alloc::{vec, vec::Vec};
 
 impl Prepared {
     /// Whether the answer to a message may be put where that lies: it is as long as that, and its sender has no other message
-    /// in the same step, which might overlap it. So it is with all [`sends`]; what a frame says is not trusted.
+    /// in the same step, which might overlap it. So it is with all messages that are read in place; what a frame says is not trusted.
     pub fn may_be_direct(&self, head: &Head) -> bool {
         let heads = self.peers[head.peer as usize].heads.iter();
         let of_it = heads.filter(|other| self.heads[**other as usize].instr == head.instr);

@@ -245,7 +245,7 @@ pub struct Prepared {
     pub lead: u32,
     /// Bytes of staging memory for one segment.
     pub stage_bytes: usize,
-    /// Whether messages are [eager](crate::core::session::lane::EAGER_BYTES).
+    /// Whether messages are [eager](crate::session::lane::EAGER_BYTES).
     pub eager: bool,
     /// The order in which messages leave over links, if there is one.
     pub turns: Option<Turns>,

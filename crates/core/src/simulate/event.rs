@@ -1,15 +1,15 @@
 //! What happens when, in order of time; of what happens at once, first what was known first.
 
 use super::machine::Picoseconds;
-use super::member::Unsent;
+use super::member::PendingSend;
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum TransferContent {
     /// Data for a head of its receiver.
-    Data { unsent: Unsent, head: u32 },
+    Data { unsent: PendingSend, head: u32 },
     /// A grant from the receiver's position among the peers.
     Grant { peer: u32, segments: u32 },
     /// Word that an operation is stable.
@@ -18,7 +18,7 @@ pub(super) enum Content {
 
 /// A message under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
+pub(super) struct Transfer {
     pub(super) operation: u32,
     /// Members, which are one and the same where one stands for all.
     pub(super) from: u32,
@@ -26,11 +26,11 @@ pub(super) struct Message {
     /// The rank that it goes to, which decides its way.
     pub(super) rank: u32,
     pub(super) bytes: u64,
-    pub(super) content: Content,
+    pub(super) content: TransferContent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Event {
+pub(super) enum RigEvent {
     /// A member's thread goes on.
     Turn { member: u32 },
     /// A message enters its sender's port.
@@ -46,17 +46,17 @@ pub(super) enum Event {
 /// What is to happen.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
-    events: BinaryHeap<Reverse<(Picoseconds, u64, Event)>>,
+    events: BinaryHeap<Reverse<(Picoseconds, u64, RigEvent)>>,
     noted: u64,
 }
 
 impl Agenda {
-    pub(super) fn note(&mut self, at: Picoseconds, event: Event) {
+    pub(super) fn note(&mut self, at: Picoseconds, event: RigEvent) {
         self.noted += 1;
         self.events.push(Reverse((at, self.noted, event)));
     }
 
-    pub(super) fn next(&mut self) -> Option<(Picoseconds, Event)> {
+    pub(super) fn next(&mut self) -> Option<(Picoseconds, RigEvent)> {
         self.events.pop().map(|Reverse((at, _, event))| (at, event))
     }
 }

@@ -96,7 +96,7 @@ pub enum Cores {
 
 /// The machines of a job.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
+pub struct Rig {
     /// The host of each member, workers first, then reducers; numbers from 0 up.
     pub hosts: Vec<u32>,
     /// Of each host.
@@ -115,7 +115,7 @@ pub struct Machine {
     pub costs: Costs,
 }
 
-impl Machine {
+impl Rig {
     /// Hosts behind ports of `rate` bytes/s both ways.
     pub fn with_ports(hosts: Vec<u32>, rate: u64, latency: Picoseconds, costs: Costs) -> Self {
         let ports = hosts.iter().max().map_or(0, |most| *most as usize + 1);

@@ -22,7 +22,7 @@ const LOTS_PER_WINDOW: u32 = 4;
 
 /// A message to one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Unsent {
+pub(super) struct PendingSend {
     pub(super) segment: u32,
     pub(super) instr: u32,
     pub(super) lane: u32,
@@ -34,7 +34,7 @@ pub(super) enum Unit {
     /// An instruction of a segment.
     Step { segment: u32, instr: u32 },
     /// One message of a send.
-    Message(Unsent),
+    Message(PendingSend),
 }
 
 /// What a member tells another.
@@ -47,7 +47,7 @@ pub(super) enum Notice {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(super) struct SimulatedMember {
     pub(super) prepared: Arc<Prepared>,
     is_worker: bool,
     with_reducers: bool,
@@ -55,19 +55,32 @@ pub(super) struct Member {
     /// Segments that have begun, that are done, and of which others know that they are.
     course: (u32, u32, u32),
     ahead: u32,
+    counts: Counts,
+    windows: Vec<Window>,
+    stable: Vec<bool>,
+    queue: VecDeque<Unit>,
+    later: Later,
+}
+
+/// What is counted per stage: of each instruction what it waits for, how many are left, of each send the messages that have not
+/// left, of each head whether its message went straight to where it belongs.
+#[derive(Clone, Debug)]
+struct Counts {
     waits: Vec<u16>,
     left: Vec<u32>,
     undelivered: Vec<u16>,
     placed: Vec<bool>,
-    windows: Vec<Window>,
-    stable: Vec<bool>,
-    queue: VecDeque<Unit>,
-    blocked: Vec<Unsent>,
-    sending: Sending,
-    held: BTreeSet<(Turn, Unsent)>,
 }
 
-impl Member {
+/// Messages that may not go yet: their receiver has not granted them, or their turn has not come.
+#[derive(Clone, Debug)]
+struct Later {
+    blocked: Vec<PendingSend>,
+    sending: Sending,
+    held: BTreeSet<(Turn, PendingSend)>,
+}
+
+impl SimulatedMember {
     pub(super) fn new(prepared: Arc<Prepared>, me: u32) -> Self {
         let is_worker = !prepared.is_reducer(me);
         let with_reducers = !is_worker || prepared.peers.iter().any(|peer| prepared.is_reducer(peer.rank));
@@ -84,10 +97,12 @@ impl Member {
             has_started: false,
             course: (0, 0, 0),
             ahead,
-            waits: (0..stages).flat_map(|_| prepared.waits.iter().copied()).collect(),
-            left: vec![prepared.instrs.len() as u32; stages],
-            undelivered: vec![0; stages * prepared.instrs.len()],
-            placed: vec![false; stages * prepared.heads.len()],
+            counts: Counts {
+                waits: (0..stages).flat_map(|_| prepared.waits.iter().copied()).collect(),
+                left: vec![prepared.instrs.len() as u32; stages],
+                undelivered: vec![0; stages * prepared.instrs.len()],
+                placed: vec![false; stages * prepared.heads.len()],
+            },
             windows: prepared.peers.iter().map(window).collect(),
             stable: prepared
                 .peers
@@ -95,10 +110,13 @@ impl Member {
                 .map(|peer| !(prepared.is_reducer(peer.rank) && is_worker))
                 .collect(),
             queue: VecDeque::new(),
-            blocked: Vec::new(),
-            sending: turns
-                .map_or(Sending::default(), |turns| Sending::new(turns, prepared.segments, prepared.depth)),
-            held: BTreeSet::new(),
+            later: Later {
+                blocked: Vec::new(),
+                sending: turns.map_or(Sending::default(), |turns| {
+                    Sending::new(turns, prepared.segments, prepared.depth)
+                }),
+                held: BTreeSet::new(),
+            },
             prepared,
         }
     }
@@ -156,7 +174,7 @@ impl Member {
             self.course.0 += 1;
             let stage = self.stage(segment) * self.prepared.instrs.len();
             for instr in 0..self.prepared.instrs.len() {
-                if self.waits[stage + instr] == 0 {
+                if self.counts.waits[stage + instr] == 0 {
                     self.queue.push_back(Unit::Step { segment, instr: instr as u32 });
                 }
             }
@@ -172,9 +190,9 @@ impl Member {
         let prepared = self.prepared.clone();
         if let Kind::Send(send) = &prepared.instrs[instr as usize].kind {
             let at = self.at(segment, instr);
-            self.undelivered[at] = send.lanes.len() as u16;
+            self.counts.undelivered[at] = send.lanes.len() as u16;
             for lane in send.lanes.clone().rev() {
-                self.offer(Unsent { segment, instr, lane });
+                self.offer(PendingSend { segment, instr, lane });
             }
             return Vec::new();
         }
@@ -182,17 +200,17 @@ impl Member {
     }
 
     /// A message goes if it is its turn and there is room at its receiver.
-    fn offer(&mut self, unsent: Unsent) {
+    fn offer(&mut self, unsent: PendingSend) {
         let lane = self.prepared.lanes[unsent.lane as usize];
         if let Some(number) = lane.turn {
             let turn = Turn { lap: unsent.segment / self.prepared.depth, number };
-            if turn != self.sending.turn() {
-                self.held.insert((turn, unsent));
+            if turn != self.later.sending.turn() {
+                self.later.held.insert((turn, unsent));
                 return;
             }
         }
         if !self.windows[lane.peer as usize].is_open() && !self.prepared.eager {
-            self.blocked.push(unsent);
+            self.later.blocked.push(unsent);
             return;
         }
         // What may go goes before the next step.
@@ -200,31 +218,31 @@ impl Member {
     }
 
     /// A message has left: its turn goes on, and its source is needed no more.
-    pub(super) fn has_left(&mut self, unsent: Unsent) -> Vec<Notice> {
+    pub(super) fn has_left(&mut self, unsent: PendingSend) -> Vec<Notice> {
         if let Some(turns) = &self.prepared.turns
             && self.prepared.lanes[unsent.lane as usize].turn.is_some()
         {
-            self.sending.left(turns);
+            self.later.sending.left(turns);
         }
-        while let Some(&(turn, held)) = self.held.first()
-            && turn == self.sending.turn()
+        while let Some(&(turn, held)) = self.later.held.first()
+            && turn == self.later.sending.turn()
         {
-            self.held.pop_first();
+            self.later.held.pop_first();
             self.offer_last(held);
         }
         let at = self.at(unsent.segment, unsent.instr);
-        self.undelivered[at] -= 1;
-        match self.undelivered[at] {
+        self.counts.undelivered[at] -= 1;
+        match self.counts.undelivered[at] {
             0 => self.complete(unsent.segment, unsent.instr),
             _ => Vec::new(),
         }
     }
 
-    fn offer_last(&mut self, unsent: Unsent) {
+    fn offer_last(&mut self, unsent: PendingSend) {
         if self.windows[self.prepared.lanes[unsent.lane as usize].peer as usize].is_open() {
             self.queue.push_back(Unit::Message(unsent));
         } else {
-            self.blocked.push(unsent);
+            self.later.blocked.push(unsent);
         }
     }
 
@@ -234,14 +252,14 @@ impl Member {
             self.satisfied(segment, prepared.next[next as usize]);
         }
         let stage = self.stage(segment);
-        self.left[stage] -= 1;
-        if self.left[stage] == 0 { self.advance() } else { Vec::new() }
+        self.counts.left[stage] -= 1;
+        if self.counts.left[stage] == 0 { self.advance() } else { Vec::new() }
     }
 
     fn satisfied(&mut self, segment: u32, instr: u32) {
         let at = self.at(segment, instr);
-        self.waits[at] -= 1;
-        if self.waits[at] == 0 && segment < self.course.0 {
+        self.counts.waits[at] -= 1;
+        if self.counts.waits[at] == 0 && segment < self.course.0 {
             self.queue.push_back(Unit::Step { segment, instr });
         }
     }
@@ -249,14 +267,14 @@ impl Member {
     fn advance(&mut self) -> Vec<Notice> {
         let Self { prepared, .. } = self;
         let prepared = prepared.clone();
-        while self.course.1 < self.course.0 && self.left[self.stage(self.course.1)] == 0 {
+        while self.course.1 < self.course.0 && self.counts.left[self.stage(self.course.1)] == 0 {
             self.course.1 += 1;
             let next = self.course.1 - 1 + prepared.depth;
             if next < prepared.segments {
                 let (stage, instrs) = (self.stage(next), prepared.instrs.len());
-                self.waits[stage * instrs..][..instrs].copy_from_slice(&prepared.waits);
-                self.placed[stage * prepared.heads.len()..][..prepared.heads.len()].fill(false);
-                self.left[stage] = instrs as u32;
+                self.counts.waits[stage * instrs..][..instrs].copy_from_slice(&prepared.waits);
+                self.counts.placed[stage * prepared.heads.len()..][..prepared.heads.len()].fill(false);
+                self.counts.left[stage] = instrs as u32;
             }
         }
         let (_, finished, granted) = self.course;
@@ -299,7 +317,7 @@ impl Member {
             }
             None => self.stable[peer as usize] = true,
         }
-        for unsent in core::mem::take(&mut self.blocked) {
+        for unsent in core::mem::take(&mut self.later.blocked) {
             self.offer_last(unsent);
         }
         self.begin_segments();
@@ -313,15 +331,15 @@ impl Member {
         let at = self.at(segment, wanted.instr);
         let result =
             matches!(prepared.instrs[wanted.instr as usize].kind, Kind::Recv { into: Loc::Output(_), .. });
-        let only_for_this = self.waits[at] == 1 && segment < self.course.0 && !self.with_reducers;
+        let only_for_this = self.counts.waits[at] == 1 && segment < self.course.0 && !self.with_reducers;
         let stage = self.stage(segment) * prepared.heads.len();
         let over_link = !prepared.peers[wanted.peer as usize].shared;
-        self.placed[stage + head as usize] = over_link && (wanted.placed || result && only_for_this);
+        self.counts.placed[stage + head as usize] = over_link && (wanted.placed || result && only_for_this);
         self.satisfied(segment, wanted.instr);
     }
 
     /// Whether a message went straight to where it belongs.
     pub(super) fn is_placed(&self, segment: u32, head: u32) -> bool {
-        self.placed[self.stage(segment) * self.prepared.heads.len() + head as usize]
+        self.counts.placed[self.stage(segment) * self.prepared.heads.len() + head as usize]
     }
 }

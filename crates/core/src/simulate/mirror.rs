@@ -3,7 +3,7 @@
 //! Ranks are numbers of several digits here, in one radix or several, and a schedule is alike for all if it is so after adding
 //! any number digit by digit. Then what rank 0 sends to rank p, the rank -p (digit by digit) sends to rank 0, at the same time.
 
-use super::{Work, machine::Machine};
+use super::{machine::Rig, workload::Workload};
 use crate::{
     group::Rank,
     prepare::{Kind, Outbound, Prepared},
@@ -22,7 +22,7 @@ pub(super) struct Mirror {
 
 /// The mirror of rank 0, if all workers are alike: as many on each host, no reducers, and from the opposite rank comes at the
 /// same steps what goes to a rank.
-pub(super) fn of(work: &Work<'_>, machine: &Machine, first: &Prepared) -> Option<Mirror> {
+pub(super) fn of(work: &Workload<'_>, machine: &Rig, first: &Prepared) -> Option<Mirror> {
     let schedule = work.verified.schedule();
     let on_host = machine.on_host_of(0);
     let alike = (1..schedule.ranks()).all(|rank| machine.on_host_of(rank) == on_host);
@@ -104,7 +104,7 @@ fn fits(first: &Prepared, peers: &[u32]) -> bool {
 }
 
 /// Whether the last rank has as much to do as the first: steps that send and receive as many messages, in the same order.
-fn are_alike(work: &Work<'_>) -> bool {
+fn are_alike(work: &Workload<'_>) -> bool {
     let schedule = work.verified.schedule();
     let counted = |rank| {
         let program = schedule.program(rank);

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 /// What may be busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum Resource {
     /// A member's thread.
     Thread(Rank),
     /// A host's port, outwards.
@@ -40,13 +40,13 @@ pub enum What {
 
 /// A time for which something was busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct BusySpan {
     /// Which of the operations.
     pub operation: u32,
     /// Which segment.
     pub segment: u32,
     /// What was busy.
-    pub place: Place,
+    pub place: Resource,
     /// With what.
     pub what: What,
     /// From when.
@@ -61,7 +61,7 @@ pub struct Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
     /// What.
-    pub place: Place,
+    pub place: Resource,
     /// For how long it was busy.
     pub busy: Picoseconds,
     /// Payload in bytes: carried by a port or link, sent and received by a thread.
@@ -70,7 +70,7 @@ pub struct Used {
 
 /// What a simulation comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct Prediction {
     /// When the call of the last operation returns, for each worker.
     pub finished: Vec<Picoseconds>,
     /// What was used, by place; that of the one rank that stands for all, where one does.
@@ -83,7 +83,7 @@ pub struct Outcome {
     pub staged: u64,
 }
 
-impl Outcome {
+impl Prediction {
     /// When the last worker's call returns.
     pub fn total(&self) -> Picoseconds {
         self.finished.iter().copied().max().unwrap_or(0)
@@ -96,7 +96,7 @@ impl Outcome {
 
     /// The most payload that a port or link carried, in bytes.
     pub fn busiest_link_bytes(&self) -> u64 {
-        let links = self.used.iter().filter(|used| !matches!(used.place, Place::Thread(_)));
+        let links = self.used.iter().filter(|used| !matches!(used.place, Resource::Thread(_)));
         links.map(|used| used.bytes).max().unwrap_or(0)
     }
 }

@@ -1,26 +1,19 @@
 //! All members, what is under way between them, and the clock.
 
 use super::{
-    Work,
-    event::{Agenda, Content, Event, Message},
-    machine::{Cores, Machine, Picoseconds, duration},
-    member::{Member, Notice, Unit, Unsent},
+    event::{Agenda, RigEvent, Transfer, TransferContent},
+    lines::{HEADER, Lines},
+    machine::{Cores, Picoseconds, Rig, duration},
+    member::{Notice, PendingSend, SimulatedMember, Unit},
     mirror::Mirror,
-    outcome::{Outcome, Place, Span, Used, What},
+    outcome::{BusySpan, Prediction, Resource, Used, What},
+    workload::Workload,
 };
 use crate::{
     prepare::{Kind, Loc, Operand, Prepared},
     schedule::Form,
 };
-use alloc::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-    vec,
-    vec::Vec,
-};
-
-/// The bytes of a frame without its payload.
-const HEADER: u64 = 64;
+use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
 
 /// A member's thread.
 #[derive(Clone, Debug, Default)]
@@ -37,26 +30,17 @@ struct Thread {
     finished: Picoseconds,
 }
 
-/// A port or link.
-#[derive(Clone, Copy, Debug, Default)]
-struct Line {
-    rate: u64,
-    free: Picoseconds,
-    busy: Picoseconds,
-    bytes: u64,
-}
-
-pub(super) struct World<'a> {
-    work: &'a Work<'a>,
-    machine: &'a Machine,
+pub(super) struct Simulator<'a> {
+    work: &'a Workload<'a>,
+    machine: &'a Rig,
     mirror: Option<Mirror>,
     /// By operation, then by rank.
-    members: Vec<Member>,
+    members: Vec<SimulatedMember>,
     threads: Vec<Thread>,
     /// Per computer: until when each core is busy.
     cores: Vec<Vec<Picoseconds>>,
-    lines: BTreeMap<Place, Line>,
-    under_way: Vec<Message>,
+    lines: Lines<'a>,
+    under_way: Vec<Transfer>,
     spare: Vec<u32>,
     agenda: Agenda,
     used: (Vec<(Picoseconds, u64)>, u64),
@@ -64,15 +48,15 @@ pub(super) struct World<'a> {
     now: Picoseconds,
 }
 
-impl<'a> World<'a> {
+impl<'a> Simulator<'a> {
     pub(super) fn new(
-        work: &'a Work<'a>,
-        machine: &'a Machine,
+        work: &'a Workload<'a>,
+        machine: &'a Rig,
         prepared: Vec<Arc<Prepared>>,
         mirror: Option<Mirror>,
     ) -> Self {
-        let ranks = prepared.len();
-        let member = |(rank, prepared): (u32, &Arc<Prepared>)| Member::new(prepared.clone(), rank);
+        let (ranks, is_mirrored) = (prepared.len(), mirror.is_some());
+        let member = |(rank, prepared): (u32, &Arc<Prepared>)| SimulatedMember::new(prepared.clone(), rank);
         let members = (0..work.operations).flat_map(|_| (0..).zip(&prepared).map(member)).collect();
         let hosts = machine.ports.len();
         let cores = match machine.cores {
@@ -87,7 +71,7 @@ impl<'a> World<'a> {
             members,
             threads: vec![Thread::default(); ranks],
             cores,
-            lines: BTreeMap::new(),
+            lines: Lines::new(machine, is_mirrored),
             under_way: Vec::new(),
             spare: Vec::new(),
             agenda: Agenda::default(),
@@ -96,7 +80,7 @@ impl<'a> World<'a> {
         }
     }
 
-    pub(super) fn run(mut self, watch: &mut dyn FnMut(Span)) -> Outcome {
+    pub(super) fn run(mut self, watch: &mut dyn FnMut(BusySpan)) -> Prediction {
         for rank in 0..self.threads.len() as u32 {
             self.threads[rank as usize].until = self.cost_of_member(rank, self.machine.costs.call);
             self.issue(rank, self.threads[rank as usize].until);
@@ -104,17 +88,17 @@ impl<'a> World<'a> {
         while let Some((now, event)) = self.agenda.next() {
             self.now = now;
             match event {
-                Event::Turn { member } => self.turn(member, watch),
-                Event::Leaves { message } => self.leaves(message, watch),
-                Event::Reaches { message } => self.reaches(message, watch),
-                Event::Left { message } => self.left(message),
-                Event::Arrives { message } => self.arrives(message),
+                RigEvent::Turn { member } => self.turn(member, watch),
+                RigEvent::Leaves { message } => self.leaves(message, watch),
+                RigEvent::Reaches { message } => self.reaches(message, watch),
+                RigEvent::Left { message } => self.left(message),
+                RigEvent::Arrives { message } => self.arrives(message),
             }
         }
         self.outcome()
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> Prediction {
         let workers = self.work.verified.schedule().workers() as usize;
         let ranks = self.threads.len();
         let times = self.threads.iter().map(|thread| thread.finished);
@@ -122,22 +106,18 @@ impl<'a> World<'a> {
             Some(_) => vec![self.threads[0].finished; workers],
             None => times.take(workers).collect(),
         };
-        let shared = self.mirror.as_ref().map_or(1, |_| self.machine.on_host_of(0) as u64);
         let threads = (0..).zip(&self.used.0);
         let threads = threads.map(|(rank, (busy, bytes))| Used {
-            place: Place::Thread(rank),
+            place: Resource::Thread(rank),
             busy: *busy,
             bytes: *bytes,
         });
-        let lines = self.lines.iter();
-        let lines =
-            lines.map(|(place, line)| Used { place: *place, busy: line.busy, bytes: line.bytes * shared });
         let staged = self.members.iter().take(ranks).map(|member| {
             let prepared = &member.prepared;
             prepared.staging_bytes(prepared.ahead(false)) as u64
         });
-        Outcome {
-            used: threads.chain(lines).collect(),
+        Prediction {
+            used: threads.chain(self.lines.used()).collect(),
             messages: self.used.1 * if self.mirror.is_some() { workers as u64 } else { 1 },
             by_symmetry: self.mirror.is_some(),
             staged: staged.max().unwrap_or(0),
@@ -177,12 +157,12 @@ impl<'a> World<'a> {
         if !thread.goes_on && (has_steps || !thread.inbox.is_empty()) {
             let at = at.max(thread.until);
             self.threads[rank as usize].goes_on = true;
-            self.agenda.note(at, Event::Turn { member: rank });
+            self.agenda.note(at, RigEvent::Turn { member: rank });
         }
     }
 
     /// A thread does one thing: the next step that can run, or else it looks at the next message.
-    fn turn(&mut self, rank: u32, watch: &mut dyn FnMut(Span)) {
+    fn turn(&mut self, rank: u32, watch: &mut dyn FnMut(BusySpan)) {
         self.threads[rank as usize].goes_on = false;
         let (complete, issued) = self.threads[rank as usize].operations;
         let next = (complete..issued).find_map(|operation| {
@@ -223,14 +203,14 @@ impl<'a> World<'a> {
         (start, end)
     }
 
-    fn step(&mut self, operation: u32, rank: u32, segment: u32, instr: u32, watch: &mut dyn FnMut(Span)) {
+    fn step(&mut self, operation: u32, rank: u32, segment: u32, instr: u32, watch: &mut dyn FnMut(BusySpan)) {
         let member = self.at(operation, rank);
         let prepared = self.members[member].prepared.clone();
         let (what, bytes, cost) = self.price(member, &prepared, segment, instr);
         let (start, end) = self.spend(rank, cost);
         if let Some(what) = what.filter(|_| cost > 0) {
-            let place = Place::Thread(rank);
-            watch(Span { operation, segment, place, what, start, end, bytes });
+            let place = Resource::Thread(rank);
+            watch(BusySpan { operation, segment, place, what, start, end, bytes });
         }
         let notices = self.members[member].step(segment, instr);
         self.tell(operation, rank, notices, end);
@@ -282,7 +262,7 @@ impl<'a> World<'a> {
     }
 
     /// Hands a message over to its connection.
-    fn send(&mut self, operation: u32, rank: u32, unsent: Unsent, watch: &mut dyn FnMut(Span)) {
+    fn send(&mut self, operation: u32, rank: u32, unsent: PendingSend, watch: &mut dyn FnMut(BusySpan)) {
         let member = self.at(operation, rank);
         let prepared = self.members[member].prepared.clone();
         let lane = prepared.lanes[unsent.lane as usize];
@@ -299,17 +279,17 @@ impl<'a> World<'a> {
             None => (peer.rank, self.head_at(operation, peer.rank, rank, lane.index)),
         };
         let what = What::Message { from: rank, to: peer.rank };
-        watch(Span {
+        watch(BusySpan {
             operation,
             segment: unsent.segment,
-            place: Place::Thread(rank),
+            place: Resource::Thread(rank),
             what,
             start,
             end,
             bytes,
         });
-        let content = Content::Data { unsent, head };
-        self.post(Message { operation, from: rank, to, rank: peer.rank, bytes, content }, end);
+        let content = TransferContent::Data { unsent, head };
+        self.post(Transfer { operation, from: rank, to, rank: peer.rank, bytes, content }, end);
     }
 
     /// The head of `to` at which message `index` of `from` is taken.
@@ -332,14 +312,14 @@ impl<'a> World<'a> {
                 }
             };
             let content = match notice {
-                Notice::Grant { segments, .. } => Content::Grant { peer: place, segments },
-                Notice::Stable { .. } => Content::Stable { peer: place },
+                Notice::Grant { segments, .. } => TransferContent::Grant { peer: place, segments },
+                Notice::Stable { .. } => TransferContent::Stable { peer: place },
             };
-            self.post(Message { operation, from: rank, to: receiver, rank: to, bytes: 0, content }, at);
+            self.post(Transfer { operation, from: rank, to: receiver, rank: to, bytes: 0, content }, at);
         }
     }
 
-    fn post(&mut self, message: Message, at: Picoseconds) {
+    fn post(&mut self, message: Transfer, at: Picoseconds) {
         let index = match self.spare.pop() {
             Some(index) => {
                 self.under_way[index as usize] = message;
@@ -350,111 +330,65 @@ impl<'a> World<'a> {
                 self.under_way.len() as u32 - 1
             }
         };
-        self.agenda.note(at, Event::Leaves { message: index });
+        self.agenda.note(at, RigEvent::Leaves { message: index });
     }
 
-    /// The ways of a message: of its sender's host, and of its receiver's; none inside a host.
-    fn ways(&self, message: &Message) -> [Option<Place>; 2] {
-        let hosts = &self.machine.hosts;
-        let (from, to) = (hosts[message.from as usize], hosts[message.rank as usize]);
-        if from == to {
-            return [None, None];
-        }
-        match &self.machine.links {
-            Some((size, _)) if (message.from as usize) < *size && (message.rank as usize) < *size => {
-                [Some(Place::Link { from: message.from, to: message.rank }), None]
-            }
-            // Where one rank stands for all, what it sends is what comes into its host.
-            _ if self.mirror.is_some() => [Some(Place::Out(from)), Some(Place::Into(from))],
-            _ => [Some(Place::Out(from)), Some(Place::Into(to))],
-        }
-    }
-
-    fn line(&mut self, place: Place) -> &mut Line {
-        let machine = self.machine;
-        let shared = if self.mirror.is_some() { machine.on_host_of(0) as u64 } else { 1 };
-        self.lines.entry(place).or_insert_with(|| {
-            let rate = match place {
-                Place::Out(host) => machine.payload_rate(host, machine.ports[host as usize].out) / shared,
-                Place::Into(host) => machine.payload_rate(host, machine.ports[host as usize].into) / shared,
-                Place::Link { from, to } => machine.links.as_ref().map_or(0, |(size, rates)| {
-                    let rate = rates[from as usize * size + to as usize];
-                    // Over a link that is not there nothing ever comes; a byte a second is as good as never.
-                    machine.payload_rate(machine.hosts[from as usize], rate).max(1)
-                }),
-                Place::Thread(_) => 0,
-            };
-            Line { rate, ..Line::default() }
-        })
-    }
-
-    /// Has a line carry a message from `ready` on; returns from when until when.
-    fn carry(&mut self, place: Place, message: &Message, ready: Picoseconds) -> (Picoseconds, Picoseconds) {
-        let line = self.line(place);
-        let time = duration(message.bytes + HEADER, line.rate);
-        let start = ready.max(line.free);
-        line.free = start + time;
-        line.busy += time;
-        line.bytes += message.bytes;
-        (start, start + time)
-    }
-
-    fn leaves(&mut self, index: u32, watch: &mut dyn FnMut(Span)) {
+    fn leaves(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) {
         let message = self.under_way[index as usize];
-        let (first, _) = (self.ways(&message)[0], ());
+        let first = self.lines.ways(&message)[0];
         let (start, end) = match first {
-            Some(place) => self.carry(place, &message, self.now),
+            Some(place) => self.lines.carry(place, &message, self.now),
             None => (self.now, self.now),
         };
         self.show(first, &message, (start, end), watch);
-        let is_data = matches!(message.content, Content::Data { .. });
+        let is_data = matches!(message.content, TransferContent::Data { .. });
         if is_data {
             // The connection takes the last bytes before they leave.
-            let rate = first.map_or(0, |place| self.line(place).rate);
+            let rate = first.map_or(0, |place| self.lines.rate(place));
             let buffered = duration(self.machine.costs.buffered, rate);
-            self.agenda.note(self.now.max(end.saturating_sub(buffered)), Event::Left { message: index });
+            self.agenda.note(self.now.max(end.saturating_sub(buffered)), RigEvent::Left { message: index });
         }
         match first {
-            Some(_) => self.agenda.note(start + self.machine.latency, Event::Reaches { message: index }),
-            None => self.agenda.note(end, Event::Arrives { message: index }),
+            Some(_) => self.agenda.note(start + self.machine.latency, RigEvent::Reaches { message: index }),
+            None => self.agenda.note(end, RigEvent::Arrives { message: index }),
         }
     }
 
-    fn reaches(&mut self, index: u32, watch: &mut dyn FnMut(Span)) {
+    fn reaches(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) {
         let message = self.under_way[index as usize];
-        let [first, second] = self.ways(&message);
-        let rate = first.map_or(0, |place| self.line(place).rate);
+        let [first, second] = self.lines.ways(&message);
+        let rate = first.map_or(0, |place| self.lines.rate(place));
         // It comes in as it goes out, at the lower of the two rates.
         let comes = self.now + duration(message.bytes + HEADER, rate);
         let arrives = match second {
             Some(place) => {
-                let span = self.carry(place, &message, self.now);
+                let span = self.lines.carry(place, &message, self.now);
                 self.show(second, &message, span, watch);
                 span.1.max(comes)
             }
             None => comes,
         };
-        self.agenda.note(arrives, Event::Arrives { message: index });
+        self.agenda.note(arrives, RigEvent::Arrives { message: index });
     }
 
     fn show(
         &self,
-        place: Option<Place>,
-        message: &Message,
+        place: Option<Resource>,
+        message: &Transfer,
         (start, end): (Picoseconds, Picoseconds),
-        watch: &mut dyn FnMut(Span),
+        watch: &mut dyn FnMut(BusySpan),
     ) {
-        if let (Some(place), Content::Data { unsent, .. }) = (place, message.content) {
+        if let (Some(place), TransferContent::Data { unsent, .. }) = (place, message.content) {
             let what = What::Message { from: message.from, to: message.rank };
             let (operation, bytes) = (message.operation, message.bytes);
-            watch(Span { operation, segment: unsent.segment, place, what, start, end, bytes });
+            watch(BusySpan { operation, segment: unsent.segment, place, what, start, end, bytes });
         }
     }
 
     /// The sender learns that a message has left.
     fn left(&mut self, index: u32) {
-        let Message { operation, from, content, .. } = self.under_way[index as usize];
-        let Content::Data { unsent, .. } = content else { return };
+        let Transfer { operation, from, content, .. } = self.under_way[index as usize];
+        let TransferContent::Data { unsent, .. } = content else { return };
         let member = self.at(operation, from);
         let notices = self.members[member].has_left(unsent);
         let at = self.now.max(self.threads[from as usize].until);
@@ -475,30 +409,30 @@ impl<'a> World<'a> {
     }
 
     /// A thread looks at a message.
-    fn look(&mut self, index: u32, watch: &mut dyn FnMut(Span)) {
+    fn look(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) {
         let message = self.under_way[index as usize];
-        let Message { operation, from, to, rank, bytes, content } = message;
+        let Transfer { operation, from, to, rank, bytes, content } = message;
         self.spare.push(index);
         let costs = &self.machine.costs;
-        let is_here = self.ways(&message)[0].is_none();
+        let is_here = self.lines.ways(&message)[0].is_none();
         let toll = if is_here { costs.here } else { costs.receive };
         let cost = match content {
-            Content::Data { .. } => toll.of(bytes),
+            TransferContent::Data { .. } => toll.of(bytes),
             // Word of grants comes along with other frames, more often than not.
             _ => costs.here.each,
         };
         let (start, end) = self.spend(to, cost);
         let member = self.at(operation, to);
         let notices = match content {
-            Content::Data { unsent, head } => {
+            TransferContent::Data { unsent, head } => {
                 self.used.0[to as usize].1 += bytes;
-                let (place, what) = (Place::Thread(to), What::Message { from, to: rank });
-                watch(Span { operation, segment: unsent.segment, place, what, start, end, bytes });
+                let (place, what) = (Resource::Thread(to), What::Message { from, to: rank });
+                watch(BusySpan { operation, segment: unsent.segment, place, what, start, end, bytes });
                 self.members[member].arrive(unsent.segment, head);
                 Vec::new()
             }
-            Content::Grant { peer, segments } => self.members[member].hear(peer, Some(segments)),
-            Content::Stable { peer } => self.members[member].hear(peer, None),
+            TransferContent::Grant { peer, segments } => self.members[member].hear(peer, Some(segments)),
+            TransferContent::Stable { peer } => self.members[member].hear(peer, None),
         };
         self.tell(operation, to, notices, end);
         self.conclude(operation, to, end);

@@ -148,7 +148,7 @@ fn any_message() -> impl Strategy<Value = Message> {
     prop_oneof![
         (any::<(u32, u32)>(), any_process(), any_settings(), any_job(), any_text()).prop_map(
             |((rank, world), process, settings, job, host_name)| {
-                Message::Join(Join { rank, process, world, settings, job, host_name })
+                Message::Join(Join { rank, process, world, settings: Box::new(settings), job, host_name })
             }
         ),
         (any::<u64>(), any_roster()).prop_map(|(job, roster)| Message::Roster { job, roster }),
@@ -321,7 +321,15 @@ fn a_message_over_its_bounds_is_not_sent() {
     let join = |length| {
         let process = process("x".repeat(length));
         let (settings, host_name) = (settings.clone(), String::new());
-        Message::Join(Join { rank: 0, process, world: 1, settings, job: vec![], host_name }).encode(crc32c)
+        Message::Join(Join {
+            rank: 0,
+            process,
+            world: 1,
+            settings: Box::new(settings),
+            job: vec![],
+            host_name,
+        })
+        .encode(crc32c)
     };
     assert!(join(256).is_ok());
     assert_eq!(join(257), Err(TooLong { field: "an address", limit: 256 }));

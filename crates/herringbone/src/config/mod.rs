@@ -27,9 +27,8 @@ use crate::{
         algorithm::{Algorithm, Layout},
         collective::Collective,
         group::{FoldOrder, Group},
-        plan::{Guidance, Rules},
+        plan::Guidance,
         session::formation::JobName,
-        simulate::Calibration,
         topology::LinkMatrix,
     },
     rendezvous::Store,
@@ -159,16 +158,9 @@ impl Config {
         self
     }
 
-    /// Which algorithm for which sizes of which collective; see [`Rules`]. Where a rule speaks it counts more than
-    /// [`algorithm`](Self::algorithm). Rank 0's rules count; the others may leave theirs out.
-    pub fn plan(mut self, rules: Rules) -> Self {
-        self.guidance.rules = rules;
-        self
-    }
-
-    /// Constants of the machines: algorithms are then chosen by predicted times. Rank 0's count; the others may leave theirs out.
-    pub fn calibration(mut self, known: Calibration) -> Self {
-        self.guidance.calibration = Some(known);
+    /// Rules for sizes, an algorithm, constants of the machines: rank 0's count; the others may leave theirs out.
+    pub fn guidance(mut self, guidance: Guidance) -> Self {
+        self.guidance = guidance;
         self
     }
 

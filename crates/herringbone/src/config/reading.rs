@@ -13,7 +13,7 @@ use crate::{
     Algorithm, Error, Result,
     core::{
         group::FoldOrder,
-        plan::Rules,
+        plan::PlanRules,
         session::MEASURE,
         simulate::Calibration,
         topology::{self, LinkMatrix},
@@ -52,9 +52,9 @@ impl Environment {
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for what are none, which says where.
-    pub fn plan(&self) -> Result<Option<Rules>> {
+    pub fn plan(&self) -> Result<Option<PlanRules>> {
         let Some(found) = settings::PLAN.find(self)? else { return Ok(None) };
-        Rules::parse(&found.text).map(Some).map_err(|error| Error::config(&found.variable, error))
+        PlanRules::parse(&found.text).map(Some).map_err(|error| Error::config(&found.variable, error))
     }
 
     /// The constants in the file that `HERRINGBONE_CALIBRATION` names.

@@ -133,7 +133,7 @@ pub(crate) const PLAN: Setting = setting(
 pub(crate) const CALIBRATION: Setting = setting(
     "HERRINGBONE_CALIBRATION",
     "constants of the machines, by which times are predicted and algorithms chosen; rank 0's counts, and others may leave it out",
-    "a file that herringbone bench --calibrate has written",
+    "a file of constants, as herringbone simulate --constants prints them",
     "none: sizes decide",
     WORKERS,
 );

@@ -43,7 +43,7 @@ macro_rules! algorithms {
         $(
             #[test]
             fn $test() {
-                let server = $name == "reduction_server";
+                let server = ["reduction_server", "mixed"].contains(&$name);
                 let reducers = |size: u32| if server { 1 + (size as usize - 1) % 4 } else { 0 };
                 run(Some($name), &Corpus::parse(ALL_REDUCES), reducers);
             }
@@ -61,6 +61,9 @@ algorithms! {
     all_reduce_by_tree: "tree",
     all_reduce_by_reduction_server: "reduction_server",
     all_reduce_by_ring: "ring",
+    all_reduce_by_mixed: "mixed",
+    all_reduce_by_chain: "chain",
+    all_reduce_by_double_tree: "double_tree",
     all_reduce_by_trees: "trees",
     all_reduce_by_trees_of_mxnet: "trees(mxnet)",
     all_reduce_by_best_trees: "trees(best)",

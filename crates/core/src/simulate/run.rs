@@ -1,0 +1,77 @@
+//! The ways to simulate: event by event, one rank for all, or a part that stands for the whole.
+
+use super::{
+    machine::Rig,
+    mirror,
+    outcome::{BusySpan, Prediction, Used},
+    workload::Workload,
+    world::Simulator,
+};
+use crate::prepare::Prepared;
+use alloc::{sync::Arc, vec::Vec};
+
+/// The most messages that are simulated one by one where one rank can stand for all.
+const MOST_MESSAGES: u64 = 500_000;
+
+/// Simulates `work` on `machine` and shows what takes time to `watch`.
+///
+/// # Panics
+/// If the machine has fewer hosts' entries than the schedule has members.
+pub fn simulate(work: &Workload<'_>, machine: &Rig, watch: &mut dyn FnMut(BusySpan)) -> Prediction {
+    simulate_up_to(MOST_MESSAGES, work, machine, watch)
+}
+
+/// [`simulate`], with the most messages that are simulated one by one where one rank can stand for all.
+///
+/// # Panics
+/// As [`simulate`].
+pub fn simulate_up_to(
+    most_messages: u64,
+    work: &Workload<'_>,
+    machine: &Rig,
+    watch: &mut dyn FnMut(BusySpan),
+) -> Prediction {
+    let ranks = work.verified.schedule().ranks();
+    assert!(machine.hosts.len() >= ranks as usize, "each member has a host");
+    let first = work.prepared(0, machine);
+    let messages = first.lanes.len() as u64 * u64::from(first.segments) * u64::from(work.operations);
+    let is_large = messages * u64::from(ranks) > most_messages;
+    if is_large && let Some(mirror) = mirror::of(work, machine, &first) {
+        return Simulator::new(work, machine, alloc::vec![Arc::new(first)], Some(mirror)).run(watch);
+    }
+    let others = (1..ranks).map(|rank| Arc::new(work.prepared(rank, machine)));
+    let prepared: Vec<Arc<Prepared>> = core::iter::once(Arc::new(first)).chain(others).collect();
+    Simulator::new(work, machine, prepared, None).run(watch)
+}
+
+/// [`simulate`] where a time is all that is wanted, and soon: where there would be more than `most_messages`, and no rank stands for
+/// all, it simulates two numbers of segments and goes on as between them. Segments follow each other at one pace.
+///
+/// # Panics
+/// As [`simulate`].
+pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Prediction {
+    let run = |segments| {
+        let work = Workload { segments, ..*work };
+        simulate_up_to(most_messages, &work, machine, &mut |_| ())
+    };
+    let first = work.prepared(0, machine);
+    let ranks = u64::from(work.verified.schedule().ranks());
+    let in_segment = (first.lanes.len() as u64).max(1) * ranks * u64::from(work.operations);
+    let affordable = u32::try_from(most_messages / in_segment).unwrap_or(u32::MAX);
+    // Enough that the window is full before the second half.
+    let more = affordable.max(2 * first.depth.min(8));
+    if more >= first.segments || mirror::of(work, machine, &first).is_some() {
+        return run(0);
+    }
+    let (half, whole) = (run(more / 2), run(more));
+    let (steps, left) = (u64::from(more - more / 2), u64::from(first.segments - more));
+    let later = |half: u64, whole: u64| whole + whole.saturating_sub(half) * left / steps;
+    let finished =
+        half.finished.iter().zip(&whole.finished).map(|(half, whole)| later(*half, *whole)).collect();
+    let used = half.used.iter().zip(&whole.used).map(|(half, whole)| Used {
+        busy: later(half.busy, whole.busy),
+        bytes: later(half.bytes, whole.bytes),
+        ..*whole
+    });
+    Prediction { finished, used: used.collect(), messages: later(half.messages, whole.messages), ..whole }
+}

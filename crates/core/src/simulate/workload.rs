@@ -1,0 +1,51 @@
+//! What is to be simulated.
+
+use super::machine::Rig;
+use crate::{
+    prepare::{Call, Prepared, Sizing, prepare},
+    verify::Verified,
+};
+
+/// What is to be simulated.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload<'a> {
+    /// The schedule.
+    pub verified: &'a Verified,
+    /// The call; of the schedule's collective.
+    pub call: Call,
+    /// How it is cut.
+    pub sizing: Sizing,
+    /// How many such operations are called at once.
+    pub operations: u32,
+    /// How many of them run at once at most, as there is staging memory for.
+    pub at_once: u32,
+    /// Only so many segments, if there are more; 0: all.
+    pub segments: u32,
+}
+
+impl Workload<'_> {
+    /// The staging memory that an operation gets in the default configuration, in bytes.
+    pub const STAGED: usize = 7 << 20;
+    /// How many operations run at once in the default configuration.
+    pub const AT_ONCE: u32 = 4;
+
+    /// How calls are cut on these machines by default, `segment_bytes` being the user's wish.
+    pub fn sizing(machine: &Rig, verified: &Verified, segment_bytes: usize) -> Sizing {
+        let workers = verified.schedule().workers();
+        let hosts = machine.workers_hosts(workers);
+        Sizing { hosts, shared: hosts == 1, segment_bytes, most_staged: Self::STAGED }
+    }
+
+    pub(super) fn prepared(&self, rank: u32, machine: &Rig) -> Prepared {
+        let program = self.verified.schedule().program(rank);
+        let shared = |other| machine.is_shared(rank, other);
+        let mut prepared = prepare(self.verified, &program, rank, (self.call, None), self.sizing, shared);
+        if self.segments > 0 && self.segments < prepared.segments {
+            prepared.segments = self.segments;
+            for peer in &mut prepared.peers {
+                (peer.gives, peer.takes) = (self.segments, self.segments);
+            }
+        }
+        prepared
+    }
+}
