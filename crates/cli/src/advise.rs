@@ -130,7 +130,12 @@ impl Advice {
 
     /// The most reducers with which a step costs no more than without.
     fn break_even(&self) -> u32 {
-        let none = self.offers[0].price;
+        let (none, last) = (self.offers[0].price, self.offers[self.offers.len() - 1]);
+        if last.reducers >= self.job.enough() && last.price <= none && self.job.reducer_price > 0.0 {
+            // From there on a step takes as long, and only the price rises.
+            let hourly = none * 3600.0 / last.step - f64::from(self.job.workers) * self.job.worker_price;
+            return (hourly / self.job.reducer_price) as u32;
+        }
         let pays = self.offers.iter().rev().find(|offer| offer.price <= none);
         pays.map_or(0, |offer| offer.reducers)
     }

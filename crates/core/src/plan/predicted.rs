@@ -80,6 +80,7 @@ pub fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
             let has_hosts = hosts.len() == workers as usize;
             add(Algorithm::hierarchical(), has_hosts);
             add(Algorithm::ReductionServer, reducers > 0);
+            add(Algorithm::Mixed { shares: None }, (1..workers).contains(&reducers));
             add(Algorithm::hosts_and_reducers(), reducers > 0 && has_hosts);
             add(Algorithm::Trees { mode: None, single: false }, links.is_some());
         }
