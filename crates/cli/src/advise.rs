@@ -286,3 +286,56 @@ impl Advice {
         svg + "</svg>\n"
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Verb};
+    use clap::Parser;
+
+    fn advised(args: &[&str]) -> String {
+        let vertex = ["--workers", "8", "--worker-gbps", "100", "--reducer-gbps", "32", "--bytes", "1.3G", "--step-ms", "900"];
+        let command = Command::parse_from(["herringbone", "advise"].iter().chain(&vertex).chain(args));
+        let Verb::Advise(options) = command.verb else { panic!("advise is a verb") };
+        let mut out = Vec::new();
+        run(&options, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_article_gets_its_25_reducers() {
+        let text = advised(&["--price-worker", "30", "--price-reducer", "0.6"]);
+        assert!(text.contains("fastest: 25 reducers"), "{text}");
+        assert!(text.contains("from 25 on more do not help"), "{text}");
+        assert!(text.contains("break-even: up to "), "{text}");
+    }
+
+    #[test]
+    fn prices_are_said_only_where_they_are_known() {
+        assert!(!advised(&[]).contains("price"));
+        let object: Value = serde_json::from_str(&advised(&["--json"])).unwrap();
+        assert_eq!(object["enough"], 25);
+        assert_eq!(object["cheapest"], Value::Null);
+        assert_eq!(object["offers"].as_array().unwrap().len(), 28);
+    }
+
+    #[test]
+    fn csv_has_a_line_for_each_number_of_reducers() {
+        let text = advised(&["--csv", "--most", "3"]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5);
+        assert!(lines[1].starts_with("0,radix,"), "{text}");
+    }
+
+    /// Beyond what is enough only the price rises: there the step costs as much as without.
+    #[test]
+    fn break_even_is_where_prices_meet() {
+        let text = advised(&["--price-worker", "30", "--price-reducer", "0.6", "--json"]);
+        let object: Value = serde_json::from_str(&text).unwrap();
+        let most = object["break_even"].as_u64().unwrap() as f64;
+        let price = |reducers: f64, step: f64| (8.0 * 30.0 + 0.6 * reducers) * step;
+        let steps = object["offers"].as_array().unwrap();
+        let (none, last) = (steps[0]["step_s"].as_f64().unwrap(), steps[27]["step_s"].as_f64().unwrap());
+        assert!(price(most, last) <= price(0.0, none) && price(most + 1.0, last) > price(0.0, none), "{most}");
+    }
+}

@@ -85,7 +85,13 @@ fn every_algorithm_is_proved_and_canonical_for_any_group() {
             canonical("tree", Collective::Reduce { root });
             canonical("tree", Collective::Broadcast { root });
         }
-        proved("ring", ALL_REDUCE, &group, &without_hosts(0));
+        for algorithm in ["ring", "chain", "double_tree"] {
+            proved(algorithm, ALL_REDUCE, &group, &without_hosts(0));
+        }
+        for root in [0, group.size() / 2, group.size() - 1] {
+            proved("chain", Collective::Reduce { root }, &group, &without_hosts(0));
+            proved("chain", Collective::Broadcast { root }, &group, &without_hosts(0));
+        }
     }
     assert_eq!(all_reduce("ring", 2).order(), Order::Fixed);
     assert_eq!(all_reduce("ring", 3).order(), Order::Schedule);
@@ -95,10 +101,12 @@ fn every_algorithm_is_proved_and_canonical_for_any_group() {
 fn reducers_fold_for_any_group_and_operations_can_start_again() {
     for group in all_groups() {
         for reducers in [1, 2, 3, 7, 16] {
-            let verified = proved("reduction_server", ALL_REDUCE, &group, &without_hosts(reducers));
-            assert_eq!((verified.workers(), verified.reducers()), (group.size(), reducers));
-            assert_eq!(verified.order(), Order::Fixed);
-            assert!(verified.restartable());
+            for algorithm in ["reduction_server", "mixed", "mixed(2,3)", "mixed(1,0)"] {
+                let verified = proved(algorithm, ALL_REDUCE, &group, &without_hosts(reducers));
+                assert_eq!((verified.workers(), verified.reducers()), (group.size(), reducers));
+                assert_eq!(verified.order(), Order::Fixed);
+                assert!(verified.restartable(), "{algorithm} of {} with {reducers}", group.size());
+            }
         }
     }
 }
@@ -259,6 +267,16 @@ fn bytes_rounds_and_partners_are_those_of_the_table() {
         assert_eq!(star.worker.sent, Messages { plain: size - 1, acc: 0 });
         assert_eq!(star.worker.received, Messages { plain: size - 1, acc: 0 });
 
+        let chain = cost("chain", size);
+        assert_eq!((chain.chunks, chain.rounds), (1, 2 * (size - 1)));
+        assert_eq!(chain.worker.sent.count(), 2.min(size - 1));
+
+        let double = cost("double_tree", size);
+        assert_eq!(double.chunks, 2);
+        assert!(double.rounds <= 2 * (size.ilog2() + 1), "{size}: {double:?}");
+        // Three neighbours in the one, as a leaf one in the other: nobody sends more than twice the buffer.
+        assert!(double.worker.sent.count() <= 4 && double.worker.received.count() <= 4, "{size}: {double:?}");
+
         let tree = cost("tree", size);
         assert_eq!((tree.chunks, tree.rounds), (1, 2 * size.ilog2()));
         assert!(tree.worker.partners <= ceil_log2(size));
@@ -311,6 +329,21 @@ fn reducers_carry_their_share_and_workers_the_buffer_once() {
                 (reducer.sent.count(), reducer.received.count(), reducer.partners),
                 (size, size, size)
             );
+        }
+    }
+}
+
+/// BytePS's optimum, within what whole chunks allow: 2 n (n-1) / (n^2 + k n - 2 k) of the buffer each way.
+#[test]
+fn mixed_shares_are_near_the_optimum() {
+    for size in [3u32, 4, 8, 16] {
+        for reducers in 1..size {
+            let verified = proved("mixed", ALL_REDUCE, &Group::of_size(size), &without_hosts(reducers));
+            let Cost { chunks, worker, reducer, .. } = verified.cost();
+            let (n, k) = (f64::from(size), f64::from(reducers));
+            let optimum = 2.0 * n * (n - 1.0) / (n * n + k * n - 2.0 * k);
+            let busiest = f64::from(worker.sent.count().max(reducer.sent.count())) / f64::from(chunks);
+            assert!(busiest <= 1.15 * optimum, "{size} workers, {reducers} reducers: {busiest} for {optimum}");
         }
     }
 }

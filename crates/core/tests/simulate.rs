@@ -87,6 +87,27 @@ fn free_threads_leave_the_formulas_of_links() {
     }
 }
 
+/// The notes' N (S + K - 2) / (S B) of a pipelined chain, S being the number of segments that the engine cuts.
+#[test]
+fn a_chain_takes_what_the_notes_say() {
+    let bytes = 32 * MIB;
+    for size in [2u32, 3, 5, 8] {
+        let (algorithm, group): (Algorithm, _) = ("chain".parse().unwrap(), Group::of_size(size));
+        let collective = Collective::Broadcast { root: 0 };
+        let schedule = algorithm.schedule(collective, &group, &Layout::default()).unwrap();
+        let verified = verify(schedule, collective, &group).unwrap();
+        let machine = machine(size, MBIT_500, FREE);
+        let call = Call { collective, ..all_reduce(bytes) };
+        let work = Workload { call, ..work(&verified, &machine, bytes) };
+        let mut segments = 0;
+        let outcome = simulate(&work, &machine, &mut |span| segments = segments.max(span.segment + 1));
+        let (s, k) = (f64::from(segments), f64::from(size));
+        let formula = bytes as f64 * (s + k - 2.0) / (s * MBIT_500 as f64);
+        let ratio = seconds(&outcome) / formula;
+        assert!((0.98..1.05).contains(&ratio), "{size} ranks, {segments} segments: {ratio}");
+    }
+}
+
 #[test]
 fn bytes_on_links_are_those_of_the_programs() {
     let verified = proved("radix", 4, 0, &[]);

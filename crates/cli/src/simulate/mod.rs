@@ -146,3 +146,91 @@ fn object(options: &SimulateOptions, described: &Described, simulated: &Predicti
         "constants": calibration.to_string().lines().filter_map(|line| line.split_once(" = ")).map(|(name, value)| (name.to_owned(), value.parse::<f64>().unwrap_or(0.0).into())).collect::<serde_json::Map<String, Value>>(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Verb};
+    use clap::Parser;
+
+    fn simulated_with(args: &[&str]) -> Result<String, Failure> {
+        let command = Command::parse_from(["herringbone", "simulate"].iter().chain(args));
+        let Verb::Simulate(options) = command.verb else { panic!("simulate is a verb") };
+        let mut out = Vec::new();
+        run(&options, &mut out)?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    /// A file of this process, in the folder for such files.
+    fn file(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("herringbone-simulate-{}-{name}", std::process::id()))
+    }
+
+    fn object_of(args: &[&str]) -> Value {
+        serde_json::from_str(&simulated_with(&[args, &["--json"]].concat()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_doubled_rate_halves_the_time_of_large_buffers() {
+        let seconds = |gbps| object_of(&["--algorithm", "radix", "--gbps", gbps])["seconds"].as_f64().unwrap();
+        let ratio = seconds("0.5") / seconds("1");
+        assert!((1.9..2.01).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn a_schedule_of_ones_own_is_simulated_as_the_algorithm_that_it_is_of() {
+        let path = file("ring.txt");
+        let group = herringbone::core::group::Group::of_size(4);
+        let ring = herringbone::Algorithm::Ring;
+        let schedule = ring.schedule(herringbone::Collective::AllReduce, &group, &Default::default()).unwrap();
+        fs::write(&path, schedule.to_string()).unwrap();
+        let own = object_of(&["--schedule", path.to_str().unwrap()]);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(own["seconds"], object_of(&["--algorithm", "ring"])["seconds"]);
+    }
+
+    #[test]
+    fn constants_read_back_and_options_go_before_them() {
+        let path = file("constants");
+        let constants = simulated_with(&["--constants", "--gbps", "0.5", "--latency-us", "7"]).unwrap();
+        assert!(constants.contains("port_gbit_per_s = 0.5\n") && constants.contains("latency_us = 7\n"), "{constants}");
+        fs::write(&path, &constants).unwrap();
+        let named = path.to_str().unwrap();
+        assert_eq!(simulated_with(&["--calibration", named, "--constants"]).unwrap(), constants);
+        fs::write(&path, "wake_us = x").unwrap();
+        let failure = simulated_with(&["--calibration", named]).unwrap_err().to_string();
+        fs::remove_file(&path).unwrap();
+        assert!(failure.contains("line 1: `x` is no number"), "{failure}");
+    }
+
+    #[test]
+    fn traces_and_pictures_have_every_rank() {
+        let [trace, svg] = ["trace.json", "picture.svg"].map(file);
+        let args = ["--algorithm", "ring", "--ranks", "3", "--bytes", "1M"];
+        let files = ["--trace", trace.to_str().unwrap(), "--svg", svg.to_str().unwrap()];
+        simulated_with(&[&args[..], &files].concat()).unwrap();
+        let events: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+        let spans = events.as_array().unwrap().iter().filter(|event| event["ph"] == "X");
+        // Each of the 4 x 3 messages of a segment is handed over, carried out, carried in and taken.
+        assert!(spans.count() >= 4 * 12);
+        let picture = fs::read_to_string(&svg).unwrap();
+        [trace, svg].iter().try_for_each(fs::remove_file).unwrap();
+        for row in ["thread of rank 0", "thread of rank 2", "port of host 1, outwards"] {
+            assert!(picture.contains(row), "{row}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_simulated_says_what_to_do() {
+        for (args, said) in [
+            (&["--algorithm", "reduction_server"][..], "needs reducers: say how many with --reducers"),
+            (&["--algorithm", "ring", "--reducers", "2"], "--reducers changes nothing about ring"),
+            (&["--algorithm", "radix", "--slow", "9:2"], "--slow names 9, and there are 4 members"),
+            (&["--schedule", "/nowhere/schedule"], "cannot read /nowhere/schedule"),
+            (&["--topology", "/nowhere/links"], "cannot read the topology /nowhere/links"),
+        ] {
+            let failure = simulated_with(args).unwrap_err().to_string();
+            assert!(failure.contains(said), "{args:?}: {failure}");
+        }
+    }
+}
