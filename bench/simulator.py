@@ -135,7 +135,7 @@ def compared(options):
                     "measured_s": seconds,
                     "ratio": said[size][0] / seconds,
                     "limit": said[size][1],
-                    "fitted": (layout, algorithm, size // MIB) in FITTED,
+                    "fitted": bool(options.constants) and (layout, algorithm, size // MIB) in FITTED,
                 }
 
 

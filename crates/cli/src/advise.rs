@@ -294,7 +294,18 @@ mod tests {
     use clap::Parser;
 
     fn advised(args: &[&str]) -> String {
-        let vertex = ["--workers", "8", "--worker-gbps", "100", "--reducer-gbps", "32", "--bytes", "1.3G", "--step-ms", "900"];
+        let vertex = [
+            "--workers",
+            "8",
+            "--worker-gbps",
+            "100",
+            "--reducer-gbps",
+            "32",
+            "--bytes",
+            "1.3G",
+            "--step-ms",
+            "900",
+        ];
         let command = Command::parse_from(["herringbone", "advise"].iter().chain(&vertex).chain(args));
         let Verb::Advise(options) = command.verb else { panic!("advise is a verb") };
         let mut out = Vec::new();
@@ -336,6 +347,9 @@ mod tests {
         let price = |reducers: f64, step: f64| (8.0 * 30.0 + 0.6 * reducers) * step;
         let steps = object["offers"].as_array().unwrap();
         let (none, last) = (steps[0]["step_s"].as_f64().unwrap(), steps[27]["step_s"].as_f64().unwrap());
-        assert!(price(most, last) <= price(0.0, none) && price(most + 1.0, last) > price(0.0, none), "{most}");
+        assert!(
+            price(most, last) <= price(0.0, none) && price(most + 1.0, last) > price(0.0, none),
+            "{most}"
+        );
     }
 }

@@ -343,7 +343,10 @@ fn mixed_shares_are_near_the_optimum() {
             let (n, k) = (f64::from(size), f64::from(reducers));
             let optimum = 2.0 * n * (n - 1.0) / (n * n + k * n - 2.0 * k);
             let busiest = f64::from(worker.sent.count().max(reducer.sent.count())) / f64::from(chunks);
-            assert!(busiest <= 1.15 * optimum, "{size} workers, {reducers} reducers: {busiest} for {optimum}");
+            assert!(
+                busiest <= 1.15 * optimum,
+                "{size} workers, {reducers} reducers: {busiest} for {optimum}"
+            );
         }
     }
 }

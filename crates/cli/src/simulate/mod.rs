@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn a_doubled_rate_halves_the_time_of_large_buffers() {
-        let seconds = |gbps| object_of(&["--algorithm", "radix", "--gbps", gbps])["seconds"].as_f64().unwrap();
+        let seconds =
+            |gbps| object_of(&["--algorithm", "radix", "--gbps", gbps])["seconds"].as_f64().unwrap();
         let ratio = seconds("0.5") / seconds("1");
         assert!((1.9..2.01).contains(&ratio), "{ratio}");
     }
@@ -182,7 +183,8 @@ mod tests {
         let path = file("ring.txt");
         let group = herringbone::core::group::Group::of_size(4);
         let ring = herringbone::Algorithm::Ring;
-        let schedule = ring.schedule(herringbone::Collective::AllReduce, &group, &Default::default()).unwrap();
+        let schedule =
+            ring.schedule(herringbone::Collective::AllReduce, &group, &Default::default()).unwrap();
         fs::write(&path, schedule.to_string()).unwrap();
         let own = object_of(&["--schedule", path.to_str().unwrap()]);
         fs::remove_file(&path).unwrap();
@@ -193,7 +195,10 @@ mod tests {
     fn constants_read_back_and_options_go_before_them() {
         let path = file("constants");
         let constants = simulated_with(&["--constants", "--gbps", "0.5", "--latency-us", "7"]).unwrap();
-        assert!(constants.contains("port_gbit_per_s = 0.5\n") && constants.contains("latency_us = 7\n"), "{constants}");
+        assert!(
+            constants.contains("port_gbit_per_s = 0.5\n") && constants.contains("latency_us = 7\n"),
+            "{constants}"
+        );
         fs::write(&path, &constants).unwrap();
         let named = path.to_str().unwrap();
         assert_eq!(simulated_with(&["--calibration", named, "--constants"]).unwrap(), constants);
