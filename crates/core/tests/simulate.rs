@@ -138,8 +138,7 @@ fn one_rank_stands_for_all_within_two_percent() {
         let verified = proved(algorithm, n, 0, &hosts);
         for rate in [125_000_000, 12_500_000_000] {
             let machine = Rig::with_ports(hosts.clone(), rate, 50_000_000, Costs::DEFAULT);
-            // Chunks of many ranks differ in length where the buffer is small.
-            let work = work(&verified, &machine, if n > 128 { 4 * MIB } else { MIB });
+            let work = work(&verified, &machine, MIB);
             let [one, all] = [0, u64::MAX].map(|most| simulate_up_to(most, &work, &machine, &mut |_| ()));
             let ratio = seconds(&one) / seconds(&all);
             assert!(one.by_symmetry && !all.by_symmetry, "{algorithm} of {n}");

@@ -2,8 +2,8 @@
 
 use super::{
     event::{Agenda, RigEvent, Transfer, TransferContent},
-    lines::{Burst, Lines},
-    machine::{Cores, Picoseconds, Rig},
+    lines::{HEADER, Lines},
+    machine::{Cores, Picoseconds, Rig, duration},
     member::{Notice, PendingSend, SimulatedMember, Unit},
     mirror::Mirror,
     outcome::{BusySpan, Prediction, Resource, Used, What},
@@ -90,8 +90,7 @@ impl<'a> Simulator<'a> {
             match event {
                 RigEvent::Turn { member } => self.turn(member, watch),
                 RigEvent::Leaves { message } => self.leaves(message, watch),
-                RigEvent::Served { place, burst } => self.served(place, burst, watch),
-                RigEvent::Reaches { burst } => self.reaches(burst, watch),
+                RigEvent::Reaches { message } => self.reaches(message, watch),
                 RigEvent::Left { message } => self.left(message),
                 RigEvent::Arrives { message } => self.arrives(message),
             }
@@ -145,7 +144,7 @@ impl<'a> Simulator<'a> {
             let member = self.at(issued, rank);
             let notices = self.members[member].start();
             self.tell(issued, rank, notices, at);
-            self.conclude(rank, at);
+            self.conclude(issued, rank, at);
         }
         self.go_on(rank, at);
     }
@@ -215,7 +214,7 @@ impl<'a> Simulator<'a> {
         }
         let notices = self.members[member].step(segment, instr);
         self.tell(operation, rank, notices, end);
-        self.conclude(rank, end);
+        self.conclude(operation, rank, end);
     }
 
     /// What a step costs, without the messages of a send.
@@ -334,69 +333,54 @@ impl<'a> Simulator<'a> {
         self.agenda.note(at, RigEvent::Leaves { message: index });
     }
 
-    /// A message goes inside its host at once, or waits for its way out.
     fn leaves(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) {
         let message = self.under_way[index as usize];
-        let Some(place) = self.lines.ways(&message)[0] else {
-            self.agenda.note(self.now, RigEvent::Left { message: index });
-            self.agenda.note(self.now, RigEvent::Arrives { message: index });
-            return;
+        let first = self.lines.ways(&message)[0];
+        let (start, end) = match first {
+            Some(place) => self.lines.carry(place, &message, self.now),
+            None => (self.now, self.now),
         };
-        let is_idle = self.lines.enter(place, index, &message);
-        let taken = self.lines.taken(place, message.rank, self.machine.costs.buffered);
-        self.note_taken(&taken);
-        if is_idle {
-            self.serve(place, watch);
+        self.show(first, &message, (start, end), watch);
+        let is_data = matches!(message.content, TransferContent::Data { .. });
+        if is_data {
+            // The connection takes the last bytes before they leave.
+            let rate = first.map_or(0, |place| self.lines.rate(place));
+            let buffered = duration(self.machine.costs.buffered, rate);
+            self.agenda.note(self.now.max(end.saturating_sub(buffered)), RigEvent::Left { message: index });
+        }
+        match first {
+            Some(_) => self.agenda.note(start + self.machine.latency, RigEvent::Reaches { message: index }),
+            None => self.agenda.note(end, RigEvent::Arrives { message: index }),
         }
     }
 
-    fn note_taken(&mut self, taken: &[u32]) {
-        for message in taken {
-            self.agenda.note(self.now, RigEvent::Left { message: *message });
-        }
-    }
-
-    /// The next burst begins to leave.
-    fn serve(&mut self, place: Resource, watch: &mut dyn FnMut(BusySpan)) {
-        if let Some((burst, time)) = self.lines.next(place) {
-            self.show(place, burst, (self.now, self.now + time), watch);
-            self.agenda.note(self.now + time, RigEvent::Served { place, burst });
-        }
-    }
-
-    fn served(&mut self, place: Resource, burst: Burst, watch: &mut dyn FnMut(BusySpan)) {
-        let taken = self.lines.has_left(place, self.machine.costs.buffered);
-        self.note_taken(&taken);
-        self.agenda.note(self.now + self.machine.latency, RigEvent::Reaches { burst });
-        self.serve(place, watch);
-    }
-
-    fn reaches(&mut self, burst: Burst, watch: &mut dyn FnMut(BusySpan)) {
-        let message = self.under_way[burst.message as usize];
-        let arrives = match self.lines.ways(&message)[1] {
+    fn reaches(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) {
+        let message = self.under_way[index as usize];
+        let [first, second] = self.lines.ways(&message);
+        let rate = first.map_or(0, |place| self.lines.rate(place));
+        // It comes in as it goes out, at the lower of the two rates.
+        let comes = self.now + duration(message.bytes + HEADER, rate);
+        let arrives = match second {
             Some(place) => {
-                let span = self.lines.come_in(place, burst, self.now);
-                self.show(place, burst, span, watch);
-                span.1
+                let span = self.lines.carry(place, &message, self.now);
+                self.show(second, &message, span, watch);
+                span.1.max(comes)
             }
-            None => self.now,
+            None => comes,
         };
-        if burst.is_last {
-            self.agenda.note(arrives, RigEvent::Arrives { message: burst.message });
-        }
+        self.agenda.note(arrives, RigEvent::Arrives { message: index });
     }
 
     fn show(
         &self,
-        place: Resource,
-        burst: Burst,
+        place: Option<Resource>,
+        message: &Transfer,
         (start, end): (Picoseconds, Picoseconds),
         watch: &mut dyn FnMut(BusySpan),
     ) {
-        let message = &self.under_way[burst.message as usize];
-        if let TransferContent::Data { unsent, .. } = message.content {
+        if let (Some(place), TransferContent::Data { unsent, .. }) = (place, message.content) {
             let what = What::Message { from: message.from, to: message.rank };
-            let (operation, bytes) = (message.operation, burst.payload);
+            let (operation, bytes) = (message.operation, message.bytes);
             watch(BusySpan { operation, segment: unsent.segment, place, what, start, end, bytes });
         }
     }
@@ -409,7 +393,7 @@ impl<'a> Simulator<'a> {
         let notices = self.members[member].has_left(unsent);
         let at = self.now.max(self.threads[from as usize].until);
         self.tell(operation, from, notices, at);
-        self.conclude(from, at);
+        self.conclude(operation, from, at);
         self.go_on(from, self.now);
     }
 
@@ -451,11 +435,11 @@ impl<'a> Simulator<'a> {
             TransferContent::Stable { peer } => self.members[member].hear(peer, None),
         };
         self.tell(operation, to, notices, end);
-        self.conclude(to, end);
+        self.conclude(operation, to, end);
     }
 
     /// Counts operations that are complete here, in order, and issues the next ones.
-    fn conclude(&mut self, rank: u32, at: Picoseconds) {
+    fn conclude(&mut self, _operation: u32, rank: u32, at: Picoseconds) {
         let mut any = false;
         loop {
             let (complete, issued) = self.threads[rank as usize].operations;
