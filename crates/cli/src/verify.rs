@@ -27,7 +27,7 @@ use std::io::Write;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// all, or names: radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, reduction_server,
-    /// hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best),
+    /// mixed, mixed(3,1), chain, double_tree, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best),
     /// trees(throughput), trees(best,single); in a shell, quoted
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms(), hide_possible_values = true)]
     algorithm: Choice<Algorithm>,
@@ -395,7 +395,13 @@ mod tests {
         let line =
             "left out: tree reduce(4) for 3..4 ranks: root 4 is not in a group of 3: use a rank below 3";
         let found = left_out(&text);
-        assert!(found[0] == line && found[1..].iter().all(|other| other.contains(": trees")), "{found:?}");
+        assert!(
+            found[0] == line
+                && found[1..]
+                    .iter()
+                    .all(|other| [": trees", ": chain"].iter().any(|name| other.contains(name))),
+            "{found:?}"
+        );
     }
 
     #[test]

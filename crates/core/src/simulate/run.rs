@@ -44,8 +44,8 @@ pub fn simulate_up_to(
     Simulator::new(work, machine, prepared, None).run(watch)
 }
 
-/// [`simulate`] where a time is all that is wanted, and soon: where there would be more than `most_messages`, and no rank stands for
-/// all, it simulates two numbers of segments and goes on as between them. Segments follow each other at one pace.
+/// [`simulate`] where a time is all that is wanted, and soon: where there would be more than `most_messages`, it simulates two
+/// numbers of segments and goes on as between them. Segments follow each other at one pace.
 ///
 /// # Panics
 /// As [`simulate`].
@@ -55,17 +55,21 @@ pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Predi
         simulate_up_to(most_messages, &work, machine, &mut |_| ())
     };
     let first = work.prepared(0, machine);
-    let ranks = u64::from(work.verified.schedule().ranks());
+    let stands = mirror::of(work, machine, &first).is_some();
+    let ranks = if stands { 1 } else { u64::from(work.verified.schedule().ranks()) };
     let in_segment = (first.lanes.len() as u64).max(1) * ranks * u64::from(work.operations);
     let affordable = u32::try_from(most_messages / in_segment).unwrap_or(u32::MAX);
     // Enough that the window is full before the second half.
     let more = affordable.max(2 * first.depth.min(8));
-    if more >= first.segments || mirror::of(work, machine, &first).is_some() {
+    if more >= first.segments {
         return run(0);
     }
     let (half, whole) = (run(more / 2), run(more));
     let (steps, left) = (u64::from(more - more / 2), u64::from(first.segments - more));
-    let later = |half: u64, whole: u64| whole + whole.saturating_sub(half) * left / steps;
+    let later = |half: u64, whole: u64| {
+        let more = u128::from(whole.saturating_sub(half)) * u128::from(left) / u128::from(steps);
+        whole.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
+    };
     let finished =
         half.finished.iter().zip(&whole.finished).map(|(half, whole)| later(*half, *whole)).collect();
     let used = half.used.iter().zip(&whole.used).map(|(half, whole)| Used {

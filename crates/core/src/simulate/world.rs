@@ -144,7 +144,7 @@ impl<'a> Simulator<'a> {
             let member = self.at(issued, rank);
             let notices = self.members[member].start();
             self.tell(issued, rank, notices, at);
-            self.conclude(issued, rank, at);
+            self.conclude(rank, at);
         }
         self.go_on(rank, at);
     }
@@ -214,7 +214,7 @@ impl<'a> Simulator<'a> {
         }
         let notices = self.members[member].step(segment, instr);
         self.tell(operation, rank, notices, end);
-        self.conclude(operation, rank, end);
+        self.conclude(rank, end);
     }
 
     /// What a step costs, without the messages of a send.
@@ -393,7 +393,7 @@ impl<'a> Simulator<'a> {
         let notices = self.members[member].has_left(unsent);
         let at = self.now.max(self.threads[from as usize].until);
         self.tell(operation, from, notices, at);
-        self.conclude(operation, from, at);
+        self.conclude(from, at);
         self.go_on(from, self.now);
     }
 
@@ -435,11 +435,11 @@ impl<'a> Simulator<'a> {
             TransferContent::Stable { peer } => self.members[member].hear(peer, None),
         };
         self.tell(operation, to, notices, end);
-        self.conclude(operation, to, end);
+        self.conclude(to, end);
     }
 
     /// Counts operations that are complete here, in order, and issues the next ones.
-    fn conclude(&mut self, _operation: u32, rank: u32, at: Picoseconds) {
+    fn conclude(&mut self, rank: u32, at: Picoseconds) {
         let mut any = false;
         loop {
             let (complete, issued) = self.threads[rank as usize].operations;

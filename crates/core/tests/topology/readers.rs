@@ -145,12 +145,12 @@ fn errors_of_matrices_say_where_and_what() {
         ),
         (
             "{\"matrix\": [[0, 1], [1, 0]], \"bandwith\": [[0, 1], [1, 0]]}",
-            "line 1, column 43: a value of \"bandwith\"; expected one of \"bandwidth\"",
+            "line 1, column 42: a value of \"bandwith\"; expected one of \"bandwidth\"",
         ),
         ("{\"Matrix\": [[0]]}", "line 1, column 12: a value of \"Matrix\"; expected one of \"matrix\""),
         (
             "{\"matrix\": [[0, 2], [1, 0]], \"bandwidth\": [[0, 0], [1, 0]]}",
-            "line 1, column 44: a bandwidth of 0 from node 0 to node 1, whose link weighs 2; expected a bandwidth above 0",
+            "line 1, column 43: a bandwidth of 0 from node 0 to node 1, whose link weighs 2; expected a bandwidth above 0",
         ),
         ("[[0, 1e300], [1, 0]]", "line 1, column 6: 1e300; expected a number that is finite"),
         (
