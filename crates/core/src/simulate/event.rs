@@ -1,7 +1,9 @@
 //! What happens when, in order of time; of what happens at once, first what was known first.
 
+use super::lines::Burst;
 use super::machine::Picoseconds;
 use super::member::PendingSend;
+use super::outcome::Resource;
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
@@ -37,8 +39,10 @@ pub(super) enum RigEvent {
     Leaves { message: u32 },
     /// A message has left, and its sender knows.
     Left { message: u32 },
-    /// A message comes to its receiver's port.
-    Reaches { message: u32 },
+    /// A burst has left its sender's port.
+    Served { place: Resource, burst: Burst },
+    /// A burst comes to its receiver's port.
+    Reaches { burst: Burst },
     /// A message is there.
     Arrives { message: u32 },
 }

@@ -2,7 +2,7 @@
 
 use super::{
     machine::Rig,
-    mirror,
+    mirror::{self, Mirror},
     outcome::{BusySpan, Prediction, Used},
     workload::Workload,
     world::Simulator,
@@ -12,6 +12,8 @@ use alloc::{sync::Arc, vec::Vec};
 
 /// The most messages that are simulated one by one where one rank can stand for all.
 const MOST_MESSAGES: u64 = 500_000;
+/// How many times as many where one rank stands for all only loosely.
+const DRIFTING: u64 = 20;
 
 /// Simulates `work` on `machine` and shows what takes time to `watch`.
 ///
@@ -35,8 +37,12 @@ pub fn simulate_up_to(
     assert!(machine.hosts.len() >= ranks as usize, "each member has a host");
     let first = work.prepared(0, machine);
     let messages = first.lanes.len() as u64 * u64::from(first.segments) * u64::from(work.operations);
-    let is_large = messages * u64::from(ranks) > most_messages;
-    if is_large && let Some(mirror) = mirror::of(work, machine, &first) {
+    let messages = messages.saturating_mul(u64::from(ranks));
+    let is_large = |mirror: &Mirror| {
+        let most = if mirror.drifts { most_messages.saturating_mul(DRIFTING) } else { most_messages };
+        messages > most
+    };
+    if let Some(mirror) = mirror::of(work, machine, &first).filter(is_large) {
         return Simulator::new(work, machine, alloc::vec![Arc::new(first)], Some(mirror)).run(watch);
     }
     let others = (1..ranks).map(|rank| Arc::new(work.prepared(rank, machine)));
@@ -55,7 +61,7 @@ pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Predi
         simulate_up_to(most_messages, &work, machine, &mut |_| ())
     };
     let first = work.prepared(0, machine);
-    let stands = mirror::of(work, machine, &first).is_some();
+    let stands = mirror::of(work, machine, &first).is_some_and(|mirror| !mirror.drifts);
     let ranks = if stands { 1 } else { u64::from(work.verified.schedule().ranks()) };
     let in_segment = (first.lanes.len() as u64).max(1) * ranks * u64::from(work.operations);
     let affordable = u32::try_from(most_messages / in_segment).unwrap_or(u32::MAX);
