@@ -123,7 +123,7 @@ pub fn machine(request: &Request<'_>, known: &Calibration, reducers: u32) -> Rig
 }
 
 /// How a call of a request's size looks to executors.
-fn call(request: &Request<'_>, bytes: u64) -> Call {
+pub(super) fn call(request: &Request<'_>, bytes: u64) -> Call {
     let parts = request.collective.given(request.group.size()).map_or(1, |_| u64::from(request.group.size()));
     // Types count by the widths of elements and partial sums alone.
     let (dtype, op) = match request.widening {
