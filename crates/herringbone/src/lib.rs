@@ -22,6 +22,7 @@
 pub use herringbone_core as core;
 
 mod assembly;
+pub mod calibrate;
 mod clock;
 mod communicator;
 mod completion;

@@ -1,5 +1,6 @@
 //! `herringbone bench`: times collectives and checks every result, in the columns of nccl-tests.
 
+mod calibrate;
 mod measure;
 mod options;
 mod ranks;
@@ -55,6 +56,9 @@ pub(crate) fn run(
     }
     if options.child {
         crate::parent::end_with_parent(Signal::TERM)?;
+    }
+    if let Some(path) = &options.calibrate {
+        return calibrate::run(options, path, out);
     }
     rows(options, &Communicator::connect(job::of_environment(options::START)?)?, out)
 }

@@ -50,7 +50,7 @@ const ORDERS: [Order; 6] = [
             "joining",
             "local",
             "assembly server status",
-            "measure",
+            "calibrate measure",
             // What programs hold.
             "named",
             "communicator",
