@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import START_SECONDS, clean_environment
 
+from herringbone.horovod.config import flags_of
 from herringbone.horovod.flags import NO_EFFECT, parse, variables_of, without_effect
 from herringbone.horovod.hosts import Slot, slots_of
 from herringbone.horovod.launch import Job
@@ -111,8 +112,40 @@ def test_what_it_says_of_itself_and_of_mistakes() -> None:
     assert "[X] PyTorch" in build and "[ ] TensorFlow" in build and "[X] Herringbone" in build
     assert horovodrun("-v").stdout.startswith("herringbone ")
     assert "which program?" in horovodrun("-np", "2").stderr
-    assert "write its values as flags" in horovodrun("--config-file", "x.yaml", "python").stderr
+    assert "No such file" in horovodrun("--config-file", "x.yaml", "python").stderr
     assert horovodrun("--no-such-flag", "python").returncode == 2
+
+
+CONFIG = """# A comment
+controller: gloo
+params:
+  fusion_threshold_mb: 32
+  cycle_time_ms: 10  # milliseconds
+
+autotune:
+  enabled: true
+  log_file: 'a file.txt'
+stall_check:
+  enabled: false
+params_of_mine:
+  colour: red
+"""
+
+
+def test_a_file_has_values_that_flags_of_the_command_line_replace(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG)
+    names = ("FUSION_THRESHOLD", "CYCLE_TIME", "AUTOTUNE", "AUTOTUNE_LOG", "STALL_CHECK_DISABLE")
+    show = f"import os; print(*(os.environ['HOROVOD_' + name] for name in {names}), sep='|')"
+    flags = ("-np", "1", "--config-file", str(file), "--cycle-time-ms", "5")
+    outcome = horovodrun(*flags, sys.executable, "-c", show)
+    assert outcome.stdout == "[0]<stdout>:33554432|5|1|a file.txt|1\n", outcome.stderr
+    assert f"{file}: these keys are not read: params_of_mine.colour\n" in outcome.stderr
+    assert "these flags have no effect: --gloo" in outcome.stderr
+    for text, said in (("params:\n  - 1\n", "line 2: '- 1' is not read"), ("verbose: 3\n", "line 1: '3' is not true")):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            flags_of(str(file))
 
 
 @pytest.fixture
