@@ -101,6 +101,24 @@ time.sleep(50)"""
     assert outcome.stderr.count("it is started again") == 2
 
 
+def test_the_script_for_hosts_says_where_a_process_starts_again(tmp_path: Path) -> None:
+    asked, lives, script = tmp_path / "asked", tmp_path / "lives", tmp_path / "discover"
+    # First two hosts, then neither has room, then a failure, then the first host has a slot more.
+    answers = "1) echo localhost:1; echo 127.0.0.1:1;; 2) echo localhost:1;; 3) exit 5;; *) echo localhost:2;;"
+    script.write_text(f"#!/bin/sh\necho x >>{asked}\ncase $(wc -l <{asked}) in {answers} esac\n")
+    script.chmod(0o755)
+    program = f"""import os, time
+if os.environ['HOROVOD_RANK'] == '1':
+    with open({str(lives)!r}, 'a') as file: file.write(os.environ['HOROVOD_HOSTNAME'] + os.environ['HOROVOD_LOCAL_RANK'] + ' ')
+    raise SystemExit(4)
+time.sleep(50)"""
+    flags = ("-np", "2", "--min-np", "1", "--reset-limit", "1", "--host-discovery-script", str(script))
+    outcome = horovodrun(*flags, sys.executable, "-c", program)
+    assert outcome.returncode == 4, outcome.stderr
+    assert lives.read_text() == "127.0.0.10 localhost1 "
+    assert len(asked.read_text().splitlines()) == 4 and "ended with exit status 5: ; it is asked again" in outcome.stderr
+
+
 def test_output_goes_to_files_if_a_folder_is_given(tmp_path: Path) -> None:
     outcome = horovodrun("-np", "2", "--output-filename", str(tmp_path / "out"), sys.executable, "-c", SHOW)
     assert outcome.returncode == 0 and outcome.stdout == ""

@@ -87,7 +87,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     elastic.add_argument("--reset-limit", type=_positive, help="how many processes are started again at most")
     elastic.add_argument("--elastic-timeout", type=float, help="seconds to wait for new ones, if there are too few")
     elastic.add_argument(
-        "--host-discovery-script", help="a program that prints lines such as: host1:2; it is asked once"
+        "--host-discovery-script",
+        help="a program that prints lines such as: host1:2; it is asked again when a process ends",
     )
     elastic.add_argument("--slots-per-host", type=_positive, help="slots of hosts that are given without a number")
     _add_tuning(parser.add_argument_group("tuning and watching"))
