@@ -20,7 +20,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates pytho
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links validate-simulator launchers matrix verify-large docs reference \
+.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links named-figures validate-simulator launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -75,6 +75,9 @@ validate-simulator: setup ## Simulated times beside measured ones, over limited 
 
 lab-links: setup ## Ring, star, radix and trees over links like a p3.16xlarge's, as root: ten minutes. Table and picture to record/
 	@$(IN_VENV) bench/lab_links.py $(ARGS)
+
+named-figures: setup ## Operations with names: beside all-reduces one by one, and training beside DDP: a minute. Table to record/
+	@$(IN_VENV) bench/named.py --record record/named.md $(ARGS)
 
 launchers: setup ## A numpy program by real launchers: torchrun, Open MPI, MPICH, Slurm; what is missing is skipped. Table to record/
 	@$(IN_VENV) tests/launchers/run.py --record record/launchers.md $(ARGS)

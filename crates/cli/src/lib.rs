@@ -10,6 +10,7 @@ mod doctor;
 mod drawing;
 mod explain;
 mod failure;
+mod horovodrun;
 mod job;
 mod launch;
 mod layout;
@@ -57,6 +58,7 @@ enum Verb {
     Trees(trees::Options),
     Bench(bench::Options),
     Launch(launch::Options),
+    Horovodrun(horovodrun::HorovodrunOptions),
     Serve(serve::Options),
     Settings(settings::Options),
     Status(status::Options),
@@ -71,7 +73,7 @@ Exit codes:
   1  a check failed: a schedule that is not proven, a result that is wrong
   2  the command line or a setting cannot be used
   3  it failed while it ran: a lost rank, a timeout, an address in use
-launch ends with the exit code of the rank that failed first.";
+launch and horovodrun end with the exit code of the rank that failed first.";
 
 /// Runs the command line `args`, whose first item is the program's name, and returns the exit code: 0 done, 1 a check
 /// failed, 2 unusable arguments or settings, 3 a failure while running.
@@ -138,6 +140,7 @@ impl Verb {
             Verb::Trees(options) => trees::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),
             Verb::Launch(options) => launch::run(options, args),
+            Verb::Horovodrun(options) => horovodrun::run(options),
             Verb::Serve(options) => serve::run(options, out),
             Verb::Settings(options) => settings::run(options, out),
             Verb::Status(options) => status::run(options, out),

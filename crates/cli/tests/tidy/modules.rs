@@ -95,7 +95,7 @@ const ORDERS: [Order; 6] = [
         lines: &[
             "main",
             "lib",
-            "advise bench completions doctor explain launch man serve settings show simulate status topo trees verify",
+            "advise bench completions doctor explain horovodrun launch man serve settings show simulate status topo trees verify",
             "job parent token",
             "drawing machine topologies",
             "failure layout names numbers outcome progress table",
@@ -112,7 +112,7 @@ const ORDERS: [Order; 6] = [
             "registration horovod/run",
             // Horovod's interface: its launcher, its frameworks, and what these share.
             "horovod/launch",
-            "horovod/flags horovod/hosts",
+            "horovod/config horovod/flags horovod/hosts",
             "horovod/numpy/__init__ horovod/torch/__init__",
             "horovod/torch/elastic/__init__",
             "horovod/torch/elastic/state",
