@@ -73,6 +73,9 @@ frameworks: setup $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and 
 validate-simulator: setup ## Simulated times beside measured ones, over limited links: five minutes. Table to record/
 	@$(PYTHON) bench/simulator.py --record record/simulator.md $(ARGS)
 
+regret: setup ## What the plan's choice costs beside the best candidate, on one host and over limited links: ten minutes. Table to record/
+	@$(PYTHON) bench/regret.py --record record/regret.md $(ARGS)
+
 lab-links: setup ## Ring, star, radix and trees over links like a p3.16xlarge's, as root: ten minutes. Table and picture to record/
 	@$(IN_VENV) bench/lab_links.py $(ARGS)
 
