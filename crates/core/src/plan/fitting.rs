@@ -75,38 +75,70 @@ pub fn fit(
         }
         sum
     };
-    let first = start.numbers();
-    let mut numbers = first;
-    let mut least = cost(&numbers, u64::MAX);
-    for step in STEPS {
-        for name in Calibration::fitted(knows_ports) {
-            for up in [true, false] {
-                let before = least;
-                for _ in 0..STRIDES {
-                    let mut tried = numbers;
-                    for at in name.iter().copied() {
-                        tried[at] = changed(numbers[at], Calibration::step(at, step), up, first[at]);
-                    }
-                    let far = cost(&tried, least);
-                    if far >= least {
-                        break;
-                    }
-                    (numbers, least) = (tried, far);
-                }
-                if least < before {
-                    break;
-                }
+    let starts = starts(start.numbers());
+    let mut best = (u64::MAX, start.numbers());
+    for (at, first) in starts.into_iter().enumerate() {
+        // One that is far behind after half of the rounds will not be the best.
+        let mut numbers = (cost(&first, u64::MAX), first);
+        for (round, step) in STEPS.into_iter().enumerate() {
+            if at == 0 || round < STEPS.len() / 2 || numbers.0 < 2 * best.0 {
+                descend(&mut numbers, &first, step, knows_ports, &cost);
             }
+            shown();
         }
-        shown();
+        best = best.min(numbers);
     }
+    let numbers = best.1;
     let calibration = Calibration::of_numbers(&numbers);
     let predicted = proved.iter().map(|call| call.predicted(&calibration, sizing)).collect();
     Ok(Fitted { calibration, predicted })
 }
 
 /// How often [`fit`] says that it goes on.
-pub const FIT_ROUNDS: usize = STEPS.len();
+pub const FIT_ROUNDS: usize = STARTS * STEPS.len();
+
+/// From how many constants [`fit`] sets out: a descent ends where no single step helps, which may be far from the best.
+const STARTS: usize = 3;
+
+/// Where descents begin: as known, with slow bytes, and with slow messages.
+fn starts(known: [u64; CALIBRATION_NUMBERS]) -> [[u64; CALIBRATION_NUMBERS]; STARTS] {
+    let [mut slow_bytes, mut slow_messages] = [known; 2];
+    for (times, at) in Calibration::TOLLS_OF_LINKS {
+        slow_bytes[at] = if times { known[at] } else { known[at] / 4 };
+        slow_messages[at] = if times { known[at].saturating_mul(4) } else { known[at] };
+    }
+    [known, slow_bytes, slow_messages]
+}
+
+/// A round: each constant goes as many steps as bring the predictions nearer.
+fn descend(
+    best: &mut (u64, [u64; CALIBRATION_NUMBERS]),
+    first: &[u64; CALIBRATION_NUMBERS],
+    step: u64,
+    knows_ports: bool,
+    cost: &impl Fn(&[u64; CALIBRATION_NUMBERS], u64) -> u64,
+) {
+    for name in Calibration::fitted(knows_ports) {
+        for up in [true, false] {
+            let before = best.0;
+            for _ in 0..STRIDES {
+                let mut tried = best.1;
+                for at in name.iter().copied() {
+                    let (least, most) = Calibration::plausible(at, first[at], FARTHEST);
+                    tried[at] = changed(tried[at], Calibration::step(at, step), up).clamp(least, most);
+                }
+                let far = cost(&tried, best.0);
+                if far >= best.0 {
+                    break;
+                }
+                *best = (far, tried);
+            }
+            if best.0 < before {
+                break;
+            }
+        }
+    }
+}
 
 fn proved<'a, 'b>(timed: &'b TimedCall<'a>) -> Result<Proved<'a, 'b>, Unsupported> {
     let Request { collective, group, hosts, links, .. } = timed.request;
@@ -136,13 +168,12 @@ fn distance(predicted: Picoseconds, measured: Picoseconds) -> u64 {
     beyond * beyond * weight + off / 8
 }
 
-/// A constant that is a step larger or smaller, within what is plausible.
-fn changed(number: u64, step: u64, up: bool, first: u64) -> u64 {
+/// A constant that is a step larger or smaller.
+fn changed(number: u64, step: u64, up: bool) -> u64 {
     let whole = u128::from(number);
     let other =
         if up { whole * u128::from(1000 + step) / 1000 } else { whole * 1000 / u128::from(1000 + step) };
-    let other = u64::try_from(other).unwrap_or(u64::MAX);
-    other.clamp(first / FARTHEST, first.saturating_mul(FARTHEST))
+    u64::try_from(other).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -90,6 +90,17 @@ impl Calibration {
         if at == PAYLOAD { (per_mille / 60).max(2) } else { per_mille }
     }
 
+    /// Least and most that a number can be in truth, if it was taken for `known` so far.
+    pub(crate) fn plausible(at: usize, known: u64, times: u64) -> (u64, u64) {
+        // Headers take 5 % at most, unless they are known to take more.
+        let most = known.saturating_mul(times);
+        if at == PAYLOAD { (known.min(950), 1000) } else { (known / times, most) }
+    }
+
+    /// Places of what sending and receiving cost, and whether each is a time or a rate.
+    pub(crate) const TOLLS_OF_LINKS: [(bool, usize); 5] =
+        [(true, 0), (false, 1), (true, 2), (false, 3), (true, 11)];
+
     fn set(&mut self, at: usize, value: u64) {
         let small = u32::try_from(value).unwrap_or(u32::MAX);
         match self.field(at) {
