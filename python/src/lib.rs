@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod communicator;
+mod dependency;
 mod errors;
 mod memory;
 mod named;
@@ -22,6 +23,8 @@ mod _herringbone {
 
     #[pymodule_export]
     use super::communicator::Communicator;
+    #[pymodule_export]
+    use super::dependency::{PyDependencyEngine, PyOnComplete, PyVariable};
     #[pymodule_export]
     use super::main;
     #[pymodule_export]

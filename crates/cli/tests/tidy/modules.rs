@@ -52,7 +52,7 @@ const ORDERS: [Order; 6] = [
             "assembly server status",
             "measure",
             // What programs hold.
-            "named",
+            "dependency named",
             "communicator",
             "work",
             // Connections and the control thread.
@@ -103,7 +103,7 @@ const ORDERS: [Order; 6] = [
     },
     Order {
         folder: "python/src",
-        lines: &["lib", "named", "communicator", "pending", "errors memory store waiting"],
+        lines: &["lib", "dependency named", "communicator", "pending", "errors memory store waiting"],
     },
     Order {
         folder: "python/herringbone",
