@@ -1,17 +1,20 @@
 """The native module. Private: its users are the modules of this package."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 __all__ = [
     "Communicator",
     "Completions",
     "Controller",
+    "DependencyEngine",
     "Mapped",
     "NamedError",
     "NamedResult",
     "NamedWork",
+    "OnComplete",
     "Pending",
+    "Variable",
     "__version__",
     "main",
 ]
@@ -317,6 +320,7 @@ class Controller:
     def counters(self) -> dict[str, int]:
         """What happened so far, by name."""
 
+@final
 class Variable:
     """A thing that operations of a dependency engine read and mutate."""
 
@@ -324,6 +328,7 @@ class Variable:
     def version(self) -> int:
         """How many operations that mutate it have ended well so far."""
 
+@final
 class OnComplete:
     """The end of an operation that ends later than its function: used once, on any thread."""
 
@@ -339,6 +344,7 @@ class OnComplete:
     def follow(self, pending: Pending) -> None:
         """End it when a collective that is under way is over, and as that does."""
 
+@final
 class DependencyEngine:
     """See :class:`herringbone.Engine`."""
 
