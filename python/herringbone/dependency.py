@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from . import _herringbone
 from ._herringbone import OnComplete, Variable
 from .arguments import level, whole
 from .communicator import Communicator
+from .work import Work
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -136,14 +138,33 @@ class Engine:
             var: the variable that stands for it, if that is not the array's own.
         """
         target = self.variable_of(array if var is None else var)
+        run = functools.partial(communicator.all_reduce, array, op, priority=priority)
+        self.collective(communicator, run, (target,), priority, name=name or "all_reduce")
+
+    def collective(
+        self,
+        communicator: Communicator,
+        run: Callable[..., Any],
+        mutates: Sequence[Any] = (),
+        priority: int = 0,
+        *,
+        name: str | None = None,
+    ) -> None:
+        """Push any collective of ``communicator``, in turn with its other ones.
+
+        Args:
+            run: a method of the communicator with its arguments, as ``functools.partial(communicator.broadcast, array)``; it is
+                called with ``async_op=True``.
+            mutates: what it reads or mutates until it is over.
+        """
         order = self.variable_of(communicator)
 
         def issue(done: OnComplete) -> None:
-            work = communicator.all_reduce(array, op, async_op=True, priority=priority)
+            work: Work = run(async_op=True)
             done.release(order)
             done.follow(work._handle)
 
-        self.push_async(issue, (), (order, target), priority, name=name or "all_reduce")
+        self.push_async(issue, (), (order, *mutates), priority, name=name or "collective")
 
     def wait(self, thing: Any) -> None:
         """Wait until what was pushed before and mutates ``thing``, a variable or an array, is over.

@@ -1,6 +1,7 @@
 //! The dependency engine: what programs compute, what becomes of failures, and how much memory it takes.
 
 mod behaviour;
+mod collectives;
 mod program;
 
 use program::{Outcome, Program};
