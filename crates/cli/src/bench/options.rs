@@ -51,12 +51,22 @@ pub(crate) struct Options {
     /// the folder BENCH_OUT, or in this one. In place where the collective can be
     #[arg(long, conflicts_with_all = ["sizes", "seconds", "json"])]
     pub(super) rig: bool,
-    /// In place: buffers in memory that all ranks of a host map, as from Communicator::allocate
-    #[arg(long)]
-    pub(super) mapped: bool,
+    #[command(flatten)]
+    pub(super) ways: Ways,
     /// Started by --processes: ends with its parent
     #[arg(long, hide = true)]
     pub(super) child: bool,
+}
+
+/// In which way buffers are reduced.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Ways {
+    /// In place: buffers in memory that all ranks of a host map, as from Communicator::allocate
+    #[arg(long)]
+    pub(super) mapped: bool,
+    /// 1, 50 and N all-reduces in a row, as a KVStore pushes and pulls: one by one, and as operations of a dependency engine
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with_all = ["collective", "root", "dtype", "op", "seconds", "rig", "mapped"])]
+    pub(super) pushpull: Option<u32>,
 }
 
 impl Options {
