@@ -158,6 +158,9 @@ def picture_of_a_step() -> str:
     with herringbone.Engine(1) as engine:
         gate = engine.var("gate")
         engine.push_async(opened.append, [], [gate], name="closed")
+        for number, layer in enumerate(layers):
+            for name in ("weight", "gradient", "output", "error"):
+                engine.variable_of(getattr(layer, name), f"{name} {number}")
         push_step(Held(engine, gate), None, layers, data, target)  # type: ignore[arg-type]  # nothing is reduced
         picture = engine.picture()
         while not opened:

@@ -60,11 +60,14 @@ class Engine:
         """A new variable, which stands for whatever the program likes. Pictures call it ``name``."""
         return self._native.var(name)
 
-    def variable_of(self, thing: Any) -> Variable:
+    def variable_of(self, thing: Any, name: str | None = None) -> Variable:
         """The variable of an array or tensor, that of a communicator, or ``thing`` if it is a variable.
 
         Views of an array have its variable, so that no two functions use the same memory unseen. Where parts of one array
         are independent, declare a variable of your own for each.
+
+        Args:
+            name: what pictures call it, if this call makes it.
         """
         if isinstance(thing, Variable):
             return thing
@@ -75,8 +78,8 @@ class Engine:
         known = self._of_arrays.get(key)
         if known is None:
             # The entry goes with the array, before another one can have its id.
-            gone = weakref.ref(owner, lambda _, arrays=self._of_arrays: arrays.pop(key, None))
-            known = self._of_arrays.setdefault(key, (gone, self._native.var(None)))
+            gone = weakref.ref(owner, functools.partial(_forget, self._of_arrays, key))
+            known = self._of_arrays.setdefault(key, (gone, self._native.var(name)))
         return known[1]
 
     def push(
@@ -241,6 +244,10 @@ def _owner(thing: Any) -> Any:
     raise TypeError(
         f"a {type(thing).__name__} is no variable, array or tensor; make a variable with engine.var() to stand for it"
     )
+
+
+def _forget(arrays: dict[int, tuple[Any, Variable]], key: int, _: Any) -> None:
+    arrays.pop(key, None)
 
 
 def _close_all() -> None:
