@@ -16,6 +16,7 @@ __all__ = [
     "Pending",
     "Variable",
     "__version__",
+    "device_trees",
     "main",
 ]
 
@@ -374,3 +375,6 @@ class DependencyEngine:
     def record(self) -> None: ...
     def trace(self) -> str: ...
     def close(self) -> None: ...
+
+def device_trees(text: str, name: str | None = None) -> list[list[tuple[int, int]]]:
+    """A tree for each device of a topology as the root: its edges from parent to child, a parent's before its children's."""

@@ -11,6 +11,7 @@ mod memory;
 mod named;
 mod pending;
 mod store;
+mod trees;
 mod waiting;
 
 use pyo3::prelude::*;
@@ -33,6 +34,8 @@ mod _herringbone {
     use super::named::{Controller, PyNamedResult, PyNamedWork};
     #[pymodule_export]
     use super::pending::{Completions, Pending};
+    #[pymodule_export]
+    use super::trees::device_trees;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from conftest import START_SECONDS, Group, clean_environment, free_port
 
-from herringbone import ArgumentError, UnsupportedError, kvstore
+from herringbone import ArgumentError, UnsupportedError, _herringbone, kvstore
+from herringbone.kvstore.values import by_trees
 
 np = pytest.importorskip("numpy")
 
@@ -93,6 +94,11 @@ def test_an_updater_that_raises_is_told_at_the_pull_and_the_value_stays() -> Non
     with pytest.raises(ZeroDivisionError):
         kv.pull(3, out)
     kv.pull(3, out)
+    assert (out == 2).all()
+    with pytest.raises(ZeroDivisionError):
+        kv.pushpull(3, full(1), out=[full(9), out])
+    kv.pull(3, out)
+    kv.wait_all()
     assert (out == 2).all()
 
 
@@ -216,13 +222,32 @@ def test_compression_checks_its_arguments_and_says_that_there_is_none() -> None:
             kv.set_gradient_compression(params)
 
 
-def test_devices_are_added_along_a_tree() -> None:
-    kv = kvstore.create("device", edges=[(0, 1), (2, 3), (0, 2)])
-    values, out = [np.array([value], np.float32) for value in (1e8, 1.0, -1e8, 1.0)], np.zeros(1, np.float32)
-    kv.init(0, out)
+def test_devices_are_added_along_the_trees_of_their_links() -> None:
+    topology = Path(__file__).parents[2] / "examples" / "dgx1.txt"
+    kv = kvstore.create("device", topology=topology)
+    chosen = np.random.default_rng(3)
+    values = [(chosen.standard_normal(64) * 10.0 ** chosen.integers(-6, 7, 64)).astype(np.float32) for _ in range(8)]
+    trees = _herringbone.device_trees(topology.read_text())
+    assert len(trees) == 8 and all(sorted([tree[0][0], *(child for _, child in tree)]) == list(range(8)) for tree in trees)
+    kv.init(0, values[0])
+    out = np.zeros(64, np.float32)
     kv.pushpull(0, values, out=out)
-    one, two = np.float32(1e8) + np.float32(1), np.float32(-1e8) + np.float32(1)
-    assert out[0] == one + two
+
+    def at(node: int, tree: list[tuple[int, int]]) -> Any:
+        total = values[node].copy()
+        for child in reversed([child for parent, child in tree if parent == node]):
+            total += at(child, tree)
+        return total
+
+    assert np.array_equal(out, at(trees[0][0][0], trees[0])) and not np.array_equal(out, sum(values[1:], values[0]))
+    sliced = by_trees([value.reshape(32, 2) for value in values], trees, bound=10)
+    for part in range(8):
+        rows = slice(4 * part, 4 * part + 4)
+        assert np.array_equal(sliced[rows], at(trees[part][0][0], trees[part]).reshape(32, 2)[rows])
+    kv.pushpull(0, values[:3], out=out)
+    assert np.array_equal(out, values[0] + values[1] + values[2])
+    with pytest.raises(ArgumentError, match="the topology"):
+        kvstore.create("device", topology=__file__)
 
 
 def test_big_arrays_are_placed_on_all_servers() -> None:

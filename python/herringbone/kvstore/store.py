@@ -6,9 +6,10 @@ import functools
 import os
 import pathlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from .. import _herringbone
 from ..arguments import level
 from ..communicator import Communicator, init
 from ..dependency import Engine, Variable
@@ -18,7 +19,7 @@ from .compression import codec_of
 from .hosts import places
 from .optimizer import Optimizer, create_optimizer
 from .sparse import RowSparse, check_rows
-from .values import as_given, keyed, summed, view
+from .values import Trees, as_given, keyed, summed, view
 
 __all__ = ["KVStore", "create"]
 
@@ -47,7 +48,7 @@ def create(
     *,
     communicator: Communicator | None = None,
     engine: Engine | None = None,
-    edges: Sequence[tuple[int, int]] | None = None,
+    topology: str | os.PathLike[str] | None = None,
 ) -> KVStore:
     """A store, by MXNet's name of its type.
 
@@ -58,8 +59,8 @@ def create(
         name: upper case counts as lower case.
         communicator: whose workers; those of :func:`herringbone.init` if it is not given.
         engine: what runs the store's operations; one of its own if it is not given.
-        edges: in which order the arrays of a list are added, as the edges of a tree: each adds the array of the second number
-            to that of the first. From left to right if they are not given.
+        topology: a file with the links of the devices, or one topology of it as ``FILE#NAME``: lists of as many arrays are added
+            along trees over these links, all others from left to right.
 
     Raises:
         UnsupportedError: the type needs a parameter server, or is not here.
@@ -79,7 +80,7 @@ def create(
         communicator = init() if communicator is None else communicator
     elif communicator is not None:
         raise ArgumentError(f"create: a store of type {name!r} is of one process; use 'dist_sync' for a communicator")
-    return KVStore(kind, communicator, engine, None if edges is None else list(edges))
+    return KVStore(kind, communicator, engine, None if topology is None else _trees_of(os.fspath(topology)))
 
 
 class KVStore:
@@ -90,13 +91,13 @@ class KVStore:
     """
 
     def __init__(
-        self, kind: str, communicator: Communicator | None, engine: Engine | None, edges: list[tuple[int, int]] | None
+        self, kind: str, communicator: Communicator | None, engine: Engine | None, trees: Trees | None
     ) -> None:
         """For :func:`create`."""
         self._kind = kind
         self._communicator = communicator
         self._engine = Engine(2) if engine is None else engine
-        self._edges = edges
+        self._trees = trees
         self._stored: dict[Any, _Stored] = {}
         self._keys: type | None = None
         self._updater: Callable[[Any, Any, Any], object] | None = None
@@ -197,7 +198,7 @@ class KVStore:
         sparse = [isinstance(array, RowSparse) for array in arrays]
         if any(sparse) != all(sparse) or (all(sparse) and stored.rows is None):
             raise ArgumentError(f"push: key {key!r} gets {'row-sparse and ' if any(sparse) else ''}dense arrays; pass one kind, as in init")
-        total = summed("push", arrays, stored.value, self._edges_of(len(arrays)))
+        total = summed("push", arrays, stored.value, self._trees)
         merged = self._engine.var(f"sum {key}")
         rows = None
         if stored.rows is not None:
@@ -291,17 +292,13 @@ class KVStore:
                 stored = self._stored[one]
                 self._copy("pushpull", stored, stored.variable, stored.value, targets, priority, True)
         if not async_op:
-            for _, targets in outs:
-                for target in targets:
-                    self._wait(target)
-            if self._kind != "horovod":
-                for one, _ in pairs:
-                    self._wait(self._stored[one].variable)
+            stored = [] if self._kind == "horovod" else [self._stored[one].variable for one, _ in pairs]
+            self.wait(*(target for _, targets in outs for target in targets), *stored)
 
     def _sum(self, key: Any, values: list[Any], targets: list[Any], priority: int) -> None:
         """The sum over workers, which is not stored."""
         arrays = self._read("pushpull", values)
-        total = summed("pushpull", arrays, arrays[0], self._edges_of(len(arrays)))
+        total = summed("pushpull", arrays, arrays[0], self._trees)
         merged = self._engine.var(f"sum {key}")
         assert self._communicator is not None
         self._engine.all_reduce(self._communicator, total, var=merged, priority=priority, name=f"pushpull {key}")
@@ -317,7 +314,7 @@ class KVStore:
         assert self._communicator is not None
         pairs, outs = self._pairs("broadcast", key, value), self._pairs("broadcast", key, out)
         for (one, values), (_, targets) in zip(pairs, outs):
-            held = summed("broadcast", self._read("broadcast", values[:1]), view("broadcast", values[0]), None)
+            held = summed("broadcast", self._read("broadcast", values[:1]), view("broadcast", values[0]))
             variable = self._engine.var(f"broadcast {one}")
             run = functools.partial(self._communicator.broadcast, held, priority=priority)
             self._engine.collective(self._communicator, run, (variable,), priority, name=f"broadcast {one}")
@@ -354,9 +351,15 @@ class KVStore:
                 target.replace(stored.value[rows], rows)
 
     def wait(self, *arrays: Any) -> None:
-        """Wait until these arrays, given as ``out`` with ``async_op``, have their values."""
+        """Wait until these arrays, given as ``out`` with ``async_op``, have their values; raise the first failure of any."""
+        failures = []
         for array in arrays:
-            self._wait(array)
+            try:
+                self._wait(array)
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def wait_all(self) -> None:
         """Wait for all that goes on behind this store, and raise what has failed."""
@@ -459,9 +462,6 @@ class KVStore:
                 self._wait(value)
         return [view(call, value) for value in values]
 
-    def _edges_of(self, count: int) -> list[tuple[int, int]] | None:
-        return self._edges if self._edges is not None and len(self._edges) == count - 1 else None
-
     def _settle(self) -> None:
         """Let earlier pushes meet the updater of their time."""
         for stored in self._stored.values():
@@ -473,6 +473,14 @@ class KVStore:
         except PeerLostError as error:
             self._lost.update(error.ranks)
             raise
+
+
+def _trees_of(topology: str) -> Trees:
+    path, _, name = topology.partition("#")
+    try:
+        return _herringbone.device_trees(pathlib.Path(path).read_text(), name or None)
+    except ValueError as error:
+        raise ArgumentError(f"create: the topology {topology}: {error}") from None
 
 
 def _update(optimizer: Optimizer, key: Any, received: Any, stored: Any) -> None:

@@ -8,7 +8,13 @@ from typing import Any
 from ..errors import ArgumentError, UnsupportedError
 from .sparse import RowSparse
 
-__all__ = ["as_given", "keyed", "summed", "view"]
+__all__ = ["TREE_BOUND", "Trees", "as_given", "by_trees", "keyed", "summed", "view"]
+
+Trees = list[list[tuple[int, int]]]
+"""For each root its edges, from parents to children."""
+
+TREE_BOUND = 10_000_000
+"""An array of more elements goes along all trees (MXNet's ``MXNET_KVSTORE_TREE_ARRAY_BOUND``)."""
 
 
 def keyed(call: str, key: Any, values: Any, known: type | None) -> list[tuple[Any, list[Any]]]:
@@ -61,25 +67,42 @@ def as_given(array: Any, is_tensor: bool) -> Any:
     return sys.modules["torch"].from_numpy(array)
 
 
-def summed(call: str, values: list[Any], stored: Any, edges: list[tuple[int, int]] | None) -> Any:
-    """A new array with the sum of values that are like ``stored``.
-
-    It is taken from left to right, or along ``edges``: each adds the second value to the first one.
-    """
+def summed(call: str, values: list[Any], like: Any, trees: Trees | None = None) -> Any:
+    """A new array with the sum of values that are like ``like``, from left to right, or along the trees of as many devices."""
     import numpy as np
 
     for value in values:
-        if value.shape != stored.shape or value.dtype != stored.dtype:
+        if value.shape != like.shape or value.dtype != like.dtype:
             raise ArgumentError(
-                f"{call}: a value of {value.dtype} and shape {value.shape} for a key of {stored.dtype} and shape {stored.shape}"
+                f"{call}: a value of {value.dtype} and shape {value.shape} for a key of {like.dtype} and shape {like.shape}"
             )
     wholes = [value.toarray() if isinstance(value, RowSparse) else value for value in values]
-    if edges is None or len(wholes) == 1:
-        total = np.array(wholes[0], copy=True, order="C")
-        for value in wholes[1:]:
-            total += value
-        return total
-    sums = [np.array(value, copy=True, order="C") for value in wholes]
-    for parent, child in edges:
+    if trees is not None and len(trees) == len(wholes) > 1:
+        return by_trees(wholes, trees)
+    total = np.array(wholes[0], copy=True, order="C")
+    for value in wholes[1:]:
+        total += value
+    return total
+
+
+def by_trees(values: list[Any], trees: Trees, bound: int = TREE_BOUND) -> Any:
+    """The sum along trees, as MXNet takes it: a large array in slices of rows, each along the tree of another root."""
+    import numpy as np
+
+    count, like = len(values), values[0]
+    if like.size <= bound or like.shape[0] < 2 * count:
+        return along(values, trees[0])
+    height = like.shape[0] // count
+    ends = [height * (part + 1) for part in range(count - 1)] + [like.shape[0]]
+    slices = [slice(first, end) for first, end in zip([0, *ends], ends)]
+    return np.concatenate([along([value[part] for value in values], tree) for part, tree in zip(slices, trees)])
+
+
+def along(values: list[Any], edges: list[tuple[int, int]]) -> Any:
+    """The sum at the root of a tree, whose edges go from parents to children."""
+    import numpy as np
+
+    sums = [np.array(value, copy=True, order="C") for value in values]
+    for parent, child in reversed(edges):
         sums[parent] += sums[child]
-    return sums[edges[-1][0]]
+    return sums[edges[0][0]]

@@ -103,7 +103,7 @@ const ORDERS: [Order; 6] = [
     },
     Order {
         folder: "python/src",
-        lines: &["lib", "dependency named", "communicator", "pending", "errors memory store waiting"],
+        lines: &["lib", "dependency named", "communicator", "pending", "errors memory store trees waiting"],
     },
     Order {
         folder: "python/herringbone",

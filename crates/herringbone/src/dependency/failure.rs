@@ -1,6 +1,13 @@
 //! What becomes of a function that fails.
 
-use std::{error::Error, fmt, sync::Arc};
+use std::{
+    error::Error,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 /// Why an operation of a dependency engine failed. Its clones are one failure; dependants that are skipped pass it on.
 #[derive(Clone, Debug)]
@@ -11,11 +18,23 @@ struct Told {
     operation: u64,
     name: Option<Arc<str>>,
     error: Box<dyn Error + Send + Sync>,
+    /// Whether a wait has given it to somebody.
+    is_told: AtomicBool,
 }
 
 impl OperationFailure {
     pub(crate) fn new(operation: u64, name: Option<Arc<str>>, error: Box<dyn Error + Send + Sync>) -> Self {
-        Self(Arc::new(Told { operation, name, error }))
+        Self(Arc::new(Told { operation, name, error, is_told: AtomicBool::new(false) }))
+    }
+
+    /// Says that a wait has given it to somebody.
+    pub(crate) fn tell(&self) {
+        self.0.is_told.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a wait has given it to somebody.
+    pub(crate) fn is_told(&self) -> bool {
+        self.0.is_told.load(Ordering::Relaxed)
     }
 
     /// The number of the operation that failed: how many were pushed before it.

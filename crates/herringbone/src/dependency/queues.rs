@@ -164,6 +164,7 @@ impl<B> Queues<B> {
     pub(crate) fn waited(&mut self, ticket: u64) -> Option<Option<OperationFailure>> {
         let outcome = self.waits.get(&ticket)?.clone()?;
         self.waits.remove(&ticket);
+        outcome.iter().for_each(OperationFailure::tell);
         Some(outcome)
     }
 
@@ -209,12 +210,13 @@ impl<B> Queues<B> {
 
     /// The earliest failure that nobody has been told of; clears all.
     pub(crate) fn take_failures(&mut self) -> Option<OperationFailure> {
-        let mut first = self.homeless.take();
+        let mut first = self.homeless.take().filter(|failure| !failure.is_told());
         for variable in std::mem::take(&mut self.spoiled) {
             if let Some(failure) = self.variables[variable].spoiled.take() {
                 earliest(&mut first, &failure);
             }
         }
+        first.iter().for_each(OperationFailure::tell);
         first
     }
 
@@ -389,7 +391,9 @@ impl<B> Queues<B> {
         if state.abandoned && !state.written && state.readers == 0 && state.queue.is_empty() {
             if let Some(failure) = self.variables.remove(variable).spoiled {
                 self.spoiled.remove(&variable);
-                earliest(&mut self.homeless, &failure);
+                if !failure.is_told() {
+                    earliest(&mut self.homeless, &failure);
+                }
             }
         }
     }

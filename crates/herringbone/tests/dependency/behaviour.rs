@@ -86,6 +86,20 @@ fn a_failure_without_a_variable_comes_at_wait_all() {
     engine.wait_all().unwrap();
 }
 
+/// A variable that is dropped does not tell again what a wait for another one has told.
+#[test]
+fn a_failure_that_was_told_does_not_come_again_from_a_variable_that_is_gone() {
+    let engine = DependencyEngine::new(2).unwrap();
+    let kept = engine.var();
+    {
+        let gone = engine.var();
+        engine.push(|| Err("it".into()), &[], &[&gone], 0).unwrap();
+        engine.push(|| Ok(()), &[&gone], &[&kept], 0).unwrap();
+    }
+    assert!(engine.wait(&kept).is_err());
+    engine.wait_all().unwrap();
+}
+
 #[test]
 fn versions_count_writes_that_end_well() {
     let engine = DependencyEngine::new(2).unwrap();
