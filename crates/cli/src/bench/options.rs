@@ -52,7 +52,7 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with_all = ["sizes", "seconds", "json"])]
     pub(super) rig: bool,
     #[command(flatten)]
-    pub(super) ways: Ways,
+    pub(super) ways: BenchWays,
     /// Started by --processes: ends with its parent
     #[arg(long, hide = true)]
     pub(super) child: bool,
@@ -60,7 +60,7 @@ pub(crate) struct Options {
 
 /// In which way buffers are reduced.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Ways {
+pub(crate) struct BenchWays {
     /// In place: buffers in memory that all ranks of a host map, as from Communicator::allocate
     #[arg(long)]
     pub(super) mapped: bool,

@@ -4,9 +4,9 @@ use super::{
     completer::Completer,
     failure::DependencyError,
     picture,
-    queues::Entry,
+    queues::Pushed,
     recorder::Recorder,
-    scheduler::{Job, OnComplete, Scheduler, Waited, Waiter, accesses},
+    scheduler::{Function, OnComplete, Scheduler, Waited, Waiter, accesses},
     trace,
 };
 use crate::sys::fork;
@@ -161,7 +161,7 @@ impl DependencyEngine {
         uses: Uses<'_>,
         function: impl FnOnce() -> Result<(), Box<dyn Error + Send + Sync>> + Send + 'static,
     ) -> DependencyResult<()> {
-        self.enter(uses, Job::Now(Box::new(function)))
+        self.enter(uses, Function::Now(Box::new(function)))
     }
 
     /// As [`push_async`](Self::push_async), with a name.
@@ -173,16 +173,16 @@ impl DependencyEngine {
         uses: Uses<'_>,
         function: impl FnOnce(OnComplete) + Send + 'static,
     ) -> DependencyResult<()> {
-        self.enter(uses, Job::Later(Box::new(function)))
+        self.enter(uses, Function::Later(Box::new(function)))
     }
 
-    fn enter(&self, uses: Uses<'_>, body: Job) -> DependencyResult<()> {
+    fn enter(&self, uses: Uses<'_>, body: Function) -> DependencyResult<()> {
         self.check_usable()?;
         uses.reads.iter().chain(uses.mutates).try_for_each(|variable| self.check_own(variable))?;
         let numbers =
             |variables: &[&Variable]| variables.iter().map(|variable| variable.0.number).collect::<Vec<_>>();
         let accesses = accesses(&numbers(uses.reads), &numbers(uses.mutates));
-        let entry = Entry { name: uses.name.map(Arc::from), priority: uses.priority, accesses, body };
+        let entry = Pushed { name: uses.name.map(Arc::from), priority: uses.priority, accesses, body };
         if self.scheduler.push(entry) { Ok(()) } else { Err(DependencyError::Closed) }
     }
 
@@ -215,10 +215,10 @@ impl DependencyEngine {
     ///
     /// # Errors
     /// Those that concern the call.
-    pub fn begin_wait(&self, variable: &Variable) -> DependencyResult<Waiting> {
+    pub fn begin_wait(&self, variable: &Variable) -> DependencyResult<VariableWait> {
         self.check_wait()?;
         self.check_own(variable)?;
-        Ok(Waiting(self.scheduler.begin_wait(variable.0.number)))
+        Ok(VariableWait(self.scheduler.begin_wait(variable.0.number)))
     }
 
     /// Waits until nothing is pending.
@@ -309,9 +309,9 @@ impl OnComplete {
 }
 
 /// A wait for a variable, begun with [`DependencyEngine::begin_wait`]. Dropping it gives the wait up.
-pub struct Waiting(Waiter);
+pub struct VariableWait(Waiter);
 
-impl Waiting {
+impl VariableWait {
     /// Waits for at most `limit`; `None` if it is not over then.
     pub fn wait_for(&mut self, limit: Duration) -> Option<DependencyResult<()>> {
         match self.0.poll(Some(limit)) {

@@ -46,6 +46,6 @@ mod trace;
 
 pub use buffer::EngineBuffer;
 pub use collectives::Follower;
-pub use engine::{DependencyEngine, DependencyResult, Uses, Variable, Waiting};
+pub use engine::{DependencyEngine, DependencyResult, Uses, Variable, VariableWait};
 pub use failure::{DependencyError, OperationFailure};
 pub use scheduler::OnComplete;

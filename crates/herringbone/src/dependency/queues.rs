@@ -13,16 +13,16 @@ use std::{
 
 /// How an operation uses a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Access {
+pub(crate) struct VariableUse {
     pub(crate) variable: u32,
     pub(crate) writes: bool,
 }
 
 /// What is to be pushed.
-pub(crate) struct Entry<B> {
+pub(crate) struct Pushed<B> {
     pub(crate) name: Option<Arc<str>>,
     pub(crate) priority: i32,
-    pub(crate) accesses: Vec<Access>,
+    pub(crate) accesses: Vec<VariableUse>,
     pub(crate) body: B,
 }
 
@@ -32,7 +32,7 @@ struct Pending<B> {
     name: Option<Arc<str>>,
     priority: i32,
     /// What it still uses: what it has released before its end is no longer here.
-    accesses: Vec<Access>,
+    accesses: Vec<VariableUse>,
     /// How many of them it does not hold yet.
     missing: usize,
     /// The earliest failure of what it holds.
@@ -144,8 +144,8 @@ impl<B> Queues<B> {
     }
 
     /// Puts an operation at the ends of its variables' queues, and returns its number: how many were pushed before.
-    pub(crate) fn push(&mut self, entry: Entry<B>) -> u64 {
-        let Entry { name, priority, accesses, body } = entry;
+    pub(crate) fn push(&mut self, entry: Pushed<B>) -> u64 {
+        let Pushed { name, priority, accesses, body } = entry;
         self.enter(name, priority, accesses, Stage::Waiting(body));
         self.pushed += 1;
         self.pushed - 1
@@ -156,7 +156,7 @@ impl<B> Queues<B> {
         let ticket = self.tickets;
         self.tickets += 1;
         self.waits.insert(ticket, None);
-        self.enter(None, i32::MAX, vec![Access { variable, writes: false }], Stage::Marker(ticket));
+        self.enter(None, i32::MAX, vec![VariableUse { variable, writes: false }], Stage::Marker(ticket));
         ticket
     }
 
@@ -263,7 +263,7 @@ impl<B> Queues<B> {
                 };
                 let (number, name) = (operation.number, operation.name.clone());
                 let is_wait = matches!(operation.stage, Stage::Marker(_));
-                let block = Block { number, name, writes: access.writes, is_wait, state };
+                let block = QueueBlock { number, name, writes: access.writes, is_wait, state };
                 shown[places[&access.variable]].blocks.push(block);
             }
         }
@@ -273,14 +273,14 @@ impl<B> Queues<B> {
         shown
     }
 
-    fn enter(&mut self, name: Option<Arc<str>>, priority: i32, accesses: Vec<Access>, stage: Stage<B>) {
+    fn enter(&mut self, name: Option<Arc<str>>, priority: i32, accesses: Vec<VariableUse>, stage: Stage<B>) {
         let number = self.pushed;
         let operation =
             Pending { number, name, priority, missing: accesses.len(), accesses, spoiled: None, stage };
         let id = self.operations.insert(operation);
         let count = self.operations[id].accesses.len();
         for at in 0..count {
-            let Access { variable, writes } = self.operations[id].accesses[at];
+            let VariableUse { variable, writes } = self.operations[id].accesses[at];
             let state = &mut self.variables[variable];
             if state.queue.is_empty() && state.grants(writes) {
                 state.hold(writes);
@@ -356,7 +356,7 @@ impl<B> Queues<B> {
     }
 
     /// A variable is free of one operation, and the next ones in its queue get it.
-    fn let_go(&mut self, Access { variable, writes }: Access, failure: Option<&OperationFailure>) {
+    fn let_go(&mut self, VariableUse { variable, writes }: VariableUse, failure: Option<&OperationFailure>) {
         let state = &mut self.variables[variable];
         if writes {
             state.written = false;
@@ -412,11 +412,11 @@ pub(crate) struct QueueShown {
     pub(crate) name: Option<Arc<str>>,
     pub(crate) version: u64,
     pub(crate) spoiled: Option<String>,
-    pub(crate) blocks: Vec<Block>,
+    pub(crate) blocks: Vec<QueueBlock>,
 }
 
 /// An operation in a queue.
-pub(crate) struct Block {
+pub(crate) struct QueueBlock {
     pub(crate) number: u64,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) writes: bool,

@@ -2,7 +2,7 @@
 
 use super::{
     failure::OperationFailure,
-    queues::{Access, Entry, Queues},
+    queues::{Pushed, Queues, VariableUse},
     recorder::Recorder,
     sync::{Condvar, Mutex, MutexGuard, YIELDS, inside, set_inside, thread},
 };
@@ -18,7 +18,7 @@ use std::{
 pub(crate) type BoxedError = Box<dyn Error + Send + Sync>;
 
 /// A function, and how its operation ends.
-pub(crate) enum Job {
+pub(crate) enum Function {
     /// With its return.
     Now(Box<dyn FnOnce() -> Result<(), BoxedError> + Send>),
     /// When the ticket is used.
@@ -36,7 +36,7 @@ pub(crate) struct Scheduler {
 }
 
 struct State {
-    queues: Queues<Job>,
+    queues: Queues<Function>,
     /// Threads that sleep.
     idle: usize,
     /// Threads that run a function.
@@ -78,7 +78,7 @@ impl Scheduler {
     }
 
     /// Does something with the queues.
-    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Queues<Job>) -> R) -> R {
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Queues<Function>) -> R) -> R {
         act(&mut self.lock().queues)
     }
 
@@ -88,7 +88,7 @@ impl Scheduler {
     }
 
     /// Pushes an operation; false if the engine is closed.
-    pub(crate) fn push(&self, entry: Entry<Job>) -> bool {
+    pub(crate) fn push(&self, entry: Pushed<Function>) -> bool {
         let mut state = self.lock();
         if state.queues.pending() >= self.limit && !self.is_inside() {
             // Only while something is going to end: operations that all wait for a completion may wait for this thread.
@@ -145,10 +145,10 @@ impl Scheduler {
             let began = Instant::now();
             let before = set_inside(self.address());
             let result = match job {
-                Job::Now(function) => {
+                Function::Now(function) => {
                     Some(catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| Err(said(&*panic))))
                 }
-                Job::Later(function) => {
+                Function::Later(function) => {
                     let ticket = OnComplete(Some(Ticket { scheduler: self.clone(), operation, began }));
                     // A function that panics drops its ticket, which fails the operation.
                     let _dropped = catch_unwind(AssertUnwindSafe(|| function(ticket)));
@@ -166,7 +166,7 @@ impl Scheduler {
     }
 
     /// Waits for a function to run; none once the engine closes and nothing runs that could make another one ready.
-    fn next(&self) -> Option<(u32, Job)> {
+    fn next(&self) -> Option<(u32, Function)> {
         let mut yields = 0;
         let mut state = self.lock();
         loop {
@@ -339,10 +339,12 @@ impl Drop for OnComplete {
 }
 
 /// An access, as the queues have it: what is mutated need not be named as read, and nothing twice.
-pub(crate) fn accesses(reads: &[u32], mutates: &[u32]) -> Vec<Access> {
-    let mut all: Vec<Access> = Vec::with_capacity(reads.len() + mutates.len());
-    let written = mutates.iter().map(|variable| Access { variable: *variable, writes: true });
-    for access in written.chain(reads.iter().map(|variable| Access { variable: *variable, writes: false })) {
+pub(crate) fn accesses(reads: &[u32], mutates: &[u32]) -> Vec<VariableUse> {
+    let mut all: Vec<VariableUse> = Vec::with_capacity(reads.len() + mutates.len());
+    let written = mutates.iter().map(|variable| VariableUse { variable: *variable, writes: true });
+    for access in
+        written.chain(reads.iter().map(|variable| VariableUse { variable: *variable, writes: false }))
+    {
         if all.iter().all(|other| other.variable != access.variable) {
             all.push(access);
         }

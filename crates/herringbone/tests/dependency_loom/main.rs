@@ -32,8 +32,8 @@ mod sync {
     }
 }
 
-use queues::Entry;
-use scheduler::{Job, OnComplete, Scheduler, Waited, accesses};
+use queues::Pushed;
+use scheduler::{Function, OnComplete, Scheduler, Waited, accesses};
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicU32, Ordering},
@@ -62,13 +62,13 @@ fn variable(scheduler: &Scheduler) -> u32 {
     scheduler.with(|queues| queues.variable(None))
 }
 
-fn push(scheduler: &Scheduler, reads: &[u32], mutates: &[u32], body: Job) {
+fn push(scheduler: &Scheduler, reads: &[u32], mutates: &[u32], body: Function) {
     let accesses = accesses(reads, mutates);
-    assert!(scheduler.push(Entry { name: None, priority: 0, accesses, body }));
+    assert!(scheduler.push(Pushed { name: None, priority: 0, accesses, body }));
 }
 
-fn now(function: impl FnOnce() -> Result<(), &'static str> + Send + 'static) -> Job {
-    Job::Now(Box::new(|| function().map_err(Into::into)))
+fn now(function: impl FnOnce() -> Result<(), &'static str> + Send + 'static) -> Function {
+    Function::Now(Box::new(|| function().map_err(Into::into)))
 }
 
 #[test]
@@ -109,7 +109,12 @@ fn a_completion_from_elsewhere_loses_no_wake_up() {
         let tag = variable(scheduler);
         let kept: Arc<Mutex<Option<OnComplete>>> = Arc::default();
         let keep = kept.clone();
-        push(scheduler, &[], &[tag], Job::Later(Box::new(move |done| *keep.lock().unwrap() = Some(done))));
+        push(
+            scheduler,
+            &[],
+            &[tag],
+            Function::Later(Box::new(move |done| *keep.lock().unwrap() = Some(done))),
+        );
         push(scheduler, &[tag], &[], now(|| Ok(())));
         let elsewhere = loom::thread::spawn(move || {
             loop {
