@@ -27,6 +27,7 @@ mod clock;
 mod communicator;
 mod completion;
 mod config;
+pub mod dependency;
 mod engine;
 mod error;
 mod execute;

@@ -42,7 +42,7 @@ const TIMED_WITH_REDUCERS: [(usize, &str); 3] =
 pub(super) fn run(options: &Options, path: &Path, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let config = job::of_environment(START)?;
     let start = config.guided_by().calibration.unwrap_or(Calibration::DEFAULT);
-    let start = match options.gbps {
+    let start = match options.ways.gbps {
         Some(gbps) => {
             let port = (gbps * 125e6) as u64;
             Calibration { port, reducer_port: port, ..start }
@@ -74,7 +74,7 @@ pub(super) fn run(options: &Options, path: &Path, out: &mut dyn Write) -> Result
     communicator.barrier()?;
     if let Some(progress) = progress {
         progress.tell("fitting the constants");
-        let fitted = fit_constants(&communicator, &timed, start, options.gbps.is_some(), || progress.step())?;
+        let fitted = fit_constants(&communicator, &timed, start, options.ways.gbps.is_some(), || progress.step())?;
         drop(progress);
         let about = format!("# {}\n# fitted by `herringbone bench --calibrate`\n", communicator.describe());
         fs::write(path, format!("{about}{}", fitted.calibration))

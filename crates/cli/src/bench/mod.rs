@@ -3,6 +3,7 @@
 mod calibrate;
 mod measure;
 mod options;
+mod pushpull;
 mod ranks;
 mod rig;
 mod sample;
@@ -57,7 +58,7 @@ pub(crate) fn run(
     if options.child {
         crate::parent::end_with_parent(Signal::TERM)?;
     }
-    if let Some(path) = &options.calibrate {
+    if let Some(path) = &options.ways.calibrate {
         return calibrate::run(options, path, out);
     }
     rows(options, &Communicator::connect(job::of_environment(options::START)?)?, out)
@@ -69,7 +70,7 @@ fn has_use(options: &Options) -> Result<(), Failure> {
         ("--root", options.root.is_some() && options.collective.root().is_none()),
         ("--op", options.op.is_some() && !options.collective.folds()),
         ("--reducers", options.reducers.is_some() && options.collective != Collective::AllReduce),
-        ("--mapped", options.mapped && !measure::has_place(options.collective)),
+        ("--mapped", options.ways.mapped && !measure::has_place(options.collective)),
     ];
     Failure::if_useless(&useless, options.collective.name(), ABOUT_COLLECTIVE)?;
     let (op, dtype) = (options.op(), options.dtype);
@@ -90,6 +91,9 @@ fn with_root(options: &Options) -> Collective {
 
 /// Measures every size on this rank; rank 0 prints.
 fn rows(options: &Options, communicator: &Communicator, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    if let Some(most) = options.ways.pushpull {
+        return pushpull::run(options, most as usize, communicator, out);
+    }
     with_type!(options.dtype, rows_of(options, communicator, out))
 }
 
@@ -115,7 +119,7 @@ fn rows_of<T: Sample>(
     for bytes in &options.sizes.0 {
         progress.iter().for_each(|progress| progress.tell(format!("{} now", Bytes(*bytes))));
         let case = measure::Case::<T>::new(communicator, options.collective, options.op(), *bytes);
-        let row = case.row(options.mapped, budget)?;
+        let row = case.row(options.ways.mapped, budget)?;
         wrong += row.wrong();
         if let (Some(printer), Some(progress)) = (&mut printer, &progress) {
             progress.beside(|| printer.row(&row))?;
@@ -193,6 +197,20 @@ mod tests {
         let mut text = Vec::new();
         let error = run(&options(&["--local", "2", "--collective", "reduce", "--root", "2"]), &[], &mut text);
         assert!(error.unwrap_err().to_string().contains("--root 2 is none of 2 ranks") && text.is_empty());
+    }
+
+    #[test]
+    fn push_pulls_are_shown_one_by_one_and_in_a_row() {
+        let options = &options(&["--pushpull", "60", "--sizes", "4,1K", "--json"]);
+        let mut text = Vec::new();
+        let outcome = ranks::threads(2, &mut text, |communicator, out| rows(options, communicator, out));
+        assert_eq!(outcome.unwrap(), Outcome::Passed);
+        let rows = serde_json::Deserializer::from_slice(&text).into_iter::<serde_json::Value>();
+        let shown: Vec<_> =
+            rows.map(|row| row.unwrap()).map(|row| (row["bytes"].as_u64(), row["count"].as_u64())).collect();
+        let expected =
+            [4, 1024].into_iter().flat_map(|bytes| [1, 50, 60].map(|count| (Some(bytes), Some(count))));
+        assert_eq!(shown, expected.collect::<Vec<_>>());
     }
 
     #[test]

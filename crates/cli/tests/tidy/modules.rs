@@ -52,7 +52,7 @@ const ORDERS: [Order; 6] = [
             "assembly server status",
             "calibrate measure",
             // What programs hold.
-            "named",
+            "dependency named",
             "communicator",
             "work",
             // Connections and the control thread.
@@ -103,7 +103,7 @@ const ORDERS: [Order; 6] = [
     },
     Order {
         folder: "python/src",
-        lines: &["lib", "named", "communicator", "pending", "errors memory store waiting"],
+        lines: &["lib", "dependency named", "communicator", "pending", "errors memory store trees waiting"],
     },
     Order {
         folder: "python/herringbone",
@@ -138,8 +138,9 @@ const ORDERS: [Order; 6] = [
             "torch/sparse",
             "torch/batch torch/memory torch/monitored torch/reconfiguring",
             "torch/member",
+            "kvstore",
             "elastic torch/meetings torch/places",
-            "state torch/frames torch/handles",
+            "dependency state torch/frames torch/handles",
             "communicator torch/work",
             "messages",
             "parts",
