@@ -40,8 +40,8 @@ pub(super) enum RigEvent {
     /// A message has left, and its sender knows.
     Left { message: u32 },
     /// A burst has left its sender's port.
-    Served { place: Resource, burst: Burst },
-    /// A burst comes to its receiver's port.
+    Served { place: Resource },
+    /// A burst begins to come to its receiver's port.
     Reaches { burst: Burst },
     /// A message is there.
     Arrives { message: u32 },

@@ -55,6 +55,8 @@ pub(super) struct Burst {
     /// With headers.
     pub(super) bytes: u64,
     pub(super) payload: u64,
+    /// How long it takes to leave.
+    pub(super) time: Picoseconds,
     pub(super) is_last: bool,
 }
 
@@ -120,8 +122,8 @@ impl<'a> Lines<'a> {
         !line.sends
     }
 
-    /// The next burst that leaves, and how long it takes: connections take turns.
-    pub(super) fn next(&mut self, place: Resource) -> Option<(Burst, Picoseconds)> {
+    /// The next burst that leaves: connections take turns.
+    pub(super) fn next(&mut self, place: Resource) -> Option<Burst> {
         let line = self.line(place);
         line.sends = false;
         let flow = line.flows.front_mut()?;
@@ -129,12 +131,12 @@ impl<'a> Lines<'a> {
         let bytes = waiting.rest.min(BURST);
         let payload = waiting.payload.min(bytes);
         (waiting.rest, waiting.payload) = (waiting.rest - bytes, waiting.payload - payload);
-        let burst = Burst { message: waiting.message, bytes, payload, is_last: waiting.rest == 0 };
         let time = duration(bytes, line.rate);
+        let burst = Burst { message: waiting.message, bytes, payload, time, is_last: waiting.rest == 0 };
         line.sends = true;
         line.busy += time;
         line.bytes += payload;
-        Some((burst, time))
+        Some(burst)
     }
 
     /// A burst has left: the next connection's turn comes. Returns the messages that the connection has taken now, which are

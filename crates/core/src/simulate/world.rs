@@ -90,7 +90,7 @@ impl<'a> Simulator<'a> {
             match event {
                 RigEvent::Turn { member } => self.turn(member, watch),
                 RigEvent::Leaves { message } => self.leaves(message, watch),
-                RigEvent::Served { place, burst } => self.served(place, burst, watch),
+                RigEvent::Served { place } => self.served(place, watch),
                 RigEvent::Reaches { burst } => self.reaches(burst, watch),
                 RigEvent::Left { message } => self.left(message),
                 RigEvent::Arrives { message } => self.arrives(message),
@@ -358,28 +358,30 @@ impl<'a> Simulator<'a> {
 
     /// The next burst begins to leave.
     fn serve(&mut self, place: Resource, watch: &mut dyn FnMut(BusySpan)) {
-        if let Some((burst, time)) = self.lines.next(place) {
-            self.show(place, burst, (self.now, self.now + time), watch);
-            self.agenda.note(self.now + time, RigEvent::Served { place, burst });
+        if let Some(burst) = self.lines.next(place) {
+            self.show(place, burst, (self.now, self.now + burst.time), watch);
+            self.agenda.note(self.now + self.machine.latency, RigEvent::Reaches { burst });
+            self.agenda.note(self.now + burst.time, RigEvent::Served { place });
         }
     }
 
-    fn served(&mut self, place: Resource, burst: Burst, watch: &mut dyn FnMut(BusySpan)) {
+    fn served(&mut self, place: Resource, watch: &mut dyn FnMut(BusySpan)) {
         let taken = self.lines.has_left(place, self.machine.costs.buffered);
         self.note_taken(&taken);
-        self.agenda.note(self.now + self.machine.latency, RigEvent::Reaches { burst });
         self.serve(place, watch);
     }
 
     fn reaches(&mut self, burst: Burst, watch: &mut dyn FnMut(BusySpan)) {
         let message = self.under_way[burst.message as usize];
+        // It comes in as it goes out, at the lower of the two rates.
+        let comes = self.now + burst.time;
         let arrives = match self.lines.ways(&message)[1] {
             Some(place) => {
                 let span = self.lines.come_in(place, burst, self.now);
                 self.show(place, burst, span, watch);
-                span.1
+                span.1.max(comes)
             }
-            None => self.now,
+            None => comes,
         };
         if burst.is_last {
             self.agenda.note(arrives, RigEvent::Arrives { message: burst.message });
@@ -413,13 +415,16 @@ impl<'a> Simulator<'a> {
         self.go_on(from, self.now);
     }
 
-    /// A message waits for its receiver's thread, and wakes it if it sleeps.
+    /// A message waits for its receiver's thread, and wakes it if it sleeps. Threads that wait for small messages, or for memory,
+    /// keep looking.
     fn arrives(&mut self, index: u32) {
-        let to = self.under_way[index as usize].to;
+        let Transfer { to, operation, .. } = self.under_way[index as usize];
+        let prepared = &self.members[self.at(operation, to)].prepared;
+        let streams = !prepared.eager && !prepared.is_in_memory();
         let thread = &mut self.threads[to as usize];
         thread.inbox.push_back(index);
         let sleeps = !thread.goes_on && thread.until <= self.now;
-        let wake = if sleeps { self.machine.costs.wake } else { 0 };
+        let wake = if sleeps && streams { self.machine.costs.wake } else { 0 };
         let at = self.now + self.cost_of_member(to, wake);
         self.go_on(to, at);
     }
