@@ -220,6 +220,23 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_bounded_or_estimated() {
+        let large = ["--algorithm", "ring", "--ranks", "4", "--bytes", "1T"];
+        let told = simulated_with(&large).unwrap();
+        assert!(told.contains("estimate: there are more than 2000000 messages"), "{told}");
+        assert_eq!(object_of(&large)["is_estimate"], true);
+        assert_eq!(object_of(&["--algorithm", "ring", "--ranks", "4"])["is_estimate"], false);
+        for (args, said) in [
+            (&["--bytes", "65T"][..], "64 TiB are the most"),
+            (&["--bytes", "1T", "--svg", "x.svg"], "messages would have to be shown one by one"),
+            (&["--algorithm", "star", "--ranks", "2048", "--bytes", "1T"], "have to be gone through for an estimate"),
+        ] {
+            let failure = simulated_with(args).unwrap_err().to_string();
+            assert!(failure.contains(said), "{args:?}: {failure}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_simulated_says_what_to_do() {
         for (args, said) in [
             (&["--algorithm", "reduction_server"][..], "needs reducers: say how many with --reducers"),

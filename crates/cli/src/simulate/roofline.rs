@@ -193,3 +193,120 @@ impl Roofline {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Verb};
+    use clap::Parser;
+    use std::fs;
+
+    fn run_with(args: &[&str]) -> Result<String, Failure> {
+        let command = Command::parse_from(["herringbone"].iter().chain(args));
+        let mut out = Vec::new();
+        match command.verb {
+            Verb::Roofline(options) => run(&options, &mut out)?,
+            Verb::Simulate(options) => super::super::run(&options, &mut out)?,
+            other => panic!("{other:?}"),
+        };
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    fn object(args: &[&str]) -> Value {
+        serde_json::from_str(&run_with(&[&["roofline", "--json"], args].concat()).unwrap()).unwrap()
+    }
+
+    fn file(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("herringbone-roofline-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn a_slow_port_binds_and_a_fast_one_does_not() {
+        let slow = object(&["--algorithm", "radix", "--gbps", "1"]);
+        assert_eq!(slow["binds"], "link");
+        // 993 of 1,000 bytes of a port carry payload, and the first and last messages wait.
+        let bus = slow["busbw"].as_f64().unwrap();
+        assert!((0.95 * 0.125..0.125).contains(&bus), "{bus}");
+        assert_eq!(object(&["--algorithm", "radix", "--gbps", "400"])["binds"], "thread");
+        assert_eq!(object(&["--algorithm", "radix", "--per-host", "4"])["intensity"], Value::Null);
+    }
+
+    #[test]
+    fn a_trace_says_what_its_simulation_did() {
+        let path = file("trace.json");
+        let name = path.to_str().unwrap();
+        let asked = ["--algorithm", "radix", "--ranks", "4", "--per-host", "2", "--bytes", "4M"];
+        run_with(&[&["simulate", "--trace", name], &asked[..]].concat()).unwrap();
+        let (traced, simulated) = (object(&["--trace", name]), object(&asked));
+        fs::remove_file(&path).unwrap();
+        for field in ["collective", "bytes", "ranks", "intensity", "binds"] {
+            assert_eq!(traced[field], simulated[field], "{field}");
+        }
+        let ratio = traced["seconds"].as_f64().unwrap() / simulated["seconds"].as_f64().unwrap();
+        assert!((0.99..1.01).contains(&ratio), "{ratio}");
+    }
+
+    /// Two ranks sum a tensor of 4 MB twice: fused for 1 ms, under way for 4, unfused for 1.
+    const TIMELINE: &str = r#"[
+{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{"name":"layer"}},
+{"ph":"B","pid":1,"tid":0,"name":"NEGOTIATE_ALLREDUCE","ts":0},
+{"ph":"X","pid":1,"tid":0,"name":"0","ts":0,"dur":0},
+{"ph":"X","pid":1,"tid":0,"name":"1","ts":5,"dur":0},
+{"ph":"E","pid":1,"tid":0,"ts":10},
+{"ph":"B","pid":1,"tid":0,"name":"ALLREDUCE","ts":10},
+{"ph":"B","pid":1,"tid":0,"name":"QUEUE","ts":10},
+{"ph":"E","pid":1,"tid":0,"ts":100},
+{"ph":"B","pid":1,"tid":0,"name":"MEMCPY_IN_FUSION_BUFFER","ts":1000},
+{"ph":"E","pid":1,"tid":0,"ts":2000},
+{"ph":"B","pid":1,"tid":0,"name":"HERRINGBONE_ALLREDUCE","ts":2000},
+{"ph":"E","pid":1,"tid":0,"ts":6000},
+{"ph":"B","pid":1,"tid":0,"name":"MEMCPY_OUT_FUSION_BUFFER","ts":6000},
+{"ph":"E","pid":1,"tid":0,"ts":7000},
+{"ph":"E","pid":1,"tid":0,"ts":7000,"args":{"dtype":"f32","shape":"[1000, 1000]"}},
+{"ph":"B","pid":1,"tid":0,"name":"NEGO"#;
+
+    #[test]
+    fn a_timeline_says_what_its_all_reduces_attained() {
+        let path = file("timeline.json");
+        fs::write(&path, TIMELINE).unwrap();
+        let read = object(&["--trace", path.to_str().unwrap(), "--gbps", "16"]);
+        fs::remove_file(&path).unwrap();
+        assert_eq!((&read["bytes"], &read["ranks"]), (&json!(4_000_000), &json!(2)));
+        assert!((read["seconds"].as_f64().unwrap() - 0.006).abs() < 1e-9, "{read}");
+        assert!((read["busbw"].as_f64().unwrap() - 4e6 / 0.006 / 1e9).abs() < 1e-6, "{read}");
+        // 4 MB at 2 GB/s take as long as both copies.
+        let alone: Vec<f64> =
+            read["roofs"].as_array().unwrap().iter().map(|roof| roof["alone_s"].as_f64().unwrap()).collect();
+        assert_eq!(alone, [0.002, 0.002], "{read}");
+    }
+
+    #[test]
+    fn pictures_have_all_roofs() {
+        let path = file("picture.svg");
+        run_with(&["roofline", "--per-host", "2", "--svg", path.to_str().unwrap()]).unwrap();
+        let picture = fs::read_to_string(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        for roof in Roof::ALL {
+            assert!(picture.contains(&format!(">{}", roof.name())), "{roof:?}");
+        }
+        assert!(picture.contains("(binds)") && picture.contains("<circle"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_what_to_do() {
+        let path = file("odd.json");
+        for (text, said) in [
+            ("{}", "expected a list of events"),
+            ("nothing", "is no list of events"),
+            ("[]", "neither ports and threads of a simulation nor ended all-reduces"),
+            (r#"[{"ph":"M","name":"herringbone simulate","args":{}}]"#, "field `collective` is not a text"),
+        ] {
+            fs::write(&path, text).unwrap();
+            let failure = run_with(&["roofline", "--trace", path.to_str().unwrap()]).unwrap_err().to_string();
+            assert!(failure.contains(said) && failure.contains("simulate --trace FILE"), "{text}: {failure}");
+        }
+        fs::remove_file(&path).unwrap();
+        let failure = run_with(&["roofline", "--per-host", "4", "--svg", "/nowhere/x"]).unwrap_err().to_string();
+        assert!(failure.contains("no byte goes over a link"), "{failure}");
+    }
+}

@@ -104,7 +104,7 @@ fn estimated_in_segment(most_messages: u64, work: &Workload<'_>, machine: &Rig, 
 
 /// Enough segments that the window is full before the second half of them.
 fn least_segments(first: &Prepared) -> u32 {
-    2 * first.depth.min(8)
+    2 * first.depth
 }
 
 /// [`simulate`] where a time is all that is wanted, and soon: where there would be more than `most_messages`, it simulates two
