@@ -8,7 +8,7 @@ use herringbone::core::plan::advice::{Offer, PricedJob};
 use herringbone::settings::Bytes;
 use serde_json::{Value, json};
 use std::{fmt::Write as _, io::Write, path::PathBuf};
-use told::Told;
+use told::JobFacts;
 
 /// Say how many reducers are worth their price: step time and price of a step with none, one, two, ...
 ///
@@ -124,9 +124,9 @@ pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcom
 
 impl TrainingOptions {
     /// All that has to be known: what options say, and else the file.
-    fn told(&self) -> Result<Told, Failure> {
+    fn told(&self) -> Result<JobFacts, Failure> {
         let told = self.from.as_deref().map(told::read).transpose()?.unwrap_or_default();
-        let told = Told {
+        let told = JobFacts {
             workers: self.workers.or(told.workers),
             bytes: self.bytes.map(|bytes| bytes.0 as f64).or(told.bytes),
             computing: self.step_ms.map(|step| step / 1e3).or(told.computing),

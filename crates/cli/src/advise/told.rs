@@ -9,14 +9,14 @@ use herringbone::DType;
 use serde_json::Value;
 use std::{fs, path::Path};
 
-const HINT: &str = "write {\"size\": group.size, \"stats\": group.stats(), \"recent\": group.recent()} from Python, or name what `herringbone bench --json` or \
-                    `herringbone status --json` has printed";
+const HINT: &str = "write {\"size\": group.size, \"stats\": group.stats(), \"recent\": group.recent()} from Python, or \
+                    name what `herringbone bench --json` or `herringbone status --json` has printed";
 /// How often a sequence has to come to be a step.
 const REPEATS: usize = 3;
 
 /// What the file says; what it does not say has to be on the command line.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Told {
+pub(super) struct JobFacts {
     pub(super) workers: Option<u32>,
     pub(super) bytes: Option<f64>,
     /// Seconds of computing in a step.
@@ -28,13 +28,13 @@ pub(super) struct Told {
 }
 
 /// Reads a file that a job has written.
-pub(super) fn read(path: &Path) -> Result<Told, Failure> {
+pub(super) fn read(path: &Path) -> Result<JobFacts, Failure> {
     let wrong = |problem: String| Failure::Usage { problem: format!("{}: {problem}", path.display()), hint: HINT };
     let text = fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     of_text(&text).map_err(wrong)
 }
 
-fn of_text(text: &str) -> Result<Told, String> {
+fn of_text(text: &str) -> Result<JobFacts, String> {
     let values: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
     let values = values.map_err(|error| format!("is no JSON: {error}"))?;
     let Some(first) = values.first() else { return Err("is empty".into()) };
@@ -51,7 +51,7 @@ fn of_text(text: &str) -> Result<Told, String> {
     if first.get("members").is_some() {
         let workers = number(first, "world")?;
         let said = format!("{workers} workers; a job's standing says nothing of steps");
-        return Ok(Told { workers: Some(workers), said, ..Told::default() });
+        return Ok(JobFacts { workers: Some(workers), said, ..JobFacts::default() });
     }
     Err("field `recent` is missing".into())
 }
@@ -65,7 +65,7 @@ fn number(object: &Value, field: &str) -> Result<u32, String> {
 }
 
 /// Of several sizes the largest is a step's.
-fn of_measurements(rows: &[Value]) -> Result<Told, String> {
+fn of_measurements(rows: &[Value]) -> Result<JobFacts, String> {
     let mut most: Option<(u32, u64)> = None;
     for row in rows.iter().filter(|row| row["collective"] == "all_reduce") {
         let ranks = number(row, "ranks")?;
@@ -74,7 +74,7 @@ fn of_measurements(rows: &[Value]) -> Result<Told, String> {
     }
     let (workers, bytes) = most.ok_or("field `collective` is never all_reduce")?;
     let said = format!("{workers} workers, {bytes} bytes; a measurement says nothing of computing");
-    Ok(Told { workers: Some(workers), bytes: Some(bytes as f64), said, ..Told::default() })
+    Ok(JobFacts { workers: Some(workers), bytes: Some(bytes as f64), said, ..JobFacts::default() })
 }
 
 /// An operation: what tells it from others, its bytes if they are summed, and when it was issued and ended, in seconds.
@@ -100,7 +100,7 @@ fn of_operations(
     list: &Value,
     waiting: Option<f64>,
     field: &str,
-) -> Result<Told, String> {
+) -> Result<JobFacts, String> {
     let list = list.as_array().ok_or_else(|| format!("field `{field}` is no list of operations"))?;
     let mut calls = Vec::new();
     for (at, operation) in list.iter().enumerate() {
@@ -140,7 +140,7 @@ fn of_operations(
         100.0 * hidden
     );
     let said = workers.map_or(said.clone(), |workers| format!("{workers} workers, {said}"));
-    Ok(Told { workers, bytes: Some(bytes), computing: Some(computing), hidden: Some(hidden), said })
+    Ok(JobFacts { workers, bytes: Some(bytes), computing: Some(computing), hidden: Some(hidden), said })
 }
 
 /// An operation that has ended well.
