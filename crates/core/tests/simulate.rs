@@ -216,7 +216,7 @@ fn links_that_are_slow_take_their_time_and_absent_ones_for_ever() {
     let outcome = run(&verified, &machine, 30_000_000);
     // A third of the buffer each time: what goes over the slow link comes twice, at 0.5 GB/s.
     let ratio = seconds(&outcome) / (2.0 * 10e6 / 0.5e9);
-    assert!((1.0..1.1).contains(&ratio), "{ratio}");
+    assert!((1.0..1.2).contains(&ratio), "{ratio}");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn choice(n: u32, per_host: u32, reducers: u32, port: u64, bytes: usize) -> Stri
     let request = Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4, &group);
     let request = Request { reducers, hosts: &hosts, ..request };
     let sizing =
-        Sizing { hosts: n / per_host, shared: n == per_host, segment_bytes: 0, most_staged: 7 << 20 };
+        Sizing { hosts: n / per_host, shared: n == per_host, segment_bytes: 0, most_staged: Workload::STAGED };
     predicted::choose_by_time(&request, &known, sizing).unwrap().algorithm.to_string()
 }
 

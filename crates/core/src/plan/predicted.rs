@@ -11,7 +11,7 @@ use crate::{
     collective::Collective,
     element::{DType, ReduceOp},
     prepare::{Call, Sizing},
-    simulate::{Calibration, Cores, Port, Prediction, Rig, Workload, estimate},
+    simulate::{Calibration, Cores, Effort, Port, Prediction, Rig, Workload, effort, estimate},
     verify::{Verified, verify},
 };
 use alloc::{format, string::String, vec, vec::Vec};
@@ -134,6 +134,23 @@ pub(super) fn call(request: &Request<'_>, bytes: u64) -> Call {
     Call { collective: request.collective, dtype, op, count: usize::try_from(count).unwrap_or(usize::MAX) }
 }
 
+fn workload<'a>(request: &Request<'_>, verified: &'a Verified, sizing: Sizing) -> Workload<'a> {
+    let call = call(request, request.bytes);
+    Workload { verified, call, sizing, operations: 1, at_once: 1, segments: 0 }
+}
+
+/// How many messages the choice for a size goes through, at most.
+pub fn planned_messages(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> u64 {
+    let messages = |candidate: &Candidate| {
+        let machine = machine(request, known, candidate.verified.schedule().reducers());
+        let Effort { whole, least } =
+            effort(MOST_MESSAGES, &workload(request, &candidate.verified, sizing), &machine);
+        // Half of an estimate's part comes twice.
+        whole.min(least.max(MOST_MESSAGES + MOST_MESSAGES / 2))
+    };
+    compared(request, known, sizing).iter().map(messages).sum()
+}
+
 /// Makes, proves and simulates an algorithm for a request.
 ///
 /// # Errors
@@ -149,9 +166,7 @@ pub fn priced(
     let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts, links })?;
     let verified = verify(schedule, collective, group).expect("algorithms make schedules that are right");
     let machine = machine(request, known, reducers);
-    let call = call(request, request.bytes);
-    let work = Workload { verified: &verified, call, sizing, operations: 1, at_once: 1, segments: 0 };
-    let outcome = estimate(MOST_MESSAGES, &work, &machine);
+    let outcome = estimate(MOST_MESSAGES, &workload(request, &verified, sizing), &machine);
     Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
 }
 
