@@ -247,8 +247,12 @@ fn choice(n: u32, per_host: u32, reducers: u32, port: u64, bytes: usize) -> Stri
     let known = Calibration { port, reducer_port: port, ..Calibration::DEFAULT };
     let request = Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4, &group);
     let request = Request { reducers, hosts: &hosts, ..request };
-    let sizing =
-        Sizing { hosts: n / per_host, shared: n == per_host, segment_bytes: 0, most_staged: Workload::STAGED };
+    let sizing = Sizing {
+        hosts: n / per_host,
+        shared: n == per_host,
+        segment_bytes: 0,
+        most_staged: Workload::STAGED,
+    };
     predicted::choose_by_time(&request, &known, sizing).unwrap().algorithm.to_string()
 }
 

@@ -29,7 +29,8 @@ pub(super) struct JobFacts {
 
 /// Reads a file that a job has written.
 pub(super) fn read(path: &Path) -> Result<JobFacts, Failure> {
-    let wrong = |problem: String| Failure::Usage { problem: format!("{}: {problem}", path.display()), hint: HINT };
+    let wrong =
+        |problem: String| Failure::Usage { problem: format!("{}: {problem}", path.display()), hint: HINT };
     let text = fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     of_text(&text).map_err(wrong)
 }
@@ -127,7 +128,9 @@ fn of_operations(
     let waited = waiting.map_or(seen, |each| each * (steps * length) as f64);
     let computing = (wall - waited) / steps as f64;
     if computing <= 0.0 {
-        return Err(format!("fields `issued_s` and `ended_s` of {field}: the job only waits, and computes nothing"));
+        return Err(format!(
+            "fields `issued_s` and `ended_s` of {field}: the job only waits, and computes nothing"
+        ));
     }
     let hidden = ((under_way - waited).max(0.0) / steps as f64 / computing).min(1.0);
     let said = format!(
@@ -160,14 +163,16 @@ fn called(operation: &Value) -> Result<Option<Called>, String> {
         seconds.ok_or_else(|| format!("field `{field}` is no number of seconds"))
     };
     let (issued, ended) = (-ago("issued_s")?, -ago("ended_s")?);
-    let bytes = if collective == "all_reduce" { count.as_u64().unwrap_or(0) as f64 * width as f64 } else { 0.0 };
+    let bytes =
+        if collective == "all_reduce" { count.as_u64().unwrap_or(0) as f64 * width as f64 } else { 0.0 };
     let group = text("group")?;
     Ok(Some(Called { signature: format!("{group} {collective} {dtype} {count}"), bytes, issued, ended }))
 }
 
 /// How many calls at the end are as those of one sequence's length before them.
 fn repeated(calls: &[Called], length: usize) -> usize {
-    let same = (length..calls.len()).rev().take_while(|at| calls[*at].signature == calls[at - length].signature);
+    let same =
+        (length..calls.len()).rev().take_while(|at| calls[*at].signature == calls[at - length].signature);
     same.count() + length
 }
 

@@ -74,7 +74,8 @@ pub(super) fn run(options: &Options, path: &Path, out: &mut dyn Write) -> Result
     communicator.barrier()?;
     if let Some(progress) = progress {
         progress.tell("fitting the constants");
-        let fitted = fit_constants(&communicator, &timed, start, options.ways.gbps.is_some(), || progress.step())?;
+        let fitted =
+            fit_constants(&communicator, &timed, start, options.ways.gbps.is_some(), || progress.step())?;
         drop(progress);
         let about = format!("# {}\n# fitted by `herringbone bench --calibrate`\n", communicator.describe());
         fs::write(path, format!("{about}{}", fitted.calibration))

@@ -229,7 +229,10 @@ mod tests {
         for (args, said) in [
             (&["--bytes", "65T"][..], "64 TiB are the most"),
             (&["--bytes", "1T", "--svg", "x.svg"], "messages would have to be shown one by one"),
-            (&["--algorithm", "star", "--ranks", "2048", "--bytes", "1T"], "have to be gone through for an estimate"),
+            (
+                &["--algorithm", "star", "--ranks", "2048", "--bytes", "1T"],
+                "have to be gone through for an estimate",
+            ),
         ] {
             let failure = simulated_with(args).unwrap_err().to_string();
             assert!(failure.contains(said), "{args:?}: {failure}");

@@ -148,10 +148,13 @@ impl Roofline {
         let mut lines = vec![
             format!("# {}, {:.3} ms", self.title, 1e3 * seconds(self.total)),
             table::fitted(table),
-            format!("bandwidth  {bus:.3} GB/s of the bus, {algorithm:.3} GB/s of the algorithm, as nccl-tests define them"),
+            format!(
+                "bandwidth  {bus:.3} GB/s of the bus, {algorithm:.3} GB/s of the algorithm, as nccl-tests define them"
+            ),
         ];
         if let Some(intensity) = self.intensity() {
-            lines.push(format!("intensity  {intensity:.2} bytes folded and copied for each byte on the link"));
+            lines
+                .push(format!("intensity  {intensity:.2} bytes folded and copied for each byte on the link"));
         }
         lines.push(match binding(&self.bounds) {
             Some(bound) => format!(
@@ -306,7 +309,8 @@ mod tests {
             assert!(failure.contains(said) && failure.contains("simulate --trace FILE"), "{text}: {failure}");
         }
         fs::remove_file(&path).unwrap();
-        let failure = run_with(&["roofline", "--per-host", "4", "--svg", "/nowhere/x"]).unwrap_err().to_string();
+        let failure =
+            run_with(&["roofline", "--per-host", "4", "--svg", "/nowhere/x"]).unwrap_err().to_string();
         assert!(failure.contains("no byte goes over a link"), "{failure}");
     }
 }

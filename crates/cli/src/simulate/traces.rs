@@ -14,7 +14,8 @@ use std::{
     path::Path,
 };
 
-const HINT: &str = "`herringbone simulate --trace FILE` writes a trace, and HOROVOD_TIMELINE=FILE a running job's";
+const HINT: &str =
+    "`herringbone simulate --trace FILE` writes a trace, and HOROVOD_TIMELINE=FILE a running job's";
 
 /// A process and a thread of it.
 type Row = (u64, u64);
@@ -39,7 +40,8 @@ fn events(text: &str) -> Result<Vec<Value>, String> {
     let whole = whole.or_else(|error| {
         let cut = text.trim_end().trim_end_matches(',');
         let open = serde_json::from_str(&format!("{cut}]"));
-        let without_last = || serde_json::from_str(&format!("{}]", cut.rsplit_once(",\n").map_or("[", |cut| cut.0)));
+        let without_last =
+            || serde_json::from_str(&format!("{}]", cut.rsplit_once(",\n").map_or("[", |cut| cut.0)));
         open.or_else(|_| without_last()).map_err(|_| error)
     });
     match whole {
@@ -52,7 +54,9 @@ fn events(text: &str) -> Result<Vec<Value>, String> {
 /// A number of picoseconds; times of traces are microseconds.
 fn time(event: &Value, field: &str) -> Result<Picoseconds, String> {
     let microseconds = event[field].as_f64().filter(|time| (0.0..1e12).contains(time));
-    microseconds.map(|time| (time * 1e6).round() as Picoseconds).ok_or_else(|| missing(event, field, "a time"))
+    microseconds
+        .map(|time| (time * 1e6).round() as Picoseconds)
+        .ok_or_else(|| missing(event, field, "a time"))
 }
 
 fn missing(event: &Value, field: &str, what: &str) -> String {
@@ -100,7 +104,11 @@ fn of_simulation(events: &[Value], about: &Value) -> Result<Roofline, String> {
     }
     let (bytes, operations) = (whole("bytes")?, whole("operations")?);
     Ok(Roofline {
-        title: format!("{}: {collective} of {}, ranks {ranks}, traced", text("algorithm")?, HumanBytes(bytes)),
+        title: format!(
+            "{}: {collective} of {}, ranks {ranks}, traced",
+            text("algorithm")?,
+            HumanBytes(bytes)
+        ),
         total: last,
         called: (collective, bytes.saturating_mul(operations), ranks),
         bounds: counter.bounds(),
@@ -125,7 +133,9 @@ fn of_timeline(events: &[Value], port: u64) -> Result<Roofline, String> {
     for event in events {
         let course = courses.entry(row(event).0).or_default();
         match event["ph"].as_str() {
-            Some("B") => course.open.push((event["name"].as_str().unwrap_or("").to_owned(), time(event, "ts")?)),
+            Some("B") => {
+                course.open.push((event["name"].as_str().unwrap_or("").to_owned(), time(event, "ts")?))
+            }
             Some("X") => ranks.extend(event["name"].as_str().and_then(|name| name.parse::<u32>().ok())),
             Some("E") => {
                 let Some((name, start)) = course.open.pop() else { continue };
@@ -150,7 +160,9 @@ fn of_timeline(events: &[Value], port: u64) -> Result<Roofline, String> {
         }
     }
     if bytes == 0 || moved.is_empty() {
-        return Err("it has neither ports and threads of a simulation nor ended all-reduces of a timeline".into());
+        return Err(
+            "it has neither ports and threads of a simulation nor ended all-reduces of a timeline".into()
+        );
     }
     let ranks = ranks.len().max(1) as u32;
     let carried = (bytes as f64 * Collective::AllReduce.bus_share(ranks)) as u64;

@@ -388,12 +388,13 @@ impl<B> Queues<B> {
 
     fn forget_if_unused(&mut self, variable: u32) {
         let state = &self.variables[variable];
-        if state.abandoned && !state.written && state.readers == 0 && state.queue.is_empty() {
-            if let Some(failure) = self.variables.remove(variable).spoiled {
-                self.spoiled.remove(&variable);
-                if !failure.is_told() {
-                    earliest(&mut self.homeless, &failure);
-                }
+        if !state.abandoned || state.written || state.readers > 0 || !state.queue.is_empty() {
+            return;
+        }
+        if let Some(failure) = self.variables.remove(variable).spoiled {
+            self.spoiled.remove(&variable);
+            if !failure.is_told() {
+                earliest(&mut self.homeless, &failure);
             }
         }
     }

@@ -21,8 +21,12 @@ fn predicted(algorithm: &str, ranks: u32, count: usize, shared: bool) -> u64 {
     let verified = verify(schedule, Collective::AllReduce, &group).unwrap();
     let machine = Rig::with_ports(hosts, 1_250_000_000, 0, Costs::DEFAULT);
     let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
-    let sizing =
-        Sizing { hosts: if shared { 1 } else { ranks }, shared, segment_bytes: 0, most_staged: Workload::STAGED };
+    let sizing = Sizing {
+        hosts: if shared { 1 } else { ranks },
+        shared,
+        segment_bytes: 0,
+        most_staged: Workload::STAGED,
+    };
     let work = Workload { verified: &verified, call, sizing, operations: 1, at_once: 1, segments: 0 };
     simulate(&work, &machine, &mut |_| ()).staged
 }
