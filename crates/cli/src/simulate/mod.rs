@@ -5,6 +5,7 @@ mod picture;
 mod pictured;
 mod recorded;
 mod roofline;
+mod roofs;
 mod run;
 mod traced;
 mod traces;

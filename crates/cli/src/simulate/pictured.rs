@@ -1,6 +1,6 @@
 //! Roofs as lines, an operation as a point below them; both axes count by factors.
 
-use super::{roofline::Roofline, words::seconds};
+use super::{roofs::Roofline, words::seconds};
 use herringbone::core::simulate::{Bound, Roof, binding};
 use std::fmt::Write;
 

@@ -2,15 +2,14 @@
 
 use super::{
     options::Question,
-    pictured, run as runs, traces,
+    pictured,
+    roofs::Roofline,
+    run as runs, traces,
     words::{named, seconds},
 };
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar, table};
 use comfy_table::CellAlignment;
-use herringbone::{
-    Collective,
-    core::simulate::{Bound, Picoseconds, Roof, RoofCounter, binding},
-};
+use herringbone::core::simulate::{Bound, Picoseconds, Roof, RoofCounter, binding};
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use std::{io::Write, path::PathBuf};
@@ -33,17 +32,6 @@ pub(crate) struct RooflineOptions {
     /// One JSON object instead of the table
     #[arg(long)]
     json: bool,
-}
-
-/// An operation and the roofs above it.
-#[derive(Debug)]
-pub(super) struct Roofline {
-    /// What was done, in words.
-    pub(super) title: String,
-    pub(super) total: Picoseconds,
-    /// What was called, with how many bytes in all, and among how many ranks.
-    pub(super) called: (Collective, u64, u32),
-    pub(super) bounds: Vec<Bound<String>>,
 }
 
 pub(crate) fn run(options: &RooflineOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
@@ -108,17 +96,6 @@ fn rate(bytes: u64, time: Picoseconds) -> f64 {
 const COLUMNS: [&str; 7] = ["roof", "place", "bytes", "alone", "of the time", "attained", "at most"];
 
 impl Roofline {
-    pub(super) fn bound(&self, roof: Roof) -> Option<&Bound<String>> {
-        self.bounds.iter().find(|bound| bound.roof == roof)
-    }
-
-    /// Bytes that a thread folds and copies for each byte on the busiest link.
-    pub(super) fn intensity(&self) -> Option<f64> {
-        let bytes = |roof| self.bound(roof).map_or(0, |bound| bound.bytes) as f64;
-        let link = self.bound(Roof::Link).filter(|link| link.bytes > 0)?;
-        Some((bytes(Roof::Fold) + bytes(Roof::Copy)) / link.bytes as f64)
-    }
-
     /// GB/s of the algorithm and of the bus.
     fn bandwidth(&self) -> (f64, f64) {
         let (collective, bytes, ranks) = self.called;

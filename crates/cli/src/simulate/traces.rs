@@ -1,6 +1,6 @@
 //! What was done, read from a trace: one that `herringbone simulate --trace` has written, or a running job's timeline.
 
-use super::{roofline::Roofline, traced::SIMULATED};
+use super::{roofs::Roofline, traced::SIMULATED};
 use crate::failure::Failure;
 use herringbone::{
     Collective, DType,
@@ -42,7 +42,8 @@ fn events(text: &str) -> Result<Vec<Value>, String> {
         let open = serde_json::from_str(&format!("{cut}]"));
         let without_last =
             || serde_json::from_str(&format!("{}]", cut.rsplit_once(",\n").map_or("[", |cut| cut.0)));
-        open.or_else(|_| without_last()).map_err(|_| error)
+        let is_list = text.trim_start().starts_with('[');
+        open.or_else(|again| if is_list { without_last() } else { Err(again) }).map_err(|_| error)
     });
     match whole {
         Ok(Value::Array(events)) => Ok(events),

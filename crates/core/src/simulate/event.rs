@@ -1,6 +1,5 @@
 //! What happens when, in order of time; of what happens at once, first what was known first.
 
-use super::lines::Burst;
 use super::machine::Picoseconds;
 use super::member::PendingSend;
 use super::outcome::Resource;
@@ -29,6 +28,18 @@ pub(super) struct Transfer {
     pub(super) rank: u32,
     pub(super) bytes: u64,
     pub(super) content: TransferContent,
+}
+
+/// A part of a message that leaves at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Burst {
+    pub(super) message: u32,
+    /// With headers.
+    pub(super) bytes: u64,
+    pub(super) payload: u64,
+    /// How long it takes to leave.
+    pub(super) time: Picoseconds,
+    pub(super) is_last: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,7 +2,7 @@
 //! goes in the order in which it comes.
 
 use super::{
-    event::Transfer,
+    event::{Burst, Transfer},
     machine::{Picoseconds, Rig, duration},
     outcome::{Resource, Used},
 };
@@ -46,18 +46,6 @@ struct Waiting {
     payload: u64,
     /// Whether its sender knows that it is on its way.
     is_taken: bool,
-}
-
-/// A part of a message that leaves at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Burst {
-    pub(super) message: u32,
-    /// With headers.
-    pub(super) bytes: u64,
-    pub(super) payload: u64,
-    /// How long it takes to leave.
-    pub(super) time: Picoseconds,
-    pub(super) is_last: bool,
 }
 
 #[derive(Clone, Debug)]

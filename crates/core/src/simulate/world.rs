@@ -1,8 +1,8 @@
 //! All members, what is under way between them, and the clock.
 
 use super::{
-    event::{Agenda, RigEvent, Transfer, TransferContent},
-    lines::{Burst, Lines},
+    event::{Agenda, Burst, RigEvent, Transfer, TransferContent},
+    lines::Lines,
     machine::{Cores, Picoseconds, Rig},
     member::{Notice, PendingSend, SimulatedMember, Unit},
     mirror::Mirror,
