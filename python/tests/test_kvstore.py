@@ -287,3 +287,16 @@ def test_the_example_trains() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     losses = [float(line.split()[-1]) for line in done.stdout.splitlines()]
     assert len(losses) == 3 and losses[2] < losses[0] / 2
+
+
+@pytest.mark.parametrize("value", [np.zeros(2, bool), np.zeros(2, complex), np.zeros(2, ">f4"), np.zeros(2, object)])
+def test_what_cannot_be_summed_is_refused_at_once_and_spoils_nothing(value: Any) -> None:
+    kv = with_keys()
+    with pytest.raises((TypeError, UnsupportedError)):
+        kv.init(99, value)
+    with pytest.raises((TypeError, UnsupportedError)):
+        kv.push(3, value)
+    kv.init(99, np.ones(2))
+    out = np.zeros(2)
+    kv.pull(99, out)
+    assert out.tolist() == [1, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ..arrays import FOLDED, fold_type
 from ..errors import ArgumentError, UnsupportedError
 from .sparse import RowSparse
 
@@ -54,9 +55,11 @@ def view(call: str, value: Any) -> Any:
             raise UnsupportedError(f"{call}: a tensor of {value.layout} on {value.device}; pass dense tensors of the CPU")
         if value.dtype == torch.bfloat16:
             raise UnsupportedError(f"{call}: numpy has no bfloat16; pass tensor.float()")
-        return value.detach().numpy()
+        value = value.detach().numpy()
     if not hasattr(value, "__array_interface__"):
         raise TypeError(f"{call}: a value is a {type(value).__name__}, not a numpy array, a torch tensor or a RowSparse")
+    if value.dtype.name not in FOLDED or not value.dtype.isnative:
+        fold_type(call, value, "sum")
     return value
 
 
