@@ -29,6 +29,7 @@ const FREE: Costs = Costs {
     wake: 0,
     buffered: 512 << 10,
     payload_per_mille: 1000,
+    bucket: 0,
 };
 
 fn proved(algorithm: &str, workers: u32, reducers: u32, hosts: &[u32]) -> Verified {
@@ -270,4 +271,25 @@ fn the_least_predicted_time_is_chosen() {
 fn sizes_of_a_class_are_one() {
     let classes: Vec<u64> = [0, 1, 3, 4, 7, 1000, 1023, 1024, 1279, 1280].map(predicted::class_of).to_vec();
     assert_eq!(classes, [0, 1, 3, 4, 7, 896, 896, 1024, 1024, 1280]);
+}
+
+/// An idle link lets a bucket through at once, so a small message takes no time; calls in a row take what the link carries.
+#[test]
+fn a_bucket_hides_the_links_of_a_single_call_and_not_the_rate_of_many() {
+    let verified = proved("tree", 4, 0, &[]);
+    let [steady, bucket] = [0, 64 << 10].map(|bucket| machine(4, MBIT_500, Costs { bucket, ..FREE }));
+    // Twice up and twice down the tree, and no time on links but their latency.
+    let [slow, fast] = [&steady, &bucket].map(|machine| run(&verified, machine, 4 << 10));
+    let returned = |outcome: &Prediction| outcome.finished.iter().copied().max().unwrap();
+    assert_eq!(returned(&fast), 4 * bucket.latency);
+    assert!(returned(&slow) > 2 * returned(&fast), "{} and {}", returned(&slow), returned(&fast));
+    // A call after the other: the busiest port carries two buffers for each.
+    let carried = 2.0 * f64::from(64 << 10) / MBIT_500 as f64;
+    let in_a_row = run(&verified, &bucket, 64 << 10);
+    let ratio = seconds(&in_a_row) / carried;
+    assert!((1.0..1.2).contains(&ratio), "{ratio}");
+    // A large buffer is through when its bytes are, less one bucket.
+    let [steady, bucket] = [&steady, &bucket].map(|machine| run(&verified, machine, 8 * MIB));
+    let ratio = seconds(&bucket) / seconds(&steady);
+    assert!((0.95..1.0).contains(&ratio), "{ratio}");
 }

@@ -27,11 +27,15 @@ use std::{fmt::Write as _, fs, io::Write, path::Path, time::Duration};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 /// What is timed: no size twice, so that the size decides the algorithm.
-const TIMED: [(usize, &str); 6] = [
+const TIMED: [(usize, &str); 10] = [
+    (KIB, "doubling"),
     (4 * KIB, "radix"),
+    (32 * KIB, "tree"),
     (64 * KIB, "doubling"),
+    (512 * KIB, "tree"),
     (MIB, "radix"),
     (2 * MIB, "ring"),
+    (4 * MIB, "tree"),
     (8 * MIB, "doubling"),
     (25 * MIB, "radix"),
 ];

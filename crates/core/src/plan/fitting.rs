@@ -20,8 +20,8 @@ const STEPS: [u64; 9] = [600, 400, 300, 200, 150, 100, 70, 50, 30];
 const STRIDES: u32 = 10;
 /// A constant stays within so many times what it was before.
 const FARTHEST: u64 = 20;
-/// Thousandths that a prediction may be off before it counts, and before it counts more.
-const CLOSE: (u64, u64) = (20, 100);
+/// How many times as much a prediction counts as a constant that is as far from what was known.
+const WEIGHT: u64 = 200;
 
 /// A call that was timed.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ pub fn fit(
                 break;
             }
         }
-        sum
+        sum + strangeness(numbers, &start.numbers())
     };
     let starts = starts(start.numbers());
     let mut best = (u64::MAX, start.numbers());
@@ -159,13 +159,22 @@ impl Proved<'_, '_> {
     }
 }
 
-/// How much a prediction counts: the square of what it is off, more where that is much.
+/// How much a prediction counts: the thousandths that it is off, of the larger of the two. Not their square, because a single
+/// call that something else held up must not bend all constants.
 fn distance(predicted: Picoseconds, measured: Picoseconds) -> u64 {
-    let per_mille = u128::from(predicted) * 1000 / u128::from(measured.max(1));
-    let off = u64::try_from(per_mille).unwrap_or(u64::MAX).abs_diff(1000).min(1_000_000);
-    let beyond = off.saturating_sub(CLOSE.0);
-    let weight = if off > CLOSE.1 { 4 } else { 1 };
-    beyond * beyond * weight + off / 8
+    WEIGHT * excess(predicted.max(1), measured.max(1))
+}
+
+/// How far constants are from what was known, so that those which the times do not tell stay as they are.
+fn strangeness(numbers: &[u64; CALIBRATION_NUMBERS], known: &[u64; CALIBRATION_NUMBERS]) -> u64 {
+    let changed = numbers.iter().zip(known).filter(|(_, known)| **known > 0);
+    changed.map(|(number, known)| excess((*number).max(1), *known)).sum()
+}
+
+/// By how many thousandths the larger exceeds the smaller.
+fn excess(one: u64, other: u64) -> u64 {
+    let per_mille = u128::from(one.max(other)) * 1000 / u128::from(one.min(other));
+    u64::try_from(per_mille - 1000).unwrap_or(u64::MAX).min(1_000_000)
 }
 
 /// A constant that is a step larger or smaller.

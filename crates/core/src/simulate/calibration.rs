@@ -80,9 +80,9 @@ impl Calibration {
 
     /// What measured times can tell, by place among the numbers; numbers that only change together are one entry. Where ports are
     /// known, how much of them is payload is found in their place.
-    pub(crate) fn fitted(knows_ports: bool) -> [&'static [usize]; 12] {
+    pub(crate) fn fitted(knows_ports: bool) -> [&'static [usize]; 13] {
         let link: &[usize] = if knows_ports { &[PAYLOAD] } else { &[14, 15] };
-        [link, &[16], &[11], &[0], &[2], &[1], &[3], &[12], &[4], &[7], &[9], &[10]]
+        [link, &[BUCKET], &[16], &[11], &[0], &[2], &[1], &[3], &[12], &[4], &[7], &[9], &[10]]
     }
 
     /// By how many thousandths a number changes in a step: little where it is a part of a whole.
@@ -94,7 +94,11 @@ impl Calibration {
     pub(crate) fn plausible(at: usize, known: u64, times: u64) -> (u64, u64) {
         // Headers take 5 % at most, unless they are known to take more.
         let most = known.saturating_mul(times);
-        if at == PAYLOAD { (known.min(950), 1000) } else { (known / times, most) }
+        match at {
+            PAYLOAD => (known.min(940), 1000),
+            BUCKET => (1024, known.max(256 << 10)),
+            _ => (known / times, most),
+        }
     }
 
     /// Places of what sending and receiving cost, and whether each is a time or a rate.
@@ -112,7 +116,7 @@ impl Calibration {
     /// The field of a name, in the order of [`NAMES`].
     fn field(&mut self, at: usize) -> Field<'_> {
         let Self { costs, port, reducer_port, latency, shared_cores } = self;
-        let Costs { send, receive, here, fold, copy, call, wake, buffered, payload_per_mille } = costs;
+        let Costs { send, receive, here, fold, copy, call, wake, buffered, payload_per_mille, bucket } = costs;
         let tolls = [send, receive, here, fold, copy];
         if at < 10 {
             let [one, two, three, four, five] = tolls;
@@ -127,16 +131,20 @@ impl Calibration {
             14 => Field::Wide(port),
             15 => Field::Wide(reducer_port),
             16 => Field::Wide(latency),
-            _ => Field::Narrow(shared_cores),
+            17 => Field::Narrow(shared_cores),
+            _ => Field::Wide(bucket),
         }
     }
 }
 
 /// How many numbers a calibration has.
-pub const CALIBRATION_NUMBERS: usize = 18;
+pub const CALIBRATION_NUMBERS: usize = 19;
 
 /// The place of the part of a link that carries payload, in thousandths.
 const PAYLOAD: usize = 13;
+
+/// The place of what an idle link lets through at once.
+const BUCKET: usize = 18;
 
 enum Field<'a> {
     Wide(&'a mut u64),
@@ -163,6 +171,7 @@ const NAMES: [(&str, u64); CALIBRATION_NUMBERS] = [
     ("reducer_port_gbit_per_s", 125_000_000),
     ("latency_us", 1_000_000),
     ("shared_cores", 1),
+    ("bucket_kib", 1024),
 ];
 
 /// A number with up to nine digits after the point, times `scale`; none above a million. Whole numbers throughout, so that every

@@ -21,7 +21,10 @@ const BURST: u64 = 64 << 10;
 #[derive(Clone, Debug, Default)]
 struct Line {
     rate: u64,
+    /// When all that has gone through would have gone at the rate.
     free: Picoseconds,
+    /// How much before that it may go: what its bucket holds.
+    saved: Picoseconds,
     busy: Picoseconds,
     bytes: u64,
     /// The connections that have something to send, the next one first.
@@ -94,7 +97,8 @@ impl<'a> Lines<'a> {
                 }),
                 Resource::Thread(_) => 0,
             };
-            Line { rate, ..Line::default() }
+            let saved = duration(machine.costs.bucket / sharers, rate);
+            Line { rate, saved, ..Line::default() }
         })
     }
 
@@ -111,7 +115,7 @@ impl<'a> Lines<'a> {
     }
 
     /// The next burst that leaves: connections take turns.
-    pub(super) fn next(&mut self, place: Resource) -> Option<Burst> {
+    pub(super) fn next(&mut self, place: Resource, now: Picoseconds) -> Option<Burst> {
         let line = self.line(place);
         line.sends = false;
         let flow = line.flows.front_mut()?;
@@ -119,12 +123,10 @@ impl<'a> Lines<'a> {
         let bytes = waiting.rest.min(BURST);
         let payload = waiting.payload.min(bytes);
         (waiting.rest, waiting.payload) = (waiting.rest - bytes, waiting.payload - payload);
-        let time = duration(bytes, line.rate);
-        let burst = Burst { message: waiting.message, bytes, payload, time, is_last: waiting.rest == 0 };
+        let (message, is_last) = (waiting.message, waiting.rest == 0);
         line.sends = true;
-        line.busy += time;
-        line.bytes += payload;
-        Some(burst)
+        let time = line.pass(bytes, payload, now) - now;
+        Some(Burst { message, bytes, payload, time, is_last })
     }
 
     /// A burst has left: the next connection's turn comes. Returns the messages that the connection has taken now, which are
@@ -159,12 +161,8 @@ impl<'a> Lines<'a> {
         ready: Picoseconds,
     ) -> (Picoseconds, Picoseconds) {
         let line = self.line(place);
-        let time = duration(burst.bytes, line.rate);
-        let start = ready.max(line.free);
-        line.free = start + time;
-        line.busy += time;
-        line.bytes += burst.payload;
-        (start, start + time)
+        let start = line.free.saturating_sub(line.saved).max(ready);
+        (start, line.pass(burst.bytes, burst.payload, ready))
     }
 
     /// How much each was used.
@@ -176,6 +174,17 @@ impl<'a> Lines<'a> {
             bytes: line.bytes * sharers,
         };
         self.lines.iter().map(used)
+    }
+}
+
+impl Line {
+    /// Lets bytes through that are there from `ready`, after those before them; returns when they are through.
+    fn pass(&mut self, bytes: u64, payload: u64, ready: Picoseconds) -> Picoseconds {
+        let time = duration(bytes, self.rate);
+        self.free = self.free.max(ready) + time;
+        self.busy += time;
+        self.bytes += payload;
+        self.free.saturating_sub(self.saved).max(ready)
     }
 }
 

@@ -56,6 +56,8 @@ pub struct Costs {
     pub buffered: u64,
     /// Of 1,000 bytes of a link, those that carry payload; the others are headers of packets.
     pub payload_per_mille: u32,
+    /// How many bytes a limited link that was idle lets through at once, as token buckets do; 0: a steady link.
+    pub bucket: u64,
 }
 
 impl Costs {
@@ -70,6 +72,7 @@ impl Costs {
         wake: 15_000_000,
         buffered: 512 << 10,
         payload_per_mille: 993,
+        bucket: 0,
     };
 }
 

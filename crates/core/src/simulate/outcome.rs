@@ -84,9 +84,16 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// When the last worker's call returns.
+    /// What the operations take if others follow: until the last worker's call returns, and no less than the busiest port or
+    /// link has to do. Only a link that lets more through at once than its rate can have more to do, which the next operation
+    /// then waits for.
     pub fn total(&self) -> Picoseconds {
-        self.finished.iter().copied().max().unwrap_or(0)
+        let returned = self.finished.iter().copied().max().unwrap_or(0);
+        self.links().map(|used| used.busy).fold(returned, Picoseconds::max)
+    }
+
+    fn links(&self) -> impl Iterator<Item = &Used> {
+        self.used.iter().filter(|used| !matches!(used.place, Resource::Thread(_)))
     }
 
     /// What was busy longest: what limits the whole, if it was busy nearly all the time.
@@ -96,7 +103,6 @@ impl Prediction {
 
     /// The most payload that a port or link carried, in bytes.
     pub fn busiest_link_bytes(&self) -> u64 {
-        let links = self.used.iter().filter(|used| !matches!(used.place, Resource::Thread(_)));
-        links.map(|used| used.bytes).max().unwrap_or(0)
+        self.links().map(|used| used.bytes).max().unwrap_or(0)
     }
 }

@@ -358,7 +358,7 @@ impl<'a> Simulator<'a> {
 
     /// The next burst begins to leave.
     fn serve(&mut self, place: Resource, watch: &mut dyn FnMut(BusySpan)) {
-        if let Some(burst) = self.lines.next(place) {
+        if let Some(burst) = self.lines.next(place, self.now) {
             self.show(place, burst, (self.now, self.now + burst.time), watch);
             self.agenda.note(self.now + self.machine.latency, RigEvent::Reaches { burst });
             self.agenda.note(self.now + burst.time, RigEvent::Served { place });
