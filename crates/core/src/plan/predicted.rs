@@ -15,6 +15,7 @@ use crate::{
     verify::{Verified, verify},
 };
 use alloc::{format, string::String, vec, vec::Vec};
+use core::cmp::Reverse;
 
 /// The most messages of a simulation for a choice.
 const MOST_MESSAGES: u64 = 8_000;
@@ -161,13 +162,46 @@ pub fn priced(
     known: &Calibration,
     sizing: Sizing,
 ) -> Result<Candidate, Unsupported> {
+    priced_up_to(MOST_MESSAGES, request, algorithm, known, sizing)
+}
+
+fn priced_up_to(
+    most_messages: u64,
+    request: &Request<'_>,
+    algorithm: &Algorithm,
+    known: &Calibration,
+    sizing: Sizing,
+) -> Result<Candidate, Unsupported> {
     let Request { collective, group, hosts, links, .. } = *request;
     let reducers = if algorithm.needs_reducers() { request.reducers } else { 0 };
     let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts, links })?;
     let verified = verify(schedule, collective, group).expect("algorithms make schedules that are right");
     let machine = machine(request, known, reducers);
-    let outcome = estimate(MOST_MESSAGES, &workload(request, &verified, sizing), &machine);
+    let outcome = estimate(most_messages, &workload(request, &verified, sizing), &machine);
     Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
+}
+
+/// The candidates of a request by predicted time, of which only those that may be the first are simulated thoroughly. The others
+/// have times that are right but for ranks that drift apart, which takes longer.
+fn leading(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> Vec<Candidate> {
+    let roughly = |(place, algorithm): (usize, &Algorithm)| {
+        Some((place, priced_up_to(0, request, algorithm, known, sizing).ok()?))
+    };
+    // The last comes first: the least time, and of those that take as long the first candidate.
+    let order = |(place, candidate): &(usize, Candidate)| Reverse((candidate.outcome.total(), *place));
+    let mut waiting: Vec<_> = candidates(request).iter().enumerate().filter_map(roughly).collect();
+    waiting.sort_by_key(order);
+    let (mut done, mut least) = (Vec::with_capacity(waiting.len()), u64::MAX);
+    while let Some((place, next)) = waiting.pop_if(|(_, next)| next.outcome.total() <= least) {
+        let reducers = next.verified.schedule().reducers();
+        let work = workload(request, &next.verified, sizing);
+        let outcome = estimate(MOST_MESSAGES, &work, &machine(request, known, reducers));
+        least = least.min(outcome.total());
+        done.push((place, Candidate { outcome, ..next }));
+    }
+    done.extend(waiting);
+    done.sort_by_key(order);
+    done.into_iter().rev().map(|(_, candidate)| candidate).collect()
 }
 
 /// All candidates of a request, those that can do it, by predicted time.
@@ -192,7 +226,7 @@ pub fn choose_by_time(
         return choose(request);
     }
     let of_class = Request { bytes: class_of(request.bytes), ..*request };
-    let compared = compared(&of_class, known, sizing);
+    let compared = leading(&of_class, known, sizing);
     let Some(best) = compared.first() else { return choose(request) };
     Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &compared) })
 }
