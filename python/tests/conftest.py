@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -149,3 +150,15 @@ def reducers() -> Iterator[str]:
         group.start("-m", "herringbone", "serve", "--listen", address)
     yield ",".join(addresses)
     group.kill()
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> str:
+    """A search path whose ssh runs its command on this machine, without this process's environment."""
+    ssh = tmp_path / "ssh"
+    log = tmp_path / "ssh.log"
+    ssh.write_text(
+        f'#!/bin/sh\necho "$@" >>{log}\nwhile [ "$1" != sh ]; do shift; done\nexec env -i PATH="$PATH" "$@"\n'
+    )
+    ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
+    return f"{tmp_path}:{os.environ['PATH']}"
