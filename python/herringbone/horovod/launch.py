@@ -30,6 +30,8 @@ START_AGAIN_SECONDS = 1.0
 """The pause before a process is started again."""
 READY_SECONDS_ELSEWHERE = 5.0
 """So long after its start a process on another host is taken to be ready; one of this host says it."""
+JOINED_SECONDS_ELSEWHERE = 20.0
+"""So long after its start a process on another host is taken to take part; one of this host says it."""
 PATIENCE_SECONDS = 60.0
 """So long a plan waits for those that are not ready, and the next plan for those of the one before."""
 PLACES = re.compile(
@@ -186,8 +188,8 @@ class Job:
     def _may_start_again(self) -> bool:
         """Others have to be there who know the state, and none may have finished."""
         limit = self._options.reset_limit
-        knowing = any(worker.part is Part.STAYS for worker in self._workers.values())
-        return self._elastic and not self._succeeded and knowing and (limit is None or self._restarts < limit)
+        others_know = any(map(self._knows, self._workers.values()))
+        return self._elastic and not self._succeeded and others_know and (limit is None or self._restarts < limit)
 
     def _came_too_late(self, worker: Worker) -> bool:
         """Whether a process that was started later still waits for the others, who have finished."""
@@ -203,17 +205,24 @@ class Job:
     def _change(self) -> None:
         """Start processes for which there is a slot, and plan who takes part once they are ready."""
         present = [worker for worker in self._workers.values() if worker.part is not Part.LEAVES]
-        present.sort(key=lambda worker: worker.slot.rank)
+        # Hosts keep those that know the state.
+        present.sort(key=lambda worker: (not self._knows(worker), worker.slot.rank))
         hosts = None if self._discovery is None else self._discovery.answer()
-        going: list[Worker] = []
-        if hosts is not None:
-            places = [worker.slot for worker in present]
-            going = [present[at] for at in surplus(places, hosts, self._options.min_np or 1)]
+        going = [] if hosts is None else self._without_room(present, hosts)
         slots = [worker.slot for worker in present if worker not in going]
         self._fill_vacancies(slots)
         if hosts is not None and not self._vacancies:
             self._grow(slots, hosts)
         self._publish(going)
+
+    def _without_room(self, present: Sequence[Worker], hosts: Hosts) -> list[Worker]:
+        """Who is to go, as its host has no slot for it any more."""
+        places = [worker.slot for worker in present]
+        going = [present[at] for at in surplus(places, hosts, self._options.min_np or 1)]
+        if all(worker in going for worker in present if self._knows(worker)):
+            # Nobody else does, until new processes have taken part.
+            return [worker for worker in going if worker.part is Part.COMES]
+        return going
 
     def _fill_vacancies(self, slots: list[Slot]) -> None:
         """Start processes again, beside those at ``slots``: where the script for hosts says, if there is one."""
@@ -251,8 +260,7 @@ class Job:
         ready = [worker for worker in coming if self._is_ready(worker)]
         if len(ready) < len(coming) and max(worker.process.age for worker in coming) < PATIENCE_SECONDS:
             ready = []
-        settled = self._one_died or now > self._published + PATIENCE_SECONDS or not any(map(self._is_on_its_way, old))
-        if not settled or not (ready or going):
+        if not (ready or going) or not self._is_settled():
             return
         taking_part = sorted([*old, *ready], key=lambda worker: worker.slot.rank)
         for rank, worker in enumerate(taking_part):
@@ -269,14 +277,26 @@ class Job:
                 worker.process.signal(signal.SIGTERM)
             worker.part = Part.LEAVES
 
+    def _is_settled(self) -> bool:
+        """Whether all take part by the last plan, as far as is known, or never will."""
+        planned = [worker for worker in self._workers.values() if worker.part is Part.STAYS]
+        late = time.monotonic() > self._published + PATIENCE_SECONDS
+        return self._one_died or late or not any(map(self._is_on_its_way, planned))
+
+    def _knows(self, worker: Worker) -> bool:
+        """Whether it knows the state of the training; at the job's start nobody knows more than others."""
+        return worker.part is Part.STAYS and (worker.is_first or not self._is_on_its_way(worker))
+
     def _is_ready(self, worker: Worker) -> bool:
         if is_here(worker.slot.host):
             return self._has_said(worker, "waits")
         return worker.process.age > READY_SECONDS_ELSEWHERE
 
     def _is_on_its_way(self, worker: Worker) -> bool:
-        """Whether it is planned with and does not take part yet, as far as this host knows."""
-        return is_here(worker.slot.host) and not self._has_said(worker, "joined")
+        """Whether it is planned with, and perhaps does not take part yet."""
+        if is_here(worker.slot.host):
+            return not self._has_said(worker, "joined")
+        return worker.process.age < JOINED_SECONDS_ELSEWHERE
 
     def _start(self, slot: Slot, *, is_first: bool = False) -> None:
         number = self._started
