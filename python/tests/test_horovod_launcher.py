@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import START_SECONDS, clean_environment
@@ -15,7 +16,7 @@ from conftest import START_SECONDS, clean_environment
 from herringbone.horovod.config import flags_of
 from herringbone.horovod.flags import NO_EFFECT, parse, variables_of, without_effect
 from herringbone.horovod.hosts import Slot, slots_of, surplus
-from herringbone.horovod.launch import Job
+from herringbone.horovod.launch import Job, Part, Worker
 
 SHOW = (
     "import os; print(*(os.environ['HOROVOD_' + n] for n in ('RANK', 'SIZE', 'LOCAL_RANK', 'CROSS_RANK', 'HOSTNAME')))"
@@ -142,6 +143,28 @@ def test_what_hosts_have_no_room_for_goes_but_not_below_the_least() -> None:
     assert surplus(slots, [("a", 1)], 1) == [1, 2, 3, 4]
     assert surplus(slots, [("a", 1)], 3) == [3, 4]
     assert surplus(slots, [], 5) == []
+
+
+def test_those_that_alone_know_the_state_stay_until_others_have_it(tmp_path: Path) -> None:
+    slots = [Slot("localhost", rank, rank, 2, 0, 1) for rank in range(2)]
+    job = Job(slots, parse(["-np", "2", "--host-discovery-script", "x", "x"]), {})
+    job._folder = tmp_path
+    process = SimpleNamespace(age=1.0)
+    for number, (rank, part) in enumerate([(1, Part.STAYS), (2, Part.STAYS), (0, Part.COMES), (3, Part.COMES)]):
+        worker = Worker(number, Slot("localhost", rank, 0, 1, 0, 1), process, number == 0, part)  # type: ignore[arg-type]
+        job._workers[number] = worker
+
+    def going(*hosts: tuple[str, int]) -> list[int]:
+        present = sorted(job._workers.values(), key=lambda worker: (not job._knows(worker), worker.slot.rank))
+        return [worker.number for worker in job._without_room(present, hosts)]
+
+    # Worker 1 is planned with and has not taken part, and 2 and 3 are not even planned with.
+    assert [job._knows(worker) for worker in job._workers.values()] == [True, False, False, False]
+    assert going(("localhost", 1)) == [2, 1, 3] and going(("localhost", 3)) == [3]
+    job._workers[0].slot = Slot("gone", 1, 0, 1, 0, 1)
+    assert going(("localhost", 2)) == [3]
+    (tmp_path / "1.joined").touch()
+    assert going(("localhost", 2)) == [0, 3]
 
 
 def test_output_goes_to_files_if_a_folder_is_given(tmp_path: Path) -> None:
