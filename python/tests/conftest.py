@@ -120,8 +120,17 @@ class Run:
 
 def torchrun(script: str, size: int, folder: Path, **environment: str) -> Run:
     """Run the cases of ``script`` under torchrun."""
-    group = Group()
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    return _run(launcher, script, size, folder, environment)
+
+
+def forked(script: str, size: int, folder: Path, **environment: str) -> Run:
+    """Like :func:`torchrun`, where it does not matter that ranks begin as Python does: they import torch once for all."""
+    return _run([str(WORKERS / "forking.py"), str(size)], script, size, folder, environment)
+
+
+def _run(launcher: list[str], script: str, size: int, folder: Path, environment: Mapping[str, str]) -> Run:
+    group = Group()
     try:
         group.start(*launcher, str(WORKERS / script), RESULTS=str(folder), **environment)
         [(_, output)] = group.finish()
