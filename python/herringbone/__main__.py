@@ -13,7 +13,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments[:1] == ["horovodrun"]:
         # It is in Python: the programs that it starts need one anyway.
-        from .horovod.run import main as horovodrun
+        from .horovod.horovodrun import main as horovodrun
 
         sys.exit(horovodrun(arguments[1:]))
     if arguments[:1] == ["doctor"] and not any(word.startswith("--python") for word in arguments):

@@ -109,6 +109,9 @@ class Communicator:
 
     @property
     def address(self) -> str | None: ...
+    def set_timeout(self, seconds: float) -> None:
+        """How long its operations may take from here on, and those of groups that it makes."""
+
     def subgroup(self, name: str, ranks: Sequence[int]) -> Communicator:
         """The group of ``ranks``, which ascend and are ranks of this group; only they call it. A name serves once."""
 

@@ -24,7 +24,6 @@ ABSENT = {
     "keras": "TensorFlow's tensors",
     "mxnet": "MXNet's arrays; horovod.numpy has the same functions for numpy's",
     "ray": "Ray's actors; Ray Train starts programs for Herringbone",
-    "runner": "its launcher's Python interface; the command `herringbone horovodrun` starts programs",
     "spark": "Spark's jobs",
     "tensorflow": "TensorFlow's tensors",
 }

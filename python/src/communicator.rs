@@ -109,6 +109,14 @@ impl Communicator {
         self.inner.address()
     }
 
+    /// How long its operations may take from here on, and those of groups that it makes, in seconds.
+    fn set_timeout(&self, seconds: f64) -> PyResult<()> {
+        if let Some(timeout) = waiting::duration(Some(seconds))? {
+            self.inner.set_timeout(timeout);
+        }
+        Ok(())
+    }
+
     /// The group of `ranks`, which ascend and are ranks of this group; only they call it. A name serves once.
     fn subgroup(&self, py: Python<'_>, name: &str, ranks: Vec<i64>) -> PyResult<Self> {
         let rank = |rank: &i64| {

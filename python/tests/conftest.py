@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -119,8 +120,17 @@ class Run:
 
 def torchrun(script: str, size: int, folder: Path, **environment: str) -> Run:
     """Run the cases of ``script`` under torchrun."""
-    group = Group()
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    return _run(launcher, script, size, folder, environment)
+
+
+def forked(script: str, size: int, folder: Path, **environment: str) -> Run:
+    """Like :func:`torchrun`, where it does not matter that ranks begin as Python does: they import torch once for all."""
+    return _run([str(WORKERS / "forking.py"), str(size)], script, size, folder, environment)
+
+
+def _run(launcher: list[str], script: str, size: int, folder: Path, environment: Mapping[str, str]) -> Run:
+    group = Group()
     try:
         group.start(*launcher, str(WORKERS / script), RESULTS=str(folder), **environment)
         [(_, output)] = group.finish()
@@ -149,3 +159,15 @@ def reducers() -> Iterator[str]:
         group.start("-m", "herringbone", "serve", "--listen", address)
     yield ",".join(addresses)
     group.kill()
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> str:
+    """A search path whose ssh runs its command on this machine, without this process's environment."""
+    ssh = tmp_path / "ssh"
+    log = tmp_path / "ssh.log"
+    ssh.write_text(
+        f'#!/bin/sh\necho "$@" >>{log}\nwhile [ "$1" != sh ]; do shift; done\nexec env -i PATH="$PATH" "$@"\n'
+    )
+    ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
+    return f"{tmp_path}:{os.environ['PATH']}"

@@ -36,6 +36,27 @@ def test_a_killed_worker_is_replaced_and_no_committed_step_is_lost(victim: int, 
         assert rank == victim or each["sizes"][0][1] == 10  # nothing that was committed is lost
 
 
+@pytest.mark.parametrize("where", ["localhost:{0}\n", "localhost:1\n127.0.0.2:{1}\n"])
+def test_a_job_grows_where_there_is_room_and_shrinks_where_there_is_none(where: str, tmp_path: Path, far: str) -> None:
+    hosts, script = tmp_path / "hosts", tmp_path / "discover"
+    hosts.write_text(where.format(2, 1))
+    script.write_text(f"#!/bin/sh\ncat {hosts}\n")
+    script.chmod(0o755)
+    flags = ["--min-np", "2", "--max-np", "4", "--host-discovery-script", str(script)]
+    command = [sys.executable, "-m", "herringbone", "horovodrun", *flags, sys.executable, str(WORKER.parent / "horovod_grows.py")]
+    outcome = subprocess.run(
+        [*command, str(tmp_path), where], env=clean_environment({"PATH": far}), capture_output=True, text=True, timeout=START_SECONDS
+    )
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    told = [json.loads((tmp_path / f"{worker}.json").read_text()) for worker in range(3)]
+    assert [each["sizes"] for each in told] == [[2, 3, 2], [2, 3, 2], [2, 3]]
+    # The new process began with the others' state, made the same steps as they, and left.
+    shared = [batch for size, batch in told[0]["own"] if size == 3]
+    assert [batch for _, batch in told[2]["own"]] == shared and len(shared) >= 5 <= shared[0]
+    assert told[2]["seen"] == list(range(1, shared[-1] + 2))
+    assert "rank 2 has left" in outcome.stderr and "failed" not in outcome.stderr
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A job of this process alone."""

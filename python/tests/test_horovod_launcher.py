@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import START_SECONDS, clean_environment
 
 from herringbone.horovod.config import flags_of
 from herringbone.horovod.flags import NO_EFFECT, parse, variables_of, without_effect
-from herringbone.horovod.hosts import Slot, slots_of
-from herringbone.horovod.launch import Job
+from herringbone.horovod.hosts import Slot, slots_of, surplus
+from herringbone.horovod.launch import Job, Part, Worker
 
 SHOW = (
     "import os; print(*(os.environ['HOROVOD_' + n] for n in ('RANK', 'SIZE', 'LOCAL_RANK', 'CROSS_RANK', 'HOSTNAME')))"
@@ -102,10 +102,14 @@ time.sleep(50)"""
 
 
 def test_the_script_for_hosts_says_where_a_process_starts_again(tmp_path: Path) -> None:
-    asked, lives, script = tmp_path / "asked", tmp_path / "lives", tmp_path / "discover"
-    # First two hosts, then neither has room, then a failure, then the first host has a slot more.
-    answers = "1) echo localhost:1; echo 127.0.0.1:1;; 2) echo localhost:1;; 3) exit 5;; *) echo localhost:2;;"
-    script.write_text(f"#!/bin/sh\necho x >>{asked}\ncase $(wc -l <{asked}) in {answers} esac\n")
+    lives, script = tmp_path / "lives", tmp_path / "discover"
+    # First two hosts; once the second one's process has ended, no room, then a failure, then the first host has a slot more.
+    asked = tmp_path / "asked"
+    answers = "1) echo localhost:1;; 2) exit 5;; *) echo localhost:2;;"
+    script.write_text(
+        f"#!/bin/sh\nif [ ! -e {lives} ]; then echo localhost:1; echo 127.0.0.1:1; exit; fi\n"
+        f"echo x >>{asked}\ncase $(wc -l <{asked}) in {answers} esac\n"
+    )
     script.chmod(0o755)
     program = f"""import os, time
 if os.environ['HOROVOD_RANK'] == '1':
@@ -116,7 +120,51 @@ time.sleep(50)"""
     outcome = horovodrun(*flags, sys.executable, "-c", program)
     assert outcome.returncode == 4, outcome.stderr
     assert lives.read_text() == "127.0.0.10 localhost1 "
-    assert len(asked.read_text().splitlines()) == 4 and "ended with exit status 5: ; it is asked again" in outcome.stderr
+    assert len(asked.read_text().splitlines()) >= 3 and "ended with exit status 5: ; it is asked again" in outcome.stderr
+
+
+def test_a_job_begins_with_what_the_script_has_and_waits_for_the_least(tmp_path: Path) -> None:
+    script, asked = tmp_path / "discover", tmp_path / "asked"
+    script.write_text(f"#!/bin/sh\necho x >>{asked}\n[ $(wc -l <{asked}) = 1 ] || echo localhost:5\n")
+    script.chmod(0o755)
+    said: list[str] = []
+    flags = ["--host-discovery-script", str(script), "--min-np", "2"]
+    assert len(slots_of(parse([*flags, "-np", "9", "x"]), said.append)) == 5
+    assert said == [f"the hosts have 0 slots of the 2 that the job begins with; {script} is asked again"]
+    assert len(slots_of(parse([*flags, "--max-np", "3", "x"]))) == 3
+    with pytest.raises(ValueError, match="the hosts have 5 slots of the 6 .* and no others came in time"):
+        slots_of(parse(["--host-discovery-script", str(script), "-np", "6", "--elastic-timeout", "0.1", "x"]))
+
+
+def test_what_hosts_have_no_room_for_goes_but_not_below_the_least() -> None:
+    slots = [Slot(host, rank, 0, 1, 0, 1) for rank, host in enumerate("aabbc")]
+    assert surplus(slots, [("a", 2), ("b", 2), ("c", 4)], 1) == []
+    assert surplus(slots, [("b", 1), ("c", 1), ("a", 2)], 1) == [3]
+    assert surplus(slots, [("a", 1)], 1) == [1, 2, 3, 4]
+    assert surplus(slots, [("a", 1)], 3) == [3, 4]
+    assert surplus(slots, [], 5) == []
+
+
+def test_those_that_alone_know_the_state_stay_until_others_have_it(tmp_path: Path) -> None:
+    slots = [Slot("localhost", rank, rank, 2, 0, 1) for rank in range(2)]
+    job = Job(slots, parse(["-np", "2", "--host-discovery-script", "x", "x"]), {})
+    job._folder = tmp_path
+    process = SimpleNamespace(age=1.0)
+    for number, (rank, part) in enumerate([(1, Part.STAYS), (2, Part.STAYS), (0, Part.COMES), (3, Part.COMES)]):
+        worker = Worker(number, Slot("localhost", rank, 0, 1, 0, 1), process, number == 0, part)  # type: ignore[arg-type]
+        job._workers[number] = worker
+
+    def going(*hosts: tuple[str, int]) -> list[int]:
+        present = sorted(job._workers.values(), key=lambda worker: (not job._knows(worker), worker.slot.rank))
+        return [worker.number for worker in job._without_room(present, hosts)]
+
+    # Worker 1 is planned with and has not taken part, and 2 and 3 are not even planned with.
+    assert [job._knows(worker) for worker in job._workers.values()] == [True, False, False, False]
+    assert going(("localhost", 1)) == [2, 1, 3] and going(("localhost", 3)) == [3]
+    job._workers[0].slot = Slot("gone", 1, 0, 1, 0, 1)
+    assert going(("localhost", 2)) == [3]
+    (tmp_path / "1.joined").touch()
+    assert going(("localhost", 2)) == [0, 3]
 
 
 def test_output_goes_to_files_if_a_folder_is_given(tmp_path: Path) -> None:
@@ -129,9 +177,67 @@ def test_what_it_says_of_itself_and_of_mistakes() -> None:
     build = horovodrun("--check-build").stdout
     assert "[X] PyTorch" in build and "[ ] TensorFlow" in build and "[X] Herringbone" in build
     assert horovodrun("-v").stdout.startswith("herringbone ")
-    assert "which program?" in horovodrun("-np", "2").stderr
+    for nothing in ([], ["--"], [""]):
+        assert "which program?" in horovodrun("-np", "2", *nothing).stderr
     assert "No such file" in horovodrun("--config-file", "x.yaml", "python").stderr
     assert horovodrun("--no-such-flag", "python").returncode == 2
+
+
+def test_a_program_that_does_not_start_is_told_as_shells_do(tmp_path: Path) -> None:
+    script, orphan, nothing = tmp_path / "train.py", tmp_path / "orphan", tmp_path / "nothing"
+    script.write_text("print(1)\n")
+    orphan.write_text("#!/no/such/interpreter\n")
+    nothing.write_text("nothing\n")
+    for file in (orphan, nothing):
+        file.chmod(0o755)
+    cases = (
+        ("no-such-program", 127, "it is in none of the folders of PATH; to run a file of this folder, write ./"),
+        ("./no-such-program", 127, "there is no such file"),
+        (str(orphan), 127, "names an interpreter that is not there"),
+        (str(script), 126, f"it may not be executed; to run a Python file, write: python {script}"),
+        (str(tmp_path), 126, "it is a folder"),
+        (str(nothing), 126, "it is no program; a script's first line begins with #!"),
+    )
+    for program, status, text in cases:
+        # Also where processes are started again.
+        for flags in ((), ("--min-np", "1")) if status == 127 else ((),):
+            outcome = horovodrun("-np", "2", *flags, program)
+            assert outcome.returncode == status
+            [line] = outcome.stderr.splitlines()
+            assert line.startswith(f"herringbone horovodrun: cannot start {program!r}: ") and text in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["-np", "0"], "0 is not a number of 1 or more"),
+        (["-np", "many"], "many is not a number of 1 or more"),
+        (["-H", ""], "there is no host with a slot"),
+        (["-H", "localhost:0"], "there is no host with a slot"),
+        (["-H", "localhost:1,no-such-host.invalid:1"], "'no-such-host.invalid' is not known here"),
+        (["-hostfile", "/no/such/file"], "No such file"),
+        (["-hostfile", sys.executable], "it is no text of lines such as"),
+        (["--config-file", sys.executable], "it is no text"),
+        (["--host-discovery-script", "/no/such/file"], "No such file or directory; it is a program"),
+        (["--output-filename", "/dev/null/folder"], "Not a directory"),
+        (["-np", "2", "--min-np", "3"], "--min-np 3 is more than -np 2"),
+        (["-np", "2", "--max-np", "1"], "--max-np 1 is less than -np 2"),
+    ],
+)
+def test_wrong_flags_are_told_in_a_line(flags: list[str], text: str) -> None:
+    outcome = horovodrun(*flags, "python")
+    assert outcome.returncode == 2 and "Traceback" not in outcome.stderr
+    assert text in outcome.stderr.splitlines()[-1]
+
+
+def test_a_rank_ends_also_if_nobody_takes_its_output_any_more() -> None:
+    command = [sys.executable, "-m", "herringbone", "horovodrun", "-np", "1", "sh", "-c", "seq 100000; echo end >&2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    launcher = subprocess.Popen(command, env=clean_environment(), **pipes)  # type: ignore[call-overload]
+    assert launcher.stdout.readline() == "[0]<stdout>:1\n"
+    launcher.stdout.close()
+    assert launcher.wait(30) == 0 and "[0]<stderr>:end\n" in launcher.stderr.read()
+    launcher.stderr.close()
 
 
 CONFIG = """# A comment
@@ -164,18 +270,6 @@ def test_a_file_has_values_that_flags_of_the_command_line_replace(tmp_path: Path
         file.write_text(text)
         with pytest.raises(ValueError, match=said):
             flags_of(str(file))
-
-
-@pytest.fixture
-def far(tmp_path: Path) -> str:
-    """A search path whose ssh runs its command on this machine, without this process's environment."""
-    ssh = tmp_path / "ssh"
-    log = tmp_path / "ssh.log"
-    ssh.write_text(
-        f'#!/bin/sh\necho "$@" >>{log}\nwhile [ "$1" != sh ]; do shift; done\nexec env -i PATH="$PATH" "$@"\n'
-    )
-    ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
-    return f"{tmp_path}:{os.environ['PATH']}"
 
 
 def test_other_hosts_are_reached_by_ssh_and_no_secret_is_on_a_command_line(far: str, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ print(hvd.allreduce(torch.ones(2)).tolist())"""
 
 
 def test_a_part_that_is_not_there_says_so() -> None:
-    code = """for name in ("tensorflow", "keras", "spark.torch", "ray", "mxnet", "runner"):
+    code = """for name in ("tensorflow", "keras", "spark.torch", "ray", "mxnet"):
     try:
         __import__(f"horovod.{name}")
     except ImportError as error:
@@ -53,7 +53,7 @@ except ModuleNotFoundError as error:
         "horovod.tensorflow - HERRINGBONE_REPLACE=horovod: Herringbone has no horovod.tensorflow"
     )
     assert "horovod.numpy has the same functions" in lines[4]
-    assert len(lines) == 7 and lines[6] == "No module named 'horovod.nothing'"
+    assert len(lines) == 6 and lines[5] == "No module named 'horovod.nothing'"
 
 
 def test_nothing_is_replaced_or_imported_unless_it_is_asked_for() -> None:
@@ -65,5 +65,5 @@ def test_nothing_is_replaced_or_imported_unless_it_is_asked_for() -> None:
 
 def test_the_numpy_interface_and_the_launcher_import_no_torch() -> None:
     pytest.importorskip("numpy")
-    code = "import sys, herringbone.horovod.numpy, herringbone.horovod.run; print('torch' in sys.modules)"
+    code = "import sys, herringbone.horovod.numpy, herringbone.horovod.horovodrun; print('torch' in sys.modules)"
     assert python(code).stdout == "False\n"

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from conftest import Run, torchrun
+from conftest import Run, forked
 
 RANKS = 4
 LINKS = [[0, 1, 3, 2], [1, 0, 2, 3], [3, 2, 0, 1], [2, 3, 1, 0]]
@@ -25,7 +25,7 @@ def links(folder: Path, matrix: list[list[int]] = LINKS) -> str:
 def job(folder: Path, name: str, **environment: str) -> Run:
     results = folder / name
     results.mkdir()
-    return torchrun("linked.py", RANKS, results, **environment)
+    return forked("linked.py", RANKS, results, **environment)
 
 
 def same_on_all_ranks(run: Run) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from conftest import Group, Run, cases_of, free_port, torchrun
+from conftest import Group, Run, cases_of, forked, free_port, torchrun
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +20,13 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def four_ranks_over_tcp(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return torchrun("collectives.py", 4, tmp_path_factory.mktemp("four"), HERRINGBONE_TRANSPORT="tcp")
+    return forked("collectives.py", 4, tmp_path_factory.mktemp("four"), HERRINGBONE_TRANSPORT="tcp")
 
 
 @pytest.fixture(scope="module")
 def folds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     return {
-        transport: torchrun("folds.py", ranks, tmp_path_factory.mktemp(transport), HERRINGBONE_TRANSPORT=transport)
+        transport: forked("folds.py", ranks, tmp_path_factory.mktemp(transport), HERRINGBONE_TRANSPORT=transport)
         for transport, ranks in (("shm", 3), ("tcp", 4))
     }
 
@@ -39,18 +39,18 @@ def exchanges(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def exchanges_over_tcp(tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings = {"HERRINGBONE_TRANSPORT": "tcp", "HERRINGBONE_STAGING_BYTES": "4M"}
-    return torchrun("exchanges.py", 4, tmp_path_factory.mktemp("tcp"), **settings)
+    return forked("exchanges.py", 4, tmp_path_factory.mktemp("tcp"), **settings)
 
 
 @pytest.fixture(scope="module")
 def mistakes(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return torchrun("mistakes.py", 2, tmp_path_factory.mktemp("mistakes"))
+    return forked("mistakes.py", 2, tmp_path_factory.mktemp("mistakes"))
 
 
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings = {"HERRINGBONE_STAGING_BYTES": "16M"}
-    return torchrun("endings.py", 2, tmp_path_factory.mktemp("endings"), **settings)
+    return forked("endings.py", 2, tmp_path_factory.mktemp("endings"), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def training_with_reducers(tmp_path_factory: pytest.TempPathFactory, reducers: s
     settings = {"HERRINGBONE_REDUCERS": reducers, "HERRINGBONE_ALGORITHM": "reduction_server"}
     # Has DDP ask the backend whether it allocates the buckets.
     settings["DDP_DISABLE_COMM_MEM"] = "0"
-    return torchrun("training.py", 3, folder, **settings)
+    return forked("training.py", 3, folder, **settings)
 
 
 @pytest.mark.parametrize("case", cases_of("collectives.py"))

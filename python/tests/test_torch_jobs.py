@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from conftest import WORKERS, Group, Run, cases_of, clean_environment, torchrun
+from conftest import WORKERS, Group, Run, cases_of, clean_environment, forked, torchrun
 
 from herringbone.torch import OLDEST
 
@@ -29,7 +29,7 @@ def test_beside_collectives(beside: Run, case: str) -> None:
 
 @pytest.fixture(scope="module")
 def confused(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return torchrun("confused.py", 4, tmp_path_factory.mktemp("confused"))
+    return forked("confused.py", 4, tmp_path_factory.mktemp("confused"))
 
 
 @pytest.mark.parametrize("case", cases_of("confused.py"))

@@ -7,7 +7,7 @@ use std::{ffi::OsString, os::unix::process::CommandExt, process::Command};
 const PROGRAM: &str = "\
 import sys
 try:
-    from herringbone.horovod.run import main
+    from herringbone.horovod.horovodrun import main
 except ImportError as error:
     sys.exit(f'herringbone: horovodrun is in the Python package, and {sys.executable} cannot import it: {error}; install it there')
 sys.exit(main())";
@@ -15,8 +15,8 @@ sys.exit(main())";
 /// Start a program for Horovod's interface on this host and others, with Horovod's flags
 ///
 /// The launcher is in the Python package, and the `herringbone` command of the wheel runs it at once, so its --help lists the
-/// flags. This command becomes that program in the first python3 of PATH: `python3 -m herringbone.horovod.run --help` lists
-/// the flags, too. The exit code is that of the rank that failed first.
+/// flags. This command becomes that program in the first python3 of PATH: `python3 -m herringbone.horovod.horovodrun --help`
+/// lists the flags, too. The exit code is that of the rank that failed first.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "herringbone horovodrun -np N [FLAGS] COMMAND...")]
 pub(crate) struct HorovodrunOptions {

@@ -6,4 +6,10 @@ With torch::
 
 and without it :mod:`herringbone.horovod.numpy`. ``HERRINGBONE_REPLACE=horovod`` in the environment makes ``import
 horovod.torch`` find these modules, so that a program runs unchanged.
+
+:func:`run` calls a function of a program as the ranks of a job.
 """
+
+from .runner import run
+
+__all__ = ["run"]

@@ -49,7 +49,7 @@ def flags_of(path: str) -> tuple[list[str], list[str]]:
     flags: list[str] = []
     unknown: list[str] = []
     section = ""
-    for number, line in enumerate(Path(path).read_text().splitlines(), 1):
+    for number, line in enumerate(_text_of(path).splitlines(), 1):
         text = line.rstrip()
         if not text or text.lstrip().startswith("#") or text == "---":
             continue
@@ -73,6 +73,13 @@ def flags_of(path: str) -> tuple[list[str], list[str]]:
         else:
             unknown.append(key)
     return flags, unknown
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except UnicodeDecodeError:
+        raise ValueError(f"--config-file {path}: it is no text") from None
 
 
 def _switch(flag: str, value: str, where: str) -> list[str]:

@@ -21,8 +21,6 @@ NO_EFFECT: dict[str, bool] = {
     "--no-torus-allreduce": False,
     "--autotune-bayes-opt-max-samples": True,
     "--autotune-gaussian-process-noise": True,
-    "--max-np": True,
-    "--max-num-proc": True,
     "--blacklist-cooldown-range": True,
     "--mpi-threads-disable": False,
     "--no-mpi-threads-disable": False,
@@ -82,13 +80,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--verbose", action="store_true", help="say which commands are run")
     parser.add_argument("-v", "--version", action="store_true", help="say the version, and end")
     parser.add_argument("--config-file", help="Horovod's YAML file of values; flags of the command line count more")
-    elastic = parser.add_argument_group("processes that end are started again")
+    elastic = parser.add_argument_group("processes come and go")
     elastic.add_argument("--min-np", "--min-num-proc", type=_positive, help="go on with so many at least")
+    elastic.add_argument("--max-np", "--max-num-proc", type=_positive, help="grow to so many at most; without it to -np")
     elastic.add_argument("--reset-limit", type=_positive, help="how many processes are started again at most")
     elastic.add_argument("--elastic-timeout", type=float, help="seconds to wait for new ones, if there are too few")
     elastic.add_argument(
         "--host-discovery-script",
-        help="a program that prints lines such as: host1:2; it is asked again when a process ends",
+        help="a program that prints lines such as: host1:2; it is asked once a second, and the job follows it",
     )
     elastic.add_argument("--slots-per-host", type=_positive, help="slots of hosts that are given without a number")
     _add_tuning(parser.add_argument_group("tuning and watching"))
@@ -117,7 +116,7 @@ def _meaning(name: str) -> str:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    number = int(text) if text.isascii() and text.isdigit() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
     return number

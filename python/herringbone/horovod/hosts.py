@@ -7,11 +7,19 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["Slot", "address_of", "discovered", "is_here", "place_again", "slots_of"]
+__all__ = ["Discovery", "Hosts", "Slot", "address_of", "is_here", "place_again", "slots_of", "surplus"]
+
+ASK_SECONDS = 1.0
+"""The pause between two questions to the script for hosts."""
+
+Hosts = Sequence[tuple[str, int]]
+"""Names, and how many slots each has."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +46,34 @@ class Slot:
         return {f"HOROVOD_{name}": str(number) for name, number in numbers.items()} | {"HOROVOD_HOSTNAME": self.host}
 
 
-def slots_of(options: argparse.Namespace) -> list[Slot]:
-    """A place for each rank: the first host is filled first.
+def slots_of(options: argparse.Namespace, say: Callable[[str], None] = lambda text: None) -> list[Slot]:
+    """A place for each rank: the first host is filled first. Too few hosts of a script are waited for.
 
     Raises:
         ValueError: the hosts do not have so many slots, or cannot be read.
+        OSError: a file cannot be read, or a script not be run.
     """
-    hosts = _asked(options)
-    wanted = options.num_proc
+    hosts, until = _asked(options), time.monotonic() + (options.elastic_timeout or 600.0)
+    least = options.min_np or options.num_proc or 1
+    while options.host_discovery_script and _count(hosts) < least:
+        there = f"the hosts have {_count(hosts)} slots of the {least} that the job begins with"
+        if time.monotonic() > until:
+            raise ValueError(f"{there}, and no others came in time; --min-np and --elastic-timeout say what is needed")
+        say(f"{there}; {options.host_discovery_script} is asked again")
+        time.sleep(ASK_SECONDS)
+        hosts = _asked(options)
     if not hosts:
-        hosts = [("localhost", wanted or options.slots_per_host or os.cpu_count() or 1)]
-    wanted = wanted or sum(slots for _, slots in hosts)
+        hosts = [("localhost", options.num_proc or options.slots_per_host or os.cpu_count() or 1)]
+    wanted = options.num_proc or min(_count(hosts), options.max_np or _count(hosts))
+    if options.host_discovery_script and options.min_np:
+        wanted = min(wanted, _count(hosts))
     places: list[tuple[str, int, int]] = []
     for host, slots in hosts:
         here = min(slots, wanted - len(places))
         places += [(host, at, here) for at in range(here)]
     if len(places) < wanted:
-        there = sum(slots for _, slots in hosts)
         raise ValueError(
-            f"-np {wanted}: the hosts have {there} slots; say how many each has, as in -H localhost:{wanted}"
+            f"-np {wanted}: the hosts have {_count(hosts)} slots; say how many each has, as in -H localhost:{wanted}"
         )
     across = {at: [host for host, local, _ in places if local == at] for _, at, _ in places}
     return [
@@ -65,42 +82,104 @@ def slots_of(options: argparse.Namespace) -> list[Slot]:
     ]
 
 
+def _count(hosts: Hosts) -> int:
+    return sum(slots for _, slots in hosts)
+
+
 def _asked(options: argparse.Namespace) -> list[tuple[str, int]]:
     default = options.slots_per_host or 1
-    if options.hosts:
-        return _read(options.hosts.split(","), default)
-    if options.hostfile:
-        return _read(Path(options.hostfile).read_text().splitlines(), default)
+    if options.hosts is not None:
+        return _read(options.hosts.split(","), default, "-H")
+    if options.hostfile is not None:
+        try:
+            return _read(Path(options.hostfile).read_text().splitlines(), default, options.hostfile)
+        except UnicodeDecodeError:
+            raise ValueError(f"-hostfile {options.hostfile}: it is no text of lines such as: host1 slots=2") from None
     if options.host_discovery_script:
-        return discovered(options)
+        return _discovered(options)
     return []
 
 
-def discovered(options: argparse.Namespace) -> list[tuple[str, int]]:
-    """What the script for hosts says now.
+def _discovered(options: argparse.Namespace) -> list[tuple[str, int]]:
+    """What the script for hosts says now; that may be nothing.
 
     Raises:
         ValueError: it failed, or its lines are no hosts.
         OSError: it cannot be run.
     """
     script = options.host_discovery_script
-    found = subprocess.run([script], capture_output=True, text=True)
+    try:
+        found = subprocess.run([script], capture_output=True, text=True)
+    except OSError as error:
+        raise ValueError(
+            f"--host-discovery-script {script}: {error.strerror}; it is a program, with its folder before its name, that may be executed"
+        ) from error
     if found.returncode != 0:
         raise ValueError(f"{script} ended with exit status {found.returncode}: {found.stderr.strip()}")
     return _read(found.stdout.splitlines(), options.slots_per_host or 1)
 
 
-def place_again(slot: Slot, others: Sequence[Slot], hosts: Sequence[tuple[str, int]]) -> Slot | None:
-    """Where a rank goes that has ended, beside the others: its own host if that is still there; ``None`` if no slot is free."""
+class Discovery:
+    """The script for hosts, asked again and again in a thread, since it may take its time."""
+
+    def __init__(self, options: argparse.Namespace, say: Callable[[str], None]) -> None:
+        """Begin to ask; what is wrong is said once."""
+        self._options, self._say = options, say
+        self._answer: tuple[float, Hosts] | None = None
+        self._ends = threading.Event()
+        threading.Thread(target=self._ask, daemon=True).start()
+
+    def answer(self, after: float = 0.0) -> Hosts | None:
+        """What the script has said last, if it was asked after this moment."""
+        answer = self._answer
+        return answer[1] if answer is not None and answer[0] >= after else None
+
+    def end(self) -> None:
+        """Ask no more."""
+        self._ends.set()
+
+    def _ask(self) -> None:
+        said = ""
+        while not self._ends.wait(ASK_SECONDS):
+            began = time.monotonic()
+            try:
+                self._answer, said = (began, _discovered(self._options)), ""
+            except ValueError as error:
+                if str(error) != said:
+                    said = str(error)
+                    self._say(f"{said}; it is asked again")
+
+
+def place_again(slot: Slot, others: Sequence[Slot], hosts: Hosts) -> Slot | None:
+    """Where a rank goes, beside the others: its own host if that is there and has room; ``None`` if no slot is free."""
     for host, slots in sorted(hosts, key=lambda each: each[0] != slot.host):
         taken = {other.local_rank for other in others if other.host == host}
         if len(taken) < slots:
             free = next(at for at in range(len(taken) + 1) if at not in taken)
-            return slot if host == slot.host else replace(slot, host=host, local_rank=free, local_size=len(taken) + 1)
+            if host == slot.host and slot.local_rank not in taken:
+                return slot
+            return replace(slot, host=host, local_rank=free, local_size=len(taken) + 1)
     return None
 
 
-def _read(lines: list[str], default: int) -> list[tuple[str, int]]:
+def surplus(slots: Sequence[Slot], hosts: Hosts, least: int) -> list[int]:
+    """Which of the slots, by index, hosts have no room for any more, so that ``least`` are left; the last ones first."""
+    room, going = dict[str, int](), []
+    for host, number in hosts:
+        room[host] = room.get(host, 0) + number
+    for at, slot in enumerate(slots):
+        room[slot.host] = room.get(slot.host, 0) - 1
+        if room[slot.host] < 0:
+            going.append(at)
+    return going[max(0, least - (len(slots) - len(going))) :]
+
+
+def _read(lines: list[str], default: int, given: str | None = None) -> list[tuple[str, int]]:
+    """The hosts of some lines.
+
+    Raises:
+        ValueError: one is none; or there are none at all, where somebody has ``given`` them.
+    """
     hosts = []
     for line in lines:
         text = line.partition("#")[0].strip()
@@ -110,6 +189,8 @@ def _read(lines: list[str], default: int) -> list[tuple[str, int]]:
         if found is None:
             raise ValueError(f"{text!r} is not a host and its slots, as in host1:2 or host1 slots=2")
         hosts.append((found[1], int(found[2] or default)))
+    if given is not None and not _count(hosts):
+        raise ValueError(f"{given}: there is no host with a slot; write for example localhost:2")
     return hosts
 
 
@@ -119,7 +200,11 @@ def is_here(host: str) -> bool:
 
 
 def address_of(host: str, others: list[str]) -> str:
-    """Where processes on ``others`` reach ``host``."""
+    """Where processes on ``others`` reach ``host``.
+
+    Raises:
+        ValueError: one of them has no address.
+    """
     remote = [other for other in others if not is_here(other)]
     if not remote:
         return "127.0.0.1"
@@ -127,5 +212,8 @@ def address_of(host: str, others: list[str]) -> str:
         return host
     # The address from which this machine would speak to another one. No packet is sent.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((remote[0], 9))
+        try:
+            probe.connect((remote[0], 9))
+        except OSError as error:
+            raise ValueError(f"the host {remote[0]!r} is not known here, or has no way to it: {error}") from error
         return str(probe.getsockname()[0])

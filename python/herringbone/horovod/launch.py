@@ -1,55 +1,92 @@
-"""The processes of a job: started here or by ssh, watched, and ended together."""
+"""The processes of a job: started, watched, and ended together; those of an elastic one come and go."""
 
 from __future__ import annotations
 
 import os
 import re
 import secrets
-import shlex
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
-from typing import IO, TextIO
 
-from .hosts import Slot, address_of, discovered, is_here, place_again
+from .common.launched import FOLDER, WORKER, Plan
+from .hosts import Discovery, Hosts, Slot, address_of, is_here, place_again, surplus
+from .processes import Process, StartError, end, say
 
 __all__ = ["Job"]
 
 LOOK_SECONDS = 0.05
-END_SECONDS = 5.0
-"""How long the others have to end by themselves once one has failed."""
 END_SECONDS_ELSEWHERE = 600.0
-"""How long a process on another host has to end, if it was started again, so that it may not take part at all."""
+"""How long a process on another host has to end, if it was started later, so that it may not take part at all."""
 START_AGAIN_SECONDS = 1.0
 """The pause before a process is started again."""
+READY_SECONDS_ELSEWHERE = 5.0
+"""So long after its start a process on another host is taken to be ready; one of this host says it."""
+JOINED_SECONDS_ELSEWHERE = 20.0
+"""So long after its start a process on another host is taken to take part; one of this host says it."""
+PATIENCE_SECONDS = 60.0
+"""So long a plan waits for those that are not ready, and the next plan for those of the one before."""
 PLACES = re.compile(
-    r"(HERRINGBONE_(RANK|WORLD_SIZE|STORE|JOB)|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT))$|TORCHELASTIC_"
+    r"(HERRINGBONE_(RANK|WORLD_SIZE|STORE|JOB)|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|HOROVOD_(FOLDER|WORKER))$"
+    r"|TORCHELASTIC_"
 )
 """What tells a process of its place in a job; that of the launcher itself is none of its ranks'."""
-OF_A_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
-"""What a shell says about itself."""
+
+
+class Part(Enum):
+    """How a process stands to the job."""
+
+    COMES = "no plan has it yet"
+    STAYS = "the last plan has it"
+    LEAVES = "a plan had it, and the last one does not"
+
+
+@dataclass
+class Worker:
+    """A process, and what the launcher knows of it."""
+
+    number: int
+    """No other process of the job ever has it."""
+    slot: Slot
+    """Its rank is that of its start; later ones follow from the order of these."""
+    process: Process
+    is_first: bool
+    """Whether it was there at the job's start."""
+    part: Part
+
+
+@dataclass
+class Vacancy:
+    """The place of a process that has died."""
+
+    slot: Slot
+    since: float
 
 
 class Job:
     """All ranks of one start."""
 
     def __init__(self, slots: Sequence[Slot], options: Namespace, variables: Mapping[str, str]) -> None:
-        """Of these places, with these variables beside those of this process."""
+        """Of these places, with these variables beside those of this process.
+
+        Raises:
+            ValueError: a host has no address.
+        """
         self._slots, self._options = list(slots), options
         self._elastic = options.min_np is not None or options.host_discovery_script is not None
-        hosts = [slot.host for slot in slots]
         inherited = {name: value for name, value in os.environ.items() if not PLACES.match(name)}
+        self._plan = Plan(0, _meeting_place(slots), tuple(range(len(slots))))
         self._common = inherited | dict(variables)
         self._common |= {
-            "HERRINGBONE_STORE": f"{address_of(hosts[0], hosts)}:{_free_port()}",
+            "HERRINGBONE_STORE": self._plan.store,
             "HERRINGBONE_JOB": secrets.token_hex(8),
             "HERRINGBONE_WORLD_SIZE": str(len(slots)),
             "PYTHONUNBUFFERED": "1",
@@ -58,31 +95,51 @@ class Job:
             self._common["HERRINGBONE_TOKEN"] = secrets.token_hex(32)
         if self._elastic:
             self._common |= {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_MIN_NP": str(options.min_np or 1)}
-        if len(slots) > 1:
+        if len(slots) > 1 or self._elastic:
             self._common.setdefault("OMP_NUM_THREADS", "1")
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._readers: list[threading.Thread] = []
-        self._restarted: set[int] = set()
+        self._workers: dict[int, Worker] = {}
+        self._started = 0
+        self._vacancies: list[Vacancy] = []
         self._restarts = 0
-        self._homeless: list[int] = []
-        """Ranks that are to be started again and wait for a slot."""
-        self._next_look = 0.0
-        self._joined = Path(tempfile.mkdtemp(prefix="horovodrun-"))
-        """Where processes that are started again leave a file once they take part."""
+        self._published = time.monotonic()
+        self._one_died = False
+        """Whether one has since the last plan."""
+        self._succeeded: float | None = None
         self._stopped: int | None = None
+        self._discovery: Discovery | None = None
+        self.failed: int | None = None
+        """The number of the worker that failed first: its rank, unless ranks have come and gone."""
+        # Only this user reads it.
+        self._folder = Path(tempfile.mkdtemp(prefix="horovodrun-"))
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The number of each rank's worker, as planned last."""
+        return self._plan.workers
 
     def run(self) -> int:
-        """Start all ranks, and return the exit status once all have ended: the first that is not 0."""
-        previous = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Start all ranks, and return the exit status once all have ended: the first that is not 0.
+
+        Raises:
+            StartError: the program cannot be started.
+        """
+        previous = {}
+        if threading.current_thread() is threading.main_thread():
+            previous = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
+            self._plan.put_into(self._folder)
             for slot in self._slots:
-                self._start(slot)
+                self._start(slot, is_first=True)
+            if self._options.host_discovery_script:
+                self._discovery = Discovery(self._options, say)
             return self._watch()
         finally:
-            self._end_all()
-            for reader in self._readers:
-                reader.join(END_SECONDS)
-            shutil.rmtree(self._joined, ignore_errors=True)
+            if self._discovery is not None:
+                self._discovery.end()
+            end([worker.process for worker in self._workers.values()])
+            for worker in self._workers.values():
+                worker.process.finish()
+            shutil.rmtree(self._folder, ignore_errors=True)
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
@@ -91,145 +148,172 @@ class Job:
 
     def _watch(self) -> int:
         """Until all have ended, or one fails that is not started again."""
-        succeeded: float | None = None
-        while self._processes and self._stopped is None:
-            ended = {rank: process for rank, process in self._processes.items() if process.poll() is not None}
-            for rank, process in ended.items():
-                del self._processes[rank]
-                status = process.returncode
-                if status == 0:
-                    succeeded = succeeded or time.monotonic()
-                elif succeeded and rank in self._restarted:
-                    # It came too late to take part.
-                    _say(f"rank {rank} ended {_told(status)} after other ranks had finished")
-                elif self._may_start_again(succeeded is not None):
-                    self._restarts += 1
-                    self._restarted.add(rank)
-                    _say(f"rank {rank} ended {_told(status)}; it is started again")
-                    time.sleep(START_AGAIN_SECONDS)
-                    (self._joined / str(rank)).unlink(missing_ok=True)
-                    self._homeless.append(rank)
-                else:
-                    _say(f"rank {rank} failed first, {_told(status)}; its own message is above, if it left one")
-                    return status if status > 0 else 128 - status
-            if self._homeless and not succeeded and time.monotonic() >= self._next_look:
-                self._house()
-            if succeeded and all(self._came_too_late(rank, succeeded) for rank in self._processes):
+        while self._workers and self._stopped is None:
+            ended = [worker for worker in self._workers.values() if worker.process.ended() is not None]
+            for worker in ended:
+                del self._workers[worker.number]
+                worker.process.finish()
+                status = self._after(worker, worker.process.ended() or 0)
+                if status:
+                    self.failed = worker.number
+                    return status
+            if self._elastic and not self._succeeded:
+                self._change()
+            if self._succeeded and all(self._came_too_late(worker) for worker in self._workers.values()):
                 break
             if not ended:
                 time.sleep(LOOK_SECONDS)
         return self._stopped or 0
 
-    def _house(self) -> None:
-        """Start processes again for which there is a slot: where the script for hosts says, if there is one."""
-        self._next_look = time.monotonic() + START_AGAIN_SECONDS
-        hosts = None
-        if self._options.host_discovery_script:
-            try:
-                hosts = discovered(self._options)
-            except (ValueError, OSError) as error:
-                _say(f"{error}; it is asked again")
-                return
-        for rank in list(self._homeless):
-            others = [self._slots[other] for other in self._processes]
-            slot = self._slots[rank] if hosts is None else place_again(self._slots[rank], others, hosts)
-            if slot is not None:
-                self._homeless.remove(rank)
-                self._slots[rank] = slot
-                self._start(slot)
+    def _after(self, worker: Worker, status: int) -> int:
+        """What follows from the end of a process; 0 if the job does not end by it."""
+        rank = worker.process.slot.rank
+        if worker.part is Part.LEAVES:
+            say(f"rank {rank} has left")
+        elif status == 0:
+            self._succeeded = self._succeeded or time.monotonic()
+        elif self._succeeded and not worker.is_first:
+            # It came too late to take part.
+            say(f"rank {rank} ended {_told(status)} after other ranks had finished")
+        elif self._may_start_again():
+            self._restarts += 1
+            self._one_died = True
+            self._vacancies.append(Vacancy(worker.slot, time.monotonic()))
+            say(f"rank {rank} ended {_told(status)}; it is started again")
+        else:
+            say(f"rank {rank} failed first, {_told(status)}; its own message is above, if it left one")
+            return status if status > 0 else 128 - status
+        return 0
 
-    def _came_too_late(self, rank: int, succeeded: float) -> bool:
-        """Whether a process that was started again still waits for the others, who have finished."""
-        if rank not in self._restarted:
-            return False
-        if is_here(self._slots[rank].host):
-            return not (self._joined / str(rank)).exists()
-        return time.monotonic() - succeeded > END_SECONDS_ELSEWHERE
-
-    def _may_start_again(self, succeeded: bool) -> bool:
+    def _may_start_again(self) -> bool:
         """Others have to be there who know the state, and none may have finished."""
         limit = self._options.reset_limit
-        return self._elastic and not succeeded and bool(self._processes) and (limit is None or self._restarts < limit)
+        others_know = any(map(self._knows, self._workers.values()))
+        return self._elastic and not self._succeeded and others_know and (limit is None or self._restarts < limit)
 
-    def _start(self, slot: Slot) -> None:
-        own = slot.variables(len(self._slots)) | {"HERRINGBONE_RANK": str(slot.rank)}
-        if self._elastic and is_here(slot.host):
-            own["HOROVOD_JOINED_FILE"] = str(self._joined / str(slot.rank))
-        environment = self._common | own
-        command = list(self._options.command)
-        given = b""
-        if not is_here(slot.host):
-            command, given = self._by_ssh(slot, environment, command)
-        if self._options.verbose:
-            _say(f"rank {slot.rank} on {slot.host}: {shlex.join(command)}")
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        if given:
-            assert process.stdin is not None
-            process.stdin.write(given)
-            process.stdin.flush()
-        self._processes[slot.rank] = process
-        for pipe, name, terminal in ((process.stdout, "stdout", sys.stdout), (process.stderr, "stderr", sys.stderr)):
-            assert pipe is not None
-            reader = threading.Thread(target=self._copy, args=(pipe, slot.rank, name, terminal), daemon=True)
-            reader.start()
-            self._readers.append(reader)
+    def _came_too_late(self, worker: Worker) -> bool:
+        """Whether a process that was started later still waits for the others, who have finished."""
+        if worker.is_first:
+            return False
+        if is_here(worker.slot.host):
+            return not self._has_said(worker, "joined")
+        return time.monotonic() - (self._succeeded or 0.0) > END_SECONDS_ELSEWHERE
 
-    def _by_ssh(self, slot: Slot, environment: Mapping[str, str], command: Sequence[str]) -> tuple[list[str], bytes]:
-        """The command, and what it reads: variables do not stand on a command line, which others can see."""
-        port = ["-p", str(self._options.ssh_port)] if self._options.ssh_port else []
-        identity = ["-i", self._options.ssh_identity_file] if self._options.ssh_identity_file else []
-        names = [name for name in environment if re.fullmatch(r"[A-Za-z_]\w*", name) and name not in OF_A_SHELL]
-        lines = [f"export {name}={shlex.quote(environment[name])}" for name in names]
-        lines += [f"cd {shlex.quote(os.getcwd())} || exit 1"]
-        # The input ends with the connection, and so does the program then.
-        program = f"{shlex.join(command)} </dev/null & rank=$!"
-        lines += [f"exec 3<&0; {program}; (cat <&3 >/dev/null; kill $rank 2>/dev/null) & wait $rank; exit $?"]
-        return ["ssh", "-o", "BatchMode=yes", *port, *identity, slot.host, "sh", "-s"], (
-            "\n".join(lines) + "\n"
-        ).encode()
+    def _has_said(self, worker: Worker, word: str) -> bool:
+        return (self._folder / f"{worker.number}.{word}").exists()
 
-    def _copy(self, pipe: IO[bytes], rank: int, name: str, terminal: TextIO) -> None:
-        """Copy a rank's output, line by line."""
-        file = None
-        if self._options.output_filename:
-            folder = Path(self._options.output_filename) / f"rank.{rank}"
-            folder.mkdir(parents=True, exist_ok=True)
-            file = (folder / name).open("a")
-        for line in pipe:
-            text = line.decode(errors="replace")
-            text = text if text.endswith("\n") else text + "\n"
-            if file is not None:
-                file.write(text)
-                file.flush()
+    def _change(self) -> None:
+        """Start processes for which there is a slot, and plan who takes part once they are ready."""
+        present = [worker for worker in self._workers.values() if worker.part is not Part.LEAVES]
+        # Hosts keep those that know the state.
+        present.sort(key=lambda worker: (not self._knows(worker), worker.slot.rank))
+        hosts = None if self._discovery is None else self._discovery.answer()
+        going = [] if hosts is None else self._without_room(present, hosts)
+        slots = [worker.slot for worker in present if worker not in going]
+        self._fill_vacancies(slots)
+        if hosts is not None and not self._vacancies:
+            self._grow(slots, hosts)
+        self._publish(going)
+
+    def _without_room(self, present: Sequence[Worker], hosts: Hosts) -> list[Worker]:
+        """Who is to go, as its host has no slot for it any more."""
+        places = [worker.slot for worker in present]
+        going = [present[at] for at in surplus(places, hosts, self._options.min_np or 1)]
+        if all(worker in going for worker in present if self._knows(worker)):
+            # Nobody else does, until new processes have taken part.
+            return [worker for worker in going if worker.part is Part.COMES]
+        return going
+
+    def _fill_vacancies(self, slots: list[Slot]) -> None:
+        """Start processes again, beside those at ``slots``: where the script for hosts says, if there is one."""
+        now = time.monotonic()
+        for vacancy in list(self._vacancies):
+            if now < vacancy.since + START_AGAIN_SECONDS:
                 continue
-            at = time.strftime("%Y-%m-%d %H:%M:%S ") if self._options.prefix_output_with_timestamp else ""
-            terminal.write(f"{at}[{rank}]<{name}>:{text}")
-            terminal.flush()
-        if file is not None:
-            file.close()
+            slot: Slot | None = vacancy.slot
+            if self._discovery is not None:
+                hosts = self._discovery.answer(after=vacancy.since)
+                slot = None if hosts is None else place_again(vacancy.slot, slots, hosts)
+            if slot is not None:
+                self._vacancies.remove(vacancy)
+                slots.append(slot)
+                self._start(slot)
 
-    def _end_all(self) -> None:
-        for process in self._processes.values():
-            _signal(process, signal.SIGTERM)
-        until = time.monotonic() + END_SECONDS
-        for process in self._processes.values():
-            try:
-                process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                _signal(process, signal.SIGKILL)
-                process.wait()
+    def _grow(self, slots: list[Slot], hosts: Hosts) -> None:
+        """Start a process for each free slot, up to the job's limit."""
+        limit = self._options.max_np or self._options.num_proc
+        while limit is None or len(slots) < limit:
+            rank = max((slot.rank for slot in slots), default=-1) + 1
+            slot = place_again(Slot("", rank, 0, 1, 0, 1), slots, hosts)
+            if slot is None:
+                return
+            say(f"{slot.host} has a free slot; rank {rank} is started there")
+            slots.append(slot)
+            self._start(slot)
+
+    def _publish(self, going: Sequence[Worker]) -> None:
+        """Plan with the processes that are ready and without those that go, if that changes anything."""
+        now = time.monotonic()
+        workers = [worker for worker in self._workers.values() if worker not in going]
+        old = [worker for worker in workers if worker.part is Part.STAYS]
+        coming = [worker for worker in workers if worker.part is Part.COMES]
+        ready = [worker for worker in coming if self._is_ready(worker)]
+        if len(ready) < len(coming) and max(worker.process.age for worker in coming) < PATIENCE_SECONDS:
+            ready = []
+        if not (ready or going) or not self._is_settled():
+            return
+        taking_part = sorted([*old, *ready], key=lambda worker: worker.slot.rank)
+        for rank, worker in enumerate(taking_part):
+            worker.slot, worker.part = replace(worker.slot, rank=rank), Part.STAYS
+        store = _meeting_place([worker.slot for worker in taking_part])
+        numbers = tuple(worker.number for worker in taking_part)
+        self._plan, self._published, self._one_died = Plan(self._plan.generation + 1, store, numbers), now, False
+        self._plan.put_into(self._folder)
+        for worker in self._workers.values():
+            worker.process.tell(self._plan.line())
+        for worker in going:
+            say(f"{worker.slot.host} has no slot for rank {worker.process.slot.rank} any more")
+            if worker.part is Part.COMES:
+                worker.process.signal(signal.SIGTERM)
+            worker.part = Part.LEAVES
+
+    def _is_settled(self) -> bool:
+        """Whether all take part by the last plan, as far as is known, or never will."""
+        planned = [worker for worker in self._workers.values() if worker.part is Part.STAYS]
+        late = time.monotonic() > self._published + PATIENCE_SECONDS
+        return self._one_died or late or not any(map(self._is_on_its_way, planned))
+
+    def _knows(self, worker: Worker) -> bool:
+        """Whether it knows the state of the training; at the job's start nobody knows more than others."""
+        return worker.part is Part.STAYS and (worker.is_first or not self._is_on_its_way(worker))
+
+    def _is_ready(self, worker: Worker) -> bool:
+        if is_here(worker.slot.host):
+            return self._has_said(worker, "waits")
+        return worker.process.age > READY_SECONDS_ELSEWHERE
+
+    def _is_on_its_way(self, worker: Worker) -> bool:
+        """Whether it is planned with, and perhaps does not take part yet."""
+        if is_here(worker.slot.host):
+            return not self._has_said(worker, "joined")
+        return worker.process.age < JOINED_SECONDS_ELSEWHERE
+
+    def _start(self, slot: Slot, *, is_first: bool = False) -> None:
+        number = self._started
+        self._started += 1
+        own = slot.variables(max(len(self._slots), slot.rank + 1)) | {"HERRINGBONE_RANK": str(slot.rank)}
+        told = None
+        if self._elastic:
+            own |= {WORKER: str(number)} | ({FOLDER: str(self._folder)} if is_here(slot.host) else {})
+            told = self._plan.line()
+        process = Process(slot, self._options.command, self._common | own, self._options, told)
+        self._workers[number] = Worker(number, slot, process, is_first, Part.STAYS if is_first else Part.COMES)
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, number)
+def _meeting_place(slots: Sequence[Slot]) -> str:
+    """Where the ranks of these places meet: at the first."""
+    hosts = [slot.host for slot in slots]
+    return f"{address_of(hosts[0], hosts)}:{_free_port()}"
 
 
 def _free_port() -> int:
@@ -240,8 +324,3 @@ def _free_port() -> int:
 
 def _told(status: int) -> str:
     return f"with exit status {status}" if status > 0 else f"by signal {-status}"
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"herringbone: {text}\n")
-    sys.stderr.flush()

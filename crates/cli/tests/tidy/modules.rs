@@ -109,10 +109,12 @@ const ORDERS: [Order; 6] = [
         folder: "python/herringbone",
         lines: &[
             "__init__ __main__",
-            "registration horovod/run",
+            "registration horovod/__init__ horovod/horovodrun",
             // Horovod's interface: its launcher, its frameworks, and what these share.
+            "horovod/runner",
             "horovod/launch",
-            "horovod/config horovod/flags horovod/hosts",
+            "horovod/called horovod/config horovod/flags horovod/processes",
+            "horovod/hosts",
             "horovod/numpy/__init__ horovod/torch/__init__",
             "horovod/torch/elastic/__init__",
             "horovod/torch/elastic/state",
@@ -127,8 +129,8 @@ const ORDERS: [Order; 6] = [
             "horovod/common/barriers horovod/common/objects",
             "horovod/common/handles",
             "horovod/common/process_sets",
-            "horovod/common/world",
-            "horovod/__init__ horovod/common/__init__ horovod/common/exceptions horovod/common/operations \
+            "horovod/common/launched horovod/common/world",
+            "horovod/common/__init__ horovod/common/exceptions horovod/common/operations \
              horovod/common/settings horovod/common/util",
             "torch/__init__ torchft",
             "torch/replacing",

@@ -7,11 +7,10 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from ...communicator import Communicator
-from ...communicator import init as join_job
+from . import launched
 from .handles import forget_all
 from .objects import gather_objects
 from .process_sets import ProcessSet, global_process_set
@@ -80,7 +79,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     settings = Settings.read()
     if _job is None:
         pass_on_log_level()
-        _job = join_job(timeout=settings.operation_timeout)
+        _job = launched.first_job(settings)
         atexit.register(shutdown)
     key = tuple(ranks or range(_job.size))
     _inits[key] += 1
@@ -97,10 +96,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 def _settle(world: World, process_sets: list[ProcessSet]) -> None:
     """What follows once there is a world: process sets, the timeline, the line about variables."""
     global_process_set.ranks = list(range(world.size))
-    joined = os.environ.get("HOROVOD_JOINED_FILE")
-    if joined:
-        # The launcher tells from it which processes came too late to take part.
-        Path(joined).touch()
+    # The launcher tells from it which processes came too late to take part.
+    launched.say("joined")
     _agree("init: process_sets", [each.ranks for each in process_sets])
     for at, process_set in enumerate(process_sets):
         process_set.process_set_id = world.add(process_set.ranks)

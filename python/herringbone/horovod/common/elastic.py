@@ -69,7 +69,7 @@ class State:
         newest = before = self._last_updated_timestamp
         while not self._host_messages.empty():
             newest = max(newest, self._host_messages.get()[0])
-        waiting = basics.is_initialized() and basics.rank() == 0 and membership.newcomers_wait()
+        waiting = basics.is_initialized() and basics.rank() == 0 and membership.change_waits()
         before, self._last_updated_timestamp, waiting = self._bcast_object((before, newest, waiting))
         if waiting or self._last_updated_timestamp > before:
             raise HostsUpdatedInterrupt()

@@ -14,7 +14,7 @@ from .process_sets import ProcessSet, member_of
 from .world import required
 
 if TYPE_CHECKING:
-    from ..._herringbone import NamedWork
+    from ..._herringbone import Controller, NamedWork
 
 __all__ = ["Finish", "Part", "Span", "forget_all", "join", "poll", "reduction", "start", "start_group", "synchronize"]
 
@@ -28,14 +28,17 @@ SHUT_DOWN = "Horovod has been shut down"
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of an operation on several."""
+    """A tensor of an operation, and what is made of the result."""
 
-    source: Span
+    source: Span | None
+    """This rank's tensor."""
     target: Span | None
+    """Where the result goes; ``None`` where its size is known only at the end."""
     dtype: str
     shape: Sequence[int]
     finish: Finish
     kept: object
+    """What owns the memory."""
 
 
 @dataclass(frozen=True)
@@ -65,26 +68,11 @@ _running: dict[int, _Running] = {}
 _numbers = itertools.count(1)
 
 
-def start(
-    process_set: ProcessSet,
-    operation: str,
-    name: str | None,
-    source: Span | None,
-    target: Span | None,
-    *,
-    dtype: str,
-    shape: Sequence[int],
-    kept: object,
-    finish: Finish,
-    **more: Any,
-) -> int:
-    """Begin an operation, and return its handle.
+def start(process_set: ProcessSet, operation: str, name: str | None, part: Part, **more: Any) -> int:
+    """Begin an operation on one tensor, and return its handle.
 
     Args:
         name: the same on all ranks; numbered if it is ``None``.
-        source: this rank's tensor.
-        target: where the result goes; ``None`` where its size is known only at the end.
-        kept: what owns the memory.
         more: as for the controller's ``submit``.
 
     Raises:
@@ -92,33 +80,29 @@ def start(
         HorovodInternalError: it cannot begin as the job has ended.
     """
     full = _full_name(process_set, operation, name)
-    controller = _controller(process_set, operation)
     try:
-        work = controller.submit(operation, full, source, target, dtype=dtype, shape=list(shape), keep=kept, **more)
+        work = _submit(_controller(process_set, operation), operation, full, part, more)
     except RuntimeError as error:
         raise _refused(error) from error
-    return _keep(_Running([work], [finish], kept, False))
+    return _keep(_Running([work], [part.finish], part, False))
 
 
 def start_group(process_set: ProcessSet, operation: str, name: str | None, parts: Sequence[Part], **more: Any) -> int:
-    """Begin an operation on several tensors, none of which begins before all are there, and return its handle."""
+    """Begin an operation on several tensors, none of which begins before all are there, and return its handle.
+
+    Raises:
+        ValueError: there are none, or it cannot begin.
+        HorovodInternalError: it cannot begin as the job has ended.
+    """
+    if not parts:
+        raise ValueError(f"grouped_{operation}: pass one tensor at least")
     base = _full_name(process_set, f"grouped_{operation}", name)
     controller = _controller(process_set, operation)
     works: list[NamedWork] = []
+    more["group"] = (base, len(parts))
     for number, part in enumerate(parts, 1):
-        more["group"] = (base, len(parts))
-        full = f"{base}_{number}of{len(parts)}"
         try:
-            work = controller.submit(
-                operation,
-                full,
-                part.source,
-                part.target,
-                dtype=part.dtype,
-                shape=list(part.shape),
-                keep=part.kept,
-                **more,
-            )
+            work = _submit(controller, operation, f"{base}_{number}of{len(parts)}", part, more)
         except RuntimeError as error:
             # The parts that have begun use their memory until the controller ends.
             if works:
@@ -126,6 +110,13 @@ def start_group(process_set: ProcessSet, operation: str, name: str | None, parts
             raise _refused(error) from error
         works.append(work)
     return _keep(_Running(works, [part.finish for part in parts], parts, True))
+
+
+def _submit(controller: Controller, operation: str, name: str, part: Part, more: dict[str, Any]) -> NamedWork:
+    shape = list(part.shape)
+    return controller.submit(
+        operation, name, part.source, part.target, dtype=part.dtype, shape=shape, keep=part.kept, **more
+    )
 
 
 def reduction(op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:

@@ -1,25 +1,31 @@
-"""The ranks of an elastic job: going on with those that are left, and taking in new processes.
+"""The ranks of an elastic job: going on with those that are left, taking in new processes, and leaving.
 
-The launcher starts a new process for each that died; it waits at rank 0 until the others take it in. All ranks decide this
-together, at a commit.
+Under ``horovodrun`` the launcher plans who takes part: new processes for those that died, more where there is room, fewer
+where it is gone. Other launchers start a process again at its old place, where it waits at rank 0. Either way all ranks
+change together, at a commit.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from dataclasses import asdict
+from typing import Any
 
 from ...communicator import Communicator
 from ...errors import ConnectionLostError, PeerLostError, RendezvousError
-from . import basics
+from ...state import broadcast_state
+from . import basics, launched
 from .settings import Settings
 
-__all__ = ["TooFewWorkersError", "newcomers_wait", "recover", "take_in"]
+__all__ = ["TooFewWorkersError", "change_waits", "recover", "take_in"]
 
 LOGGER = logging.getLogger("herringbone")
 
 COMING_BACK_SECONDS = 10.0
 """How long all may take to meet again, once the new processes are there."""
+MEET_SECONDS = 30.0
+"""How long the workers of a plan may take to meet: those of other hosts may not be there yet."""
 LOOK_SECONDS = 0.1
 """The pause between two looks for new processes, while there are too few workers to go on."""
 
@@ -30,11 +36,18 @@ class TooFewWorkersError(PeerLostError):
 
 _began_with = 0
 """How many ranks the job had when it was whole."""
+_not_before = 0.0
+"""After a plan's workers have not met, the next try is not before then."""
 
 
-def newcomers_wait() -> bool:
-    """Whether new processes wait for all ranks that are missing; only rank 0 knows."""
+def change_waits() -> bool:
+    """Whether the workers are to change: by a plan, or as new processes wait for all ranks that are missing.
+
+    Only rank 0 knows.
+    """
     job = basics.job()
+    if launched.folder() is not None:
+        return launched.newest() is not None and time.monotonic() >= _not_before
     return job.size < _whole(job) and len(job.newcomers()) >= _whole(job) - job.size
 
 
@@ -58,17 +71,28 @@ def recover() -> None:
     LOGGER.warning("herringbone: the job goes on with %s of %s ranks", left.size, whole)
     until = time.monotonic() + settings.elastic_timeout
     while left.size < min(settings.least_workers, whole):
-        if _all_see(left, newcomers_wait()):
+        if _any_sees(left, left.rank == 0 and change_waits()):
             take_in()
-            return
-        if _all_see(left, time.monotonic() > until):
+            left = basics.job()
+            continue
+        if _any_sees(left, left.rank == 0 and time.monotonic() > until):
             text = f"{left.size} ranks are left, fewer than HOROVOD_ELASTIC_MIN_NP={settings.least_workers}, and no others came"
             raise TooFewWorkersError(f"{text} in {settings.elastic_timeout:g} s", range(left.size, whole))
         time.sleep(LOOK_SECONDS)
 
 
 def take_in() -> None:
-    """The whole job again, with the new processes; without them if they do not come after all. All ranks call it."""
+    """Change the workers as :func:`change_waits` has seen it; if others do not come after all, without them.
+
+    All ranks call it.
+
+    Raises:
+        PeerLostError: ranks were lost meanwhile.
+        SystemExit: the job goes on without this worker.
+    """
+    if launched.folder() is not None:
+        _follow_plan()
+        return
     job = basics.job()
     members = list(range(job.size))
     basics.shutdown()
@@ -80,16 +104,56 @@ def take_in() -> None:
     basics.replace_job(whole, anew=True)
 
 
+def _follow_plan() -> None:
+    """Meet where rank 0's plan says. The job of before goes on until all have met, and stays if they do not."""
+    global _not_before
+    job, own = basics.job(), launched.worker()
+    newest = launched.newest() if job.rank == 0 else None
+    told: dict[str, Any] | None = broadcast_state(job, None if newest is None else asdict(newest), root=0)
+    basics.shutdown()
+    if told is None:
+        # The plan is gone that was seen: the interrupt was a program's own.
+        basics.replace_job(job, anew=False)
+        return
+    plan = launched.Plan(told["generation"], told["store"], tuple(told["workers"]))
+    stays = own in plan.workers
+    following: Communicator | None = None
+    if stays:
+        try:
+            following = plan.join(own, MEET_SECONDS, Settings.read())
+        except launched.COME_LATE as error:
+            LOGGER.warning("herringbone: the workers of the launcher's plan have not met: %s", error)
+    try:
+        all_met = not _any_sees(job, following is None and stays)
+    except PeerLostError:
+        if following is not None:
+            following.close()
+        raise
+    if not all_met:
+        if following is not None:
+            following.close()
+        _not_before = time.monotonic() + MEET_SECONDS
+        basics.replace_job(job, anew=False)
+        return
+    job.close()
+    launched.adopt(plan)
+    if following is None:
+        LOGGER.warning("herringbone: the job goes on without worker %s, which ends", own)
+        raise SystemExit(0)
+    LOGGER.warning("herringbone: the job goes on with %s ranks", following.size)
+    basics.replace_job(following, anew=True)
+
+
 def _whole(job: Communicator) -> int:
     global _began_with
     _began_with = max(_began_with, job.size)
     return _began_with
 
 
-def _all_see(job: Communicator, rank_0_sees: bool) -> bool:
-    """What rank 0 sees, on all ranks."""
+def _any_sees(job: Communicator, sees: bool) -> bool:
+    """Whether one of the ranks sees something, on all ranks."""
     import numpy as np
 
-    seen = np.array([job.rank == 0 and rank_0_sees], np.int32)
+    seen = np.array([sees], np.int32)
     job.all_reduce(seen, "max")
     return bool(seen[0])

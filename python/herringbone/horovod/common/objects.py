@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import plain
 from .exceptions import HorovodInternalError
-from .handles import start, synchronize
+from .handles import Part, start, synchronize
 from .process_sets import ProcessSet, index_in
 from .world import required
 
@@ -80,10 +80,8 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
 
 def _broadcast(array: Array, root_rank: int, name: str, process_set: ProcessSet) -> None:
     span = (array.ctypes.data, array.nbytes)
-    kept = {"dtype": _NAMES[array.dtype.name], "shape": array.shape, "kept": array, "finish": lambda _: None}
-    synchronize(
-        start(process_set, "broadcast", name, span, span, root=index_in(process_set, root_rank, "broadcast"), **kept)
-    )
+    part = Part(span, span, _NAMES[array.dtype.name], array.shape, lambda _: None, array)
+    synchronize(start(process_set, "broadcast", name, part, root=index_in(process_set, root_rank, "broadcast")))
 
 
 def _gather(array: Array, name: str, process_set: ProcessSet) -> Array:
@@ -93,8 +91,8 @@ def _gather(array: Array, name: str, process_set: ProcessSet) -> Array:
         return np.frombuffer(result.data or b"", array.dtype)
 
     span = (array.ctypes.data, array.nbytes)
-    about = {"dtype": _NAMES[array.dtype.name], "shape": array.shape, "kept": array}
-    gathered: Array = synchronize(start(process_set, "allgather", name, span, None, finish=finish, **about))
+    part = Part(span, None, _NAMES[array.dtype.name], array.shape, finish, array)
+    gathered: Array = synchronize(start(process_set, "allgather", name, part))
     return gathered
 
 

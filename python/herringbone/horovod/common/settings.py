@@ -45,7 +45,9 @@ EFFECTIVE = frozenset(
         "CROSS_SIZE",
         "LOCAL_RANK",
         "LOCAL_SIZE",
-        "JOINED_FILE",
+        "CALLED",
+        "FOLDER",
+        "WORKER",
     )
 )
 """The variables that change what happens, or that say what is known anyway."""

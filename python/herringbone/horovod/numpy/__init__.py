@@ -5,36 +5,8 @@
 
 from __future__ import annotations
 
-from ..common.barriers import barrier, join
-from ..common.basics import (
-    add_process_set,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from ..common.exceptions import HorovodInternalError
-from ..common.operations import Adasum, Average, Max, Min, Product, Sum
-from ..common.process_sets import ProcessSet, global_process_set
+from ..common import interface
+from ..common.interface import *
 from .operations import (
     allgather,
     allreduce,
@@ -58,56 +30,22 @@ from .training import (
 )
 
 __all__ = [
-    "Adasum",
-    "Average",
     "DistributedOptimizer",
     "DistributedTrainer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
     "Parameter",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
     "allreduce_",
     "alltoall",
-    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_object",
     "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += interface.__all__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -165,9 +166,8 @@ def alltoall(
     def finish(result: Any) -> tuple[Array, Array]:
         return whole(result), np.array(list(result.received_splits), np.int32)
 
-    about: dict[str, Any] = {"dtype": part.dtype, "shape": part.shape, "kept": part.kept, "finish": finish}
-    about.update(splits=lengths, priority=priority)
-    output, received = synchronize(start(process_set, "alltoall", name, part.source, None, **about))
+    part = replace(part, finish=finish)
+    output, received = synchronize(start(process_set, "alltoall", name, part, splits=lengths, priority=priority))
     return output if splits is None else (output, received)
 
 
@@ -201,16 +201,13 @@ def grouped_reducescatter(
 
 
 def _one(process_set: ProcessSet, operation: str, name: str | None, part: Part, **more: Any) -> Array:
-    about = {"dtype": part.dtype, "shape": part.shape, "kept": part.kept, "finish": part.finish, **more}
-    reduced: Array = synchronize(start(process_set, operation, name, part.source, part.target, **about))
+    reduced: Array = synchronize(start(process_set, operation, name, part, **more))
     return reduced
 
 
 def _several(
     process_set: ProcessSet, operation: str, name: str | None, parts: Sequence[Part], **more: Any
 ) -> list[Array]:
-    if not parts:
-        raise ValueError(f"grouped_{operation}: pass one array at least")
     return list(synchronize(start_group(process_set, operation, name, parts, **more)))
 
 

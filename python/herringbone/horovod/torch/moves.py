@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from ..common.handles import Part, synchronize
+from ..common.handles import Part, start, start_group, synchronize
 from ..common.operations import Average
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in, member_of
 from ..common.world import required
-from .submission import begin, begin_group, fold_part, gathered, move_part
+from .submission import fold_part, gathered, move_part
 
 __all__ = [
     "allgather",
@@ -29,7 +29,7 @@ __all__ = [
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Begin to concatenate all ranks' tensors along the first dimension, in which they may differ; returns a handle."""
-    return begin(process_set, "allgather", name, move_part(tensor.detach(), None))
+    return start(process_set, "allgather", name, move_part(tensor.detach(), None))
 
 
 def allgather(
@@ -45,7 +45,7 @@ def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Like :func:`allgather_async` for several tensors, none of which travels before all are there."""
-    return begin_group(process_set, "allgather", name, [move_part(tensor.detach(), None) for tensor in tensors])
+    return start_group(process_set, "allgather", name, [move_part(tensor.detach(), None) for tensor in tensors])
 
 
 def grouped_allgather(
@@ -90,7 +90,7 @@ def _begin_broadcast(
     tensor: torch.Tensor, output: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
 ) -> int:
     root = index_in(process_set, root_rank, "broadcast")
-    return begin(process_set, "broadcast", name, move_part(tensor, output), root=root)
+    return start(process_set, "broadcast", name, move_part(tensor, output), root=root)
 
 
 def alltoall_async(
@@ -114,7 +114,7 @@ def alltoall_async(
     lengths = checked_splits(process_set, _lengths(splits), tensor.shape[0] if tensor.dim() else 1)
     # Rows that go to nobody stay here.
     part = move_part(tensor[: sum(lengths)] if tensor.dim() else tensor, None, finish)
-    return begin(process_set, "alltoall", name, part, splits=lengths)
+    return start(process_set, "alltoall", name, part, splits=lengths)
 
 
 def alltoall(
@@ -138,7 +138,7 @@ def _lengths(splits: torch.Tensor | Sequence[int] | None) -> Sequence[int] | Non
 
 def _averaged(gradients: Sequence[torch.Tensor], process_set: ProcessSet) -> list[torch.Tensor]:
     parts: list[Part] = [fold_part(each.contiguous(), torch.empty_like(each.contiguous())) for each in gradients]
-    averaged = [synchronize(begin(process_set, "allreduce", None, part, op=Average.native)) for part in parts]
+    averaged = [synchronize(start(process_set, "allreduce", None, part, op=Average.native)) for part in parts]
     return averaged
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from ..common.handles import reduction, synchronize
+from ..common.handles import reduction, start, start_group, synchronize
 from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
 from .compression import Compression, Compressor
 from .moves import allgather, allgather_async, grouped_allgather
-from .submission import begin, begin_group, fold_part
+from .submission import fold_part
 
 __all__ = [
     "allreduce",
@@ -54,7 +54,7 @@ def allreduce_async(
     """
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
     tensor = tensor.detach()
-    return begin(process_set, "allreduce", name, fold_part(tensor, torch.empty_like(tensor)), **more)
+    return start(process_set, "allreduce", name, fold_part(tensor, torch.empty_like(tensor)), **more)
 
 
 def allreduce_async_(
@@ -68,7 +68,7 @@ def allreduce_async_(
 ) -> int:
     """Like :func:`allreduce_async`, in place."""
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return begin(process_set, "allreduce", name, fold_part(tensor, tensor), **more)
+    return start(process_set, "allreduce", name, fold_part(tensor, tensor), **more)
 
 
 def allreduce(
@@ -115,7 +115,7 @@ def grouped_allreduce_async(
     """Like :func:`allreduce_async` for several tensors, none of which is reduced before all are there."""
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
     parts = [fold_part(tensor.detach(), torch.empty_like(tensor.detach())) for tensor in tensors]
-    return begin_group(process_set, "allreduce", name, parts, **more)
+    return start_group(process_set, "allreduce", name, parts, **more)
 
 
 def grouped_allreduce_async_(
@@ -129,7 +129,7 @@ def grouped_allreduce_async_(
 ) -> int:
     """Like :func:`grouped_allreduce_async`, in place."""
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return begin_group(process_set, "allreduce", name, [fold_part(tensor, tensor) for tensor in tensors], **more)
+    return start_group(process_set, "allreduce", name, [fold_part(tensor, tensor) for tensor in tensors], **more)
 
 
 def grouped_allreduce(
@@ -193,7 +193,7 @@ def reducescatter_async(
     The parts are of the first dimension; if it does not divide, the first ranks get one more.
     """
     more = reduction(ReduceOp(op), prescale_factor, postscale_factor, process_set)
-    return begin(process_set, "reducescatter", name, fold_part(tensor.detach(), None), **more)
+    return start(process_set, "reducescatter", name, fold_part(tensor.detach(), None), **more)
 
 
 def reducescatter(
@@ -222,7 +222,7 @@ def grouped_reducescatter_async(
 ) -> int:
     """Like :func:`reducescatter_async` for several tensors, none of which is reduced before all are there."""
     more = reduction(ReduceOp(op), prescale_factor, postscale_factor, process_set)
-    return begin_group(process_set, "reducescatter", name, [fold_part(each.detach(), None) for each in tensors], **more)
+    return start_group(process_set, "reducescatter", name, [fold_part(each.detach(), None) for each in tensors], **more)
 
 
 def grouped_reducescatter(

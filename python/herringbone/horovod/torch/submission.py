@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ...torch.tensors import FOLDED, check_cpu, move_type
-from ..common.handles import Finish, Part, Span, start, start_group
-from ..common.process_sets import ProcessSet
+from ..common.handles import Finish, Part, Span
 
-__all__ = ["begin", "begin_group", "fold_part", "gathered", "move_part", "span_of"]
+__all__ = ["fold_part", "gathered", "move_part", "span_of"]
 
 
 def span_of(tensor: torch.Tensor) -> Span:
@@ -61,33 +60,6 @@ def gathered(like: torch.Tensor) -> Callable[[Any], torch.Tensor]:
         return torch.frombuffer(data, dtype=dtype).reshape(first, *rows)
 
     return finish
-
-
-def begin(process_set: ProcessSet, operation: str, name: str | None, part: Part, **more: Any) -> int:
-    """Begin an operation on one tensor."""
-    return start(
-        process_set,
-        operation,
-        name,
-        part.source,
-        part.target,
-        dtype=part.dtype,
-        shape=part.shape,
-        kept=part.kept,
-        finish=part.finish,
-        **more,
-    )
-
-
-def begin_group(process_set: ProcessSet, operation: str, name: str | None, parts: Sequence[Part], **more: Any) -> int:
-    """Begin an operation on several tensors at once.
-
-    Raises:
-        ValueError: there are none.
-    """
-    if not parts:
-        raise ValueError(f"grouped_{operation}: pass one tensor at least")
-    return start_group(process_set, operation, name, parts, **more)
 
 
 def _given(output: torch.Tensor) -> Callable[[Any], torch.Tensor]:

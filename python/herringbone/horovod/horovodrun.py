@@ -1,16 +1,19 @@
-"""``herringbone horovodrun``, or ``python -m herringbone.horovod.run``: Horovod's launcher."""
+"""``herringbone horovodrun``, or ``python -m herringbone.horovod.horovodrun``: Horovod's launcher."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 
 from .._herringbone import __version__
 from .config import flags_of
 from .flags import parse, variables_of, without_effect
 from .hosts import slots_of
 from .launch import Job
+from .processes import StartError, say
 
 __all__ = ["main"]
 
@@ -25,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check_build:
         print(_build())
         return 0
-    problem = _problem(options.command)
+    problem = _problem(options)
     unknown: list[str] = []
     if problem is None:
         try:
@@ -33,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 given, unknown = flags_of(options.config_file)
                 # What the command line says comes later, and counts.
                 options = parse([*given, *words])
-            slots = slots_of(options)
+                problem = _problem(options)
+            slots = slots_of(options, say) if problem is None else []
+            if options.output_filename:
+                Path(options.output_filename).mkdir(parents=True, exist_ok=True)
         except (ValueError, OSError) as error:
             problem = str(error)
     if problem is not None:
@@ -42,16 +48,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         print(f"herringbone horovodrun: {options.config_file}: these keys are not read: {', '.join(unknown)}", file=sys.stderr)
     idle = without_effect(options)
+    if options.max_np and not options.host_discovery_script:
+        idle.append("--max-np without --host-discovery-script")
     if idle:
         print(f"herringbone horovodrun: these flags have no effect: {', '.join(idle)}", file=sys.stderr)
     if options.command[0] == "--":
         del options.command[0]
-    return Job(slots, options, variables_of(options)).run()
+    try:
+        return Job(slots, options, variables_of(options)).run()
+    except StartError as error:
+        print(f"herringbone horovodrun: {error}", file=sys.stderr)
+        return error.status
+    except ValueError as error:
+        print(f"herringbone horovodrun: {error}", file=sys.stderr)
+        return 2
 
 
-def _problem(command: Sequence[str]) -> str | None:
-    if not [word for word in command if word != "--"]:
+def _problem(options: Namespace) -> str | None:
+    """What is wrong with the flags together."""
+    if not [word for word in options.command if word not in ("--", "")]:
         return "which program? for example: herringbone horovodrun -np 4 python train.py"
+    least, most, wanted = options.min_np, options.max_np, options.num_proc
+    if least and wanted and least > wanted:
+        return f"--min-np {least} is more than -np {wanted}"
+    if most and (wanted or least or 0) > most:
+        return f"--max-np {most} is less than " + (f"-np {wanted}" if wanted else f"--min-np {least}")
     return None
 
 

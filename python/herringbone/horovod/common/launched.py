@@ -1,0 +1,146 @@
+"""What ``horovodrun`` tells the workers of an elastic job, and what it hears from them: files of a folder.
+
+The launcher plans who takes part and where they meet. A worker of the first plan joins by it; later plans are for all workers
+of the job at once, who move at a commit. See :mod:`.membership`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ...communicator import Communicator
+from ...communicator import init as join_job
+from ...errors import ConnectionLostError, OperationTimeoutError, PeerLostError, RendezvousError
+from .settings import Settings
+
+__all__ = ["COME_LATE", "FOLDER", "WORKER", "Plan", "adopt", "first_job", "folder", "newest", "say", "worker"]
+
+FOLDER, WORKER = "HOROVOD_FOLDER", "HOROVOD_WORKER"
+"""The variables that say where the files are, and this worker's number, which no other process ever has."""
+MEET_SECONDS = 20.0
+"""How long a worker waits at one plan's place, until it looks for a newer plan."""
+OPERATION_SECONDS = 1800.0
+"""How long an operation may take unless a variable says it."""
+COME_LATE = (RendezvousError, ConnectionLostError, OperationTimeoutError, PeerLostError)
+"""What is raised where others do not come; what else is raised would be raised again."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who takes part from a moment on."""
+
+    generation: int
+    """Newer ones have larger numbers."""
+    store: str
+    """``host:port``, where the first of the workers listens; no two plans have the same."""
+    workers: tuple[int, ...]
+    """The worker of each rank."""
+
+    @classmethod
+    def of(cls, line: str) -> Plan:
+        """The plan of a line that :meth:`line` has made."""
+        told = json.loads(line)
+        return cls(int(told["generation"]), str(told["store"]), tuple(map(int, told["workers"])))
+
+    def line(self) -> str:
+        """All of it as a line of text."""
+        return json.dumps(asdict(self))
+
+    def put_into(self, place: Path) -> None:
+        """Make it the newest of a folder."""
+        new = place / "new"
+        new.write_text(self.line() + "\n")
+        new.replace(place / "told")
+
+    def join(self, own: int, seconds: float, settings: Settings) -> Communicator:
+        """Meet the others.
+
+        Raises:
+            HerringboneError: not all came in time.
+        """
+        rank = self.workers.index(own)
+        whole = join_job(rank=rank, size=len(self.workers), store=self.store, timeout=seconds)
+        # Meeting may take less than an operation.
+        whole._native.set_timeout(settings.operation_timeout or float(os.environ.get("HERRINGBONE_TIMEOUT_S") or OPERATION_SECONDS))
+        return whole
+
+
+_adopted = -1
+"""The generation of the plan by which this process takes part."""
+_read: tuple[int, Plan] | None = None
+"""When the newest plan was written, in nanoseconds, and the plan."""
+
+
+def folder() -> Path | None:
+    """Where the files are, if a launcher plans."""
+    place = os.environ.get(FOLDER)
+    return Path(place) if place else None
+
+
+def worker() -> int:
+    """This process's number."""
+    return int(os.environ.get(WORKER, "0"))
+
+
+def newest() -> Plan | None:
+    """The newest plan, if it is not the one by which this process takes part."""
+    global _read
+    place = folder()
+    if place is None:
+        return None
+    try:
+        written = (place / "told").stat().st_mtime_ns
+        if _read is None or _read[0] != written:
+            _read = written, Plan.of((place / "told").read_text())
+    except OSError:
+        return None
+    return _read[1] if _read[1].generation > _adopted else None
+
+
+def adopt(plan: Plan) -> None:
+    """Take part by this plan from here on."""
+    global _adopted
+    _adopted = plan.generation
+
+
+def say(word: str) -> None:
+    """Let the launcher know: ``waits`` before this worker joins, ``joined`` after."""
+    place = folder()
+    if place is not None:
+        try:
+            (place / f"{worker()}.{word}").touch()
+        except OSError:
+            pass  # The launcher has ended, and so does this process soon.
+
+
+def first_job(settings: Settings) -> Communicator:
+    """The job that this process begins in: that of the newest plan with it.
+
+    Raises:
+        HerringboneError: the others did not come.
+        SystemExit: the job does without this worker by now.
+    """
+    if folder() is None:
+        return join_job(timeout=settings.operation_timeout)
+    own, until = worker(), time.monotonic() + settings.elastic_timeout
+    say("waits")
+    while True:
+        plan = newest()
+        if plan is None or own not in plan.workers:
+            # Plans are made of workers that wait, so one with this worker comes.
+            if time.monotonic() > until:
+                raise RendezvousError(f"no plan of the launcher has worker {own}: it waited {settings.elastic_timeout:g} s")
+            time.sleep(0.05)
+            continue
+        try:
+            whole = plan.join(own, MEET_SECONDS, settings)
+        except COME_LATE:
+            if time.monotonic() > until:
+                raise
+            continue
+        adopt(plan)
+        return whole

@@ -1,0 +1,220 @@
+"""A rank's process: started here or by ssh, its output copied, and ended with all that it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, TextIO
+
+from .hosts import Slot, is_here
+
+__all__ = ["END_SECONDS", "Process", "StartError", "end", "say"]
+
+END_SECONDS = 5.0
+"""How long processes have to end by themselves once they are told to."""
+READS_SECONDS = 3.0
+"""So long after its start the shell on another host has read its program, and what is written then is for the process."""
+OF_A_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
+"""What a shell says about itself."""
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""What shells end with."""
+
+
+class StartError(Exception):
+    """A program cannot be started; ``status`` is what a shell would end with."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Process:
+    """A program that runs as one rank."""
+
+    def __init__(
+        self, slot: Slot, command: Sequence[str], environment: Mapping[str, str], options: Namespace, told: str | None
+    ) -> None:
+        """Start it.
+
+        Args:
+            told: the first line that the process finds in its file ``told``, if it is to have a folder on another host.
+
+        Raises:
+            StartError: there is no such program, or it is none.
+        """
+        self.slot, self._options = slot, options
+        self._is_here = is_here(slot.host)
+        self._began = time.monotonic()
+        self._untold: str | None = None
+        given = b""
+        words = list(command)
+        if not self._is_here:
+            words, given = _by_ssh(slot.host, words, environment, options, told)
+        if options.verbose:
+            say(f"rank {slot.rank} on {slot.host}: {shlex.join(words)}")
+        try:
+            self._popen = subprocess.Popen(
+                words,
+                env=environment,
+                stdin=subprocess.PIPE if given else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise _refused(words[0], slot, error) from error
+        self._write(given)
+        self._readers: list[threading.Thread] = []
+        streams = ((self._popen.stdout, "stdout", sys.stdout), (self._popen.stderr, "stderr", sys.stderr))
+        for pipe, name, terminal in streams:
+            assert pipe is not None
+            reader = threading.Thread(target=self._copy, args=(pipe, name, terminal), daemon=True)
+            reader.start()
+            self._readers.append(reader)
+
+    @property
+    def age(self) -> float:
+        """How many seconds ago it began."""
+        return time.monotonic() - self._began
+
+    def ended(self) -> int | None:
+        """The exit status, or minus the signal; ``None`` while it runs."""
+        if self._untold is not None and self.age > READS_SECONDS:
+            self._write(self._untold.encode() + b"\n")
+            self._untold = None
+        return self._popen.poll()
+
+    def tell(self, line: str) -> None:
+        """Have the shell on another host replace the file ``told`` of the process's folder there."""
+        if not self._is_here:
+            self._untold = line
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and to all that it has started."""
+        if self._popen.poll() is None:
+            os.killpg(self._popen.pid, number)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ends in time."""
+        try:
+            self._popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Return once its output is copied, if that does not last: what it has started may hold it open."""
+        if self._popen.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._popen.stdin.close()
+        for reader in self._readers:
+            reader.join(END_SECONDS)
+
+    def _write(self, data: bytes) -> None:
+        if data:
+            assert self._popen.stdin is not None
+            # If it has ended, its status says why.
+            with contextlib.suppress(BrokenPipeError):
+                self._popen.stdin.write(data)
+                self._popen.stdin.flush()
+
+    def _copy(self, pipe: IO[bytes], name: str, terminal: TextIO) -> None:
+        """Copy its output, line by line. Output that nobody takes any more is read and dropped, so that it can end."""
+        try:
+            self._copy_lines(pipe, name, terminal)
+        except (OSError, ValueError) as error:
+            if not isinstance(error, BrokenPipeError):
+                say(f"the {name} of rank {self.slot.rank} cannot be written: {error}")
+        for _ in pipe:
+            pass
+
+    def _copy_lines(self, pipe: IO[bytes], name: str, terminal: TextIO) -> None:
+        folder = self._options.output_filename
+        if folder:
+            rank = Path(folder) / f"rank.{self.slot.rank}"
+            rank.mkdir(parents=True, exist_ok=True)
+            with (rank / name).open("ab") as file:
+                for line in pipe:
+                    file.write(line)
+                    file.flush()
+            return
+        for line in pipe:
+            at = time.strftime("%Y-%m-%d %H:%M:%S ") if self._options.prefix_output_with_timestamp else ""
+            text = line.decode(errors="replace").removesuffix("\n")
+            terminal.write(f"{at}[{self.slot.rank}]<{name}>:{text}\n")
+            terminal.flush()
+
+
+def end(processes: Sequence[Process]) -> None:
+    """End those that run: first politely."""
+    for process in processes:
+        process.signal(signal.SIGTERM)
+    until = time.monotonic() + END_SECONDS
+    for process in processes:
+        if not process.wait(max(0.0, until - time.monotonic())):
+            process.signal(signal.SIGKILL)
+            process.wait(END_SECONDS)
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    sys.stderr.write(f"herringbone: {text}\n")
+    sys.stderr.flush()
+
+
+def _by_ssh(
+    host: str, command: Sequence[str], environment: Mapping[str, str], options: Namespace, told: str | None
+) -> tuple[list[str], bytes]:
+    """The command, and what it reads: variables do not stand on a command line, which others can see."""
+    port = ["-p", str(options.ssh_port)] if options.ssh_port else []
+    identity = ["-i", options.ssh_identity_file] if options.ssh_identity_file else []
+    names = [name for name in environment if re.fullmatch(r"[A-Za-z_]\w*", name) and name not in OF_A_SHELL]
+    lines = [f"export {name}={shlex.quote(environment[name])}" for name in names]
+    lines += [f"cd {shlex.quote(os.getcwd())} || exit 1"]
+    program, rest = shlex.join(command), "cat <&3"
+    after = "exit $?"
+    if told is not None:
+        lines += ["HOROVOD_FOLDER=$(mktemp -d) || exit 1", "export HOROVOD_FOLDER"]
+        lines += [f"printf '%s\\n' {shlex.quote(told)} >$HOROVOD_FOLDER/told"]
+        put = 'printf "%s\\n" "$line" >$HOROVOD_FOLDER/new && mv $HOROVOD_FOLDER/new $HOROVOD_FOLDER/told'
+        rest = f"while IFS= read -r line <&3; do {put}; done"
+        after = "status=$?; rm -rf $HOROVOD_FOLDER; exit $status"
+    # The input ends with the connection, and so does the program then. What waits for that end holds no output open.
+    lines += [f"exec 3<&0; {program} </dev/null & rank=$!; ({rest}; kill $rank) >/dev/null 2>&1 & wait $rank; {after}"]
+    return ["ssh", "-o", "BatchMode=yes", *port, *identity, host, "sh", "-s"], ("\n".join(lines) + "\n").encode()
+
+
+def _refused(program: str, slot: Slot, error: OSError | ValueError) -> StartError:
+    """What to do about a program that does not start."""
+    if not is_here(slot.host):
+        return StartError(f"{slot.host} is another host, and `{program}` does not start here: {error}", NOT_FOUND)
+    is_script = Path(program).suffix == ".py" and Path(program).is_file()
+    as_script = f"; to run a Python file, write: python {program}" if is_script else ""
+    if isinstance(error, FileNotFoundError):
+        there = shutil.which(program)
+        if there is not None:
+            text = f"the first line of {there} names an interpreter that is not there"
+        elif "/" in program:
+            text = "there is no such file"
+        else:
+            text = f"it is in none of the folders of PATH{as_script or '; to run a file of this folder, write ./ before its name'}"
+        return StartError(f"cannot start {program!r}: {text}", NOT_FOUND)
+    if isinstance(error, PermissionError):
+        text = "it is a folder" if Path(program).is_dir() else f"it may not be executed{as_script or '; see its permissions'}"
+        return StartError(f"cannot start {program!r}: {text}", NOT_EXECUTABLE)
+    if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
+        text = f"it is no program; a script's first line begins with #!{as_script}"
+        return StartError(f"cannot start {program!r}: {text}", NOT_EXECUTABLE)
+    return StartError(f"cannot start {program!r}: {error}", NOT_EXECUTABLE)
