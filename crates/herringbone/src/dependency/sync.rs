@@ -5,7 +5,13 @@ pub(crate) use std::{
     thread,
 };
 
+use crate::sys::fork;
 use std::cell::Cell;
+
+/// A number that a process has and its forked children do not.
+pub(crate) fn generation() -> u64 {
+    fork::generation()
+}
 
 /// How often a thread that has nothing to do lets others run before it sleeps: to wake it costs more than to find it awake.
 pub(crate) const YIELDS: usize = 32;
