@@ -115,7 +115,8 @@ class KVStore:
             self._stored.update(begun)
             self._keys = str if isinstance(pairs[0][0], str) else int
             # Rank 0 may be done with a broadcast before another one's has failed.
-            self._exchange.meet(call, met)
+            names = [repr(one) for one, _ in pairs]
+            self._exchange.meet(f"{call} {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}", met)
             self.wait(*(stored.variable for stored in begun.values()), met)
         except Exception:
             for one in begun:

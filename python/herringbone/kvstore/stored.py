@@ -37,7 +37,7 @@ class Stored:
         if updater is None:
             self.value[...] = total
             if rows is not None:
-                self.rows[:] = rows
+                self.rows[:] = rows > 0
             return
         received = as_given(total, self.is_tensor)
         if rows is not None:
@@ -50,4 +50,4 @@ class Stored:
             self.value[...] = before
             raise
         if rows is not None:
-            self.rows[:] |= rows
+            self.rows[rows > 0] = 1
