@@ -141,7 +141,7 @@ def _owner(thing: Any) -> Any:
             return thing.untyped_storage()
         except (NotImplementedError, RuntimeError):
             raise TypeError(
-                f"a tensor of {thing.layout} on {thing.device} has no memory of its own; make a variable with engine.var() to stand for it"
+                f"a tensor of {thing.layout} on {thing.device} has no memory of its own; make a variable with engine.var() for it"
             ) from None
     raise TypeError(
         f"a {type(thing).__name__} is no variable, array or tensor; make a variable with engine.var() to stand for it"

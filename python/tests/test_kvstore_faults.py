@@ -1,4 +1,4 @@
-"""The store where things go wrong: workers that do not call alike, updaters that raise, calls that are refused, files that are none."""
+"""The store where things go wrong: workers that do not call alike, updaters that raise, calls that are refused, bad files."""
 
 from __future__ import annotations
 
@@ -158,7 +158,8 @@ def test_states_of_another_kind_are_refused(tmp_path: Path) -> None:
     kv.push(1, full(1))
     kv.save_optimizer_states(path)
     good = path.read_bytes()
-    for number, bad in enumerate([b"", b"hello", good[: len(good) // 2], good[8:], b"\xff" * 64, (2).to_bytes(8, "little") + b"[]"]):
+    no_states = (2).to_bytes(8, "little") + b"[]"
+    for number, bad in enumerate([b"", b"hello", good[: len(good) // 2], good[8:], b"\xff" * 64, no_states]):
         path.write_bytes(bad)
         with pytest.raises(ArgumentError, match="is no file of save_optimizer_states"):
             kv.load_optimizer_states(path)

@@ -98,6 +98,8 @@ class KVStore:
         self._init("init", self._pairs("init", key, value))
 
     def _init(self, call: str, pairs: list[tuple[Any, list[Any]]]) -> None:
+        if not pairs:
+            return
         for one, values in pairs:
             if one in self._stored:
                 raise ArgumentError(f"{call}: key {one!r} has a value already; push to it")
@@ -400,7 +402,7 @@ class KVStore:
     def _pairs(self, call: str, key: Any, values: Any) -> list[tuple[Any, list[Any]]]:
         return keyed(call, key, values, self._keys)
 
-    def _known(self, call: str, key: Any) -> _Stored:
+    def _known(self, call: str, key: Any) -> Stored:
         if key not in self._stored:
             raise ArgumentError(f"{call}: key {key!r} has no value; call init first")
         return self._stored[key]

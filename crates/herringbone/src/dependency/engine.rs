@@ -324,7 +324,9 @@ impl DependencyEngine {
         if !self.scheduler.wait_for_threads(limit) {
             return false;
         }
-        for thread in std::mem::take(&mut *self.threads()) {
+        let own = thread::current().id();
+        let threads = std::mem::take(&mut *self.threads());
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
             // Functions that panic are caught, so a thread has nothing to tell.
             let _ended = thread.join();
         }
@@ -341,7 +343,8 @@ impl DependencyEngine {
     /// The queues as they are now, as an SVG: a row for each variable with the operations that use it, reads in green and
     /// mutations in red, in the order of their pushes.
     pub fn picture(&self) -> String {
-        let queues = if self.is_forked() { Vec::new() } else { self.scheduler.with(|queues| queues.snapshot()) };
+        let queues =
+            if self.is_forked() { Vec::new() } else { self.scheduler.with(|queues| queues.snapshot()) };
         picture::picture(&queues)
     }
 

@@ -64,7 +64,8 @@ impl Scheduler {
     /// `limit`: with so many operations pending, and one that runs or is ready, a push waits.
     pub(crate) fn new(limit: usize) -> Self {
         let (queues, recorder) = (Queues::default(), Recorder::default());
-        let state = State { queues, idle: 0, busy: 0, waiting: 0, crowd: 0, living: 0, closing: false, recorder };
+        let state =
+            State { queues, idle: 0, busy: 0, waiting: 0, crowd: 0, living: 0, closing: false, recorder };
         let (work, over) = (Condvar::new(), Condvar::new());
         Self { state: Mutex::new(state), work, over, limit, generation: generation() }
     }
@@ -82,7 +83,7 @@ impl Scheduler {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Whether this thread runs a function of this engine.
+    /// Whether this thread is one of this engine.
     pub(crate) fn is_inside(&self) -> bool {
         inside() == self.address()
     }
@@ -176,9 +177,10 @@ impl Scheduler {
 
     /// The life of a thread that was enlisted: runs what is ready until the engine closes.
     pub(crate) fn work(self: &Arc<Self>, number: u32) {
+        // What a function leaves behind may be dropped between two functions, and an engine with it.
+        let before = set_inside(self.address());
         while let Some((operation, job)) = self.next() {
             let began = Instant::now();
-            let before = set_inside(self.address());
             let result = match job {
                 Function::Now(function) => {
                     Some(catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| Err(said(&*panic))))
@@ -190,7 +192,6 @@ impl Scheduler {
                     None
                 }
             };
-            set_inside(before);
             let mut state = self.lock();
             state.busy -= 1;
             if let Some(result) = result {
@@ -199,6 +200,7 @@ impl Scheduler {
             self.tell(state, 1);
         }
         self.retire();
+        set_inside(before);
     }
 
     /// A thread ends, or was never made. The last one drops what will not run.

@@ -20,12 +20,12 @@ thread_local! {
     static INSIDE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Says of which engine (its address; 0: none) this thread runs a function; returns what was said before.
+/// Says of which engine (its address; 0: none) this thread is; returns what was said before.
 pub(crate) fn set_inside(engine: usize) -> usize {
     INSIDE.replace(engine)
 }
 
-/// Of which engine this thread runs a function.
+/// Of which engine this thread is.
 pub(crate) fn inside() -> usize {
     INSIDE.get()
 }
