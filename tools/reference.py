@@ -20,7 +20,7 @@ PARTS = [
     ("Work", "work", "work.py", ["Work"]),
     ("Options", "herringbone", "options.py", ["Options"]),
     ("Dependency engine", "engine", "dependency.py", ["Engine"]),
-    ("KVStore", "kvstore", "kvstore/store.py", ["create"]),
+    ("KVStore", "kvstore", "kvstore/creation.py", ["create"]),
     ("A store", "kv", "kvstore/store.py", ["KVStore"]),
     ("With torch", "herringbone.torch", "torch/memory.py", ["empty"]),
     ("Priorities with torch", "herringbone.torch", "torch/priorities.py", ["priority"]),

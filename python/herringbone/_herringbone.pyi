@@ -173,13 +173,14 @@ class Communicator:
         timeout: float | None = None,
         priority: int = 0,
         parts: tuple[Sequence[int], Sequence[int]] | None = None,
+        mark: int = 0,
     ) -> Pending:
         """Start one operation.
 
         ``source`` and ``target`` are (address, bytes) of memory that lives as long as ``keep`` does: wrong
         numbers here are wrong memory accesses, which is why this class is private. ``timeout`` is in seconds.
         Messages of a higher ``priority`` go first. ``parts`` are the lengths of the input's and the output's parts, in
-        place of the count, where they may differ.
+        place of the count, where they may differ. ``mark`` is a number for what it is for, which ranks compare.
         """
 
     def run(
@@ -195,6 +196,7 @@ class Communicator:
         timeout: float | None = None,
         priority: int = 0,
         parts: tuple[Sequence[int], Sequence[int]] | None = None,
+        mark: int = 0,
     ) -> None:
         """Run one operation to its end, as :meth:`submit` and :meth:`Pending.wait` would, but without waking another
         thread for it.
@@ -378,6 +380,7 @@ class DependencyEngine:
     def record(self) -> None: ...
     def trace(self) -> str: ...
     def close(self) -> None: ...
+    def untold(self) -> tuple[str, BaseException] | None: ...
 
 def device_trees(text: str, name: str | None = None) -> list[list[tuple[int, int]]]:
     """A tree for each device of a topology as the root: its edges from parent to child, a parent's before its children's."""

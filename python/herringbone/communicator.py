@@ -349,6 +349,7 @@ class Communicator(Messages):
         timeout: float | None,
         priority: int,
         parts: tuple[list[int], list[int]] | None = None,
+        mark: int = 0,
     ) -> Any:
         if not isinstance(op, str):
             raise TypeError(f"{name} on rank {self.rank}: op is a {type(op).__name__}, not one of {', '.join(OPS)}")
@@ -363,7 +364,7 @@ class Communicator(Messages):
             priority = level(name, "priority", priority)
         target = writable(name, out)
         source = target if array is out else readable(name, array)
-        call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority, parts)
+        call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority, parts, mark)
         if async_op:
             return Work(name, self._native.submit(*call), out)
         self._native.run(*call)

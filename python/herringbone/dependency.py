@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import sys
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from . import _herringbone
 from ._herringbone import OnComplete, Variable
 from .arguments import level, whole
 from .communicator import Communicator
+from .extents import MemoryVariables
 from .work import Work
 
 if TYPE_CHECKING:
@@ -32,13 +35,13 @@ class Engine:
     A program pushes its functions in the order in which it would call them. What it computes is what the calls would compute,
     one after the other: reads at the head of a variable's queue run together, a write runs alone.
 
-    What a function uses it declares, as variables (:meth:`var`) or simply as arrays and tensors: each array has a variable of
-    its own, and views have that of the array whose memory they show. Functions of numpy run beside each other as far as numpy
+    What a function uses it declares, as variables (:meth:`var`) or simply as arrays and tensors: memory has a variable, and all
+    arrays and tensors that show some of it have this one. Functions of numpy run beside each other as far as numpy
     lets go of the interpreter's lock.
 
     A function that raises spoils what it mutates. Functions that use something spoiled are skipped, and spoil what they mutate.
     :meth:`wait` raises the function's exception and clears the variable; :meth:`wait_all` raises that of the function that was
-    pushed first, of those that nobody was told of, and clears all.
+    pushed first, of those that nobody was told of, and clears all. What nobody was told of when the program ends is printed.
 
     An engine is a context manager: its end waits for all operations and closes it.
     """
@@ -53,7 +56,7 @@ class Engine:
         if count is not None and not 1 <= count <= MOST_THREADS:
             raise ValueError(f"Engine: threads is {count}; pass 1 to {MOST_THREADS}")
         self._native = _herringbone.DependencyEngine(count or max(2, len(os.sched_getaffinity(0))))
-        self._of_arrays: dict[int, tuple[Any, Variable]] = {}
+        self._of_memory = MemoryVariables(self._native.var, functools.partial(_join, self._native))
         _engines.add(self)
 
     def var(self, name: str | None = None) -> Variable:
@@ -63,8 +66,9 @@ class Engine:
     def variable_of(self, thing: Any, name: str | None = None) -> Variable:
         """The variable of an array or tensor, that of a communicator, or ``thing`` if it is a variable.
 
-        Views of an array have its variable, so that no two functions use the same memory unseen. Where parts of one array
-        are independent, declare a variable of your own for each.
+        All that shows the same memory has one variable: views of an array, and of a tensor its ``data``, ``detach()`` and
+        ``numpy()``, too. So no two functions use the same memory unseen. Where parts of one array are independent, declare a
+        variable of your own for each.
 
         Args:
             name: what pictures call it, if this call makes it.
@@ -73,14 +77,7 @@ class Engine:
             return thing
         if isinstance(thing, Communicator):
             return self._native.order_of(thing._native)
-        owner = _owner(thing)
-        key = id(owner)
-        known = self._of_arrays.get(key)
-        if known is None:
-            # The entry goes with the array, before another one can have its id.
-            gone = weakref.ref(owner, functools.partial(_forget, self._of_arrays, key))
-            known = self._of_arrays.setdefault(key, (gone, self._native.var(name)))
-        return known[1]
+        return self._of_memory.variable(thing, name)
 
     def push(
         self,
@@ -204,7 +201,11 @@ class Engine:
         return self._native.trace()
 
     def close(self) -> None:
-        """Run what can run, and end the threads. What waits for an operation that has not ended never runs."""
+        """Run what can run, and end the threads. What waits for an operation that has not ended never runs.
+
+        A function of the engine may call it; then the threads end after that function. After Ctrl-C it leaves functions that
+        run to themselves.
+        """
         self._native.close()
 
     def __enter__(self) -> Engine:
@@ -231,28 +232,28 @@ class Engine:
         return function, variables[0], variables[1], level(call, "priority", priority), name
 
 
-def _owner(thing: Any) -> Any:
-    """The object that stands for the memory of an array or tensor: views have one with what they show."""
-    if hasattr(thing, "__array_interface__"):
-        while hasattr(thing.base, "__array_interface__"):
-            thing = thing.base
-        return thing
-    if hasattr(thing, "untyped_storage"):
-        while thing._base is not None:
-            thing = thing._base
-        return thing
-    raise TypeError(
-        f"a {type(thing).__name__} is no variable, array or tensor; make a variable with engine.var() to stand for it"
-    )
+def _join(native: _herringbone.DependencyEngine, first: Variable, second: Variable) -> None:
+    """What is pushed on the first so far comes before all that is pushed on the second from now on."""
+    native.push(_nothing, [], [first, second], 0, "memory in common")
 
 
-def _forget(arrays: dict[int, tuple[Any, Variable]], key: int, _: Any) -> None:
-    arrays.pop(key, None)
+def _nothing() -> None:
+    pass
 
 
 def _close_all() -> None:
     for engine in list(_engines):
         engine.close()
+        untold = engine._native.untold()
+        if untold is not None:
+            print(f"herringbone.Engine: nobody waited for operation {untold[0]}, which failed:", file=sys.stderr)
+            traceback.print_exception(untold[1])
+
+
+def _in_child() -> None:
+    for engine in list(_engines):
+        engine._of_memory.renew()
 
 
 atexit.register(_close_all)
+os.register_at_fork(after_in_child=_in_child)

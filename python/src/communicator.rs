@@ -198,8 +198,8 @@ impl Communicator {
     /// `source` and `target` are (address, bytes) of memory that lives as long as `keep` does: wrong numbers here
     /// are wrong memory accesses, which is why this class is private. `timeout` is in seconds. Messages of a higher
     /// `priority` go first. `parts` are the lengths of the input's and the output's parts, in place of the count, where
-    /// they may differ.
-    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None))]
+    /// they may differ. `mark` is a number for what it is for, which ranks compare.
+    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None, mark=0))]
     #[allow(
         clippy::too_many_arguments,
         reason = "one call per operation, so nothing is built to be taken apart"
@@ -218,9 +218,10 @@ impl Communicator {
         timeout: Option<f64>,
         priority: i32,
         parts: Option<PyParts>,
+        mark: u32,
     ) -> PyResult<Pending> {
         let call = (collective, root, dtype, op, count);
-        let request = request(call, (source, target), keep, timeout, (priority, parts))?;
+        let request = request(call, (source, target), keep, timeout, (priority, parts))?.mark(mark);
         let pending = py.detach(|| self.inner.submit(request)).map_err(|error| errors::to_python(&error))?;
         Ok(Pending(pending))
     }
@@ -229,7 +230,7 @@ impl Communicator {
     ///
     /// Waits without the GIL. Raises the operation's error if it failed, and `KeyboardInterrupt` on Ctrl-C, after
     /// which the operation goes on.
-    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None))]
+    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None, mark=0))]
     #[allow(clippy::too_many_arguments, reason = "as `submit`")]
     fn run(
         &self,
@@ -245,9 +246,10 @@ impl Communicator {
         timeout: Option<f64>,
         priority: i32,
         parts: Option<PyParts>,
+        mark: u32,
     ) -> PyResult<()> {
         let call = (collective, root, dtype, op, count);
-        let request = request(call, (source, target), keep, timeout, (priority, parts))?;
+        let request = request(call, (source, target), keep, timeout, (priority, parts))?.mark(mark);
         waiting::to_the_end(py, || self.inner.begin(request))?.map_err(|error| errors::to_python(&error))
     }
 

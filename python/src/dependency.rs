@@ -12,6 +12,7 @@ use pyo3::{
 use std::{
     error::Error,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 /// A thing that operations read and mutate, of one engine.
@@ -62,11 +63,12 @@ impl PyOnComplete {
     }
 
     /// Let later operations have a variable before the end.
-    fn release(&self, py: Python<'_>, variable: &PyVariable) {
-        let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ticket) = &*ticket {
-            py.detach(|| ticket.release(&variable.0));
-        }
+    fn release(&self, py: Python<'_>, variable: &PyVariable) -> PyResult<()> {
+        let released = py.detach(|| {
+            let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
+            ticket.as_ref().map_or(Ok(()), |ticket| ticket.release(&variable.0))
+        });
+        released.map_err(|error| raised(py, &error))
     }
 
     /// End it when a collective that is under way is over, and as that does.
@@ -86,18 +88,23 @@ pub(crate) struct PyDependencyEngine(DependencyEngine);
 impl PyDependencyEngine {
     #[new]
     fn new(threads: usize) -> PyResult<Self> {
-        Ok(Self(DependencyEngine::new(threads)?))
+        // The interpreter knows each thread for its whole life: to tell it of a thread for every function takes locks that a
+        // fork at that moment would leave taken in the child.
+        let engine = DependencyEngine::new_around(threads, |live| Python::attach(|py| py.detach(live)));
+        Ok(Self(engine?))
     }
 
     /// A new variable, with a name for pictures.
     #[pyo3(signature = (name=None))]
-    fn var(&self, name: Option<&str>) -> PyVariable {
-        PyVariable(name.map_or_else(|| self.0.var(), |name| self.0.named_var(name)))
+    fn var(&self, name: Option<&str>) -> PyResult<PyVariable> {
+        self.check_usable()?;
+        Ok(PyVariable(name.map_or_else(|| self.0.var(), |name| self.0.named_var(name))))
     }
 
     /// The variable that stands for the order in which a communicator's collectives are issued.
-    fn order_of(&self, communicator: &crate::communicator::Communicator) -> PyVariable {
-        PyVariable(self.0.order_of(&communicator.inner))
+    fn order_of(&self, communicator: &crate::communicator::Communicator) -> PyResult<PyVariable> {
+        self.check_usable()?;
+        Ok(PyVariable(self.0.order_of(&communicator.inner)))
     }
 
     /// Push a function without arguments.
@@ -157,28 +164,41 @@ impl PyDependencyEngine {
     }
 
     /// How many operations are not over.
-    fn pending(&self) -> usize {
-        self.0.pending()
+    fn pending(&self) -> PyResult<usize> {
+        self.check_usable()?;
+        Ok(self.0.pending())
     }
 
     /// The queues as they are now, as an SVG.
-    fn picture(&self) -> String {
-        self.0.picture()
+    fn picture(&self) -> PyResult<String> {
+        self.check_usable()?;
+        Ok(self.0.picture())
     }
 
     /// Keep what runs from now on, for `trace`.
-    fn record(&self) {
+    fn record(&self) -> PyResult<()> {
+        self.check_usable()?;
         self.0.record();
+        Ok(())
     }
 
     /// What has run since `record`, as a Chrome trace.
-    fn trace(&self, py: Python<'_>) -> String {
-        py.detach(|| self.0.trace())
+    fn trace(&self, py: Python<'_>) -> PyResult<String> {
+        self.check_usable()?;
+        Ok(py.detach(|| self.0.trace()))
     }
 
-    /// Run what can run, and end the threads.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.0.close());
+    /// Run what can run, and end the threads. After Ctrl-C nobody waits for them any more.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = waiting::in_slices(py, None, |slice| self.0.close_for(slice).then_some(()));
+        closed.map(drop).inspect_err(|_| self.0.leave())
+    }
+
+    /// The name or number of the first operation whose failure nobody was told of, and what it raised.
+    fn untold(&self, py: Python<'_>) -> Option<(String, PyErr)> {
+        let failure = self.0.untold()?;
+        let name = failure.name().map_or_else(|| failure.operation().to_string(), str::to_owned);
+        Some((name, of_function(py, &failure)))
     }
 }
 
@@ -186,6 +206,13 @@ impl PyDependencyEngine {
 type Said<'a, 'py> = (&'a [Bound<'py, PyVariable>], &'a [Bound<'py, PyVariable>], i32, Option<&'a str>);
 
 impl PyDependencyEngine {
+    fn check_usable(&self) -> PyResult<()> {
+        match self.0.is_forked() {
+            true => Err(errors::forked(DependencyError::Forked.to_string())),
+            false => Ok(()),
+        }
+    }
+
     /// Pushes without the GIL: a push may wait for functions that need it.
     fn enter(
         &self,
@@ -197,6 +224,9 @@ impl PyDependencyEngine {
             variables.iter().map(|variable| variable.get().0.clone()).collect()
         };
         let (reads, mutates) = (own(reads), own(mutates));
+        if !self.0.wait_for_room(Duration::ZERO) {
+            waiting::in_slices(py, None, |slice| self.0.wait_for_room(slice).then_some(()))?;
+        }
         let pushed = py.detach(|| {
             let (reads, mutates): (Vec<_>, Vec<_>) = (reads.iter().collect(), mutates.iter().collect());
             push(Uses { name, reads: &reads, mutates: &mutates, priority })
@@ -208,7 +238,12 @@ impl PyDependencyEngine {
 impl Drop for PyDependencyEngine {
     /// Its threads may wait for the lock that this thread has.
     fn drop(&mut self) {
-        Python::attach(|py| py.detach(|| self.0.close()));
+        Python::attach(|py| {
+            let untold = self.close(py).err().or_else(|| self.untold(py).map(|(_, error)| error));
+            if let Some(error) = untold {
+                error.write_unraisable(py, None);
+            }
+        });
     }
 }
 
@@ -245,7 +280,7 @@ fn of_function(py: Python<'_>, failure: &OperationFailure) -> PyErr {
         return error.clone_ref(py);
     }
     match failure.error().downcast_ref::<herringbone::Error>() {
-        Some(error) => errors::to_python(error),
+        Some(error) => errors::of(error, failure.name()),
         None => errors::plain(failure.to_string()),
     }
 }

@@ -26,7 +26,15 @@ mod class {
 
 /// `error` for Python, with its text and the values that a program may want.
 pub(crate) fn to_python(error: &Error) -> PyErr {
-    let text = error.to_string();
+    of(error, None)
+}
+
+/// `error` of something that a program has named.
+pub(crate) fn of(error: &Error, name: Option<&str>) -> PyErr {
+    let text = match (error.to_string(), name) {
+        (text, Some(name)) if !text.contains(name) => format!("{name}: {text}"),
+        (text, _) => text,
+    };
     match error.kind().clone() {
         ErrorKind::PeerLost { ranks, .. } => class::PeerLostError::new_err((text, ranks)),
         ErrorKind::ReducerLost { address, .. } => class::ReducerLostError::new_err((text, address)),

@@ -58,7 +58,7 @@ def test_the_variable_of_an_array_goes_with_it() -> None:
     engine.wait_all()
     gone = weakref.ref(array)
     del array
-    assert gone() is None and engine._of_arrays == {}
+    assert gone() is None and len(engine._of_memory) == 0
 
 
 def test_exceptions_come_at_the_wait_and_dependants_are_skipped() -> None:

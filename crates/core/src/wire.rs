@@ -1,6 +1,6 @@
 //! What travels on a data connection: the frame's header and the fingerprint of an operation.
 //!
-//! A frame is a [`Header`] of 64 bytes, then, if the header says so, a [`Fingerprint`] of 40 bytes, then `length`
+//! A frame is a [`Header`] of 64 bytes, then, if the header says so, a [`Fingerprint`] of 44 bytes, then `length`
 //! bytes of payload. All numbers are little-endian.
 //!
 //! ```text
@@ -29,12 +29,12 @@ pub type Checksum = fn(&[u8]) -> u32;
 pub const HEADER_BYTES: usize = 64;
 
 /// How long an encoded [`Fingerprint`] is, in bytes.
-pub const FINGERPRINT_BYTES: usize = 40;
+pub const FINGERPRINT_BYTES: usize = 44;
 
 const MAGIC: [u8; 3] = *b"Hrb";
 const VERSION: u8 = 1;
 const HEADER_CRC_AT: usize = 60;
-const FINGERPRINT_CRC_AT: usize = 36;
+const FINGERPRINT_CRC_AT: usize = 40;
 
 const EAGER: u8 = 1 << 0;
 const FINGERPRINT: u8 = 1 << 1;
@@ -274,6 +274,8 @@ pub struct Fingerprint {
     pub plan: u64,
     /// The caller's priority.
     pub priority: i32,
+    /// What the caller says that the operation is for, as a number; 0 if nothing is said.
+    pub mark: u32,
 }
 
 impl Fingerprint {
@@ -312,6 +314,7 @@ impl Fingerprint {
             ("fold order", self.order != other.order),
             ("plan", self.plan != other.plan && call(self) == call(other)),
             ("priority", self.priority != other.priority),
+            ("mark", self.mark != other.mark),
             ("sequence", self.sequence != other.sequence),
         ];
         fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
@@ -340,6 +343,7 @@ impl Fingerprint {
         put(&mut bytes, 16, self.count.to_le_bytes());
         put(&mut bytes, 24, self.plan.to_le_bytes());
         put(&mut bytes, 32, self.priority.to_le_bytes());
+        put(&mut bytes, 36, self.mark.to_le_bytes());
         bytes
     }
 
@@ -356,6 +360,7 @@ impl Fingerprint {
             count: u64::from_le_bytes(get(bytes, 16)),
             plan: u64::from_le_bytes(get(bytes, 24)),
             priority: i32::from_le_bytes(get(bytes, 32)),
+            mark: u32::from_le_bytes(get(bytes, 36)),
         }
     }
 }
@@ -367,6 +372,9 @@ impl fmt::Display for Fingerprint {
         self.call().fmt(f)?;
         if self.priority != 0 {
             write!(f, ", priority {}", self.priority)?;
+        }
+        if self.mark != 0 {
+            write!(f, ", mark {:08x}", self.mark)?;
         }
         write!(f, " (operation {})", self.sequence)
     }

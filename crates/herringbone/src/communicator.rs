@@ -332,12 +332,12 @@ impl Communicator {
     fn checked(&self, request: Request) -> Result<Issue> {
         self.check_usable()?;
         let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
-        let Request { collective, dtype, op, count, priority, input, output, timeout, .. } = request;
+        let Request { collective, dtype, op, count, priority, mark, input, output, timeout, .. } = request;
         let count = if parts.is_some() { Call::UNEVEN } else { count };
         let timeout = timeout.unwrap_or_else(|| self.timeout());
         let call = Call { collective, dtype, op, count };
         let group = self.group.number;
-        Ok(Issue { group, call, parts, priority, input, output, timeout: Some(timeout) })
+        Ok(Issue { group, call, parts, priority, mark, input, output, timeout: Some(timeout) })
     }
 
     pub(crate) fn check_usable(&self) -> Result<()> {

@@ -64,6 +64,7 @@ pub struct Request {
     pub(crate) count: usize,
     pub(crate) parts: Option<(Vec<usize>, Vec<usize>)>,
     pub(crate) priority: i32,
+    pub(crate) mark: u32,
     pub(crate) input: Region,
     pub(crate) output: Region,
     pub(crate) timeout: Option<Duration>,
@@ -85,6 +86,7 @@ impl Request {
             count,
             parts: None,
             priority: 0,
+            mark: 0,
             input,
             output,
             timeout: None,
@@ -108,6 +110,12 @@ impl Request {
     /// that were issued before it have taken all memory, and overtakes them at their next segment.
     pub fn priority(self, priority: i32) -> Self {
         Self { priority, ..self }
+    }
+
+    /// A number for what it is for, such as a hash of a name, 0 if this is not said. Ranks compare it, as they do the count: if
+    /// it differs, the call fails on all of them with [`Mismatch`](crate::ErrorKind::Mismatch).
+    pub fn mark(self, mark: u32) -> Self {
+        Self { mark, ..self }
     }
 
     /// How long it may take; without this, the communicator's timeout.

@@ -16,9 +16,10 @@ and ``broadcast`` return at once.
 
 from __future__ import annotations
 
+from .creation import create
 from .optimizer import Optimizer, create_optimizer
 from .placement import placement
 from .sparse import RowSparse
-from .store import KVStore, create
+from .store import KVStore
 
 __all__ = ["KVStore", "Optimizer", "RowSparse", "create", "create_optimizer", "placement"]

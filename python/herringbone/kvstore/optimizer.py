@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+import operator
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from ..communicator import Communicator
 from ..errors import ArgumentError
+from ..plain import pack, unpack
 
-__all__ = ["Optimizer", "create_optimizer"]
+__all__ = ["Optimizer", "agreed", "create_optimizer", "states_of"]
 
 COMMON = {"learning_rate": 0.01, "wd": 0.0, "rescale_grad": 1.0, "clip_gradient": None}
 Step = Callable[[dict[str, Any], Any, Any, dict[str, Any]], None]
@@ -22,6 +28,13 @@ class Optimizer:
         self.params = params
         self.states: dict[Any, dict[str, Any]] = {}
 
+    def check(self, call: str, key: Any, weight: Any) -> None:
+        """Refuse a weight that steps of fractions cannot change."""
+        if weight.dtype.kind in "iu":
+            raise ArgumentError(
+                f"{call}: key {key!r} is {weight.dtype}, and the optimizer {self.name} needs a type with fractions, like float32"
+            )
+
     def update(self, key: Any, gradient: Any, weight: Any) -> None:
         """Change ``weight``, a numpy array, by a gradient; the state of ``key`` goes on."""
         import numpy as np
@@ -34,9 +47,11 @@ class Optimizer:
         if params["clip_gradient"] is not None:
             gradient = np.clip(gradient, -params["clip_gradient"], params["clip_gradient"])
         gradient = gradient + params["wd"] * weight
-        state = self.states.setdefault(key, {"step": 0})
+        # The state is taken when the step is done.
+        state = {name: held if name == "step" else held.copy() for name, held in self.states.get(key, {"step": 0}).items()}
         state["step"] += 1
         OPTIMIZERS[self.name][1](params, gradient.astype(weight.dtype, copy=False), weight, state)
+        self.states[key] = state
 
     def __repr__(self) -> str:
         return f"<Optimizer {self.name} {self.params}>"
@@ -55,10 +70,60 @@ def create_optimizer(name: str, **params: Any) -> Optimizer:
     unknown = sorted(set(params) - set(known))
     if unknown:
         raise ArgumentError(f"create_optimizer: {name} takes no {', '.join(unknown)}; it takes {', '.join(known)}")
-    for given, value in params.items():
-        if not isinstance(value, (int, float)) and not (given == "clip_gradient" and value is None):
-            raise TypeError(f"create_optimizer: {given} is a {type(value).__name__}, not a number")
-    return Optimizer(name, known | params)
+    return Optimizer(name, known | {given: _number(given, value) for given, value in params.items()})
+
+
+def _number(name: str, value: Any) -> int | float | None:
+    """A parameter as Python's number."""
+    if name == "clip_gradient" and value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"create_optimizer: {name} is a {type(value).__name__}, not a number")
+    number = int(value) if isinstance(value, numbers.Integral) else float(value)
+    if not math.isfinite(number):
+        raise ArgumentError(f"create_optimizer: {name} is {number}; pass a number that is finite")
+    return number
+
+
+def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
+    """Rank 0's optimizer, made anew from its name and numbers."""
+    import numpy as np
+
+    told = pack("set_optimizer", [optimizer.name, optimizer.params])
+    length = np.array([told.size], np.int64)
+    communicator.broadcast(length)
+    told = np.resize(told, int(length[0]))
+    communicator.broadcast(told)
+    name, params = unpack("set_optimizer", told)
+    return create_optimizer(name, **params)
+
+
+def states_of(call: str, path: pathlib.Path, optimizer: Optimizer, values: dict[Any, Any]) -> dict[str, Any]:
+    """What a file of ``save_optimizer_states`` holds: states of an optimizer's kind, for values of these shapes."""
+    import numpy as np
+
+    try:
+        held = unpack(call, np.frombuffer(path.read_bytes(), np.uint8))
+        name, states, params = held["name"], held["states"], held["params"]
+        kinds = {key: {part: array.shape for part, array in state.items() if part != "step"} for key, state in states.items()}
+        steps = [operator.index(state["step"]) for state in states.values()]
+    except OSError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"{call}: {path} is no file of save_optimizer_states, or only a part of one: {error}") from None
+    if name != optimizer.name:
+        raise ArgumentError(f"{call}: {path} is of {name}, and the store has {optimizer.name}")
+    for key, parts in kinds.items():
+        for part, shape in parts.items():
+            if key in values and shape != values[key].shape:
+                raise ArgumentError(
+                    f"{call}: {path} has a {part} of shape {shape} for key {key!r}, and its value is of {values[key].shape}"
+                )
+    if min(steps, default=1) < 1:
+        raise ArgumentError(f"{call}: {path} has states after {min(steps)} steps")
+    if params is not None:
+        create_optimizer(name, **params)
+    return {"states": states, "params": params}
 
 
 def _of(state: dict[str, Any], name: str, weight: Any) -> Any:

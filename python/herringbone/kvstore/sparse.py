@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 
-__all__ = ["RowSparse"]
+__all__ = ["RowSparse", "wanted_rows"]
 
 
 class RowSparse:
@@ -75,3 +75,26 @@ def check_rows(call: str, rows: Any, shape: tuple[int, ...]) -> None:
     """Refuse rows that an array does not have."""
     if rows.size and not (0 <= rows.min() and rows.max() < shape[0]):
         raise ArgumentError(f"{call}: rows go from 0 to {shape[0] - 1}, not from {rows.min()} to {rows.max()}")
+
+
+def wanted_rows(call: str, row_ids: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
+    """The rows that ``row_ids`` asks for, of arrays of these shapes: ascending, and each once."""
+    import numpy as np
+
+    if row_ids is None:
+        raise ArgumentError(f"{call}: pass row_ids, the rows to copy")
+    several = isinstance(row_ids, (list, tuple)) and len(row_ids) > 0 and np.ndim(row_ids[0]) > 0
+    given = list(row_ids) if several else [row_ids] * len(shapes)
+    if len(given) != len(shapes):
+        raise ArgumentError(f"{call}: {len(shapes)} outs and {len(given)} lists of row_ids; pass one list for each, or one for all")
+    wanted = []
+    for ids, shape in zip(given, shapes):
+        asked = np.asarray(ids).reshape(-1)
+        if asked.size and asked.dtype.kind not in "iu":
+            raise TypeError(f"{call}: row_ids are {asked.dtype}; pass whole numbers")
+        if asked.size and asked.dtype.kind == "u" and asked.max() >= shape[0]:
+            raise ArgumentError(f"{call}: rows go from 0 to {shape[0] - 1}, not to {asked.max()}")
+        rows = np.unique(asked.astype(np.int64))
+        check_rows(call, rows, shape)
+        wanted.append(rows)
+    return wanted

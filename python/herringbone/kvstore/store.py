@@ -2,89 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pathlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
-from .. import _herringbone
 from ..arguments import level
-from ..communicator import Communicator, init
+from ..communicator import Communicator
 from ..dependency import Engine, Variable
 from ..errors import ArgumentError, PeerLostError, UnsupportedError
-from ..plain import pack, unpack
+from ..plain import pack
 from .compression import codec_of
+from .exchange import Exchange, with_rows
 from .hosts import places
-from .optimizer import Optimizer, create_optimizer
-from .sparse import RowSparse, check_rows
-from .values import Trees, as_given, keyed, summed, view
+from .optimizer import Optimizer, agreed, create_optimizer, states_of
+from .sparse import RowSparse, wanted_rows
+from .stored import Stored, Updater
+from .values import Trees, check_alike, keyed, summed, targets_of, view
 
-__all__ = ["KVStore", "create"]
-
-ELSEWHERE = {
-    "nccl": "'device'",
-    "p3": "'dist_sync', whose operations take priorities",
-    "byteps": "'dist_sync', and reducers for what BytePS calls servers",
-}
-"""MXNet's types that are not here, and what to use."""
-
-
-class _Stored:
-    """The value of a key."""
-
-    def __init__(self, number: int, value: Any, variable: Variable, rows: Any, is_tensor: bool) -> None:
-        self.number = number
-        self.value = value
-        self.variable = variable
-        self.rows = rows
-        """Which rows are there, of a value that is sparse; else None."""
-        self.is_tensor = is_tensor
-
-
-def create(
-    name: str = "local",
-    *,
-    communicator: Communicator | None = None,
-    engine: Engine | None = None,
-    topology: str | os.PathLike[str] | None = None,
-) -> KVStore:
-    """A store, by MXNet's name of its type.
-
-    ``local`` and ``device`` are of this process alone. ``dist_sync``, ``dist_device_sync`` and ``horovod`` are of all workers of a
-    job; all of them create it. ``horovod`` stores nothing and has ``pushpull`` and ``broadcast`` only.
-
-    Args:
-        name: upper case counts as lower case.
-        communicator: whose workers; those of :func:`herringbone.init` if it is not given.
-        engine: what runs the store's operations; one of its own if it is not given.
-        topology: a file with the links of the devices, or one topology of it as ``FILE#NAME``: lists of as many arrays are added
-            along trees over these links, all others from left to right.
-
-    Raises:
-        UnsupportedError: the type needs a parameter server, or is not here.
-    """
-    if not isinstance(name, str):
-        raise TypeError(f"create: name is a {type(name).__name__}, not one like 'local' or 'dist_sync'")
-    kind = name.lower()
-    if kind in ELSEWHERE:
-        raise UnsupportedError(f"create: there is no store of type {name!r} here; use {ELSEWHERE[kind]}")
-    if "dist" in kind and "async" in kind:
-        raise UnsupportedError(f"create: {name!r} needs a parameter server, which this version does not have; use 'dist_sync'")
-    if kind != "horovod" and not any(part in kind for part in ("local", "device", "dist")):
-        raise ArgumentError(
-            f"create: no store is of type {name!r}; use 'local', 'device', 'dist_sync', 'dist_device_sync' or 'horovod'"
-        )
-    if "dist" in kind or kind == "horovod":
-        communicator = init() if communicator is None else communicator
-    elif communicator is not None:
-        raise ArgumentError(f"create: a store of type {name!r} is of one process; use 'dist_sync' for a communicator")
-    return KVStore(kind, communicator, engine, None if topology is None else _trees_of(os.fspath(topology)))
-
+__all__ = ["KVStore"]
 
 class KVStore:
-    """Values by key; :func:`create` makes one.
+    """Values by key; :func:`~herringbone.kvstore.create` makes one.
 
     Keys are whole numbers or texts, never both in a store. A call takes one key with an array, or with a list of arrays of as many
     devices; or a list of keys with a list of these. All workers make the same calls in the same order.
@@ -93,14 +35,15 @@ class KVStore:
     def __init__(
         self, kind: str, communicator: Communicator | None, engine: Engine | None, trees: Trees | None
     ) -> None:
-        """For :func:`create`."""
+        """For :func:`~herringbone.kvstore.create`."""
         self._kind = kind
         self._communicator = communicator
         self._engine = Engine(2) if engine is None else engine
         self._trees = trees
-        self._stored: dict[Any, _Stored] = {}
+        self._exchange = Exchange(self._engine, communicator)
+        self._stored: dict[Any, Stored] = {}
         self._keys: type | None = None
-        self._updater: Callable[[Any, Any, Any], object] | None = None
+        self._updater: Updater | None = None
         self._optimizer: Optimizer | None = None
         self._lost: set[int] = set()
         self._local = (0, 1)
@@ -144,91 +87,101 @@ class KVStore:
         return capability.lower() == "optimizer" and self._kind != "horovod"
 
     def init(self, key: Any, value: Any) -> None:
-        """Store the first value of each key. In a store of several workers rank 0's counts.
+        """Store the first value of each key. In a store of several workers rank 0's counts, and all of them come back together.
+
+        If it fails, none of its keys has a value.
 
         Raises:
             ArgumentError: a key has a value already.
         """
         self._stores("init")
-        pairs = self._pairs("init", key, value)
+        self._init("init", self._pairs("init", key, value))
+
+    def _init(self, call: str, pairs: list[tuple[Any, list[Any]]]) -> None:
+        if not pairs:
+            return
         for one, values in pairs:
             if one in self._stored:
-                raise ArgumentError(f"init: key {one!r} has a value already; push to it")
+                raise ArgumentError(f"{call}: key {one!r} has a value already; push to it")
+            self._check_read(call, values)
             if len(values) != 1:
-                raise ArgumentError(f"init: key {one!r} has {len(values)} values; give it one")
-        begun = [self._begin(one, values[0]) for one, values in pairs]
-        for variable in (stored.variable for stored in begun):
-            self._wait(variable)
+                raise ArgumentError(f"{call}: key {one!r} has {len(values)} values; give it one")
+            if isinstance(values[0], RowSparse):
+                self._exchange.check_rows(call, values[0])
+        self._wait_for_all(values[0] for _, values in pairs)
+        keys, begun = self._keys, dict[Any, Stored]()
+        met = self._engine.var(call)
+        try:
+            for one, values in pairs:
+                begun[one] = self._begin(call, one, values[0])
+            self._stored.update(begun)
+            self._keys = str if isinstance(pairs[0][0], str) else int
+            # Rank 0 may be done with a broadcast before another one's has failed.
+            names = [repr(one) for one, _ in pairs]
+            self._exchange.meet(f"{call} {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}", met)
+            self.wait(*(stored.variable for stored in begun.values()), met)
+        except Exception:
+            for one in begun:
+                self._stored.pop(one, None)
+            self._keys = keys
+            raise
 
-    def _begin(self, key: Any, value: Any) -> _Stored:
+    def _begin(self, call: str, key: Any, value: Any) -> Stored:
         import numpy as np
 
-        given = view("init", value)
-        is_sparse = isinstance(given, RowSparse)
-        array = np.array(given.toarray() if is_sparse else given, copy=True, order="C")
-        rows = None
-        if is_sparse:
-            rows = np.zeros(array.shape[0], np.uint8)
-            rows[given.indices] = 1
+        given = view(call, value)
         variable = self._engine.var(f"key {key}")
-        stored = _Stored(len(self._stored), array, variable, rows, not is_sparse and given is not value)
-        self._stored[key] = stored
-        self._keys = str if isinstance(key, str) else int
-        if self._communicator is not None:
-            for part in (array,) if rows is None else (array, rows):
-                run = functools.partial(self._communicator.broadcast, part)
-                self._engine.collective(self._communicator, run, (variable,), name=f"init {key}")
-        return stored
+        if isinstance(given, RowSparse):
+            present = np.zeros(given.shape[0], given.dtype)
+            present[given.indices] = 1
+            both, array, rows = with_rows(given.toarray(), present)
+        else:
+            array, rows = np.array(given, copy=True, order="C"), None
+            both = array
+        self._exchange.broadcast(call, key, both, variable, array)
+        return Stored(array, variable, rows, rows is None and given is not value)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Replace the stored values by the sums of these over devices and workers, or give the sums to the updater.
 
-        It returns when the values have been read.
+        It returns when the values have been read. A call that is refused has changed nothing.
         """
         self._stores("push")
         priority = level("push", "priority", priority)
-        for one, values in self._pairs("push", key, value):
-            self._push(one, values, priority)
+        pairs = self._pairs("push", key, value)
+        self._check_push("push", pairs)
+        for one, values in pairs:
+            self._push("push", one, values, priority)
 
-    def _push(self, key: Any, values: list[Any], priority: int) -> None:
+    def _check_push(self, call: str, pairs: list[tuple[Any, list[Any]]]) -> None:
+        """Refuse what cannot be pushed, and wait until the values may be read."""
+        for one, values in pairs:
+            stored = self._known(call, one)
+            self._check_read(call, values)
+            sparse = [isinstance(array, RowSparse) for array in values]
+            if any(sparse) != all(sparse) or (all(sparse) and stored.rows is None):
+                what = "row-sparse and dense arrays" if any(sparse) and not all(sparse) else "row-sparse arrays, and was dense"
+                raise ArgumentError(f"{call}: key {one!r} gets {what}; pass one kind, as in init")
+            check_alike(call, one, [view(call, array) for array in values], stored.value)
+            if self._optimizer is not None:
+                self._optimizer.check(call, one, stored.value)
+        self._wait_for_all(array for _, values in pairs for array in values)
+
+    def _push(self, call: str, key: Any, values: list[Any], priority: int) -> None:
         import numpy as np
 
-        stored = self._known("push", key)
-        arrays = self._read("push", values)
-        sparse = [isinstance(array, RowSparse) for array in arrays]
-        if any(sparse) != all(sparse) or (all(sparse) and stored.rows is None):
-            raise ArgumentError(f"push: key {key!r} gets {'row-sparse and ' if any(sparse) else ''}dense arrays; pass one kind, as in init")
-        total = summed("push", arrays, stored.value, self._trees)
-        merged = self._engine.var(f"sum {key}")
-        rows = None
+        stored = self._stored[key]
+        arrays = [view(call, value) for value in values]
+        total = summed(arrays, self._trees)
+        merged, both, rows = self._engine.var(f"sum {key}"), total, None
         if stored.rows is not None:
-            rows = np.ones_like(stored.rows)
-            if all(sparse):
-                rows[:] = 0
-                for array in arrays:
-                    rows[array.indices] = 1
-        if self._communicator is not None:
-            self._engine.all_reduce(self._communicator, total, var=merged, priority=priority, name=f"push {key}")
-            if rows is not None:
-                self._engine.all_reduce(self._communicator, rows, "max", var=merged, priority=priority, name=f"rows {key}")
-        apply = functools.partial(self._apply, key, stored, total, rows)
+            pushed = np.zeros_like(stored.rows)
+            for array in arrays:
+                pushed[array.indices if isinstance(array, RowSparse) else slice(None)] = 1
+            both, total, rows = with_rows(total, pushed)
+        self._exchange.sum(call, key, both, merged, total, priority)
+        apply = functools.partial(stored.apply, key, self._updater, total, rows)
         self._engine.push(apply, (merged,), (stored.variable,), priority, name=f"update {key}")
-
-    def _apply(self, key: Any, stored: _Stored, total: Any, rows: Any) -> None:
-        """Runs on a thread of the engine, alone with the stored value."""
-        import numpy as np
-
-        if self._updater is None:
-            stored.value[...] = total
-            if rows is not None:
-                stored.rows[:] = rows
-            return
-        received = as_given(total, stored.is_tensor)
-        if rows is not None:
-            there = np.flatnonzero(rows)
-            received = RowSparse(total[there], there, total.shape)
-            stored.rows[:] |= rows
-        self._updater(key, received, as_given(stored.value, stored.is_tensor))
 
     def pull(
         self, key: Any, out: Any, priority: int = 0, ignore_sparse: bool = True, *, async_op: bool = False
@@ -240,37 +193,30 @@ class KVStore:
             async_op: return at once; :meth:`wait` and :meth:`wait_all` wait for ``out``.
         """
         self._stores("pull")
-        priority = level("pull", "priority", priority)
-        for one, outs in self._pairs("pull", key, out):
-            stored = self._known("pull", one)
+        self._pull("pull", self._pairs("pull", key, out), level("pull", "priority", priority), ignore_sparse, async_op)
+
+    def _pull(self, call: str, pairs: list[tuple[Any, list[Any]]], priority: int, ignore_sparse: bool, later: bool) -> None:
+        copies = []
+        for one, outs in pairs:
+            stored = self._known(call, one)
             dense = [array for array in outs if not isinstance(array, RowSparse)]
             if len(dense) < len(outs):
                 if not ignore_sparse:
-                    raise ArgumentError(f"pull: an out of key {one!r} is row-sparse; use row_sparse_pull")
-                warnings.warn(f"pull: row-sparse arrays of key {one!r} are left alone; use row_sparse_pull", stacklevel=2)
-            self._copy("pull", stored, stored.variable, stored.value, dense, priority, async_op)
-
-    def _copy(
-        self, call: str, stored: _Stored | None, source: Variable, value: Any, outs: list[Any], priority: int, later: bool
-    ) -> None:
-        """Copies a value into arrays, now or when it is there."""
-        targets = [view(call, out) for out in outs]
-        for target in targets:
-            if target.shape != value.shape or not target.flags.writeable:
-                what = "read-only" if target.shape == value.shape else f"of shape {target.shape}, and the value of {value.shape}"
-                raise ArgumentError(f"{call}: an array of out is {what}")
-
-        def copy() -> None:
-            for target in targets:
-                target[...] = value
-
+                    raise ArgumentError(f"{call}: an out of key {one!r} is row-sparse; use row_sparse_pull")
+                warnings.warn(f"{call}: row-sparse arrays of key {one!r} are left alone; use row_sparse_pull", stacklevel=3)
+            copies.append((stored.variable, stored.value, dense, targets_of(call, one, dense, stored.value)))
         if later:
-            self._engine.push(copy, (source,), outs, priority, name=call)
+            for source, value, outs, targets in copies:
+                self._copy_later(call, source, value, outs, targets, priority)
             return
-        self._wait(source)
-        for out in outs:
-            self._wait(out)
-        copy()
+        self._wait_for_all(thing for source, _, outs, _ in copies for thing in (source, *outs))
+        for _, value, _, targets in copies:
+            _copy(value, targets)
+
+    def _copy_later(
+        self, call: str, source: Variable, value: Any, outs: list[Any], targets: list[Any], priority: int
+    ) -> None:
+        self._engine.push(functools.partial(_copy, value, targets), (source,), outs, priority, name=call)
 
     def pushpull(
         self, key: Any, value: Any, out: Any = None, priority: int = 0, *, async_op: bool = False
@@ -282,43 +228,62 @@ class KVStore:
         priority = level("pushpull", "priority", priority)
         pairs = self._pairs("pushpull", key, value)
         outs = pairs if out is None else self._pairs("pushpull", key, out)
-        for (one, values), (_, targets) in zip(pairs, outs):
-            if any(isinstance(array, RowSparse) for array in [*values, *targets]):
+        stores = self._kind != "horovod"
+        for (one, values), (_, arrays) in zip(pairs, outs):
+            if any(isinstance(array, RowSparse) for array in [*values, *arrays]):
                 raise ArgumentError(f"pushpull: key {one!r} has row-sparse arrays; use push and row_sparse_pull")
-            if self._kind == "horovod":
-                self._sum(one, values, targets, priority)
+        if stores:
+            self._check_push("pushpull", pairs)
+        else:
+            self._check_sum("pushpull", pairs)
+        likes = {one: self._stored[one].value if stores else view("pushpull", values[0]) for one, values in pairs}
+        targets = {one: targets_of("pushpull", one, arrays, likes[one]) for one, arrays in outs}
+        for (one, values), (_, arrays) in zip(pairs, outs):
+            if stores:
+                self._push("pushpull", one, values, priority)
+                source, result = self._stored[one].variable, self._stored[one].value
             else:
-                self._push(one, values, priority)
-                stored = self._stored[one]
-                self._copy("pushpull", stored, stored.variable, stored.value, targets, priority, True)
+                source, result = self._sum("pushpull", one, values, priority)
+            self._copy_later("pushpull", source, result, arrays, targets[one], priority)
         if not async_op:
-            stored = [] if self._kind == "horovod" else [self._stored[one].variable for one, _ in pairs]
-            self.wait(*(target for _, targets in outs for target in targets), *stored)
+            stored = [self._stored[one].variable for one, _ in pairs] if stores else []
+            self.wait(*(array for _, arrays in outs for array in arrays), *stored)
 
-    def _sum(self, key: Any, values: list[Any], targets: list[Any], priority: int) -> None:
+    def _check_sum(self, call: str, pairs: list[tuple[Any, list[Any]]]) -> None:
+        """Refuse what cannot be summed, and wait until it may be read."""
+        for one, values in pairs:
+            self._check_read(call, values)
+            check_alike(call, one, [view(call, array) for array in values], view(call, values[0]))
+        self._wait_for_all(array for _, values in pairs for array in values)
+
+    def _sum(self, call: str, key: Any, values: list[Any], priority: int) -> tuple[Variable, Any]:
         """The sum over workers, which is not stored."""
-        arrays = self._read("pushpull", values)
-        total = summed("pushpull", arrays, arrays[0], self._trees)
-        merged = self._engine.var(f"sum {key}")
-        assert self._communicator is not None
-        self._engine.all_reduce(self._communicator, total, var=merged, priority=priority, name=f"pushpull {key}")
-        self._copy("pushpull", None, merged, total, targets, priority, True)
+        total, merged = summed([view(call, value) for value in values], self._trees), self._engine.var(f"sum {key}")
+        self._exchange.sum(call, key, total, merged, total, priority)
+        return merged, total
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0, *, async_op: bool = False) -> None:
         """Give all of ``out`` rank 0's value, and store it: :meth:`init`, then :meth:`pull`."""
-        if self._kind != "horovod":
-            self.init(key, value)
-            self.pull(key, out, priority, async_op=async_op)
-            return
         priority = level("broadcast", "priority", priority)
-        assert self._communicator is not None
         pairs, outs = self._pairs("broadcast", key, value), self._pairs("broadcast", key, out)
-        for (one, values), (_, targets) in zip(pairs, outs):
-            held = summed("broadcast", self._read("broadcast", values[:1]), view("broadcast", values[0]))
-            variable = self._engine.var(f"broadcast {one}")
-            run = functools.partial(self._communicator.broadcast, held, priority=priority)
-            self._engine.collective(self._communicator, run, (variable,), priority, name=f"broadcast {one}")
-            self._copy("broadcast", None, variable, held, targets, priority, async_op)
+        targets = {}
+        for (one, values), (_, arrays) in zip(pairs, outs):
+            self._check_read("broadcast", values)
+            if len(values) != 1:
+                raise ArgumentError(f"broadcast: key {one!r} has {len(values)} values; give it one")
+            dense = [array for array in arrays if not isinstance(array, RowSparse)]
+            targets[one] = targets_of("broadcast", one, dense, view("broadcast", values[0]))
+        if self._kind != "horovod":
+            self._init("broadcast", pairs)
+            self._pull("broadcast", outs, priority, True, async_op)
+            return
+        self._check_sum("broadcast", pairs)
+        for (one, values), (_, arrays) in zip(pairs, outs):
+            held, variable = summed([view("broadcast", values[0])]), self._engine.var(f"broadcast {one}")
+            self._exchange.broadcast("broadcast", one, held, variable, held, priority)
+            self._copy_later("broadcast", variable, held, arrays, targets[one], priority)
+        if not async_op:
+            self.wait(*(array for _, arrays in outs for array in arrays))
 
     def row_sparse_pull(self, key: Any, out: Any, priority: int = 0, row_ids: Any = None) -> None:
         """Copy some rows of a row-sparse value into ``out``; all other rows of ``out`` are zero then.
@@ -327,28 +292,22 @@ class KVStore:
             out: a :class:`RowSparse`, or a list of them; in a store of several workers one for a key.
             row_ids: whole numbers for each of ``out``, or for all; in any order, and any number of times.
         """
-        import numpy as np
-
         self._stores("row_sparse_pull")
         level("row_sparse_pull", "priority", priority)
-        if row_ids is None:
-            raise ArgumentError("row_sparse_pull: pass row_ids, the rows to copy")
-        several = isinstance(row_ids, (list, tuple)) and len(row_ids) > 0 and not np.isscalar(row_ids[0])
-        given = iter(list(row_ids)) if several else None
-        for one, outs in self._pairs("row_sparse_pull", key, out):
+        pairs = self._pairs("row_sparse_pull", key, out)
+        copies = []
+        for one, outs in pairs:
             stored = self._known("row_sparse_pull", one)
             if stored.rows is None or not all(isinstance(target, RowSparse) for target in outs):
                 raise ArgumentError(f"row_sparse_pull: key {one!r} and its out have to be row-sparse; use pull for dense arrays")
             if self._communicator is not None and len(outs) > 1:
                 raise ArgumentError(f"row_sparse_pull: key {one!r} has {len(outs)} outs; a store of several workers takes one")
-            self._wait(stored.variable)
-            for target in outs:
-                wanted = row_ids if given is None else next(given, None)
-                if wanted is None:
-                    raise ArgumentError("row_sparse_pull: there are more outs than row_ids; pass one list for each, or one for all")
-                rows = np.unique(np.asarray(wanted, np.int64).reshape(-1))
-                check_rows("row_sparse_pull", rows, stored.value.shape)
-                target.replace(stored.value[rows], rows)
+            check_alike("row_sparse_pull", one, outs, stored.value)
+            copies += [(stored, target) for target in outs]
+        wanted = wanted_rows("row_sparse_pull", row_ids, [stored.value.shape for stored, _ in copies])
+        self._wait_for_all(self._stored[one].variable for one, _ in pairs)
+        for (stored, target), rows in zip(copies, wanted):
+            target.replace(stored.value[rows], rows)
 
     def wait(self, *arrays: Any) -> None:
         """Wait until these arrays, given as ``out`` with ``async_op``, have their values; raise the first failure of any."""
@@ -373,22 +332,22 @@ class KVStore:
         """Return once all workers have called it."""
         if self._communicator is not None:
             variable = self._engine.var("barrier")
-            self._engine.collective(self._communicator, self._communicator.barrier, (variable,), name="barrier")
+            self._exchange.meet("barrier", variable)
             self._wait(variable)
 
     def num_dead_node(self, node_id: int = 0, timeout: float = 60) -> int:
         """How many workers this one knows to be lost, from operations that failed. MXNet's arguments change nothing."""
         return len(self._lost)
 
-    def set_updater(self, updater: Callable[[Any, Any, Any], object] | None) -> None:
+    def set_updater(self, updater: Updater | None) -> None:
         """Have ``updater(key, received, stored)`` change the stored value by each push; ``None``: a push replaces it.
 
-        In a store of several workers it runs on each, on the same sum, so all workers pass the same one.
+        In a store of several workers it runs on each, on the same sum, so all workers pass the same one. What was pushed before
+        meets the updater of its time. If it raises, the value is what it was before, and the next pull raises it.
         """
         self._stores("set_updater")
         if updater is not None and not callable(updater):
             raise TypeError(f"set_updater: updater is a {type(updater).__name__}, which cannot be called")
-        self._settle()
         self._updater, self._optimizer = updater, None
 
     def set_optimizer(self, optimizer: Optimizer | str) -> None:
@@ -403,10 +362,9 @@ class KVStore:
         chosen = create_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
         if not isinstance(chosen, Optimizer):
             raise TypeError(f"set_optimizer: optimizer is a {type(chosen).__name__}; make it with create_optimizer(name)")
-        self._settle()
         if self._communicator is not None:
             self._engine.wait(self._communicator)
-            chosen = _agreed(self._communicator, chosen)
+            chosen = agreed(self._communicator, chosen)
         self._optimizer = chosen
         self._updater = functools.partial(_update, chosen)
 
@@ -422,12 +380,9 @@ class KVStore:
 
     def load_optimizer_states(self, fname: str | os.PathLike[str]) -> None:
         """Take the optimizer's state from a file of :meth:`save_optimizer_states`."""
-        import numpy as np
-
         optimizer = self._of_one_process("load_optimizer_states")
-        held = unpack("load_optimizer_states", np.frombuffer(pathlib.Path(fname).read_bytes(), np.uint8))
-        if held["name"] != optimizer.name:
-            raise ArgumentError(f"load_optimizer_states: {fname} is of {held['name']}, and the store has {optimizer.name}")
+        values = {key: stored.value for key, stored in self._stored.items()}
+        held = states_of("load_optimizer_states", pathlib.Path(fname), optimizer, values)
         optimizer.states = held["states"]
         if held["params"] is not None:
             optimizer.params = held["params"]
@@ -447,25 +402,28 @@ class KVStore:
     def _pairs(self, call: str, key: Any, values: Any) -> list[tuple[Any, list[Any]]]:
         return keyed(call, key, values, self._keys)
 
-    def _known(self, call: str, key: Any) -> _Stored:
+    def _known(self, call: str, key: Any) -> Stored:
         if key not in self._stored:
             raise ArgumentError(f"{call}: key {key!r} has no value; call init first")
         return self._stored[key]
 
-    def _read(self, call: str, values: list[Any]) -> list[Any]:
-        """Values that may be read now: what an earlier call writes into them is there."""
+    def _check_read(self, call: str, values: list[Any]) -> None:
+        """Refuse what is no value."""
         if not values:
             raise ArgumentError(f"{call}: a key has an empty list of values")
         for value in values:
-            if not isinstance(value, RowSparse):
-                view(call, value)
-                self._wait(value)
-        return [view(call, value) for value in values]
+            view(call, value)
+
+    def _wait_for_all(self, things: Iterable[Any]) -> None:
+        """Wait for what earlier calls write into arrays or variables; raise the first failure of any."""
+        self.wait(*(thing for thing in things if not isinstance(thing, RowSparse)))
 
     def _settle(self) -> None:
-        """Let earlier pushes meet the updater of their time."""
-        for stored in self._stored.values():
-            self._wait(stored.variable)
+        """Let earlier pushes meet the optimizer's state of their time. What has failed stays for the pulls to tell."""
+        settled = self._engine.var("settled")
+        self._engine.push(_nothing, [stored.variable for stored in self._stored.values()], [settled], name="settle")
+        with contextlib.suppress(Exception):
+            self._engine.wait(settled)
 
     def _wait(self, thing: Any) -> None:
         try:
@@ -475,26 +433,14 @@ class KVStore:
             raise
 
 
-def _trees_of(topology: str) -> Trees:
-    path, _, name = topology.partition("#")
-    try:
-        return _herringbone.device_trees(pathlib.Path(path).read_text(), name or None)
-    except ValueError as error:
-        raise ArgumentError(f"create: the topology {topology}: {error}") from None
-
-
 def _update(optimizer: Optimizer, key: Any, received: Any, stored: Any) -> None:
     optimizer.update(key, view("push", received), view("push", stored))
 
 
-def _agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
-    """Rank 0's optimizer, made anew from its name and numbers."""
-    import numpy as np
+def _copy(value: Any, targets: list[Any]) -> None:
+    for target in targets:
+        target[...] = value
 
-    told = pack("set_optimizer", [optimizer.name, optimizer.params])
-    length = np.array([told.size], np.int64)
-    communicator.broadcast(length)
-    told = np.resize(told, int(length[0]))
-    communicator.broadcast(told)
-    name, params = unpack("set_optimizer", told)
-    return create_optimizer(name, **params)
+
+def _nothing() -> None:
+    pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any
 
@@ -9,7 +10,7 @@ from ..arrays import FOLDED, fold_type
 from ..errors import ArgumentError, UnsupportedError
 from .sparse import RowSparse
 
-__all__ = ["TREE_BOUND", "Trees", "as_given", "by_trees", "keyed", "summed", "view"]
+__all__ = ["TREE_BOUND", "Trees", "as_given", "by_trees", "check_alike", "keyed", "summed", "targets_of", "view"]
 
 Trees = list[list[tuple[int, int]]]
 """For each root its edges, from parents to children."""
@@ -33,9 +34,10 @@ def keyed(call: str, key: Any, values: Any, known: type | None) -> list[tuple[An
             raise ArgumentError(f"{call}: {len(keys)} keys and {count} values; pass a value, or a list of arrays, for each key")
     else:
         values = [values]
-    for one in keys:
-        if isinstance(one, bool) or not isinstance(one, (int, str)):
+    for at, one in enumerate(keys):
+        if isinstance(one, bool) or not (isinstance(one, str) or hasattr(one, "__index__")):
             raise TypeError(f"{call}: a key is a {type(one).__name__}, not a whole number or a text")
+        keys[at] = str(one) if isinstance(one, str) else operator.index(one)
     kinds = {type(one) if isinstance(one, str) else int for one in keys} | ({known} if known else set())
     if len(kinds) > 1:
         raise ArgumentError(f"{call}: mixed key types are not allowed; use whole numbers or texts for all keys of a store")
@@ -70,15 +72,30 @@ def as_given(array: Any, is_tensor: bool) -> Any:
     return sys.modules["torch"].from_numpy(array)
 
 
-def summed(call: str, values: list[Any], like: Any, trees: Trees | None = None) -> Any:
-    """A new array with the sum of values that are like ``like``, from left to right, or along the trees of as many devices."""
-    import numpy as np
-
+def check_alike(call: str, key: Any, values: list[Any], like: Any) -> None:
+    """Refuse values of another shape or type than a key's."""
     for value in values:
         if value.shape != like.shape or value.dtype != like.dtype:
             raise ArgumentError(
-                f"{call}: a value of {value.dtype} and shape {value.shape} for a key of {like.dtype} and shape {like.shape}"
+                f"{call}: a value of {value.dtype} and shape {value.shape} for a key of {like.dtype} and shape {like.shape}: "
+                f"{key!r}; pass values like the first one"
             )
+
+
+def targets_of(call: str, key: Any, outs: list[Any], like: Any) -> list[Any]:
+    """Arrays over ``outs``, into which a value like ``like`` can be copied."""
+    targets = [view(call, out) for out in outs]
+    for target in targets:
+        if target.shape != like.shape or not target.flags.writeable:
+            what = "read-only" if target.shape == like.shape else f"of shape {target.shape}, and the value of {like.shape}"
+            raise ArgumentError(f"{call}: an array of out of key {key!r} is {what}")
+    return targets
+
+
+def summed(values: list[Any], trees: Trees | None = None) -> Any:
+    """A new array with the sum of values that are alike, from left to right, or along the trees of as many devices."""
+    import numpy as np
+
     wholes = [value.toarray() if isinstance(value, RowSparse) else value for value in values]
     if trees is not None and len(trees) == len(wholes) > 1:
         return by_trees(wholes, trees)

@@ -147,7 +147,7 @@ const ORDERS: [Order; 6] = [
             "messages",
             "parts",
             "work",
-            "arrays plain torch/callbacks torch/calls torch/priorities torch/tensors",
+            "arrays extents plain torch/callbacks torch/calls torch/priorities torch/tensors",
             "torch/completion torch/measured",
             "_herringbone aliases arguments errors options",
         ],

@@ -31,13 +31,24 @@ fn crc32c(bytes: &[u8]) -> u32 {
 /// An all-reduce of 1000 f32, sum.
 fn call() -> Fingerprint {
     let (collective, dtype, op) = (1, 0, 0);
-    Fingerprint { sequence: 0, collective, dtype, op, order: 0, root: 0, count: 1000, plan: 7, priority: 0 }
+    Fingerprint {
+        sequence: 0,
+        collective,
+        dtype,
+        op,
+        order: 0,
+        root: 0,
+        count: 1000,
+        plan: 7,
+        priority: 0,
+        mark: 0,
+    }
 }
 
 fn any_fingerprint() -> impl Strategy<Value = Fingerprint> {
     let codes = any::<(u8, u8, u8, u8)>();
-    (any::<u64>(), codes, any::<u32>(), any::<u64>(), any::<u64>(), any::<i32>()).prop_map(
-        |(sequence, (collective, dtype, op, order), root, count, plan, priority)| Fingerprint {
+    (any::<u64>(), codes, any::<u32>(), any::<u64>(), any::<u64>(), any::<(i32, u32)>()).prop_map(
+        |(sequence, (collective, dtype, op, order), root, count, plan, (priority, mark))| Fingerprint {
             sequence,
             collective,
             dtype,
@@ -47,6 +58,7 @@ fn any_fingerprint() -> impl Strategy<Value = Fingerprint> {
             count,
             plan,
             priority,
+            mark,
         },
     )
 }

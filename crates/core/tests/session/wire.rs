@@ -77,13 +77,14 @@ fn a_fingerprint_has_these_bytes() {
         count: 0x1817_1615_1413_1211,
         plan: 0x201f_1e1d_1c1b_1a19,
         priority: 0x2423_2221,
+        mark: 0x2827_2625,
     };
     let bytes = fingerprint.encode(crc32c);
-    assert_eq!(hex(&bytes[..36]), (1..=36).map(|byte| format!("{byte:02x}")).collect::<String>());
-    assert_eq!(hex(&bytes[36..]), FINGERPRINT_CRC);
+    assert_eq!(hex(&bytes[..40]), (1..=40).map(|byte| format!("{byte:02x}")).collect::<String>());
+    assert_eq!(hex(&bytes[40..]), FINGERPRINT_CRC);
 }
 
-const FINGERPRINT_CRC: &str = "b462d2b9";
+const FINGERPRINT_CRC: &str = "7f152c0e";
 
 /// Every release has to compute the same numbers. These were computed by another program.
 #[test]
@@ -146,6 +147,10 @@ fn fingerprints_read_like_calls() {
         "broadcast of 1000 u8 from rank 2 (operation 17)"
     );
     assert_eq!(said(|f| f.collective = 6), "barrier (operation 17)");
+    assert_eq!(
+        said(|f| (f.priority, f.mark) = (-1, 0xbeef)),
+        "all_reduce of 1000 f32, sum, priority -1, mark 0000beef (operation 17)"
+    );
     assert_eq!(said(|f| f.collective = 99), "unknown collective 99 (operation 17)");
     assert_eq!(
         said(|f| (f.dtype, f.op) = (98, 97)),
@@ -156,7 +161,7 @@ fn fingerprints_read_like_calls() {
 type Change = fn(&mut Fingerprint);
 
 /// Each field in turn, with the name it goes by.
-const CHANGES: [(&str, Change); 9] = [
+const CHANGES: [(&str, Change); 10] = [
     ("sequence", |f| f.sequence += 1),
     ("collective", |f| f.collective ^= 3),
     ("element type", |f| f.dtype ^= 1),
@@ -166,6 +171,7 @@ const CHANGES: [(&str, Change); 9] = [
     ("count", |f| f.count += 1),
     ("plan", |f| f.plan ^= 1 << 63),
     ("priority", |f| f.priority = -1),
+    ("mark", |f| f.mark = 1),
 ];
 
 #[test]

@@ -57,7 +57,8 @@ impl DependencyEngine {
                     done.fail(error);
                 }
                 Ok(pending) => {
-                    done.release(&issued);
+                    // It is this engine's.
+                    let _released = done.release(&issued);
                     let end = move |result: crate::Result<()>| match result {
                         Ok(()) => {
                             *buffer.values() = owned.take();
@@ -90,6 +91,9 @@ impl Follower {
         pending: Pending,
         told: impl FnOnce(crate::Error) -> Box<dyn Error + Send + Sync> + Send + 'static,
     ) {
+        if done.scheduler().is_some_and(|scheduler| scheduler.is_forked()) {
+            return;
+        }
         let end = move |result: crate::Result<()>| match result {
             Ok(()) => done.complete(),
             Err(error) => done.fail(told(error)),

@@ -2,7 +2,7 @@
 
 use super::{
     completer::Completer,
-    failure::DependencyError,
+    failure::{DependencyError, OperationFailure},
     picture,
     queues::Pushed,
     recorder::Recorder,
@@ -14,7 +14,10 @@ use std::{
     collections::HashMap,
     error::Error,
     fmt, io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -33,8 +36,8 @@ pub struct DependencyEngine {
     pub(super) completer: Arc<Completer>,
     /// The variables of the communicators that were used, by their addresses.
     orders: Mutex<HashMap<usize, Variable>>,
-    /// Of the process that made it.
-    generation: u64,
+    /// Whether nobody waits for its threads any more.
+    is_left: AtomicBool,
 }
 
 /// A tag for something that operations read and mutate; the engine never sees the thing. Clones are the same variable.
@@ -50,14 +53,19 @@ struct Tag {
 
 impl Drop for Tag {
     fn drop(&mut self) {
-        self.scheduler.with(|queues| queues.abandon(self.number));
+        if !self.scheduler.is_forked() {
+            self.scheduler.with(|queues| queues.abandon(self.number));
+        }
     }
 }
 
 impl Variable {
-    /// How many operations that mutate it have ended well so far.
+    /// How many operations that mutate it have ended well so far; 0 in a forked child.
     pub fn version(&self) -> u64 {
-        self.0.scheduler.with(|queues| queues.version(self.0.number))
+        match self.0.scheduler.is_forked() {
+            true => 0,
+            false => self.0.scheduler.with(|queues| queues.version(self.0.number)),
+        }
     }
 }
 
@@ -86,20 +94,46 @@ impl DependencyEngine {
     /// # Errors
     /// If the system has no room for the threads.
     pub fn new(threads: usize) -> io::Result<Self> {
+        Self::new_around(threads, |live| live())
+    }
+
+    /// As [`new`](Self::new); each thread calls `around` once, with its whole life, which that calls. So what a thread needs for
+    /// all functions, such as an interpreter's state, is made once.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn new_around(
+        threads: usize,
+        around: impl Fn(&mut (dyn FnMut() + Send)) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         fork::watch()?;
         let scheduler = Arc::new(Scheduler::new(MOST_PENDING));
         let (none, completer, orders) = (Mutex::default(), Arc::default(), Mutex::default());
-        let engine = Self { scheduler, threads: none, completer, orders, generation: fork::generation() };
+        let engine = Self { scheduler, threads: none, completer, orders, is_left: AtomicBool::new(false) };
+        let around = Arc::new(around);
         for number in 0..threads.max(1) as u32 {
-            let scheduler = engine.scheduler.clone();
+            let (scheduler, around) = (engine.scheduler.clone(), around.clone());
             let thread = thread::Builder::new().name(format!("herringbone-dep-{number}"));
-            engine.threads().push(thread.spawn(move || scheduler.work(number))?);
+            engine.scheduler.enlist();
+            match thread.spawn(move || around(&mut || scheduler.work(number))) {
+                Ok(thread) => engine.threads().push(thread),
+                Err(error) => {
+                    engine.scheduler.retire();
+                    return Err(error);
+                }
+            }
         }
         Ok(engine)
     }
 
     fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process is a forked child of the one that made the engine: it has none of its threads, every call that can
+    /// fail does, and there is nothing to see.
+    pub fn is_forked(&self) -> bool {
+        self.scheduler.is_forked()
     }
 
     /// A new variable.
@@ -114,12 +148,19 @@ impl DependencyEngine {
 
     /// The variable of a communicator, made when it is first asked for.
     pub(super) fn order(&self, communicator: usize) -> Variable {
+        if self.is_forked() {
+            return self.var();
+        }
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         orders.entry(communicator).or_insert_with(|| self.named_var("collectives")).clone()
     }
 
     fn tag(&self, name: Option<Arc<str>>) -> Variable {
-        let number = self.scheduler.with(|queues| queues.variable(name));
+        // In a forked child it is of no use, and never looked up.
+        let number = match self.is_forked() {
+            true => u32::MAX,
+            false => self.scheduler.with(|queues| queues.variable(name)),
+        };
         Variable(Arc::new(Tag { scheduler: self.scheduler.clone(), number }))
     }
 
@@ -187,7 +228,13 @@ impl DependencyEngine {
     }
 
     fn check_usable(&self) -> DependencyResult<()> {
-        if fork::generation() == self.generation { Ok(()) } else { Err(DependencyError::Forked) }
+        if self.is_forked() { Err(DependencyError::Forked) } else { Ok(()) }
+    }
+
+    /// Waits, for at most `limit`, until a push would not wait for room; whether it would not. Else a push waits as long as it
+    /// takes.
+    pub fn wait_for_room(&self, limit: Duration) -> bool {
+        self.is_forked() || self.scheduler.wait_for_room(Some(limit))
     }
 
     fn check_own(&self, variable: &Variable) -> DependencyResult<()> {
@@ -250,47 +297,80 @@ impl DependencyEngine {
 
     /// How many operations are not over.
     pub fn pending(&self) -> usize {
-        self.scheduler.with(|queues| queues.pending())
+        if self.is_forked() { 0 } else { self.scheduler.with(|queues| queues.pending()) }
+    }
+
+    /// Of the failures that no wait has told anybody, that whose operation was pushed first. It stays as it is.
+    pub fn untold(&self) -> Option<OperationFailure> {
+        if self.is_forked() { None } else { self.scheduler.with(|queues| queues.untold()) }
     }
 
     /// Runs what can run, and ends the threads. What waits for an operation that has not ended then never runs.
+    ///
+    /// A function of the engine may call it; then the threads end after that function.
     pub fn close(&self) {
-        if self.check_usable().is_err() {
-            return;
+        while !self.close_for(Duration::MAX) {}
+    }
+
+    /// As [`close`](Self::close), and waits for the threads for at most `limit`; whether they have ended.
+    pub fn close_for(&self, limit: Duration) -> bool {
+        if self.is_forked() {
+            return true;
         }
         self.scheduler.close();
-        let threads = std::mem::take(&mut *self.threads());
-        if !self.scheduler.is_inside() {
-            for thread in threads {
-                // Functions that panic are caught, so a thread has nothing to tell.
-                let _ended = thread.join();
-            }
-            self.scheduler.clear();
-            self.completer.close();
+        if self.scheduler.is_inside() || self.is_left.load(Ordering::Relaxed) {
+            return true;
         }
+        if !self.scheduler.wait_for_threads(limit) {
+            return false;
+        }
+        let own = thread::current().id();
+        let threads = std::mem::take(&mut *self.threads());
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
+            // Functions that panic are caught, so a thread has nothing to tell.
+            let _ended = thread.join();
+        }
+        self.completer.close();
+        true
+    }
+
+    /// As [`close`](Self::close), but waits for no thread, now or later: a function that runs goes on alone.
+    pub fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
+        self.close();
     }
 
     /// The queues as they are now, as an SVG: a row for each variable with the operations that use it, reads in green and
     /// mutations in red, in the order of their pushes.
     pub fn picture(&self) -> String {
-        picture::picture(&self.scheduler.with(|queues| queues.snapshot()))
+        let queues =
+            if self.is_forked() { Vec::new() } else { self.scheduler.with(|queues| queues.snapshot()) };
+        picture::picture(&queues)
     }
 
     /// Keeps what runs from now on, for [`trace`](Self::trace).
     pub fn record(&self) {
-        self.scheduler.with_recorder(Recorder::begin);
+        if !self.is_forked() {
+            self.scheduler.with_recorder(Recorder::begin);
+        }
     }
 
     /// What has run since [`record`](Self::record), the last 131,072 operations at most, as a trace that Perfetto and
     /// chrome://tracing open: a row for each thread, and rows for operations that ended later than their functions.
     pub fn trace(&self) -> String {
-        self.scheduler.with_recorder(|recorder| trace::written(recorder))
+        match self.is_forked() {
+            true => trace::written(&Recorder::default()),
+            false => self.scheduler.with_recorder(|recorder| trace::written(recorder)),
+        }
     }
 }
 
 impl Drop for DependencyEngine {
     fn drop(&mut self) {
         self.close();
+        if !self.is_forked() {
+            self.completer.close();
+        }
     }
 }
 
@@ -303,8 +383,19 @@ impl fmt::Debug for DependencyEngine {
 impl OnComplete {
     /// Lets later operations have `variable` before this operation's end, as it is now. What becomes of the operation then
     /// does not spoil it.
-    pub fn release(&self, variable: &Variable) {
+    ///
+    /// # Errors
+    /// [`Foreign`](DependencyError::Foreign) or [`Forked`](DependencyError::Forked).
+    pub fn release(&self, variable: &Variable) -> DependencyResult<()> {
+        let Some(scheduler) = self.scheduler() else { return Ok(()) };
+        if scheduler.is_forked() {
+            return Err(DependencyError::Forked);
+        }
+        if !Arc::ptr_eq(scheduler, &variable.0.scheduler) {
+            return Err(DependencyError::Foreign);
+        }
         self.release_number(variable.0.number);
+        Ok(())
     }
 }
 

@@ -125,6 +125,12 @@ fn shortened(name: &str) -> String {
     name.chars().take(15).chain(['…']).collect()
 }
 
+/// A text as XML has it, which knows no control characters.
 fn escaped(text: &str) -> String {
+    let known = |letter: char| match letter {
+        '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}' => '\u{fffd}',
+        _ => letter,
+    };
+    let text: String = text.chars().map(known).collect();
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -220,6 +220,13 @@ impl<B> Queues<B> {
         first
     }
 
+    /// The earliest failure that nobody has been told of; clears nothing.
+    pub(crate) fn untold(&self) -> Option<OperationFailure> {
+        let spoiled = self.spoiled.iter().filter_map(|variable| self.variables[*variable].spoiled.as_ref());
+        let untold = self.homeless.iter().chain(spoiled).filter(|failure| !failure.is_told());
+        untold.min_by_key(|failure| failure.operation()).cloned()
+    }
+
     /// Whether a wait has come to its end since the last call.
     pub(crate) fn take_has_waited(&mut self) -> bool {
         std::mem::take(&mut self.has_waited)

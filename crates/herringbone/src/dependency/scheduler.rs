@@ -4,7 +4,7 @@ use super::{
     failure::OperationFailure,
     queues::{Pushed, Queues, VariableUse},
     recorder::Recorder,
-    sync::{Condvar, Mutex, MutexGuard, YIELDS, inside, set_inside, thread},
+    sync::{Condvar, Mutex, MutexGuard, YIELDS, generation, inside, set_inside, thread},
 };
 use std::{
     any::Any,
@@ -33,6 +33,8 @@ pub(crate) struct Scheduler {
     /// An operation or a wait is over.
     over: Condvar,
     limit: usize,
+    /// Of the process that made it: a forked child has none of its threads, and may find its lock taken for ever.
+    generation: u64,
 }
 
 struct State {
@@ -45,6 +47,8 @@ struct State {
     waiting: usize,
     /// Those of them that wait for room.
     crowd: usize,
+    /// Threads that have not ended.
+    living: usize,
     closing: bool,
     recorder: Recorder,
 }
@@ -60,8 +64,15 @@ impl Scheduler {
     /// `limit`: with so many operations pending, and one that runs or is ready, a push waits.
     pub(crate) fn new(limit: usize) -> Self {
         let (queues, recorder) = (Queues::default(), Recorder::default());
-        let state = State { queues, idle: 0, busy: 0, waiting: 0, crowd: 0, closing: false, recorder };
-        Self { state: Mutex::new(state), work: Condvar::new(), over: Condvar::new(), limit }
+        let state =
+            State { queues, idle: 0, busy: 0, waiting: 0, crowd: 0, living: 0, closing: false, recorder };
+        let (work, over) = (Condvar::new(), Condvar::new());
+        Self { state: Mutex::new(state), work, over, limit, generation: generation() }
+    }
+
+    /// Whether this process is a forked child of the one that made it. Then nothing here may take the lock.
+    pub(crate) fn is_forked(&self) -> bool {
+        generation() != self.generation
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -72,7 +83,7 @@ impl Scheduler {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Whether this thread runs a function of this engine.
+    /// Whether this thread is one of this engine.
     pub(crate) fn is_inside(&self) -> bool {
         inside() == self.address()
     }
@@ -87,17 +98,37 @@ impl Scheduler {
         act(&mut self.lock().recorder)
     }
 
+    /// Waits for room for one more operation, at most for `limit`; whether a push would not wait then.
+    pub(crate) fn wait_for_room(&self, limit: Option<Duration>) -> bool {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        self.with_room(self.lock(), deadline).1
+    }
+
+    /// Sleeps until there is room, or until the deadline; says which.
+    fn with_room<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        deadline: Option<Instant>,
+    ) -> (MutexGuard<'a, State>, bool) {
+        if state.queues.pending() < self.limit || self.is_inside() {
+            return (state, true);
+        }
+        // Only while something is going to end: operations that all wait for a completion may wait for this thread.
+        while !state.closing && state.queues.pending() > self.limit / 2 && !state.is_still() {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return (state, false);
+            }
+            state.crowd += 1;
+            state = self.sleep(state, left);
+            state.crowd -= 1;
+        }
+        (state, true)
+    }
+
     /// Pushes an operation; false if the engine is closed.
     pub(crate) fn push(&self, entry: Pushed<Function>) -> bool {
-        let mut state = self.lock();
-        if state.queues.pending() >= self.limit && !self.is_inside() {
-            // Only while something is going to end: operations that all wait for a completion may wait for this thread.
-            while !state.closing && state.queues.pending() > self.limit / 2 && !state.is_still() {
-                state.crowd += 1;
-                state = self.sleep(state, None);
-                state.crowd -= 1;
-            }
-        }
+        let (mut state, _) = self.with_room(self.lock(), None);
         if state.closing {
             drop(state);
             return false;
@@ -139,11 +170,17 @@ impl Scheduler {
         drop(skipped);
     }
 
-    /// The life of a thread: runs what is ready until the engine closes.
+    /// Says that one more thread is going to work.
+    pub(crate) fn enlist(&self) {
+        self.lock().living += 1;
+    }
+
+    /// The life of a thread that was enlisted: runs what is ready until the engine closes.
     pub(crate) fn work(self: &Arc<Self>, number: u32) {
+        // What a function leaves behind may be dropped between two functions, and an engine with it.
+        let before = set_inside(self.address());
         while let Some((operation, job)) = self.next() {
             let began = Instant::now();
-            let before = set_inside(self.address());
             let result = match job {
                 Function::Now(function) => {
                     Some(catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| Err(said(&*panic))))
@@ -155,7 +192,6 @@ impl Scheduler {
                     None
                 }
             };
-            set_inside(before);
             let mut state = self.lock();
             state.busy -= 1;
             if let Some(result) = result {
@@ -163,6 +199,33 @@ impl Scheduler {
             }
             self.tell(state, 1);
         }
+        self.retire();
+        set_inside(before);
+    }
+
+    /// A thread ends, or was never made. The last one drops what will not run.
+    pub(crate) fn retire(&self) {
+        let mut state = self.lock();
+        state.living -= 1;
+        let is_last = state.living == 0;
+        drop(state);
+        if is_last {
+            self.clear();
+        }
+    }
+
+    /// Waits until all threads have ended, at most for `limit`; whether they have.
+    pub(crate) fn wait_for_threads(&self, limit: Duration) -> bool {
+        let deadline = Instant::now().checked_add(limit);
+        let mut state = self.lock();
+        while state.living > 0 {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            state = self.sleep(state, left);
+        }
+        true
     }
 
     /// Waits for a function to run; none once the engine closes and nothing runs that could make another one ready.
@@ -224,7 +287,7 @@ impl Scheduler {
     }
 
     /// Drops the functions that have not begun, when no thread is left to run them.
-    pub(crate) fn clear(&self) {
+    fn clear(&self) {
         let waiting = self.lock().queues.abandon_waiting();
         self.over.notify_all();
         drop(waiting);
@@ -277,7 +340,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
+        if let Some(ticket) = self.ticket.filter(|_| !self.scheduler.is_forked()) {
             self.scheduler.with(|queues| queues.give_up(ticket));
         }
     }
@@ -314,6 +377,11 @@ impl OnComplete {
         self.end(Err(error.into()));
     }
 
+    /// Whose operation it ends.
+    pub(crate) fn scheduler(&self) -> Option<&Arc<Scheduler>> {
+        self.0.as_ref().map(|ticket| &ticket.scheduler)
+    }
+
     /// Lets later operations have a variable before the end, by its number in the engine.
     pub(crate) fn release_number(&self, variable: u32) {
         if let Some(Ticket { scheduler, operation, .. }) = &self.0 {
@@ -324,7 +392,8 @@ impl OnComplete {
     }
 
     fn end(&mut self, result: Result<(), BoxedError>) {
-        if let Some(Ticket { scheduler, operation, began }) = self.0.take() {
+        let own = self.0.take().filter(|ticket| !ticket.scheduler.is_forked());
+        if let Some(Ticket { scheduler, operation, began }) = own {
             let mut state = scheduler.lock();
             end(&mut state, operation, (None, began), result);
             scheduler.tell(state, 0);

@@ -107,6 +107,7 @@ impl Groups {
         let (mut fingerprint, with_reducers, algorithm) =
             (planned.fingerprint, planned.with_reducers, planned.number);
         (fingerprint.sequence, fingerprint.priority) = (group.member.next(), issue.priority);
+        fingerprint.mark = issue.mark;
         if let Some(error) = &group.lost {
             return Err(error.about(me, group.settings.named(fingerprint)).into());
         }

@@ -313,5 +313,6 @@ fn fingerprint(call: &Call, plan: u64) -> Fingerprint {
         count: call.count as u64,
         plan,
         priority: 0,
+        mark: 0,
     }
 }

@@ -345,6 +345,7 @@ fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Pre
             call,
             parts: None,
             priority: queued.id.fingerprint.priority,
+            mark: queued.id.fingerprint.mark,
             input,
             output,
             timeout,
@@ -355,7 +356,8 @@ fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Pre
         let (collective, dtype, op) = (Collective::Broadcast { root }, DType::U8, queued.call.op);
         let call = Call { collective, dtype, op, count: region.len() };
         let (input, output, priority) = (region.clone(), region, queued.id.fingerprint.priority);
-        Issue { group: carrier, call, parts: None, priority, input, output, timeout }
+        let mark = queued.id.fingerprint.mark;
+        Issue { group: carrier, call, parts: None, priority, mark, input, output, timeout }
     };
     let Some(Rest { chunks, .. }) = rest.filter(|rest| !rest.chunks.is_empty()) else {
         return [again(0..output.len())].into();

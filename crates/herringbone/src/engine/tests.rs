@@ -83,6 +83,7 @@ fn begin(engine: &mut Engine, collective: Collective, count: usize) -> Arc<Compl
         call,
         parts: None,
         priority: 0,
+        mark: 0,
         input: buffer.clone(),
         output: buffer,
         timeout: None,
@@ -126,7 +127,7 @@ fn a_group_with_a_dead_member_is_lost_from_the_start() {
     engine.add_group(group(7, 3, None));
     let call = Call { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
     let (input, output) = (Region::zeroed(0), Region::zeroed(0));
-    let issue = Issue { group: 7, call, parts: None, priority: 0, input, output, timeout: None };
+    let issue = Issue { group: 7, call, parts: None, priority: 0, mark: 0, input, output, timeout: None };
     let Err(Refused::Failed(error)) = engine.issue(&issue) else { panic!("it was issued") };
     assert!(matches!(error.kind(), crate::ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
     assert!(matches!(&engine.out.events[..], [Event::Dispute { group: 7, .. }]), "the others are told");
@@ -210,7 +211,7 @@ fn a_message_that_has_left_in_part_leaves_in_full_though_its_operation_fails() {
             Call { collective: Collective::AllReduce, dtype: DType::U8, op: ReduceOp::Sum, count: 1 << 20 };
         let (input, output) = (buffer.clone(), buffer.clone());
         engine
-            .issue(&Issue { group: 0, call, parts: None, priority: 0, input, output, timeout: None })
+            .issue(&Issue { group: 0, call, parts: None, priority: 0, mark: 0, input, output, timeout: None })
             .unwrap();
         // The grant that the other gets is what it would give.
         let grant = drain(&mut engine, &theirs[0]);

@@ -138,6 +138,7 @@ mod tests {
             count,
             plan: 0,
             priority: 0,
+            mark: 0,
         };
         assert_eq!(call_of(&told(1 << 40)).unwrap().count, 1 << 40);
         for count in [1 << 60, i64::MAX as u64, u64::MAX - 1, Fingerprint::UNEVEN] {

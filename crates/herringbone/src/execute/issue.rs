@@ -60,6 +60,8 @@ pub(crate) struct Issue {
     /// This rank's parts, where they may differ.
     pub(crate) parts: Option<Arc<UnevenParts>>,
     pub(crate) priority: i32,
+    /// What the caller says that it is for; 0 if nothing is said.
+    pub(crate) mark: u32,
     pub(crate) input: Region,
     pub(crate) output: Region,
     pub(crate) timeout: Option<Duration>,

@@ -186,6 +186,7 @@ impl Machine {
             call: task.call,
             parts: None,
             priority: 0,
+            mark: 0,
             input: read.region().clone(),
             output: output.region().clone(),
             timeout: *timeout,

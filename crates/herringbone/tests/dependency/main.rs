@@ -2,6 +2,7 @@
 
 mod behaviour;
 mod collectives;
+mod ends;
 mod program;
 
 use program::{Outcome, Program};

@@ -192,7 +192,7 @@ fn push(
                 if let Some(released) = call.released() {
                     things[released].value.store(made(seen, released), Ordering::Relaxed);
                     leave(&things[released], true);
-                    done.release(&things[released].tag);
+                    done.release(&things[released].tag).unwrap();
                 }
                 let error = leave_all(&things, &call, seen, call.released());
                 if error { done.fail(format!("step {number} fails")) } else { done.complete() }

@@ -23,6 +23,11 @@ mod sync {
     /// loom tries the order in which a thread sleeps at once.
     pub(crate) const YIELDS: usize = 0;
 
+    /// Nothing forks here.
+    pub(crate) fn generation() -> u64 {
+        0
+    }
+
     /// All of loom's threads are one, so none is known to be inside.
     pub(crate) fn set_inside(_: usize) -> usize {
         0
@@ -48,13 +53,13 @@ fn in_every_order(threads: u32, limit: usize, program: fn(&Arc<Scheduler>)) {
         let scheduler = Arc::new(Scheduler::new(limit));
         let spawn = |number| {
             let scheduler = scheduler.clone();
+            scheduler.enlist();
             loom::thread::spawn(move || scheduler.work(number))
         };
         let threads: Vec<_> = (0..threads).map(spawn).collect();
         program(&scheduler);
         scheduler.close();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        scheduler.clear();
         assert_eq!(scheduler.with(|queues| queues.pending()), 0);
     });
 }

@@ -1,7 +1,7 @@
 //! Ranks that call different operations are told so, all of them, and go on.
 
 use crate::world::{Over, Together, check_sums, settle, world};
-use herringbone::{Communicator, Error, ErrorKind, ReduceOp};
+use herringbone::{Collective, Communicator, DType, Error, ErrorKind, ReduceOp, Region, Request};
 use std::time::Duration;
 
 /// What one rank does; rank 1 does something else than the others.
@@ -11,13 +11,21 @@ fn all_reduce(comm: &Communicator, count: usize) -> Result<(), Error> {
     comm.all_reduce(&mut vec![1.0f32; count], ReduceOp::Sum)
 }
 
+/// An all-reduce that is for something else on rank 1.
+fn marked(comm: &Communicator, count: usize) -> Result<(), Error> {
+    let owned = Region::own(vec![1.0f32; count]);
+    let region = owned.region().clone();
+    let request = Request::new(Collective::AllReduce, DType::F32, count, region.clone(), region);
+    comm.execute(request.mark(if odd(comm) { 8 } else { 7 }))
+}
+
 fn odd(comm: &Communicator) -> bool {
     comm.rank() == 1
 }
 
 const LARGE: usize = 100_000;
 
-const CALLS: [(&str, Call); 14] = [
+const CALLS: [(&str, Call); 16] = [
     ("count, small", |comm| all_reduce(comm, if odd(comm) { 4 } else { 3 })),
     ("count, small and large", |comm| all_reduce(comm, if odd(comm) { 3 } else { LARGE })),
     ("count, large", |comm| all_reduce(comm, if odd(comm) { LARGE + 1 } else { LARGE })),
@@ -45,6 +53,8 @@ const CALLS: [(&str, Call); 14] = [
         true => comm.broadcast(&mut vec![1f32; LARGE], 1),
         false => all_reduce(comm, LARGE),
     }),
+    ("mark, small", |comm| marked(comm, 3)),
+    ("mark, large", |comm| marked(comm, LARGE)),
     ("a skipped small call", |comm| if odd(comm) { Ok(()) } else { all_reduce(comm, 3) }),
     ("a skipped large call", |comm| if odd(comm) { Ok(()) } else { all_reduce(comm, LARGE) }),
 ];

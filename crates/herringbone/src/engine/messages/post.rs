@@ -95,5 +95,5 @@ pub(super) fn broadcast(group: u32, root: Rank, region: &Region, timeout: Durati
     let collective = Collective::Broadcast { root };
     let call = Call { collective, dtype: DType::U8, op: ReduceOp::Sum, count: region.len() };
     let (input, output) = (region.clone(), region.clone());
-    Issue { group, call, parts: None, priority: 0, input, output, timeout: Some(timeout) }
+    Issue { group, call, parts: None, priority: 0, mark: 0, input, output, timeout: Some(timeout) }
 }

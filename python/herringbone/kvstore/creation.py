@@ -1,0 +1,70 @@
+"""Stores by MXNet's names of their types."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from .. import _herringbone
+from ..communicator import Communicator, init
+from ..dependency import Engine
+from ..errors import ArgumentError, UnsupportedError
+from .store import KVStore
+from .values import Trees
+
+__all__ = ["create"]
+
+ELSEWHERE = {
+    "nccl": "'device'",
+    "p3": "'dist_sync', whose operations take priorities",
+    "byteps": "'dist_sync', and reducers for what BytePS calls servers",
+}
+"""MXNet's types that are not here, and what to use."""
+
+
+def create(
+    name: str = "local",
+    *,
+    communicator: Communicator | None = None,
+    engine: Engine | None = None,
+    topology: str | os.PathLike[str] | None = None,
+) -> KVStore:
+    """A store, by MXNet's name of its type.
+
+    ``local`` and ``device`` are of this process alone. ``dist_sync``, ``dist_device_sync`` and ``horovod`` are of all workers of a
+    job; all of them create it. ``horovod`` stores nothing and has ``pushpull`` and ``broadcast`` only.
+
+    Args:
+        name: upper case counts as lower case.
+        communicator: whose workers; those of :func:`herringbone.init` if it is not given.
+        engine: what runs the store's operations; one of its own if it is not given.
+        topology: a file with the links of the devices, or one topology of it as ``FILE#NAME``: lists of as many arrays are added
+            along trees over these links, all others from left to right.
+
+    Raises:
+        UnsupportedError: the type needs a parameter server, or is not here.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"create: name is a {type(name).__name__}, not one like 'local' or 'dist_sync'")
+    kind = name.lower()
+    if kind in ELSEWHERE:
+        raise UnsupportedError(f"create: there is no store of type {name!r} here; use {ELSEWHERE[kind]}")
+    if "dist" in kind and "async" in kind:
+        raise UnsupportedError(f"create: {name!r} needs a parameter server, which this version does not have; use 'dist_sync'")
+    if kind != "horovod" and not any(part in kind for part in ("local", "device", "dist")):
+        raise ArgumentError(
+            f"create: no store is of type {name!r}; use 'local', 'device', 'dist_sync', 'dist_device_sync' or 'horovod'"
+        )
+    if "dist" in kind or kind == "horovod":
+        communicator = init() if communicator is None else communicator
+    elif communicator is not None:
+        raise ArgumentError(f"create: a store of type {name!r} is of one process; use 'dist_sync' for a communicator")
+    return KVStore(kind, communicator, engine, None if topology is None else _trees_of(os.fspath(topology)))
+
+
+def _trees_of(topology: str) -> Trees:
+    path, _, name = topology.partition("#")
+    try:
+        return _herringbone.device_trees(pathlib.Path(path).read_text(), name or None)
+    except ValueError as error:
+        raise ArgumentError(f"create: the topology {topology}: {error}") from None

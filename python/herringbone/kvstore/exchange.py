@@ -1,0 +1,85 @@
+"""What the workers of a store do together: sums and broadcasts of values, of which they compare what they are for."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from typing import Any
+
+from ..arrays import fold_type, move_type
+from ..communicator import Communicator
+from ..dependency import Engine, Variable
+from ..errors import UnsupportedError
+
+__all__ = ["Exchange", "with_rows"]
+
+MOST_WORKERS = 255
+"""So many add up a one of 8 bits."""
+
+
+class Exchange:
+    """The collectives of a store. In a store of one process they do nothing.
+
+    Each says for which call, key, type and shape it is. Workers that differ in it get a ``MismatchError``, all of them.
+    """
+
+    def __init__(self, engine: Engine, communicator: Communicator | None) -> None:
+        self._engine = engine
+        self._communicator = communicator
+
+    def sum(self, call: str, key: Any, array: Any, variable: Variable, like: Any, priority: int) -> None:
+        """Push the sum over all workers of an array that stands for a value like ``like``."""
+        if self._communicator is not None:
+            kind = fold_type(call, array, "sum")
+            self._push("all_reduce", kind, array, array.size, variable, priority, _said(call, key, like))
+
+    def broadcast(self, call: str, key: Any, array: Any, variable: Variable, like: Any, priority: int = 0) -> None:
+        """Push the broadcast of rank 0's."""
+        if self._communicator is not None:
+            kind, scale = move_type(call, array)
+            self._push("broadcast", kind, array, array.size * scale, variable, priority, _said(call, key, like))
+
+    def meet(self, call: str, variable: Variable) -> None:
+        """Push a barrier."""
+        if self._communicator is not None:
+            self._push("barrier", "u8", None, 0, variable, 0, call)
+
+    def check_rows(self, call: str, array: Any) -> None:
+        """Refuse a sparse value whose rows cannot be counted."""
+        workers = 1 if self._communicator is None else self._communicator.size
+        if array.dtype.itemsize == 1 and workers > MOST_WORKERS:
+            raise UnsupportedError(f"{call}: row-sparse values of {array.dtype} for {workers} workers; use a type of 16 bits or more")
+
+    def _push(
+        self, collective: str, kind: str, array: Any, count: int, variable: Variable, priority: int, said: str
+    ) -> None:
+        communicator = self._communicator
+        assert communicator is not None
+        run = functools.partial(
+            communicator._run,
+            collective,
+            dtype=kind,
+            op="sum",
+            count=count,
+            root=0,
+            array=array,
+            out=array,
+            timeout=None,
+            priority=priority,
+            mark=zlib.crc32(said.encode("utf-8", "surrogatepass")) or 1,
+        )
+        self._engine.collective(communicator, run, (variable,), priority, name=said)
+
+
+def with_rows(value: Any, rows: Any) -> tuple[Any, Any, Any]:
+    """An array with a value and its rows, and both over its memory: one collective takes them all. The sum of ones is above 0."""
+    import numpy as np
+
+    both = np.empty(value.size + rows.size, value.dtype)
+    both[: value.size] = value.reshape(-1)
+    both[value.size :] = rows
+    return both, both[: value.size].reshape(value.shape), both[value.size :]
+
+
+def _said(call: str, key: Any, like: Any) -> str:
+    return f"{call} {key!r} {like.dtype} {tuple(like.shape)}"

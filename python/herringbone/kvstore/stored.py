@@ -1,0 +1,53 @@
+"""The value of a key, and what a push does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..dependency import Variable
+from .sparse import RowSparse
+from .values import as_given
+
+__all__ = ["Stored", "Updater"]
+
+Updater = Callable[[Any, Any, Any], object]
+
+
+class Stored:
+    """The value of a key."""
+
+    def __init__(self, value: Any, variable: Variable, rows: Any, is_tensor: bool) -> None:
+        self.value = value
+        self.variable = variable
+        self.rows = rows
+        """Which rows are there, of a value that is sparse; else None."""
+        self.is_tensor = is_tensor
+
+    def apply(self, key: Any, updater: Updater | None, total: Any, rows: Any) -> None:
+        """Replace the value by a sum, or have the updater change it. It runs on a thread of the engine, alone with the value.
+
+        If the updater raises, the value is what it was before.
+
+        Args:
+            rows: which rows were pushed, of a value that is sparse; else None.
+        """
+        import numpy as np
+
+        if updater is None:
+            self.value[...] = total
+            if rows is not None:
+                self.rows[:] = rows > 0
+            return
+        received = as_given(total, self.is_tensor)
+        if rows is not None:
+            there = np.flatnonzero(rows)
+            received = RowSparse(total[there], there, total.shape)
+        before = self.value.copy()
+        try:
+            updater(key, received, as_given(self.value, self.is_tensor))
+        except BaseException:
+            self.value[...] = before
+            raise
+        if rows is not None:
+            self.rows[rows > 0] = 1

@@ -1,0 +1,113 @@
+"""Workers of a store that do not call alike: all of them are told, and go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+
+import herringbone
+from herringbone import kvstore
+
+
+def full(value: float, shape: tuple[int, ...] = (4, 6)) -> np.ndarray:
+    return np.full(shape, value, np.float32)
+
+
+group = herringbone.init(timeout=60)
+kv = kvstore.create("dist_sync", communicator=group)
+n, rank = kv.num_workers, kv.rank
+is_odd = rank == n - 1
+told: list[str] = []
+
+
+def mismatch(call: Callable[[], object], wait: bool = True) -> None:
+    """All ranks learn of it at the latest in their next call, and the one after that works."""
+    try:
+        call()
+        if wait:
+            kv.wait_all()
+        kv.barrier()
+    except herringbone.MismatchError as error:
+        told.append(str(error))
+    else:
+        raise AssertionError(f"rank {rank} was told nothing")
+    try:
+        kv.wait_all()
+    except herringbone.MismatchError:
+        pass
+    kv.barrier()
+
+
+def works(key: str, at: int) -> None:
+    out = full(9)
+    kv.push(key, full(at + rank))
+    kv.pull(key, out)
+    assert (out == n * at + n * (n - 1) / 2).all(), out
+
+
+# Keys of one size.
+kv.init(["a", "b"], [full(1), full(2)])
+mismatch(lambda: kv.push("b" if is_odd else "a", full(5)))
+for key, value in (("a", 1), ("b", 2)):
+    out = full(9)
+    kv.pull(key, out)
+    assert (out == value).all(), "what was not agreed changes nothing"
+works("a", 3)
+
+# Shapes of one size, in init, whose keys then have no value anywhere.
+shape = (6, 4) if is_odd else (4, 6)
+mismatch(lambda: kv.init("c", full(1, shape)))
+try:
+    kv.pull("c", full(9, shape))
+except herringbone.ArgumentError as error:
+    assert "call init first" in str(error)
+else:
+    raise AssertionError("a key stays after an init that failed")
+kv.init("c", full(7 + rank))
+works("c", 4)
+
+# Keys that are new to all, of which some take another one.
+mismatch(lambda: kv.init("e" if is_odd else "d", full(1)))
+kv.init(["d", "e"], [full(1), full(1)])
+works("e", 2)
+
+# Calls, and rows beside a dense value of as many elements.
+mismatch(lambda: (kv.pushpull if is_odd else kv.push)("a", full(1)))
+kv.init("rows", kvstore.RowSparse.zeros((3, 7)))
+kv.init("flat", full(0, (24,)))
+ones = kvstore.RowSparse(np.ones((1, 7), np.float32), [1], (3, 7))
+mismatch(lambda: kv.push("flat", full(1, (24,))) if is_odd else kv.push("rows", ones))
+kv.push("rows", ones)
+out = kvstore.RowSparse.zeros((3, 7))
+kv.row_sparse_pull("rows", out, row_ids=[0, 1, 2])
+assert (out.toarray() == [[0] * 7, [n] * 7, [0] * 7]).all()
+
+# A store that stores nothing.
+direct = kvstore.create("horovod", communicator=group, engine=kv.engine)
+mismatch(lambda: direct.pushpull(2 if is_odd else 1, full(1)))
+value = full(rank)
+direct.pushpull(1, value)
+assert (value == n * (n - 1) / 2).all()
+
+# What is refused on this rank before it begins is no call.
+if is_odd:
+    for call in (
+        lambda: kv.push(["a", "b"], [full(1), full(1, (2, 2))]),
+        lambda: kv.pushpull(["a", "b"], [full(1), full(1)], out=[full(1), full(1, (2, 2))]),
+        lambda: kv.broadcast("new", full(1), out=full(1, (2, 2))),
+        lambda: kv.init(["f", "a"], [full(1), full(1)]),
+        lambda: direct.pushpull([1, 2], [full(1), full(1)], out=[full(1), full(1, (2, 2))]),
+        lambda: direct.broadcast([1, 2], [full(1), full(1)], out=[full(1), full(1, (2, 2))]),
+    ):
+        try:
+            call()
+        except herringbone.ArgumentError:
+            continue
+        raise AssertionError("it was not refused")
+works("b", 1)
+kv.wait_all()
+
+print(json.dumps({"told": told}))
+group.close()
