@@ -76,6 +76,9 @@ validate-simulator: setup ## Simulated times beside measured ones, over limited 
 lab-links: setup ## Ring, star, radix and trees over links like a p3.16xlarge's, as root: ten minutes. Table and picture to record/
 	@$(IN_VENV) bench/lab_links.py $(ARGS)
 
+compression-study: setup ## Train with every codec, with feedback and without: a quarter of an hour. Table and picture to docs/
+	@$(IN_VENV) bench/compression.py $(ARGS)
+
 launchers: setup ## A numpy program by real launchers: torchrun, Open MPI, MPICH, Slurm; what is missing is skipped. Table to record/
 	@$(IN_VENV) tests/launchers/run.py --record record/launchers.md $(ARGS)
 

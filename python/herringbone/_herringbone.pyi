@@ -166,13 +166,15 @@ class Communicator:
         timeout: float | None = None,
         priority: int = 0,
         parts: tuple[Sequence[int], Sequence[int]] | None = None,
+        compression: tuple[str, str | None] | None = None,
     ) -> Pending:
         """Start one operation.
 
         ``source`` and ``target`` are (address, bytes) of memory that lives as long as ``keep`` does: wrong
         numbers here are wrong memory accesses, which is why this class is private. ``timeout`` is in seconds.
         Messages of a higher ``priority`` go first. ``parts`` are the lengths of the input's and the output's parts, in
-        place of the count, where they may differ.
+        place of the count, where they may differ. ``compression`` is a codec's name, and the tensor's if what is lost is
+        fed back.
         """
 
     def run(
@@ -188,6 +190,7 @@ class Communicator:
         timeout: float | None = None,
         priority: int = 0,
         parts: tuple[Sequence[int], Sequence[int]] | None = None,
+        compression: tuple[str, str | None] | None = None,
     ) -> None:
         """Run one operation to its end, as :meth:`submit` and :meth:`Pending.wait` would, but without waking another
         thread for it.
@@ -195,6 +198,15 @@ class Communicator:
         Waits without the GIL. Raises the operation's error if it failed, and ``KeyboardInterrupt`` on Ctrl-C, after
         which the operation goes on.
         """
+
+    def residuals(self) -> list[tuple[str, int, bytes]]:
+        """What is left of the tensors of this group whose messages were coded.
+
+        Of each its name, how many operations on it are complete, and what is left of its elements, as the bytes of f32.
+        """
+
+    def restore_residuals(self, saved: Sequence[tuple[str, int, bytes]]) -> None:
+        """Go on with what :meth:`residuals` gave, in place of what is left now."""
 
     def allocate(self, bytes: int) -> Mapped:
         """Zeroed memory that all ranks of this host map."""

@@ -1,5 +1,6 @@
 //! What is timed, and how.
 
+use super::compressed::CompressedOptions;
 use crate::{names::one_of, numbers::Sizes};
 use herringbone::{Collective, DType, ReduceOp};
 use std::time::Duration;
@@ -54,6 +55,8 @@ pub(crate) struct Options {
     /// In place: buffers in memory that all ranks of a host map, as from Communicator::allocate
     #[arg(long)]
     pub(super) mapped: bool,
+    #[command(flatten)]
+    pub(super) compressed: CompressedOptions,
     /// Started by --processes: ends with its parent
     #[arg(long, hide = true)]
     pub(super) child: bool,

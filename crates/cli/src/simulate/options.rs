@@ -207,8 +207,7 @@ impl SimulateOptions {
             hint: "only what is proved is simulated",
         })?;
         let machine = self.machine(&constants, hosts, reducers, links.as_ref())?;
-        let call =
-            Call { collective: self.call.collective, dtype: self.call.dtype, op: ReduceOp::Sum, count };
+        let call = Call::new(self.call.collective, self.call.dtype, ReduceOp::Sum, count);
         Ok(Described {
             name,
             verified,

@@ -33,10 +33,12 @@ fn unpack(coded: &[u8], values: &mut [f32], (set, clear): (f32, f32)) {
     }
 }
 
+#[inline(always)]
 pub(super) fn one(threshold: f32, values: &[f32], coded: &mut Vec<u8>) {
     pack(values, WORD * values.len().div_ceil(8 * WORD), coded, |value| value > threshold);
 }
 
+#[inline(always)]
 pub(super) fn from_one(coded: &[u8], values: &mut [f32]) {
     unpack(coded, values, (1.0, -1.0));
 }
@@ -45,6 +47,7 @@ const POSITIVE: u8 = 0b11;
 const NEGATIVE: u8 = 0b10;
 
 /// Two bits for each value, the first in a byte's top two.
+#[inline(always)]
 pub(super) fn two(threshold: f32, values: &[f32], coded: &mut Vec<u8>) {
     let start = coded.len();
     coded.resize(start + WORD * values.len().div_ceil(4 * WORD), 0);
@@ -59,12 +62,14 @@ pub(super) fn two(threshold: f32, values: &[f32], coded: &mut Vec<u8>) {
 }
 
 /// Refuses the code that stands for nothing.
+#[inline(always)]
 pub(super) fn check_two(coded: &[u8]) -> Result<(), CodedError> {
     // A low bit without its high one.
     let has = |byte: &u8| byte & !(byte >> 1) & 0b0101_0101 != 0;
     if coded.iter().any(has) { Err(CodedError::Code) } else { Ok(()) }
 }
 
+#[inline(always)]
 pub(super) fn from_two(threshold: f32, coded: &[u8], values: &mut [f32]) {
     let of = [0.0, 0.0, -threshold, threshold];
     for (values, byte) in values.chunks_mut(4).zip(coded) {
@@ -75,6 +80,7 @@ pub(super) fn from_two(threshold: f32, coded: &[u8], values: &mut [f32]) {
 }
 
 /// The mean magnitude, added up in f64 in the order of the elements, then a bit for each, set where it is negative.
+#[inline(always)]
 pub(super) fn signs(values: &[f32], coded: &mut Vec<u8>) {
     let sum = values.iter().fold(0.0, |sum, value| sum + f64::from(value.abs()));
     let mean = (sum / values.len() as f64) as f32;
@@ -82,6 +88,7 @@ pub(super) fn signs(values: &[f32], coded: &mut Vec<u8>) {
     pack(values, values.len().div_ceil(8), coded, |value| value < 0.0);
 }
 
+#[inline(always)]
 pub(super) fn from_signs(coded: &[u8], values: &mut [f32]) {
     let Some((mean, bits)) = coded.split_first_chunk() else { return };
     let mean = f32::from_le_bytes(*mean);

@@ -4,24 +4,29 @@ use crate::element::convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use alloc::vec::Vec;
 use half::{bf16, f16};
 
+#[inline(always)]
 pub(super) fn from_plain(coded: &[u8], values: &mut [f32]) {
     for (value, bytes) in values.iter_mut().zip(coded.as_chunks::<4>().0) {
         *value = f32::from_le_bytes(*bytes);
     }
 }
 
+#[inline(always)]
 pub(super) fn to_bf16(values: &[f32], coded: &mut Vec<u8>) {
     cast(values, coded, |value| f32_to_bf16(value).to_bits());
 }
 
+#[inline(always)]
 pub(super) fn to_fp16(values: &[f32], coded: &mut Vec<u8>) {
     cast(values, coded, |value| f32_to_f16(value).to_bits());
 }
 
+#[inline(always)]
 pub(super) fn from_bf16(coded: &[u8], values: &mut [f32]) {
     uncast(coded, values, |bits| bf16_to_f32(bf16::from_bits(bits)));
 }
 
+#[inline(always)]
 pub(super) fn from_fp16(coded: &[u8], values: &mut [f32]) {
     uncast(coded, values, |bits| f16_to_f32(f16::from_bits(bits)));
 }
@@ -49,6 +54,7 @@ const ROUNDING: f32 = 12_582_912.0;
 const MOST: f32 = 127.0;
 
 /// The scale, then a signed byte for each element. Where the largest magnitude is too small to divide by, all are 0.
+#[inline(always)]
 pub(super) fn to_int8(values: &[f32], coded: &mut Vec<u8>) {
     let largest = values.iter().fold(0.0f32, |largest, value| {
         let magnitude = value.abs();
@@ -65,6 +71,7 @@ pub(super) fn to_int8(values: &[f32], coded: &mut Vec<u8>) {
     }
 }
 
+#[inline(always)]
 pub(super) fn from_int8(coded: &[u8], values: &mut [f32]) {
     let Some((scale, codes)) = coded.split_first_chunk() else { return };
     let scale = f32::from_le_bytes(*scale);

@@ -148,6 +148,7 @@ impl Codec {
     }
 
     /// The most bytes of a block of `elements`, above 0.
+    #[inline(always)]
     fn block_bound(self, elements: usize) -> usize {
         match self {
             Self::Plain => 4 * elements,
@@ -164,6 +165,7 @@ impl Codec {
     }
 
     /// Appends the code of a block of at most [`BLOCK`] values. `seed` is what [`RandomK`](Self::RandomK) draws by.
+    #[inline(always)]
     pub fn encode(self, seed: u64, values: &[f32], coded: &mut Vec<u8>) {
         debug_assert!(values.len() <= BLOCK);
         match self {
@@ -194,6 +196,7 @@ impl Codec {
     ///
     /// # Panics
     /// If the lengths differ, or are above [`BLOCK`].
+    #[inline(always)]
     pub fn encode_with(
         self,
         seed: u64,
@@ -221,14 +224,18 @@ impl Codec {
         }
     }
 
+    #[inline(always)]
     fn is_tagged(self) -> bool {
         match self {
             Self::Int8 | Self::OneBit { .. } | Self::TwoBit { .. } | Self::Sign | Self::Threshold { .. } => {
                 true
             }
-            Self::Plain | Self::Bf16 | Self::Fp16 | Self::TopK { .. } | Self::RandomK { .. } | Self::Exact => {
-                false
-            }
+            Self::Plain
+            | Self::Bf16
+            | Self::Fp16
+            | Self::TopK { .. }
+            | Self::RandomK { .. }
+            | Self::Exact => false,
         }
     }
 
@@ -236,6 +243,7 @@ impl Codec {
     ///
     /// # Errors
     /// [`CodedError`] if there is no such block; the values are of no use then.
+    #[inline(always)]
     pub fn decode(self, coded: &[u8], values: &mut [f32]) -> Result<usize, CodedError> {
         let bytes = self.measure(coded, values.len())?;
         let block = &coded[..bytes];
@@ -257,6 +265,7 @@ impl Codec {
     }
 
     /// How many bytes the block of so many elements takes that `coded` starts with, after a check of all that decoding relies on.
+    #[inline(always)]
     fn measure(self, coded: &[u8], elements: usize) -> Result<usize, CodedError> {
         if elements == 0 {
             return Ok(0);
@@ -296,6 +305,12 @@ impl Codec {
     }
 }
 
+/// What [`Codec::RandomK`] draws the places of a block by, in the operation that `steps` others went before on the same tensor.
+pub fn seed_of(steps: u64, block: usize) -> u64 {
+    steps << 32 ^ block as u64
+}
+
+#[inline(always)]
 fn are_finite(values: &[f32]) -> bool {
     // Without branches, so that it becomes vector code.
     let exponents = |value: &f32| u32::from(value.to_bits() & 0x7f80_0000 == 0x7f80_0000);

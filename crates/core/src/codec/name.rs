@@ -89,7 +89,9 @@ impl Codec {
 impl fmt::Display for Codec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parameter = match self {
-            Self::OneBit { threshold } | Self::TwoBit { threshold } | Self::Threshold { threshold } => threshold,
+            Self::OneBit { threshold } | Self::TwoBit { threshold } | Self::Threshold { threshold } => {
+                threshold
+            }
             Self::TopK { share } | Self::RandomK { share } => share,
             _ => return f.write_str(self.name()),
         };

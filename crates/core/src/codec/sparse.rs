@@ -4,6 +4,7 @@ use super::{BLOCK, CodedError, Parameter};
 use alloc::vec::Vec;
 
 /// How many of so many elements are kept: their share, rounded up.
+#[inline(always)]
 pub(super) fn kept(share: Parameter, elements: usize) -> usize {
     // Exact: a block has few elements, so an f64 has room for the product with an f32.
     let kept = f64::from(share.value()) * elements as f64;
@@ -17,6 +18,7 @@ pub(super) fn indices(block: &[u8], count: usize) -> impl Iterator<Item = u16> {
 }
 
 /// Refuses indices that do not ascend or are not below `elements`.
+#[inline(always)]
 pub(super) fn check(indices: impl Iterator<Item = u16>, elements: usize) -> Result<(), CodedError> {
     let mut next = 0;
     for index in indices.map(usize::from) {
@@ -29,6 +31,7 @@ pub(super) fn check(indices: impl Iterator<Item = u16>, elements: usize) -> Resu
 }
 
 /// The indices of the largest, ascending, then their values. Of equal ones the first are kept; a NaN is larger than all.
+#[inline(always)]
 pub(super) fn top(share: Parameter, values: &[f32], coded: &mut Vec<u8>) {
     let count = values.len();
     let kept = if count == 0 { 0 } else { kept(share, count) };
@@ -51,6 +54,7 @@ pub(super) fn top(share: Parameter, values: &[f32], coded: &mut Vec<u8>) {
 }
 
 /// What [`top`] wrote, or [`exact`](super::exact) of what is not 0.
+#[inline(always)]
 pub(super) fn from_top(block: &[u8], values: &mut [f32]) {
     let (kept, _) = block.as_chunks::<6>();
     let (indices, numbers) = block.split_at(2 * kept.len());
@@ -103,6 +107,7 @@ fn draw(seed: u64, count: usize, kept: usize, places: &mut [u16; BLOCK]) -> &[u1
 const NEGATIVE: u16 = 1 << 15;
 
 /// How many there are, then the index of each with its sign.
+#[inline(always)]
 pub(super) fn above(threshold: f32, values: &[f32], coded: &mut Vec<u8>) {
     let start = coded.len();
     coded.extend([0; 2]);
@@ -117,22 +122,24 @@ pub(super) fn above(threshold: f32, values: &[f32], coded: &mut Vec<u8>) {
 }
 
 /// How long a block is, by its first two bytes.
+#[inline(always)]
 pub(super) fn measure_above(count: Option<&[u8]>, elements: usize) -> Result<usize, CodedError> {
     let count = count.and_then(|bytes| bytes.first_chunk()).ok_or(CodedError::Short)?;
     let count = usize::from(u16::from_le_bytes(*count));
     if count > elements { Err(CodedError::Code) } else { Ok(2 + 2 * count) }
 }
 
+#[inline(always)]
 pub(super) fn check_above(block: &[u8], elements: usize) -> Result<(), CodedError> {
     let count = block.len() / 2 - 1;
     check(indices(&block[2..], count).map(|index| index & !NEGATIVE), elements)
 }
 
+#[inline(always)]
 pub(super) fn from_above(threshold: f32, block: &[u8], values: &mut [f32]) {
     values.fill(0.0);
     for bytes in block[2..].as_chunks::<2>().0 {
         let index = u16::from_le_bytes(*bytes);
-        values[usize::from(index & !NEGATIVE)] =
-            if index & NEGATIVE == 0 { threshold } else { -threshold };
+        values[usize::from(index & !NEGATIVE)] = if index & NEGATIVE == 0 { threshold } else { -threshold };
     }
 }

@@ -4,8 +4,19 @@ use alloc::{string::ToString, vec};
 /// One codec of each kind.
 fn all() -> Vec<Codec> {
     let names = [
-        "none", "bf16", "fp16", "int8", "onebit:0", "onebit", "twobit:0.5", "sign", "topk:0.01", "topk:1",
-        "randomk:0.1", "threshold:0.25", "exact",
+        "none",
+        "bf16",
+        "fp16",
+        "int8",
+        "onebit:0",
+        "onebit",
+        "twobit:0.5",
+        "sign",
+        "topk:0.01",
+        "topk:1",
+        "randomk:0.1",
+        "threshold:0.25",
+        "exact",
     ];
     names.map(|name| name.parse().unwrap()).into()
 }
@@ -38,7 +49,19 @@ fn names_and_numbers_round_trip() {
     assert_eq!(" topk : 0.5 ".parse(), "topk:0.5".parse::<Codec>());
     assert_eq!(Codec::from_code(0, 1), None, "a parameter that it does not have");
     assert_eq!(Codec::from_code(99, 0), None);
-    for text in ["", "INT8", "int8:1", "topk", "topk:0", "topk:1.5", "topk:nan", "twobit:0", "twobit:-1", "onebit:inf", "threshold"] {
+    for text in [
+        "",
+        "INT8",
+        "int8:1",
+        "topk",
+        "topk:0",
+        "topk:1.5",
+        "topk:nan",
+        "twobit:0",
+        "twobit:-1",
+        "onebit:inf",
+        "threshold",
+    ] {
         let error = text.parse::<Codec>().expect_err(text);
         assert!(error.to_string().contains("topk:SHARE"), "{error}");
     }
@@ -169,8 +192,7 @@ fn exact_takes_the_shortest_way() {
     let few: Vec<f32> = (0..BLOCK).map(|at| (at % 9) as f32 * 0.5 - 2.0).collect();
     let mut sparse = vec![0.0; BLOCK];
     (0..164).for_each(|at| sparse[at * 7] = at as f32 + 0.25);
-    let cases =
-        [(few, 1 + 1 + 36 + BLOCK / 2), (sparse, 1 + 2 + 6 * 164), (values(BLOCK, 5), 1 + 4 * BLOCK)];
+    let cases = [(few, 1 + 1 + 36 + BLOCK / 2), (sparse, 1 + 2 + 6 * 164), (values(BLOCK, 5), 1 + 4 * BLOCK)];
     for (values, bytes) in cases {
         let mut coded = Vec::new();
         Codec::Exact.encode(0, &values, &mut coded);
@@ -236,7 +258,10 @@ fn damaged_messages_do_no_harm() {
                 Ok(bytes) => assert!(bytes <= coded.len() && bytes <= codec.bound(count)),
                 Err(_) => refused += 1,
             }
-            assert_eq!(codec.check(&coded, count).is_ok(), codec.decode(&coded, &mut values) == Ok(coded.len()));
+            assert_eq!(
+                codec.check(&coded, count).is_ok(),
+                codec.decode(&coded, &mut values) == Ok(coded.len())
+            );
         }
         assert!(refused > 100, "{codec}: {refused}");
     }

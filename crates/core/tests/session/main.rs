@@ -31,7 +31,18 @@ fn crc32c(bytes: &[u8]) -> u32 {
 /// An all-reduce of 1000 f32, sum.
 fn call() -> Fingerprint {
     let (collective, dtype, op) = (1, 0, 0);
-    Fingerprint { sequence: 0, collective, dtype, op, order: 0, root: 0, count: 1000, plan: 7, priority: 0 }
+    Fingerprint {
+        sequence: 0,
+        collective,
+        dtype,
+        op,
+        order: 0,
+        root: 0,
+        count: 1000,
+        plan: 7,
+        priority: 0,
+        codec: (0, 0),
+    }
 }
 
 fn any_fingerprint() -> impl Strategy<Value = Fingerprint> {
@@ -47,6 +58,7 @@ fn any_fingerprint() -> impl Strategy<Value = Fingerprint> {
             count,
             plan,
             priority,
+            codec: (op, root),
         },
     )
 }

@@ -171,7 +171,14 @@ impl Backlog {
         let Some(own) = self.queue[at].pair() else { return false };
         let queued = self.queue.iter().take(at).filter_map(Queued::pair);
         let running = ops.table.iter().filter_map(|operation| operation.buffers());
-        running.chain(queued).any(|other| interfere(own, other))
+        if running.chain(queued).any(|other| interfere(own, other)) {
+            return true;
+        }
+        let Some(own) = &self.queue[at].fed else { return false };
+        let queued = self.queue.iter().take(at).filter_map(|queued| queued.fed.as_ref());
+        let running = ops.table.iter().filter(|operation| operation.buffers().is_some());
+        let mut fed = running.filter_map(|operation| operation.fed()).chain(queued);
+        fed.any(|other| own.overlaps(other))
     }
 }
 
@@ -204,6 +211,7 @@ impl Ops {
             id,
             call,
             parts: None,
+            fed: None,
             buffers: None,
             completion: None,
             issued: out.now(),

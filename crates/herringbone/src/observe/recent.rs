@@ -127,6 +127,7 @@ impl Entry {
             count: 0,
             plan: 0,
             priority: 0,
+            codec: (0, 0),
         };
         Self {
             group: 0,

@@ -17,6 +17,7 @@ use crate::{
         instruction::{Deed, Instruction},
         watch::Watch,
     },
+    feedback::{Fed, Feedback},
     seen,
     sys::region::{Owned, Region},
     transport::{
@@ -180,11 +181,14 @@ impl Machine {
             true => Region::own(task.inputs[rank].clone()),
             false => Region::own(vec![UNTOUCHED; task.expected[rank].len()]),
         };
+        let before = task.left.as_ref().map(|(before, _)| before[rank].clone());
+        let feedback = before.map(|before| Arc::new(Feedback::of(0, before)));
         let read = if task.in_place { &output } else { &input };
         let issue = Issue {
             group: *group,
             call: task.call,
             parts: None,
+            fed: feedback.clone().map(|feedback| Fed { feedback, first: 0, commits: true }),
             priority: 0,
             input: read.region().clone(),
             output: output.region().clone(),
@@ -200,6 +204,7 @@ impl Machine {
                     rank,
                     completion: Some(completion),
                     buffers,
+                    feedback,
                     ended: None,
                     wrong: None,
                 };
@@ -209,7 +214,8 @@ impl Machine {
             Err(Refused::Frozen) => None,
             Err(Refused::Failed(error) | Refused::Counted(error)) => {
                 let ended = Some((now, Err(error)));
-                Some(Called { group: *group, task, rank, completion: None, buffers, ended, wrong: None })
+                let (completion, wrong) = (None, None);
+                Some(Called { group: *group, task, rank, completion, buffers, feedback, ended, wrong })
             }
         }
     }

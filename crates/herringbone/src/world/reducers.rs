@@ -17,7 +17,7 @@ const SHORT: u64 = 2_000_000;
 const LOOK: Duration = Duration::from_micros(300);
 
 pub(super) fn sum(count: usize, workers: u32, dice: &mut Dice) -> Rc<Task> {
-    let call = Call { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
+    let call = Call::new(Collective::AllReduce, DType::I32, ReduceOp::Sum, count);
     let mut task = Task::new(call, workers, dice);
     Rc::get_mut(&mut task).expect("a new task").in_place = dice.one_in(2);
     task
@@ -47,7 +47,7 @@ pub(super) fn summing(seed: u64, timeout: Duration) -> VirtualWorld {
         true => Task::any(workers, 1 << 14, dice),
         false => {
             let count = dice.pick(&[3, 2000, 10_000, 60_000]);
-            sum(count, workers, dice)
+            if dice.one_in(3) { Task::coded(count, workers, dice) } else { sum(count, workers, dice) }
         }
     });
     groups::begin(&mut world, Duration::from_millis(30), &mut dice);

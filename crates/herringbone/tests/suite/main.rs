@@ -3,10 +3,11 @@
 //! `corpus` runs testdata/cases, `order` the fold-order contract, `api` the typed calls, `arrivals` what has come before it is
 //! asked for, `endings` groups that end, `mapped` buffers that ranks share, `memory` operations that wait for it,
 //! `priorities` which operations go first, `progress` ranks that are driven by hand, `parts` collectives that move parts,
-//! `straight` small operations that are waited for, `large` what 64 ranks may cost; `world` forms the worlds.
+//! `compressed` coded messages, `straight` small operations that are waited for, `large` what 64 ranks may cost; `world` forms the worlds.
 #![forbid(unsafe_code)]
 
 mod api;
+mod compressed;
 mod corpus;
 mod endings;
 mod events;

@@ -184,6 +184,7 @@ fn written(keys: Keys) -> [Vec<u8>; 3] {
         count: 8,
         plan: 0,
         priority: 0,
+        codec: (0, 0),
     };
     for index in 0..3 {
         let mut header = Header::new(Kind::Data, 0, 0, 0);
