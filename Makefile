@@ -20,7 +20,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates pytho
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links validate-simulator launchers matrix verify-large docs reference \
+.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links named-figures validate-simulator launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -73,11 +73,17 @@ frameworks: setup $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and 
 validate-simulator: setup ## Simulated times beside measured ones, over limited links: five minutes. Table to record/
 	@$(PYTHON) bench/simulator.py --record record/simulator.md $(ARGS)
 
+regret: setup ## What the plan's choice costs beside the best candidate, on one host and over limited links: ten minutes. Table to record/
+	@$(PYTHON) bench/regret.py --record record/regret.md $(ARGS)
+
 lab-links: setup ## Ring, star, radix and trees over links like a p3.16xlarge's, as root: ten minutes. Table and picture to record/
 	@$(IN_VENV) bench/lab_links.py $(ARGS)
 
 compression-study: setup ## Train with every codec, with feedback and without: a quarter of an hour. Table and picture to docs/
 	@$(IN_VENV) bench/compression.py $(ARGS)
+
+named-figures: setup ## Operations with names: beside all-reduces one by one, and training beside DDP: a minute. Table to record/
+	@$(IN_VENV) bench/named.py --record record/named.md $(ARGS)
 
 launchers: setup ## A numpy program by real launchers: torchrun, Open MPI, MPICH, Slurm; what is missing is skipped. Table to record/
 	@$(IN_VENV) tests/launchers/run.py --record record/launchers.md $(ARGS)

@@ -1,8 +1,8 @@
 """Compares simulated times with measured ones: real ranks on hosts that are network namespaces, behind limited links.
 
-Every cell (an algorithm, a layout, a size) is predicted first and measured after, with one set of constants for all cells
-(--constants; those of record/simulator.constants unless said). Cells that the constants were fitted on are named in the
-table; the others test them. Exit code 0: all cells that count lie within 0.9 to 1.1.
+First `herringbone bench --calibrate` fits one set of constants to times of four hosts and four reducers, unless --constants
+names some. Then every cell (an algorithm, a layout, a size) is predicted, and measured after. Cells that the constants were
+fitted on are named in the table; the others test them. Exit code 0: all cells lie within 0.9 to 1.1.
 """
 
 import argparse
@@ -50,7 +50,9 @@ UNSEEN = [
     ("6 hosts", "radix(2,2,2)", (5,), 500),
     ("4 hosts, 2 reducers", "reduction_server", (4,), 500),
 ]
-FITTED = {("4 hosts", "radix", 1), ("4 hosts", "radix", 25), ("4 hosts, 4 reducers", "reduction_server", 1)}
+FITTED = {("4 hosts", "radix", 1), ("4 hosts", "radix", 25), ("4 hosts", "doubling", 8)}
+"""Of the cells, those that `bench --calibrate` times as well."""
+FITTED_LAYOUT, FITTED_RATE = "4 hosts, 4 reducers", 500
 
 
 def predicted(options, layout, algorithm, bytes_, rate, links):
@@ -58,7 +60,7 @@ def predicted(options, layout, algorithm, bytes_, rate, links):
     workers, per_host, reducers = LAYOUTS[layout]
     words = [options.binary, "simulate", "--algorithm", algorithm, "--ranks", workers, "--per-host", per_host]
     words += ["--reducers", reducers, "--bytes", bytes_, "--gbps", rate / 1000, "--json"]
-    words += ["--calibration", options.constants] if options.constants else []
+    words += ["--calibration", options.constants]
     words += ["--topology", links] if algorithm == "trees" else []
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -67,37 +69,60 @@ def predicted(options, layout, algorithm, bytes_, rate, links):
     return found["seconds"], found["limit"]["place"]
 
 
-def measured(options, spaces, layout, algorithm, sizes, links):
-    """Seconds of each size in one job, as rank 0 has them: the median of its calls."""
+@contextlib.contextmanager
+def job(options, spaces, layout, words, **environment):
+    """Runs a command as every rank of a layout, with its reducers, to its end; yields the folder that BENCH_OUT names."""
     workers, per_host, reducers = LAYOUTS[layout]
     hosts = workers // per_host
     with Processes(spaces) as processes, tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {
             "BENCH_OUT": folder,
-            "BENCH_SIZES": ",".join(str(size) for size in sizes),
-            "BENCH_BUDGET_S": str(options.budget),
             "HERRINGBONE_TOKEN": TOKEN,
-            "HERRINGBONE_ALGORITHM": algorithm,
             "MASTER_ADDR": spaces.address(0),
             "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(workers),
+            **environment,
         }
-        environment |= {"HERRINGBONE_TOPOLOGY": links} if algorithm == "trees" else {}
         for reducer in range(reducers):
             listen = f"{spaces.address(hosts + reducer)}:{REDUCER_PORT}"
-            words = [options.binary, "serve", "--listen", listen, "--json"]
-            Reducer(processes.start(words, hosts + reducer, env=environment, stdout=subprocess.PIPE, text=True))
-        extra = ",".join(spaces.address(hosts + reducer) for reducer in range(reducers))
+            serve = [options.binary, "serve", "--listen", listen, "--json"]
+            Reducer(processes.start(serve, hosts + reducer, env=environment, stdout=subprocess.PIPE, text=True))
+        extra = [spaces.address(hosts + reducer) for reducer in range(reducers)]
+        environment["BENCH_EXTRA_HOSTS"] = ",".join(extra)
+        if extra and "--rig" not in words:
+            environment["HERRINGBONE_REDUCERS"] = ",".join(f"{host}:{REDUCER_PORT}" for host in extra)
         ranks = [
-            processes.start(
-                [options.binary, "bench", "--rig"],
-                rank // per_host,
-                env=environment | {"BENCH_EXTRA_HOSTS": extra, "RANK": str(rank)},
-            )
+            processes.start([options.binary, *words], rank // per_host, env=environment | {"RANK": str(rank)})
             for rank in range(workers)
         ]
         processes.finish(ranks)
-        return {bytes_: seconds for bytes_, (seconds, _) in figures(folder, workers).items()}
+        yield folder
+
+
+def measured(options, spaces, layout, algorithm, sizes, links):
+    """Seconds of each size in one job, as rank 0 has them: the median of its calls."""
+    environment = {
+        "BENCH_SIZES": ",".join(str(size) for size in sizes),
+        "BENCH_BUDGET_S": str(options.budget),
+        "HERRINGBONE_ALGORITHM": algorithm,
+    }
+    environment |= {"HERRINGBONE_TOPOLOGY": links} if algorithm == "trees" else {}
+    with job(options, spaces, layout, ["bench", "--rig"], **environment) as folder:
+        found = figures(folder, LAYOUTS[layout][0])
+        return {bytes_: seconds for bytes_, (seconds, _) in found.items()}
+
+
+def fitted(options, folder):
+    """A file of constants that `bench --calibrate` finds on the rig, whose hosts share this machine's cores."""
+    begin, path = pathlib.Path(folder, "begin"), pathlib.Path(folder, "constants")
+    begin.write_text(f"shared_cores = {os.cpu_count()}\n")
+    workers, per_host, reducers = LAYOUTS[FITTED_LAYOUT]
+    words = ["bench", "--calibrate", path, "--gbps", str(FITTED_RATE / 1000), "--seconds", "2"]
+    say(f"fitting constants on {FITTED_LAYOUT}")
+    with Namespaces(workers // per_host + reducers, FITTED_RATE) as spaces:
+        with job(options, spaces, FITTED_LAYOUT, words, HERRINGBONE_CALIBRATION=str(begin)):
+            say(path.read_text())
+    return path
 
 
 def uniform_links(folder, workers):
@@ -114,6 +139,8 @@ def compared(options):
     cells = [cell for cell in cells if options.select in f"{cell[0]} {cell[1]}"]
     with open(LOCK, "w") as lock, tempfile.TemporaryDirectory() as folder:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        options.constants = options.constants or fitted(options, folder)
+        options.text = options.constants.read_text()
         for number, (layout, algorithm, sizes, rate) in enumerate(cells):
             say(f"{number + 1} of {len(cells)}: {algorithm} on {layout}")
             workers, per_host, reducers = LAYOUTS[layout]
@@ -135,7 +162,7 @@ def compared(options):
                     "measured_s": seconds,
                     "ratio": said[size][0] / seconds,
                     "limit": said[size][1],
-                    "fitted": bool(options.constants) and (layout, algorithm, size // MIB) in FITTED,
+                    "fitted": (layout, algorithm, size // MIB) in FITTED,
                 }
 
 
@@ -169,8 +196,7 @@ def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     option = parser.add_argument
-    constants = ROOT / "record" / "simulator.constants"
-    option("--constants", type=pathlib.Path, default=constants if constants.exists() else None, help="of the rig")
+    option("--constants", type=pathlib.Path, help="a file of constants; fitted on the rig unless said")
     option("--rounds", type=int, default=3, help="jobs for each layout and algorithm; the median counts")
     option("--budget", type=float, default=0.5, help="seconds for each size in a round")
     option("--select", default="", help="only cells whose layout and algorithm contain this")
@@ -183,14 +209,14 @@ def arguments():
 
 def page(options, rows):
     """The record's page."""
-    constants = options.constants.read_text() if options.constants else "those that are built in\n"
     inside = sum(map(is_within, rows))
     lines = [
         "# Simulated beside measured",
         "",
         f"`make validate-simulator` wrote this page. {inside} of {len(rows)} predictions lie within {BAND[0]} to {BAND[1]}",
         "of what was measured. Hosts are network namespaces of one computer, with a token bucket on each side of each link.",
-        "One set of constants serves all rows; those that were fitted on are marked.",
+        "`herringbone bench --calibrate` fitted one set of constants for all rows, on 4 hosts with 4 reducers; rows that it timed as",
+        "well are marked.",
         "",
         line(HEAD),
         line(["---"] * len(HEAD)),
@@ -199,7 +225,7 @@ def page(options, rows):
         "The constants:",
         "",
         "```text",
-        constants.rstrip(),
+        options.text.rstrip(),
         "```",
         "",
     ]

@@ -19,6 +19,9 @@ PARTS = [
     ("Communicator", "group", None, []),
     ("Work", "work", "work.py", ["Work"]),
     ("Options", "herringbone", "options.py", ["Options"]),
+    ("Dependency engine", "engine", "dependency.py", ["Engine"]),
+    ("KVStore", "kvstore", "kvstore/store.py", ["create"]),
+    ("A store", "kv", "kvstore/store.py", ["KVStore"]),
     ("With torch", "herringbone.torch", "torch/memory.py", ["empty"]),
     ("Priorities with torch", "herringbone.torch", "torch/priorities.py", ["priority"]),
 ]

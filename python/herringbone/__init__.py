@@ -17,6 +17,7 @@ from __future__ import annotations
 from ._herringbone import __version__
 from .aliases import replace_horovod_if_asked
 from .communicator import Communicator, Work, empty, finalize, init
+from .dependency import Engine
 from .elastic import Elastic
 from .errors import (
     ArgumentError,
@@ -49,6 +50,7 @@ __all__ = [
     "ConnectionLostError",
     "CorruptError",
     "Elastic",
+    "Engine",
     "ForkedError",
     "HerringboneError",
     "LinkLostError",

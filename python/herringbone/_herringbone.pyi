@@ -1,18 +1,22 @@
 """The native module. Private: its users are the modules of this package."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 __all__ = [
     "Communicator",
     "Completions",
     "Controller",
+    "DependencyEngine",
     "Mapped",
     "NamedError",
     "NamedResult",
     "NamedWork",
+    "OnComplete",
     "Pending",
+    "Variable",
     "__version__",
+    "device_trees",
     "main",
 ]
 
@@ -328,3 +332,61 @@ class Controller:
 
     def counters(self) -> dict[str, int]:
         """What happened so far, by name."""
+
+@final
+class Variable:
+    """A thing that operations of a dependency engine read and mutate."""
+
+    @property
+    def version(self) -> int:
+        """How many operations that mutate it have ended well so far."""
+
+@final
+class OnComplete:
+    """The end of an operation that ends later than its function: used once, on any thread."""
+
+    def complete(self) -> None:
+        """End the operation well."""
+
+    def fail(self, error: BaseException) -> None:
+        """End it as failed."""
+
+    def release(self, variable: Variable) -> None:
+        """Let later operations have ``variable`` before the end, as it is now; what becomes of the operation does not spoil it."""
+
+    def follow(self, pending: Pending) -> None:
+        """End it when a collective that is under way is over, and as that does."""
+
+@final
+class DependencyEngine:
+    """See :class:`herringbone.Engine`."""
+
+    def __new__(cls, threads: int) -> DependencyEngine: ...
+    def var(self, name: str | None = None) -> Variable: ...
+    def order_of(self, communicator: Communicator) -> Variable: ...
+    def push(
+        self,
+        function: Callable[[], object],
+        reads: Sequence[Variable],
+        mutates: Sequence[Variable],
+        priority: int = 0,
+        name: str | None = None,
+    ) -> None: ...
+    def push_async(
+        self,
+        function: Callable[[OnComplete], object],
+        reads: Sequence[Variable],
+        mutates: Sequence[Variable],
+        priority: int = 0,
+        name: str | None = None,
+    ) -> None: ...
+    def wait(self, variable: Variable) -> None: ...
+    def wait_all(self) -> None: ...
+    def pending(self) -> int: ...
+    def picture(self) -> str: ...
+    def record(self) -> None: ...
+    def trace(self) -> str: ...
+    def close(self) -> None: ...
+
+def device_trees(text: str, name: str | None = None) -> list[list[tuple[int, int]]]:
+    """A tree for each device of a topology as the root: its edges from parent to child, a parent's before its children's."""

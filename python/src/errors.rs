@@ -50,3 +50,18 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
 pub(crate) fn config(text: impl Into<String>) -> PyErr {
     class::ConfigError::new_err(text.into())
 }
+
+/// An error of a kind that the engine's own errors do not have.
+pub(crate) fn plain(text: impl Into<String>) -> PyErr {
+    class::HerringboneError::new_err(text.into())
+}
+
+/// Something was used after its end.
+pub(crate) fn closed(text: impl Into<String>) -> PyErr {
+    class::ClosedError::new_err(text.into())
+}
+
+/// Something was used in a forked child.
+pub(crate) fn forked(text: impl Into<String>) -> PyErr {
+    class::ForkedError::new_err(text.into())
+}

@@ -5,11 +5,13 @@
 #![deny(unsafe_code)]
 
 mod communicator;
+mod dependency;
 mod errors;
 mod memory;
 mod named;
 mod pending;
 mod store;
+mod trees;
 mod waiting;
 
 use pyo3::prelude::*;
@@ -23,6 +25,8 @@ mod _herringbone {
     #[pymodule_export]
     use super::communicator::Communicator;
     #[pymodule_export]
+    use super::dependency::{PyDependencyEngine, PyOnComplete, PyVariable};
+    #[pymodule_export]
     use super::main;
     #[pymodule_export]
     use super::memory::Mapped;
@@ -30,6 +34,8 @@ mod _herringbone {
     use super::named::{Controller, PyNamedResult, PyNamedWork};
     #[pymodule_export]
     use super::pending::{Completions, Pending};
+    #[pymodule_export]
+    use super::trees::device_trees;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

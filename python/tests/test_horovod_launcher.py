@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import START_SECONDS, clean_environment
 
+from herringbone.horovod.config import flags_of
 from herringbone.horovod.flags import NO_EFFECT, parse, variables_of, without_effect
 from herringbone.horovod.hosts import Slot, slots_of
 from herringbone.horovod.launch import Job
@@ -100,6 +101,24 @@ time.sleep(50)"""
     assert outcome.stderr.count("it is started again") == 2
 
 
+def test_the_script_for_hosts_says_where_a_process_starts_again(tmp_path: Path) -> None:
+    asked, lives, script = tmp_path / "asked", tmp_path / "lives", tmp_path / "discover"
+    # First two hosts, then neither has room, then a failure, then the first host has a slot more.
+    answers = "1) echo localhost:1; echo 127.0.0.1:1;; 2) echo localhost:1;; 3) exit 5;; *) echo localhost:2;;"
+    script.write_text(f"#!/bin/sh\necho x >>{asked}\ncase $(wc -l <{asked}) in {answers} esac\n")
+    script.chmod(0o755)
+    program = f"""import os, time
+if os.environ['HOROVOD_RANK'] == '1':
+    with open({str(lives)!r}, 'a') as file: file.write(os.environ['HOROVOD_HOSTNAME'] + os.environ['HOROVOD_LOCAL_RANK'] + ' ')
+    raise SystemExit(4)
+time.sleep(50)"""
+    flags = ("-np", "2", "--min-np", "1", "--reset-limit", "1", "--host-discovery-script", str(script))
+    outcome = horovodrun(*flags, sys.executable, "-c", program)
+    assert outcome.returncode == 4, outcome.stderr
+    assert lives.read_text() == "127.0.0.10 localhost1 "
+    assert len(asked.read_text().splitlines()) == 4 and "ended with exit status 5: ; it is asked again" in outcome.stderr
+
+
 def test_output_goes_to_files_if_a_folder_is_given(tmp_path: Path) -> None:
     outcome = horovodrun("-np", "2", "--output-filename", str(tmp_path / "out"), sys.executable, "-c", SHOW)
     assert outcome.returncode == 0 and outcome.stdout == ""
@@ -111,8 +130,40 @@ def test_what_it_says_of_itself_and_of_mistakes() -> None:
     assert "[X] PyTorch" in build and "[ ] TensorFlow" in build and "[X] Herringbone" in build
     assert horovodrun("-v").stdout.startswith("herringbone ")
     assert "which program?" in horovodrun("-np", "2").stderr
-    assert "write its values as flags" in horovodrun("--config-file", "x.yaml", "python").stderr
+    assert "No such file" in horovodrun("--config-file", "x.yaml", "python").stderr
     assert horovodrun("--no-such-flag", "python").returncode == 2
+
+
+CONFIG = """# A comment
+controller: gloo
+params:
+  fusion_threshold_mb: 32
+  cycle_time_ms: 10  # milliseconds
+
+autotune:
+  enabled: true
+  log_file: 'a file.txt'
+stall_check:
+  enabled: false
+params_of_mine:
+  colour: red
+"""
+
+
+def test_a_file_has_values_that_flags_of_the_command_line_replace(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG)
+    names = ("FUSION_THRESHOLD", "CYCLE_TIME", "AUTOTUNE", "AUTOTUNE_LOG", "STALL_CHECK_DISABLE")
+    show = f"import os; print(*(os.environ['HOROVOD_' + name] for name in {names}), sep='|')"
+    flags = ("-np", "1", "--config-file", str(file), "--cycle-time-ms", "5")
+    outcome = horovodrun(*flags, sys.executable, "-c", show)
+    assert outcome.stdout == "[0]<stdout>:33554432|5|1|a file.txt|1\n", outcome.stderr
+    assert f"{file}: these keys are not read: params_of_mine.colour\n" in outcome.stderr
+    assert "these flags have no effect: --gloo" in outcome.stderr
+    for text, said in (("params:\n  - 1\n", "line 2: '- 1' is not read"), ("verbose: 3\n", "line 1: '3' is not true")):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            flags_of(str(file))
 
 
 @pytest.fixture

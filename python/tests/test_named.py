@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,21 @@ def test_a_timeline_shows_the_phases_of_each_tensor(group: Group, tmp_path: Path
         assert sorted(ticks) == ["0", "0", "1", "1"] and all(event["dur"] == 0 for event in own if event["ph"] == "X")
         ends = [event["args"] for event in own if event["ph"] == "E" and "args" in event]
         assert ends == [{"dtype": "f64", "shape": "[4]"}] * 2
+
+
+def test_a_killed_job_leaves_a_timeline_that_viewers_open(group: Group, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    group.start_ranks("named.py", 2, "killed_while_it_traces", str(trace), **place)
+    assert all(status == -signal.SIGKILL for status, _ in group.finish(60))
+    text = trace.read_text()
+    # The format allows that only the bracket is missing.
+    events = json.loads(text + "]")
+    assert not text.rstrip().endswith("]") and {event["ph"] for event in events} >= {"M", "B", "E", "X"}
+    processes = {event["args"]["name"]: event["pid"] for event in events if event.get("name") == "process_name"}
+    phases = {name: [event["ph"] for event in events if event["pid"] == pid] for name, pid in processes.items()}
+    assert phases["whole"].count("B") == phases["whole"].count("E") > 0
+    assert phases["half"].count("B") == 1 and phases["half"].count("E") == 0
 
 
 def test_the_autotuner_writes_horovods_columns(group: Group, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def of_wheels(bench):
     yield "`stubtest`", bench.stubtest
     for name, python in wheels.pythons():
         yield f"an empty environment of {name}", lambda python=python: bench.installed(python)
+    yield "`HERRINGBONE_REPLACE=horovod`", bench.in_horovods_place
     yield '`pip install "herringbone[torch]"`', bench.with_torch
 
 

@@ -143,6 +143,27 @@ class Bench:
         version = run(own, "-c", TRIAL, own.parent / "herringbone", cwd=self.folder, **clean).splitlines()[-1]
         return f"herringbone {version} imports, joins and sums, alone"
 
+    def in_horovods_place(self):
+        """The file that Python reads at its start does what a variable asks for, and without it nothing. The torch is that of `.venv`."""
+        torch = self.root / ".venv" / "bin" / "python"
+        if not torch.exists():
+            raise Missing("there is no .venv with torch; `make setup` makes it")
+        own = self.environment("horovod", torch)
+        run(own, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", self.package(WHEEL))
+        places = run(torch, "-c", "import numpy, torch; print(*(each.__path__[0] for each in (numpy, torch)), sep='\\n')")
+        site = next((self.folder / "horovod").glob("lib/python*/site-packages"))
+        borrowed = dict.fromkeys(str(pathlib.Path(line).parent) for line in places.splitlines())
+        (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
+        clean = {name: "" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "PYTHONPATH", "HERRINGBONE_REPLACE")}
+        asks = "import sys; print(*(name for name in sys.modules if name.startswith('herringbone')))"
+        imported = run(own, "-c", asks, cwd=self.folder, **clean).split()
+        assert not imported, f"without the variable Python imports {imported} at its start"
+        place = clean | {"HERRINGBONE_REPLACE": "horovod", "HERRINGBONE_RANK": "0", "HERRINGBONE_WORLD_SIZE": "1"}
+        program = "import horovod.torch as hvd; hvd.init(); print(hvd.size(), hvd.__name__)"
+        said = run(own, "-c", program, cwd=self.folder, **place).splitlines()[-1]
+        assert said == "1 herringbone.horovod.torch", said
+        return "a program that imports horovod.torch gets Herringbone's, and without the variable Python's start imports nothing"
+
     def with_torch(self):
         """What pip would install for the extra; torch itself is large, and `make test` runs the wheel beside it."""
         own = self.environment("torch", sys.executable)

@@ -10,6 +10,7 @@ mod doctor;
 mod drawing;
 mod explain;
 mod failure;
+mod horovodrun;
 mod job;
 mod launch;
 mod layout;
@@ -52,11 +53,13 @@ enum Verb {
     Explain(explain::Options),
     Show(show::Options),
     Simulate(simulate::SimulateOptions),
+    Roofline(simulate::RooflineOptions),
     Advise(advise::AdviseOptions),
     Topo(topo::Options),
     Trees(trees::Options),
     Bench(bench::Options),
     Launch(launch::Options),
+    Horovodrun(horovodrun::HorovodrunOptions),
     Serve(serve::Options),
     Settings(settings::Options),
     Status(status::Options),
@@ -71,7 +74,7 @@ Exit codes:
   1  a check failed: a schedule that is not proven, a result that is wrong
   2  the command line or a setting cannot be used
   3  it failed while it ran: a lost rank, a timeout, an address in use
-launch ends with the exit code of the rank that failed first.";
+launch and horovodrun end with the exit code of the rank that failed first.";
 
 /// Runs the command line `args`, whose first item is the program's name, and returns the exit code: 0 done, 1 a check
 /// failed, 2 unusable arguments or settings, 3 a failure while running.
@@ -133,11 +136,13 @@ impl Verb {
             Verb::Explain(options) => explain::run(options, out),
             Verb::Show(options) => show::run(options, out),
             Verb::Simulate(options) => simulate::run(options, out),
+            Verb::Roofline(options) => simulate::run_roofline(options, out),
             Verb::Advise(options) => advise::run(options, out),
             Verb::Topo(options) => topo::run(options, out),
             Verb::Trees(options) => trees::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),
             Verb::Launch(options) => launch::run(options, args),
+            Verb::Horovodrun(options) => horovodrun::run(options),
             Verb::Serve(options) => serve::run(options, out),
             Verb::Settings(options) => settings::run(options, out),
             Verb::Status(options) => status::run(options, out),

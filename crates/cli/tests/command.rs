@@ -212,12 +212,33 @@ fn explain_follows_the_algorithm_that_is_forced() {
 fn help_documents_the_exit_codes() {
     let (code, stdout, _) = output(&["--help"]);
     assert_eq!(code, 0);
-    for verb in ["verify", "explain", "show", "bench", "serve", "settings", "completions", "Exit codes:"] {
+    let verbs = ["verify", "explain", "show", "bench", "horovodrun", "serve", "settings", "completions"];
+    for verb in verbs.into_iter().chain(["Exit codes:"]) {
         assert!(stdout.contains(verb), "{stdout}");
     }
     let (code, stdout, _) = output(&["completions", "bash"]);
     assert_eq!(code, 0);
     assert!(stdout.contains("_herringbone()") && stdout.contains("explain") && stdout.contains("show"));
+}
+
+#[test]
+fn horovodrun_becomes_the_launcher_of_the_python_package() {
+    let folder = std::env::temp_dir().join(format!("herringbone-python-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let python = folder.join("python3");
+    let run = |path: &std::path::Path| {
+        let words = ["horovodrun", "-np", "2", "--verbose", "python", "train.py", "--help"];
+        let Output { status, stdout, stderr } = herringbone(&words).env("PATH", path).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code().unwrap(), text(stdout), text(stderr))
+    };
+    std::fs::write(&python, "#!/bin/sh\nshift 2\necho \"$@\"\nexit 7\n").unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&python, executable).unwrap();
+    assert_eq!(run(&folder), (7, "-np 2 --verbose python train.py --help\n".to_owned(), String::new()));
+    std::fs::remove_dir_all(&folder).unwrap();
+    let (code, _, stderr) = run(&folder);
+    assert!(code == 3 && stderr.contains("cannot start `python3`"), "{stderr}");
 }
 
 /// Runs `settings` with only these variables of ours, and of the libraries that we read.

@@ -221,3 +221,19 @@ fn a_setting_that_rank_0_cannot_use_is_an_error_on_all_ranks_at_once() {
         );
     }
 }
+
+#[test]
+fn what_times_and_prices_need_is_said() {
+    for (line, says) in [
+        ("roofline --ranks -3", "-3 is not in 1..=4096"),
+        ("roofline --trace /nowhere/trace.json", "/nowhere/trace.json: cannot be read"),
+        ("simulate --bytes 1E", "64 TiB are the most"),
+        ("advise --worker-gbps 10 --reducer-gbps 10", "--workers"),
+        ("advise --worker-gbps 10 --reducer-gbps 10 --from /nowhere/stats.json", "group.recent()"),
+    ] {
+        let (code, _, stderr) = run(line);
+        assert!(code == 2 && stderr.contains(says), "{line}: {stderr}");
+    }
+    let (_, help, _) = run("--help");
+    assert!(help.contains("roofline"), "{help}");
+}

@@ -117,6 +117,21 @@ impl Collective {
         }
     }
 
+    /// What each rank's link carries each way at the least, as a part of the whole buffer: by this nccl-tests makes bandwidth of
+    /// the bus from bandwidth of the algorithm.
+    pub fn bus_share(self, workers: u32) -> f64 {
+        let workers = f64::from(workers);
+        match self {
+            Collective::AllReduce => 2.0 * (workers - 1.0) / workers,
+            Collective::ReduceScatter
+            | Collective::AllGather
+            | Collective::Gather { .. }
+            | Collective::Scatter { .. }
+            | Collective::AllToAll => (workers - 1.0) / workers,
+            Collective::Reduce { .. } | Collective::Broadcast { .. } | Collective::Barrier => 1.0,
+        }
+    }
+
     /// Whether results are folds, so that an element type and a reduce operation matter; if not, bytes are moved.
     pub fn folds(self) -> bool {
         match self {

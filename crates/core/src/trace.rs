@@ -42,6 +42,14 @@ impl<W: Write> TraceWriter<W> {
         Ok(Self { out, is_empty: true })
     }
 
+    /// Says what the whole trace is about, in an event that viewers leave out.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn about(&mut self, name: &str, arguments: &[(&str, Argument<'_>)]) -> Result {
+        self.event("M", name, TraceRow { process: 0, thread: 0 }, None, None, arguments)
+    }
+
     /// Names a process and puts it at its number's place among the others.
     ///
     /// # Errors

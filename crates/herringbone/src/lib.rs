@@ -22,10 +22,12 @@
 pub use herringbone_core as core;
 
 mod assembly;
+pub mod calibrate;
 mod clock;
 mod communicator;
 mod completion;
 mod config;
+pub mod dependency;
 mod engine;
 mod error;
 mod execute;

@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-/// A running operation. Dropping it does not stop the operation.
+/// A running operation. Dropping it does not stop the operation; clones are the same operation.
+#[derive(Clone)]
 #[must_use = "an operation's errors are seen by waiting for it"]
 pub struct Pending {
     pub(crate) node: Arc<Node>,

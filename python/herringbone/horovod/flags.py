@@ -81,13 +81,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(*timestamps, action="store_true", help="the time before each line")
     parser.add_argument("--verbose", action="store_true", help="say which commands are run")
     parser.add_argument("-v", "--version", action="store_true", help="say the version, and end")
-    parser.add_argument("--config-file", help=argparse.SUPPRESS)
+    parser.add_argument("--config-file", help="Horovod's YAML file of values; flags of the command line count more")
     elastic = parser.add_argument_group("processes that end are started again")
     elastic.add_argument("--min-np", "--min-num-proc", type=_positive, help="go on with so many at least")
     elastic.add_argument("--reset-limit", type=_positive, help="how many processes are started again at most")
     elastic.add_argument("--elastic-timeout", type=float, help="seconds to wait for new ones, if there are too few")
     elastic.add_argument(
-        "--host-discovery-script", help="a program that prints lines such as: host1:2; it is asked once"
+        "--host-discovery-script",
+        help="a program that prints lines such as: host1:2; it is asked again when a process ends",
     )
     elastic.add_argument("--slots-per-host", type=_positive, help="slots of hosts that are given without a number")
     _add_tuning(parser.add_argument_group("tuning and watching"))

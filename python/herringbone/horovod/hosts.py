@@ -7,10 +7,11 @@ import os
 import re
 import socket
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["Slot", "address_of", "is_here", "slots_of"]
+__all__ = ["Slot", "address_of", "discovered", "is_here", "place_again", "slots_of"]
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,32 @@ def _asked(options: argparse.Namespace) -> list[tuple[str, int]]:
     if options.hostfile:
         return _read(Path(options.hostfile).read_text().splitlines(), default)
     if options.host_discovery_script:
-        found = subprocess.run([options.host_discovery_script], capture_output=True, text=True, check=True)
-        return _read(found.stdout.splitlines(), default)
+        return discovered(options)
     return []
+
+
+def discovered(options: argparse.Namespace) -> list[tuple[str, int]]:
+    """What the script for hosts says now.
+
+    Raises:
+        ValueError: it failed, or its lines are no hosts.
+        OSError: it cannot be run.
+    """
+    script = options.host_discovery_script
+    found = subprocess.run([script], capture_output=True, text=True)
+    if found.returncode != 0:
+        raise ValueError(f"{script} ended with exit status {found.returncode}: {found.stderr.strip()}")
+    return _read(found.stdout.splitlines(), options.slots_per_host or 1)
+
+
+def place_again(slot: Slot, others: Sequence[Slot], hosts: Sequence[tuple[str, int]]) -> Slot | None:
+    """Where a rank goes that has ended, beside the others: its own host if that is still there; ``None`` if no slot is free."""
+    for host, slots in sorted(hosts, key=lambda each: each[0] != slot.host):
+        taken = {other.local_rank for other in others if other.host == host}
+        if len(taken) < slots:
+            free = next(at for at in range(len(taken) + 1) if at not in taken)
+            return slot if host == slot.host else replace(slot, host=host, local_rank=free, local_size=len(taken) + 1)
+    return None
 
 
 def _read(lines: list[str], default: int) -> list[tuple[str, int]]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TextIO
 
-from .hosts import Slot, address_of, is_here
+from .hosts import Slot, address_of, discovered, is_here, place_again
 
 __all__ = ["Job"]
 
@@ -43,7 +43,7 @@ class Job:
 
     def __init__(self, slots: Sequence[Slot], options: Namespace, variables: Mapping[str, str]) -> None:
         """Of these places, with these variables beside those of this process."""
-        self._slots, self._options = slots, options
+        self._slots, self._options = list(slots), options
         self._elastic = options.min_np is not None or options.host_discovery_script is not None
         hosts = [slot.host for slot in slots]
         inherited = {name: value for name, value in os.environ.items() if not PLACES.match(name)}
@@ -64,6 +64,9 @@ class Job:
         self._readers: list[threading.Thread] = []
         self._restarted: set[int] = set()
         self._restarts = 0
+        self._homeless: list[int] = []
+        """Ranks that are to be started again and wait for a slot."""
+        self._next_look = 0.0
         self._joined = Path(tempfile.mkdtemp(prefix="horovodrun-"))
         """Where processes that are started again leave a file once they take part."""
         self._stopped: int | None = None
@@ -105,15 +108,35 @@ class Job:
                     _say(f"rank {rank} ended {_told(status)}; it is started again")
                     time.sleep(START_AGAIN_SECONDS)
                     (self._joined / str(rank)).unlink(missing_ok=True)
-                    self._start(self._slots[rank])
+                    self._homeless.append(rank)
                 else:
                     _say(f"rank {rank} failed first, {_told(status)}; its own message is above, if it left one")
                     return status if status > 0 else 128 - status
+            if self._homeless and not succeeded and time.monotonic() >= self._next_look:
+                self._house()
             if succeeded and all(self._came_too_late(rank, succeeded) for rank in self._processes):
                 break
             if not ended:
                 time.sleep(LOOK_SECONDS)
         return self._stopped or 0
+
+    def _house(self) -> None:
+        """Start processes again for which there is a slot: where the script for hosts says, if there is one."""
+        self._next_look = time.monotonic() + START_AGAIN_SECONDS
+        hosts = None
+        if self._options.host_discovery_script:
+            try:
+                hosts = discovered(self._options)
+            except (ValueError, OSError) as error:
+                _say(f"{error}; it is asked again")
+                return
+        for rank in list(self._homeless):
+            others = [self._slots[other] for other in self._processes]
+            slot = self._slots[rank] if hosts is None else place_again(self._slots[rank], others, hosts)
+            if slot is not None:
+                self._homeless.remove(rank)
+                self._slots[rank] = slot
+                self._start(slot)
 
     def _came_too_late(self, rank: int, succeeded: float) -> bool:
         """Whether a process that was started again still waits for the others, who have finished."""

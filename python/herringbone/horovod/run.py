@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from .._herringbone import __version__
+from .config import flags_of
 from .flags import parse, variables_of, without_effect
 from .hosts import slots_of
 from .launch import Job
@@ -16,22 +17,30 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit status."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options = parse(words)
     if options.version:
         print(f"herringbone {__version__}")
         return 0
     if options.check_build:
         print(_build())
         return 0
-    problem = _problem(options.command, options.config_file)
+    problem = _problem(options.command)
+    unknown: list[str] = []
     if problem is None:
         try:
+            if options.config_file is not None:
+                given, unknown = flags_of(options.config_file)
+                # What the command line says comes later, and counts.
+                options = parse([*given, *words])
             slots = slots_of(options)
         except (ValueError, OSError) as error:
             problem = str(error)
     if problem is not None:
         print(f"herringbone horovodrun: {problem}", file=sys.stderr)
         return 2
+    if unknown:
+        print(f"herringbone horovodrun: {options.config_file}: these keys are not read: {', '.join(unknown)}", file=sys.stderr)
     idle = without_effect(options)
     if idle:
         print(f"herringbone horovodrun: these flags have no effect: {', '.join(idle)}", file=sys.stderr)
@@ -40,9 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return Job(slots, options, variables_of(options)).run()
 
 
-def _problem(command: Sequence[str], config_file: str | None) -> str | None:
-    if config_file is not None:
-        return "--config-file is not read; write its values as flags"
+def _problem(command: Sequence[str]) -> str | None:
     if not [word for word in command if word != "--"]:
         return "which program? for example: herringbone horovodrun -np 4 python train.py"
     return None

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -130,9 +131,12 @@ def reference(name: int, size: int, count: int, dtype: str, op: str, before: flo
 
 
 def fused() -> dict[str, Any]:
-    """Tensors that run as one have the bits of tensors that run alone, whatever their type, operation and factors."""
+    """Tensors that run as one have the bits of tensors that run alone, whatever their type, operation and factors.
+
+    The last two are so large that they are not copied together with the others.
+    """
     ranks = Ranks(cycle_time=0.02)
-    counts = [1, 3, 17, 1000, 4097]
+    counts = [1, 3, 17, 1000, 4097, 70001, 80000]
     checked = 0
     for dtype in ("float32", "bfloat16", "float16", "float64", "int32"):
         for op in ("sum", "average", "min", "max", "product"):
@@ -296,11 +300,11 @@ def joins() -> dict[str, Any]:
     last = None
     for _ in range(2):
         for step in range(2 * (me + 1)):
-            array = np.ones(3)
+            array = np.ones(50_000 if step % 2 else 3)
             ranks.reduce(f"step.{step}", array, op="average").wait(30)
             # A rank has joined after as many steps as it has: those that are left are the ones with more.
             left = sum(2 * (rank + 1) > step for rank in range(size))
-            assert np.isclose(array[0], left / size), (step, array, left)
+            assert np.isclose(array, left / size).all(), (step, array, left)
         if me == size - 1:
             gathered = told(lambda: ranks.move("allgather", "no", np.zeros((1, 1))).wait(30))
             assert gathered == "NamedError: Allgather is not supported with Join at this time.", gathered
@@ -379,6 +383,26 @@ def traces(path: str) -> dict[str, Any]:
     return {"events": json.loads(Path(path).read_text()) if ranks.rank == 0 and exists else []}
 
 
+def killed_while_it_traces(path: str) -> dict[str, Any]:
+    """All ranks are killed, once they have run a few operations and while one more waits for a rank."""
+    ranks = Ranks()
+    ranks.controller.start_timeline(path)
+    ranks.group.barrier()
+    for _ in range(3):
+        ranks.reduce("whole", np.ones(4)).wait(30)
+    # What ran before it is in the file.
+    ranks.barrier("after all")
+    if ranks.rank == 0:
+        KEPT.append(ranks.reduce("half", np.ones(4)))
+        deadline = time.monotonic() + 30
+        while "half" not in Path(path).read_text() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    else:
+        told(ranks.group.barrier)  # until rank 0 is lost
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("this process is dead")
+
+
 def tunes(path: str) -> dict[str, Any]:
     """The autotuner tries its grid and goes on with the right sums."""
     ranks = Ranks(
@@ -428,6 +452,7 @@ WAYS: list[Callable[..., dict[str, Any]]] = [
     lost,
     stalls,
     traces,
+    killed_while_it_traces,
     tunes,
     ways_out,
 ]

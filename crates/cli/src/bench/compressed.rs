@@ -11,7 +11,7 @@ use std::{io::Write, path::PathBuf, str::FromStr, time::Duration};
 pub(crate) struct CompressedOptions {
     /// Time all-reduces of f32 with each of these codecs beside plain ones: all, or a list like int8,topk:0.01. Says also what a
     /// worker sends, and the error of a sum beside the plain one
-    #[arg(long, value_name = "LIST", conflicts_with_all = ["rig", "mapped"])]
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["rig", "mapped", "collective", "root", "dtype", "pushpull", "calibrate"])]
     pub(super) compression: Option<Codecs>,
     /// With --compression: what is summed, f32 as they lie in memory, like gradients that a training has saved; numbers of several
     /// magnitudes unless said
@@ -63,7 +63,7 @@ pub(super) fn rows(
     communicator: &Communicator,
     out: &mut dyn Write,
 ) -> Result<Outcome, Failure> {
-    let CompressedOptions { compression: Some(Codecs(codecs)), gradients } = &options.compressed else {
+    let CompressedOptions { compression: Some(Codecs(codecs)), gradients } = &options.ways.compressed else {
         return Ok(Outcome::Passed);
     };
     let file = gradients.as_ref().map(std::fs::read).transpose()?;

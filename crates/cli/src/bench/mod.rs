@@ -1,8 +1,10 @@
 //! `herringbone bench`: times collectives and checks every result, in the columns of nccl-tests.
 
+mod calibrate;
 mod compressed;
 mod measure;
 mod options;
+mod pushpull;
 mod ranks;
 mod rig;
 mod sample;
@@ -57,6 +59,9 @@ pub(crate) fn run(
     if options.child {
         crate::parent::end_with_parent(Signal::TERM)?;
     }
+    if let Some(path) = &options.ways.calibrate {
+        return calibrate::run(options, path, out);
+    }
     rows(options, &Communicator::connect(job::of_environment(options::START)?)?, out)
 }
 
@@ -66,11 +71,7 @@ fn has_use(options: &Options) -> Result<(), Failure> {
         ("--root", options.root.is_some() && options.collective.root().is_none()),
         ("--op", options.op.is_some() && !options.collective.folds()),
         ("--reducers", options.reducers.is_some() && options.collective != Collective::AllReduce),
-        ("--mapped", options.mapped && !measure::has_place(options.collective)),
-        (
-            "--compression",
-            options.compressed.compression.is_some() && options.collective != Collective::AllReduce,
-        ),
+        ("--mapped", options.ways.mapped && !measure::has_place(options.collective)),
     ];
     Failure::if_useless(&useless, options.collective.name(), ABOUT_COLLECTIVE)?;
     let (op, dtype) = (options.op(), options.dtype);
@@ -91,7 +92,10 @@ fn with_root(options: &Options) -> Collective {
 
 /// Measures every size on this rank; rank 0 prints.
 fn rows(options: &Options, communicator: &Communicator, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    if options.compressed.compression.is_some() {
+    if let Some(most) = options.ways.pushpull {
+        return pushpull::run(options, most as usize, communicator, out);
+    }
+    if options.ways.compressed.compression.is_some() {
         return compressed::rows(options, communicator, out);
     }
     with_type!(options.dtype, rows_of(options, communicator, out))
@@ -119,7 +123,7 @@ fn rows_of<T: Sample>(
     for bytes in &options.sizes.0 {
         progress.iter().for_each(|progress| progress.tell(format!("{} now", Bytes(*bytes))));
         let case = measure::Case::<T>::new(communicator, options.collective, options.op(), *bytes);
-        let row = case.row(options.mapped, budget)?;
+        let row = case.row(options.ways.mapped, budget)?;
         wrong += row.wrong();
         if let (Some(printer), Some(progress)) = (&mut printer, &progress) {
             progress.beside(|| printer.row(&row))?;
@@ -197,6 +201,20 @@ mod tests {
         let mut text = Vec::new();
         let error = run(&options(&["--local", "2", "--collective", "reduce", "--root", "2"]), &[], &mut text);
         assert!(error.unwrap_err().to_string().contains("--root 2 is none of 2 ranks") && text.is_empty());
+    }
+
+    #[test]
+    fn push_pulls_are_shown_one_by_one_and_in_a_row() {
+        let options = &options(&["--pushpull", "60", "--sizes", "4,1K", "--json"]);
+        let mut text = Vec::new();
+        let outcome = ranks::threads(2, &mut text, |communicator, out| rows(options, communicator, out));
+        assert_eq!(outcome.unwrap(), Outcome::Passed);
+        let rows = serde_json::Deserializer::from_slice(&text).into_iter::<serde_json::Value>();
+        let shown: Vec<_> =
+            rows.map(|row| row.unwrap()).map(|row| (row["bytes"].as_u64(), row["count"].as_u64())).collect();
+        let expected =
+            [4, 1024].into_iter().flat_map(|bytes| [1, 50, 60].map(|count| (Some(bytes), Some(count))));
+        assert_eq!(shown, expected.collect::<Vec<_>>());
     }
 
     #[test]

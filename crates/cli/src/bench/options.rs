@@ -3,7 +3,7 @@
 use super::compressed::CompressedOptions;
 use crate::{names::one_of, numbers::Sizes};
 use herringbone::{Collective, DType, ReduceOp};
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 /// Time collectives and check every result, in the columns of nccl-tests
 ///
@@ -52,14 +52,31 @@ pub(crate) struct Options {
     /// the folder BENCH_OUT, or in this one. In place where the collective can be
     #[arg(long, conflicts_with_all = ["sizes", "seconds", "json"])]
     pub(super) rig: bool,
-    /// In place: buffers in memory that all ranks of a host map, as from Communicator::allocate
-    #[arg(long)]
-    pub(super) mapped: bool,
     #[command(flatten)]
-    pub(super) compressed: CompressedOptions,
+    pub(super) ways: BenchWays,
     /// Started by --processes: ends with its parent
     #[arg(long, hide = true)]
     pub(super) child: bool,
+}
+
+/// In which way buffers are reduced, and what for.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct BenchWays {
+    /// In place: buffers in memory that all ranks of a host map, as from Communicator::allocate
+    #[arg(long)]
+    pub(super) mapped: bool,
+    /// 1, 50 and N all-reduces in a row, as a KVStore pushes and pulls: one by one, and as operations of a dependency engine
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with_all = ["collective", "root", "dtype", "op", "seconds", "rig", "mapped"])]
+    pub(super) pushpull: Option<u32>,
+    /// Time a few sums, fit the constants of `simulate` and of choices by predicted times to them, and write them to a file,
+    /// herringbone.calibration unless said. They begin as HERRINGBONE_CALIBRATION's, if that is set
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "herringbone.calibration", conflicts_with_all = ["sizes", "collective", "dtype", "op", "root", "rig", "local", "mapped", "pushpull"])]
+    pub(super) calibrate: Option<PathBuf>,
+    /// With --calibrate: Gbit/s of each host's port, which are fitted unless said
+    #[arg(long, value_name = "G", requires = "calibrate", value_parser = positive)]
+    pub(super) gbps: Option<f64>,
+    #[command(flatten)]
+    pub(super) compressed: CompressedOptions,
 }
 
 impl Options {
@@ -74,8 +91,8 @@ pub(super) const COLLECTIVES: [&str; 8] =
 
 pub(super) fn positive(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(seconds) if seconds > 0.0 && Duration::try_from_secs_f64(seconds).is_ok() => Ok(seconds),
-        _ => Err("write a number of seconds above 0, like 0.5".to_owned()),
+        Ok(number) if number > 0.0 && Duration::try_from_secs_f64(number).is_ok() => Ok(number),
+        _ => Err("write a number above 0, like 0.5".to_owned()),
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn run<T: Sample>(options: &Options) -> Result<Outcome, Failure> {
     let mut wrong = 0;
     for bytes in sizes.0 {
         let case = Case::<T>::new(&communicator, options.collective, options.op(), bytes);
-        let run = case.one(options.mapped, budget)?;
+        let run = case.one(options.ways.mapped, budget)?;
         wrong += run.wrong;
         writeln!(out, "{}", line(bytes, &run))
             .map_err(Failure::system(format!("cannot write {}", path.display())))?;

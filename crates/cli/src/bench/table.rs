@@ -3,7 +3,6 @@
 use super::measure::{Column, Row};
 use super::options::Options;
 use crate::failure::Failure;
-use herringbone::Collective;
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -143,17 +142,7 @@ impl<'a> Printer<'a> {
     /// GB/s of the algorithm, and of the bus: what each rank's link carries each way at the least, as nccl-tests
     /// defines both.
     fn rates(&self, row: &Row, column: &Column) -> (f64, f64) {
-        let ranks = f64::from(self.ranks);
-        let share = match self.options.collective {
-            Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-            Collective::ReduceScatter
-            | Collective::AllGather
-            | Collective::Gather { .. }
-            | Collective::Scatter { .. }
-            | Collective::AllToAll => (ranks - 1.0) / ranks,
-            Collective::Reduce { .. } | Collective::Broadcast { .. } | Collective::Barrier => 1.0,
-        };
         let algorithm = row.bytes as f64 / column.seconds / 1e9;
-        (algorithm, algorithm * share)
+        (algorithm, algorithm * self.options.collective.bus_share(self.ranks))
     }
 }

@@ -2,16 +2,22 @@
 
 mod options;
 mod picture;
+mod pictured;
 mod recorded;
+mod roofline;
+mod roofs;
+mod run;
 mod traced;
+mod traces;
 mod words;
 
 pub(crate) use options::SimulateOptions;
+pub(crate) use roofline::{RooflineOptions, run as run_roofline};
 
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar};
-use herringbone::core::simulate::{self, Prediction, Used, Workload};
+use herringbone::core::simulate::{Prediction, Used};
 use indicatif::HumanBytes;
-use options::Described;
+use options::{Described, Question};
 use recorded::Recorded;
 use serde_json::{Value, json};
 use std::{fs, io::Write, path::Path};
@@ -19,48 +25,29 @@ use words::{named, seconds};
 
 pub(crate) fn run(options: &SimulateOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
     if options.shown.constants {
-        write!(out, "{}", options.constants()?)?;
+        write!(out, "{}", options.question.constants()?)?;
         return Ok(Outcome::Passed);
     }
     let progress = LateBar::without_end("making, proving and simulating the schedule");
-    let described = options.described()?;
+    let described = options.question.described()?;
     let mut recorded = Recorded::default();
     let records = options.shown.trace.is_some() || options.shown.svg.is_some();
-    let simulated = simulated(options, &described, &mut |span| {
-        if records {
-            recorded.add(span);
-        }
-    });
+    let (simulated, is_estimate) = match records {
+        true => (run::shown(&options.question, &described, &mut |span| recorded.add(span))?, false),
+        false => run::timed(&options.question, &described)?,
+    };
     drop(progress);
     if let Some(path) = &options.shown.trace {
-        write_to(path, &traced::trace(&recorded, &described))?;
+        write_to(path, &traced::trace(&recorded, &described, options.question.call.operations))?;
     }
     if let Some(path) = &options.shown.svg {
         write_to(path, &picture::picture(&recorded, &described, &simulated))?;
     }
     match options.shown.json {
-        true => writeln!(out, "{}", object(options, &described, &simulated))?,
-        false => write!(out, "{}", told(options, &described, &simulated))?,
+        true => writeln!(out, "{}", object(&options.question, &described, &simulated, is_estimate))?,
+        false => write!(out, "{}", told(&options.question, &described, &simulated, is_estimate))?,
     }
     Ok(Outcome::Passed)
-}
-
-fn simulated(
-    options: &SimulateOptions,
-    described: &Described,
-    watch: &mut dyn FnMut(simulate::BusySpan),
-) -> Prediction {
-    let Described { verified, machine, call, .. } = described;
-    let sizing = Workload::sizing(machine, verified, 0);
-    let work = Workload {
-        verified,
-        call: *call,
-        sizing,
-        operations: options.call.operations,
-        at_once: Workload::AT_ONCE,
-        segments: 0,
-    };
-    simulate::simulate(&work, machine, watch)
 }
 
 fn write_to(path: &Path, text: &str) -> Result<(), Failure> {
@@ -73,7 +60,7 @@ fn limit(simulated: &Prediction) -> Option<(Used, f64)> {
     Some((busiest, seconds(busiest.busy) / seconds(simulated.total()).max(f64::MIN_POSITIVE)))
 }
 
-fn told(options: &SimulateOptions, described: &Described, simulated: &Prediction) -> String {
+fn told(options: &Question, described: &Described, simulated: &Prediction, is_estimate: bool) -> String {
     let Described { name, verified, call, calibration, per_host, .. } = described;
     let schedule = verified.schedule();
     let workers = schedule.workers();
@@ -118,10 +105,17 @@ fn told(options: &SimulateOptions, described: &Described, simulated: &Prediction
     if simulated.by_symmetry {
         lines.push("by symmetry: all ranks do the same, so one was simulated".into());
     }
+    if is_estimate {
+        lines.push(format!(
+            "estimate: there are more than {} messages to go through, so a part was simulated, and the rest goes on at its pace; \
+             --most-messages 0 simulates all",
+            options.most_messages
+        ));
+    }
     lines.join("\n") + "\n"
 }
 
-fn object(options: &SimulateOptions, described: &Described, simulated: &Prediction) -> Value {
+fn object(options: &Question, described: &Described, simulated: &Prediction, is_estimate: bool) -> Value {
     let Described { name, verified, call, calibration, per_host, .. } = described;
     let schedule = verified.schedule();
     let limit = limit(simulated).map(|(used, part)| {
@@ -143,6 +137,7 @@ fn object(options: &SimulateOptions, described: &Described, simulated: &Predicti
         "messages": simulated.messages,
         "staged_bytes": simulated.staged,
         "by_symmetry": simulated.by_symmetry,
+        "is_estimate": is_estimate,
         "constants": calibration.to_string().lines().filter_map(|line| line.split_once(" = ")).map(|(name, value)| (name.to_owned(), value.parse::<f64>().unwrap_or(0.0).into())).collect::<serde_json::Map<String, Value>>(),
     })
 }
@@ -222,6 +217,26 @@ mod tests {
         [trace, svg].iter().try_for_each(fs::remove_file).unwrap();
         for row in ["thread of rank 0", "thread of rank 2", "port of host 1, outwards"] {
             assert!(picture.contains(row), "{row}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_bounded_or_estimated() {
+        let large = ["--algorithm", "ring", "--ranks", "4", "--bytes", "1T"];
+        let told = simulated_with(&large).unwrap();
+        assert!(told.contains("estimate: there are more than 2000000 messages"), "{told}");
+        assert_eq!(object_of(&large)["is_estimate"], true);
+        assert_eq!(object_of(&["--algorithm", "ring", "--ranks", "4"])["is_estimate"], false);
+        for (args, said) in [
+            (&["--bytes", "65T"][..], "64 TiB are the most"),
+            (&["--bytes", "1T", "--svg", "x.svg"], "messages would have to be shown one by one"),
+            (
+                &["--algorithm", "star", "--ranks", "2048", "--bytes", "1T"],
+                "have to be gone through for an estimate",
+            ),
+        ] {
+            let failure = simulated_with(args).unwrap_err().to_string();
+            assert!(failure.contains(said), "{args:?}: {failure}");
         }
     }
 

@@ -25,12 +25,28 @@ use std::{fs, path::PathBuf, str::FromStr};
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SimulateOptions {
     #[command(flatten)]
-    pub(super) call: CallOptions,
-    #[command(flatten)]
-    pub(super) machines: RigOptions,
+    pub(super) question: Question,
     #[command(flatten)]
     pub(super) shown: ShownOptions,
 }
+
+/// What is simulated.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Question {
+    #[command(flatten)]
+    pub(super) call: CallOptions,
+    #[command(flatten)]
+    pub(super) machines: RigOptions,
+    /// The most messages that are gone through one by one, those of the rank that stands for all if one does; of more, a part is
+    /// simulated and the rest goes on at its pace. 0: no limit
+    #[arg(long, default_value_t = MOST_MESSAGES, value_name = "N")]
+    pub(super) most_messages: u64,
+}
+
+/// They take some seconds.
+const MOST_MESSAGES: u64 = 2_000_000;
+/// The largest buffer: of more the segments could not be counted.
+const MOST_BYTES: usize = 64 << 40;
 
 /// What is called.
 #[derive(Clone, Debug, clap::Args)]
@@ -154,7 +170,20 @@ pub(super) struct Described {
     pub(super) per_host: u32,
 }
 
-impl SimulateOptions {
+impl Described {
+    /// The whole buffer's bytes, of one operation.
+    pub(super) fn bytes(&self) -> u64 {
+        let Call { collective, dtype, count, .. } = self.call;
+        let workers = self.verified.schedule().workers();
+        let root = collective.root().unwrap_or(0);
+        let most = collective
+            .input_elements(workers, root, count)
+            .max(collective.output_elements(workers, root, count));
+        (most as u64).saturating_mul(dtype.bytes() as u64)
+    }
+}
+
+impl Question {
     /// The constants: the file's, or those that are built in, with what other options say.
     pub(super) fn constants(&self) -> Result<Calibration, Failure> {
         let named =
@@ -179,6 +208,12 @@ impl SimulateOptions {
 
     /// Makes and proves the schedule, and puts the machines together.
     pub(super) fn described(&self) -> Result<Described, Failure> {
+        if self.call.bytes.0 > MOST_BYTES {
+            return Err(Failure::Usage {
+                problem: format!("--bytes says {}, and 64 TiB are the most", self.call.bytes),
+                hint: "of large buffers the time grows with the size: ask for a part of it",
+            });
+        }
         let constants = self.constants()?;
         let links = self.machines.topology.as_deref().map(links).transpose()?;
         let listed = self.call.schedule.as_ref().map(listed).transpose()?;

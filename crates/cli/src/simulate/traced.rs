@@ -7,14 +7,26 @@ use herringbone::core::{
 };
 use std::fmt;
 
-pub(super) fn trace(recorded: &Recorded, described: &Described) -> String {
-    written(recorded, described).expect("writing to a text does not fail")
+/// The event that says what was simulated.
+pub(super) const SIMULATED: &str = "herringbone simulate";
+
+pub(super) fn trace(recorded: &Recorded, described: &Described, operations: u32) -> String {
+    written(recorded, described, operations).expect("writing to a text does not fail")
 }
 
-fn written(recorded: &Recorded, described: &Described) -> Result<String, fmt::Error> {
+fn written(recorded: &Recorded, described: &Described, operations: u32) -> Result<String, fmt::Error> {
     let workers = described.verified.schedule().workers();
     let hosts = &described.machine.hosts;
     let mut trace = TraceWriter::new(String::new())?;
+    let about = [
+        ("algorithm", Argument::Text(&described.name)),
+        ("collective", Argument::Text(&described.call.collective.to_string())),
+        ("bytes", Argument::Whole(described.bytes())),
+        ("ranks", Argument::Whole(u64::from(workers))),
+        ("operations", Argument::Whole(u64::from(operations))),
+        ("left_out", Argument::Whole(recorded.left_out as u64)),
+    ];
+    trace.about(SIMULATED, &about)?;
     for host in 0..described.machine.ports.len() as u32 {
         trace.process(host, &format!("host {host}"))?;
     }

@@ -51,9 +51,9 @@ const ORDERS: [Order; 6] = [
             "joining",
             "local",
             "assembly server status",
-            "measure",
+            "calibrate measure",
             // What programs hold.
-            "named",
+            "dependency named",
             "communicator",
             "work",
             // Connections and the control thread.
@@ -96,7 +96,7 @@ const ORDERS: [Order; 6] = [
         lines: &[
             "main",
             "lib",
-            "advise bench completions doctor explain launch man serve settings show simulate status topo trees verify",
+            "advise bench completions doctor explain horovodrun launch man serve settings show simulate status topo trees verify",
             "job parent token",
             "drawing machine topologies",
             "failure layout names numbers outcome progress table",
@@ -104,7 +104,7 @@ const ORDERS: [Order; 6] = [
     },
     Order {
         folder: "python/src",
-        lines: &["lib", "named", "communicator", "pending", "errors memory store waiting"],
+        lines: &["lib", "dependency named", "communicator", "pending", "errors memory store trees waiting"],
     },
     Order {
         folder: "python/herringbone",
@@ -113,7 +113,7 @@ const ORDERS: [Order; 6] = [
             "registration horovod/run",
             // Horovod's interface: its launcher, its frameworks, and what these share.
             "horovod/launch",
-            "horovod/flags horovod/hosts",
+            "horovod/config horovod/flags horovod/hosts",
             "horovod/numpy/__init__ horovod/torch/__init__",
             "horovod/torch/elastic/__init__",
             "horovod/torch/elastic/state",
@@ -139,8 +139,9 @@ const ORDERS: [Order; 6] = [
             "torch/sparse",
             "torch/batch torch/memory torch/monitored torch/reconfiguring",
             "torch/member",
+            "kvstore",
             "elastic torch/meetings torch/places",
-            "state torch/frames torch/handles",
+            "dependency state torch/frames torch/handles",
             "communicator torch/work",
             "messages",
             "parts",

@@ -38,6 +38,7 @@
 pub mod advice;
 mod choose;
 mod counted;
+pub mod fitting;
 mod guidance;
 mod linked;
 pub mod predicted;

@@ -11,7 +11,7 @@ use crate::{
     collective::Collective,
     element::{DType, ReduceOp},
     prepare::{Call, Sizing},
-    simulate::{Calibration, Cores, Port, Prediction, Rig, Workload, estimate},
+    simulate::{Calibration, Cores, Effort, Port, Prediction, Rig, Workload, effort, estimate},
     verify::{Verified, verify},
 };
 use alloc::{format, string::String, vec, vec::Vec};
@@ -123,7 +123,7 @@ pub fn machine(request: &Request<'_>, known: &Calibration, reducers: u32) -> Rig
 }
 
 /// How a call of a request's size looks to executors.
-fn call(request: &Request<'_>, bytes: u64) -> Call {
+pub(super) fn call(request: &Request<'_>, bytes: u64) -> Call {
     let parts = request.collective.given(request.group.size()).map_or(1, |_| u64::from(request.group.size()));
     // Types count by the widths of elements and partial sums alone.
     let (dtype, op) = match request.widening {
@@ -132,6 +132,23 @@ fn call(request: &Request<'_>, bytes: u64) -> Call {
     };
     let count = bytes.div_ceil(dtype.bytes() as u64 * parts);
     Call::new(request.collective, dtype, op, usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+fn workload<'a>(request: &Request<'_>, verified: &'a Verified, sizing: Sizing) -> Workload<'a> {
+    let call = call(request, request.bytes);
+    Workload { verified, call, sizing, operations: 1, at_once: 1, segments: 0 }
+}
+
+/// How many messages the choice for a size goes through, at most.
+pub fn planned_messages(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> u64 {
+    let messages = |candidate: &Candidate| {
+        let machine = machine(request, known, candidate.verified.schedule().reducers());
+        let Effort { whole, least } =
+            effort(MOST_MESSAGES, &workload(request, &candidate.verified, sizing), &machine);
+        // Half of an estimate's part comes twice.
+        whole.min(least.max(MOST_MESSAGES + MOST_MESSAGES / 2))
+    };
+    compared(request, known, sizing).iter().map(messages).sum()
 }
 
 /// Makes, proves and simulates an algorithm for a request.
@@ -149,9 +166,7 @@ pub fn priced(
     let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts, links })?;
     let verified = verify(schedule, collective, group).expect("algorithms make schedules that are right");
     let machine = machine(request, known, reducers);
-    let call = call(request, request.bytes);
-    let work = Workload { verified: &verified, call, sizing, operations: 1, at_once: 1, segments: 0 };
-    let outcome = estimate(MOST_MESSAGES, &work, &machine);
+    let outcome = estimate(MOST_MESSAGES, &workload(request, &verified, sizing), &machine);
     Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
 }
 

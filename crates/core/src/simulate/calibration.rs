@@ -78,6 +78,29 @@ impl Calibration {
         read
     }
 
+    /// What measured times can tell, by place among the numbers; numbers that only change together are one entry. Where ports are
+    /// known, how much of them is payload is found in their place.
+    pub(crate) fn fitted(knows_ports: bool) -> [&'static [usize]; 12] {
+        let link: &[usize] = if knows_ports { &[PAYLOAD] } else { &[14, 15] };
+        [link, &[16], &[11], &[0], &[2], &[1], &[3], &[12], &[4], &[7], &[9], &[10]]
+    }
+
+    /// By how many thousandths a number changes in a step: little where it is a part of a whole.
+    pub(crate) fn step(at: usize, per_mille: u64) -> u64 {
+        if at == PAYLOAD { (per_mille / 60).max(2) } else { per_mille }
+    }
+
+    /// Least and most that a number can be in truth, if it was taken for `known` so far.
+    pub(crate) fn plausible(at: usize, known: u64, times: u64) -> (u64, u64) {
+        // Headers take 5 % at most, unless they are known to take more.
+        let most = known.saturating_mul(times);
+        if at == PAYLOAD { (known.min(950), 1000) } else { (known / times, most) }
+    }
+
+    /// Places of what sending and receiving cost, and whether each is a time or a rate.
+    pub(crate) const TOLLS_OF_LINKS: [(bool, usize); 5] =
+        [(true, 0), (false, 1), (true, 2), (false, 3), (true, 11)];
+
     fn set(&mut self, at: usize, value: u64) {
         let small = u32::try_from(value).unwrap_or(u32::MAX);
         match self.field(at) {
@@ -100,7 +123,7 @@ impl Calibration {
             10 => Field::Wide(call),
             11 => Field::Wide(wake),
             12 => Field::Wide(buffered),
-            13 => Field::Narrow(payload_per_mille),
+            PAYLOAD => Field::Narrow(payload_per_mille),
             14 => Field::Wide(port),
             15 => Field::Wide(reducer_port),
             16 => Field::Wide(latency),
@@ -111,6 +134,9 @@ impl Calibration {
 
 /// How many numbers a calibration has.
 pub const CALIBRATION_NUMBERS: usize = 18;
+
+/// The place of the part of a link that carries payload, in thousandths.
+const PAYLOAD: usize = 13;
 
 enum Field<'a> {
     Wide(&'a mut u64),

@@ -2,6 +2,7 @@
 
 use super::machine::Picoseconds;
 use super::member::PendingSend;
+use super::outcome::Resource;
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
@@ -29,6 +30,18 @@ pub(super) struct Transfer {
     pub(super) content: TransferContent,
 }
 
+/// A part of a message that leaves at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Burst {
+    pub(super) message: u32,
+    /// With headers.
+    pub(super) bytes: u64,
+    pub(super) payload: u64,
+    /// How long it takes to leave.
+    pub(super) time: Picoseconds,
+    pub(super) is_last: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RigEvent {
     /// A member's thread goes on.
@@ -37,8 +50,10 @@ pub(super) enum RigEvent {
     Leaves { message: u32 },
     /// A message has left, and its sender knows.
     Left { message: u32 },
-    /// A message comes to its receiver's port.
-    Reaches { message: u32 },
+    /// A burst has left its sender's port.
+    Served { place: Resource },
+    /// A burst begins to come to its receiver's port.
+    Reaches { burst: Burst },
     /// A message is there.
     Arrives { message: u32 },
 }

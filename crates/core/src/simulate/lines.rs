@@ -1,22 +1,51 @@
-//! Ports and links, each of which carries one message after the other.
+//! Ports and links. What leaves a host is shared among its connections, burst by burst, as TCP and the kernel do it; what comes in
+//! goes in the order in which it comes.
 
 use super::{
-    event::Transfer,
+    event::{Burst, Transfer},
     machine::{Picoseconds, Rig, duration},
     outcome::{Resource, Used},
 };
-use alloc::collections::BTreeMap;
+use crate::group::Rank;
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    vec::Vec,
+};
 
 /// The bytes of a frame without its payload.
-pub(super) const HEADER: u64 = 64;
+const HEADER: u64 = 64;
+/// What the kernel hands to a link at once, in bytes.
+const BURST: u64 = 64 << 10;
 
 /// A port or link.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Line {
     rate: u64,
     free: Picoseconds,
     busy: Picoseconds,
     bytes: u64,
+    /// The connections that have something to send, the next one first.
+    flows: VecDeque<Flow>,
+    /// Whether a burst is under way.
+    sends: bool,
+}
+
+/// What waits on one connection.
+#[derive(Clone, Debug)]
+struct Flow {
+    to: Rank,
+    messages: VecDeque<Waiting>,
+}
+
+/// A message, or the rest of one.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    message: u32,
+    /// Bytes that have not left, and those of them that are payload.
+    rest: u64,
+    payload: u64,
+    /// Whether its sender knows that it is on its way.
+    is_taken: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -50,10 +79,6 @@ impl<'a> Lines<'a> {
         }
     }
 
-    pub(super) fn rate(&mut self, place: Resource) -> u64 {
-        self.line(place).rate
-    }
-
     fn line(&mut self, place: Resource) -> &mut Line {
         let (machine, sharers) = (self.machine, self.sharers.max(1));
         self.lines.entry(place).or_insert_with(|| {
@@ -73,19 +98,72 @@ impl<'a> Lines<'a> {
         })
     }
 
-    /// Has a line carry a message from `ready` on; returns from when until when.
-    pub(super) fn carry(
+    /// A message waits for a port or link that it leaves by. Returns whether nothing was under way there.
+    pub(super) fn enter(&mut self, place: Resource, index: u32, message: &Transfer) -> bool {
+        let line = self.line(place);
+        let (rest, payload) = (message.bytes + HEADER, message.bytes);
+        let waiting = Waiting { message: index, rest, payload, is_taken: false };
+        match line.flows.iter_mut().find(|flow| flow.to == message.rank) {
+            Some(flow) => flow.messages.push_back(waiting),
+            None => line.flows.push_back(Flow { to: message.rank, messages: [waiting].into() }),
+        }
+        !line.sends
+    }
+
+    /// The next burst that leaves: connections take turns.
+    pub(super) fn next(&mut self, place: Resource) -> Option<Burst> {
+        let line = self.line(place);
+        line.sends = false;
+        let flow = line.flows.front_mut()?;
+        let waiting = flow.messages.front_mut()?;
+        let bytes = waiting.rest.min(BURST);
+        let payload = waiting.payload.min(bytes);
+        (waiting.rest, waiting.payload) = (waiting.rest - bytes, waiting.payload - payload);
+        let time = duration(bytes, line.rate);
+        let burst = Burst { message: waiting.message, bytes, payload, time, is_last: waiting.rest == 0 };
+        line.sends = true;
+        line.busy += time;
+        line.bytes += payload;
+        Some(burst)
+    }
+
+    /// A burst has left: the next connection's turn comes. Returns the messages that the connection has taken now, which are
+    /// those whose last byte is among the next `buffered`.
+    pub(super) fn has_left(&mut self, place: Resource, buffered: u64) -> Vec<u32> {
+        let line = self.line(place);
+        let Some(mut flow) = line.flows.pop_front() else { return Vec::new() };
+        let over = flow.messages.front().filter(|first| first.rest == 0).copied();
+        if over.is_some() {
+            flow.messages.pop_front();
+        }
+        let mut taken: Vec<u32> =
+            over.iter().filter(|over| !over.is_taken).map(|over| over.message).collect();
+        taken.extend(flow.taken(buffered));
+        if !flow.messages.is_empty() {
+            line.flows.push_back(flow);
+        }
+        taken
+    }
+
+    /// The messages to a rank that their connection takes at once.
+    pub(super) fn taken(&mut self, place: Resource, to: Rank, buffered: u64) -> Vec<u32> {
+        let flow = self.line(place).flows.iter_mut().find(|flow| flow.to == to);
+        flow.map_or_else(Vec::new, |flow| flow.taken(buffered))
+    }
+
+    /// Has a burst come in at a host's port, after what came before; returns from when until when.
+    pub(super) fn come_in(
         &mut self,
         place: Resource,
-        message: &Transfer,
+        burst: Burst,
         ready: Picoseconds,
     ) -> (Picoseconds, Picoseconds) {
         let line = self.line(place);
-        let time = duration(message.bytes + HEADER, line.rate);
+        let time = duration(burst.bytes, line.rate);
         let start = ready.max(line.free);
         line.free = start + time;
         line.busy += time;
-        line.bytes += message.bytes;
+        line.bytes += burst.payload;
         (start, start + time)
     }
 
@@ -98,5 +176,23 @@ impl<'a> Lines<'a> {
             bytes: line.bytes * sharers,
         };
         self.lines.iter().map(used)
+    }
+}
+
+impl Flow {
+    /// Those that have become part of the first `buffered` bytes, and were none before.
+    fn taken(&mut self, buffered: u64) -> Vec<u32> {
+        let mut ahead = 0;
+        let mut taken = Vec::new();
+        for waiting in &mut self.messages {
+            ahead += waiting.rest;
+            if ahead > buffered {
+                break;
+            }
+            if !core::mem::replace(&mut waiting.is_taken, true) {
+                taken.push(waiting.message);
+            }
+        }
+        taken
     }
 }

@@ -18,6 +18,8 @@ pub(super) struct Mirror {
     pub(super) heads: Vec<u32>,
     /// Per position among the peers: that of the opposite peer.
     pub(super) peers: Vec<u32>,
+    /// Whether ranks drift apart in time, which one rank cannot show.
+    pub(super) drifts: bool,
 }
 
 /// The mirror of rank 0, if all workers are alike: as many on each host, no reducers, and from the opposite rank comes at the
@@ -45,7 +47,9 @@ pub(super) fn of(work: &Workload<'_>, machine: &Rig, first: &Prepared) -> Option
         from.heads[usize::from(lane.index)]
     };
     let heads = first.lanes.iter().map(head).collect();
-    Some(Mirror { heads, peers })
+    // With one partner in each of several stages, whoever is late in one makes the next ones late, while ports are idle.
+    let drifts = peers.len() > 2 && (0..).zip(&peers).all(|(at, opposite)| at == *opposite);
+    Some(Mirror { heads, peers, drifts })
 }
 
 /// The opposite of each of rank 0's peers, by position, if they are all multiples of each digit's stride, a digit's next stride

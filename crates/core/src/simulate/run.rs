@@ -2,7 +2,7 @@
 
 use super::{
     machine::Rig,
-    mirror,
+    mirror::{self, Mirror},
     outcome::{BusySpan, Prediction, Used},
     workload::Workload,
     world::Simulator,
@@ -12,6 +12,8 @@ use alloc::{sync::Arc, vec::Vec};
 
 /// The most messages that are simulated one by one where one rank can stand for all.
 const MOST_MESSAGES: u64 = 500_000;
+/// How many times as many where one rank stands for all only loosely.
+const DRIFTING: u64 = 20;
 
 /// Simulates `work` on `machine` and shows what takes time to `watch`.
 ///
@@ -34,14 +36,75 @@ pub fn simulate_up_to(
     let ranks = work.verified.schedule().ranks();
     assert!(machine.hosts.len() >= ranks as usize, "each member has a host");
     let first = work.prepared(0, machine);
-    let messages = first.lanes.len() as u64 * u64::from(first.segments) * u64::from(work.operations);
-    let is_large = messages * u64::from(ranks) > most_messages;
-    if is_large && let Some(mirror) = mirror::of(work, machine, &first) {
+    if let Some(mirror) = stand_in(most_messages, work, machine, &first) {
         return Simulator::new(work, machine, alloc::vec![Arc::new(first)], Some(mirror)).run(watch);
     }
     let others = (1..ranks).map(|rank| Arc::new(work.prepared(rank, machine)));
     let prepared: Vec<Arc<Prepared>> = core::iter::once(Arc::new(first)).chain(others).collect();
     Simulator::new(work, machine, prepared, None).run(watch)
+}
+
+/// The mirror of the rank that stands for all, if one can and there are so many messages that it has to.
+fn stand_in(most_messages: u64, work: &Workload<'_>, machine: &Rig, first: &Prepared) -> Option<Mirror> {
+    let ranks = u64::from(work.verified.schedule().ranks());
+    let messages = messages_of_rank(work, first).saturating_mul(ranks);
+    let is_large = |mirror: &Mirror| {
+        let most = if mirror.drifts { most_messages.saturating_mul(DRIFTING) } else { most_messages };
+        messages > most
+    };
+    mirror::of(work, machine, first).filter(is_large)
+}
+
+/// What a rank sends, as the first one does.
+fn messages_of_rank(work: &Workload<'_>, first: &Prepared) -> u64 {
+    messages_of_segment(work, first).saturating_mul(u64::from(first.segments))
+}
+
+fn messages_of_segment(work: &Workload<'_>, first: &Prepared) -> u64 {
+    (first.lanes.len() as u64).max(1).saturating_mul(u64::from(work.operations))
+}
+
+/// How many messages there are to go through, one by one: what a simulation's own time goes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Those of [`simulate`].
+    pub whole: u64,
+    /// The fewest that [`estimate`] makes do with.
+    pub least: u64,
+}
+
+/// How many messages a simulation goes through: those of all ranks, or of the one that stands for all; `most_messages` is what
+/// the estimate gets. Rank 0's count for each rank: in schedules where it has less to do than others, there are more.
+pub fn effort(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Effort {
+    let first = work.prepared(0, machine);
+    let all = u64::from(work.verified.schedule().ranks());
+    let ranks = match stand_in(MOST_MESSAGES, work, machine, &first) {
+        Some(_) => 1,
+        None => all,
+    };
+    let whole = messages_of_rank(work, &first).saturating_mul(ranks);
+    let segments = u64::from(least_segments(&first).min(first.segments));
+    // One part, and half of it once more.
+    let segments = segments.saturating_add(segments / 2);
+    let in_segment = estimated_in_segment(most_messages, work, machine, &first);
+    Effort { whole, least: in_segment.saturating_mul(segments).min(whole) }
+}
+
+/// The messages of a segment that an estimate goes through: one rank's where it stands for all, even loosely where those of all
+/// ranks would be far too many.
+fn estimated_in_segment(most_messages: u64, work: &Workload<'_>, machine: &Rig, first: &Prepared) -> u64 {
+    let alone = messages_of_segment(work, first);
+    let all = alone.saturating_mul(u64::from(work.verified.schedule().ranks()));
+    let is_far_too_much = all.saturating_mul(u64::from(least_segments(first))) / DRIFTING > most_messages;
+    match mirror::of(work, machine, first) {
+        Some(mirror) if !mirror.drifts || is_far_too_much => alone,
+        _ => all,
+    }
+}
+
+/// Enough segments that the window is full before the second half of them.
+fn least_segments(first: &Prepared) -> u32 {
+    2 * first.depth
 }
 
 /// [`simulate`] where a time is all that is wanted, and soon: where there would be more than `most_messages`, it simulates two
@@ -55,12 +118,9 @@ pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Predi
         simulate_up_to(most_messages, &work, machine, &mut |_| ())
     };
     let first = work.prepared(0, machine);
-    let stands = mirror::of(work, machine, &first).is_some();
-    let ranks = if stands { 1 } else { u64::from(work.verified.schedule().ranks()) };
-    let in_segment = (first.lanes.len() as u64).max(1) * ranks * u64::from(work.operations);
+    let in_segment = estimated_in_segment(most_messages, work, machine, &first);
     let affordable = u32::try_from(most_messages / in_segment).unwrap_or(u32::MAX);
-    // Enough that the window is full before the second half.
-    let more = affordable.max(2 * first.depth.min(8));
+    let more = affordable.max(least_segments(&first));
     if more >= first.segments {
         return run(0);
     }

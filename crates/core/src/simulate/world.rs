@@ -1,9 +1,9 @@
 //! All members, what is under way between them, and the clock.
 
 use super::{
-    event::{Agenda, RigEvent, Transfer, TransferContent},
-    lines::{HEADER, Lines},
-    machine::{Cores, Picoseconds, Rig, duration},
+    event::{Agenda, Burst, RigEvent, Transfer, TransferContent},
+    lines::Lines,
+    machine::{Cores, Picoseconds, Rig},
     member::{Notice, PendingSend, SimulatedMember, Unit},
     mirror::Mirror,
     outcome::{BusySpan, Prediction, Resource, Used, What},
@@ -90,7 +90,8 @@ impl<'a> Simulator<'a> {
             match event {
                 RigEvent::Turn { member } => self.turn(member, watch),
                 RigEvent::Leaves { message } => self.leaves(message, watch),
-                RigEvent::Reaches { message } => self.reaches(message, watch),
+                RigEvent::Served { place } => self.served(place, watch),
+                RigEvent::Reaches { burst } => self.reaches(burst, watch),
                 RigEvent::Left { message } => self.left(message),
                 RigEvent::Arrives { message } => self.arrives(message),
             }
@@ -339,54 +340,71 @@ impl<'a> Simulator<'a> {
         self.agenda.note(at, RigEvent::Leaves { message: index });
     }
 
+    /// A message goes inside its host at once, or waits for its way out.
     fn leaves(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) {
         let message = self.under_way[index as usize];
-        let first = self.lines.ways(&message)[0];
-        let (start, end) = match first {
-            Some(place) => self.lines.carry(place, &message, self.now),
-            None => (self.now, self.now),
+        let Some(place) = self.lines.ways(&message)[0] else {
+            self.agenda.note(self.now, RigEvent::Left { message: index });
+            self.agenda.note(self.now, RigEvent::Arrives { message: index });
+            return;
         };
-        self.show(first, &message, (start, end), watch);
-        let is_data = matches!(message.content, TransferContent::Data { .. });
-        if is_data {
-            // The connection takes the last bytes before they leave.
-            let rate = first.map_or(0, |place| self.lines.rate(place));
-            let buffered = duration(self.machine.costs.buffered, rate);
-            self.agenda.note(self.now.max(end.saturating_sub(buffered)), RigEvent::Left { message: index });
-        }
-        match first {
-            Some(_) => self.agenda.note(start + self.machine.latency, RigEvent::Reaches { message: index }),
-            None => self.agenda.note(end, RigEvent::Arrives { message: index }),
+        let is_idle = self.lines.enter(place, index, &message);
+        let taken = self.lines.taken(place, message.rank, self.machine.costs.buffered);
+        self.note_taken(&taken);
+        if is_idle {
+            self.serve(place, watch);
         }
     }
 
-    fn reaches(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) {
-        let message = self.under_way[index as usize];
-        let [first, second] = self.lines.ways(&message);
-        let rate = first.map_or(0, |place| self.lines.rate(place));
+    fn note_taken(&mut self, taken: &[u32]) {
+        for message in taken {
+            self.agenda.note(self.now, RigEvent::Left { message: *message });
+        }
+    }
+
+    /// The next burst begins to leave.
+    fn serve(&mut self, place: Resource, watch: &mut dyn FnMut(BusySpan)) {
+        if let Some(burst) = self.lines.next(place) {
+            self.show(place, burst, (self.now, self.now + burst.time), watch);
+            self.agenda.note(self.now + self.machine.latency, RigEvent::Reaches { burst });
+            self.agenda.note(self.now + burst.time, RigEvent::Served { place });
+        }
+    }
+
+    fn served(&mut self, place: Resource, watch: &mut dyn FnMut(BusySpan)) {
+        let taken = self.lines.has_left(place, self.machine.costs.buffered);
+        self.note_taken(&taken);
+        self.serve(place, watch);
+    }
+
+    fn reaches(&mut self, burst: Burst, watch: &mut dyn FnMut(BusySpan)) {
+        let message = self.under_way[burst.message as usize];
         // It comes in as it goes out, at the lower of the two rates.
-        let comes = self.now + duration(message.bytes + HEADER, rate);
-        let arrives = match second {
+        let comes = self.now + burst.time;
+        let arrives = match self.lines.ways(&message)[1] {
             Some(place) => {
-                let span = self.lines.carry(place, &message, self.now);
-                self.show(second, &message, span, watch);
+                let span = self.lines.come_in(place, burst, self.now);
+                self.show(place, burst, span, watch);
                 span.1.max(comes)
             }
             None => comes,
         };
-        self.agenda.note(arrives, RigEvent::Arrives { message: index });
+        if burst.is_last {
+            self.agenda.note(arrives, RigEvent::Arrives { message: burst.message });
+        }
     }
 
     fn show(
         &self,
-        place: Option<Resource>,
-        message: &Transfer,
+        place: Resource,
+        burst: Burst,
         (start, end): (Picoseconds, Picoseconds),
         watch: &mut dyn FnMut(BusySpan),
     ) {
-        if let (Some(place), TransferContent::Data { unsent, .. }) = (place, message.content) {
+        let message = &self.under_way[burst.message as usize];
+        if let TransferContent::Data { unsent, .. } = message.content {
             let what = What::Message { from: message.from, to: message.rank };
-            let (operation, bytes) = (message.operation, message.bytes);
+            let (operation, bytes) = (message.operation, burst.payload);
             watch(BusySpan { operation, segment: unsent.segment, place, what, start, end, bytes });
         }
     }
@@ -403,13 +421,16 @@ impl<'a> Simulator<'a> {
         self.go_on(from, self.now);
     }
 
-    /// A message waits for its receiver's thread, and wakes it if it sleeps.
+    /// A message waits for its receiver's thread, and wakes it if it sleeps. Threads that wait for small messages, or for memory,
+    /// keep looking.
     fn arrives(&mut self, index: u32) {
-        let to = self.under_way[index as usize].to;
+        let Transfer { to, operation, .. } = self.under_way[index as usize];
+        let prepared = &self.members[self.at(operation, to)].prepared;
+        let streams = !prepared.eager && !prepared.is_in_memory();
         let thread = &mut self.threads[to as usize];
         thread.inbox.push_back(index);
         let sleeps = !thread.goes_on && thread.until <= self.now;
-        let wake = if sleeps { self.machine.costs.wake } else { 0 };
+        let wake = if sleeps && streams { self.machine.costs.wake } else { 0 };
         let at = self.now + self.cost_of_member(to, wake);
         self.go_on(to, at);
     }

@@ -66,6 +66,11 @@ pub(super) fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl GroupHandle {
+    /// The group's number within its job.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// The host of each of its ranks.
     pub(crate) fn hosts(&self, fabric: &Fabric) -> Vec<u32> {
         let (roster, hosts) = (&fabric.job.roster, fabric.job.roster.hosts());

@@ -13,7 +13,7 @@ use crate::{
     Algorithm, Error, Result,
     core::{
         group::FoldOrder,
-        plan::PlanRules,
+        plan::{Guidance, PlanRules},
         session::MEASURE,
         simulate::Calibration,
         topology::{self, LinkMatrix},
@@ -159,6 +159,16 @@ impl FromStr for Elements {
 }
 
 impl Config {
+    /// What was said of the choice of algorithms.
+    pub fn guided_by(&self) -> &Guidance {
+        &self.guidance
+    }
+
+    /// Whether reducers were named.
+    pub fn has_reducers(&self) -> bool {
+        !self.reducers.is_empty()
+    }
+
     /// Takes over from the environment all but the rank, the world's size and the rendezvous.
     ///
     /// # Errors

@@ -352,6 +352,7 @@ impl Engine {
     /// What moved where, up to now.
     pub(crate) fn counted(&self) -> Stats {
         let mut stats = self.out.observer.counted();
+        stats.most_staged = self.ops.staging.most_in_use() as u64;
         self.groups.iter().for_each(|group| group.count(&mut stats));
         stats
     }

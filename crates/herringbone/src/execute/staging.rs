@@ -38,6 +38,8 @@ pub(crate) struct Staging {
     /// Where `urgent` begins.
     border: usize,
     most: usize,
+    /// What operations have now, and the most that they had.
+    in_use: (usize, usize),
 }
 
 /// How many bytes of a pool of `bytes` are for all operations: one operation can take as many.
@@ -50,7 +52,7 @@ impl Staging {
     pub(crate) fn new(segment: Arc<Segment>, range: Range<usize>) -> Self {
         let border = range.start + most_of(range.len());
         let (common, urgent) = (Free::new(range.start..border), Free::new(border..range.end));
-        Self { segment, common, urgent, border, most: border - range.start }
+        Self { segment, common, urgent, border, most: border - range.start, in_use: (0, 0) }
     }
 
     pub(crate) fn segment(&self) -> &Arc<Segment> {
@@ -62,8 +64,24 @@ impl Staging {
         self.most
     }
 
+    /// The most bytes that operations had at once.
+    pub(crate) fn most_in_use(&self) -> usize {
+        self.in_use.1
+    }
+
     /// Takes `bytes` from the pool, or nothing if there is no such stretch now.
     pub(crate) fn take(&mut self, bytes: usize, part: Part) -> Option<Range<usize>> {
+        let memory = self.find(bytes, part)?;
+        self.count(&memory);
+        Some(memory)
+    }
+
+    fn count(&mut self, memory: &Range<usize>) {
+        let now = self.in_use.0 + memory.len();
+        self.in_use = (now, self.in_use.1.max(now));
+    }
+
+    fn find(&mut self, bytes: usize, part: Part) -> Option<Range<usize>> {
         match part {
             _ if bytes == 0 => Some(0..0),
             Part::Common => self.common.take(bytes),
@@ -74,26 +92,32 @@ impl Staging {
 
     /// Takes `bytes` as [`take`](Self::take) does, if what older operations claim fits beside them.
     pub(crate) fn take_beside(&mut self, bytes: usize, part: Part, claims: &[Claim]) -> Option<Range<usize>> {
-        let memory = self.take(bytes, part)?;
+        let memory = self.find(bytes, part)?;
         // What is left in the common part is nothing to who takes of the urgent part only, and the reverse.
         let either = |claim: &Claim| claim.part == Part::Either || part == Part::Either;
         let meets = |claim: &&Claim| bytes > 0 && (claim.part == part || either(claim));
         let mut taken = Vec::new();
         let fits = claims.iter().filter(meets).all(|claim| {
-            let claimed = claim.bytes.and_then(|bytes| self.take(bytes, claim.part));
+            let claimed = claim.bytes.and_then(|bytes| self.find(bytes, claim.part));
             taken.extend(claimed.clone());
             claimed.is_some()
         });
-        taken.into_iter().for_each(|range| self.give_back(range));
+        taken.into_iter().for_each(|range| self.free(range));
         if !fits {
-            self.give_back(memory);
+            self.free(memory);
             return None;
         }
+        self.count(&memory);
         Some(memory)
     }
 
     /// Gives back what `take` gave.
     pub(crate) fn give_back(&mut self, range: Range<usize>) {
+        self.in_use.0 -= range.len();
+        self.free(range);
+    }
+
+    fn free(&mut self, range: Range<usize>) {
         if range.is_empty() {
             return;
         }

@@ -7,7 +7,7 @@ use super::{
     timeline::Tracer,
 };
 use crate::{
-    Collective, Communicator, DType, Error, Mapped, Region, Request,
+    Collective, Communicator, DType, Error, Mapped, Pending, Region, Request,
     core::named::{NamedKind, NamedResponse},
 };
 use std::ops::Range;
@@ -22,6 +22,8 @@ pub(super) struct BatchRunner {
 
 /// The fusion buffer grows by so many bytes at least.
 const GROWTH: usize = 4 << 20;
+/// Tensors of more bytes than this go where they are: two copies of them cost more than an operation of their own.
+const COPIED: u64 = 128 << 10;
 
 /// An outcome for each task of a batch.
 pub(super) type Outcomes = Vec<NamedResult>;
@@ -50,8 +52,7 @@ impl BatchRunner {
     ) -> Result<Outcomes, NamedFailure> {
         let Some(first) = tasks.first() else { return Ok(Vec::new()) };
         match (first.response.call.kind, tasks) {
-            (NamedKind::AllReduce, [task]) => self.all_reduce(task, trace),
-            (NamedKind::AllReduce, tasks) => self.all_reduce_fused(tasks, trace),
+            (NamedKind::AllReduce, tasks) => self.all_reduce(tasks, trace),
             (NamedKind::AllGather, [task]) => self.all_gather(task, trace),
             (NamedKind::AllGather, tasks) => self.all_gather_fused(tasks, trace),
             (NamedKind::Adasum, _) => tasks.iter().map(|task| self.adasum(task, trace)).collect(),
@@ -74,58 +75,78 @@ impl BatchRunner {
         self.fusion.part(0..bytes)
     }
 
-    fn fold(
-        &self,
-        response: &NamedResponse,
-        count: usize,
-        input: Region,
-        output: Region,
-    ) -> Result<(), NamedFailure> {
-        let call = &response.call;
+    /// Begins an operation on elements like those of a task.
+    fn begin(&self, task: &NamedTask, input: Region, output: Region) -> Result<Pending, NamedFailure> {
+        let call = &task.response.call;
+        let count = output.len() / call.dtype.bytes();
         let request = Request::new(Collective::AllReduce, call.dtype, count, input, output);
-        Ok(self.group.execute(request.op(call.op))?)
+        Ok(self.group.begin(request.op(call.op))?)
+    }
+
+    /// Large tensors each by itself, and small ones as one; all at the same time. Each element is folded as it would be alone.
+    fn all_reduce(&mut self, tasks: &[NamedTask], trace: &mut Tracer<'_>) -> Result<Outcomes, NamedFailure> {
+        // All ranks take the same ones, as they know the same sizes.
+        let is_small = |task: &&NamedTask| task.response.call.bytes() <= COPIED;
+        let (mut small, mut large): (Vec<&NamedTask>, Vec<&NamedTask>) = tasks.iter().partition(is_small);
+        if small.len() == 1 {
+            large.append(&mut small);
+        }
+        let fused = if small.is_empty() { None } else { Some(self.put_together(&small, trace)?) };
+        let all: Vec<&NamedTask> = tasks.iter().collect();
+        trace.run(&all, "HERRINGBONE_ALLREDUCE", || {
+            let fused = fused.iter().map(|fused| self.begin(small[0], fused.clone(), fused.clone()));
+            let (mut running, mut outcome) = (Vec::with_capacity(1 + large.len()), Ok(()));
+            for begun in fused.chain(large.iter().map(|task| self.begin_where_it_is(task))) {
+                match begun {
+                    Ok(operation) => running.push(operation),
+                    Err(failure) => {
+                        outcome = Err(failure);
+                        break;
+                    }
+                }
+            }
+            // Also after a failure: nobody may touch the memory of operations that run.
+            running.iter().fold(outcome, |outcome, operation| {
+                let ended = operation.wait().map_err(NamedFailure::Engine);
+                outcome.and(ended)
+            })
+        })?;
+        if let Some(fused) = fused {
+            take_apart(&small, &fused, trace)?;
+        }
+        large.iter().try_for_each(|task| scale_result(task))?;
+        Ok(tasks.iter().map(folded_result).collect())
     }
 
     /// One tensor: from its input to its output, without a copy unless it is scaled.
-    fn all_reduce(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<Outcomes, NamedFailure> {
-        let (response, call) = (&task.response, &task.response.call);
-        let (count, bytes) = (whole(call.elements())?, whole(call.bytes())?);
+    fn begin_where_it_is(&self, task: &NamedTask) -> Result<Pending, NamedFailure> {
+        let call = &task.response.call;
         let Some(Tensor { input, output: Some(output), .. }) = &task.tensor else {
             // This rank has joined.
-            let zeros = Region::zeroed(bytes);
-            self.fold(response, count, zeros.clone(), zeros)?;
-            return Ok(vec![NamedResult::default()]);
+            let zeros = Region::zeroed(whole(call.bytes())?);
+            return self.begin(task, zeros.clone(), zeros);
         };
-        let mut source = input;
-        if call.prescale != 1.0 {
-            copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
-            source = output;
+        if call.prescale == 1.0 {
+            return self.begin(task, input.clone(), output.clone());
         }
-        trace.run(&[task], "HERRINGBONE_ALLREDUCE", || {
-            self.fold(response, count, source.clone(), output.clone())
-        })?;
-        if call.postscale != 1.0 {
-            let access = open(output)?;
-            copy_scaled(access.span(), access.span(), call.dtype, call.postscale);
-        }
-        Ok(vec![folded_result(task)])
+        copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
+        self.begin(task, output.clone(), output.clone())
     }
 
-    /// Several tensors, one behind the other: each element is folded as it would be alone.
-    fn all_reduce_fused(
-        &mut self,
-        tasks: &[NamedTask],
-        trace: &mut Tracer<'_>,
-    ) -> Result<Outcomes, NamedFailure> {
-        let places = places(tasks.iter().map(|task| task.response.call.bytes()))?;
-        let bytes = places.last().map_or(0, |last| last.end);
+    /// Several tensors, one behind the other: where their results go, if these lie so, else in the fusion buffer.
+    fn put_together(&mut self, tasks: &[&NamedTask], trace: &mut Tracer<'_>) -> Result<Region, NamedFailure> {
         let call = &tasks[0].response.call;
-        let all: Vec<&NamedTask> = tasks.iter().collect();
+        let places = places(tasks)?;
         if let Some(outputs) = neighbours(tasks) {
-            return self.all_reduce_in_place(tasks, &outputs, trace);
+            for Tensor { input, output, .. } in tasks.iter().filter_map(|task| task.tensor.as_ref()) {
+                if let Some(output) = output {
+                    copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
+                }
+            }
+            return Ok(outputs);
         }
-        let fusion = self.fusion(bytes);
-        trace.run(&all, "MEMCPY_IN_FUSION_BUFFER", || {
+        let fusion = self.fusion(places.last().map_or(0, |last| last.end));
+        trace.run(tasks, "MEMCPY_IN_FUSION_BUFFER", || {
             let access = open(&fusion)?;
             for (task, place) in tasks.iter().zip(&places) {
                 let to = access.span().slice(place.clone());
@@ -136,45 +157,7 @@ impl BatchRunner {
             }
             Ok(())
         })?;
-        trace.run(&all, "HERRINGBONE_ALLREDUCE", || {
-            self.fold(&tasks[0].response, bytes / call.dtype.bytes(), fusion.clone(), fusion.clone())
-        })?;
-        trace.run(&all, "MEMCPY_OUT_FUSION_BUFFER", || {
-            let access = open(&fusion)?;
-            for (task, place) in tasks.iter().zip(&places) {
-                if let Some(Tensor { output: Some(output), .. }) = &task.tensor {
-                    let from = access.span().slice(place.clone());
-                    copy_scaled(from, open(output)?.span(), call.dtype, call.postscale);
-                }
-            }
-            Ok(())
-        })?;
-        Ok(tasks.iter().map(folded_result).collect())
-    }
-
-    /// Several tensors whose results lie one behind the other already.
-    fn all_reduce_in_place(
-        &self,
-        tasks: &[NamedTask],
-        outputs: &Region,
-        trace: &mut Tracer<'_>,
-    ) -> Result<Outcomes, NamedFailure> {
-        let call = &tasks[0].response.call;
-        let all: Vec<&NamedTask> = tasks.iter().collect();
-        for Tensor { input, output, .. } in tasks.iter().filter_map(|task| task.tensor.as_ref()) {
-            if let Some(output) = output {
-                copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
-            }
-        }
-        trace.run(&all, "HERRINGBONE_ALLREDUCE", || {
-            let count = outputs.len() / call.dtype.bytes();
-            self.fold(&tasks[0].response, count, outputs.clone(), outputs.clone())
-        })?;
-        if call.postscale != 1.0 {
-            let access = open(outputs)?;
-            copy_scaled(access.span(), access.span(), call.dtype, call.postscale);
-        }
-        Ok(tasks.iter().map(folded_result).collect())
+        Ok(fusion)
     }
 
     fn adasum(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
@@ -354,20 +337,49 @@ impl BatchRunner {
 }
 
 /// Where each of some tensors lies, one behind the other.
-fn places(bytes: impl Iterator<Item = u64>) -> Result<Vec<Range<usize>>, NamedFailure> {
+fn places(tasks: &[&NamedTask]) -> Result<Vec<Range<usize>>, NamedFailure> {
     let mut end = 0u64;
-    let place = |bytes: u64| {
+    let place = |task: &&NamedTask| {
         let start = whole(end)?;
-        end = end.saturating_add(bytes);
+        end = end.saturating_add(task.response.call.bytes());
         Ok(start..whole(end)?)
     };
-    bytes.map(place).collect()
+    tasks.iter().map(place).collect()
 }
 
 /// The results of these tasks as one region, if they lie one behind the other.
-fn neighbours(tasks: &[NamedTask]) -> Option<Region> {
-    let output = |task: &NamedTask| task.tensor.as_ref()?.output.clone();
+fn neighbours(tasks: &[&NamedTask]) -> Option<Region> {
+    let output = |task: &&NamedTask| task.tensor.as_ref()?.output.clone();
     Region::spanning(&tasks.iter().map(output).collect::<Option<Vec<_>>>()?)
+}
+
+/// Gives each task its result, out of what has all of them.
+fn take_apart(tasks: &[&NamedTask], fused: &Region, trace: &mut Tracer<'_>) -> Result<(), NamedFailure> {
+    if neighbours(tasks).is_some() {
+        return tasks.iter().try_for_each(|task| scale_result(task));
+    }
+    let call = &tasks[0].response.call;
+    trace.run(tasks, "MEMCPY_OUT_FUSION_BUFFER", || {
+        let access = open(fused)?;
+        for (task, place) in tasks.iter().zip(places(tasks)?) {
+            if let Some(Tensor { output: Some(output), .. }) = &task.tensor {
+                copy_scaled(access.span().slice(place), open(output)?.span(), call.dtype, call.postscale);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Multiplies the result that a task has where it belongs.
+fn scale_result(task: &NamedTask) -> Result<(), NamedFailure> {
+    let call = &task.response.call;
+    if call.postscale != 1.0
+        && let Some(Tensor { output: Some(output), .. }) = &task.tensor
+    {
+        let access = open(output)?;
+        copy_scaled(access.span(), access.span(), call.dtype, call.postscale);
+    }
+    Ok(())
 }
 
 fn folded_result(task: &NamedTask) -> NamedResult {

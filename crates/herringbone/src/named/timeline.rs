@@ -13,7 +13,7 @@ use std::{
     collections::BTreeMap,
     fmt::{self, Write},
     fs::File,
-    io::{self, BufWriter, Write as _},
+    io::{self, Write as _},
     path::Path,
     time::Instant,
 };
@@ -28,19 +28,28 @@ pub(super) struct Timeline {
     marks_cycles: bool,
 }
 
-/// A file as the writer of traces takes it, with the error that it has met.
+/// A file that gets whole events only, so that what a killed process leaves of it is still a trace.
 #[derive(Debug)]
 struct TraceFile {
-    file: BufWriter<File>,
-    error: Option<io::Error>,
+    file: File,
+    /// What is not yet in the file.
+    events: String,
+}
+
+/// How many bytes of events are held back at most.
+const HELD_BACK: usize = 64 << 10;
+
+impl TraceFile {
+    fn flush(&mut self) -> io::Result<()> {
+        let events = std::mem::take(&mut self.events);
+        self.file.write_all(events.as_bytes())
+    }
 }
 
 impl Write for TraceFile {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.file.write_all(text.as_bytes()).map_err(|error| {
-            self.error = Some(error);
-            fmt::Error
-        })
+        self.events.push_str(text);
+        Ok(())
     }
 }
 
@@ -52,9 +61,10 @@ impl Timeline {
     pub(super) fn begin(path: &Path, marks_cycles: bool) -> Result<Self, Error> {
         let failed =
             |error: io::Error| Error::io(format_args!("writing the timeline {}", path.display()), error);
-        let file = BufWriter::new(File::create(path).map_err(failed)?);
-        let trace = TraceWriter::new(TraceFile { file, error: None });
-        let trace = trace.map_err(|_| failed(io::ErrorKind::Other.into()))?;
+        let file = File::create(path).map_err(failed)?;
+        let trace = TraceWriter::new(TraceFile { file, events: String::new() });
+        let mut trace = trace.map_err(|_| failed(io::ErrorKind::Other.into()))?;
+        trace.out().flush().map_err(failed)?;
         Ok(Self { trace: Some(trace), began: Instant::now(), processes: BTreeMap::new(), marks_cycles })
     }
 
@@ -64,15 +74,18 @@ impl Timeline {
 
     /// Writes something. The first error ends the trace, and is told.
     fn write(&mut self, f: impl FnOnce(&mut TraceWriter<TraceFile>) -> fmt::Result) {
-        if let Some(mut trace) = self.trace.take() {
-            match f(&mut trace) {
-                Ok(()) => self.trace = Some(trace),
-                Err(fmt::Error) => {
-                    let error = trace.out().error.take().map_or_else(String::new, |error| error.to_string());
-                    log::warn("rank 0", format_args!("the timeline ends, as it cannot be written: {error}"));
-                }
-            }
+        let Some(trace) = &mut self.trace else { return };
+        // The file is told later, and only it has errors.
+        if f(trace).is_ok() && trace.out().events.len() > HELD_BACK {
+            self.flush();
         }
+    }
+
+    /// Brings all events to the file.
+    pub(super) fn flush(&mut self) {
+        let Some(Err(error)) = self.trace.as_mut().map(|trace| trace.out().flush()) else { return };
+        log::warn("rank 0", format_args!("the timeline ends, as it cannot be written: {error}"));
+        self.trace = None;
     }
 
     /// The row of a tensor.
@@ -171,15 +184,21 @@ impl Timeline {
     pub(super) fn finish(mut self) {
         if let Some(trace) = self.trace.take()
             && let Ok(mut out) = trace.finish()
-            && let Err(error) = out.file.flush()
+            && let Err(error) = out.flush()
         {
             log::warn("rank 0", format_args!("the end of the timeline is not written: {error}"));
         }
     }
 }
 
-/// Tells the timeline of a batch, if there is one.
+/// Tells the timeline of a batch, if there is one. At its end all that was told is in the file.
 pub(super) struct Tracer<'a>(pub(super) Option<&'a mut Timeline>);
+
+impl Drop for Tracer<'_> {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(|timeline| timeline.flush());
+    }
+}
 
 impl Tracer<'_> {
     /// A batch begins.

@@ -1,36 +1,31 @@
 //! `herringbone advise`: how many reducers are worth their price.
 
+mod told;
+
 use crate::{failure::Failure, outcome::Outcome, table, topologies};
 use comfy_table::CellAlignment;
 use herringbone::core::plan::advice::{Offer, PricedJob};
 use herringbone::settings::Bytes;
 use serde_json::{Value, json};
 use std::{fmt::Write as _, io::Write, path::PathBuf};
+use told::JobFacts;
 
 /// Say how many reducers are worth their price: step time and price of a step with none, one, two, ...
 ///
 /// Closed forms for buffers so large that only links count; `herringbone simulate` has latencies and threads, too. Of radix, mixed
 /// and reduction_server the fastest is taken for each number of reducers.
+///
+/// Workers, bytes, computing and overlap come from the options or from what a running job tells of itself (--from).
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct AdviseOptions {
-    /// Machines that train
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
-    workers: u32,
+    #[command(flatten)]
+    training: TrainingOptions,
     /// Gbit/s of a worker's port, each way
     #[arg(long, value_name = "G", value_parser = positive)]
     worker_gbps: f64,
     /// Gbit/s of a reducer's port, each way
     #[arg(long, value_name = "G", value_parser = positive)]
     reducer_gbps: f64,
-    /// Bytes that are summed in a step: of all gradients, such as 1.3G
-    #[arg(long, value_name = "B")]
-    bytes: Bytes,
-    /// Milliseconds of computing in a step, without communication
-    #[arg(long, value_name = "MS", value_parser = positive)]
-    step_ms: f64,
-    /// The part of computing behind which communication can hide, from 0 to 1, as DDP does it
-    #[arg(long, default_value_t = 0.0, value_name = "F", value_parser = part)]
-    overlap: f64,
     /// Price of a worker's hour
     #[arg(long, value_name = "P", value_parser = not_negative, requires = "price_reducer")]
     price_worker: Option<f64>,
@@ -49,6 +44,27 @@ pub(crate) struct AdviseOptions {
     /// Draw step time and price over the number of reducers into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+}
+
+/// What is known of the job.
+#[derive(Clone, Debug, clap::Args)]
+struct TrainingOptions {
+    /// What a job has written of itself: an object of Python's group.size, group.stats() and group.recent(); or what bench --json
+    /// or status --json have printed, which know less. Options go before it
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Machines that train
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536), required_unless_present = "from")]
+    workers: Option<u32>,
+    /// Bytes that are summed in a step: of all gradients, such as 1.3G
+    #[arg(long, value_name = "B", required_unless_present = "from")]
+    bytes: Option<Bytes>,
+    /// Milliseconds of computing in a step, without communication
+    #[arg(long, value_name = "MS", value_parser = positive, required_unless_present = "from")]
+    step_ms: Option<f64>,
+    /// The part of computing behind which communication can hide, from 0 to 1, as DDP does it; 0 unless said
+    #[arg(long, value_name = "F", value_parser = part)]
+    overlap: Option<f64>,
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -76,13 +92,14 @@ fn part(text: &str) -> Result<f64, String> {
 const ROWS: u32 = 64;
 
 pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let told = options.training.told()?;
     let job = PricedJob {
-        workers: options.workers,
+        workers: told.workers.unwrap_or(1),
         worker_rate: options.worker_gbps * 125e6,
         reducer_rate: options.reducer_gbps * 125e6,
-        bytes: options.bytes.0 as f64,
-        computing: options.step_ms / 1e3,
-        hidden: options.overlap,
+        bytes: told.bytes.unwrap_or(0.0),
+        computing: told.computing.unwrap_or(0.0),
+        hidden: told.hidden.unwrap_or(0.0),
         worker_price: options.price_worker.unwrap_or(0.0),
         reducer_price: options.price_reducer.unwrap_or(0.0),
     };
@@ -97,9 +114,39 @@ pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcom
     } else if options.csv {
         write!(out, "{}", advice.csv())?;
     } else {
+        if !told.said.is_empty() {
+            writeln!(out, "# {}", told.said)?;
+        }
         write!(out, "{}", advice.text())?;
     }
     Ok(Outcome::Passed)
+}
+
+impl TrainingOptions {
+    /// All that has to be known: what options say, and else the file.
+    fn told(&self) -> Result<JobFacts, Failure> {
+        let told = self.from.as_deref().map(told::read).transpose()?.unwrap_or_default();
+        let told = JobFacts {
+            workers: self.workers.or(told.workers),
+            bytes: self.bytes.map(|bytes| bytes.0 as f64).or(told.bytes),
+            computing: self.step_ms.map(|step| step / 1e3).or(told.computing),
+            hidden: self.overlap.or(told.hidden),
+            said: told.said,
+        };
+        let missing = [
+            ("--workers", told.workers.is_none()),
+            ("--bytes", told.bytes.is_none()),
+            ("--step-ms", told.computing.is_none()),
+        ];
+        match (missing.iter().find(|(_, is)| *is), &self.from) {
+            (Some((option, _)), Some(from)) => Err(Failure::Usage {
+                problem: format!("{} does not say what {option} would: {}", from.display(), told.said),
+                hint: "give the option, too, or let the job write {\"size\": group.size, \"stats\": group.stats(), \"recent\": \
+                       group.recent()}",
+            }),
+            _ => Ok(told),
+        }
+    }
 }
 
 /// A name, a colour, and what is drawn of an offer.
@@ -223,7 +270,9 @@ impl Advice {
                 "price": self.has_prices.then_some(offer.price),
             })
         });
+        let PricedJob { workers, bytes, computing, hidden, .. } = self.job;
         json!({
+            "job": { "workers": workers, "bytes": bytes, "computing_s": computing, "overlap": hidden },
             "offers": rows.collect::<Vec<_>>(),
             "fastest": self.fastest().reducers,
             "enough": self.job.enough(),
@@ -328,6 +377,41 @@ mod tests {
         assert_eq!(object["enough"], 25);
         assert_eq!(object["cheapest"], Value::Null);
         assert_eq!(object["offers"].as_array().unwrap().len(), 28);
+    }
+
+    fn from(file: &str, more: &[&str]) -> Result<String, Failure> {
+        let rates = ["--worker-gbps", "10", "--reducer-gbps", "10", "--from", file];
+        let command = Command::parse_from(["herringbone", "advise"].iter().chain(&rates).chain(more));
+        let Verb::Advise(options) = command.verb else { panic!("advise is a verb") };
+        let mut out = Vec::new();
+        run(&options, &mut out)?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    const JOB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/advise/job.json");
+
+    #[test]
+    fn a_job_tells_what_options_would_and_options_go_before_it() {
+        let job = |more: &[&str]| -> Value {
+            serde_json::from_str(&from(JOB, &[more, &["--json"]].concat()).unwrap()).unwrap()
+        };
+        assert_eq!((&job(&[])["job"]["workers"], &job(&[])["job"]["bytes"]), (&json!(2), &json!(3.5e6)));
+        let own = job(&["--workers", "8", "--bytes", "1000", "--step-ms", "5", "--overlap", "0.5"]);
+        assert_eq!(own["job"], json!({"workers": 8, "bytes": 1000.0, "computing_s": 0.005, "overlap": 0.5}));
+        assert!(from(JOB, &[]).unwrap().starts_with("# 2 workers, 3 calls and 3.50 MB in a step"));
+    }
+
+    #[test]
+    fn a_file_that_says_too_little_names_the_option() {
+        let path = std::env::temp_dir().join(format!("herringbone-advise-{}.json", std::process::id()));
+        std::fs::write(&path, "{\"collective\": \"all_reduce\", \"ranks\": 4, \"bytes\": 4096}\n").unwrap();
+        let failure = from(path.to_str().unwrap(), &[]).unwrap_err().to_string();
+        let whole = from(path.to_str().unwrap(), &["--step-ms", "3"]);
+        std::fs::remove_file(&path).unwrap();
+        assert!(failure.contains("does not say what --step-ms would"), "{failure}");
+        assert!(whole.unwrap().starts_with("# 4 workers, 4096 bytes"));
+        let failure = from("/nowhere/stats.json", &[]).unwrap_err().to_string();
+        assert!(failure.contains("/nowhere/stats.json: cannot be read"), "{failure}");
     }
 
     #[test]

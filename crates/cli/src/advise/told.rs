@@ -1,0 +1,288 @@
+//! What a running job tells of itself: workers, bytes and computing of a step.
+//!
+//! Of the last operations (`Communicator.recent()`) a step is the shortest sequence of calls that repeats to the end. How long
+//! callers have waited the counts say (`Communicator.stats()`); without them, who calls nothing more until all is over counts as
+//! one that waits. Other time is computing.
+
+use crate::failure::Failure;
+use herringbone::DType;
+use serde_json::Value;
+use std::{fs, path::Path};
+
+const HINT: &str = "write {\"size\": group.size, \"stats\": group.stats(), \"recent\": group.recent()} from Python, or \
+                    name what `herringbone bench --json` or `herringbone status --json` has printed";
+/// How often a sequence has to come to be a step.
+const REPEATS: usize = 3;
+
+/// What the file says; what it does not say has to be on the command line.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct JobFacts {
+    pub(super) workers: Option<u32>,
+    pub(super) bytes: Option<f64>,
+    /// Seconds of computing in a step.
+    pub(super) computing: Option<f64>,
+    /// The part of computing in which operations are under way.
+    pub(super) hidden: Option<f64>,
+    /// What was found, for people.
+    pub(super) said: String,
+}
+
+/// Reads a file that a job has written.
+pub(super) fn read(path: &Path) -> Result<JobFacts, Failure> {
+    let wrong =
+        |problem: String| Failure::Usage { problem: format!("{}: {problem}", path.display()), hint: HINT };
+    let text = fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    of_text(&text).map_err(wrong)
+}
+
+fn of_text(text: &str) -> Result<JobFacts, String> {
+    let values: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
+    let values = values.map_err(|error| format!("is no JSON: {error}"))?;
+    let Some(first) = values.first() else { return Err("is empty".into()) };
+    if first.is_array() {
+        return of_operations(None, first, None, "the list");
+    }
+    if first.get("recent").is_some() {
+        let waiting = first.get("stats").map(waiting).transpose()?;
+        return of_operations(Some(number(first, "size")?), &first["recent"], waiting, "recent");
+    }
+    if first.get("collective").is_some() {
+        return of_measurements(&values);
+    }
+    if first.get("members").is_some() {
+        let workers = number(first, "world")?;
+        let said = format!("{workers} workers; a job's standing says nothing of steps");
+        return Ok(JobFacts { workers: Some(workers), said, ..JobFacts::default() });
+    }
+    Err("field `recent` is missing".into())
+}
+
+fn number(object: &Value, field: &str) -> Result<u32, String> {
+    let number = object[field].as_u64().and_then(|number| u32::try_from(number).ok());
+    number.filter(|number| *number > 0).ok_or_else(|| match object.get(field) {
+        None => format!("field `{field}` is missing"),
+        Some(other) => format!("field `{field}` is no number above 0 but {other}"),
+    })
+}
+
+/// Of several sizes the largest is a step's.
+fn of_measurements(rows: &[Value]) -> Result<JobFacts, String> {
+    let mut most: Option<(u32, u64)> = None;
+    for row in rows.iter().filter(|row| row["collective"] == "all_reduce") {
+        let ranks = number(row, "ranks")?;
+        let bytes = row["bytes"].as_u64().ok_or("field `bytes` is no number of bytes")?;
+        most = most.filter(|(_, known)| *known >= bytes).or(Some((ranks, bytes)));
+    }
+    let (workers, bytes) = most.ok_or("field `collective` is never all_reduce")?;
+    let said = format!("{workers} workers, {bytes} bytes; a measurement says nothing of computing");
+    Ok(JobFacts { workers: Some(workers), bytes: Some(bytes as f64), said, ..JobFacts::default() })
+}
+
+/// An operation: what tells it from others, its bytes if they are summed, and when it was issued and ended, in seconds.
+#[derive(Clone, Debug, PartialEq)]
+struct Called {
+    signature: String,
+    bytes: f64,
+    issued: f64,
+    ended: f64,
+}
+
+/// How many seconds callers have waited for each operation, on average.
+fn waiting(stats: &Value) -> Result<f64, String> {
+    let all = stats["waiting_s"].as_f64().ok_or("field `stats.waiting_s` is no number of seconds")?;
+    let by_algorithm = stats["operations"].as_object().ok_or("field `stats.operations` has no operations")?;
+    let counts = by_algorithm.values().filter_map(Value::as_object).flat_map(|counts| counts.values());
+    let operations: f64 = counts.filter_map(Value::as_f64).sum();
+    Ok(all / operations.max(1.0))
+}
+
+fn of_operations(
+    workers: Option<u32>,
+    list: &Value,
+    waiting: Option<f64>,
+    field: &str,
+) -> Result<JobFacts, String> {
+    let list = list.as_array().ok_or_else(|| format!("field `{field}` is no list of operations"))?;
+    let mut calls = Vec::new();
+    for (at, operation) in list.iter().enumerate() {
+        calls.extend(called(operation).map_err(|problem| format!("operation {at} of {field}: {problem}"))?);
+    }
+    let Some(length) = period(&calls) else {
+        return Err(format!(
+            "field `{field}`: no sequence of its {} ended operations comes {REPEATS} times up to the end and makes up half of \
+             them, so there is no step to be seen",
+            calls.len()
+        ));
+    };
+    let repeated = repeated(&calls, length);
+    let steps = repeated / length - 1;
+    // Whole steps, up to the first call of the last one.
+    let from = calls.len() - (steps + 1) * length;
+    let course = &calls[from..from + steps * length + 1];
+    let wall = course[course.len() - 1].issued - course[0].issued;
+    let bytes: f64 = course[..length].iter().map(|call| call.bytes).sum();
+    if bytes <= 0.0 {
+        return Err(format!("field `collective` of {field}: a step has no all_reduce"));
+    }
+    let (seen, under_way) = waits(course);
+    let waited = waiting.map_or(seen, |each| each * (steps * length) as f64);
+    let computing = (wall - waited) / steps as f64;
+    if computing <= 0.0 {
+        return Err(format!(
+            "fields `issued_s` and `ended_s` of {field}: the job only waits, and computes nothing"
+        ));
+    }
+    let hidden = ((under_way - waited).max(0.0) / steps as f64 / computing).min(1.0);
+    let said = format!(
+        "{} calls and {:.2} MB in a step, {:.1} ms each over {steps} steps, of which {:.1} ms are computing and {:.1} % of that hides \
+         communication",
+        length,
+        bytes / 1e6,
+        1e3 * wall / steps as f64,
+        1e3 * computing,
+        100.0 * hidden
+    );
+    let said = workers.map_or(said.clone(), |workers| format!("{workers} workers, {said}"));
+    Ok(JobFacts { workers, bytes: Some(bytes), computing: Some(computing), hidden: Some(hidden), said })
+}
+
+/// An operation that has ended well.
+fn called(operation: &Value) -> Result<Option<Called>, String> {
+    let text = |field: &str| operation[field].as_str().ok_or_else(|| format!("field `{field}` is no text"));
+    if text("state")? != "done" {
+        return Ok(None);
+    }
+    let (collective, dtype) = (text("collective")?, text("dtype")?);
+    let width = dtype.parse::<DType>().map_err(|error| format!("field `dtype`: {error}"))?.bytes();
+    let count = &operation["count"];
+    if !count.is_null() && !count.is_u64() {
+        return Err(format!("field `count` is no number of elements but {count}"));
+    }
+    let ago = |field: &str| {
+        let seconds = operation[field].as_f64().filter(|seconds| seconds.is_finite());
+        seconds.ok_or_else(|| format!("field `{field}` is no number of seconds"))
+    };
+    let (issued, ended) = (-ago("issued_s")?, -ago("ended_s")?);
+    let bytes =
+        if collective == "all_reduce" { count.as_u64().unwrap_or(0) as f64 * width as f64 } else { 0.0 };
+    let group = text("group")?;
+    Ok(Some(Called { signature: format!("{group} {collective} {dtype} {count}"), bytes, issued, ended }))
+}
+
+/// How many calls at the end are as those of one sequence's length before them.
+fn repeated(calls: &[Called], length: usize) -> usize {
+    let same =
+        (length..calls.len()).rev().take_while(|at| calls[*at].signature == calls[at - length].signature);
+    same.count() + length
+}
+
+/// The length of the shortest sequence that repeats up to the end.
+fn period(calls: &[Called]) -> Option<usize> {
+    let is_step = |length: &usize| {
+        let repeated = repeated(calls, *length);
+        repeated >= REPEATS * length && 2 * repeated >= calls.len()
+    };
+    (1..=calls.len() / REPEATS).find(is_step)
+}
+
+/// For how long the caller waited, and for how long anything was under way, from the first call to the last one's.
+fn waits(calls: &[Called]) -> (f64, f64) {
+    let (mut waited, mut under_way, mut until) = (0.0, 0.0, f64::MIN);
+    for pair in calls.windows(2) {
+        let (call, next) = (&pair[0], pair[1].issued);
+        until = f64::max(until, call.ended);
+        let busy = (until.min(next) - call.issued).max(0.0);
+        under_way += busy;
+        // Who calls again before all is over did not wait for it.
+        if until <= next {
+            waited += busy;
+        }
+    }
+    (waited, under_way)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn operation(count: u64, issued: f64, ended: f64) -> Value {
+        json!({
+            "group": "world", "collective": "all_reduce", "dtype": "f32", "count": count, "state": "done",
+            "issued_s": 100.0 - issued, "ended_s": 100.0 - ended,
+        })
+    }
+
+    /// Steps of 100 ms: two calls, of which the first is hidden for 10 ms and the second is waited for, for 20 ms.
+    fn steps(many: u32) -> Vec<Value> {
+        let step = |step: u32| {
+            let at = f64::from(step) * 0.1;
+            [operation(1000, at, at + 0.01), operation(500, at + 0.03, at + 0.05)]
+        };
+        (0..many).flat_map(step).collect()
+    }
+
+    #[test]
+    fn a_step_is_what_repeats() {
+        let mut list = vec![operation(7, -3.0, -2.9), operation(7, -2.0, -1.9)];
+        list.extend(steps(10));
+        let told = of_text(&json!({"size": 4, "recent": list}).to_string()).unwrap();
+        assert_eq!((told.workers, told.bytes), (Some(4), Some(6000.0)));
+        // Both calls are over before the next one, so both are waited for: 30 of 100 ms.
+        assert!((told.computing.unwrap() - 0.07).abs() < 1e-6, "{told:?}");
+        assert!(told.hidden.unwrap() < 1e-6, "{told:?}");
+    }
+
+    #[test]
+    fn who_calls_again_has_not_waited() {
+        let step = |step: u32| {
+            let at = f64::from(step) * 0.1;
+            [operation(1000, at, at + 0.04), operation(500, at + 0.03, at + 0.05)]
+        };
+        let list: Vec<Value> = (0..10).flat_map(step).collect();
+        let told = of_text(&json!(list).to_string()).unwrap();
+        assert_eq!(told.workers, None);
+        assert!((told.computing.unwrap() - 0.08).abs() < 1e-6, "{told:?}");
+        assert!((told.hidden.unwrap() - 0.03 / 0.08).abs() < 1e-6, "{told:?}");
+    }
+
+    #[test]
+    fn counts_know_how_long_callers_waited() {
+        let stats = json!({"waiting_s": 0.2, "operations": {"all_reduce": {"radix": 15, "ring": 5}}});
+        let told = of_text(&json!({"size": 2, "stats": stats, "recent": steps(10)}).to_string()).unwrap();
+        // 10 ms for each of the two calls of a step, of 30 in which one was under way.
+        assert!((told.computing.unwrap() - 0.08).abs() < 1e-6, "{told:?}");
+        assert!((told.hidden.unwrap() - 0.01 / 0.08).abs() < 1e-6, "{told:?}");
+    }
+
+    /// Rank 0 of two wrote it: 40 steps of 20 ms of sleep and three layers, each 10 ms of sleep and an all-reduce.
+    #[test]
+    fn a_real_job_is_read() {
+        let told = of_text(include_str!("../../../../testdata/advise/job.json")).unwrap();
+        assert_eq!((told.workers, told.bytes), (Some(2), Some(3_500_000.0)));
+        let computing = told.computing.unwrap();
+        assert!((0.050..0.056).contains(&computing), "{told:?}");
+        assert!((0.0..0.5).contains(&told.hidden.unwrap()), "{told:?}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let mut odd = steps(4);
+        odd[3]["dtype"] = json!("f33");
+        for (text, said) in [
+            (String::new(), "is empty"),
+            ("{".into(), "is no JSON"),
+            ("{\"x\": 1}".into(), "field `recent` is missing"),
+            (json!({"recent": steps(4)}).to_string(), "field `size` is missing"),
+            (json!({"size": 0, "recent": steps(4)}).to_string(), "field `size` is no number above 0 but 0"),
+            (json!({"size": 2, "recent": 3}).to_string(), "field `recent` is no list"),
+            (json!({"size": 2, "recent": odd}).to_string(), "operation 3 of recent: field `dtype`"),
+            (json!({"size": 2, "recent": steps(1)}).to_string(), "there is no step to be seen"),
+            (json!({"size": 2, "stats": {}, "recent": steps(4)}).to_string(), "field `stats.waiting_s`"),
+            (json!({"members": []}).to_string(), "field `world` is missing"),
+        ] {
+            let error = of_text(&text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}

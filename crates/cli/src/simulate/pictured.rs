@@ -1,0 +1,155 @@
+//! Roofs as lines, an operation as a point below them; both axes count by factors.
+
+use super::{roofs::Roofline, words::seconds};
+use herringbone::core::simulate::{Bound, Roof, binding};
+use std::fmt::Write;
+
+const LEFT: f64 = 80.0;
+const TOP: f64 = 60.0;
+const WIDE: f64 = 620.0;
+const HIGH: f64 = 380.0;
+/// How many times as much or as little as the operation's own is shown along the lower edge.
+const AROUND: f64 = 16.0;
+
+/// A roof's colour and its bytes/s of the link, by bytes folded and copied for each byte on it.
+struct Line<'a> {
+    roof: Roof,
+    colour: &'static str,
+    of: Box<dyn Fn(f64) -> f64 + 'a>,
+}
+
+/// The picture; none where nothing goes over a link.
+pub(super) fn picture(roofline: &Roofline) -> Option<String> {
+    let link = roofline.bound(Roof::Link).filter(|link| link.bytes > 0)?;
+    let own = roofline.intensity()?.max(0.01);
+    let attained = link.bytes as f64 / seconds(roofline.total).max(f64::MIN_POSITIVE);
+    let lines = lines(roofline, link.bytes as f64, own);
+    let at_own: Vec<f64> = lines.iter().map(|line| (line.of)(own)).chain([attained]).collect();
+    let low = at_own.iter().copied().fold(f64::MAX, f64::min) / 8.0;
+    let high = at_own.iter().copied().fold(f64::MIN_POSITIVE, f64::max) * 2.0;
+    let frame = Frame { x: (own / AROUND, own * AROUND), y: (low, high) };
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0} {1:.0}\" width=\"{0:.0}\" font-family=\"sans-serif\" \
+         font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"8\" y=\"20\" font-size=\"14\">{2}</text>\n",
+        LEFT + WIDE + 30.0,
+        TOP + HIGH + 50.0,
+        roofline.title.replace('&', "&amp;").replace('<', "&lt;"),
+    );
+    frame.grid(&mut svg);
+    let binds = binding(&roofline.bounds).map(|bound| bound.roof);
+    for (at, line) in lines.iter().enumerate() {
+        frame.curve(&mut svg, line, at, binds == Some(line.roof));
+    }
+    let (x, y) = (frame.across(own), frame.up(attained));
+    // Writing to a text does not fail.
+    let _written = writeln!(
+        svg,
+        "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{:.4} GB/s at {own:.2}</title></circle>\
+         <text x=\"{:.1}\" y=\"{:.1}\">{:.3} GB/s</text>\n</svg>",
+        attained / 1e9,
+        x + 8.0,
+        y + 16.0,
+        attained / 1e9
+    );
+    Some(svg)
+}
+
+/// Where folds and copies keep their parts of what is folded and copied, and messages their sizes.
+fn lines(roofline: &Roofline, link: f64, own: f64) -> Vec<Line<'_>> {
+    let alone = move |bound: &Bound<String>| seconds(bound.alone) / link;
+    let line = |roof: Roof, colour| {
+        let each = roofline.bound(roof).map(alone)?;
+        // Of folds and copies there are more, the more there is of both.
+        let grows = matches!(roof, Roof::Fold | Roof::Copy);
+        let of = move |x: f64| 1.0 / (each * if grows { x / own } else { 1.0 });
+        Some(Line { roof, colour, of: Box::new(of) })
+    };
+    let mut lines: Vec<Line<'_>> = [
+        line(Roof::Link, "#2166ac"),
+        line(Roof::Messages, "#1b7837"),
+        line(Roof::Copy, "#e08214"),
+        line(Roof::Fold, "#b2182b"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if let Some(thread) = roofline.bound(Roof::Thread).map(alone) {
+        let messages = roofline.bound(Roof::Messages).map_or(0.0, alone).min(thread);
+        let of = move |x: f64| 1.0 / (messages + (thread - messages) * x / own);
+        lines.push(Line { roof: Roof::Thread, colour: "#762a83", of: Box::new(of) });
+    }
+    lines
+}
+
+/// What the axes show.
+struct Frame {
+    x: (f64, f64),
+    y: (f64, f64),
+}
+
+impl Frame {
+    fn across(&self, x: f64) -> f64 {
+        LEFT + WIDE * (x / self.x.0).ln() / (self.x.1 / self.x.0).ln()
+    }
+
+    fn up(&self, y: f64) -> f64 {
+        TOP + HIGH * (1.0 - (y / self.y.0).ln() / (self.y.1 / self.y.0).ln())
+    }
+
+    fn grid(&self, svg: &mut String) {
+        let doubled = |(low, high): (f64, f64)| {
+            let first = low.log2().ceil() as i32;
+            (first..).map(|power| 2f64.powi(power)).take_while(move |value| *value <= high)
+        };
+        for x in doubled(self.x) {
+            let at = self.across(x);
+            let _written = writeln!(
+                svg,
+                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{0}\" stroke=\"#e5e5e5\"/>\
+                 <text x=\"{at:.1}\" y=\"{1}\" text-anchor=\"middle\">{x}</text>",
+                TOP + HIGH,
+                TOP + HIGH + 16.0
+            );
+        }
+        let gigabytes = (self.y.0 / 1e9, self.y.1 / 1e9);
+        for y in doubled(gigabytes) {
+            let at = self.up(y * 1e9);
+            let _written = writeln!(
+                svg,
+                "<line x1=\"{LEFT}\" x2=\"{0}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#e5e5e5\"/>\
+                 <text x=\"{1}\" y=\"{2:.1}\" text-anchor=\"end\">{3}</text>",
+                LEFT + WIDE,
+                LEFT - 6.0,
+                at + 4.0,
+                (y * 1e4).round() / 1e4
+            );
+        }
+        let _written = writeln!(
+            svg,
+            "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">bytes folded and copied for each byte on the link</text>\
+             <text x=\"8\" y=\"{:.0}\">GB/s on the link</text>",
+            LEFT + WIDE / 2.0,
+            TOP + HIGH + 36.0,
+            TOP - 8.0
+        );
+    }
+
+    fn curve(&self, svg: &mut String, line: &Line<'_>, at: usize, binds: bool) {
+        let points = (0..=64).map(|step| self.x.0 * (self.x.1 / self.x.0).powf(f64::from(step) / 64.0));
+        let inside = points.map(|x| (x, (line.of)(x))).filter(|(_, y)| (self.y.0..=self.y.1).contains(y));
+        let points: Vec<String> =
+            inside.map(|(x, y)| format!("{:.1},{:.1}", self.across(x), self.up(y))).collect();
+        let _written = writeln!(
+            svg,
+            "<polyline fill=\"none\" stroke=\"{0}\" stroke-width=\"{1}\" points=\"{2}\"/>\
+             <rect x=\"{3}\" y=\"34\" width=\"12\" height=\"4\" fill=\"{0}\"/><text x=\"{4}\" y=\"40\">{5}{6}</text>",
+            line.colour,
+            if binds { 3 } else { 1 },
+            points.join(" "),
+            LEFT + 110.0 * at as f64,
+            LEFT + 110.0 * at as f64 + 18.0,
+            line.roof.name(),
+            if binds { " (binds)" } else { "" }
+        );
+    }
+}

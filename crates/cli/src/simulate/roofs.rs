@@ -1,0 +1,30 @@
+//! What is known of an operation and of what binds it.
+
+use herringbone::{
+    Collective,
+    core::simulate::{Bound, Picoseconds, Roof},
+};
+
+/// An operation and the roofs above it.
+#[derive(Debug)]
+pub(super) struct Roofline {
+    /// What was done, in words.
+    pub(super) title: String,
+    pub(super) total: Picoseconds,
+    /// What was called, with how many bytes in all, and among how many ranks.
+    pub(super) called: (Collective, u64, u32),
+    pub(super) bounds: Vec<Bound<String>>,
+}
+
+impl Roofline {
+    pub(super) fn bound(&self, roof: Roof) -> Option<&Bound<String>> {
+        self.bounds.iter().find(|bound| bound.roof == roof)
+    }
+
+    /// Bytes that a thread folds and copies for each byte on the busiest link.
+    pub(super) fn intensity(&self) -> Option<f64> {
+        let bytes = |roof| self.bound(roof).map_or(0, |bound| bound.bytes) as f64;
+        let link = self.bound(Roof::Link).filter(|link| link.bytes > 0)?;
+        Some((bytes(Roof::Fold) + bytes(Roof::Copy)) / link.bytes as f64)
+    }
+}

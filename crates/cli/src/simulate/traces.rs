@@ -1,0 +1,210 @@
+//! What was done, read from a trace: one that `herringbone simulate --trace` has written, or a running job's timeline.
+
+use super::{roofs::Roofline, traced::SIMULATED};
+use crate::failure::Failure;
+use herringbone::{
+    Collective, DType,
+    core::simulate::{Bound, Picoseconds, Roof, RoofCounter, duration},
+};
+use indicatif::HumanBytes;
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+const HINT: &str =
+    "`herringbone simulate --trace FILE` writes a trace, and HOROVOD_TIMELINE=FILE a running job's";
+
+/// A process and a thread of it.
+type Row = (u64, u64);
+
+/// Reads a file; `port` is the rate of a rank's port in bytes/s, which a timeline does not say.
+pub(super) fn read(path: &Path, port: u64) -> Result<Roofline, Failure> {
+    let name = path.display();
+    let wrong = |problem: String| Failure::Usage { problem: format!("{name}: {problem}"), hint: HINT };
+    let text = fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let events = events(&text).map_err(wrong)?;
+    let about = events.iter().find(|event| event["name"] == SIMULATED);
+    match about {
+        Some(about) => of_simulation(&events, &about["args"]),
+        None => of_timeline(&events, port),
+    }
+    .map_err(wrong)
+}
+
+/// The events. The list of a job that was stopped may have no end.
+fn events(text: &str) -> Result<Vec<Value>, String> {
+    let whole = serde_json::from_str(text);
+    let whole = whole.or_else(|error| {
+        let cut = text.trim_end().trim_end_matches(',');
+        let open = serde_json::from_str(&format!("{cut}]"));
+        let without_last =
+            || serde_json::from_str(&format!("{}]", cut.rsplit_once(",\n").map_or("[", |cut| cut.0)));
+        let is_list = text.trim_start().starts_with('[');
+        open.or_else(|again| if is_list { without_last() } else { Err(again) }).map_err(|_| error)
+    });
+    match whole {
+        Ok(Value::Array(events)) => Ok(events),
+        Ok(_) => Err("expected a list of events".into()),
+        Err(error) => Err(format!("is no list of events: {error}")),
+    }
+}
+
+/// A number of picoseconds; times of traces are microseconds.
+fn time(event: &Value, field: &str) -> Result<Picoseconds, String> {
+    let microseconds = event[field].as_f64().filter(|time| (0.0..1e12).contains(time));
+    microseconds
+        .map(|time| (time * 1e6).round() as Picoseconds)
+        .ok_or_else(|| missing(event, field, "a time"))
+}
+
+fn missing(event: &Value, field: &str, what: &str) -> String {
+    let event: String = event.to_string().chars().take(120).collect();
+    format!("field `{field}` is not {what} in {event}")
+}
+
+fn row(event: &Value) -> Row {
+    (event["pid"].as_u64().unwrap_or(0), event["tid"].as_u64().unwrap_or(0))
+}
+
+fn of_simulation(events: &[Value], about: &Value) -> Result<Roofline, String> {
+    let text = |field: &str| about[field].as_str().ok_or_else(|| missing(about, field, "a text"));
+    let whole = |field: &str| about[field].as_u64().ok_or_else(|| missing(about, field, "a whole number"));
+    let collective: Collective =
+        text("collective")?.parse().map_err(|error| format!("field `collective`: {error}"))?;
+    let ranks = u32::try_from(whole("ranks")?).ok().filter(|ranks| *ranks > 0);
+    let ranks = ranks.ok_or_else(|| missing(about, "ranks", "a number of ranks"))?;
+    if whole("left_out")? > 0 {
+        return Err("it was too long to be kept whole, so its end is missing: simulate fewer bytes".into());
+    }
+    let names: BTreeMap<Row, &str> = events
+        .iter()
+        .filter(|event| event["name"] == "thread_name")
+        .filter_map(|event| Some((row(event), event["args"]["name"].as_str()?)))
+        .collect();
+    let mut counter = RoofCounter::new();
+    let mut last = 0;
+    for event in events.iter().filter(|event| event["ph"] == "X") {
+        let (start, busy) = (time(event, "ts")?, time(event, "dur")?);
+        let bytes = event["args"]["bytes"].as_u64();
+        let bytes = bytes.ok_or_else(|| missing(event, "args.bytes", "a whole number"))?;
+        let place = names.get(&row(event)).ok_or_else(|| missing(event, "tid", "a thread with a name"))?;
+        let is_thread = place.starts_with("rank ") || place.starts_with("reducer ");
+        let name = event["name"].as_str().unwrap_or("");
+        let roof = match is_thread {
+            false => Roof::Link,
+            true if name.starts_with("fold ") => Roof::Fold,
+            true if name.starts_with("copy ") => Roof::Copy,
+            true => Roof::Messages,
+        };
+        let place = if is_thread { (*place).to_owned() } else { format!("host {}, {place}", row(event).0) };
+        counter.add(place, roof, bytes, busy);
+        last = last.max(start + busy);
+    }
+    let (bytes, operations) = (whole("bytes")?, whole("operations")?);
+    Ok(Roofline {
+        title: format!(
+            "{}: {collective} of {}, ranks {ranks}, traced",
+            text("algorithm")?,
+            HumanBytes(bytes)
+        ),
+        total: last,
+        called: (collective, bytes.saturating_mul(operations), ranks),
+        bounds: counter.bounds(),
+    })
+}
+
+/// A tensor's course in a timeline: what is open, outermost first.
+#[derive(Debug, Default)]
+struct Course {
+    open: Vec<(String, Picoseconds)>,
+    /// When it was copied, and when something else was done to it than that and waiting.
+    copied: Vec<(Picoseconds, Picoseconds)>,
+    moved: Vec<(Picoseconds, Picoseconds)>,
+}
+
+/// Of a timeline the all-reduces count: what is in flight together counts once.
+fn of_timeline(events: &[Value], port: u64) -> Result<Roofline, String> {
+    let mut courses: BTreeMap<u64, Course> = BTreeMap::new();
+    let mut ranks = BTreeSet::new();
+    let (mut bytes, mut copied_bytes) = (0u64, 0u64);
+    let (mut copied, mut moved) = (Vec::new(), Vec::new());
+    for event in events {
+        let course = courses.entry(row(event).0).or_default();
+        match event["ph"].as_str() {
+            Some("B") => {
+                course.open.push((event["name"].as_str().unwrap_or("").to_owned(), time(event, "ts")?))
+            }
+            Some("X") => ranks.extend(event["name"].as_str().and_then(|name| name.parse::<u32>().ok())),
+            Some("E") => {
+                let Some((name, start)) = course.open.pop() else { continue };
+                let span = (start, time(event, "ts")?);
+                match name.as_str() {
+                    "ALLREDUCE" => {
+                        let size = size(&event["args"])?;
+                        bytes = bytes.saturating_add(size);
+                        if !course.copied.is_empty() {
+                            copied_bytes = copied_bytes.saturating_add(size.saturating_mul(2));
+                        }
+                        copied.append(&mut course.copied);
+                        moved.append(&mut course.moved);
+                    }
+                    "QUEUE" => {}
+                    name if name.contains("MEMCPY") => course.copied.push(span),
+                    _ if course.open.iter().any(|(outer, _)| outer == "ALLREDUCE") => course.moved.push(span),
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    if bytes == 0 || moved.is_empty() {
+        return Err(
+            "it has neither ports and threads of a simulation nor ended all-reduces of a timeline".into()
+        );
+    }
+    let ranks = ranks.len().max(1) as u32;
+    let carried = (bytes as f64 * Collective::AllReduce.bus_share(ranks)) as u64;
+    let mut bounds = vec![Bound {
+        roof: Roof::Link,
+        place: "the port of rank 0, at the constants' rate".to_owned(),
+        bytes: carried,
+        alone: duration(carried, port),
+    }];
+    let alone = covered(&copied);
+    if alone > 0 {
+        let place = "rank 0, into and out of fused buffers".to_owned();
+        bounds.push(Bound { roof: Roof::Copy, place, bytes: copied_bytes, alone });
+    }
+    bounds.retain(|bound| bound.alone > 0);
+    copied.extend(moved);
+    Ok(Roofline {
+        title: format!("a job's timeline: all-reduces of {}, ranks {ranks}", HumanBytes(bytes)),
+        total: covered(&copied),
+        called: (Collective::AllReduce, bytes, ranks),
+        bounds,
+    })
+}
+
+/// The bytes of a tensor: `{"dtype": "f32", "shape": "[2, 3]"}`.
+fn size(arguments: &Value) -> Result<u64, String> {
+    let dtype = arguments["dtype"].as_str().and_then(|name| name.parse::<DType>().ok());
+    let dtype = dtype.ok_or_else(|| missing(arguments, "dtype", "a type"))?;
+    let shape = arguments["shape"].as_str().and_then(|shape| serde_json::from_str::<Vec<u64>>(shape).ok());
+    let shape = shape.ok_or_else(|| missing(arguments, "shape", "a list of sizes"))?;
+    Ok(shape.iter().fold(dtype.bytes() as u64, |bytes, size| bytes.saturating_mul(*size)))
+}
+
+/// How long any of these spans lasts.
+fn covered(spans: &[(Picoseconds, Picoseconds)]) -> Picoseconds {
+    let mut spans = spans.to_vec();
+    spans.sort_unstable();
+    let (mut all, mut until) = (0, 0);
+    for (start, end) in spans {
+        all += end.saturating_sub(start.max(until));
+        until = until.max(end);
+    }
+    all
+}

@@ -1,0 +1,113 @@
+//! Simulations of many ranks and of absurd sizes: what keeps up, what does not, and that plans and estimates stay cheap.
+
+use herringbone_core::{
+    algorithm::{Algorithm, Layout},
+    collective::Collective,
+    element::{DType, ReduceOp},
+    group::Group,
+    plan::{Request, predicted},
+    prepare::{Call, Sizing},
+    simulate::{
+        Calibration, Costs, Effort, Prediction, Rig, Roof, RoofCounter, Toll, Workload, binding, effort,
+        estimate, simulate,
+    },
+    verify::{Verified, verify},
+};
+
+const MIB: usize = 1 << 20;
+const GBIT_10: u64 = 1_250_000_000;
+/// Four run at once, so these are two rounds; the 64 of a large model are sixteen, at the same rate.
+const OPERATIONS: u32 = 8;
+/// Threads that cost nothing.
+const FREE: Costs = Costs {
+    send: Toll { each: 0, rate: 0 },
+    receive: Toll { each: 0, rate: 0 },
+    here: Toll { each: 0, rate: 0 },
+    fold: Toll { each: 0, rate: 0 },
+    copy: Toll { each: 0, rate: 0 },
+    call: 0,
+    wake: 0,
+    ..Costs::DEFAULT
+};
+
+fn proved(algorithm: &str, workers: u32) -> Verified {
+    let group = Group::of_size(workers);
+    let algorithm: Algorithm = algorithm.parse().unwrap();
+    let schedule = algorithm.schedule(Collective::AllReduce, &group, &Layout::default()).unwrap();
+    verify(schedule, Collective::AllReduce, &group).unwrap()
+}
+
+fn workload<'a>(verified: &'a Verified, machine: &Rig, bytes: usize, operations: u32) -> Workload<'a> {
+    let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4);
+    let sizing = Workload::sizing(machine, verified, 0);
+    Workload { verified, call, sizing, operations, at_once: Workload::AT_ONCE, segments: 0 }
+}
+
+fn machine(workers: u32, costs: Costs) -> Rig {
+    Rig::with_ports((0..workers).collect(), GBIT_10, 30_000_000, costs)
+}
+
+/// Several all-reduces of 25 MiB: bytes/s of the bus for each rank, as nccl-tests define it.
+fn bus(algorithm: &str, workers: u32, costs: Costs) -> (f64, Prediction) {
+    let (verified, machine) = (proved(algorithm, workers), machine(workers, costs));
+    let outcome = estimate(50_000, &workload(&verified, &machine, 25 * MIB, OPERATIONS), &machine);
+    let bytes = Collective::AllReduce.bus_share(workers) * f64::from(OPERATIONS) * (25 * MIB) as f64;
+    (bytes / (outcome.total() as f64 / 1e12), outcome)
+}
+
+/// Among 4,096 it is 0.94 of that among 8; to make and prove that schedule takes half a minute here.
+#[test]
+fn links_carry_as_much_for_each_of_512_ranks_as_of_8() {
+    let few = bus("radix(8)", 8, FREE).0;
+    for (algorithm, workers) in [("radix(8,8)", 64), ("radix(8,8,8)", 512)] {
+        let ratio = bus(algorithm, workers, FREE).0 / few;
+        assert!((0.95..1.01).contains(&ratio), "{workers}: {ratio}");
+    }
+}
+
+/// A buffer has a chunk for each rank, and each goes by itself: staging memory leaves them few bytes in a segment.
+#[test]
+fn what_many_ranks_pay_for_is_the_number_of_messages() {
+    let few = bus("radix(8)", 8, Costs::DEFAULT).0;
+    for (algorithm, workers, least) in [("radix(8,8)", 64, 0.95), ("radix(8,8,8)", 512, 0.4)] {
+        let (many, outcome) = bus(algorithm, workers, Costs::DEFAULT);
+        assert!(many / few > least, "{workers}: {}", many / few);
+        let message = outcome.busiest_link_bytes() * u64::from(workers) / outcome.messages;
+        assert!(message < u64::from((8 << 20) / workers), "{workers}: {message}");
+    }
+    let (verified, machine) = (proved("radix(8,8,8)", 512), machine(512, Costs::DEFAULT));
+    let mut counter = RoofCounter::new();
+    simulate(&workload(&verified, &machine, 25 * MIB, 1), &machine, &mut |span| {
+        counter.add(span.place, Roof::of(&span), span.bytes, span.end - span.start);
+    });
+    assert_eq!(binding(&counter.bounds()).map(|bound| bound.roof), Some(Roof::Messages));
+}
+
+/// In a release they take 45 ms to 0.2 s, once for each class of sizes.
+#[test]
+fn a_choice_among_64_ranks_goes_through_few_messages() {
+    let (group, hosts): (_, Vec<u32>) = (Group::of_size(64), (0..64).collect());
+    for bytes in [4, 64 << 10, MIB, 25 * MIB, 1 << 30] {
+        let request =
+            Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4, &group);
+        let request = Request { hosts: &hosts, ..request };
+        let sizing = Sizing { hosts: 64, shared: false, segment_bytes: 0, most_staged: Workload::STAGED };
+        let messages = predicted::planned_messages(&request, &Calibration::DEFAULT, sizing);
+        assert!((1..200_000).contains(&messages), "{bytes}: {messages}");
+    }
+}
+
+#[test]
+fn absurd_sizes_are_estimated_from_as_few_messages_as_large_ones() {
+    for (algorithm, workers) in [("ring", 8), ("tree", 16), ("doubling", 64)] {
+        let (verified, machine) = (proved(algorithm, workers), machine(workers, Costs::DEFAULT));
+        let [large, absurd] = [1 << 30, 16 << 40].map(|bytes| {
+            let work = workload(&verified, &machine, bytes, 1);
+            (effort(10_000, &work, &machine), estimate(10_000, &work, &machine).total())
+        });
+        let (Effort { least, .. }, Effort { whole, least: absurd_least }) = (large.0, absurd.0);
+        assert!(least == absurd_least && whole > 1000 * least, "{algorithm}: {large:?} {absurd:?}");
+        let ratio = absurd.1 as f64 / large.1 as f64 / 16384.0;
+        assert!((0.9..1.02).contains(&ratio), "{algorithm}: {ratio}");
+    }
+}

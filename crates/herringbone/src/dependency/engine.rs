@@ -1,0 +1,324 @@
+//! The engine that programs hold, and their variables.
+
+use super::{
+    completer::Completer,
+    failure::DependencyError,
+    picture,
+    queues::Pushed,
+    recorder::Recorder,
+    scheduler::{Function, OnComplete, Scheduler, Waited, Waiter, accesses},
+    trace,
+};
+use crate::sys::fork;
+use std::{
+    collections::HashMap,
+    error::Error,
+    fmt, io,
+    sync::{Arc, Mutex, PoisonError},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+/// With so many operations pending, a push waits.
+const MOST_PENDING: usize = 1 << 16;
+
+/// What a call of a dependency engine returns.
+pub type DependencyResult<T> = std::result::Result<T, DependencyError>;
+
+/// Runs functions on threads of its own, each as soon as what it reads and mutates is free. Dropping it closes it.
+pub struct DependencyEngine {
+    scheduler: Arc<Scheduler>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Tells operations that their collectives are over.
+    pub(super) completer: Arc<Completer>,
+    /// The variables of the communicators that were used, by their addresses.
+    orders: Mutex<HashMap<usize, Variable>>,
+    /// Of the process that made it.
+    generation: u64,
+}
+
+/// A tag for something that operations read and mutate; the engine never sees the thing. Clones are the same variable.
+///
+/// It may be dropped at any time: operations that were pushed on it are not affected.
+#[derive(Clone)]
+pub struct Variable(Arc<Tag>);
+
+struct Tag {
+    scheduler: Arc<Scheduler>,
+    number: u32,
+}
+
+impl Drop for Tag {
+    fn drop(&mut self) {
+        self.scheduler.with(|queues| queues.abandon(self.number));
+    }
+}
+
+impl Variable {
+    /// How many operations that mutate it have ended well so far.
+    pub fn version(&self) -> u64 {
+        self.0.scheduler.with(|queues| queues.version(self.0.number))
+    }
+}
+
+impl fmt::Debug for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "variable {}", self.0.number)
+    }
+}
+
+/// What an operation says of itself.
+#[derive(Clone, Copy, Default)]
+pub struct Uses<'a> {
+    /// What errors, pictures and traces call it.
+    pub name: Option<&'a str>,
+    /// What it reads.
+    pub reads: &'a [&'a Variable],
+    /// What it mutates; this may be read, too.
+    pub mutates: &'a [&'a Variable],
+    /// Of what is ready the highest begins first.
+    pub priority: i32,
+}
+
+impl DependencyEngine {
+    /// An engine with so many threads, at least one.
+    ///
+    /// # Errors
+    /// If the system has no room for the threads.
+    pub fn new(threads: usize) -> io::Result<Self> {
+        fork::watch()?;
+        let scheduler = Arc::new(Scheduler::new(MOST_PENDING));
+        let (none, completer, orders) = (Mutex::default(), Arc::default(), Mutex::default());
+        let engine = Self { scheduler, threads: none, completer, orders, generation: fork::generation() };
+        for number in 0..threads.max(1) as u32 {
+            let scheduler = engine.scheduler.clone();
+            let thread = thread::Builder::new().name(format!("herringbone-dep-{number}"));
+            engine.threads().push(thread.spawn(move || scheduler.work(number))?);
+        }
+        Ok(engine)
+    }
+
+    fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new variable.
+    pub fn var(&self) -> Variable {
+        self.tag(None)
+    }
+
+    /// A new variable that pictures call so.
+    pub fn named_var(&self, name: &str) -> Variable {
+        self.tag(Some(name.into()))
+    }
+
+    /// The variable of a communicator, made when it is first asked for.
+    pub(super) fn order(&self, communicator: usize) -> Variable {
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        orders.entry(communicator).or_insert_with(|| self.named_var("collectives")).clone()
+    }
+
+    fn tag(&self, name: Option<Arc<str>>) -> Variable {
+        let number = self.scheduler.with(|queues| queues.variable(name));
+        Variable(Arc::new(Tag { scheduler: self.scheduler.clone(), number }))
+    }
+
+    /// Pushes a function that reads and mutates what these variables stand for. It runs on a thread of the engine; one that
+    /// panics has failed.
+    ///
+    /// # Errors
+    /// [`Closed`](DependencyError::Closed), [`Forked`](DependencyError::Forked), or [`Foreign`](DependencyError::Foreign).
+    pub fn push(
+        &self,
+        function: impl FnOnce() -> Result<(), Box<dyn Error + Send + Sync>> + Send + 'static,
+        reads: &[&Variable],
+        mutates: &[&Variable],
+        priority: i32,
+    ) -> DependencyResult<()> {
+        self.push_as(Uses { name: None, reads, mutates, priority }, function)
+    }
+
+    /// Pushes a function whose operation ends when [`OnComplete`] is used, which may be after it returns and on any thread.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn push_async(
+        &self,
+        function: impl FnOnce(OnComplete) + Send + 'static,
+        reads: &[&Variable],
+        mutates: &[&Variable],
+        priority: i32,
+    ) -> DependencyResult<()> {
+        self.push_async_as(Uses { name: None, reads, mutates, priority }, function)
+    }
+
+    /// As [`push`](Self::push), with a name.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn push_as(
+        &self,
+        uses: Uses<'_>,
+        function: impl FnOnce() -> Result<(), Box<dyn Error + Send + Sync>> + Send + 'static,
+    ) -> DependencyResult<()> {
+        self.enter(uses, Function::Now(Box::new(function)))
+    }
+
+    /// As [`push_async`](Self::push_async), with a name.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn push_async_as(
+        &self,
+        uses: Uses<'_>,
+        function: impl FnOnce(OnComplete) + Send + 'static,
+    ) -> DependencyResult<()> {
+        self.enter(uses, Function::Later(Box::new(function)))
+    }
+
+    fn enter(&self, uses: Uses<'_>, body: Function) -> DependencyResult<()> {
+        self.check_usable()?;
+        uses.reads.iter().chain(uses.mutates).try_for_each(|variable| self.check_own(variable))?;
+        let numbers =
+            |variables: &[&Variable]| variables.iter().map(|variable| variable.0.number).collect::<Vec<_>>();
+        let accesses = accesses(&numbers(uses.reads), &numbers(uses.mutates));
+        let entry = Pushed { name: uses.name.map(Arc::from), priority: uses.priority, accesses, body };
+        if self.scheduler.push(entry) { Ok(()) } else { Err(DependencyError::Closed) }
+    }
+
+    fn check_usable(&self) -> DependencyResult<()> {
+        if fork::generation() == self.generation { Ok(()) } else { Err(DependencyError::Forked) }
+    }
+
+    fn check_own(&self, variable: &Variable) -> DependencyResult<()> {
+        if Arc::ptr_eq(&variable.0.scheduler, &self.scheduler) {
+            Ok(())
+        } else {
+            Err(DependencyError::Foreign)
+        }
+    }
+
+    /// Waits until what was pushed before on `variable` and mutates it is over.
+    ///
+    /// # Errors
+    /// [`Failed`](DependencyError::Failed) if the variable is spoiled; it no longer is then, for what is pushed later.
+    pub fn wait(&self, variable: &Variable) -> DependencyResult<()> {
+        let mut waiting = self.begin_wait(variable)?;
+        loop {
+            if let Some(result) = waiting.wait_for(Duration::MAX) {
+                return result;
+            }
+        }
+    }
+
+    /// Begins a wait for `variable`, as [`wait`](Self::wait), that can be waited for in parts.
+    ///
+    /// # Errors
+    /// Those that concern the call.
+    pub fn begin_wait(&self, variable: &Variable) -> DependencyResult<VariableWait> {
+        self.check_wait()?;
+        self.check_own(variable)?;
+        Ok(VariableWait(self.scheduler.begin_wait(variable.0.number)))
+    }
+
+    /// Waits until nothing is pending.
+    ///
+    /// # Errors
+    /// [`Failed`](DependencyError::Failed) with the failure, of those that nobody has been told of, whose operation was pushed
+    /// first. Nothing is spoiled any more then.
+    pub fn wait_all(&self) -> DependencyResult<()> {
+        loop {
+            if let Some(result) = self.wait_all_for(Duration::MAX) {
+                return result;
+            }
+        }
+    }
+
+    /// As [`wait_all`](Self::wait_all), for at most `limit`; `None` if something is pending then.
+    pub fn wait_all_for(&self, limit: Duration) -> Option<DependencyResult<()>> {
+        if let Err(error) = self.check_wait() {
+            return Some(Err(error));
+        }
+        let failure = self.scheduler.wait_all(Some(limit))?;
+        Some(failure.map_or(Ok(()), |failure| Err(DependencyError::Failed(failure))))
+    }
+
+    fn check_wait(&self) -> DependencyResult<()> {
+        self.check_usable()?;
+        if self.scheduler.is_inside() { Err(DependencyError::Inside) } else { Ok(()) }
+    }
+
+    /// How many operations are not over.
+    pub fn pending(&self) -> usize {
+        self.scheduler.with(|queues| queues.pending())
+    }
+
+    /// Runs what can run, and ends the threads. What waits for an operation that has not ended then never runs.
+    pub fn close(&self) {
+        if self.check_usable().is_err() {
+            return;
+        }
+        self.scheduler.close();
+        let threads = std::mem::take(&mut *self.threads());
+        if !self.scheduler.is_inside() {
+            for thread in threads {
+                // Functions that panic are caught, so a thread has nothing to tell.
+                let _ended = thread.join();
+            }
+            self.scheduler.clear();
+            self.completer.close();
+        }
+    }
+
+    /// The queues as they are now, as an SVG: a row for each variable with the operations that use it, reads in green and
+    /// mutations in red, in the order of their pushes.
+    pub fn picture(&self) -> String {
+        picture::picture(&self.scheduler.with(|queues| queues.snapshot()))
+    }
+
+    /// Keeps what runs from now on, for [`trace`](Self::trace).
+    pub fn record(&self) {
+        self.scheduler.with_recorder(Recorder::begin);
+    }
+
+    /// What has run since [`record`](Self::record), the last 131,072 operations at most, as a trace that Perfetto and
+    /// chrome://tracing open: a row for each thread, and rows for operations that ended later than their functions.
+    pub fn trace(&self) -> String {
+        self.scheduler.with_recorder(|recorder| trace::written(recorder))
+    }
+}
+
+impl Drop for DependencyEngine {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for DependencyEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DependencyEngine").field("pending", &self.pending()).finish_non_exhaustive()
+    }
+}
+
+impl OnComplete {
+    /// Lets later operations have `variable` before this operation's end, as it is now. What becomes of the operation then
+    /// does not spoil it.
+    pub fn release(&self, variable: &Variable) {
+        self.release_number(variable.0.number);
+    }
+}
+
+/// A wait for a variable, begun with [`DependencyEngine::begin_wait`]. Dropping it gives the wait up.
+pub struct VariableWait(Waiter);
+
+impl VariableWait {
+    /// Waits for at most `limit`; `None` if it is not over then.
+    pub fn wait_for(&mut self, limit: Duration) -> Option<DependencyResult<()>> {
+        match self.0.poll(Some(limit)) {
+            Waited::NotYet => None,
+            Waited::Over(None) => Some(Ok(())),
+            Waited::Over(Some(failure)) => Some(Err(DependencyError::Failed(failure))),
+            Waited::Closed => Some(Err(DependencyError::Closed)),
+        }
+    }
+}

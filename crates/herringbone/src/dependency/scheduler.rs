@@ -1,0 +1,353 @@
+//! The threads that run what the queues say is ready, and those that wait for it.
+
+use super::{
+    failure::OperationFailure,
+    queues::{Pushed, Queues, VariableUse},
+    recorder::Recorder,
+    sync::{Condvar, Mutex, MutexGuard, YIELDS, inside, set_inside, thread},
+};
+use std::{
+    any::Any,
+    error::Error,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// The error of a function.
+pub(crate) type BoxedError = Box<dyn Error + Send + Sync>;
+
+/// A function, and how its operation ends.
+pub(crate) enum Function {
+    /// With its return.
+    Now(Box<dyn FnOnce() -> Result<(), BoxedError> + Send>),
+    /// When the ticket is used.
+    Later(Box<dyn FnOnce(OnComplete) + Send>),
+}
+
+/// What all handles and threads of an engine share.
+pub(crate) struct Scheduler {
+    state: Mutex<State>,
+    /// Something is ready, or the engine closes.
+    work: Condvar,
+    /// An operation or a wait is over.
+    over: Condvar,
+    limit: usize,
+}
+
+struct State {
+    queues: Queues<Function>,
+    /// Threads that sleep.
+    idle: usize,
+    /// Threads that run a function.
+    busy: usize,
+    /// Those that sleep until something is over.
+    waiting: usize,
+    /// Those of them that wait for room.
+    crowd: usize,
+    closing: bool,
+    recorder: Recorder,
+}
+
+impl State {
+    /// Whether no thread will end anything: what is pending waits for a completion from elsewhere.
+    fn is_still(&self) -> bool {
+        self.busy + self.queues.ready() == 0
+    }
+}
+
+impl Scheduler {
+    /// `limit`: with so many operations pending, and one that runs or is ready, a push waits.
+    pub(crate) fn new(limit: usize) -> Self {
+        let (queues, recorder) = (Queues::default(), Recorder::default());
+        let state = State { queues, idle: 0, busy: 0, waiting: 0, crowd: 0, closing: false, recorder };
+        Self { state: Mutex::new(state), work: Condvar::new(), over: Condvar::new(), limit }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Whether this thread runs a function of this engine.
+    pub(crate) fn is_inside(&self) -> bool {
+        inside() == self.address()
+    }
+
+    /// Does something with the queues.
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Queues<Function>) -> R) -> R {
+        act(&mut self.lock().queues)
+    }
+
+    /// Does something with the record of what has run.
+    pub(crate) fn with_recorder<R>(&self, act: impl FnOnce(&mut Recorder) -> R) -> R {
+        act(&mut self.lock().recorder)
+    }
+
+    /// Pushes an operation; false if the engine is closed.
+    pub(crate) fn push(&self, entry: Pushed<Function>) -> bool {
+        let mut state = self.lock();
+        if state.queues.pending() >= self.limit && !self.is_inside() {
+            // Only while something is going to end: operations that all wait for a completion may wait for this thread.
+            while !state.closing && state.queues.pending() > self.limit / 2 && !state.is_still() {
+                state.crowd += 1;
+                state = self.sleep(state, None);
+                state.crowd -= 1;
+            }
+        }
+        if state.closing {
+            drop(state);
+            return false;
+        }
+        state.queues.push(entry);
+        self.tell(state, 0);
+        true
+    }
+
+    /// Sleeps until something is over.
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
+        state.waiting += 1;
+        let mut state = match limit {
+            None => self.over.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => self.over.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
+        };
+        state.waiting -= 1;
+        state
+    }
+
+    /// Wakes whom a change concerns, and drops what will not run. `taken`: how many of what is ready this thread takes itself.
+    fn tell(&self, mut state: MutexGuard<'_, State>, taken: usize) {
+        let skipped = state.queues.take_skipped();
+        let wake = state.queues.ready().saturating_sub(taken).min(state.idle);
+        let has_room = state.crowd > 0 && state.queues.pending() <= self.limit / 2;
+        let is_news = state.queues.take_has_waited() || has_room || state.is_still();
+        let someone_waits = state.waiting > 0 && is_news;
+        drop(state);
+        for _ in 0..wake {
+            self.work.notify_one();
+        }
+        if someone_waits {
+            self.over.notify_all();
+        }
+        drop(skipped);
+    }
+
+    /// The life of a thread: runs what is ready until the engine closes.
+    pub(crate) fn work(self: &Arc<Self>, number: u32) {
+        while let Some((operation, job)) = self.next() {
+            let began = Instant::now();
+            let before = set_inside(self.address());
+            let result = match job {
+                Function::Now(function) => {
+                    Some(catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| Err(said(&*panic))))
+                }
+                Function::Later(function) => {
+                    let ticket = OnComplete(Some(Ticket { scheduler: self.clone(), operation, began }));
+                    // A function that panics drops its ticket, which fails the operation.
+                    let _dropped = catch_unwind(AssertUnwindSafe(|| function(ticket)));
+                    None
+                }
+            };
+            set_inside(before);
+            let mut state = self.lock();
+            state.busy -= 1;
+            if let Some(result) = result {
+                end(&mut state, operation, (Some(number), began), result);
+            }
+            self.tell(state, 1);
+        }
+    }
+
+    /// Waits for a function to run; none once the engine closes and nothing runs that could make another one ready.
+    fn next(&self) -> Option<(u32, Function)> {
+        let mut yields = 0;
+        let mut state = self.lock();
+        loop {
+            if let Some(taken) = state.queues.take() {
+                state.busy += 1;
+                return Some(taken);
+            }
+            if state.closing && state.busy == 0 {
+                drop(state);
+                self.work.notify_all();
+                self.over.notify_all();
+                return None;
+            }
+            if yields < YIELDS {
+                yields += 1;
+                drop(state);
+                thread::yield_now();
+                state = self.lock();
+                continue;
+            }
+            state.idle += 1;
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+            yields = 0;
+        }
+    }
+
+    /// Begins a wait for a variable.
+    pub(crate) fn begin_wait(self: &Arc<Self>, variable: u32) -> Waiter {
+        let mut state = self.lock();
+        let ticket = state.queues.wait(variable);
+        self.tell(state, 0);
+        Waiter { scheduler: self.clone(), ticket: Some(ticket) }
+    }
+
+    /// Waits until nothing is pending, at most for `limit`; then gives the earliest failure that nobody knows, and clears all.
+    pub(crate) fn wait_all(&self, limit: Option<Duration>) -> Option<Option<OperationFailure>> {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut state = self.lock();
+        while state.queues.pending() > 0 && !(state.closing && state.is_still()) {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            state = self.sleep(state, left);
+        }
+        Some(state.queues.take_failures())
+    }
+
+    /// Lets what is ready run, and then the threads end.
+    pub(crate) fn close(&self) {
+        self.lock().closing = true;
+        self.work.notify_all();
+        self.over.notify_all();
+    }
+
+    /// Drops the functions that have not begun, when no thread is left to run them.
+    pub(crate) fn clear(&self) {
+        let waiting = self.lock().queues.abandon_waiting();
+        self.over.notify_all();
+        drop(waiting);
+    }
+}
+
+/// Ends an operation; `ran` is the thread on which it was all the time, if it was on one, and when it began.
+fn end(state: &mut State, operation: u32, ran: (Option<u32>, Instant), result: Result<(), BoxedError>) {
+    let (number, name) = state.queues.identity(operation);
+    state.recorder.ended(number, name.as_ref(), ran, result.is_ok());
+    state.queues.finish(operation, result.map_err(|error| OperationFailure::new(number, name, error)));
+}
+
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> BoxedError {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("its function panicked: {}", text.unwrap_or("it did not say why")).into()
+}
+
+/// A wait for a variable. Dropping it gives the wait up.
+pub(crate) struct Waiter {
+    scheduler: Arc<Scheduler>,
+    ticket: Option<u64>,
+}
+
+impl Waiter {
+    /// What the wait has come to, within `limit`: the failure that spoiled the variable, if one has; `None` if the engine was
+    /// closed before.
+    pub(crate) fn poll(&mut self, limit: Option<Duration>) -> Waited {
+        let Some(ticket) = self.ticket else { return Waited::Over(None) };
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut state = self.scheduler.lock();
+        loop {
+            if let Some(outcome) = state.queues.waited(ticket) {
+                self.ticket = None;
+                return Waited::Over(outcome);
+            }
+            if state.closing && state.is_still() {
+                return Waited::Closed;
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Waited::NotYet;
+            }
+            state = self.scheduler.sleep(state, left);
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.scheduler.with(|queues| queues.give_up(ticket));
+        }
+    }
+}
+
+/// What a wait has come to.
+pub(crate) enum Waited {
+    NotYet,
+    Over(Option<OperationFailure>),
+    /// The engine was closed, and what the variable waits for never ends.
+    Closed,
+}
+
+/// The end of an operation whose function returns before it: whoever has this ends the operation, on any thread.
+///
+/// If it is dropped unused, the operation fails.
+#[must_use = "the operation ends when this is used"]
+pub struct OnComplete(Option<Ticket>);
+
+struct Ticket {
+    scheduler: Arc<Scheduler>,
+    operation: u32,
+    began: Instant,
+}
+
+impl OnComplete {
+    /// Ends the operation well.
+    pub fn complete(mut self) {
+        self.end(Ok(()));
+    }
+
+    /// Ends it as failed: the variables that it still mutates are spoiled.
+    pub fn fail(mut self, error: impl Into<Box<dyn Error + Send + Sync>>) {
+        self.end(Err(error.into()));
+    }
+
+    /// Lets later operations have a variable before the end, by its number in the engine.
+    pub(crate) fn release_number(&self, variable: u32) {
+        if let Some(Ticket { scheduler, operation, .. }) = &self.0 {
+            let mut state = scheduler.lock();
+            state.queues.release(*operation, variable);
+            scheduler.tell(state, 0);
+        }
+    }
+
+    fn end(&mut self, result: Result<(), BoxedError>) {
+        if let Some(Ticket { scheduler, operation, began }) = self.0.take() {
+            let mut state = scheduler.lock();
+            end(&mut state, operation, (None, began), result);
+            scheduler.tell(state, 0);
+        }
+    }
+}
+
+impl Drop for OnComplete {
+    fn drop(&mut self) {
+        self.end(Err("its function dropped the ticket that ends the operation, or panicked".into()));
+    }
+}
+
+/// An access, as the queues have it: what is mutated need not be named as read, and nothing twice.
+pub(crate) fn accesses(reads: &[u32], mutates: &[u32]) -> Vec<VariableUse> {
+    let mut all: Vec<VariableUse> = Vec::with_capacity(reads.len() + mutates.len());
+    let written = mutates.iter().map(|variable| VariableUse { variable: *variable, writes: true });
+    for access in
+        written.chain(reads.iter().map(|variable| VariableUse { variable: *variable, writes: false }))
+    {
+        if all.iter().all(|other| other.variable != access.variable) {
+            all.push(access);
+        }
+    }
+    all
+}

@@ -1,0 +1,25 @@
+//! What the scheduler is synchronised with. Its test with loom compiles it with loom's in their place.
+
+pub(crate) use std::{
+    sync::{Condvar, Mutex, MutexGuard},
+    thread,
+};
+
+use std::cell::Cell;
+
+/// How often a thread that has nothing to do lets others run before it sleeps: to wake it costs more than to find it awake.
+pub(crate) const YIELDS: usize = 32;
+
+thread_local! {
+    static INSIDE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Says of which engine (its address; 0: none) this thread runs a function; returns what was said before.
+pub(crate) fn set_inside(engine: usize) -> usize {
+    INSIDE.replace(engine)
+}
+
+/// Of which engine this thread runs a function.
+pub(crate) fn inside() -> usize {
+    INSIDE.get()
+}

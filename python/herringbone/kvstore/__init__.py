@@ -1,0 +1,24 @@
+"""MXNet's KVStore for numpy and torch: values by key, summed over arrays and workers.
+
+::
+
+    from herringbone import kvstore
+
+    kv = kvstore.create("dist_sync")
+    kv.init(3, numpy.ones((2, 3)))
+    kv.push(3, gradient)
+    kv.pull(3, out=weight)
+
+A call returns when the arrays that it was given may be used again: pushed values have been read, pulled values are there. What
+goes on behind it overlaps: a push returns before the workers' values are summed, and ``async_op=True`` lets ``pull``, ``pushpull``
+and ``broadcast`` return at once.
+"""
+
+from __future__ import annotations
+
+from .optimizer import Optimizer, create_optimizer
+from .placement import placement
+from .sparse import RowSparse
+from .store import KVStore, create
+
+__all__ = ["KVStore", "Optimizer", "RowSparse", "create", "create_optimizer", "placement"]

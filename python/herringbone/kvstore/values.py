@@ -1,0 +1,111 @@
+"""Keys and values as programs pass them: one or several, each with an array or a list of them, of numpy or torch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..arrays import FOLDED, fold_type
+from ..errors import ArgumentError, UnsupportedError
+from .sparse import RowSparse
+
+__all__ = ["TREE_BOUND", "Trees", "as_given", "by_trees", "keyed", "summed", "view"]
+
+Trees = list[list[tuple[int, int]]]
+"""For each root its edges, from parents to children."""
+
+TREE_BOUND = 10_000_000
+"""An array of more elements goes along all trees (MXNet's ``MXNET_KVSTORE_TREE_ARRAY_BOUND``)."""
+
+
+def keyed(call: str, key: Any, values: Any, known: type | None) -> list[tuple[Any, list[Any]]]:
+    """Each key with the list of its values, in the order of the keys; equal keys of a call become one.
+
+    ``known`` is the type of the store's keys so far.
+
+    Raises:
+        ArgumentError: keys of two types, or not as many values as keys.
+    """
+    keys = list(key) if isinstance(key, (list, tuple)) else [key]
+    if isinstance(key, (list, tuple)):
+        if not isinstance(values, (list, tuple)) or len(values) != len(keys):
+            count = len(values) if isinstance(values, (list, tuple)) else "one"
+            raise ArgumentError(f"{call}: {len(keys)} keys and {count} values; pass a value, or a list of arrays, for each key")
+    else:
+        values = [values]
+    for one in keys:
+        if isinstance(one, bool) or not isinstance(one, (int, str)):
+            raise TypeError(f"{call}: a key is a {type(one).__name__}, not a whole number or a text")
+    kinds = {type(one) if isinstance(one, str) else int for one in keys} | ({known} if known else set())
+    if len(kinds) > 1:
+        raise ArgumentError(f"{call}: mixed key types are not allowed; use whole numbers or texts for all keys of a store")
+    grouped: dict[Any, list[Any]] = {}
+    for one, value in zip(keys, values):
+        grouped.setdefault(one, []).extend(value if isinstance(value, (list, tuple)) else [value])
+    return list(grouped.items())
+
+
+def view(call: str, value: Any) -> Any:
+    """A numpy array over the memory of an array or tensor, or a :class:`RowSparse` as it is."""
+    if isinstance(value, RowSparse):
+        return value
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.device.type != "cpu":
+            raise UnsupportedError(f"{call}: a tensor of {value.layout} on {value.device}; pass dense tensors of the CPU")
+        if value.dtype == torch.bfloat16:
+            raise UnsupportedError(f"{call}: numpy has no bfloat16; pass tensor.float()")
+        value = value.detach().numpy()
+    if not hasattr(value, "__array_interface__"):
+        raise TypeError(f"{call}: a value is a {type(value).__name__}, not a numpy array, a torch tensor or a RowSparse")
+    if value.dtype.name not in FOLDED or not value.dtype.isnative:
+        fold_type(call, value, "sum")
+    return value
+
+
+def as_given(array: Any, is_tensor: bool) -> Any:
+    """An array of the store as the program's kind of value, over the same memory."""
+    if not is_tensor:
+        return array
+    return sys.modules["torch"].from_numpy(array)
+
+
+def summed(call: str, values: list[Any], like: Any, trees: Trees | None = None) -> Any:
+    """A new array with the sum of values that are like ``like``, from left to right, or along the trees of as many devices."""
+    import numpy as np
+
+    for value in values:
+        if value.shape != like.shape or value.dtype != like.dtype:
+            raise ArgumentError(
+                f"{call}: a value of {value.dtype} and shape {value.shape} for a key of {like.dtype} and shape {like.shape}"
+            )
+    wholes = [value.toarray() if isinstance(value, RowSparse) else value for value in values]
+    if trees is not None and len(trees) == len(wholes) > 1:
+        return by_trees(wholes, trees)
+    total = np.array(wholes[0], copy=True, order="C")
+    for value in wholes[1:]:
+        total += value
+    return total
+
+
+def by_trees(values: list[Any], trees: Trees, bound: int = TREE_BOUND) -> Any:
+    """The sum along trees, as MXNet takes it: a large array in slices of rows, each along the tree of another root."""
+    import numpy as np
+
+    count, like = len(values), values[0]
+    if like.size <= bound or like.shape[0] < 2 * count:
+        return along(values, trees[0])
+    height = like.shape[0] // count
+    ends = [height * (part + 1) for part in range(count - 1)] + [like.shape[0]]
+    slices = [slice(first, end) for first, end in zip([0, *ends], ends)]
+    return np.concatenate([along([value[part] for value in values], tree) for part, tree in zip(slices, trees)])
+
+
+def along(values: list[Any], edges: list[tuple[int, int]]) -> Any:
+    """The sum at the root of a tree, whose edges go from parents to children."""
+    import numpy as np
+
+    sums = [np.array(value, copy=True, order="C") for value in values]
+    for parent, child in reversed(edges):
+        sums[parent] += sums[child]
+    return sums[edges[0][0]]

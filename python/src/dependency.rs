@@ -1,0 +1,251 @@
+//! The dependency engine, seen from Python: its functions are Python's, and take the interpreter's lock while they run.
+
+use crate::{errors, pending::Pending, waiting};
+use herringbone::dependency::{
+    DependencyEngine, DependencyError, DependencyResult, Follower, OnComplete, OperationFailure, Uses,
+    Variable,
+};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyValueError},
+    prelude::*,
+};
+use std::{
+    error::Error,
+    sync::{Mutex, PoisonError},
+};
+
+/// A thing that operations read and mutate, of one engine.
+#[pyclass(frozen, module = "herringbone._herringbone", name = "Variable")]
+pub(crate) struct PyVariable(Variable);
+
+#[pymethods]
+impl PyVariable {
+    /// How many operations that mutate it have ended well so far.
+    #[getter]
+    fn version(&self) -> u64 {
+        self.0.version()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<herringbone {:?}>", self.0)
+    }
+}
+
+/// The end of an operation that ends later than its function: used once, on any thread.
+#[pyclass(frozen, module = "herringbone._herringbone", name = "OnComplete")]
+pub(crate) struct PyOnComplete {
+    ticket: Mutex<Option<OnComplete>>,
+    follower: Follower,
+}
+
+impl PyOnComplete {
+    fn take(&self) -> PyResult<OnComplete> {
+        let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner).take();
+        ticket.ok_or_else(|| PyRuntimeError::new_err("the operation has ended already; it ends once"))
+    }
+}
+
+#[pymethods]
+impl PyOnComplete {
+    /// End the operation well.
+    fn complete(&self, py: Python<'_>) -> PyResult<()> {
+        let ticket = self.take()?;
+        py.detach(|| ticket.complete());
+        Ok(())
+    }
+
+    /// End it as failed, with an exception.
+    fn fail(&self, py: Python<'_>, error: Bound<'_, PyAny>) -> PyResult<()> {
+        let (ticket, error) = (self.take()?, PyErr::from_value(error));
+        py.detach(|| ticket.fail(error));
+        Ok(())
+    }
+
+    /// Let later operations have a variable before the end.
+    fn release(&self, py: Python<'_>, variable: &PyVariable) {
+        let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ticket) = &*ticket {
+            py.detach(|| ticket.release(&variable.0));
+        }
+    }
+
+    /// End it when a collective that is under way is over, and as that does.
+    fn follow(&self, py: Python<'_>, pending: &Pending) -> PyResult<()> {
+        let ticket = self.take()?;
+        let told = |error: herringbone::Error| Box::new(error) as Box<dyn Error + Send + Sync>;
+        py.detach(|| self.follower.follow(ticket, pending.0.clone(), told));
+        Ok(())
+    }
+}
+
+/// Runs functions on threads of its own, each as soon as what it reads and mutates is free.
+#[pyclass(frozen, module = "herringbone._herringbone", name = "DependencyEngine")]
+pub(crate) struct PyDependencyEngine(DependencyEngine);
+
+#[pymethods]
+impl PyDependencyEngine {
+    #[new]
+    fn new(threads: usize) -> PyResult<Self> {
+        Ok(Self(DependencyEngine::new(threads)?))
+    }
+
+    /// A new variable, with a name for pictures.
+    #[pyo3(signature = (name=None))]
+    fn var(&self, name: Option<&str>) -> PyVariable {
+        PyVariable(name.map_or_else(|| self.0.var(), |name| self.0.named_var(name)))
+    }
+
+    /// The variable that stands for the order in which a communicator's collectives are issued.
+    fn order_of(&self, communicator: &crate::communicator::Communicator) -> PyVariable {
+        PyVariable(self.0.order_of(&communicator.inner))
+    }
+
+    /// Push a function without arguments.
+    #[pyo3(signature = (function, reads, mutates, priority=0, name=None))]
+    fn push(
+        &self,
+        py: Python<'_>,
+        function: Py<PyAny>,
+        reads: Vec<Bound<'_, PyVariable>>,
+        mutates: Vec<Bound<'_, PyVariable>>,
+        priority: i32,
+        name: Option<&str>,
+    ) -> PyResult<()> {
+        self.enter(py, (&reads, &mutates, priority, name), |uses| {
+            self.0.push_as(uses, move || {
+                Python::attach(|py| {
+                    let function = function.into_bound(py);
+                    function.call0().map(drop).map_err(Into::into)
+                })
+            })
+        })
+    }
+
+    /// Push a function whose argument, an `OnComplete`, ends its operation.
+    #[pyo3(signature = (function, reads, mutates, priority=0, name=None))]
+    fn push_async(
+        &self,
+        py: Python<'_>,
+        function: Py<PyAny>,
+        reads: Vec<Bound<'_, PyVariable>>,
+        mutates: Vec<Bound<'_, PyVariable>>,
+        priority: i32,
+        name: Option<&str>,
+    ) -> PyResult<()> {
+        let follower = self.0.follower();
+        self.enter(py, (&reads, &mutates, priority, name), |uses| {
+            self.0.push_async_as(uses, move |done| {
+                Python::attach(|py| begin(py, function.into_bound(py), done, follower));
+            })
+        })
+    }
+
+    /// Wait for a variable, without the GIL; raise what spoiled it.
+    fn wait(&self, py: Python<'_>, variable: &PyVariable) -> PyResult<()> {
+        let waiting = py.detach(|| self.0.begin_wait(&variable.0)).map_err(|error| raised(py, &error))?;
+        let waiting = Mutex::new(waiting);
+        let result = waiting::in_slices(py, None, |slice| {
+            waiting.lock().unwrap_or_else(PoisonError::into_inner).wait_for(slice)
+        })?;
+        told(py, result)
+    }
+
+    /// Wait until nothing is pending, without the GIL; raise the earliest failure that nobody was told of.
+    fn wait_all(&self, py: Python<'_>) -> PyResult<()> {
+        let result = waiting::in_slices(py, None, |slice| self.0.wait_all_for(slice))?;
+        told(py, result)
+    }
+
+    /// How many operations are not over.
+    fn pending(&self) -> usize {
+        self.0.pending()
+    }
+
+    /// The queues as they are now, as an SVG.
+    fn picture(&self) -> String {
+        self.0.picture()
+    }
+
+    /// Keep what runs from now on, for `trace`.
+    fn record(&self) {
+        self.0.record();
+    }
+
+    /// What has run since `record`, as a Chrome trace.
+    fn trace(&self, py: Python<'_>) -> String {
+        py.detach(|| self.0.trace())
+    }
+
+    /// Run what can run, and end the threads.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+    }
+}
+
+/// What an operation says of itself: reads, mutates, priority, name.
+type Said<'a, 'py> = (&'a [Bound<'py, PyVariable>], &'a [Bound<'py, PyVariable>], i32, Option<&'a str>);
+
+impl PyDependencyEngine {
+    /// Pushes without the GIL: a push may wait for functions that need it.
+    fn enter(
+        &self,
+        py: Python<'_>,
+        (reads, mutates, priority, name): Said<'_, '_>,
+        push: impl FnOnce(Uses<'_>) -> DependencyResult<()> + Send,
+    ) -> PyResult<()> {
+        let own = |variables: &[Bound<'_, PyVariable>]| -> Vec<Variable> {
+            variables.iter().map(|variable| variable.get().0.clone()).collect()
+        };
+        let (reads, mutates) = (own(reads), own(mutates));
+        let pushed = py.detach(|| {
+            let (reads, mutates): (Vec<_>, Vec<_>) = (reads.iter().collect(), mutates.iter().collect());
+            push(Uses { name, reads: &reads, mutates: &mutates, priority })
+        });
+        pushed.map_err(|error| raised(py, &error))
+    }
+}
+
+impl Drop for PyDependencyEngine {
+    /// Its threads may wait for the lock that this thread has.
+    fn drop(&mut self) {
+        Python::attach(|py| py.detach(|| self.0.close()));
+    }
+}
+
+/// Calls a function that ends its operation later; one that raises fails it, unless it has ended it already.
+fn begin(py: Python<'_>, function: Bound<'_, PyAny>, done: OnComplete, follower: Follower) {
+    let done = PyOnComplete { ticket: Mutex::new(Some(done)), follower };
+    let Ok(done) = Py::new(py, done) else { return };
+    if let Err(error) = function.call1((done.clone_ref(py),)) {
+        match done.get().take() {
+            Ok(ticket) => py.detach(|| ticket.fail(error)),
+            Err(_) => error.write_unraisable(py, Some(&function)),
+        }
+    }
+}
+
+/// What a wait has come to.
+fn told(py: Python<'_>, result: Option<DependencyResult<()>>) -> PyResult<()> {
+    result.unwrap_or(Ok(())).map_err(|error| raised(py, &error))
+}
+
+/// An error for Python: a function's own exception, or the engine's.
+fn raised(py: Python<'_>, error: &DependencyError) -> PyErr {
+    match error {
+        DependencyError::Failed(failure) => of_function(py, failure),
+        DependencyError::Foreign => PyValueError::new_err(error.to_string()),
+        DependencyError::Closed => errors::closed(error.to_string()),
+        DependencyError::Forked => errors::forked(error.to_string()),
+        _ => errors::plain(error.to_string()),
+    }
+}
+
+fn of_function(py: Python<'_>, failure: &OperationFailure) -> PyErr {
+    if let Some(error) = failure.error().downcast_ref::<PyErr>() {
+        return error.clone_ref(py);
+    }
+    match failure.error().downcast_ref::<herringbone::Error>() {
+        Some(error) => errors::to_python(error),
+        None => errors::plain(failure.to_string()),
+    }
+}

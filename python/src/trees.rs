@@ -1,0 +1,22 @@
+//! Trees over the links of a machine, for the order in which arrays of its devices are added.
+
+use herringbone::core::topology::{
+    self, LinkMatrix,
+    trees::{TreeMode, TreeWish, plan},
+};
+use pyo3::{exceptions::PyValueError, prelude::*};
+
+/// A tree for each device as the root: its edges from parent to child, a parent's before those of its children.
+///
+/// `text` is a topology in any format that is read, `name` one of several in it. They are planned as `herringbone trees` does
+/// unless it is told otherwise.
+#[pyfunction]
+#[pyo3(signature = (text, name=None))]
+pub(crate) fn device_trees(py: Python<'_>, text: &str, name: Option<&str>) -> PyResult<Vec<Vec<[usize; 2]>>> {
+    let planned = py.detach(|| {
+        let links = LinkMatrix::of(&topology::read(text, name)?)?;
+        plan(&links, &TreeWish::of(TreeMode::Best))
+    });
+    let set = planned.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(set.trees().iter().map(|tree| tree.edges().to_vec()).collect())
+}
