@@ -254,7 +254,7 @@ pub struct Fingerprint {
     /// The caller's priority.
     pub priority: i32,
     /// How messages are coded: the codec's [number and parameter](Codec::code).
-    pub codec: (u8, u32),
+    pub codec: (u32, u32),
 }
 
 impl Fingerprint {
@@ -322,7 +322,7 @@ impl Fingerprint {
         put(&mut bytes, 16, self.count.to_le_bytes());
         put(&mut bytes, 24, self.plan.to_le_bytes());
         put(&mut bytes, 32, self.priority.to_le_bytes());
-        bytes[36] = self.codec.0;
+        put(&mut bytes, 36, self.codec.0.to_le_bytes());
         put(&mut bytes, 40, self.codec.1.to_le_bytes());
         bytes
     }
@@ -340,7 +340,7 @@ impl Fingerprint {
             count: u64::from_le_bytes(get(bytes, 16)),
             plan: u64::from_le_bytes(get(bytes, 24)),
             priority: i32::from_le_bytes(get(bytes, 32)),
-            codec: (bytes[36], u32::from_le_bytes(get(bytes, 40))),
+            codec: (u32::from_le_bytes(get(bytes, 36)), u32::from_le_bytes(get(bytes, 40))),
         }
     }
 }

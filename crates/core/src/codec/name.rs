@@ -19,7 +19,7 @@ const THRESHOLD: f32 = 0.5;
 
 impl Codec {
     /// The number that stands for it on the wire, and its parameter's bits. They never change.
-    pub fn code(self) -> (u8, u32) {
+    pub fn code(self) -> (u32, u32) {
         match self {
             Self::Plain => (0, 0),
             Self::Bf16 => (1, 0),
@@ -36,7 +36,7 @@ impl Codec {
     }
 
     /// The codec of a number and a parameter's bits, if this version has it.
-    pub fn from_code(code: u8, parameter: u32) -> Option<Self> {
+    pub fn from_code(code: u32, parameter: u32) -> Option<Self> {
         let number = Parameter(parameter);
         let codec = match code {
             0 => Self::Plain,

@@ -58,7 +58,7 @@ fn any_fingerprint() -> impl Strategy<Value = Fingerprint> {
             count,
             plan,
             priority,
-            codec: (op, root),
+            codec: (op.into(), root),
         },
     )
 }

@@ -76,15 +76,14 @@ fn a_fingerprint_has_these_bytes() {
         count: 0x1817_1615_1413_1211,
         plan: 0x201f_1e1d_1c1b_1a19,
         priority: 0x2423_2221,
-        codec: (0x25, 0x2c2b_2a29),
+        codec: (0x2827_2625, 0x2c2b_2a29),
     };
     let bytes = fingerprint.encode(crc32c);
-    let expected = (1..=44).map(|byte| if (38..=40).contains(&byte) { 0 } else { byte });
-    assert_eq!(hex(&bytes[..44]), expected.map(|byte| format!("{byte:02x}")).collect::<String>());
+    assert_eq!(hex(&bytes[..44]), (1..=44).map(|byte| format!("{byte:02x}")).collect::<String>());
     assert_eq!(hex(&bytes[44..]), FINGERPRINT_CRC);
 }
 
-const FINGERPRINT_CRC: &str = "b462d2b9";
+const FINGERPRINT_CRC: &str = "315c4ca8";
 
 /// Every release has to compute the same numbers. These were computed by another program.
 #[test]
@@ -95,7 +94,7 @@ fn the_hashes_have_these_values() {
     assert_ne!(digest(b"radix(8,8)"), digest(b"radix(8,4)"));
 }
 
-const ROLLED: u64 = 0xe5c3_4301_ef22_0ac7;
+const ROLLED: u64 = 0xfb65_1dab_ff10_f1fd;
 const DIGESTED: u64 = 0x078d_6266_53e8_053f;
 
 #[test]
