@@ -16,6 +16,7 @@ __all__ = [
     "Pending",
     "Variable",
     "__version__",
+    "codec",
     "device_trees",
     "main",
 ]
@@ -24,6 +25,9 @@ __version__: str
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line with ``arguments`` (the program's name excluded); returns the exit status."""
+
+def codec(name: str) -> str:
+    """The name of a codec, written in full; raises ``ValueError`` if there is none of this name."""
 
 @final
 class Completions:
@@ -211,6 +215,9 @@ class Communicator:
 
     def restore_residuals(self, saved: Sequence[tuple[str, int, bytes]]) -> None:
         """Go on with what :meth:`residuals` gave, in place of what is left now."""
+
+    def forget_residual(self, tensor: str) -> None:
+        """Drop what is left of a tensor: it starts without."""
 
     def allocate(self, bytes: int) -> Mapped:
         """Zeroed memory that all ranks of this host map."""

@@ -269,6 +269,11 @@ impl Communicator {
         self.inner.restore_residuals(saved.into_iter().map(restored).collect());
     }
 
+    /// Drop what is left of a tensor.
+    fn forget_residual(&self, tensor: &str) {
+        self.inner.forget_residual(tensor);
+    }
+
     /// Zeroed memory that all ranks of this host map.
     fn allocate(&self, py: Python<'_>, bytes: usize) -> PyResult<Mapped> {
         let mapped = py.detach(|| self.inner.allocate(bytes)).map_err(|error| errors::to_python(&error))?;

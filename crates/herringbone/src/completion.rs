@@ -1,6 +1,6 @@
 //! The end of an operation, shared by the engine and whoever waits.
 
-use crate::{Result, core::group::Rank, feedback::Feedback};
+use crate::{Result, core::group::Rank, feedback::Fed};
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicBool, Ordering},
@@ -18,7 +18,7 @@ pub(crate) struct Completion {
 struct State {
     result: Option<Result<()>>,
     source: Option<Rank>,
-    feedback: Option<Arc<Feedback>>,
+    fed: Option<Fed>,
     listeners: Vec<(Sender<u64>, u64)>,
 }
 
@@ -52,17 +52,17 @@ impl Completion {
         state.source.filter(|_| matches!(state.result, Some(Ok(()))))
     }
 
-    /// Says what is left of a tensor, to be kept if it ends well.
-    pub(crate) fn commits(&self, feedback: Arc<Feedback>) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).feedback = Some(feedback);
+    /// Says of what tensor something is left, which counts if it ends well.
+    pub(crate) fn commits(&self, fed: Fed) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).fed = Some(fed);
     }
 
     /// Sets the result, once.
     pub(crate) fn finish(&self, result: Result<()>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.result.is_none() {
-            if let (Some(feedback), Ok(())) = (state.feedback.take(), &result) {
-                feedback.commit();
+            if let Some(fed) = state.fed.take() {
+                fed.end(result.is_ok());
             }
             state.result = Some(result);
             self.done.store(true, Ordering::Release);

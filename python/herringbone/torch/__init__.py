@@ -34,7 +34,7 @@ from ..options import Options
 from .coalescing import mend_coalescing
 from .completion import mend_completion
 from .compressed import compression
-from .compression import CompressionHook, compress_if_asked, compression_hook
+from .compression import CompressionHook, compress_if_asked, compression_hook, compression_hook_of
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
 from .hooks import mend_builtin_hooks
 from .memory import empty
@@ -50,6 +50,7 @@ __all__ = [
     "Work",
     "compression",
     "compression_hook",
+    "compression_hook_of",
     "empty",
     "priority",
     "register",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from datetime import timedelta
@@ -35,8 +36,7 @@ def model() -> nn.Module:
 
 def train(hook: Any, steps: range, net: nn.Module, **options: Any) -> float:
     """Train, and return the last loss."""
-    # With unused parameters DDP keeps its buckets, and so do runs that are resumed.
-    ddp = DistributedDataParallel(net, find_unused_parameters=True, **options)
+    ddp = DistributedDataParallel(net, **options)
     if hook is not None:
         ddp.register_comm_hook(*hook if isinstance(hook, tuple) else (None, hook))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -53,8 +53,10 @@ def weights(net: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
 
 
-def clear() -> None:
-    ours.compression_hook("int8").load_state_dict({"left": {}, "steps": {}, "rebuilt": {}})
+def residuals() -> dict[str, int]:
+    """The tensors of which something is left, with the steps that they had."""
+    native = dist.group.WORLD.member.communicator  # type: ignore[union-attr]
+    return {name: steps for name, steps, _ in native.residuals()}
 
 
 @case
@@ -81,16 +83,33 @@ def feedback_makes_up_for_what_is_lost() -> None:
 
 @case
 def a_resumed_training_is_one_that_was_not_interrupted() -> None:
-    whole = model()
-    train(ours.compression_hook("topk:0.1", name="whole"), range(10), whole)
-    half, first = model(), ours.compression_hook("topk:0.1", name="half")
-    train(first, range(5), half)
-    state = first.state_dict()
-    assert state["left"] and all(name.startswith("half.") for name in state["left"])
-    again = ours.compression_hook("topk:0.1", name="half")
-    again.load_state_dict(state)
-    train(again, range(5, 10), half)
-    assert torch.equal(weights(whole), weights(half))
+    # One bucket, several, and those that DDP never builds anew.
+    for number, options in enumerate([{}, {"bucket_cap_mb": 0.002}, {"find_unused_parameters": True}]):
+        whole = model()
+        train(ours.compression_hook("topk:0.1", name=f"whole{number}"), range(10), whole, **options)
+        half, first = model(), ours.compression_hook("topk:0.1", name=f"half{number}")
+        train(first, range(5), half, **options)
+        state = first.state_dict()
+        assert state["left"] and all(name.startswith(f"half{number}.") for name in state["left"])
+        without = copy.deepcopy(half)
+        again = ours.compression_hook("topk:0.1", name=f"half{number}")
+        again.load_state_dict(state)
+        train(again, range(5, 10), half, **options)
+        assert torch.equal(weights(whole), weights(half)), options
+        train(ours.compression_hook("topk:0.1", name=f"without{number}"), range(5, 10), without, **options)
+        assert not torch.equal(weights(whole), weights(without)), options
+
+
+@case
+def a_state_of_another_model_is_refused() -> None:
+    hook = ours.compression_hook("topk:0.1", name="another")
+    train(hook, range(2), model())
+    again = ours.compression_hook("topk:0.1", name="another")
+    again.load_state_dict(hook.state_dict())
+    smaller = DistributedDataParallel(nn.Linear(20, 2))
+    smaller.register_comm_hook(None, again)
+    loss = nn.functional.cross_entropy(smaller(batch(0)[0]), batch(0)[1])
+    error_of(RuntimeError, loss.backward, "other parameters")
 
 
 @case
@@ -106,6 +125,7 @@ def the_first_steps_and_some_parameters_go_as_they_are() -> None:
     assert torch.equal(plain[2].weight, some[2].weight) and torch.equal(plain[2].bias, some[2].bias)
     assert not torch.equal(plain[0].weight, some[0].weight)
     error_of(herringbone.ConfigError, lambda: ours.compression_hook("sign", exclude=["3."]), "'3.'", "named_parameters")
+    error_of(ValueError, lambda: ours.compression_hook("int9"), "int9", "topk:SHARE")
 
 
 @case
@@ -125,6 +145,8 @@ def a_bucket_that_is_built_anew_starts_without() -> None:
     log.setLevel(level)
     log.removeHandler(handler)
     assert any("built its buckets anew" in text for text in said), said
+    steps = {name: count for name, count in residuals().items() if name.startswith("anew.")}
+    assert steps and set(steps.values()) == {2}, f"the first of 3 steps does not count: {steps}"
 
 
 @case
@@ -133,7 +155,7 @@ def other_types_go_as_they_are() -> None:
     ddp = DistributedDataParallel(net)
     ddp.register_comm_hook(None, ours.compression_hook("sign", name="f64"))
     nn.functional.cross_entropy(ddp(batch(0)[0].double()), batch(0)[1]).backward()
-    assert not any(name.startswith("f64.") for name, *_ in dist.group.WORLD.member.communicator.residuals())  # type: ignore[union-attr]
+    assert not any(name.startswith("f64.") for name in residuals())
 
 
 @case
@@ -157,15 +179,23 @@ def powersgd_works_as_over_any_backend() -> None:
 
 @case
 def the_environment_asks_for_buckets_of_gradients_only() -> None:
-    os.environ["HERRINGBONE_COMPRESSION"] = "twobit:0.01"
     from herringbone.torch.compression import compress_if_asked
 
-    clear()
+    os.environ["HERRINGBONE_COMPRESSION"] = "int9"
     compress_if_asked()
-    loss = train(None, range(60), model())
-    assert loss < 0.6, loss
-    names = [name for name, *_ in dist.group.WORLD.member.communicator.residuals()]  # type: ignore[union-attr]
-    assert names and all(name.startswith("ddp1.bucket") for name in names), names
+    error_of(herringbone.ConfigError, lambda: train(None, range(1), model()), "HERRINGBONE_COMPRESSION", "int9")
+    os.environ["HERRINGBONE_COMPRESSION"] = "twobit:0.01"
+    before = residuals()
+    assert train(None, range(60), model()) < 0.6
+    new = sorted(set(residuals()) - set(before))
+    assert new == ["ddp1.bucket0"], new
+    ddp = DistributedDataParallel(model())
+    hook = ours.compression_hook_of(ddp)
+    assert hook is not None and hook is ours.compression_hook_of(ddp)
+    own = DistributedDataParallel(model())
+    own.register_comm_hook(None, ours.compression_hook("int8", name="own"))
+    own(batch(0)[0]).sum().backward()
+    assert ours.compression_hook_of(own) is None
     metric = torch.full((10,), 0.001)
     dist.all_reduce(metric)
     assert metric.allclose(torch.full((10,), 0.001 * dist.get_world_size()))

@@ -7,8 +7,8 @@
 //! [`result`](Codec::result): by the same one where that loses next to nothing, else by [`Codec::Exact`], which loses nothing.
 //! A sum of a few numbers of few values has few values too, so it still is short, and only one rank's loss has to be fed back.
 //!
-//! Numbers are little-endian. A block that a quantiser codes begins with a tag, so that a block with a NaN or an infinity in
-//! it can say so: it comes out as NaNs everywhere, as the plain sum would show one.
+//! Numbers are little-endian. Casts and [`TopK`](Codec::TopK) pass NaNs and infinities on. A block of another codec begins with a
+//! tag, so that one with a NaN or an infinity in it can say so: it comes out as NaNs everywhere, as the plain sum would show one.
 //!
 //! ```
 //! use herringbone_core::codec::Codec;
@@ -158,7 +158,7 @@ impl Codec {
             Self::TwoBit { .. } => 1 + 4 * elements.div_ceil(16),
             Self::Sign => 1 + 4 + elements.div_ceil(8),
             Self::TopK { share } => 6 * sparse::kept(share, elements),
-            Self::RandomK { share } => 8 + 4 * sparse::kept(share, elements),
+            Self::RandomK { share } => 1 + 8 + 4 * sparse::kept(share, elements),
             Self::Threshold { .. } => 1 + 2 + 2 * elements,
             Self::Exact => 1 + 4 * elements,
         }
@@ -173,7 +173,6 @@ impl Codec {
             Self::Bf16 => casts::to_bf16(values, coded),
             Self::Fp16 => casts::to_fp16(values, coded),
             Self::TopK { share } => sparse::top(share, values, coded),
-            Self::RandomK { share } => sparse::drawn(share, seed, values, coded),
             Self::Exact => exact::encode(values, coded),
             _ if !are_finite(values) => coded.push(tag::NOT_FINITE),
             _ => {
@@ -182,6 +181,7 @@ impl Codec {
                     Self::OneBit { threshold } => bits::one(threshold.value(), values, coded),
                     Self::TwoBit { threshold } => bits::two(threshold.value(), values, coded),
                     Self::Sign => bits::signs(values, coded),
+                    Self::RandomK { share } => sparse::drawn(share, seed, values, coded),
                     Self::Threshold { threshold } => sparse::above(threshold.value(), values, coded),
                     _ => casts::to_int8(values, coded),
                 }
@@ -227,15 +227,13 @@ impl Codec {
     #[inline(always)]
     fn is_tagged(self) -> bool {
         match self {
-            Self::Int8 | Self::OneBit { .. } | Self::TwoBit { .. } | Self::Sign | Self::Threshold { .. } => {
-                true
-            }
-            Self::Plain
-            | Self::Bf16
-            | Self::Fp16
-            | Self::TopK { .. }
+            Self::Plain | Self::Bf16 | Self::Fp16 | Self::TopK { .. } | Self::Exact => false,
+            Self::Int8
+            | Self::OneBit { .. }
+            | Self::TwoBit { .. }
+            | Self::Sign
             | Self::RandomK { .. }
-            | Self::Exact => false,
+            | Self::Threshold { .. } => true,
         }
     }
 
@@ -252,13 +250,13 @@ impl Codec {
             Self::Bf16 => casts::from_bf16(block, values),
             Self::Fp16 => casts::from_fp16(block, values),
             Self::TopK { .. } => sparse::from_top(block, values),
-            Self::RandomK { .. } => sparse::from_drawn(block, values),
             Self::Exact => exact::decode(block, values),
             _ if block.first() == Some(&tag::NOT_FINITE) => values.fill(f32::NAN),
             Self::Int8 => casts::from_int8(&block[1..], values),
             Self::OneBit { .. } => bits::from_one(&block[1..], values),
             Self::TwoBit { threshold } => bits::from_two(threshold.value(), &block[1..], values),
             Self::Sign => bits::from_signs(&block[1..], values),
+            Self::RandomK { .. } => sparse::from_drawn(&block[1..], values),
             Self::Threshold { threshold } => sparse::from_above(threshold.value(), &block[1..], values),
         }
         Ok(bytes)

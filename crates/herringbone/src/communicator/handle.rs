@@ -30,7 +30,7 @@ pub(crate) struct GroupHandle {
     /// How many operations of the group before it, of which ranks were lost, all of its members have completed.
     pub(crate) completed_before: OnceLock<u64>,
     /// What is left of tensors whose messages were coded. A group with other members starts without.
-    pub(super) residuals: Residuals,
+    pub(crate) residuals: Residuals,
     pub(super) fabric: std::sync::Weak<Fabric>,
 }
 

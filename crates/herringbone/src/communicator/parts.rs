@@ -43,6 +43,11 @@ impl Communicator {
         self.parts().1.residuals.restore(saved);
     }
 
+    /// Drops what is left of a tensor, which starts without then.
+    pub fn forget_residual(&self, tensor: &str) {
+        self.parts().1.residuals.forget(tensor);
+    }
+
     /// Gathers every rank's `input`, in rank order, into every rank's `output`.
     ///
     /// # Errors

@@ -57,6 +57,26 @@ impl Residuals {
         new
     }
 
+    /// Nothing is left of a tensor any more.
+    pub(super) fn forget(&self, tensor: &str) {
+        self.lock().remove(tensor);
+    }
+
+    /// A group with other members follows, which starts without.
+    pub(crate) fn say_dropped(&self, rank: u32) {
+        let tensors = match self.lock().len() {
+            0 => return,
+            1 => "a tensor".to_owned(),
+            many => format!("{many} tensors"),
+        };
+        log::warn(
+            &format!("rank {rank}"),
+            format_args!(
+                "what compression has left of {tensors} is dropped: the group goes on with other members"
+            ),
+        );
+    }
+
     /// All of it, by name. Of an operation under way it is what was left before that.
     pub(super) fn saved(&self) -> Vec<Residual> {
         let saved = |(tensor, feedback): (&String, &Arc<Feedback>)| {
@@ -98,9 +118,6 @@ pub(super) fn checked(request: &Request, group: &GroupHandle) -> Result<(Codec, 
             "{name} with {op} compressed with {codec}: codecs are for sums and averages; leave the compression out"
         )));
     }
-    let fed = tensor.as_ref().map(|tensor| {
-        let feedback = group.residuals.of(tensor, *count, group.rank);
-        Fed { feedback, first: 0, commits: true }
-    });
+    let fed = tensor.as_ref().map(|tensor| Fed::next(&group.residuals.of(tensor, *count, group.rank)));
     Ok((*codec, fed))
 }

@@ -64,7 +64,7 @@ pub(super) fn encode(
     slot: Span<'_>,
     fed: Option<&Fed>,
 ) {
-    let mut left = fed.map(|fed| (fed.feedback.lock(), fed.first));
+    let mut left = fed.map(|fed| (fed.lock(), fed.first));
     let (mut bytes, mut values) = ([0; ELEMENT * BLOCK], [0.0; BLOCK]);
     let mut coded = Vec::with_capacity(slot.len());
     coded.extend([0; PREFIX_BYTES]);

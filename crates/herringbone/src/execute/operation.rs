@@ -484,11 +484,6 @@ impl Operation {
         Some((self.lent.input.as_ref().unwrap_or(output), output))
     }
 
-    /// What is left of the tensor, if that is fed back.
-    pub(crate) fn fed(&self) -> Option<&Fed> {
-        self.lent.fed.as_ref()
-    }
-
     /// Gives the user's buffers back.
     pub(crate) fn release_buffers(&mut self) {
         (self.lent.input, self.lent.output) = (None, None);

@@ -7,6 +7,7 @@ use crate::{
     core::prepare::Call,
     core::{
         algorithm::{Algorithm, Layout},
+        codec::Codec,
         group::Group,
         interpret::{Coding, interpret, interpret_coded},
         plan,
@@ -25,8 +26,19 @@ pub(crate) struct Task {
     pub(crate) expected: Vec<Vec<u8>>,
     /// Whether the output is the input.
     pub(crate) in_place: bool,
-    /// Of a tensor that is fed back: what is left of it on each rank before the call, and after it.
-    pub(crate) left: Option<(Vec<Vec<f32>>, Vec<Vec<f32>>)>,
+    /// If the call's messages are coded, and what they lack is fed back.
+    pub(crate) tensor: Option<TensorTask>,
+}
+
+/// A call on a tensor that is fed back.
+pub(crate) struct TensorTask {
+    /// Which tensor it is: that of all calls that share this.
+    pub(crate) identity: Rc<()>,
+    /// How many calls on it go before.
+    pub(crate) steps: u64,
+    /// What is left of it on each rank before the call, and after it.
+    pub(crate) before: Vec<Vec<f32>>,
+    after: Vec<Vec<f32>>,
 }
 
 /// A call that a rank has made.
@@ -62,7 +74,7 @@ impl Task {
         let verified = verify(schedule, collective, &group).expect("a proof");
         let seen: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
         let expected = interpret(&verified, dtype, op, count, &seen).expect("inputs that fit");
-        Rc::new(Self { call, inputs, expected, in_place: false, left: None })
+        Rc::new(Self { call, inputs, expected, in_place: false, tensor: None })
     }
 
     /// A sum of so many numbers.
@@ -74,25 +86,39 @@ impl Task {
     /// A sum of so many numbers whose messages are coded, with what is left of them.
     pub(crate) fn coded(count: usize, workers: u32, dice: &mut Dice) -> Rc<Self> {
         let codec = dice.pick(&["int8", "topk:0.1", "twobit:0.5", "bf16", "randomk:0.2"]);
-        let coding = Coding { codec: codec.parse().expect("a codec"), steps: 0 };
+        let codec = codec.parse().expect("a codec");
+        let before = (0..workers).map(|_| numbers(count, dice)).collect();
+        Self::on_tensor(Rc::default(), (codec, 0), before, dice)
+    }
+
+    /// The next call on the same tensor.
+    pub(crate) fn next(&self, dice: &mut Dice) -> Rc<Self> {
+        let TensorTask { identity, steps, after, .. } = self.tensor.as_ref().expect("a coded call");
+        Self::on_tensor(identity.clone(), (self.call.codec, steps + 1), after.clone(), dice)
+    }
+
+    fn on_tensor(
+        identity: Rc<()>,
+        (codec, steps): (Codec, u64),
+        before: Vec<Vec<f32>>,
+        dice: &mut Dice,
+    ) -> Rc<Self> {
+        let (workers, count, coding) = (before.len() as u32, before[0].len(), Coding { codec, steps });
         let group = Group::of_size(workers);
         let collective = Collective::AllReduce;
         let schedule = Algorithm::radix(Vec::new()).coded();
         let schedule = schedule.schedule(collective, &group, &Layout::default()).expect("a schedule");
         let verified = verify(schedule, collective, &group).expect("a proof");
-        let mut numbers =
-            || -> Vec<f32> { (0..count).map(|_| dice.below(1 << 16) as f32 / 16384.0 - 2.0).collect() };
-        let [inputs, before] = [(); 2].map(|()| (0..workers).map(|_| numbers()).collect::<Vec<_>>());
-        let inputs =
-            inputs.iter().map(|input| input.iter().flat_map(|number| number.to_le_bytes()).collect());
-        let inputs: Vec<Vec<u8>> = inputs.collect();
+        let mut input =
+            |_| numbers(count, dice).iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+        let inputs: Vec<Vec<u8>> = (0..workers).map(&mut input).collect();
         let seen: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
         let mut after = before.clone();
         let expected = interpret_coded(&verified, ReduceOp::Sum, count, coding, &seen, &mut after);
         let call = Call::new(collective, DType::F32, ReduceOp::Sum, count);
-        let call = Call { codec: coding.codec, ..call };
-        let expected = expected.expect("inputs that fit");
-        Rc::new(Self { call, inputs, expected, in_place: dice.one_in(2), left: Some((before, after)) })
+        let (call, expected) = (Call { codec, ..call }, expected.expect("inputs that fit"));
+        let tensor = Some(TensorTask { identity, steps, before, after });
+        Rc::new(Self { call, inputs, expected, in_place: dice.one_in(2), tensor })
     }
 
     /// Any call, of up to so many bytes.
@@ -134,6 +160,10 @@ fn random_bytes(bytes: usize, dice: &mut Dice) -> Vec<u8> {
     random
 }
 
+fn numbers(count: usize, dice: &mut Dice) -> Vec<f32> {
+    (0..count).map(|_| dice.below(1 << 16) as f32 / 16384.0 - 2.0).collect()
+}
+
 impl Called {
     /// Notes that it has ended, if it has.
     pub(super) fn look(&mut self, now: Moment) {
@@ -155,10 +185,12 @@ impl Called {
         }
         let (collective, workers) = (task.call.collective, task.inputs.len() as u32);
         let has_result = collective.has_result(workers, *rank as u32);
-        if let (Some((_, after)), Some(feedback)) = (&task.left, feedback)
-            && feedback.committed() != (1, after[*rank].clone())
-        {
-            return Some(format!("{:?} leaves something else on rank {rank}", task.call));
+        if let (Some(TensorTask { steps, after, .. }), Some(feedback)) = (&task.tensor, feedback) {
+            let (complete, left) = feedback.committed();
+            // A later call may be over already, which is looked at, too.
+            if complete <= *steps || complete == steps + 1 && left != after[*rank] {
+                return Some(format!("{:?} leaves something else on rank {rank}", task.call));
+            }
         }
         let wrong = output.take() != task.expected[*rank] && has_result;
         wrong.then(|| format!("{:?} has a wrong result on rank {rank}", task.call))

@@ -1,7 +1,7 @@
 //! One process of a world: its engine, and what its threads would do for it.
 
 use super::{
-    calls::{Called, Task},
+    calls::{Called, Task, TensorTask},
     occurrence::Occurrence,
 };
 use crate::{
@@ -181,14 +181,13 @@ impl Machine {
             true => Region::own(task.inputs[rank].clone()),
             false => Region::own(vec![UNTOUCHED; task.expected[rank].len()]),
         };
-        let before = task.left.as_ref().map(|(before, _)| before[rank].clone());
-        let feedback = before.map(|before| Arc::new(Feedback::of(0, before)));
+        let feedback = self.feedback(task, rank);
         let read = if task.in_place { &output } else { &input };
         let issue = Issue {
             group: *group,
             call: task.call,
             parts: None,
-            fed: feedback.clone().map(|feedback| Fed { feedback, first: 0, commits: true }),
+            fed: feedback.as_ref().map(Fed::next),
             priority: 0,
             input: read.region().clone(),
             output: output.region().clone(),
@@ -218,6 +217,16 @@ impl Machine {
                 Some(Called { group: *group, task, rank, completion, buffers, feedback, ended, wrong })
             }
         }
+    }
+
+    /// What is left of a call's tensor, which the calls on it share.
+    fn feedback(&self, task: &Task, rank: usize) -> Option<Arc<Feedback>> {
+        let TensorTask { identity, steps, before, .. } = task.tensor.as_ref()?;
+        let known = self.called.iter().rev().find(|called| {
+            called.task.tensor.as_ref().is_some_and(|tensor| Rc::ptr_eq(&tensor.identity, identity))
+        });
+        let known = known.and_then(|called| called.feedback.clone());
+        Some(known.unwrap_or_else(|| Arc::new(Feedback::of(*steps, before[rank].clone()))))
     }
 
     /// What its watch wants done besides what is to be done to the engine, which is done. Returns also whether that was anything.

@@ -138,6 +138,73 @@ fn the_same_bits_with_any_number_of_reducers() {
     }
 }
 
+/// Operations on one tensor that are under way at once each go on with what the one before has left.
+#[test]
+fn operations_on_a_tensor_wait_for_each_other() {
+    let servers = Reducers::start(2);
+    let (count, codec) = (3 * BLOCK + 5, codec("int8"));
+    let expected = expected(3, count, codec, ReduceOp::Sum);
+    for (transport, reducers) in [(Transport::Local, 0), (Transport::Tcp, 2)] {
+        let world = World::new(3, transport).reducers(servers.first(reducers)).segment_bytes(4096);
+        let trained = world.run(|comm| {
+            let begun = (0..STEPS).map(|step| {
+                let buffer = Region::own(gradient(comm.rank(), step, count));
+                let region = buffer.region().clone();
+                let request = Request::new(Collective::AllReduce, DType::F32, count, region.clone(), region);
+                let compression = Compression::of(codec).tensor("weight");
+                (comm.submit(request.compression(compression)).unwrap(), buffer)
+            });
+            let begun: Vec<_> = begun.collect();
+            let ended = begun.into_iter().map(|(pending, buffer)| {
+                pending.wait().unwrap();
+                bytes(&buffer.take())
+            });
+            (ended.collect::<Vec<_>>(), bytes(&comm.residuals()[0].left))
+        });
+        for (rank, (results, left)) in trained.into_iter().enumerate() {
+            assert!(results == expected.results, "results: rank {rank} of {world:?}");
+            assert!(left == expected.left[rank], "what is left: rank {rank} of {world:?}");
+        }
+    }
+}
+
+/// A NaN or an infinity on one rank shows on all: where it is with casts, in its whole block with quantisers. Nothing else changes.
+#[test]
+fn what_is_not_finite_shows_on_all_ranks() {
+    let (count, odd) = (3 * BLOCK, BLOCK + 7);
+    for name in CODECS {
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            World::new(2, Transport::Local).run(|comm| {
+                let compression = Compression::of(codec(name)).tensor("weight");
+                let mut buffer = gradient(comm.rank(), 0, count);
+                buffer[odd] = if comm.rank() == 1 { value } else { 1.0 };
+                comm.all_reduce_compressed(&mut buffer, ReduceOp::Sum, compression).unwrap();
+                let is_odd = |value: &f32| !value.is_finite();
+                let counted = buffer.iter().filter(|value| is_odd(value)).count();
+                let passes = ["bf16", "fp16", "topk:0.01", "exact"].contains(&name);
+                assert!(is_odd(&buffer[odd]), "{name} {value}");
+                assert_eq!(counted, if passes { 1 } else { BLOCK }, "{name} {value}");
+                assert!(buffer[BLOCK..2 * BLOCK].iter().any(is_odd), "{name} {value}");
+                assert!(comm.residuals()[0].left.iter().all(|left| left.is_finite()), "{name} {value}");
+            });
+        }
+    }
+}
+
+#[test]
+fn what_is_left_of_a_tensor_can_be_dropped() {
+    World::new(1, Transport::Local).run(|comm| {
+        let compression = || Compression::of(codec("twobit:0.5")).tensor("weight");
+        comm.all_reduce_compressed(&mut [0.25; 3], ReduceOp::Sum, compression()).unwrap();
+        assert_eq!(comm.residuals()[0].left, [0.25; 3]);
+        comm.forget_residual("weight");
+        assert_eq!(comm.residuals(), []);
+        comm.all_reduce_compressed(&mut [0.25; 2], ReduceOp::Sum, compression()).unwrap();
+        comm.all_reduce_compressed(&mut [0.125; 3], ReduceOp::Sum, compression()).unwrap();
+        assert_eq!(comm.residuals()[0].left, [0.125; 3], "another length starts without, too");
+    });
+}
+
 /// A resumed training equals one that was not interrupted.
 #[test]
 fn what_is_left_is_saved_and_restored() {
