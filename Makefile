@@ -79,6 +79,9 @@ regret: setup ## What the plan's choice costs beside the best candidate, on one 
 lab-links: setup ## Ring, star, radix and trees over links like a p3.16xlarge's, as root: ten minutes. Table and picture to record/
 	@$(IN_VENV) bench/lab_links.py $(ARGS)
 
+compression-study: setup ## Train with every codec, with feedback and without: a quarter of an hour. Table and picture to docs/
+	@$(IN_VENV) bench/compression.py $(ARGS)
+
 named-figures: setup ## Operations with names: beside all-reduces one by one, and training beside DDP: a minute. Table to record/
 	@$(IN_VENV) bench/named.py --record record/named.md $(ARGS)
 

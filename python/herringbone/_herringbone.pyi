@@ -16,6 +16,7 @@ __all__ = [
     "Pending",
     "Variable",
     "__version__",
+    "codec",
     "device_trees",
     "main",
 ]
@@ -24,6 +25,9 @@ __version__: str
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line with ``arguments`` (the program's name excluded); returns the exit status."""
+
+def codec(name: str) -> str:
+    """The name of a codec, written in full; raises ``ValueError`` if there is none of this name."""
 
 @final
 class Completions:
@@ -174,6 +178,7 @@ class Communicator:
         priority: int = 0,
         parts: tuple[Sequence[int], Sequence[int]] | None = None,
         mark: int = 0,
+        compression: tuple[str, str | None] | None = None,
     ) -> Pending:
         """Start one operation.
 
@@ -181,6 +186,8 @@ class Communicator:
         numbers here are wrong memory accesses, which is why this class is private. ``timeout`` is in seconds.
         Messages of a higher ``priority`` go first. ``parts`` are the lengths of the input's and the output's parts, in
         place of the count, where they may differ. ``mark`` is a number for what it is for, which ranks compare.
+        place of the count, where they may differ. ``compression`` is a codec's name, and the tensor's if what is lost is
+        fed back.
         """
 
     def run(
@@ -197,6 +204,7 @@ class Communicator:
         priority: int = 0,
         parts: tuple[Sequence[int], Sequence[int]] | None = None,
         mark: int = 0,
+        compression: tuple[str, str | None] | None = None,
     ) -> None:
         """Run one operation to its end, as :meth:`submit` and :meth:`Pending.wait` would, but without waking another
         thread for it.
@@ -204,6 +212,18 @@ class Communicator:
         Waits without the GIL. Raises the operation's error if it failed, and ``KeyboardInterrupt`` on Ctrl-C, after
         which the operation goes on.
         """
+
+    def residuals(self) -> list[tuple[str, int, bytes]]:
+        """What is left of the tensors of this group whose messages were coded.
+
+        Of each its name, how many operations on it are complete, and what is left of its elements, as the bytes of f32.
+        """
+
+    def restore_residuals(self, saved: Sequence[tuple[str, int, bytes]]) -> None:
+        """Go on with what :meth:`residuals` gave, in place of what is left now."""
+
+    def forget_residual(self, tensor: str) -> None:
+        """Drop what is left of a tensor: it starts without."""
 
     def allocate(self, bytes: int) -> Mapped:
         """Zeroed memory that all ranks of this host map."""

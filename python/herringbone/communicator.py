@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import _herringbone
 from .arguments import check_explained, check_seconds, level, whole
 from .arrays import OPS, SYNONYMS, fold_type, mapped_array, move_type, new_array, readable, same_size, writable
+from .compression import compressed, native_residuals, residuals
 from .errors import ClosedError
 from .messages import Messages
 from .options import Options
@@ -76,6 +77,8 @@ class Communicator(Messages):
         async_op: bool = False,
         timeout: float | None = None,
         priority: int = 0,
+        compression: str | None = None,
+        tensor: str | None = None,
     ) -> Any:
         """Fold ``array`` over all ranks, element by element, into ``out`` (default: in place) on every rank.
 
@@ -84,6 +87,10 @@ class Communicator(Messages):
             op: ``"sum"``, ``"average"``, ``"product"``, ``"min"``, ``"max"``, or, of integers, ``"bit_and"``, ``"bit_or"``
                 or ``"bit_xor"``.
             out: an array of the same type and size; it may be ``array``, or overlap it.
+            compression: a codec for sums and averages of float32: ``"bf16"``, ``"fp16"``, ``"int8"``,
+                ``"onebit:THRESHOLD"``, ``"twobit:THRESHOLD"``, ``"sign"``, ``"topk:SHARE"``, ``"randomk:SHARE"``,
+                ``"threshold:THRESHOLD"`` or ``"exact"``; the same on all ranks.
+            tensor: a name, so that what the codec loses goes with what is sent of this tensor next.
 
         Returns:
             The result array, or a :class:`Work`.
@@ -99,7 +106,19 @@ class Communicator(Messages):
             out = array
         else:
             same_size("all_reduce", array, out, array.size)
-        return self._run("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout, priority)
+        coded = compressed("all_reduce", compression, tensor)
+        return self._run("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout, priority, None, coded)
+
+    def compression_state_dict(self) -> dict[str, dict[str, Any]]:
+        """What compression has left of this rank's tensors, by name: how many ``steps`` each had, and what is ``left``.
+
+        It belongs to a checkpoint of this rank: with it a resumed training equals one that was not interrupted, to the bit.
+        """
+        return residuals(self._native)
+
+    def load_compression_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
+        """Go on with what was left when :meth:`compression_state_dict` was called, in place of what is left now."""
+        self._native.restore_residuals(native_residuals(state))
 
     def reduce(
         self,
@@ -350,6 +369,7 @@ class Communicator(Messages):
         priority: int,
         parts: tuple[list[int], list[int]] | None = None,
         mark: int = 0,
+        compression: tuple[str, str | None] | None = None,
     ) -> Any:
         if not isinstance(op, str):
             raise TypeError(f"{name} on rank {self.rank}: op is a {type(op).__name__}, not one of {', '.join(OPS)}")
@@ -364,7 +384,7 @@ class Communicator(Messages):
             priority = level(name, "priority", priority)
         target = writable(name, out)
         source = target if array is out else readable(name, array)
-        call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority, parts, mark)
+        call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority, parts, mark, compression)
         if async_op:
             return Work(name, self._native.submit(*call), out)
         self._native.run(*call)

@@ -8,14 +8,21 @@ use crate::{
     waiting,
 };
 use herringbone::{
-    Collective, Config, FoldOrder, MessageRequest, Recent, ReduceOp, Region, Rendezvous, Request, Transport,
+    Collective, Compression, Config, FoldOrder, MessageRequest, Recent, ReduceOp, Region, Rendezvous,
+    Request, Residual, Transport,
 };
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
-    types::{PyDict, PyString},
+    types::{PyBytes, PyDict, PyString},
 };
 use std::{str::FromStr, sync::Arc};
+
+/// A codec's name, and the tensor's if what is lost is fed back.
+type PyCompression = (String, Option<String>);
+
+/// A tensor's name, how many operations on it are complete, and what is left of its elements, as the bytes of f32.
+type PyResidual<'py> = (String, u64, Bound<'py, PyBytes>);
 
 /// The lengths of the parts of an input and of an output.
 type PyParts = (Vec<usize>, Vec<usize>);
@@ -198,8 +205,9 @@ impl Communicator {
     /// `source` and `target` are (address, bytes) of memory that lives as long as `keep` does: wrong numbers here
     /// are wrong memory accesses, which is why this class is private. `timeout` is in seconds. Messages of a higher
     /// `priority` go first. `parts` are the lengths of the input's and the output's parts, in place of the count, where
-    /// they may differ. `mark` is a number for what it is for, which ranks compare.
-    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None, mark=0))]
+    /// they may differ. `mark` is a number for what it is for, which ranks compare. `compression` is a codec's name, and the
+    /// tensor's if what is lost is fed back.
+    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None, mark=0, compression=None))]
     #[allow(
         clippy::too_many_arguments,
         reason = "one call per operation, so nothing is built to be taken apart"
@@ -219,9 +227,11 @@ impl Communicator {
         priority: i32,
         parts: Option<PyParts>,
         mark: u32,
+        compression: Option<PyCompression>,
     ) -> PyResult<Pending> {
         let call = (collective, root, dtype, op, count);
-        let request = request(call, (source, target), keep, timeout, (priority, parts))?.mark(mark);
+        let request =
+            request(call, (source, target), keep, timeout, (priority, parts, compression))?.mark(mark);
         let pending = py.detach(|| self.inner.submit(request)).map_err(|error| errors::to_python(&error))?;
         Ok(Pending(pending))
     }
@@ -230,7 +240,7 @@ impl Communicator {
     ///
     /// Waits without the GIL. Raises the operation's error if it failed, and `KeyboardInterrupt` on Ctrl-C, after
     /// which the operation goes on.
-    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None, mark=0))]
+    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None, mark=0, compression=None))]
     #[allow(clippy::too_many_arguments, reason = "as `submit`")]
     fn run(
         &self,
@@ -247,10 +257,34 @@ impl Communicator {
         priority: i32,
         parts: Option<PyParts>,
         mark: u32,
+        compression: Option<PyCompression>,
     ) -> PyResult<()> {
         let call = (collective, root, dtype, op, count);
-        let request = request(call, (source, target), keep, timeout, (priority, parts))?.mark(mark);
+        let request =
+            request(call, (source, target), keep, timeout, (priority, parts, compression))?.mark(mark);
         waiting::to_the_end(py, || self.inner.begin(request))?.map_err(|error| errors::to_python(&error))
+    }
+
+    /// What is left of the tensors of this group whose messages were coded.
+    fn residuals<'py>(&self, py: Python<'py>) -> Vec<PyResidual<'py>> {
+        let saved = py.detach(|| self.inner.residuals());
+        let bytes = |left: &[f32]| left.iter().flat_map(|left| left.to_le_bytes()).collect::<Vec<u8>>();
+        let told = |Residual { tensor, steps, left }| (tensor, steps, PyBytes::new(py, &bytes(&left)));
+        saved.into_iter().map(told).collect()
+    }
+
+    /// Go on with what `residuals` gave, in place of what is left now.
+    fn restore_residuals(&self, saved: Vec<PyResidual<'_>>) {
+        let floats =
+            |bytes: &[u8]| bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
+        let restored =
+            |(tensor, steps, left): PyResidual<'_>| Residual { tensor, steps, left: floats(left.as_bytes()) };
+        self.inner.restore_residuals(saved.into_iter().map(restored).collect());
+    }
+
+    /// Drop what is left of a tensor.
+    fn forget_residual(&self, tensor: &str) {
+        self.inner.forget_residual(tensor);
     }
 
     /// Zeroed memory that all ranks of this host map.
@@ -381,7 +415,7 @@ fn request(
     spans: (PySpan, PySpan),
     keep: &Bound<'_, PyAny>,
     timeout: Option<f64>,
-    (priority, parts): (i32, Option<PyParts>),
+    (priority, parts, compression): (i32, Option<PyParts>, Option<PyCompression>),
 ) -> PyResult<Request> {
     let (collective, root, dtype, op, count) = call;
     let (collective, dtype, op) = (parse_collective(collective, root)?, parse(dtype)?, parse(op)?);
@@ -389,6 +423,13 @@ fn request(
     let (input, output) = regions(spans.0, spans.1, keep);
     let request = Request::new(collective, dtype, count, input, output);
     let request = request.op(op).priority(priority).timeout(timeout);
+    let request = match compression {
+        Some((codec, tensor)) => {
+            let compression = Compression::of(parse(&codec)?);
+            request.compression(tensor.into_iter().fold(compression, Compression::tensor))
+        }
+        None => request,
+    };
     Ok(match parts {
         Some((input, output)) => request.parts(&input, &output),
         None => request,

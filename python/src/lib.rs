@@ -14,6 +14,7 @@ mod store;
 mod trees;
 mod waiting;
 
+use herringbone::core::codec::Codec;
 use pyo3::prelude::*;
 use std::ffi::OsString;
 
@@ -22,6 +23,8 @@ use std::ffi::OsString;
 mod _herringbone {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
+    #[pymodule_export]
+    use super::codec;
     #[pymodule_export]
     use super::communicator::Communicator;
     #[pymodule_export]
@@ -42,6 +45,12 @@ mod _herringbone {
         module.add("NamedError", module.py().get_type::<super::named::NamedError>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
+}
+
+/// The name of a codec, written in full.
+#[pyfunction]
+fn codec(name: &str) -> PyResult<String> {
+    communicator::parse::<Codec>(name).map(|codec| codec.to_string())
 }
 
 /// Run the command line with `arguments` (the program's name excluded); returns the exit status.

@@ -207,7 +207,11 @@ impl Collective {
     pub fn accepts(self, cut: Cut, workers: u32) -> bool {
         match self.given(workers) {
             Some(given) => given == cut,
-            None => matches!(cut, Cut::Even { chunks } if chunks > 0),
+            None => match cut {
+                Cut::Even { chunks } => chunks > 0,
+                Cut::Blocks { chunks } => chunks > 0 && self == Collective::AllReduce,
+                Cut::Given { .. } => false,
+            },
         }
     }
 

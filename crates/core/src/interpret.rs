@@ -2,6 +2,10 @@
 //!
 //! One thread, one buffer per place, one queue per lane, one element at a time. Nothing here is fast.
 
+mod coding;
+
+pub use coding::{Coding, interpret_coded};
+
 use crate::{
     collective::{Lengths, UnevenParts, Viewpoint},
     element::{DType, Element, ReduceOp, Reduction, Visitor, dispatch},
@@ -14,6 +18,7 @@ use alloc::{
     vec,
     vec::Vec,
 };
+use coding::{Left, bytes_of, floats};
 use core::ops::Range;
 
 /// Why there is nothing to interpret.
@@ -68,7 +73,8 @@ pub fn interpret(
     if count.checked_mul(workers).is_none_or(|all| all > isize::MAX as usize / 8) {
         return Err(InterpretError::TooLong { count });
     }
-    run(&Task { schedule, dtype, op, count, parts: &[] }, inputs)
+    let task = Task { schedule, dtype, op, count, parts: &[], coding: Coding::default() };
+    Ok(run(&task, inputs, Vec::new())?.0)
 }
 
 /// The same where parts differ in length: `parts` are those of each worker.
@@ -84,14 +90,21 @@ pub fn interpret_uneven(
     if parts.len() != schedule.workers() as usize {
         return Err(InterpretError::Inputs { given: parts.len(), workers: schedule.workers() });
     }
-    run(&Task { schedule, dtype, op: ReduceOp::Sum, count: 0, parts }, inputs)
+    let task = Task { schedule, dtype, op: ReduceOp::Sum, count: 0, parts, coding: Coding::default() };
+    Ok(run(&task, inputs, Vec::new())?.0)
 }
 
-fn run(task: &Task<'_>, inputs: &[&[u8]]) -> Result<Vec<Vec<u8>>, InterpretError> {
+/// The outputs of all workers, and what is left of what each has encoded.
+type Ends = (Vec<Vec<u8>>, Vec<Left>);
+
+fn run(task: &Task<'_>, inputs: &[&[u8]], left: Vec<Left>) -> Result<Ends, InterpretError> {
     let schedule = task.schedule;
     task.check(inputs)?;
     let input = |rank: Rank| inputs.get(rank as usize).copied().unwrap_or_default();
-    let mut ranks: Vec<State<'_>> = (0..schedule.ranks()).map(|rank| task.start(rank, input(rank))).collect();
+    let mut left = left.into_iter();
+    let mut ranks: Vec<State<'_>> = (0..schedule.ranks())
+        .map(|rank| State { left: left.next().unwrap_or_default(), ..task.start(rank, input(rank)) })
+        .collect();
     let mut lanes = Lanes::new();
     while ranks.iter().any(|rank| rank.done.contains(&false)) {
         let mut moved = false;
@@ -101,7 +114,7 @@ fn run(task: &Task<'_>, inputs: &[&[u8]]) -> Result<Vec<Vec<u8>>, InterpretError
         assert!(moved, "a verified schedule does not deadlock");
     }
     ranks.truncate(schedule.workers() as usize);
-    Ok(ranks.into_iter().map(|rank| rank.finish(task)).collect())
+    Ok(ranks.into_iter().map(|rank| rank.finish(task)).unzip())
 }
 
 /// The messages under way, by sender and receiver.
@@ -115,6 +128,7 @@ struct Task<'a> {
     count: usize,
     /// Per worker, where they differ.
     parts: &'a [UnevenParts],
+    coding: Coding,
 }
 
 impl<'a> Task<'a> {
@@ -150,7 +164,8 @@ impl<'a> Task<'a> {
         State {
             rank,
             done: vec![false; program.steps().len()],
-            slots: vec![Vec::new(); program.slots().len()],
+            slots: vec![(0, Vec::new()); program.slots().len()],
+            left: Left::default(),
             input,
             output: vec![0; output],
             written: vec![false; schedule.cut().chunks() as usize],
@@ -172,6 +187,11 @@ impl<'a> Task<'a> {
         range.start * bytes..range.end * bytes
     }
 
+    /// How many elements a chunk of an all-reduce has.
+    fn elements(&self, chunk: Chunk) -> usize {
+        self.schedule.cut().range(chunk, self.count, self.dtype.bytes()).len()
+    }
+
     /// Where a chunk lies in a worker's output, in bytes.
     fn output(&self, worker: Rank, chunk: Chunk) -> Range<usize> {
         let ((at, sizes), bytes) = (self.place(worker), self.dtype.bytes());
@@ -185,7 +205,9 @@ struct State<'a> {
     rank: Rank,
     program: Cow<'a, Program>,
     done: Vec<bool>,
-    slots: Vec<Vec<u8>>,
+    /// Of which chunk each is, and what it holds.
+    slots: Vec<(Chunk, Vec<u8>)>,
+    left: Left,
     input: &'a [u8],
     output: Vec<u8>,
     /// By chunk, whether the output has it.
@@ -226,42 +248,80 @@ impl State<'_> {
                     lanes.entry((rank, *to)).or_default().push_back(self.read(task, from).to_vec());
                 }
             }
-            Step::Recv { lane, into, .. } => {
+            Step::Recv { lane, chunk, into } => {
                 let message = take(lane).expect("the message is there");
-                self.write(task, into, message);
+                self.write(task, into, (chunk, message));
             }
-            Step::Fold { from, into, finish, .. } => {
-                let sources = self.program.sources(from).iter().map(|source| match source.from {
-                    Origin::At(place) => Operand {
-                        values: self.read(task, place).to_vec(),
-                        form: self.program.form(place).expect("a place of the program"),
-                        merges: source.merges,
-                    },
-                    Origin::Head { lane, form } => {
-                        let values = take(lane).expect("the message is there");
-                        Operand { values, form, merges: source.merges }
+            Step::Fold { chunk, from, into, finish } => {
+                let sources = self.program.sources(from).iter().map(|source| {
+                    let (values, form) = match source.from {
+                        Origin::At(place) => (
+                            self.read(task, place).to_vec(),
+                            self.program.form(place).expect("a place of the program"),
+                        ),
+                        Origin::Head { lane, form } => (take(lane).expect("the message is there"), form),
+                    };
+                    match form {
+                        Form::Coded => {
+                            let values = coding::decode(task.coding.codec, &values, task.elements(chunk));
+                            Operand { values: bytes_of(&values), form: Form::Plain, merges: source.merges }
+                        }
+                        form => Operand { values, form, merges: source.merges },
                     }
                 });
                 let sources: Vec<Operand> = sources.collect();
                 let finish = finish.then_some(task.schedule.workers());
                 let folded = dispatch(task.dtype, task.op, Fold { sources: &sources, finish });
-                self.write(task, into, folded);
+                self.write(task, into, (chunk, folded));
             }
-            Step::Copy { from, into } => self.write(task, into, self.read(task, from).to_vec()),
+            Step::Copy { from, into } => {
+                self.write(task, into, (self.chunk(from), self.read(task, from).to_vec()));
+            }
+            Step::Encode { from, into } => self.encode(task, from, into),
+            Step::Decode { chunk, from, into } => {
+                let coded = match from {
+                    Origin::At(place) => self.read(task, place).to_vec(),
+                    Origin::Head { lane, .. } => take(lane).expect("the message is there"),
+                };
+                let values = coding::decode(task.coding.codec.result(), &coded, task.elements(chunk));
+                self.write(task, into, (chunk, bytes_of(&values)));
+            }
+        }
+    }
+
+    fn encode(&mut self, task: &Task<'_>, from: Place, into: Place) {
+        let (values, chunk) = (floats(self.read(task, from)), self.chunk(from));
+        let coded = match self.program.form(into) {
+            Some(Form::Coded) => {
+                let bytes = task.input(self.rank, chunk);
+                coding::encode(task.coding, bytes.start / 4..bytes.end / 4, &values, &mut self.left)
+            }
+            _ => {
+                let coding = Coding { codec: task.coding.codec.result(), ..task.coding };
+                coding::encode(coding, 0..values.len(), &values, &mut Left::default())
+            }
+        };
+        self.write(task, into, (chunk, coded));
+    }
+
+    fn chunk(&self, place: Place) -> Chunk {
+        match place {
+            Place::User(chunk) => chunk,
+            Place::Slot(slot) => self.slots[slot as usize].0,
         }
     }
 
     fn read(&self, task: &Task<'_>, place: Place) -> &[u8] {
         match place {
-            Place::Slot(slot) => &self.slots[slot as usize],
+            Place::Slot(slot) => &self.slots[slot as usize].1,
             Place::User(chunk) if self.written[chunk as usize] => &self.output[task.output(self.rank, chunk)],
             Place::User(chunk) => &self.input[task.input(self.rank, chunk)],
         }
     }
 
-    fn write(&mut self, task: &Task<'_>, place: Place, values: Vec<u8>) {
+    fn write(&mut self, task: &Task<'_>, place: Place, (of, values): (Chunk, Vec<u8>)) {
         match place {
-            Place::Slot(slot) => self.slots[slot as usize] = values,
+            Place::Slot(slot) => self.slots[slot as usize] = (of, values),
             Place::User(chunk) => {
                 self.output[task.output(self.rank, chunk)].copy_from_slice(&values);
                 self.written[chunk as usize] = true;
@@ -269,8 +329,9 @@ impl State<'_> {
         }
     }
 
-    /// The output; what the program leaves as it is (the own part of an all_gather) comes from the input.
-    fn finish(mut self, task: &Task<'_>) -> Vec<u8> {
+    /// The output, and what is left of what was encoded; what the program leaves as it is (the own part of an all_gather)
+    /// comes from the input.
+    fn finish(mut self, task: &Task<'_>) -> (Vec<u8>, Left) {
         let workers = task.schedule.workers();
         for chunk in 0..self.written.len() as Chunk {
             let promised = task.schedule.collective().result(workers, self.rank, chunk).is_some();
@@ -279,7 +340,7 @@ impl State<'_> {
                     .copy_from_slice(&self.input[task.input(self.rank, chunk)]);
             }
         }
-        self.output
+        (self.output, self.left)
     }
 }
 
@@ -312,8 +373,15 @@ impl Uses {
                 }
                 uses.writes = Some(into);
             }
-            Step::Copy { from, into } => {
+            Step::Copy { from, into } | Step::Encode { from, into } => {
                 uses.reads.push(from);
+                uses.writes = Some(into);
+            }
+            Step::Decode { from, into, .. } => {
+                match from {
+                    Origin::At(place) => uses.reads.push(place),
+                    Origin::Head { lane, .. } => uses.receives.push(lane),
+                }
                 uses.writes = Some(into);
             }
         }
@@ -365,7 +433,7 @@ impl Visitor for Fold<'_> {
 
     fn visit<R: Reduction>(self) -> Vec<u8> {
         let (plain, acc) = (R::Element::DTYPE.bytes(), R::Acc::DTYPE.bytes());
-        let width = |form| if form == Form::Plain { plain } else { acc };
+        let width = |form| if form == Form::Acc { acc } else { plain };
         let elements = self.sources[0].values.len() / width(self.sources[0].form);
         let bytes = |source: &Operand, element: usize| {
             let width = width(source.form);
@@ -377,8 +445,8 @@ impl Visitor for Fold<'_> {
             for source in self.sources {
                 let value = &source.values[bytes(source, element)];
                 let mut top = match source.form {
-                    Form::Plain => R::lift(R::Element::load(value)),
                     Form::Acc => R::Acc::load(value),
+                    _ => R::lift(R::Element::load(value)),
                 };
                 for _ in 0..source.merges {
                     let below = stack.pop().expect("the shape is verified");

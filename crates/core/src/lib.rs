@@ -16,6 +16,8 @@ pub mod element;
 
 pub mod group;
 
+pub mod codec;
+
 pub mod collective;
 
 pub mod topology;

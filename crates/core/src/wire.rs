@@ -1,10 +1,10 @@
 //! What travels on a data connection: the frame's header and the fingerprint of an operation.
 //!
-//! A frame is a [`Header`] of 64 bytes, then, if the header says so, a [`Fingerprint`] of 44 bytes, then `length`
+//! A frame is a [`Header`] of 64 bytes, then, if the header says so, a [`Fingerprint`] of 52 bytes, then `length`
 //! bytes of payload. All numbers are little-endian.
 //!
 //! ```text
-//!  0 magic "Hrb"   3 version   4 kind   5 flags   6 codec   7 stream   8 group u32   12 generation u32
+//!  0 magic "Hrb"   3 version   4 kind   5 flags   6 zero    7 stream   8 group u32   12 generation u32
 //! 16 sequence u64                                24 segment u32       28 index u16  30 credits u16
 //! 32 length u32   36 zero (4 bytes)              40 rolling hash u64
 //! 48 payload CRC u32   52 whole part u64         60 header CRC u32
@@ -16,6 +16,7 @@
 //! header and of the fingerprint are mixed with the frame's [seal](crate::session::handshake::Seals).
 
 use crate::{
+    codec::Codec,
     collective::Collective,
     element::{DType, ReduceOp},
 };
@@ -29,16 +30,15 @@ pub type Checksum = fn(&[u8]) -> u32;
 pub const HEADER_BYTES: usize = 64;
 
 /// How long an encoded [`Fingerprint`] is, in bytes.
-pub const FINGERPRINT_BYTES: usize = 44;
+pub const FINGERPRINT_BYTES: usize = 52;
 
 const MAGIC: [u8; 3] = *b"Hrb";
 const VERSION: u8 = 1;
 const HEADER_CRC_AT: usize = 60;
-const FINGERPRINT_CRC_AT: usize = 40;
+const FINGERPRINT_CRC_AT: usize = 48;
 
 const EAGER: u8 = 1 << 0;
 const FINGERPRINT: u8 = 1 << 1;
-const CODED: u8 = 1 << 2;
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,15 +56,6 @@ pub enum Kind {
     Control = 5,
 }
 
-/// How a payload is coded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Codec {
-    /// Not at all: the payload is what the schedule sends.
-    #[default]
-    Plain = 0,
-}
-
 /// The head of every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
@@ -74,8 +65,6 @@ pub struct Header {
     pub eager: bool,
     /// Whether a [`Fingerprint`] follows the header: to a reducer, with every message of an operation's first segment.
     pub fingerprint: bool,
-    /// How the payload is coded.
-    pub codec: Codec,
     /// Which of the connections between two ranks; 0 if there is one.
     pub stream: u8,
     /// The group, by its number within the job.
@@ -90,7 +79,8 @@ pub struct Header {
     pub index: u16,
     /// How many eager slots the sender has emptied since it last said so. Any kind of frame may return some.
     pub credits: u16,
-    /// How many bytes of payload follow. The receiver knows what it must be, and reserves nothing because of it.
+    /// How many bytes of payload follow. The receiver knows what it must be, or the most that it may be if it is
+    /// [coded](crate::codec), and reserves nothing because of it.
     pub length: u32,
     /// The sender's rolling hash after this operation; see [`roll`].
     pub hash: u64,
@@ -137,13 +127,11 @@ pub enum WireError {
         /// Its number.
         found: u8,
     },
-    /// Flags, a codec or reserved bytes that this version does not have, or that contradict each other.
-    #[error("a frame with unknown flags ({flags:#04x}) or codec ({codec})")]
+    /// Flags or reserved bytes that this version does not have.
+    #[error("a frame with unknown flags ({flags:#04x}) or with something in reserved bytes")]
     Features {
         /// The flags.
         flags: u8,
-        /// The codec.
-        codec: u8,
     },
 }
 
@@ -154,7 +142,6 @@ impl Header {
             kind,
             eager: false,
             fingerprint: false,
-            codec: Codec::Plain,
             stream: 0,
             group,
             generation,
@@ -176,7 +163,6 @@ impl Header {
         bytes[3] = VERSION;
         bytes[4] = self.kind as u8;
         bytes[5] = self.flags();
-        bytes[6] = self.codec as u8;
         bytes[7] = self.stream;
         put(&mut bytes, 8, self.group.to_le_bytes());
         put(&mut bytes, 12, self.generation.to_le_bytes());
@@ -206,12 +192,11 @@ impl Header {
             return Err(WireError::Version { found: bytes[3] });
         }
         let kind = Kind::from_code(bytes[4]).ok_or(WireError::Kind { found: bytes[4] })?;
-        let (flags, codec) = (bytes[5], bytes[6]);
+        let flags = bytes[5];
         let header = Self {
             kind,
             eager: flags & EAGER != 0,
             fingerprint: flags & FINGERPRINT != 0,
-            codec: Codec::from_code(codec).ok_or(WireError::Features { flags, codec })?,
             stream: bytes[7],
             group: u32::from_le_bytes(get(bytes, 8)),
             generation: u32::from_le_bytes(get(bytes, 12)),
@@ -224,15 +209,15 @@ impl Header {
             payload_crc: u32::from_le_bytes(get(bytes, 48)),
             whole: u64::from_le_bytes(get(bytes, 52)),
         };
-        let plain = header.codec == Codec::Plain && bytes[36..40] == [0; 4];
-        if flags != header.flags() || !plain {
-            return Err(WireError::Features { flags, codec });
+        let reserved = bytes[6] == 0 && bytes[36..40] == [0; 4];
+        if flags != header.flags() || !reserved {
+            return Err(WireError::Features { flags });
         }
         Ok(header)
     }
 
     fn flags(&self) -> u8 {
-        let all = [(self.eager, EAGER), (self.fingerprint, FINGERPRINT), (self.codec != Codec::Plain, CODED)];
+        let all = [(self.eager, EAGER), (self.fingerprint, FINGERPRINT)];
         all.into_iter().filter(|(set, _)| *set).fold(0, |flags, (_, flag)| flags | flag)
     }
 }
@@ -241,12 +226,6 @@ impl Kind {
     fn from_code(code: u8) -> Option<Self> {
         use Kind::{Control, Credit, Data, Grant, Stable};
         [Data, Grant, Credit, Stable, Control].into_iter().find(|kind| *kind as u8 == code)
-    }
-}
-
-impl Codec {
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        (code == Codec::Plain as u8).then_some(Codec::Plain)
     }
 }
 
@@ -276,6 +255,8 @@ pub struct Fingerprint {
     pub priority: i32,
     /// What the caller says that the operation is for, as a number; 0 if nothing is said.
     pub mark: u32,
+    /// How messages are coded: the codec's [number and parameter](Codec::code).
+    pub codec: (u32, u32),
 }
 
 impl Fingerprint {
@@ -304,7 +285,7 @@ impl Fingerprint {
     /// The names of the fields in which two fingerprints differ, in the order in which people ask for them. Plans of
     /// different calls differ because of these, and are not named.
     pub fn difference(&self, other: &Self) -> Vec<&'static str> {
-        let call = |of: &Self| (of.collective, of.root, of.count, of.dtype, of.op, of.order);
+        let call = |of: &Self| (of.collective, of.root, of.count, of.dtype, of.op, of.order, of.codec);
         let fields = [
             ("collective", self.collective != other.collective),
             ("root", self.root != other.root),
@@ -315,6 +296,7 @@ impl Fingerprint {
             ("plan", self.plan != other.plan && call(self) == call(other)),
             ("priority", self.priority != other.priority),
             ("mark", self.mark != other.mark),
+            ("compression", self.codec != other.codec),
             ("sequence", self.sequence != other.sequence),
         ];
         fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
@@ -344,6 +326,8 @@ impl Fingerprint {
         put(&mut bytes, 24, self.plan.to_le_bytes());
         put(&mut bytes, 32, self.priority.to_le_bytes());
         put(&mut bytes, 36, self.mark.to_le_bytes());
+        put(&mut bytes, 40, self.codec.0.to_le_bytes());
+        put(&mut bytes, 44, self.codec.1.to_le_bytes());
         bytes
     }
 
@@ -361,6 +345,7 @@ impl Fingerprint {
             plan: u64::from_le_bytes(get(bytes, 24)),
             priority: i32::from_le_bytes(get(bytes, 32)),
             mark: u32::from_le_bytes(get(bytes, 36)),
+            codec: (u32::from_le_bytes(get(bytes, 40)), u32::from_le_bytes(get(bytes, 44))),
         }
     }
 }
@@ -384,7 +369,7 @@ struct Call<'a>(&'a Fingerprint);
 
 impl fmt::Display for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let &Fingerprint { collective, dtype, op, root, count, .. } = self.0;
+        let &Fingerprint { collective, dtype, op, root, count, codec: (code, parameter), .. } = self.0;
         let Some(known) = Collective::from_code(collective, root) else {
             return write!(f, "unknown collective {collective}");
         };
@@ -400,6 +385,11 @@ impl fmt::Display for Call<'_> {
         if known.folds() {
             f.write_str(", ")?;
             name_or_code(f, ReduceOp::from_code(op).map(ReduceOp::name), "operation", op)?;
+        }
+        match Codec::from_code(code, parameter) {
+            Some(Codec::Plain) => {}
+            Some(codec) => write!(f, ", compressed with {codec}")?,
+            None => write!(f, ", compressed with unknown codec {code}")?,
         }
         match known {
             Collective::Reduce { root } | Collective::Gather { root } => write!(f, " to rank {root}"),
@@ -425,7 +415,7 @@ fn name_or_code(
 
 /// The rolling hash over all operations issued so far, `previous` being the hash before this one; 0 before the first.
 ///
-/// The five words of the fingerprint go through the finalizer of SplitMix64 (Steele, Lea and Flood 2014) one after the
+/// The six words of the fingerprint go through the finalizer of SplitMix64 (Steele, Lea and Flood 2014) one after the
 /// other. Each round is a bijection of the state for a given word and of the word for a given state. So two histories
 /// that differ in one word of one operation never have the same hash afterwards, however many equal operations follow;
 /// any other two agree with a probability of about 2^-64. It guards against mistakes, not against enemies.

@@ -246,8 +246,8 @@ fn bytes_rounds_and_partners_are_those_of_the_table() {
 
         let sharded = cost("sharded", size);
         assert_eq!((sharded.chunks, sharded.rounds), (size, 2));
-        assert_eq!(sharded.worker.sent, Messages { plain: 2 * (size - 1), acc: 0 });
-        assert_eq!(sharded.worker.received, Messages { plain: 2 * (size - 1), acc: 0 });
+        assert_eq!(sharded.worker.sent, Messages { plain: 2 * (size - 1), acc: 0, coded: 0 });
+        assert_eq!(sharded.worker.received, Messages { plain: 2 * (size - 1), acc: 0, coded: 0 });
         assert_eq!(sharded.worker.partners, size - 1);
 
         let doubling = cost("doubling", size);
@@ -259,13 +259,13 @@ fn bytes_rounds_and_partners_are_those_of_the_table() {
 
         let one_shot = cost("one_shot", size);
         assert_eq!((one_shot.chunks, one_shot.rounds), (1, 1));
-        assert_eq!(one_shot.worker.sent, Messages { plain: size - 1, acc: 0 });
-        assert_eq!(one_shot.worker.received, Messages { plain: size - 1, acc: 0 });
+        assert_eq!(one_shot.worker.sent, Messages { plain: size - 1, acc: 0, coded: 0 });
+        assert_eq!(one_shot.worker.received, Messages { plain: size - 1, acc: 0, coded: 0 });
 
         let star = cost("star", size);
         assert_eq!((star.chunks, star.rounds), (1, 2));
-        assert_eq!(star.worker.sent, Messages { plain: size - 1, acc: 0 });
-        assert_eq!(star.worker.received, Messages { plain: size - 1, acc: 0 });
+        assert_eq!(star.worker.sent, Messages { plain: size - 1, acc: 0, coded: 0 });
+        assert_eq!(star.worker.received, Messages { plain: size - 1, acc: 0, coded: 0 });
 
         let chain = cost("chain", size);
         assert_eq!((chain.chunks, chain.rounds), (1, 2 * (size - 1)));
@@ -288,8 +288,8 @@ fn the_halves_of_radix_are_half_of_it() {
         {
             let cost = proved("radix", collective, &Group::of_size(size), &without_hosts(0)).cost();
             assert_eq!((cost.chunks, cost.rounds), (size, 1));
-            assert_eq!(cost.worker.sent, Messages { plain, acc: 0 });
-            assert_eq!(cost.worker.received, Messages { plain, acc: 0 });
+            assert_eq!(cost.worker.sent, Messages { plain, acc: 0, coded: 0 });
+            assert_eq!(cost.worker.received, Messages { plain, acc: 0, coded: 0 });
         }
     }
 }

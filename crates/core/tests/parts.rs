@@ -52,8 +52,8 @@ fn parts_go_once_and_straight_to_where_they_belong() {
         assert_eq!((scattered.worker.sent.count(), scattered.worker.received.count()), (size - 1, 1));
         let exchanged = cost(Collective::AllToAll);
         assert_eq!((exchanged.chunks, exchanged.rounds), (size, 1));
-        assert_eq!(exchanged.worker.sent, Messages { plain: size - 1, acc: 0 });
-        assert_eq!(exchanged.worker.received, Messages { plain: size - 1, acc: 0 });
+        assert_eq!(exchanged.worker.sent, Messages { plain: size - 1, acc: 0, coded: 0 });
+        assert_eq!(exchanged.worker.received, Messages { plain: size - 1, acc: 0, coded: 0 });
         let exchange = schedule(Collective::AllToAll, size);
         for step in 0..size as usize - 1 {
             let receiver = |rank| first_receiver(&exchange.program(rank), step);

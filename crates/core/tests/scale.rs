@@ -38,8 +38,7 @@ fn proved(algorithm: &str, workers: u32) -> Verified {
 }
 
 fn workload<'a>(verified: &'a Verified, machine: &Rig, bytes: usize, operations: u32) -> Workload<'a> {
-    let call =
-        Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: bytes / 4 };
+    let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4);
     let sizing = Workload::sizing(machine, verified, 0);
     Workload { verified, call, sizing, operations, at_once: Workload::AT_ONCE, segments: 0 }
 }

@@ -40,7 +40,7 @@ fn proved(algorithm: &str, workers: u32, reducers: u32, hosts: &[u32]) -> Verifi
 }
 
 fn all_reduce(bytes: usize) -> Call {
-    Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: bytes / 4 }
+    Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4)
 }
 
 fn work<'a>(verified: &'a Verified, machine: &Rig, bytes: usize) -> Workload<'a> {

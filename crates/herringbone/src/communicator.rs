@@ -4,6 +4,7 @@ pub(crate) mod called;
 mod handle;
 mod messages;
 mod parts;
+pub(crate) mod residuals;
 pub(crate) mod shrink;
 
 use crate::{
@@ -30,6 +31,7 @@ use crate::{
     work::Pending,
 };
 use handle::{GroupHandle, make_known, nanoseconds, settings_of};
+use residuals::Residuals;
 use std::{
     fmt,
     sync::{
@@ -92,8 +94,17 @@ impl Communicator {
         make_known(&fabric, Settings { guidance, timeout, ..settings });
         let weak = Arc::downgrade(&fabric);
         let (timeout, channels) = (AtomicU64::new(nanoseconds(timeout)), Mutex::default());
-        let completed_before = OnceLock::new();
-        let group = GroupHandle { number, rank, members, timeout, channels, completed_before, fabric: weak };
+        let (completed_before, residuals) = (OnceLock::new(), Residuals::default());
+        let group = GroupHandle {
+            number,
+            rank,
+            members,
+            timeout,
+            channels,
+            completed_before,
+            residuals,
+            fabric: weak,
+        };
         Self { fabric, group: Arc::new(group) }
     }
 
@@ -246,14 +257,6 @@ impl Communicator {
         self.lent(Collective::ReduceScatter, T::DTYPE, op, output.len(), input, output)
     }
 
-    /// Gathers every rank's `input`, in rank order, into every rank's `output`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::BufferSize`] unless the output is [`size`](Self::size) times as long as the input; else see [`ErrorKind`].
-    pub fn all_gather<T: Plain>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        self.lent(Collective::AllGather, DType::U8, ReduceOp::Sum, size_of_val(input), input, output)
-    }
-
     /// Returns when all ranks have called it.
     ///
     /// # Errors
@@ -332,12 +335,14 @@ impl Communicator {
     fn checked(&self, request: Request) -> Result<Issue> {
         self.check_usable()?;
         let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
+        let checked = residuals::checked(&request, &self.group);
+        let (codec, fed) = checked.map_err(|error| error.at(self.fabric.job.rank))?;
         let Request { collective, dtype, op, count, priority, mark, input, output, timeout, .. } = request;
         let count = if parts.is_some() { Call::UNEVEN } else { count };
         let timeout = timeout.unwrap_or_else(|| self.timeout());
-        let call = Call { collective, dtype, op, count };
+        let call = Call { codec, ..Call::new(collective, dtype, op, count) };
         let group = self.group.number;
-        Ok(Issue { group, call, parts, priority, mark, input, output, timeout: Some(timeout) })
+        Ok(Issue { group, call, parts, fed, priority, mark, input, output, timeout: Some(timeout) })
     }
 
     pub(crate) fn check_usable(&self) -> Result<()> {
@@ -449,7 +454,7 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if there is none.
     pub fn explain(&self, collective: Collective, dtype: DType, count: usize) -> Result<String> {
-        let call = Call { collective, dtype, op: ReduceOp::Sum, count };
+        let call = Call::new(collective, dtype, ReduceOp::Sum, count);
         self.fabric.node.with(|engine| {
             let group = engine
                 .groups

@@ -1,6 +1,6 @@
 //! The end of an operation, shared by the engine and whoever waits.
 
-use crate::{Result, core::group::Rank};
+use crate::{Result, core::group::Rank, feedback::Fed};
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicBool, Ordering},
@@ -18,6 +18,7 @@ pub(crate) struct Completion {
 struct State {
     result: Option<Result<()>>,
     source: Option<Rank>,
+    fed: Option<Fed>,
     listeners: Vec<(Sender<u64>, u64)>,
 }
 
@@ -51,10 +52,18 @@ impl Completion {
         state.source.filter(|_| matches!(state.result, Some(Ok(()))))
     }
 
+    /// Says of what tensor something is left, which counts if it ends well.
+    pub(crate) fn commits(&self, fed: Fed) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).fed = Some(fed);
+    }
+
     /// Sets the result, once.
     pub(crate) fn finish(&self, result: Result<()>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.result.is_none() {
+            if let Some(fed) = state.fed.take() {
+                fed.end(result.is_ok());
+            }
             state.result = Some(result);
             self.done.store(true, Ordering::Release);
             for (listener, token) in state.listeners.drain(..) {

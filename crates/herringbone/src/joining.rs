@@ -85,12 +85,14 @@ impl Communicator {
         let timeout = timeout.unwrap_or(self.timeout());
         let deadline = Instant::now() + timeout;
         let (fabric, group) = self.parts();
-        match shrink::agree(fabric, group, (least, timeout))? {
+        let next = match shrink::agree(fabric, group, (least, timeout))? {
             Agreed::On { number, rank, members, completed } => {
-                Ok(Self::group(fabric.clone(), number, rank, members, self.timeout()).after(completed))
+                Self::group(fabric.clone(), number, rank, members, self.timeout()).after(completed)
             }
-            Agreed::Without { shrink, gone } => self.without_hub(&shrink, &gone, (timeout, deadline)),
-        }
+            Agreed::Without { shrink, gone } => self.without_hub(&shrink, &gone, (timeout, deadline))?,
+        };
+        group.residuals.say_dropped(fabric.job.rank);
+        Ok(next)
     }
 
     /// As [`shrink`](Self::shrink), when rank 0 is lost.
@@ -187,6 +189,7 @@ impl Communicator {
             self.check_open(operation)?;
         }
         fabric.make_way();
+        self.parts().1.residuals.say_dropped(fabric.job.rank);
         Ok((**origin).clone())
     }
 

@@ -32,6 +32,7 @@ mod engine;
 mod error;
 mod execute;
 mod fabric;
+mod feedback;
 mod joining;
 mod local;
 mod log;
@@ -58,7 +59,7 @@ pub use crate::core::{
     element::{DType, Element, ReduceOp},
     group::FoldOrder,
 };
-pub use communicator::{Communicator, Work};
+pub use communicator::{Communicator, Work, residuals::Residual};
 pub use config::{
     Config, Rendezvous, Route, Transport, UnknownName, is_own_address, nearest_name, parse_algorithm,
     route_to, settings, token_from_env, token_from_file,
@@ -71,7 +72,7 @@ pub use named::{
 };
 pub use observe::{Happening, OperationId, OperationState, OperationTimes, Recent, Sink};
 pub use rendezvous::{Store, StoreError};
-pub use request::{MessageRequest, Request};
+pub use request::{Compression, MessageRequest, Request};
 pub use transport::stats::{Moved, Stats};
 pub use work::Pending;
 

@@ -2,6 +2,7 @@
 
 use crate::{
     core::{
+        codec::Codec,
         collective::Collective,
         element::{DType, ReduceOp},
         session::mailbox::Envelope,
@@ -44,6 +45,33 @@ impl MessageRequest {
     }
 }
 
+/// How the messages of an all-reduce are coded; see [`codec`](crate::core::codec).
+///
+/// ```
+/// # use herringbone::Compression;
+/// let compression = Compression::of("topk:0.01".parse()?).tensor("layer1.weight");
+/// # drop(compression);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "it does nothing until it is given to a call"]
+pub struct Compression {
+    pub(crate) codec: Codec,
+    pub(crate) tensor: Option<String>,
+}
+
+impl Compression {
+    /// By this codec, which forgets what it loses.
+    pub fn of(codec: Codec) -> Self {
+        Self { codec, tensor: None }
+    }
+
+    /// What is lost of a tensor of this name goes with what is sent of it next. The communicator keeps it, on each rank.
+    pub fn tensor(self, name: impl Into<String>) -> Self {
+        Self { tensor: Some(name.into()), ..self }
+    }
+}
+
 /// A request as the engine takes it, with buffers that it may keep; see [`Communicator::submit`](crate::Communicator::submit).
 ///
 /// ```
@@ -63,6 +91,7 @@ pub struct Request {
     pub(crate) op: ReduceOp,
     pub(crate) count: usize,
     pub(crate) parts: Option<(Vec<usize>, Vec<usize>)>,
+    pub(crate) compression: Compression,
     pub(crate) priority: i32,
     pub(crate) mark: u32,
     pub(crate) input: Region,
@@ -85,6 +114,7 @@ impl Request {
             op: ReduceOp::Sum,
             count,
             parts: None,
+            compression: Compression::default(),
             priority: 0,
             mark: 0,
             input,
@@ -103,6 +133,11 @@ impl Request {
     /// all_to_all. All ranks say so, or none; each needs to know its own parts only.
     pub fn parts(self, input: &[usize], output: &[usize]) -> Self {
         Self { parts: Some((input.to_vec(), output.to_vec())), ..self }
+    }
+
+    /// How messages are coded, if they are: of an all-reduce of f32, with a sum or an average. The same on all ranks.
+    pub fn compression(self, compression: Compression) -> Self {
+        Self { compression, ..self }
     }
 
     /// How urgent it is, 0 if this is not said; the same on all ranks. Messages of a higher priority go first wherever they

@@ -15,6 +15,7 @@
 //! | [`interface`] | the host's network interfaces and their addresses |
 //! | [`fork`] | a child that keeps no descriptor of its parent's fabric open, and knows that it is a child |
 //! | [`kernel`] | the arithmetic: one pass over N sources, vectorised, equal to the scalar meaning bit for bit |
+//! | [`codec`] | what is sent in fewer bytes, vectorised likewise |
 //!
 //! # Races
 //! What lies in a [`region`] is touched by one thread at a time; the types see to that. What lies in a [`segment`] is
@@ -54,3 +55,5 @@ pub mod peer;
 pub mod fork;
 
 pub mod kernel;
+
+pub mod codec;

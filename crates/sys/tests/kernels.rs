@@ -39,8 +39,8 @@ impl Trial {
 
     fn width(&self, form: Form) -> usize {
         match form {
-            Form::Plain => self.dtype.bytes(),
             Form::Acc => self.dtype.accumulator(self.op).bytes(),
+            _ => self.dtype.bytes(),
         }
     }
 
@@ -52,8 +52,8 @@ impl Trial {
     fn values(&self) -> Vec<Vec<u8>> {
         let mut random = Random(self.seed);
         let value = |form| match form {
-            Form::Plain => self.dtype,
             Form::Acc => self.dtype.accumulator(self.op),
+            _ => self.dtype,
         };
         (self.sources.iter())
             .map(|(form, _)| (0..self.count).flat_map(|_| random.value(value(*form))).collect())
@@ -157,8 +157,8 @@ impl Visitor for Meaning<'_> {
             let mut stack = Vec::new();
             for (source, &(form, merges)) in trial.sources.iter().enumerate() {
                 stack.push(match form {
-                    Form::Plain => R::lift(R::Element::load(item(source, at))),
                     Form::Acc => R::Acc::load(item(source, at)),
+                    _ => R::lift(R::Element::load(item(source, at))),
                 });
                 for _ in 0..merges {
                     let (right, left) = (stack.pop().unwrap(), stack.pop().unwrap());

@@ -33,6 +33,8 @@ check_version(torch.__version__)
 from ..options import Options
 from .coalescing import mend_coalescing
 from .completion import mend_completion
+from .compressed import compression
+from .compression import CompressionHook, compress_if_asked, compression_hook, compression_hook_of
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
 from .hooks import mend_builtin_hooks
 from .memory import empty
@@ -42,9 +44,13 @@ from .work import Work
 
 __all__ = [
     "BackendHerringbone",
+    "CompressionHook",
     "Options",
     "ProcessGroupHerringbone",
     "Work",
+    "compression",
+    "compression_hook",
+    "compression_hook_of",
     "empty",
     "priority",
     "register",
@@ -60,6 +66,7 @@ def register() -> None:
         mend_coalescing()
         mend_builtin_hooks()
         mend_completion()
+        compress_if_asked()
         replace_gloo_if_asked()
 
 

@@ -8,6 +8,7 @@ import torch
 
 from .. import errors
 from .._herringbone import Pending
+from .compressed import current_compression
 from .member import Member
 from .priorities import current_priority
 from .tensors import Finish, Folding, source, target
@@ -58,7 +59,11 @@ class Batch:
         input = output if read is write else span(read)
         keep = (read, write)
         seconds, priority = self._seconds, current_priority()
-        self._calls.append((collective, dtype, op, count, root, input, output, keep, seconds, priority, parts))
+        compressed = current_compression()
+        if compressed is not None and (collective, dtype) != ("all_reduce", "f32") or op not in ("sum", "average"):
+            compressed = None
+        call = (collective, dtype, op, count, root, input, output, keep, seconds, priority, parts, compressed)
+        self._calls.append(call)
 
     def move_in_place(self, collective: str, dtype: str, tensor: torch.Tensor, scale: int, root: int) -> None:
         """Add ``collective`` on ``tensor``, which holds the input and receives the result."""

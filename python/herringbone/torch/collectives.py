@@ -15,6 +15,7 @@ import torch
 from .. import errors
 from ..arguments import whole
 from .batch import Batch, span
+from .compressed import current_compression
 from .member import Member
 from .priorities import current_priority
 from .sparse import all_reduce_sparse
@@ -69,7 +70,7 @@ class Collectives:
         """
         if not isinstance(tensors, list) or len(tensors) != 1:
             return None
-        if self._coalesced is not None or getattr(opts, "asyncOp", True):
+        if self._coalesced is not None or getattr(opts, "asyncOp", True) or current_compression() is not None:
             return None
         tensor = tensors[0]
         dtype, op = FOLDED.get(tensor.dtype), BY_HASH.get(hash(opts.reduceOp))

@@ -1,6 +1,7 @@
 //! `herringbone bench`: times collectives and checks every result, in the columns of nccl-tests.
 
 mod calibrate;
+mod compressed;
 mod measure;
 mod options;
 mod pushpull;
@@ -93,6 +94,9 @@ fn with_root(options: &Options) -> Collective {
 fn rows(options: &Options, communicator: &Communicator, out: &mut dyn Write) -> Result<Outcome, Failure> {
     if let Some(most) = options.ways.pushpull {
         return pushpull::run(options, most as usize, communicator, out);
+    }
+    if options.ways.compressed.compression.is_some() {
+        return compressed::rows(options, communicator, out);
     }
     with_type!(options.dtype, rows_of(options, communicator, out))
 }
@@ -242,6 +246,25 @@ mod tests {
             rounded(&["--sizes", "4", "--collective", "all_gather", "--dtype", "f64"]),
             (Some(24), Some(1))
         );
+    }
+
+    #[test]
+    fn codecs_are_timed_beside_none() {
+        let options =
+            &options(&["--sizes", "100K", "--seconds", "0.001", "--compression", "int8,exact", "--json"]);
+        let mut text = Vec::new();
+        let outcome = ranks::threads(2, &mut text, |communicator, out| rows(options, communicator, out));
+        assert_eq!(outcome.unwrap(), Outcome::Passed);
+        let rows: Vec<serde_json::Value> = String::from_utf8(text)
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let codecs: Vec<_> = rows.iter().map(|row| row["codec"].as_str().unwrap()).collect();
+        assert_eq!(codecs, ["none", "int8", "exact"]);
+        let [_, int8, exact] = &rows[..] else { panic!("{rows:?}") };
+        assert!((0.2..0.3).contains(&int8["sent"].as_f64().unwrap()), "{int8}");
+        assert!((1e-5..0.1).contains(&int8["error"].as_f64().unwrap()) && exact["error"] == 0.0, "{rows:?}");
     }
 
     #[test]

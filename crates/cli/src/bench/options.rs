@@ -1,5 +1,6 @@
 //! What is timed, and how.
 
+use super::compressed::CompressedOptions;
 use crate::{names::one_of, numbers::Sizes};
 use herringbone::{Collective, DType, ReduceOp};
 use std::{path::PathBuf, time::Duration};
@@ -74,6 +75,8 @@ pub(crate) struct BenchWays {
     /// With --calibrate: Gbit/s of each host's port, which are fitted unless said
     #[arg(long, value_name = "G", requires = "calibrate", value_parser = positive)]
     pub(super) gbps: Option<f64>,
+    #[command(flatten)]
+    pub(super) compressed: CompressedOptions,
 }
 
 impl Options {

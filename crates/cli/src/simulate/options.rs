@@ -242,8 +242,7 @@ impl Question {
             hint: "only what is proved is simulated",
         })?;
         let machine = self.machine(&constants, hosts, reducers, links.as_ref())?;
-        let call =
-            Call { collective: self.call.collective, dtype: self.call.dtype, op: ReduceOp::Sum, count };
+        let call = Call::new(self.call.collective, self.call.dtype, ReduceOp::Sum, count);
         Ok(Described {
             name,
             verified,

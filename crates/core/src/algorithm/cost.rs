@@ -39,18 +39,21 @@ pub struct Messages {
     pub plain: u32,
     /// Of partial sums, in the accumulator's type.
     pub acc: u32,
+    /// Of anything, coded.
+    pub coded: u32,
 }
 
 impl Messages {
     /// How many there are.
     pub fn count(self) -> u32 {
-        self.plain + self.acc
+        self.plain + self.acc + self.coded
     }
 
     /// How many times the whole buffer's bytes they are, where an accumulator is `widening` times as wide as an
-    /// element: 1 for most types, 2 for 16-bit floats.
+    /// element: 1 for most types, 2 for 16-bit floats. Coded messages count as if they were plain, which is the most they can be.
     pub fn buffers(self, chunks: u32, widening: u32) -> f64 {
-        (f64::from(self.plain) + f64::from(self.acc) * f64::from(widening)) / f64::from(chunks)
+        let plain = f64::from(self.plain + self.coded);
+        (plain + f64::from(self.acc) * f64::from(widening)) / f64::from(chunks)
     }
 
     fn busier(self, other: Self) -> Self {
@@ -64,6 +67,7 @@ impl AddAssign<Form> for Messages {
         match form {
             Form::Plain => self.plain += 1,
             Form::Acc => self.acc += 1,
+            Form::Coded | Form::CodedResult => self.coded += 1,
         }
     }
 }
@@ -128,7 +132,12 @@ impl Load {
                         }
                     }
                 }
-                Step::Copy { .. } => {}
+                Step::Decode { from: Origin::Head { lane, form }, .. } => {
+                    load.kept += 1;
+                    load.received += form;
+                    partners.meet(lane);
+                }
+                Step::Copy { .. } | Step::Encode { .. } | Step::Decode { .. } => {}
             }
         }
         load.partners = partners.part();

@@ -2,8 +2,8 @@
 
 use super::branches::Ways;
 use super::{
-    Algorithm, Layout, Unsupported, chain, double_tree, doubling, hierarchical, mixed, one_shot, radix,
-    reduction_server, ring, star, tree, trees,
+    Algorithm, Layout, Unsupported, chain, coded, double_tree, doubling, hierarchical, mixed, one_shot,
+    radix, reduction_server, ring, star, tree, trees,
 };
 use crate::collective::Collective;
 use crate::group::Group;
@@ -26,7 +26,8 @@ impl Algorithm {
             return Err(Unsupported::Root { root, size: workers });
         }
         let schedule = self.generate(collective, group, layout)?;
-        Ok(if schedule.ranks() == 1 { alone(collective) } else { schedule })
+        let is_coded = matches!(self, Self::Coded { .. });
+        Ok(if schedule.ranks() == 1 && !is_coded { alone(collective) } else { schedule })
     }
 
     fn generate(
@@ -76,6 +77,13 @@ impl Algorithm {
             (Self::Hierarchical { inner, outer }, AllGather) => {
                 hierarchical::all_gather(group, layout, inner, outer)?
             }
+            (Self::Coded { plain }, AllReduce) => match &**plain {
+                Self::Radix { scatter, gather } if scatter.is_empty() && gather.is_empty() => {
+                    coded::sharded(group)
+                }
+                Self::ReductionServer => coded::served(group, layout.at_least_one()?),
+                plain => return Err(Unsupported::NoCodedForm { plain: plain.to_string() }),
+            },
             (algorithm, collective) => {
                 return Err(Unsupported::Collective {
                     algorithm: algorithm.to_string(),

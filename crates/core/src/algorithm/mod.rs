@@ -23,7 +23,8 @@
 //! | `trees(mxnet)`, `trees(best)`, `trees(throughput)` | all_reduce, reduce, broadcast | likewise | of its trees | for N = 2 |
 //!
 //! Trees follow the [links](crate::topology) that a layout knows; `trees(single)` and `trees(best,single)` send the whole buffer over
-//! one of them. `sharded` is `radix` with a single stage; `radix(4;2,2)` scatters in one of four and gathers in two of two.
+//! one of them. `coded(radix)` and `coded(reduction_server)` are all_reduces whose messages a [codec](crate::codec) shortens,
+//! both ways. `sharded` is `radix` with a single stage; `radix(4;2,2)` scatters in one of four and gathers in two of two.
 //! Canonical: the bits are those of the group's
 //! [canonical tree](crate::group), for any group, any message size and whichever of them is taken.
 //! [`Cost`](cost::Cost) counts a schedule; tests hold the table against it.
@@ -42,6 +43,7 @@
 
 mod branches;
 mod chain;
+mod coded;
 pub mod cost;
 mod double_tree;
 mod doubling;
@@ -117,6 +119,12 @@ pub enum Algorithm {
         /// All-reduces across hosts: [`Radix`](Self::Radix), the same factors for both halves,
         /// [`Doubling`](Self::Doubling), [`OneShot`](Self::OneShot) or [`ReductionServer`](Self::ReductionServer).
         outer: Box<Algorithm>,
+    },
+    /// Another one with [coded](crate::codec) messages: [`Radix`](Self::Radix) with a single stage, or
+    /// [`ReductionServer`](Self::ReductionServer). One schedule serves every codec.
+    Coded {
+        /// The other one.
+        plain: Box<Algorithm>,
     },
 }
 
@@ -252,6 +260,12 @@ pub enum Unsupported {
         /// Why, and what to change.
         reason: String,
     },
+    /// There is no coded form.
+    #[error("{plain} has no coded form: use radix or reduction_server, or no compression")]
+    NoCodedForm {
+        /// The algorithm.
+        plain: String,
+    },
     /// The algorithms compose, but neither half stands alone.
     #[error(
         "hierarchical has reduce_scatter and all_gather with radix across hosts, not {outer}: use hierarchical"
@@ -329,11 +343,23 @@ impl Algorithm {
         }
     }
 
+    /// Itself without coded messages.
+    pub fn plain(&self) -> &Self {
+        if let Self::Coded { plain } = self { plain } else { self }
+    }
+
+    /// Itself with coded messages.
+    #[must_use]
+    pub fn coded(self) -> Self {
+        Self::Coded { plain: Box::new(self) }
+    }
+
     /// Whether it has no schedule without reducers.
     pub fn needs_reducers(&self) -> bool {
         match self {
             Self::ReductionServer | Self::Mixed { .. } => true,
             Self::Hierarchical { outer, .. } => outer.needs_reducers(),
+            Self::Coded { plain } => plain.needs_reducers(),
             _ => false,
         }
     }

@@ -21,6 +21,7 @@ impl Algorithm {
             Self::Chain => "chain",
             Self::DoubleTree => "double_tree",
             Self::Hierarchical { .. } => "hierarchical",
+            Self::Coded { .. } => "coded",
         }
     }
 }
@@ -37,6 +38,7 @@ impl fmt::Display for Algorithm {
                 write!(f, "({reducer},{worker})")
             }
             Self::Hierarchical { inner, outer } => write!(f, "({inner},{outer})"),
+            Self::Coded { plain } => write!(f, "({plain})"),
             Self::Trees { mode, single } => {
                 let parts: Vec<&str> =
                     mode.map(TreeMode::name).into_iter().chain(single.then_some(SINGLE)).collect();
@@ -77,6 +79,14 @@ impl FromStr for Algorithm {
 
 fn parse(text: &str) -> Option<Algorithm> {
     let (name, parameters) = split(text)?;
+    match (name, &parameters[..]) {
+        ("coded", [plain]) => Some(parse_plain(split(plain)?)?.coded()),
+        name => parse_plain((name.0, name.1.to_vec())),
+    }
+}
+
+/// Everything but coded forms, which do not nest.
+fn parse_plain((name, parameters): (&str, Vec<&str>)) -> Option<Algorithm> {
     match (name, &parameters[..]) {
         ("hierarchical", []) => Some(Algorithm::hierarchical()),
         ("hierarchical", [inner, outer]) => Some(Algorithm::Hierarchical {
@@ -176,6 +186,9 @@ mod tests {
             "hierarchical(radix(2,2),one_shot)",
             "hierarchical(radix,radix(4))",
             "hierarchical(radix,reduction_server)",
+            "coded(radix)",
+            "coded(reduction_server)",
+            "coded(hierarchical(radix,radix(2)))",
         ];
         let all = Algorithm::all().map(|algorithm| algorithm.to_string());
         for text in more.iter().copied().chain(all.iter().map(String::as_str)) {
@@ -211,6 +224,9 @@ mod tests {
             "hierarchical(radix)",
             "hierarchical(radix,radix,radix)",
             "hierarchical(hierarchical,radix)",
+            "hierarchical(coded(radix),radix)",
+            "coded",
+            "coded(coded(radix))",
             "tree,ring",
         ] {
             let error = text.parse::<Algorithm>().expect_err(text);

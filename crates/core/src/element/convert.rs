@@ -9,13 +9,13 @@ const F32_INFINITY: u32 = 0x7f80_0000;
 
 /// Exact. A NaN keeps its payload.
 #[inline(always)]
-pub(super) fn bf16_to_f32(value: bf16) -> f32 {
+pub(crate) fn bf16_to_f32(value: bf16) -> f32 {
     f32::from_bits(u32::from(value.to_bits()) << 16)
 }
 
 /// To nearest, ties to even; too large a value becomes infinite, a NaN the canonical one.
 #[inline(always)]
-pub(super) fn f32_to_bf16(value: f32) -> bf16 {
+pub(crate) fn f32_to_bf16(value: f32) -> bf16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     bf16::from_bits(if value.is_nan() { 0x7fc0 } else { rounded } as u16)
@@ -26,7 +26,7 @@ const EXPONENT_GAP: u32 = (127 - 15) << 23;
 
 /// Exact. A NaN keeps its payload.
 #[inline(always)]
-pub(super) fn f16_to_f32(value: f16) -> f32 {
+pub(crate) fn f16_to_f32(value: f16) -> f32 {
     const MIN_NORMAL: u32 = 0x0400 << 13;
     const INFINITY: u32 = 0x7c00 << 13;
     let bits = u32::from(value.to_bits());
@@ -41,7 +41,7 @@ pub(super) fn f16_to_f32(value: f16) -> f32 {
 
 /// To nearest, ties to even; too large a value becomes infinite, a NaN the canonical one.
 #[inline(always)]
-pub(super) fn f32_to_f16(value: f32) -> f16 {
+pub(crate) fn f32_to_f16(value: f32) -> f16 {
     const MIN_NORMAL: u32 = (127 - 14) << 23;
     const INFINITE_FROM: u32 = ((127 + 16) << 23) - (1 << 12);
     let bits = value.to_bits();

@@ -19,7 +19,7 @@
 //! * No denormal is flushed to zero, no multiplication is fused with an addition, and no fold starts from a zero of
 //!   its own making (-0 + 0 is +0).
 
-mod convert;
+pub(crate) mod convert;
 mod kinds;
 mod number;
 

@@ -132,7 +132,7 @@ pub(super) fn call(request: &Request<'_>, bytes: u64) -> Call {
         _ => (DType::F32, ReduceOp::Sum),
     };
     let count = bytes.div_ceil(dtype.bytes() as u64 * parts);
-    Call { collective: request.collective, dtype, op, count: usize::try_from(count).unwrap_or(usize::MAX) }
+    Call::new(request.collective, dtype, op, usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 fn workload<'a>(request: &Request<'_>, verified: &'a Verified, sizing: Sizing) -> Workload<'a> {

@@ -47,7 +47,7 @@ impl Compiler {
         let numbers = if out.turns.is_some() { numbered(program) } else { Vec::new() };
         let mut slot_offsets = Vec::new();
         for form in program.slots() {
-            let bytes = out.per_segment * out.width(*form);
+            let bytes = out.call.bytes(out.per_segment, *form);
             slot_offsets.push(reserve(&mut out, bytes));
         }
         Self {
@@ -106,6 +106,23 @@ impl Compiler {
                     let loc = self.read(at, from);
                     let chunk = self.chunk_of(from);
                     Kind::Copy { from: loc, into: self.write(at, into, chunk), form }
+                }
+                Step::Encode { from, into } => {
+                    let form = program.form(into).expect("a verified place");
+                    let loc = self.read(at, from);
+                    let chunk = self.chunk_of(from);
+                    Kind::Encode { from: loc, form, into: self.write(at, into, chunk) }
+                }
+                Step::Decode { chunk, from, into } => {
+                    let from = match from {
+                        Origin::At(place) => {
+                            Operand::At { loc: self.read(at, place), form: Form::CodedResult, merges: 0 }
+                        }
+                        Origin::Head { lane, form } => {
+                            Operand::Head { head: self.head(at, lane, chunk, form), merges: 0 }
+                        }
+                    };
+                    Kind::Decode { from, into: self.write(at, into, chunk) }
                 }
             };
             self.push(kind);

@@ -8,7 +8,7 @@
 use super::program::Call;
 use crate::{
     collective::{Collective, Lengths, Viewpoint},
-    schedule::{Chunk, Form, GRAIN},
+    schedule::{Chunk, Cut, Form, GRAIN},
     session::lane::{EAGER_BYTES, EAGER_BYTES_HERE, EAGER_SLOTS, LEAST_DEPTH, SHARED_SLOTS},
     wire,
 };
@@ -152,7 +152,7 @@ pub(super) fn eager_bytes(medium: Medium) -> usize {
 /// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none. Over links it gives way to
 /// the staging memory that workers have. Inside a host a rank makes do with less by itself.
 pub(super) fn segmentation(
-    extent: Extent,
+    (extent, cut): (Extent, Cut),
     call: &Call,
     wish: usize,
     medium: Medium,
@@ -183,7 +183,7 @@ pub(super) fn segmentation(
         Medium::Memory => message,
         _ => message.min(room.message(LEAST_DEPTH as usize)),
     };
-    let grain = (GRAIN / width).max(1);
+    let grain = cut.grain((GRAIN / width).max(1));
     let most = (message / width / grain).max(1) * grain;
     let segments = longest.div_ceil(most).max(1);
     let even = longest.div_ceil(segments).div_ceil(grain) * grain;
@@ -231,10 +231,16 @@ mod tests {
 
     /// How an all-reduce of so many f32 over so many ranks is cut.
     fn cut(chunks: u32, count: usize, wish: usize, medium: Medium) -> Segmentation {
-        let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
+        let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, count);
         let longest = (0..chunks).map(|chunk| Cut::Even { chunks }.range(chunk, count, 4).len()).max();
         let extent = Extent { chunks: chunks as usize, longest: longest.unwrap(), uneven: false };
-        segmentation(extent, &call, wish, medium, Room { chunks: 1, bytes: usize::MAX })
+        segmentation(
+            (extent, Cut::Even { chunks }),
+            &call,
+            wish,
+            medium,
+            Room { chunks: 1, bytes: usize::MAX },
+        )
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub(super) fn results(program: &Program) -> Vec<u32> {
         let takes = |step: &Step| match *step {
             Step::Send { to, .. } => program.lanes(to).len() == 1,
             Step::Fold { into, .. } | Step::Copy { into, .. } => into != place,
-            Step::Recv { .. } => false,
+            Step::Recv { .. } | Step::Encode { .. } | Step::Decode { .. } => false,
         };
         touching.next().is_some_and(|(_, step)| takes(step))
             && touching.next().is_some_and(|(next, _)| next == *at)
@@ -83,7 +83,8 @@ fn touches(program: &Program, step: &Step, place: Place) -> bool {
     match *step {
         Step::Send { from, .. } => from == place,
         Step::Recv { into, .. } => into == place,
-        Step::Copy { from, into } => from == place || into == place,
+        Step::Copy { from, into } | Step::Encode { from, into } => from == place || into == place,
+        Step::Decode { from, into, .. } => into == place || from == Origin::At(place),
         Step::Fold { from, into, .. } => {
             into == place || program.sources(from).iter().any(|source| source.from == Origin::At(place))
         }
@@ -130,7 +131,9 @@ pub(super) fn rewritten_after_send(program: &Program) -> Vec<bool> {
             Step::Send { from: Place::Slot(slot), .. } => sent[slot as usize] = true,
             Step::Recv { into: Place::Slot(slot), .. }
             | Step::Fold { into: Place::Slot(slot), .. }
-            | Step::Copy { into: Place::Slot(slot), .. } => rewritten[slot as usize] |= sent[slot as usize],
+            | Step::Copy { into: Place::Slot(slot), .. }
+            | Step::Encode { into: Place::Slot(slot), .. }
+            | Step::Decode { into: Place::Slot(slot), .. } => rewritten[slot as usize] |= sent[slot as usize],
             _ => {}
         }
     }
@@ -165,7 +168,7 @@ mod tests {
         let schedule =
             algorithm.schedule(collective, &group, &Layout { reducers: 0, hosts: &[], links: None }).unwrap();
         let verified = verify(schedule, collective, &group).unwrap();
-        let call = Call { collective, dtype, op: ReduceOp::Sum, count };
+        let call = Call::new(collective, dtype, ReduceOp::Sum, count);
         let sizing = Sizing { hosts: 1, shared: true, segment_bytes: 0, most_staged: usize::MAX };
         let prepared: Vec<_> = (0..ranks)
             .map(|me| {

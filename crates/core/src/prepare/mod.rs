@@ -13,7 +13,7 @@ use self::{
 };
 use crate::{
     collective::{Collective, UnevenParts, Viewpoint},
-    schedule::{Form, Program, Step},
+    schedule::{Cut, Form, Program, Step},
     session::turns::Turns,
     verify::Verified,
 };
@@ -63,14 +63,21 @@ pub fn prepare(
     let over_links = medium == Medium::Links;
     let in_turns =
         over_links && parts.is_none() && all_send_alike(call.collective) && verified.sends_in_order();
-    let room = Room { chunks: verified.cost().worker.kept as usize, bytes: sizing.most_staged };
+    let is_coded = matches!(cut, Cut::Blocks { .. });
+    // Coded messages may be a little longer than plain ones: by their prefix, and by a tag for each block.
+    let bytes = if is_coded { sizing.most_staged / 64 * 63 } else { sizing.most_staged };
+    let room = Room { chunks: verified.cost().worker.kept as usize, bytes };
     let at = Viewpoint { cut, workers: schedule.workers(), worker: me };
     let sizes = call.lengths(parts);
     let (input, output) = cutting::buffers(at, call.collective, &sizes);
     let extent = Extent::of(at, &sizes, (&input, &output), call.collective);
     let Segmentation { elements: per_segment, segments, depth, lead } =
-        segmentation(extent, &call, sizing.segment_bytes, medium, room);
-    let message_bytes = per_segment * call.width(Form::Acc).max(call.width(Form::Plain));
+        segmentation((extent, cut), &call, sizing.segment_bytes, medium, room);
+    let message_bytes = match is_coded {
+        true => [Form::Coded, Form::CodedResult].map(|form| call.bytes(per_segment, form)).into_iter().max(),
+        false => [Form::Acc, Form::Plain].map(|form| call.bytes(per_segment, form)).into_iter().max(),
+    };
+    let message_bytes = message_bytes.unwrap_or(0);
     let (gives, takes) = (segments, segments);
     let peer = |rank| Peer { rank, heads: Vec::new(), sends: 0, gives, takes, shared: shared(rank) };
     let peers = partners(program).into_iter().map(peer).collect();
@@ -166,7 +173,7 @@ mod tests {
         let layout = Layout { reducers: 2, hosts: &[], links: None };
         let schedule = algorithm.schedule(collective, &group, &layout).unwrap();
         let verified = verify(schedule, collective, &group).unwrap();
-        let call = Call { collective, dtype: DType::F32, op: ReduceOp::Sum, count };
+        let call = Call::new(collective, DType::F32, ReduceOp::Sum, count);
         let sizing = Sizing { hosts: 4, shared, segment_bytes: 0, most_staged: usize::MAX };
         let program = verified.schedule().program(0);
         let prepared = prepare(&verified, &program, 0, (call, None), sizing, |_| shared);
@@ -190,12 +197,7 @@ mod tests {
     #[test]
     fn the_last_of_a_broadcast_receive_it_in_place() {
         let group = Group::of_size(3);
-        let call = Call {
-            collective: Collective::Broadcast { root: 0 },
-            dtype: DType::U8,
-            op: ReduceOp::Sum,
-            count: 9 << 20,
-        };
+        let call = Call::new(Collective::Broadcast { root: 0 }, DType::U8, ReduceOp::Sum, 9 << 20);
         let schedule = Algorithm::Tree.schedule(
             call.collective,
             &group,
@@ -222,7 +224,7 @@ mod tests {
             for ((dtype, op), count) in
                 kinds.into_iter().flat_map(|kind| [100_003, 12 << 20].map(|count| (kind, count)))
             {
-                let call = Call { collective: Collective::AllReduce, dtype, op, count };
+                let call = Call::new(Collective::AllReduce, dtype, op, count);
                 for (wish, most) in
                     [(0, 3_670_016), (0, 7_340_032), (1 << 20, 3_670_016), (8 << 20, 58_720_256)]
                 {

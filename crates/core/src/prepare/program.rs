@@ -2,6 +2,7 @@
 //! made once. Running it copies the counts; no closure or queue per variable is involved.
 
 use crate::{
+    codec::Codec,
     collective::{Collective, Lengths, UnevenParts},
     element::{DType, ReduceOp},
     group::Rank,
@@ -23,11 +24,18 @@ pub struct Call {
     pub op: ReduceOp,
     /// How many elements, as [`Collective::input_elements`] counts them.
     pub count: usize,
+    /// How messages are coded, if they are.
+    pub codec: Codec,
 }
 
 impl Call {
     /// In place of the count where parts may differ; see [`Fingerprint::UNEVEN`].
     pub const UNEVEN: usize = Fingerprint::UNEVEN as usize;
+
+    /// The call of a collective that codes nothing.
+    pub const fn new(collective: Collective, dtype: DType, op: ReduceOp, count: usize) -> Self {
+        Self { collective, dtype, op, count, codec: Codec::Plain }
+    }
 
     /// How long chunks are; `parts` where they may differ.
     pub(super) fn lengths<'a>(&self, parts: Option<&'a UnevenParts>) -> Lengths<'a> {
@@ -35,10 +43,28 @@ impl Call {
         parts.map_or(even, Lengths::Uneven)
     }
 
+    /// How many bytes an element has; of coded ones, where it is decoded.
     pub(super) fn width(&self, form: Form) -> usize {
         match form {
-            Form::Plain => self.dtype.bytes(),
+            Form::Plain | Form::Coded | Form::CodedResult => self.dtype.bytes(),
             Form::Acc => self.dtype.accumulator(self.op).bytes(),
+        }
+    }
+
+    /// How many bytes so many elements have in a form, or the most that they have.
+    pub fn bytes(&self, elements: usize, form: Form) -> usize {
+        match self.codec_of(form) {
+            None => elements * self.width(form),
+            Some(codec) => codec.bound(elements),
+        }
+    }
+
+    /// The codec of a form, if it is coded.
+    pub fn codec_of(&self, form: Form) -> Option<Codec> {
+        match form {
+            Form::Plain | Form::Acc => None,
+            Form::Coded => Some(self.codec),
+            Form::CodedResult => Some(self.codec.result()),
         }
     }
 }
@@ -154,6 +180,22 @@ pub enum Kind {
         into: Loc,
         /// What.
         form: Form,
+    },
+    /// Encodes.
+    Encode {
+        /// What.
+        from: Loc,
+        /// Into what, and where.
+        form: Form,
+        /// To where.
+        into: Loc,
+    },
+    /// Decodes a result.
+    Decode {
+        /// What; no merges follow it.
+        from: Operand,
+        /// To where.
+        into: Loc,
     },
 }
 
@@ -296,6 +338,7 @@ impl Prepared {
         match &self.instrs[instr as usize].kind {
             Kind::Recv { into: Loc::Output(chunk), .. }
             | Kind::Copy { into: Loc::Output(chunk), .. }
+            | Kind::Decode { into: Loc::Output(chunk), .. }
             | Kind::Fold(Fold { into: Loc::Output(chunk), .. }) => Some(*chunk),
             _ => None,
         }
@@ -332,9 +375,14 @@ impl Prepared {
         self.slice(&self.output[chunk as usize], segment, self.width(Form::Plain))
     }
 
-    /// How many bytes a chunk's segment has in a form.
+    /// How many bytes a chunk's segment has in a form, or the most that it has.
     pub fn bytes(&self, chunk: Chunk, segment: u32, form: Form) -> usize {
-        self.slice(self.whole(chunk), segment, self.width(form)).len()
+        self.call.bytes(self.slice(self.whole(chunk), segment, 1).len(), form)
+    }
+
+    /// The elements of a chunk's segment, counted from the buffer's first.
+    pub fn elements(&self, chunk: Chunk, segment: u32) -> Range<usize> {
+        self.slice(self.whole(chunk), segment, 1)
     }
 
     /// Where a chunk lies in a buffer that has it, in elements.
@@ -350,7 +398,7 @@ impl Prepared {
 
     /// How many bytes a chunk takes in a stage.
     pub(super) fn room_of(&self, chunk: Chunk, form: Form) -> usize {
-        if self.is_uneven() { self.bytes(chunk, 0, form) } else { self.per_segment * self.width(form) }
+        if self.is_uneven() { self.bytes(chunk, 0, form) } else { self.call.bytes(self.per_segment, form) }
     }
 
     fn slice(&self, whole: &Range<usize>, segment: u32, width: usize) -> Range<usize> {

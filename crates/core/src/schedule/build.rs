@@ -75,6 +75,18 @@ impl ProgramBuilder {
         self
     }
 
+    /// Encodes what is at `from`; the form of `into` says as what.
+    pub fn encode(&mut self, from: Place, into: Place) -> &mut Self {
+        self.program.steps.push(Step::Encode { from, into });
+        self
+    }
+
+    /// Decodes a result of `chunk`.
+    pub fn decode(&mut self, chunk: Chunk, from: Origin, into: Place) -> &mut Self {
+        self.program.steps.push(Step::Decode { chunk, from, into });
+        self
+    }
+
     /// The program as written.
     pub fn build(self) -> Program {
         self.program

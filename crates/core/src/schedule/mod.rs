@@ -9,6 +9,7 @@ mod text;
 pub use build::ProgramBuilder;
 pub use text::TextError;
 
+use crate::codec::BLOCK;
 pub use crate::group::Rank;
 use alloc::{borrow::Cow, boxed::Box, vec::Vec};
 use core::{fmt, ops::Range};
@@ -27,6 +28,11 @@ pub enum Cut {
         /// How many chunks.
         chunks: u32,
     },
+    /// Into `chunks` pieces as equal as whole [blocks](crate::codec::BLOCK) allow, which are coded each by itself.
+    Blocks {
+        /// How many chunks.
+        chunks: u32,
+    },
     /// Into `parts` pieces that the caller owns, one per rank, or of an all_to_all for each two: of exactly `count` elements
     /// each, or of lengths that differ.
     Given {
@@ -39,32 +45,38 @@ impl Cut {
     /// How many chunks there are.
     pub fn chunks(self) -> u32 {
         match self {
-            Cut::Even { chunks } => chunks,
+            Cut::Even { chunks } | Cut::Blocks { chunks } => chunks,
             Cut::Given { parts } => parts,
         }
     }
 
-    /// The elements of `chunk`. `count` is the whole buffer's for [`Cut::Even`], one part's for [`Cut::Given`].
+    /// The elements of `chunk`. `count` is one part's for [`Cut::Given`], the whole buffer's for others.
     pub fn range(self, chunk: Chunk, count: usize, element_bytes: usize) -> Range<usize> {
+        let evenly = |chunks: u32, per_grain: usize| {
+            let grains = count.div_ceil(per_grain) as u128;
+            let edge = |chunk: u32| {
+                let grain = (grains * u128::from(chunk) / u128::from(chunks)) as usize;
+                (grain * per_grain).min(count)
+            };
+            edge(chunk)..edge(chunk + 1)
+        };
         match self {
             Cut::Given { .. } => chunk as usize * count..(chunk as usize + 1) * count,
-            Cut::Even { chunks } => {
-                let per_grain = (GRAIN / element_bytes).max(1);
-                let grains = count.div_ceil(per_grain) as u128;
-                let edge = |chunk: u32| {
-                    let grain = (grains * u128::from(chunk) / u128::from(chunks)) as usize;
-                    (grain * per_grain).min(count)
-                };
-                edge(chunk)..edge(chunk + 1)
-            }
+            Cut::Even { chunks } => evenly(chunks, (GRAIN / element_bytes).max(1)),
+            Cut::Blocks { chunks } => evenly(chunks, BLOCK),
         }
+    }
+
+    /// Of how many elements chunks and segments are multiples, where `grain` is that of a cut that may be anywhere.
+    pub fn grain(self, grain: usize) -> usize {
+        if let Cut::Blocks { .. } = self { BLOCK } else { grain }
     }
 
     /// How many elements the whole buffer has; see [`range`](Self::range) for `count`.
     pub fn total(self, count: usize) -> usize {
         match self {
             Cut::Given { parts } => parts as usize * count,
-            Cut::Even { .. } => count,
+            Cut::Even { .. } | Cut::Blocks { .. } => count,
         }
     }
 }
@@ -76,6 +88,17 @@ pub enum Form {
     Plain,
     /// Partial results in the accumulator's type (f32 for 16-bit floats).
     Acc,
+    /// An input or a partial result, [coded](crate::codec).
+    Coded,
+    /// A finished result, coded as results are.
+    CodedResult,
+}
+
+impl Form {
+    /// Whether its bytes are a codec's.
+    pub fn is_coded(self) -> bool {
+        matches!(self, Self::Coded | Self::CodedResult)
+    }
 }
 
 /// A place for one chunk.
@@ -154,6 +177,23 @@ pub enum Step {
         /// The destination.
         into: Place,
     },
+    /// Encode what is at a place. An input, or a partial result, takes what was left of earlier ones with it, so each rank
+    /// encodes a chunk but once.
+    Encode {
+        /// What is to be coded.
+        from: Place,
+        /// A slot of the form that it becomes.
+        into: Place,
+    },
+    /// Decode a result. What is to be folded is decoded as it is folded.
+    Decode {
+        /// The chunk that it must be of.
+        chunk: Chunk,
+        /// The result, which is [`Form::CodedResult`].
+        from: Origin,
+        /// Where it goes.
+        into: Place,
+    },
 }
 
 /// What one rank does. Built with [`ProgramBuilder`].
@@ -190,8 +230,11 @@ impl Program {
     pub fn received(&self, step: &Step) -> impl Iterator<Item = Rank> + use<'_> {
         let (lane, sources) = match *step {
             Step::Recv { lane, .. } => (Some(lane), &[][..]),
+            Step::Decode { from: Origin::Head { lane, .. }, .. } => (Some(lane), &[][..]),
             Step::Fold { from, .. } => (None, self.sources(from)),
-            Step::Send { .. } | Step::Copy { .. } => (None, &[][..]),
+            Step::Send { .. } | Step::Copy { .. } | Step::Encode { .. } | Step::Decode { .. } => {
+                (None, &[][..])
+            }
         };
         let folded = sources.iter().filter_map(|source| match source.from {
             Origin::Head { lane, .. } => Some(lane),
@@ -303,7 +346,8 @@ mod tests {
         for chunks in [1, 2, 3, 7, 64] {
             for count in [0, 1, 2, 15, 16, 17, 1000, 12_345] {
                 for bytes in [1, 2, 4, 8] {
-                    for cut in [Cut::Even { chunks }, Cut::Given { parts: chunks }] {
+                    let cuts = [Cut::Even { chunks }, Cut::Blocks { chunks }, Cut::Given { parts: chunks }];
+                    for cut in cuts {
                         let mut at = 0;
                         for chunk in 0..chunks {
                             let range = cut.range(chunk, count, bytes);
@@ -317,5 +361,6 @@ mod tests {
             }
         }
         assert_eq!(Cut::Even { chunks: 2 }.range(0, 100, 4), 0..48);
+        assert_eq!(Cut::Blocks { chunks: 2 }.range(0, 3 * BLOCK + 1, 4), 0..2 * BLOCK);
     }
 }

@@ -45,20 +45,23 @@ impl Display for Found<'_> {
 }
 
 impl Display for Form {
-    /// `plain` or `acc`.
+    /// `plain`, `acc`, `coded` or `result`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Form::Plain => "plain",
             Form::Acc => "acc",
+            Form::Coded => "coded",
+            Form::CodedResult => "result",
         })
     }
 }
 
 impl Display for Cut {
-    /// `even:4` or `given:4`.
+    /// `even:4`, `blocks:4` or `given:4`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Cut::Even { chunks } => write!(f, "even:{chunks}"),
+            Cut::Blocks { chunks } => write!(f, "blocks:{chunks}"),
             Cut::Given { parts } => write!(f, "given:{parts}"),
         }
     }
@@ -106,6 +109,11 @@ impl Display for Program {
                     self.sources(from).iter().try_for_each(|source| write_source(f, source))?;
                 }
                 Step::Copy { from, into } => write!(f, "  copy {into} = {from}")?,
+                Step::Encode { from, into } => write!(f, "  encode {into} = {from}")?,
+                Step::Decode { chunk, from, into } => {
+                    write!(f, "  decode c{chunk} {into} =")?;
+                    write_source(f, &Source { from, merges: 0 })?;
+                }
             }
             writeln!(f)?;
         }
@@ -148,7 +156,7 @@ impl Schedule {
     ///
     /// `c0` is a chunk, `u0` the user's buffer at a chunk, `s0` a slot, `@1:acc` the next message from rank 1, and
     /// each `+` merges the two newest partial sums. `fold` leaves a partial sum, `finish` a result; `copy s0 = u0`
-    /// copies. Ranks come in order, all of them, and a rank's slots before its steps. A `#` starts a comment; blank
+    /// copies, `encode s0 = u0` codes and `decode c0 u0 = s0` decodes a result. Ranks come in order, all of them, and a rank's slots before its steps. A `#` starts a comment; blank
     /// lines and indentation mean nothing.
     ///
     /// Memory is bounded by the length of the text. Nothing is proved yet: see [`verify`](crate::verify::verify).
@@ -208,12 +216,25 @@ fn read_program(lines: &mut Lines<'_>) -> Result<Program, TextError> {
                 let sources = line.rest("a source", Token::source)?;
                 program.fold_shaped(chunk, sources, into, verb.text == "finish");
             }
-            "copy" => {
+            "copy" | "encode" => {
                 let into = line.token("a place")?.place()?;
                 line.keyword("=")?;
-                program.copy(line.token("a place")?.place()?, into);
+                let from = line.token("a place")?.place()?;
+                if verb.text == "copy" {
+                    program.copy(from, into)
+                } else {
+                    program.encode(from, into)
+                };
             }
-            _ => return Err(verb.error("send, recv, fold, finish, copy or rank")),
+            "decode" => {
+                let (chunk, into) = line.target("=")?;
+                let token = line.token("a source")?;
+                let Source { from, merges: 0 } = token.source()? else {
+                    return Err(token.error("a source without +"));
+                };
+                program.decode(chunk, from, into);
+            }
+            _ => return Err(verb.error("send, recv, fold, finish, copy, encode, decode or rank")),
         }
         line.end()?;
         lines.skip();
@@ -357,9 +378,12 @@ impl<'a> Token<'a> {
     }
 
     fn cut(self) -> Result<Cut, TextError> {
-        const EXPECTED: &str = "even:chunks or given:parts, at most 65536";
+        const EXPECTED: &str = "even:chunks, blocks:chunks or given:parts, at most 65536";
         if let Ok(chunks) = self.after("even:", EXPECTED) {
             return Ok(Cut::Even { chunks: chunks.number(MAX_CHUNKS, EXPECTED)? });
+        }
+        if let Ok(chunks) = self.after("blocks:", EXPECTED) {
+            return Ok(Cut::Blocks { chunks: chunks.number(MAX_CHUNKS, EXPECTED)? });
         }
         Ok(Cut::Given { parts: self.after("given:", EXPECTED)?.number(MAX_CHUNKS, EXPECTED)? })
     }
@@ -368,7 +392,9 @@ impl<'a> Token<'a> {
         match self.text {
             "plain" => Ok(Form::Plain),
             "acc" => Ok(Form::Acc),
-            _ => Err(self.error("plain or acc")),
+            "coded" => Ok(Form::Coded),
+            "result" => Ok(Form::CodedResult),
+            _ => Err(self.error("plain, acc, coded or result")),
         }
     }
 

@@ -1,11 +1,7 @@
 //! What a plan was made from, so that ranks compare that and not a name.
 
 use super::codec::{Malformed, Reader, Writer};
-use crate::{
-    collective::Collective,
-    group::FoldOrder,
-    wire::{Codec, digest},
-};
+use crate::{collective::Collective, group::FoldOrder, wire::digest};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
@@ -143,8 +139,6 @@ pub struct Basis {
     pub machines: Machines,
     /// How much each rank takes.
     pub shares: Shares,
-    /// How messages are coded.
-    pub codec: Codec,
     /// How it is cut.
     pub cut: CutBy,
 }
@@ -165,8 +159,8 @@ impl Basis {
         self.items().into_iter().find(|(item, _)| *item == name).map(|(_, value)| value)
     }
 
-    fn items(&self) -> [(&'static str, String); 15] {
-        let Self { epoch, algorithm, collective, workers, order, keys, machines, shares, codec, cut } = self;
+    fn items(&self) -> [(&'static str, String); 14] {
+        let Self { epoch, algorithm, collective, workers, order, keys, machines, shares, cut } = self;
         let Machines { reducers, hosts, memories, topology } = machines;
         let CutBy { constants, segment, staged } = cut;
         [
@@ -188,12 +182,6 @@ impl Basis {
                 },
             ),
             ("topology", topology.map_or_else(|| "none".into(), |digest| format!("{digest:016x}"))),
-            (
-                "codec",
-                match codec {
-                    Codec::Plain => "plain".into(),
-                },
-            ),
             ("epoch", epoch.to_string()),
         ]
     }
@@ -209,7 +197,6 @@ impl Basis {
         [self.keys, *reducers, *hosts, *memories].into_iter().for_each(|list| list.write(to));
         to.option(topology.as_ref(), |to, digest| to.u64(*digest));
         to.u8(self.shares as u8);
-        to.u8(self.codec as u8);
         let CutBy { constants, segment, staged } = self.cut;
         [constants, segment, staged].into_iter().for_each(|number| to.u64(number));
     }
@@ -228,9 +215,8 @@ impl Basis {
             0 => Shares::Even,
             _ => return Err(Malformed("shares that are unknown")),
         };
-        let codec = Codec::from_code(from.u8()?).ok_or(Malformed("a codec that is unknown"))?;
         let cut = CutBy { constants: from.u64()?, segment: from.u64()?, staged: from.u64()? };
-        Ok(Self { epoch, algorithm, collective, workers, order, keys, machines, shares, codec, cut })
+        Ok(Self { epoch, algorithm, collective, workers, order, keys, machines, shares, cut })
     }
 }
 
@@ -256,7 +242,6 @@ mod tests {
                 topology: None,
             },
             shares: Shares::Even,
-            codec: Codec::Plain,
             cut: CutBy { constants: 7, segment: 0, staged: 1 << 20 },
         }
     }
@@ -298,7 +283,7 @@ mod tests {
     /// Every release has to compute the same number. This one was computed by another program.
     #[test]
     fn the_digest_has_this_value() {
-        assert_eq!(basis().digest(), 0x51d8_ed6c_1471_c2ce);
+        assert_eq!(basis().digest(), 0xea22_8529_6181_fee8);
     }
 
     #[test]

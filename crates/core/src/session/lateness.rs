@@ -93,6 +93,7 @@ mod tests {
             plan: 0,
             priority: 0,
             mark: 0,
+            codec: (0, 0),
         };
         let waiting = Waiting { rank, group: 7, generation: 0, round, hash: 0, fingerprint };
         of.waits(&waiting, 0..4).map(|late| late.ranks)

@@ -16,8 +16,9 @@ impl Versions {
     /// What this release speaks. Since version 2 reducers show their workers that they live, since version 3 they are told
     /// the workers' hosts, and since version 4 the fold order. Version 5 has members with identities, and tells each group's
     /// parameters and plans. Version 6 binds what follows a handshake to its connection. In version 7 ranks that join tell the
-    /// names of their job, parameters tell the links between ranks and what decides the choice of algorithms, and ranks go on without the hub.
-    pub const CURRENT: Versions = Versions { min: 7, max: 7 };
+    /// names of their job, parameters tell the links between ranks and what decides the choice of algorithms, and ranks go on without the hub. In version 8 messages may be
+    /// coded, and fingerprints say how.
+    pub const CURRENT: Versions = Versions { min: 8, max: 8 };
 
     /// The newest version that both sides speak.
     pub fn agree(self, other: Versions) -> Option<u16> {

@@ -116,7 +116,8 @@ impl Calibration {
     /// The field of a name, in the order of [`NAMES`].
     fn field(&mut self, at: usize) -> Field<'_> {
         let Self { costs, port, reducer_port, latency, shared_cores } = self;
-        let Costs { send, receive, here, fold, copy, call, wake, buffered, payload_per_mille, bucket } = costs;
+        let Costs { send, receive, here, fold, copy, call, wake, buffered, payload_per_mille, bucket } =
+            costs;
         let tolls = [send, receive, here, fold, copy];
         if at < 10 {
             let [one, two, three, four, five] = tolls;

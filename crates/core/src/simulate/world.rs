@@ -249,6 +249,12 @@ impl<'a> Simulator<'a> {
                 let bytes = bytes(chunk, *form);
                 (Some(What::Copy(chunk)), bytes, costs.copy.of(bytes))
             }
+            // As many bytes are read as the elements have, or written, and some arithmetic is done with them.
+            Kind::Encode { from: loc, .. } | Kind::Decode { into: loc, .. } => {
+                let chunk = chunk_of(*loc);
+                let bytes = bytes(chunk, Form::Plain);
+                (Some(What::Copy(chunk)), bytes, costs.fold.of(bytes))
+            }
             Kind::Fold(fold) => {
                 let operands = &prepared.operands[fold.operands.start as usize..fold.operands.end as usize];
                 let chunk = chunk_of(fold.into);

@@ -250,6 +250,31 @@ pub enum StepFault {
         /// The source, counted from 0.
         source_index: u32,
     },
+    /// A place that is encoded although what it holds is, or was before it was folded.
+    #[error("encodes {place}, which holds what was encoded before")]
+    EncodedTwice {
+        /// The place.
+        place: Place,
+    },
+    /// A chunk that this rank has encoded before: what was left of it would be fed back twice.
+    #[error("encodes chunk {chunk} again, so that what was left of it counts twice")]
+    ChunkEncodedTwice {
+        /// The chunk.
+        chunk: Chunk,
+    },
+    /// A reducer that encodes an input: it keeps nothing that could be left.
+    #[error("a reducer encodes what is to be folded, and keeps nothing of what is left")]
+    EncodedByReducer,
+    /// A sum that is coded as a result is before it is finished, or the other way round.
+    #[error("encodes {place} as {into}, which is for what is {}", if *finished { "not finished" } else { "finished" })]
+    WrongCode {
+        /// The place.
+        place: Place,
+        /// As what.
+        into: Form,
+        /// Whether it holds something finished.
+        finished: bool,
+    },
     /// A receive without a message.
     #[error("receives from rank {lane}, which never sends it")]
     NeverSent {
@@ -271,6 +296,12 @@ pub enum ResultFault {
     /// An input is in the fold more than once.
     #[error("the input of rank {input} is in it twice")]
     Twice {
+        /// Whose input.
+        input: Rank,
+    },
+    /// An input is in the fold as it is, and others are coded: which ones may not depend on the schedule.
+    #[error("the input of rank {input} was not coded, and others were")]
+    Uncoded {
         /// Whose input.
         input: Rank,
     },

@@ -20,7 +20,7 @@ use core::ops::Range;
 pub(super) type Node = u32;
 
 /// No number of a rank, node, source or place reaches this, which leaves bits for flags.
-pub(super) const LIMIT: usize = 1 << 28;
+pub(super) const LIMIT: usize = 1 << 27;
 
 /// A message that a step takes, before messages are matched.
 #[derive(Clone, Copy)]

@@ -111,7 +111,7 @@ impl Lowering {
             Step::Send { from, to } => self.send(program, from, to),
             Step::Recv { lane, chunk, into } => {
                 let at = self.write(program, into, Some(chunk))?;
-                Ok(Op::Recv { into: at, chunk, sender: self.receive(lane, chunk)? })
+                Ok(Op::Recv { into: at, chunk, sender: self.receive(lane, chunk)?, decodes: false })
             }
             Step::Fold { chunk, from, into, finish } => {
                 self.fold(program, chunk, program.sources(from), into, finish)
@@ -124,6 +124,37 @@ impl Lowering {
                 let at = self.write(program, into, None)?;
                 need_form(into, at, source.form())?;
                 Ok(Op::Copy { from: source, into: at })
+            }
+            Step::Encode { from, into } => {
+                let source = self.read(program, from)?;
+                let at = self.write(program, into, None)?;
+                if source.form().is_coded() {
+                    return Err(StepFault::EncodedTwice { place: from });
+                }
+                if !at.form().is_coded() {
+                    return Err(StepFault::WrongForm {
+                        place: into,
+                        actual: at.form(),
+                        expected: Form::Coded,
+                    });
+                }
+                Ok(Op::Copy { from: source, into: at })
+            }
+            Step::Decode { chunk, from: Origin::At(place), into } => {
+                let source = self.read(program, place)?;
+                need_form(place, source, Form::CodedResult)?;
+                let at = self.write(program, into, Some(chunk))?;
+                need_form(into, at, Form::Plain)?;
+                Ok(Op::Copy { from: source, into: at })
+            }
+            Step::Decode { chunk, from: Origin::Head { lane, form }, into } => {
+                if form != Form::CodedResult {
+                    let (actual, expected) = (form, Form::CodedResult);
+                    return Err(StepFault::WrongMessageForm { lane, actual, expected });
+                }
+                let at = self.write(program, into, Some(chunk))?;
+                need_form(into, at, Form::Plain)?;
+                Ok(Op::Recv { into: at, chunk, sender: self.receive(lane, chunk)?, decodes: true })
             }
         }
     }
@@ -173,7 +204,15 @@ impl Lowering {
     }
 
     fn source(&mut self, program: &Program, chunk: Chunk, source: Source) -> Result<From, StepFault> {
+        // A result is finished, so no fold takes it.
+        let wrong = (Form::CodedResult, Form::Coded);
         match source.from {
+            Origin::At(place) if program.form(place) == Some(wrong.0) => {
+                Err(StepFault::WrongForm { place, actual: wrong.0, expected: wrong.1 })
+            }
+            Origin::Head { lane, form } if form == wrong.0 => {
+                Err(StepFault::WrongMessageForm { lane, actual: wrong.0, expected: wrong.1 })
+            }
             Origin::At(place) => {
                 let at = self.at(program, place)?;
                 if self.conflicts.reads(self.local(at), self.node()) {

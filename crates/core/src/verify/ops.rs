@@ -13,21 +13,34 @@ pub(super) struct At(u32);
 impl At {
     const ACC: u32 = 1 << 31;
     const USER: u32 = 1 << 30;
+    const CODED: u32 = 1 << 27;
+    const FLAGS: u32 = Self::ACC | Self::USER | Self::CODED;
 
     pub(super) fn user(index: u32) -> Self {
         Self(index | Self::USER)
     }
 
     pub(super) fn slot(index: u32, form: Form) -> Self {
-        Self(index | if form == Form::Acc { Self::ACC } else { 0 })
+        let flags = match form {
+            Form::Plain => 0,
+            Form::Acc => Self::ACC,
+            Form::Coded => Self::CODED,
+            Form::CodedResult => Self::CODED | Self::ACC,
+        };
+        Self(index | flags)
     }
 
     pub(super) fn index(self) -> usize {
-        (self.0 & !(Self::ACC | Self::USER)) as usize
+        (self.0 & !Self::FLAGS) as usize
     }
 
     pub(super) fn form(self) -> Form {
-        if self.0 & Self::ACC == 0 { Form::Plain } else { Form::Acc }
+        match self.0 & (Self::CODED | Self::ACC) {
+            0 => Form::Plain,
+            Self::ACC => Form::Acc,
+            Self::CODED => Form::Coded,
+            _ => Form::CodedResult,
+        }
     }
 
     pub(super) fn is_user(self) -> bool {
@@ -38,10 +51,26 @@ impl At {
 /// A step, resolved. Until messages are matched, senders and receivers are ranks; then they are nodes.
 #[derive(Clone, Copy)]
 pub(super) enum Op {
-    Send { from: At, to: List },
-    Recv { into: At, chunk: Chunk, sender: u32 },
-    Fold { into: At, fold: u32 },
-    Copy { from: At, into: At },
+    Send {
+        from: At,
+        to: List,
+    },
+    /// Where it `decodes`, the message is a coded result.
+    Recv {
+        into: At,
+        chunk: Chunk,
+        sender: u32,
+        decodes: bool,
+    },
+    Fold {
+        into: At,
+        fold: u32,
+    },
+    /// Copies, or encodes or decodes, as the forms of both places say.
+    Copy {
+        from: At,
+        into: At,
+    },
 }
 
 /// An [`Op`] in eight bytes, a place with the kind in the two bits that an [`At`] leaves and one number more, and
@@ -63,6 +92,9 @@ pub(super) struct Landing {
     sender: u32,
 }
 
+/// What a sender's number leaves: whether the message is decoded.
+const DECODES: u32 = 1 << 31;
+
 impl PackedOp {
     const KIND: u32 = 3 << 28;
     const SEND: u32 = 0;
@@ -73,9 +105,11 @@ impl PackedOp {
     pub(super) fn new(op: Op, landings: &mut Vec<Landing>) -> Self {
         let (kind, at, more) = match op {
             Op::Send { from, to } => (Self::SEND, from, to.bits()),
-            Op::Recv { into, sender, .. } if into.is_user() => (Self::RECV, into, sender),
-            Op::Recv { into, chunk, sender } => {
-                landings.push(Landing { chunk, sender });
+            Op::Recv { into, sender, decodes, .. } if into.is_user() => {
+                (Self::RECV, into, flagged(sender, decodes))
+            }
+            Op::Recv { into, chunk, sender, decodes } => {
+                landings.push(Landing { chunk, sender: flagged(sender, decodes) });
                 (Self::RECV, into, landings.len() as u32 - 1)
             }
             Op::Fold { into, fold } => (Self::FOLD, into, fold),
@@ -89,10 +123,12 @@ impl PackedOp {
         let (at, more) = (self.at(), self.more);
         match self.kind() {
             Self::SEND => Op::Send { from: at, to: List::from_bits(more) },
-            Self::RECV if at.is_user() => Op::Recv { into: at, chunk: user_chunk(at), sender: more },
             Self::RECV => {
-                let Landing { chunk, sender } = landings[more as usize];
-                Op::Recv { into: at, chunk, sender }
+                let Landing { chunk, sender } = match at.is_user() {
+                    true => Landing { chunk: user_chunk(at), sender: more },
+                    false => landings[more as usize],
+                };
+                Op::Recv { into: at, chunk, sender: sender & !DECODES, decodes: sender & DECODES != 0 }
             }
             Self::FOLD => Op::Fold { into: at, fold: more },
             _ => Op::Copy { from: at, into: At(more) },
@@ -115,11 +151,11 @@ impl PackedOp {
     /// Tells a receive who sends its message.
     pub(super) fn set_sender(&mut self, landings: &mut [Landing], sender: u32) {
         debug_assert_eq!(self.kind(), Self::RECV);
-        if self.at().is_user() {
-            self.more = sender;
-        } else {
-            landings[self.more as usize].sender = sender;
-        }
+        let known = match self.at().is_user() {
+            true => &mut self.more,
+            false => &mut landings[self.more as usize].sender,
+        };
+        *known = sender | *known & DECODES;
     }
 
     /// Replaces the receivers, if it is a send.
@@ -128,6 +164,10 @@ impl PackedOp {
             self.more = lists.map(List::from_bits(self.more), with).bits();
         }
     }
+}
+
+fn flagged(sender: u32, decodes: bool) -> u32 {
+    sender | if decodes { DECODES } else { 0 }
 }
 
 pub(super) struct Fold {

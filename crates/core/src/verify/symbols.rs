@@ -13,6 +13,7 @@ use crate::{
     schedule::{Chunk, Form, Rank},
 };
 use alloc::{vec, vec::Vec};
+use core::mem::replace;
 
 /// What a step writes.
 #[derive(Clone, Copy)]
@@ -42,6 +43,10 @@ pub(super) struct Symbols<'a> {
     longest_chain: u32,
     /// The partial sums of the fold at hand.
     stack: Vec<Term>,
+    /// By user place, if anything is encoded: whether its worker has encoded the chunk to be folded.
+    encoded: Vec<bool>,
+    /// The last sum that was found to be right.
+    audited: Option<Term>,
 }
 
 /// What the workers end with.
@@ -64,15 +69,28 @@ impl<'a> Symbols<'a> {
             }
         }
         let slot_chunks = vec![0; graph.places() - graph.users()];
-        Self { graph, collective, terms, canonical, held, slot_chunks, longest_chain: 0, stack: Vec::new() }
+        let (stack, encoded) = (Vec::new(), Vec::new());
+        let (longest_chain, audited) = (0, None);
+        Self {
+            graph,
+            collective,
+            terms,
+            canonical,
+            held,
+            slot_chunks,
+            longest_chain,
+            stack,
+            encoded,
+            audited,
+        }
     }
 
     /// Runs a step; a send only looks at what it sends, which stays until its receivers have taken it.
     pub(super) fn step(&mut self, node: Node) -> Result<(), StepFault> {
         match self.graph.op(node) {
             Op::Send { from, .. } => self.read(node, from).map(drop),
-            Op::Recv { into, chunk, sender } => {
-                let held = self.take(sender, chunk, into.form())?;
+            Op::Recv { into, chunk, sender, decodes } => {
+                let held = self.take(sender, chunk, if decodes { Form::CodedResult } else { into.form() })?;
                 self.write(node, into, Value { held, chunk })
             }
             Op::Fold { into, fold } => {
@@ -81,10 +99,40 @@ impl<'a> Symbols<'a> {
                 self.write(node, into, Value { held, chunk: fold.chunk })
             }
             Op::Copy { from, into } => {
-                let value = Value { held: self.read(node, from)?, chunk: self.chunk(from) };
-                self.write(node, into, value)
+                let mut held = self.read(node, from)?;
+                if into.form().is_coded() && !from.form().is_coded() {
+                    held.term = self.encode(node, held.term, from, into.form())?;
+                }
+                self.write(node, into, Value { held, chunk: self.chunk(from) })
             }
         }
+    }
+
+    /// What becomes of a term that is encoded.
+    fn encode(&mut self, node: Node, term: Term, from: At, into: Form) -> Result<Term, StepFault> {
+        let rank = self.graph.rank(node);
+        let place = self.graph.place(rank, from);
+        let finished = term.is_finished();
+        if finished != (into == Form::CodedResult) {
+            return Err(StepFault::WrongCode { place, into, finished });
+        }
+        let is_coded = if finished { self.terms.is_code(term) } else { self.terms.uncoded(term) != term };
+        if is_coded {
+            return Err(StepFault::EncodedTwice { place });
+        }
+        if !finished {
+            let (chunk, workers) = (self.chunk(from), self.graph.workers);
+            if rank >= workers {
+                return Err(StepFault::EncodedByReducer);
+            }
+            if self.encoded.is_empty() {
+                self.encoded.resize(self.graph.users(), false);
+            }
+            if replace(&mut self.encoded[self.graph.user(rank, chunk).index()], true) {
+                return Err(StepFault::ChunkEncodedTwice { chunk });
+            }
+        }
+        Ok(self.terms.code(term))
     }
 
     fn fold(&mut self, node: Node, fold: &Fold) -> Result<Held, StepFault> {
@@ -182,7 +230,7 @@ impl<'a> Symbols<'a> {
                     Some(Expected::Input(input)) if term == Term::input(input) => Ok(()),
                     Some(Expected::Input(input)) => Err(ResultFault::NotTheInput { input }),
                     Some(Expected::Fold) => {
-                        if term != self.canonical.finish() {
+                        if term != Term::NONE && self.terms.uncoded(term) != self.canonical.finish() {
                             order = Order::Schedule;
                         }
                         self.is_fold(term, rank, &mut first)
@@ -207,11 +255,13 @@ impl<'a> Symbols<'a> {
         if !term.is_finished() {
             return Err(ResultFault::Unfinished);
         }
-        if term != self.canonical.finish() {
+        if term != self.canonical.finish() && self.audited != Some(term) {
             self.terms.audit(term).map_err(|flaw| match flaw {
                 Flaw::Missing(input) => ResultFault::Missing { input },
                 Flaw::Twice(input) => ResultFault::Twice { input },
+                Flaw::Uncoded(input) => ResultFault::Uncoded { input },
             })?;
+            self.audited = Some(term);
         }
         match *first {
             Some((other, _)) => Err(ResultFault::Disagreement { other }),

@@ -2,6 +2,7 @@
 
 use crate::group::{Group, Rank, merges};
 use alloc::{vec, vec::Vec};
+use core::mem::replace;
 
 /// An input, a merge of two terms, or a finished one of either. Equal terms mean equal bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,15 +36,19 @@ impl Term {
 pub(super) enum Flaw {
     Missing(Rank),
     Twice(Rank),
+    /// It was not coded, and others were.
+    Uncoded(Rank),
 }
 
 /// All merges made so far, each once: `a + b` and `b + a` are the same bits, so they are the same term.
 ///
-/// Merge number i is term `inputs + i`. The table finds a merge by its operands: open addressing with linear
+/// What a codec makes of a term is a term, too: the merge of it and [`CODE`]. Merge number i is term `inputs + i`. The table finds a merge by its operands: open addressing with linear
 /// probing, at most half full, in place of a map whose order could differ between runs.
 pub(super) struct Terms {
     inputs: u32,
     merges: Vec<[u32; 2]>,
+    /// By merge: the term as it were without codecs.
+    uncoded: Vec<u32>,
     table: Vec<u32>,
     seen: Vec<u32>,
     audits: u32,
@@ -51,28 +56,69 @@ pub(super) struct Terms {
 
 const FREE: u32 = u32::MAX;
 
+/// In place of the second operand: the first one, coded and decoded.
+const CODE: u32 = u32::MAX - 1;
+
 impl Terms {
     pub(super) fn new(inputs: u32) -> Self {
         let table = vec![FREE; (4 * inputs as usize).next_power_of_two()];
-        Self { inputs, merges: Vec::new(), table, seen: vec![0; inputs as usize], audits: 0 }
+        let (merges, uncoded) = (Vec::new(), Vec::new());
+        Self { inputs, merges, uncoded, table, seen: vec![0; inputs as usize], audits: 0 }
     }
 
     /// The merge of two unfinished terms.
     pub(super) fn merge(&mut self, a: Term, b: Term) -> Term {
-        let operands = [a.0.min(b.0), a.0.max(b.0)];
+        let merged = self.known([a.0.min(b.0), a.0.max(b.0)]);
+        let (plain_a, plain_b) = (self.uncoded(a), self.uncoded(b));
+        if (plain_a, plain_b) != (a, b) {
+            let plain = self.merge(plain_a, plain_b);
+            self.uncoded[(merged - self.inputs) as usize] = plain.0;
+        }
+        Term(merged)
+    }
+
+    /// What a codec makes of a term, which is finished if that is.
+    pub(super) fn code(&mut self, term: Term) -> Term {
+        let coded = self.known([term.0, CODE]);
+        let plain = self.uncoded(term);
+        self.uncoded[(coded - self.inputs) as usize] = plain.0 & !FINISHED;
+        Term(coded | term.0 & FINISHED)
+    }
+
+    /// The term as it were without codecs: itself if it is.
+    pub(super) fn uncoded(&self, term: Term) -> Term {
+        match (term.0 & !FINISHED).checked_sub(self.inputs) {
+            Some(merge) => Term(self.uncoded[merge as usize] | term.0 & FINISHED),
+            None => term,
+        }
+    }
+
+    /// Whether a codec has made it as it is. An input that was coded and finished since was made so by the finish.
+    pub(super) fn is_code(&self, term: Term) -> bool {
+        let merge = (term.0 & !FINISHED).checked_sub(self.inputs);
+        merge.is_some_and(|merge| {
+            let [of, with] = self.merges[merge as usize];
+            with == CODE && of & FINISHED == term.0 & FINISHED
+        })
+    }
+
+    /// The number of the term of these operands, which is its own without codecs if it is new.
+    fn known(&mut self, operands: [u32; 2]) -> u32 {
         let mut at = self.home(operands);
         while self.table[at] != FREE {
             if self.merges[self.table[at] as usize] == operands {
-                return Term(self.inputs + self.table[at]);
+                return self.inputs + self.table[at];
             }
             at = (at + 1) & (self.table.len() - 1);
         }
+        let number = self.inputs + self.merges.len() as u32;
         self.table[at] = self.merges.len() as u32;
         self.merges.push(operands);
+        self.uncoded.push(number);
         if self.merges.len() * 2 > self.table.len() {
             self.grow();
         }
-        Term(self.inputs + self.merges.len() as u32 - 1)
+        number
     }
 
     fn home(&self, [a, b]: [u32; 2]) -> usize {
@@ -107,29 +153,55 @@ impl Terms {
         stack[0]
     }
 
-    /// Checks that a term, finished or not, is made of every input exactly once.
+    /// Checks that a term, finished or not, is made of every input exactly once, and of all of them coded or of none.
     ///
     /// The walk stops at the first input that it meets again, so a term that shares much costs no more than one
     /// that shares nothing.
     pub(super) fn audit(&mut self, term: Term) -> Result<(), Flaw> {
         self.audits += 1;
         let mut open = vec![term.0 & !FINISHED];
-        let mut met = 0;
+        let (mut met, mut coded, mut uncoded) = (0, false, None);
         while let Some(id) = open.pop() {
             if id >= self.inputs {
-                open.extend(self.merges[(id - self.inputs) as usize]);
+                match self.merges[(id - self.inputs) as usize] {
+                    // A result, whose own code says nothing of its inputs.
+                    [term, CODE] if term & FINISHED != 0 => open.push(term & !FINISHED),
+                    // Nothing is coded twice, so no code is below this one.
+                    [term, CODE] => {
+                        coded = true;
+                        met += self.audit_below(term)?;
+                    }
+                    operands => open.extend(operands),
+                }
             } else if self.seen[id as usize] == self.audits {
                 return Err(Flaw::Twice(id));
             } else {
                 self.seen[id as usize] = self.audits;
                 met += 1;
+                uncoded = Some(id);
             }
         }
         if met == self.inputs {
-            return Ok(());
+            return uncoded.filter(|_| coded).map_or(Ok(()), |input| Err(Flaw::Uncoded(input)));
         }
         let missing = self.seen.iter().position(|audit| *audit != self.audits);
         Err(Flaw::Missing(missing.expect("fewer were met than there are") as Rank))
+    }
+
+    /// The same for what was coded. Returns how many inputs it has.
+    fn audit_below(&mut self, term: u32) -> Result<u32, Flaw> {
+        let mut open = vec![term];
+        let mut met = 0;
+        while let Some(id) = open.pop() {
+            if id >= self.inputs {
+                open.extend(self.merges[(id - self.inputs) as usize]);
+            } else if replace(&mut self.seen[id as usize], self.audits) == self.audits {
+                return Err(Flaw::Twice(id));
+            } else {
+                met += 1;
+            }
+        }
+        Ok(met)
     }
 }
 
@@ -175,6 +247,25 @@ mod tests {
             term = terms.merge(term, term);
         }
         assert!(matches!(terms.audit(term), Err(Flaw::Twice(_))));
+    }
+
+    #[test]
+    fn codes_show_and_can_be_thought_away() {
+        let mut terms = Terms::new(2);
+        let [a, b] = [0, 1].map(Term::input);
+        let [coded_a, coded_b] = [a, b].map(|term| terms.code(term));
+        assert!(coded_a != a && terms.is_code(coded_a) && !terms.is_code(a));
+        let (plain, coded) = (terms.merge(a, b), terms.merge(coded_a, coded_b));
+        assert_eq!((terms.uncoded(coded), terms.uncoded(plain)), (plain, plain));
+        let result = terms.code(coded.finish());
+        assert!(result.is_finished() && result != coded.finish());
+        assert_eq!(terms.uncoded(result), plain.finish());
+        assert_eq!((terms.audit(result), terms.audit(coded), terms.audit(plain)), (Ok(()), Ok(()), Ok(())));
+        assert!(terms.is_code(result) && !terms.is_code(coded_a.finish()));
+        let mixed = terms.merge(coded_a, b);
+        assert_eq!(terms.audit(mixed), Err(Flaw::Uncoded(1)));
+        let twice = terms.merge(coded, coded_a);
+        assert_eq!(terms.audit(twice), Err(Flaw::Twice(0)));
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(crate) enum DraftStep {
     Recv { lane: Rank, chunk: Chunk, into: Place },
     Fold { chunk: Chunk, from: Vec<Source>, into: Place, finish: bool },
     Copy { from: Place, into: Place },
+    Encode { from: Place, into: Place },
+    Decode { chunk: Chunk, from: Origin, into: Place },
 }
 
 impl Draft {
@@ -38,6 +40,8 @@ impl Draft {
                     DraftStep::Fold { chunk, from: program.sources(from).to_vec(), into, finish }
                 }
                 Step::Copy { from, into } => DraftStep::Copy { from, into },
+                Step::Encode { from, into } => DraftStep::Encode { from, into },
+                Step::Decode { chunk, from, into } => DraftStep::Decode { chunk, from, into },
             });
             DraftProgram { slots: program.slots().to_vec(), steps: steps.collect() }
         });
@@ -58,6 +62,8 @@ impl Draft {
                         program.fold_shaped(*chunk, from.iter().copied(), *into, *finish)
                     }
                     DraftStep::Copy { from, into } => program.copy(*from, *into),
+                    DraftStep::Encode { from, into } => program.encode(*from, *into),
+                    DraftStep::Decode { chunk, from, into } => program.decode(*chunk, *from, *into),
                 };
             }
             program.build()
@@ -88,9 +94,11 @@ impl Draft {
             }
             for slot in 0..program.slots.len() {
                 let mut mutant = self.clone();
-                let form = &mut mutant.programs[rank].slots[slot];
-                *form = other_form(*form);
-                mutants.push(("form of a slot", mutant));
+                let form = mutant.programs[rank].slots[slot];
+                for other in FORMS.into_iter().filter(|other| *other != form) {
+                    mutant.programs[rank].slots[slot] = other;
+                    mutants.push(("form of a slot", mutant.clone()));
+                }
             }
         }
         mutants
@@ -145,17 +153,33 @@ impl Draft {
                 }
                 changed.retain(|(_, step)| !matches!(step, DraftStep::Copy { from: f, into: i } if (f, i) == (from, into)));
             }
+            DraftStep::Encode { from, into } => {
+                for place in &places {
+                    changed.push(("place", DraftStep::Encode { from: *place, into: *into }));
+                    changed.push(("place", DraftStep::Encode { from: *from, into: *place }));
+                }
+                changed.push(("code", DraftStep::Copy { from: *from, into: *into }));
+            }
+            DraftStep::Decode { chunk, from, into } => {
+                let (chunk, from, into) = (*chunk, *from, *into);
+                for place in places {
+                    changed.push(("place", DraftStep::Decode { chunk, from, into: place }));
+                    changed.push(("place", DraftStep::Decode { chunk, from: Origin::At(place), into }));
+                }
+                let others = chunks.filter(|other| *other != chunk);
+                changed.extend(others.map(|chunk| ("chunk", DraftStep::Decode { chunk, from, into })));
+                for (lane, form) in ranks.flat_map(|lane| FORMS.map(|form| (lane, form))) {
+                    let from = Origin::Head { lane, form };
+                    changed.push(("lane", DraftStep::Decode { chunk, from, into }));
+                    changed.push(("code", DraftStep::Recv { lane, chunk, into }));
+                }
+            }
         }
         changed
     }
 }
 
-fn other_form(form: Form) -> Form {
-    match form {
-        Form::Plain => Form::Acc,
-        Form::Acc => Form::Plain,
-    }
-}
+const FORMS: [Form; 4] = [Form::Plain, Form::Acc, Form::Coded, Form::CodedResult];
 
 type Kinds<T> = Vec<(&'static str, Vec<T>)>;
 
@@ -206,7 +230,7 @@ fn changed_sources(from: &[Source], places: &[Place], ranks: RangeInclusive<Rank
             change("place of a source", &|sources| sources[at].from = Origin::At(*place));
         }
         for rank in ranks.clone() {
-            for form in [Form::Plain, Form::Acc] {
+            for form in FORMS {
                 change("head of a source", &|sources| sources[at].from = Origin::Head { lane: rank, form });
             }
         }

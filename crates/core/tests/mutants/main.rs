@@ -9,12 +9,13 @@ mod unchecked;
 use draft::Draft;
 use herringbone_core::{
     algorithm::{Algorithm, Layout},
+    codec::BLOCK,
     collective::Collective,
     element::{DType, ReduceOp},
     group::Group,
-    interpret::interpret,
-    schedule::{Rank, Schedule},
-    verify::{Order, verify},
+    interpret::{Coding, interpret, interpret_coded},
+    schedule::{Cut, Rank, Schedule},
+    verify::{Order, Verified, verify},
 };
 use proptest::prelude::*;
 use std::{collections::BTreeMap, fmt};
@@ -47,9 +48,29 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 /// By count, by worker: what a schedule computes.
 type Outputs = Vec<Vec<Vec<u8>>>;
 
+/// What a schedule with coded messages computes, and what is left of what each worker has encoded. Those of one rank are
+/// a multiple of a block and something, so that chunks differ.
+fn coded_outputs(proved: &Verified, op: ReduceOp) -> Outputs {
+    let workers = proved.workers();
+    let codecs = ["int8", "topk:0.25"].map(|name| Coding { codec: name.parse().unwrap(), steps: 3 });
+    let cases = codecs.into_iter().flat_map(|coding| [37, 2 * BLOCK + 5].map(|count| (coding, count)));
+    let run = |(coding, count): (Coding, usize)| {
+        let inputs: Vec<Vec<u8>> = (0..workers).map(|rank| bytes(&values(rank, count))).collect();
+        let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+        let mut left: Vec<Vec<f32>> = (0..workers).map(|rank| values(rank + 9, count)).collect();
+        let mut all = interpret_coded(proved, op, count, coding, &inputs, &mut left).unwrap();
+        all.extend(left.iter().map(|left| bytes(left)));
+        all
+    };
+    cases.map(run).collect()
+}
+
 /// The level of a schedule, and what it computes; `None` if it is not proved.
 fn outputs(schedule: Schedule, collective: Collective, group: &Group) -> Option<(Order, Outputs)> {
     let proved = verify(schedule, collective, group).ok()?;
+    if let Cut::Blocks { .. } = proved.cut() {
+        return Some((proved.order(), coded_outputs(&proved, ReduceOp::Sum)));
+    }
     let run = |count: &usize| {
         let inputs = inputs(collective, group.size(), *count);
         let inputs: Vec<Vec<u8>> = inputs.iter().map(|input| bytes(input)).collect();
@@ -95,7 +116,8 @@ impl Tally {
         let draft = Draft::of(schedule);
         assert_eq!(draft.schedule(), *schedule);
         let (order, bits) = outputs(draft.schedule(), collective, group).expect("the original is proved");
-        let control = collective == Collective::AllReduce;
+        let is_coded = matches!(schedule.cut(), Cut::Blocks { .. });
+        let control = collective == Collective::AllReduce && !is_coded;
         assert!(!control || unchecked_outputs(&draft).as_ref() == Some(&bits), "{name}");
         for (kind, mutant) in draft.mutants() {
             *self.kinds.entry(kind).or_default() += 1;
@@ -165,6 +187,14 @@ fn hierarchical() {
     let names = ["hierarchical", "hierarchical(radix,doubling)", "hierarchical(radix,reduction_server)"];
     let tally = tally(&names, &[Collective::AllReduce]);
     assert!(tally.refused > 10_000 && tally.same_bits > 50 && tally.wrong_unchecked > 300, "{tally}");
+}
+
+/// What skips a decoding, encodes twice or leaves one input as it is is refused.
+#[test]
+fn coded() {
+    let tally = tally(&["coded(radix)", "coded(reduction_server)"], &[Collective::AllReduce]);
+    assert!(tally.refused > 5000 && tally.same_bits > 50, "{tally}");
+    assert!(tally.kinds.contains_key("code"), "{tally}");
 }
 
 /// The ring's own order is all that it has to keep.

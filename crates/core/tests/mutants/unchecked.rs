@@ -45,7 +45,11 @@ fn has_messages(step: &DraftStep, rank: Rank, lanes: &Lanes) -> bool {
             let heads: Vec<Rank> = from.iter().filter_map(head).collect();
             heads.iter().all(|lane| waiting(*lane) >= heads.iter().filter(|other| *other == lane).count())
         }
-        DraftStep::Send { .. } | DraftStep::Copy { .. } => true,
+        DraftStep::Decode { from: Origin::Head { lane, .. }, .. } => waiting(*lane) > 0,
+        DraftStep::Send { .. }
+        | DraftStep::Copy { .. }
+        | DraftStep::Encode { .. }
+        | DraftStep::Decode { .. } => true,
     }
 }
 
@@ -65,7 +69,13 @@ fn run(step: &DraftStep, rank: Rank, places: &mut Places, lanes: &mut Lanes) -> 
             return Some(());
         }
         DraftStep::Recv { lane, into, .. } => (into, lanes.get_mut(&(*lane, rank))?.pop_front()?),
-        DraftStep::Copy { from, into } => (into, places.get(from)?.clone()),
+        // With a codec that codes nothing.
+        DraftStep::Copy { from, into }
+        | DraftStep::Encode { from, into }
+        | DraftStep::Decode { from: Origin::At(from), into, .. } => (into, places.get(from)?.clone()),
+        DraftStep::Decode { from: Origin::Head { lane, .. }, into, .. } => {
+            (into, lanes.get_mut(&(*lane, rank))?.pop_front()?)
+        }
         DraftStep::Fold { from, into, .. } => {
             let mut stack: Vec<Values> = Vec::new();
             for source in from {

@@ -345,8 +345,15 @@ fn node(program: &Program, step: &Step) -> Node {
             receives.push(lane);
             (Some(into), vec![])
         }
-        Step::Copy { from, into } => {
+        Step::Copy { from, into } | Step::Encode { from, into } => {
             reads.push(from);
+            (Some(into), vec![])
+        }
+        Step::Decode { from, into, .. } => {
+            match from {
+                Origin::At(place) => reads.push(place),
+                Origin::Head { lane, .. } => receives.push(lane),
+            }
             (Some(into), vec![])
         }
         Step::Fold { from, into, .. } => {

@@ -14,7 +14,7 @@ use herringbone_core::{
         handshake::Versions,
         membership::{MemberId, Process, Roster},
     },
-    wire::{Codec, Fingerprint},
+    wire::Fingerprint,
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
 
@@ -66,7 +66,6 @@ fn any_basis() -> impl Strategy<Value = Basis> {
                 keys,
                 machines: Machines { reducers, hosts, memories, topology },
                 shares: Shares::Even,
-                codec: Codec::Plain,
                 cut: CutBy { constants, segment, staged },
             }
         },

@@ -42,6 +42,7 @@ fn call() -> Fingerprint {
         plan: 7,
         priority: 0,
         mark: 0,
+        codec: (0, 0),
     }
 }
 
@@ -59,6 +60,7 @@ fn any_fingerprint() -> impl Strategy<Value = Fingerprint> {
             plan,
             priority,
             mark,
+            codec: (op.into(), root),
         },
     )
 }

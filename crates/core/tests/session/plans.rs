@@ -9,7 +9,7 @@ use herringbone_core::{
         control::Message,
         fence::{Action, Hub, Member},
     },
-    wire::{Codec, Fingerprint},
+    wire::Fingerprint,
 };
 use std::sync::Arc;
 
@@ -30,7 +30,6 @@ fn basis() -> Basis {
             topology: None,
         },
         shares: Shares::Even,
-        codec: Codec::Plain,
         cut: CutBy { constants: 7, segment: 0, staged: 1 << 20 },
     }
 }

@@ -3,6 +3,7 @@
 use super::{
     Communicator,
     handle::{GroupHandle, make_known, settings_of},
+    residuals::Residuals,
 };
 use crate::{
     Result,
@@ -29,7 +30,9 @@ pub(crate) fn resting_group(whole: &Communicator, name: &str) -> Result<Communic
     make_known(fabric, Settings { guidance, timeout: Duration::MAX, ..settings });
     let (timeout, channels) = (AtomicU64::new(u64::MAX), Mutex::default());
     let (completed_before, weak) = (OnceLock::new(), Arc::downgrade(fabric));
-    let group = GroupHandle { number, rank, members, timeout, channels, completed_before, fabric: weak };
+    let residuals = Residuals::default();
+    let group =
+        GroupHandle { number, rank, members, timeout, channels, completed_before, residuals, fabric: weak };
     Ok(Communicator { fabric: fabric.clone(), group: Arc::new(group) })
 }
 

@@ -1,5 +1,6 @@
 //! The handle of a group, and how groups are made known.
 
+use super::residuals::Residuals;
 use crate::{
     core::{
         group::Rank,
@@ -28,6 +29,8 @@ pub(crate) struct GroupHandle {
     pub(super) channels: Mutex<BTreeSet<u32>>,
     /// How many operations of the group before it, of which ranks were lost, all of its members have completed.
     pub(crate) completed_before: OnceLock<u64>,
+    /// What is left of tensors whose messages were coded. A group with other members starts without.
+    pub(crate) residuals: Residuals,
     pub(super) fabric: std::sync::Weak<Fabric>,
 }
 

@@ -1,19 +1,61 @@
-//! What moves and folds nothing: parts to one rank, from one rank, from every rank to every other, and messages between two.
+//! What is coded, and what moves and folds nothing: parts to one rank, from one rank, from every rank to every other, and messages between two.
 
-use super::{Communicator, Work};
+use super::{Communicator, Work, residuals::Residual};
 use crate::{
     Error, ErrorKind, Result,
     core::{
         collective::Collective,
-        element::{DType, Element},
+        element::{DType, Element, ReduceOp},
     },
     engine::messages::ToOrFrom,
-    request::{MessageRequest, Request},
+    request::{Compression, MessageRequest, Request},
     sys::{plain::Plain, region::Region},
     work::Pending,
 };
 
 impl Communicator {
+    /// Folds `buffer` over all ranks, with coded messages; every rank ends with the same bits in it. Without a
+    /// [tensor](Compression::tensor) what is lost is forgotten.
+    ///
+    /// # Errors
+    /// See [`ErrorKind`].
+    pub fn all_reduce_compressed(
+        &self,
+        buffer: &mut [f32],
+        op: ReduceOp,
+        compression: Compression,
+    ) -> Result<()> {
+        let count = buffer.len();
+        Region::lend(buffer, |buffer| {
+            let request =
+                Request::new(Collective::AllReduce, DType::F32, count, buffer.clone(), buffer.clone());
+            self.execute(request.op(op).compression(compression))
+        })
+    }
+
+    /// What is left of the tensors of this group whose messages were coded, to be kept with a checkpoint of this rank.
+    pub fn residuals(&self) -> Vec<Residual> {
+        self.parts().1.residuals.saved()
+    }
+
+    /// Goes on with what was left at a checkpoint, in place of what is.
+    pub fn restore_residuals(&self, saved: Vec<Residual>) {
+        self.parts().1.residuals.restore(saved);
+    }
+
+    /// Drops what is left of a tensor, which starts without then.
+    pub fn forget_residual(&self, tensor: &str) {
+        self.parts().1.residuals.forget(tensor);
+    }
+
+    /// Gathers every rank's `input`, in rank order, into every rank's `output`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BufferSize`] unless the output is [`size`](Self::size) times as long as the input; else see [`ErrorKind`].
+    pub fn all_gather<T: Plain>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        self.lent(Collective::AllGather, DType::U8, ReduceOp::Sum, size_of_val(input), input, output)
+    }
+
     /// Gathers every rank's `input`, in rank order, into `output` on rank `root`; the others' output is empty.
     ///
     /// # Errors

@@ -168,6 +168,14 @@ pub(crate) const REPLACE: Setting = setting(
     "none",
     &[Reader::Torch],
 );
+pub(crate) const COMPRESSION: Setting = setting(
+    "HERRINGBONE_COMPRESSION",
+    "compresses the gradients of DistributedDataParallel, with feedback, where the program has registered no hook of its own; \
+     the same on all ranks",
+    "bf16, fp16, int8, onebit:THRESHOLD, twobit:THRESHOLD, sign, topk:SHARE, randomk:SHARE, threshold:THRESHOLD or exact",
+    "none",
+    &[Reader::Torch],
+);
 pub(crate) const TRANSPORT: Setting = setting(
     "HERRINGBONE_TRANSPORT",
     "forces the transport between processes",
@@ -235,7 +243,7 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 20] = [
+pub const ALL: [&Setting; 21] = [
     &REDUCERS,
     &TOKEN,
     &TOKEN_FILE,
@@ -247,6 +255,7 @@ pub const ALL: [&Setting; 20] = [
     &TREE_ARRAY_BOUND,
     &TRANSPORT,
     &REPLACE,
+    &COMPRESSION,
     &IFNAME,
     &STORE,
     &RANK,

@@ -21,6 +21,7 @@ use crate::{
         issue::{Identity, Queued},
         staging::{Claim, Part},
     },
+    feedback::Fed,
     observe::Observer,
     transport::Broken,
 };
@@ -166,12 +167,13 @@ impl Backlog {
     }
 
     /// Whether a queued operation has to wait for older ones, of which one writes what it uses or uses what it writes: on the
-    /// same memory, operations run in the order in which they were issued.
+    /// same memory, operations run in the order in which they were issued. What an older one leaves of its tensor has to be known, too.
     fn waits_for_buffers(&self, at: usize, ops: &Ops) -> bool {
         let Some(own) = self.queue[at].pair() else { return false };
         let queued = self.queue.iter().take(at).filter_map(Queued::pair);
         let running = ops.table.iter().filter_map(|operation| operation.buffers());
-        running.chain(queued).any(|other| interfere(own, other))
+        let is_fed = self.queue[at].fed.as_ref().is_none_or(Fed::may_begin);
+        !is_fed || running.chain(queued).any(|other| interfere(own, other))
     }
 }
 
@@ -204,6 +206,7 @@ impl Ops {
             id,
             call,
             parts: None,
+            fed: None,
             buffers: None,
             completion: None,
             issued: out.now(),

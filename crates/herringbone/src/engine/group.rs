@@ -265,8 +265,7 @@ mod tests {
         wire::Kind,
     };
 
-    const CALL: Call =
-        Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1000 };
+    const CALL: Call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, 1000);
 
     /// Two workers and a reducer, as member `me` of these sees them.
     fn group(me: u32, parameters: Parameters) -> Group {

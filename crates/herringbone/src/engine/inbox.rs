@@ -162,6 +162,7 @@ impl Engine {
                 let to = segment.span(place..place + length);
                 fetch(content, to, endpoint, (is_mapped, eager))
             })?;
+            operation.inspect(index, header, &io)?;
             let from = (index, &io.endpoints[index]);
             io.observer.received(&operation.id, header.segment, from, length);
         } else {

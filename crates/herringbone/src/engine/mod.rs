@@ -340,6 +340,7 @@ impl Engine {
 
     fn try_issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
         let completion = Arc::new(Completion::default());
+        issue.fed.iter().for_each(|fed| completion.commits(fed.clone()));
         let Self { links, groups, backlog, out, .. } = self;
         backlog.issue(issue, completion.clone(), groups, (links, out))?;
         self.catch_up();

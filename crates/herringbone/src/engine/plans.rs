@@ -5,7 +5,9 @@ use crate::{
     Error, Result,
     core::{
         algorithm::{Algorithm, Layout},
+        codec::Codec,
         collective::{Collective, UnevenParts},
+        element::DType,
         group::{Group as FoldGroup, Rank},
         plan::{self, Choice},
         prepare::{self, Call, Prepared, Sizing, cutting},
@@ -13,7 +15,7 @@ use crate::{
         session::{Basis, CutBy, Machines, Shares, Summary, membership::MemberId},
         topology::LinkMatrix,
         verify::{Verified, verify},
-        wire::{Codec, Fingerprint, digest},
+        wire::{Fingerprint, digest},
     },
     execute::script::Script,
     observe::Observer,
@@ -157,7 +159,10 @@ impl Plans {
 
     /// A plan as sizes and hosts have it.
     pub(crate) fn chosen(&mut self, settings: &Settings, call: Call) -> Result<Planned> {
-        let Call { collective, dtype, op, count } = call;
+        let Call { collective, dtype, op, count, codec } = call;
+        if codec != Codec::Plain {
+            return self.chosen_coded(settings, call);
+        }
         if (collective, count) == (Collective::AllGather, Call::UNEVEN) {
             let why = "parts may differ, so each goes straight to every rank".to_owned();
             return self.made(settings, call, &Algorithm::OneShot, why);
@@ -168,7 +173,7 @@ impl Plans {
             links: self.links.as_ref(),
             ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
         };
-        let sized = |forced: &Algorithm| forced.for_elements(count, settings.parameters.tree_bound);
+        let sized = |forced: &Algorithm| forced.plain().for_elements(count, settings.parameters.tree_bound);
         let forced = settings.guidance.for_call(collective, request.bytes).map(sized);
         // What was proved can be had for any count, and trees take long to plan.
         if let Some(forced) = &forced
@@ -193,6 +198,18 @@ impl Plans {
         self.made(settings, call, &choice.algorithm, choice.why)
     }
 
+    /// The plan of a call whose messages are coded: through the reducers if there are any, unless something else is forced.
+    fn chosen_coded(&mut self, settings: &Settings, call: Call) -> Result<Planned> {
+        let bytes = (call.count * call.dtype.bytes()) as u64;
+        let forced = settings.guidance.for_call(call.collective, bytes);
+        let plain = match forced {
+            Some(forced) if !forced.needs_reducers() => Algorithm::radix(Vec::new()),
+            _ if settings.reducers() > 0 => Algorithm::ReductionServer,
+            _ => Algorithm::radix(Vec::new()),
+        };
+        self.made(settings, call, &plain.coded(), format!("messages are coded with {}", call.codec))
+    }
+
     /// The plan that takes `algorithm`.
     pub(crate) fn made(
         &mut self,
@@ -201,6 +218,13 @@ impl Plans {
         algorithm: &Algorithm,
         why: String,
     ) -> Result<Planned> {
+        let is_coded = matches!(algorithm, Algorithm::Coded { .. });
+        if is_coded && (call.codec == Codec::Plain || call.dtype != DType::F32) {
+            return Err(Error::unsupported(format_args!(
+                "{algorithm} of {} coded with {}",
+                call.dtype, call.codec
+            )));
+        }
         let Proof { verified, basis, digest } = self.proof(settings, call.collective, algorithm)?;
         let program = verified.schedule().program(settings.me).into_owned();
         let partners = prepare::partners(&program);
@@ -256,7 +280,6 @@ impl Plans {
                 topology: self.links.as_ref().map(|links| digest(&links.to_bytes())),
             },
             shares: Shares::Even,
-            codec: Codec::Plain,
             cut: CutBy {
                 constants: cutting::digest(),
                 segment: sizing.segment_bytes as u64,
@@ -314,5 +337,6 @@ fn fingerprint(call: &Call, plan: u64) -> Fingerprint {
         plan,
         priority: 0,
         mark: 0,
+        codec: call.codec.code(),
     }
 }

@@ -344,6 +344,7 @@ fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Pre
             group: carrier,
             call,
             parts: None,
+            fed: queued.fed.as_ref().map(|fed| fed.part(bytes.start / queued.call.dtype.bytes())),
             priority: queued.id.fingerprint.priority,
             mark: queued.id.fingerprint.mark,
             input,
@@ -354,10 +355,10 @@ fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Pre
     let sent = |root: u32, bytes: std::ops::Range<usize>| {
         let region = output.part(bytes);
         let (collective, dtype, op) = (Collective::Broadcast { root }, DType::U8, queued.call.op);
-        let call = Call { collective, dtype, op, count: region.len() };
+        let call = Call::new(collective, dtype, op, region.len());
         let (input, output, priority) = (region.clone(), region, queued.id.fingerprint.priority);
         let mark = queued.id.fingerprint.mark;
-        Issue { group: carrier, call, parts: None, priority, mark, input, output, timeout }
+        Issue { group: carrier, call, parts: None, fed: None, priority, mark, input, output, timeout }
     };
     let Some(Rest { chunks, .. }) = rest.filter(|rest| !rest.chunks.is_empty()) else {
         return [again(0..output.len())].into();

@@ -5,6 +5,7 @@ use crate::{
     Error, Result,
     core::{
         algorithm::Algorithm,
+        codec::Codec,
         collective::Collective,
         element::{DType, ReduceOp},
         prepare::Call,
@@ -112,6 +113,7 @@ pub(crate) fn call_of(told: &Fingerprint) -> Result<Call> {
         dtype,
         op: ReduceOp::from_code(told.op).filter(|op| op.takes(dtype)).ok_or_else(unknown)?,
         count: addressable(told.count, dtype).ok_or_else(unknown)?,
+        codec: Codec::from_code(told.codec.0, told.codec.1).ok_or_else(unknown)?,
     })
 }
 
@@ -139,6 +141,7 @@ mod tests {
             plan: 0,
             priority: 0,
             mark: 0,
+            codec: Codec::Plain.code(),
         };
         assert_eq!(call_of(&told(1 << 40)).unwrap().count, 1 << 40);
         for count in [1 << 60, i64::MAX as u64, u64::MAX - 1, Fingerprint::UNEVEN] {

@@ -2,11 +2,13 @@
 //! still needs.
 
 use super::{
+    coding,
     operation::{Course, Operation},
     room::Flow,
 };
 use crate::{
     core::{
+        codec::PREFIX_BYTES,
         prepare::{Head, Kind, Loc, Peer, Prepared},
         session::membership::MemberId,
         wire::Header,
@@ -62,10 +64,28 @@ impl Operation {
         {
             return Err(Broken::Protocol("a message outside its window"));
         }
-        if header.length as usize != self.prepared.bytes(wanted.chunk, header.segment, wanted.form) {
+        let bytes = self.prepared.bytes(wanted.chunk, header.segment, wanted.form);
+        let fits = match wanted.form.is_coded() {
+            true => (PREFIX_BYTES..=bytes).contains(&(header.length as usize)),
+            false => header.length as usize == bytes,
+        };
+        if !fits {
             return Err(Broken::Protocol("a message of the wrong length"));
         }
         Ok((wanted, self.stage(header.segment) * self.prepared.heads.len() + head as usize))
+    }
+
+    /// Whether a message that has arrived is as its codec writes it, if it is coded.
+    pub(crate) fn inspect(&self, endpoint: MemberId, header: &Header, io: &Io<'_>) -> Result<(), Broken> {
+        let (_, at) = self.expected(endpoint, header)?;
+        let head = at as u32 % self.prepared.heads.len() as u32;
+        let wanted = &self.prepared.heads[head as usize];
+        let Some(codec) = self.prepared.call.codec_of(wanted.form) else { return Ok(()) };
+        let elements = self.prepared.elements(wanted.chunk, header.segment).len();
+        let slot = self.message(header.segment, head, io);
+        let slot = slot.ok_or(Broken::Protocol("a coded message outside its segment"))?;
+        let is_right = coding::check(codec, slot, header.length as usize, elements);
+        is_right.map_err(|_| Broken::Protocol("a coded message that its codec does not write"))
     }
 
     /// What a message says of the length of its part, and what this rank expects, if these differ.
@@ -174,6 +194,7 @@ impl Operation {
             id: self.id,
             call: self.prepared.call,
             parts: None,
+            fed: self.lent.fed.clone(),
             buffers: Some((input, output)),
             completion: Some(completion),
             issued: self.caller.issued,

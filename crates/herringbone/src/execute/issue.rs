@@ -8,6 +8,7 @@ use crate::{
         prepare::Call,
         wire::{Fingerprint, Header, Kind as FrameKind},
     },
+    feedback::Fed,
     sys::{heap::Heap, region::Region},
 };
 use std::{sync::Arc, time::Duration};
@@ -59,6 +60,8 @@ pub(crate) struct Issue {
     pub(crate) call: Call,
     /// This rank's parts, where they may differ.
     pub(crate) parts: Option<Arc<UnevenParts>>,
+    /// What is left of the tensor, if that is fed back.
+    pub(crate) fed: Option<Fed>,
     pub(crate) priority: i32,
     /// What the caller says that it is for; 0 if nothing is said.
     pub(crate) mark: u32,
@@ -73,6 +76,7 @@ pub(crate) struct Queued {
     pub(crate) id: Identity,
     pub(crate) call: Call,
     pub(crate) parts: Option<Arc<UnevenParts>>,
+    pub(crate) fed: Option<Fed>,
     pub(crate) buffers: Option<(Region, Region)>,
     pub(crate) completion: Option<Arc<Completion>>,
     pub(crate) issued: Moment,
@@ -95,6 +99,7 @@ impl Queued {
             id,
             call: issue.call,
             parts: issue.parts.clone(),
+            fed: issue.fed.clone(),
             buffers: Some((issue.input.clone(), issue.output.clone())),
             completion,
             issued,

@@ -23,6 +23,7 @@ use crate::{
         issue::{Identity, Queued},
         room::Arrived,
     },
+    feedback::Fed,
     sys::region::Region,
     transport::{Broken, ticket::OpKey},
 };
@@ -53,6 +54,8 @@ pub(super) struct Lent {
     pub(super) output: Option<Region>,
     /// Where in my segment the user's buffer lies.
     pub(super) mapped: Option<usize>,
+    /// What is left of the tensor, if that is fed back.
+    pub(super) fed: Option<Fed>,
     /// Whether the results of the ranks of this host are more than a cache holds when the last comes.
     pub(super) outgrows_cache: bool,
 }
@@ -119,6 +122,7 @@ impl Operation {
         };
         let here = 1 + prepared.peers.iter().filter(|peer| peer.shared).count();
         let results = here * output.as_ref().map_or(0, Region::len);
+        let outgrows_cache = results > cache::results_that_stay();
         let mut operation = Self {
             key,
             id: queued.id,
@@ -129,7 +133,7 @@ impl Operation {
                 told_hub: 0,
             },
             memory,
-            lent: Lent { input, output, mapped, outgrows_cache: results > cache::results_that_stay() },
+            lent: Lent { input, output, mapped, fed: queued.fed, outgrows_cache },
             course: Course {
                 ahead,
                 lot: if prepared.is_in_memory() { (ahead / LOTS_PER_WINDOW).max(1) } else { 1 },

@@ -89,7 +89,8 @@ impl Script {
         let may = prepared.eager
             && prepared.peers.iter().all(|peer| peer.shared)
             && heads.windows(2).all(|pair| pair[0] != pair[1]);
-        may.then(|| {
+        let lines = lines(prepared).filter(|_| may)?;
+        Some({
             let endpoint = |peer: u32| endpoints[peer as usize];
             let lanes = prepared.lanes.iter().map(|to| Lane { endpoint: endpoint(to.peer), index: to.index });
             let messages = prepared.heads.iter().map(|head| Message {
@@ -99,7 +100,7 @@ impl Script {
                 offset: head.offset,
             });
             let (lanes, messages) = (lanes.collect(), messages.collect());
-            Self { lines: lines(prepared), lanes, messages, prepared: prepared.clone() }
+            Self { lines, lanes, messages, prepared: prepared.clone() }
         })
     }
 }
@@ -111,7 +112,8 @@ impl Script {
     }
 }
 
-fn lines(prepared: &Prepared) -> Vec<Line> {
+/// The program's lines; `None` if something in it is coded.
+fn lines(prepared: &Prepared) -> Option<Vec<Line>> {
     let mut first = 0;
     let kinds = prepared.instrs.iter().enumerate();
     kinds
@@ -119,14 +121,15 @@ fn lines(prepared: &Prepared) -> Vec<Line> {
             let of_it = prepared.heads[first..].iter().take_while(|head| head.instr as usize == at).count();
             let messages = first..first + of_it;
             first = messages.end;
-            Line { act: act(prepared, &instr.kind), messages }
+            Some(Line { act: act(prepared, &instr.kind)?, messages })
         })
         .collect()
 }
 
-fn act(prepared: &Prepared, kind: &Kind) -> Act {
+fn act(prepared: &Prepared, kind: &Kind) -> Option<Act> {
     let place = |loc: Loc, form| place(prepared, loc, form);
-    match kind {
+    Some(match kind {
+        Kind::Encode { .. } | Kind::Decode { .. } => return None,
         Kind::Send(send) => Act::Send { from: place(send.from, send.form), to: receivers(prepared, send) },
         Kind::Recv { head, into } => {
             let form = prepared.heads[*head as usize].form;
@@ -150,7 +153,7 @@ fn act(prepared: &Prepared, kind: &Kind) -> Act {
             let parts = operands.iter().map(part).collect();
             Act::Fold { parts, into: place(*into, *form), form: *form, finish }
         }
-    }
+    })
 }
 
 fn receivers(prepared: &Prepared, Send { lanes, .. }: &Send) -> To {

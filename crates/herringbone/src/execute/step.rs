@@ -1,6 +1,7 @@
 //! The step function: one instruction of one segment, whatever the transport.
 
 use super::{
+    coding::{self, Part},
     operation::Operation,
     room::{Delivery, Unsent},
     sources::gather,
@@ -8,6 +9,7 @@ use super::{
 };
 use crate::{
     core::{
+        codec::PREFIX_BYTES,
         prepare::{Call, Fold, Kind, Loc, Operand, Prepared, Send},
         schedule::Form,
         session::turns::Turn,
@@ -49,7 +51,10 @@ impl Operation {
             Kind::Copy { from, into, form } => {
                 self.move_to(segment, Operand::At { loc: *from, form: *form, merges: 0 }, *into, io);
             }
+            Kind::Fold(fold) if self.folds_coded(fold) => self.fold_coded(segment, fold, io),
             Kind::Fold(fold) => self.fold(segment, fold, io),
+            Kind::Encode { from, form, into } => self.encode(segment, *from, (*into, *form), io),
+            Kind::Decode { from, into } => self.decode(segment, from, *into, io),
         }
         true
     }
@@ -106,6 +111,15 @@ impl Operation {
         }
     }
 
+    /// Where a message to be sent lies, and how long it is.
+    fn sent(&self, send: &Send, segment: u32, staging: &Staging) -> Range<usize> {
+        let range = self.range(send.from, send.form, segment);
+        if !send.form.is_coded() {
+            return range;
+        }
+        range.start..range.start + coding::length(staging.segment().span(range))
+    }
+
     /// Sends a message to some of its receivers. Returns to how many of them it has gone; the others' lanes are told of later.
     fn send_lanes(
         &mut self,
@@ -148,6 +162,7 @@ impl Operation {
         let mut blocked = std::mem::take(&mut self.room.blocked);
         let mut sent = 0;
         self.with(send.from, send.form, 0, io, |payload, io| {
+            let payload = payload.slice(0..self.sent(send, 0, io.staging).len());
             let mut header = self.header(FrameKind::Data, 0);
             header.length = payload.len() as u32;
             let mut frame = Frame::new(&header, Some(Body::Carried(payload)));
@@ -190,7 +205,7 @@ impl Operation {
         let flow = self.room.flows[lane_to.peer as usize];
         let endpoint = &mut io.endpoints[flow.endpoint];
         let mut header = self.header(FrameKind::Data, segment);
-        (header.index, header.length) = (lane_to.index, self.length(send.from, send.form, segment) as u32);
+        (header.index, header.length) = (lane_to.index, self.sent(send, segment, io.staging).len() as u32);
         if prepared.is_uneven() {
             let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
             header.whole = prepared.whole(chunk).len() as u64;
@@ -220,7 +235,8 @@ impl Operation {
         let reducer = prepared.is_reducer(prepared.peers[lane_to.peer as usize].rank);
         let fingerprint = (reducer && segment == 0).then_some(self.id.fingerprint);
         header.fingerprint = fingerprint.is_some();
-        let (payload, priority) = (self.payload(send, segment), self.id.fingerprint.priority);
+        let payload = self.payload(send, self.sent(send, segment, io.staging));
+        let priority = self.id.fingerprint.priority;
         let done = Some(Token { op: self.key, segment, instr });
         endpoint.send_stream(Outgoing { header, fingerprint, payload, priority, done });
         false
@@ -240,8 +256,7 @@ impl Operation {
     }
 
     /// What goes over a socket.
-    fn payload(&self, send: &Send, segment: u32) -> Payload {
-        let range = self.range(send.from, send.form, segment);
+    fn payload(&self, send: &Send, range: Range<usize>) -> Payload {
         match send.from {
             Loc::Staged { .. } => Payload::Staged(range),
             Loc::Input(_) => Payload::User { op: self.key, output: self.lent.input.is_none(), range },
@@ -320,6 +335,50 @@ impl Operation {
         let _folded = gather(sources, any, put);
     }
 
+    /// Whether something has to be decoded for a fold.
+    fn folds_coded(&self, fold: &Fold) -> bool {
+        let operands = &self.prepared.operands[fold.operands.start as usize..fold.operands.end as usize];
+        operands.iter().any(|operand| match operand {
+            Operand::At { form, .. } => form.is_coded(),
+            Operand::Head { head, .. } => self.prepared.heads[*head as usize].form.is_coded(),
+        })
+    }
+
+    /// Folds operands of which some are coded.
+    fn fold_coded(&self, segment: u32, fold: &Fold, io: &Io<'_>) {
+        let prepared = &*self.prepared;
+        let operands = &prepared.operands[fold.operands.start as usize..fold.operands.end as usize];
+        let memory = Memory::of(self, segment, io);
+        let parts = operands.iter().map(|operand| {
+            let kernel::Source { span, form, merges } = memory.source(operand)?;
+            Some(Part { span, form, merges })
+        });
+        let (Some(parts), Some(into)) = (parts.collect::<Option<Vec<_>>>(), memory.at(fold.into, fold.form))
+        else {
+            return;
+        };
+        let Call { codec, dtype, op, .. } = prepared.call;
+        let finish = fold.finish.then_some(prepared.workers);
+        coding::fold((codec, dtype, op), (into, fold.form), &parts, finish);
+    }
+
+    /// Encodes an input with what is left of it, or a result.
+    fn encode(&self, segment: u32, from: Loc, (into, form): (Loc, Form), io: &Io<'_>) {
+        let memory = Memory::of(self, segment, io);
+        let (Some(plain), Some(slot)) = (memory.at(from, Form::Plain), memory.at(into, form)) else { return };
+        let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = from;
+        let codec = self.prepared.call.codec_of(form).unwrap_or_default();
+        let fed = self.lent.fed.as_ref().filter(|_| form == Form::Coded);
+        coding::encode(codec, (plain, self.prepared.elements(chunk, segment)), slot, fed);
+    }
+
+    /// Decodes a result.
+    fn decode(&self, segment: u32, from: &Operand, into: Loc, io: &Io<'_>) {
+        let memory = Memory::of(self, segment, io);
+        let (Some(slot), Some(plain)) = (memory.source(from), memory.at(into, Form::Plain)) else { return };
+        coding::decode(self.prepared.call.codec.result(), slot.span, plain);
+    }
+
     /// Moves what an operand is to another place, if it is not there already.
     fn move_to(&self, segment: u32, operand: Operand, into: Loc, io: &mut Io<'_>) {
         let memory = Memory::of(self, segment, io);
@@ -331,14 +390,18 @@ impl Operation {
         if self.lent.outgrows_cache { into.stream_from(source.span) } else { into.copy_from(source.span) }
     }
 
-    /// A message that has arrived, where it lies.
-    fn message<'a>(&self, segment: u32, head: u32, io: &'a Io<'_>) -> Option<Span<'a>> {
+    /// A message that has arrived, where it lies; of a coded one that lies with its sender as much as it says.
+    pub(super) fn message<'a>(&self, segment: u32, head: u32, io: &'a Io<'_>) -> Option<Span<'a>> {
         let wanted = &self.prepared.heads[head as usize];
         let bytes = self.prepared.bytes(wanted.chunk, segment, wanted.form);
         match self.arrived(segment, head) {
             Arrived::At(offset) | Arrived::Direct(offset) => {
-                let endpoint = self.room.flows[wanted.peer as usize].endpoint;
-                io.endpoints[endpoint].payload(offset, bytes)
+                let endpoint = &io.endpoints[self.room.flows[wanted.peer as usize].endpoint];
+                if !wanted.form.is_coded() {
+                    return endpoint.payload(offset, bytes);
+                }
+                let said = coding::said(endpoint.payload(offset, PREFIX_BYTES)?);
+                endpoint.payload(offset, said.min(bytes))
             }
             _ => {
                 let at = self.stage_at(segment) + wanted.offset;

@@ -128,6 +128,7 @@ impl Entry {
             plan: 0,
             priority: 0,
             mark: 0,
+            codec: (0, 0),
         };
         Self {
             group: 0,

@@ -5,7 +5,15 @@ use crate::{
     clock::Moment,
     completion::Completion,
     core::prepare::Call,
-    core::{algorithm::Layout, group::Group, interpret::interpret, plan, verify::verify},
+    core::{
+        algorithm::{Algorithm, Layout},
+        codec::Codec,
+        group::Group,
+        interpret::{Coding, interpret, interpret_coded},
+        plan,
+        verify::verify,
+    },
+    feedback::Feedback,
     sys::region::Owned,
     transport::tcp::virtual_link::Dice,
 };
@@ -18,6 +26,19 @@ pub(crate) struct Task {
     pub(crate) expected: Vec<Vec<u8>>,
     /// Whether the output is the input.
     pub(crate) in_place: bool,
+    /// If the call's messages are coded, and what they lack is fed back.
+    pub(crate) tensor: Option<TensorTask>,
+}
+
+/// A call on a tensor that is fed back.
+pub(crate) struct TensorTask {
+    /// Which tensor it is: that of all calls that share this.
+    pub(crate) identity: Rc<()>,
+    /// How many calls on it go before.
+    pub(crate) steps: u64,
+    /// What is left of it on each rank before the call, and after it.
+    pub(crate) before: Vec<Vec<f32>>,
+    after: Vec<Vec<f32>>,
 }
 
 /// A call that a rank has made.
@@ -28,6 +49,7 @@ pub(crate) struct Called {
     pub(super) completion: Option<Arc<Completion>>,
     /// The input and the output, while they are lent.
     pub(super) buffers: Option<(Owned<u8>, Owned<u8>)>,
+    pub(super) feedback: Option<Arc<Feedback>>,
     pub(crate) ended: Option<(Moment, Result<(), Error>)>,
     /// What was wrong with the result when it ended.
     pub(super) wrong: Option<String>,
@@ -36,7 +58,7 @@ pub(crate) struct Called {
 impl Task {
     /// A call on random bits. The reference is another schedule than engines with reducers choose.
     pub(crate) fn new(call: Call, workers: u32, dice: &mut Dice) -> Rc<Self> {
-        let Call { collective, dtype, op, count } = call;
+        let Call { collective, dtype, op, count, .. } = call;
         let bytes = |rank| collective.input_elements(workers, rank, count) * dtype.bytes();
         let inputs: Vec<Vec<u8>> = (0..workers).map(|rank| random_bytes(bytes(rank), dice)).collect();
         let (group, hosts): (_, Vec<u32>) = (Group::of_size(workers), (0..workers).collect());
@@ -52,13 +74,51 @@ impl Task {
         let verified = verify(schedule, collective, &group).expect("a proof");
         let seen: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
         let expected = interpret(&verified, dtype, op, count, &seen).expect("inputs that fit");
-        Rc::new(Self { call, inputs, expected, in_place: false })
+        Rc::new(Self { call, inputs, expected, in_place: false, tensor: None })
     }
 
     /// A sum of so many numbers.
     pub(crate) fn sum(count: usize, workers: u32, dice: &mut Dice) -> Rc<Self> {
-        let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
+        let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, count);
         Self::new(call, workers, dice)
+    }
+
+    /// A sum of so many numbers whose messages are coded, with what is left of them.
+    pub(crate) fn coded(count: usize, workers: u32, dice: &mut Dice) -> Rc<Self> {
+        let codec = dice.pick(&["int8", "topk:0.1", "twobit:0.5", "bf16", "randomk:0.2"]);
+        let codec = codec.parse().expect("a codec");
+        let before = (0..workers).map(|_| numbers(count, dice)).collect();
+        Self::on_tensor(Rc::default(), (codec, 0), before, dice)
+    }
+
+    /// The next call on the same tensor.
+    pub(crate) fn next(&self, dice: &mut Dice) -> Rc<Self> {
+        let TensorTask { identity, steps, after, .. } = self.tensor.as_ref().expect("a coded call");
+        Self::on_tensor(identity.clone(), (self.call.codec, steps + 1), after.clone(), dice)
+    }
+
+    fn on_tensor(
+        identity: Rc<()>,
+        (codec, steps): (Codec, u64),
+        before: Vec<Vec<f32>>,
+        dice: &mut Dice,
+    ) -> Rc<Self> {
+        let (workers, count, coding) = (before.len() as u32, before[0].len(), Coding { codec, steps });
+        let group = Group::of_size(workers);
+        let collective = Collective::AllReduce;
+        let schedule = Algorithm::radix(Vec::new()).coded();
+        let schedule = schedule.schedule(collective, &group, &Layout::default()).expect("a schedule");
+        let verified = verify(schedule, collective, &group).expect("a proof");
+        let mut input =
+            |_| numbers(count, dice).iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+        let inputs: Vec<Vec<u8>> = (0..workers).map(&mut input).collect();
+        let seen: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
+        let mut after = before.clone();
+        let expected = interpret_coded(&verified, ReduceOp::Sum, count, coding, &seen, &mut after);
+        let call = Call::new(collective, DType::F32, ReduceOp::Sum, count);
+        let (call, expected) = (Call { codec, ..call }, expected.expect("inputs that fit"));
+        let tensor = Some(TensorTask { identity, steps, before, after });
+        Rc::new(Self { call, inputs, expected, in_place: dice.one_in(2), tensor })
     }
 
     /// Any call, of up to so many bytes.
@@ -87,7 +147,7 @@ impl Task {
         // All orders of magnitude alike.
         let limit = 2u64 << dice.below(u64::from((most / dtype.bytes() / whole).max(1).ilog2()) + 1);
         let count = if collective == Collective::Barrier { 0 } else { 1 + dice.below(limit) as usize };
-        Self::new(Call { collective, dtype, op, count }, workers, dice)
+        Self::new(Call::new(collective, dtype, op, count), workers, dice)
     }
 }
 
@@ -98,6 +158,10 @@ fn random_bytes(bytes: usize, dice: &mut Dice) -> Vec<u8> {
     }
     random.truncate(bytes);
     random
+}
+
+fn numbers(count: usize, dice: &mut Dice) -> Vec<f32> {
+    (0..count).map(|_| dice.below(1 << 16) as f32 / 16384.0 - 2.0).collect()
 }
 
 impl Called {
@@ -115,12 +179,19 @@ impl Called {
     fn taken_back(&mut self) -> Option<String> {
         let Some((_, Ok(()))) = &self.ended else { return None };
         let (input, output) = self.buffers.take()?;
-        let Self { task, rank, .. } = self;
+        let Self { task, rank, feedback, .. } = self;
         if input.take() != task.inputs[*rank] && !task.in_place {
             return Some(format!("{:?} has changed the input of rank {rank}", task.call));
         }
         let (collective, workers) = (task.call.collective, task.inputs.len() as u32);
         let has_result = collective.has_result(workers, *rank as u32);
+        if let (Some(TensorTask { steps, after, .. }), Some(feedback)) = (&task.tensor, feedback) {
+            let (complete, left) = feedback.committed();
+            // A later call may be over already, which is looked at, too.
+            if complete <= *steps || complete == steps + 1 && left != after[*rank] {
+                return Some(format!("{:?} leaves something else on rank {rank}", task.call));
+            }
+        }
         let wrong = output.take() != task.expected[*rank] && has_result;
         wrong.then(|| format!("{:?} has a wrong result on rank {rank}", task.call))
     }

@@ -42,7 +42,7 @@ fn sum(
 }
 
 fn barrier(world: &mut VirtualWorld) -> Rc<Task> {
-    let call = Call { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
+    let call = Call::new(Collective::Barrier, DType::U8, ReduceOp::Sum, 0);
     Task::new(call, world.setup.workers, &mut world.dice)
 }
 
@@ -329,7 +329,7 @@ fn a_broadcast_outlives_its_root() {
     for (seed, later) in [(40, 100), (41, 500), (42, 5000)] {
         let mut world = begun(3, 0, seed);
         let broadcast = Collective::Broadcast { root: 2 };
-        let call = Call { collective: broadcast, dtype: DType::U8, op: ReduceOp::Sum, count: 80 };
+        let call = Call::new(broadcast, DType::U8, ReduceOp::Sum, 80);
         let task = Task::new(call, 3, &mut world.dice);
         world.call([2], &ToCall::new(task.clone(), None));
         assert!(world.run_to_the_end(ms(2000)), "the root waits for others");

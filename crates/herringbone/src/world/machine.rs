@@ -1,7 +1,7 @@
 //! One process of a world: its engine, and what its threads would do for it.
 
 use super::{
-    calls::{Called, Task},
+    calls::{Called, Task, TensorTask},
     occurrence::Occurrence,
 };
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
         instruction::{Deed, Instruction},
         watch::Watch,
     },
+    feedback::{Fed, Feedback},
     seen,
     sys::region::{Owned, Region},
     transport::{
@@ -180,11 +181,13 @@ impl Machine {
             true => Region::own(task.inputs[rank].clone()),
             false => Region::own(vec![UNTOUCHED; task.expected[rank].len()]),
         };
+        let feedback = self.feedback(task, rank);
         let read = if task.in_place { &output } else { &input };
         let issue = Issue {
             group: *group,
             call: task.call,
             parts: None,
+            fed: feedback.as_ref().map(Fed::next),
             priority: 0,
             mark: 0,
             input: read.region().clone(),
@@ -201,6 +204,7 @@ impl Machine {
                     rank,
                     completion: Some(completion),
                     buffers,
+                    feedback,
                     ended: None,
                     wrong: None,
                 };
@@ -210,9 +214,20 @@ impl Machine {
             Err(Refused::Frozen) => None,
             Err(Refused::Failed(error) | Refused::Counted(error)) => {
                 let ended = Some((now, Err(error)));
-                Some(Called { group: *group, task, rank, completion: None, buffers, ended, wrong: None })
+                let (completion, wrong) = (None, None);
+                Some(Called { group: *group, task, rank, completion, buffers, feedback, ended, wrong })
             }
         }
+    }
+
+    /// What is left of a call's tensor, which the calls on it share.
+    fn feedback(&self, task: &Task, rank: usize) -> Option<Arc<Feedback>> {
+        let TensorTask { identity, steps, before, .. } = task.tensor.as_ref()?;
+        let known = self.called.iter().rev().find(|called| {
+            called.task.tensor.as_ref().is_some_and(|tensor| Rc::ptr_eq(&tensor.identity, identity))
+        });
+        let known = known.and_then(|called| called.feedback.clone());
+        Some(known.unwrap_or_else(|| Arc::new(Feedback::of(*steps, before[rank].clone()))))
     }
 
     /// What its watch wants done besides what is to be done to the engine, which is done. Returns also whether that was anything.

@@ -19,7 +19,7 @@ fn tampered(tamper: Option<Tamper>) -> Result<(), String> {
     let sum = |world: &mut VirtualWorld| {
         // Integers: of a float the last bit may not count in a sum.
         let (collective, op) = (Collective::AllReduce, ReduceOp::Sum);
-        let call = Call { collective, dtype: DType::I32, op, count: 20_000 };
+        let call = Call::new(collective, DType::I32, op, 20_000);
         let todo = ToCall::new(Task::new(call, 3, &mut world.dice), None);
         world.call(0..3, &todo);
         verdict(world)

@@ -17,14 +17,14 @@ const SHORT: u64 = 2_000_000;
 const LOOK: Duration = Duration::from_micros(300);
 
 pub(super) fn sum(count: usize, workers: u32, dice: &mut Dice) -> Rc<Task> {
-    let call = Call { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
+    let call = Call::new(Collective::AllReduce, DType::I32, ReduceOp::Sum, count);
     let mut task = Task::new(call, workers, dice);
     Rc::get_mut(&mut task).expect("a new task").in_place = dice.one_in(2);
     task
 }
 
-/// A world that sums integers through reducers, several calls at a time, each into its input or beside it.
-pub(super) fn summing(seed: u64, timeout: Duration) -> VirtualWorld {
+/// A world whose workers have met their reducers.
+fn served(seed: u64, timeout: Duration) -> (VirtualWorld, Dice) {
     let mut dice = Dice(seed ^ 0x7ed5_ced5);
     let (workers, reducers) = (2 + dice.below(4) as u32, 1 + dice.below(4) as u32);
     let nature = Nature {
@@ -41,13 +41,19 @@ pub(super) fn summing(seed: u64, timeout: Duration) -> VirtualWorld {
     world.call(0..workers, &ToCall::new(sum(30_000, workers, &mut dice), None));
     assert!(world.run_to_the_end(timeout));
     world.network.control_delay = nature.latency * dice.pick(&[0, 0, 3, 20]);
+    (world, dice)
+}
+
+/// A world that sums through reducers, several calls at a time, each into its input or beside it.
+pub(super) fn summing(seed: u64, timeout: Duration) -> VirtualWorld {
+    let (mut world, mut dice) = served(seed, timeout);
     groups::add_some(&mut world, &mut dice);
     let (calls, window) = (2 + dice.below(8), 1 + dice.below(5) as usize);
     groups::fill(&mut world, (calls, window), &mut dice, |workers, dice| match dice.one_in(5) {
         true => Task::any(workers, 1 << 14, dice),
         false => {
             let count = dice.pick(&[3, 2000, 10_000, 60_000]);
-            sum(count, workers, dice)
+            if dice.one_in(3) { Task::coded(count, workers, dice) } else { sum(count, workers, dice) }
         }
     });
     groups::begin(&mut world, Duration::from_millis(30), &mut dice);
@@ -131,12 +137,39 @@ pub(super) fn harm(world: &mut VirtualWorld) {
     }
 }
 
+/// A world whose calls are all on one tensor, so that each goes on with what the one before it has left.
+fn feeding_back(seed: u64) -> VirtualWorld {
+    let (mut world, mut dice) = served(seed, TIMEOUT);
+    let (calls, window) = (3 + dice.below(6), 1 + dice.below(4) as usize);
+    let (count, mut last) = (dice.pick(&[5, 3000, 20_000]), None::<Rc<Task>>);
+    groups::fill(&mut world, (calls, window), &mut dice, |workers, dice| {
+        let task = match &last {
+            Some(last) => last.next(dice),
+            None => Task::coded(count, workers, dice),
+        };
+        last = Some(task.clone());
+        task
+    });
+    groups::begin(&mut world, Duration::from_millis(30), &mut dice);
+    world
+}
+
 /// A world whose reducers come to harm, after it has run, or what is wrong with it.
 pub(super) fn harmed(seed: u64) -> Result<VirtualWorld, String> {
-    let mut world = summing(seed, TIMEOUT);
+    after_harm(summing(seed, TIMEOUT))
+}
+
+fn after_harm(mut world: VirtualWorld) -> Result<VirtualWorld, String> {
     harm(&mut world);
     // Workers that pause go on.
     world.run_until(exact::LONG, |world| world.workers().all(|(_, worker)| worker.is_done()));
     exact::verdict(&mut world)?;
     Ok(world)
+}
+
+/// What is left of a tensor is the same whoever finishes the operations on it, and the next one waits for it.
+#[test]
+fn what_is_left_outlives_reducers() {
+    let recovers = |seed: &u64| after_harm(feeding_back(*seed)).unwrap().has_recovered();
+    assert!((0..150).filter(recovers).count() > 30);
 }

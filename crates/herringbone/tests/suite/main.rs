@@ -3,10 +3,12 @@
 //! `corpus` runs testdata/cases, `order` the fold-order contract, `api` the typed calls, `arrivals` what has come before it is
 //! asked for, `endings` groups that end, `mapped` buffers that ranks share, `memory` operations that wait for it,
 //! `priorities` which operations go first, `progress` ranks that are driven by hand, `parts` collectives that move parts,
-//! `staged` the memory that they take, `straight` small operations that are waited for, `large` what 64 ranks may cost; `world` forms the worlds.
+//! `staged` the memory that they take, `compressed` coded messages, `straight` small operations that are waited for, `large` what
+//! 64 ranks may cost; `world` forms the worlds.
 #![forbid(unsafe_code)]
 
 mod api;
+mod compressed;
 mod corpus;
 mod endings;
 mod events;

@@ -20,7 +20,7 @@ fn predicted(algorithm: &str, ranks: u32, count: usize, shared: bool) -> u64 {
     let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
     let verified = verify(schedule, Collective::AllReduce, &group).unwrap();
     let machine = Rig::with_ports(hosts, 1_250_000_000, 0, Costs::DEFAULT);
-    let call = Call { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
+    let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, count);
     let sizing = Sizing {
         hosts: if shared { 1 } else { ranks },
         shared,

@@ -21,7 +21,7 @@ const SMALL: usize = 8 << 10;
 ///
 /// # Panics
 /// If a place of `into` is not writable, not a whole number of items, not as long as the others or overlaps one of them,
-/// a source has another number of items, a place overlaps a source without being it, the form of `into` is not what
+/// a source is coded or has another number of items, a place overlaps a source without being it, the form of `into` is not what
 /// `finish` makes it, an average is finished for no contributors, the operation does not take the type, or the sources do not
 /// fold into exactly one result.
 #[track_caller]
@@ -51,9 +51,11 @@ pub fn fold_with(
     // As `dispatch` takes it.
     let dtype = if op.joins_bits() { DType::U8 } else { dtype };
     let width = |form| match form {
-        Form::Plain => dtype.bytes(),
         Form::Acc => dtype.accumulator(op).bytes(),
+        _ => dtype.bytes(),
     };
+    let is_coded = sources.iter().any(|source| source.form.is_coded());
+    assert!(!is_coded, "a fold of what was not decoded");
     let (bytes, width_into) = (into.span.len(), width(into.form));
     let count = bytes / width_into;
     assert!(bytes == count * width_into, "{bytes} bytes are no whole number of items");

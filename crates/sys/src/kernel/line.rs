@@ -62,8 +62,8 @@ pub(super) unsafe fn round<R: Reduction, const LINE: usize>(line: [R::Acc; LINE]
 #[inline(always)]
 pub(super) fn width<R: Reduction>(form: Form) -> usize {
     match form {
-        Form::Plain => size_of::<R::Element>(),
         Form::Acc => size_of::<R::Acc>(),
+        _ => size_of::<R::Element>(),
     }
 }
 

@@ -11,7 +11,7 @@ mod avx512;
 mod block;
 mod dispatch;
 mod line;
-mod mode;
+pub(crate) mod mode;
 mod portable;
 mod shape;
 

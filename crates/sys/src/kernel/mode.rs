@@ -5,12 +5,12 @@
 /// Rust takes this mode for granted, and so may not see another one: create this first, and do all arithmetic in a
 /// function that is not inlined into the one that holds it and gets its operands through raw memory.
 #[must_use]
-pub(super) struct DefaultMode {
+pub(crate) struct DefaultMode {
     before: Option<control::Word>,
 }
 
 impl DefaultMode {
-    pub(super) fn enter() -> Self {
+    pub(crate) fn enter() -> Self {
         let now = control::read();
         if control::is_default(now) {
             return Self { before: None };

@@ -43,8 +43,8 @@ unsafe fn one<R: Reduction>(job: &Job<'_>, at: usize) {
         // SAFETY: each source has an item of its form for each element of the job.
         let mut acc = unsafe {
             match source.form {
-                Form::Plain => R::lift(from.cast::<R::Element>().add(at).read_unaligned()),
                 Form::Acc => from.cast::<R::Acc>().add(at).read_unaligned(),
+                _ => R::lift(from.cast::<R::Element>().add(at).read_unaligned()),
             }
         };
         for _ in 0..source.merges {

@@ -20,6 +20,12 @@ fn text_round_trips() {
     let schedule = Schedule::parse(TEXT).unwrap();
     assert_eq!(schedule.to_string(), TEXT);
     assert_eq!(schedule.ranks(), 3);
+    let coded = TEXT.replace("even:2", "blocks:2").replace("slots plain acc", "slots coded result");
+    let coded =
+        coded.replace("copy s0 = u1", "encode s0 = u1\n  decode c0 u0 = @2:result\n  decode c1 u1 = s1");
+    assert_eq!(Schedule::parse(&coded).unwrap().to_string(), coded);
+    let merging = Schedule::parse(&coded.replace("u1 = s1", "u1 = s1+")).unwrap_err().to_string();
+    assert!(merging.contains("expected a source without +, found \"s1+\""), "{merging}");
     let empty = "schedule workers=0 reducers=0 cut=given:0\n";
     assert_eq!(empty.parse::<Schedule>().unwrap().to_string(), empty);
 }
@@ -36,10 +42,18 @@ fn errors_say_where() {
         ("workers=2", "workers=two", "line 1 column 18: expected at most 64 ranks, found \"two\""),
         ("reducers=1", "reducers=63", "line 1 column 29: expected at most 64 ranks, found \"63\""),
         (" cut=even:2", "", "line 1 column 30: expected cut=, found the end"),
-        ("even:2", "even:65537", "line 1 column 40: expected even:chunks or given:parts, at most 65536"),
+        (
+            "even:2",
+            "even:65537",
+            "line 1 column 40: expected even:chunks, blocks:chunks or given:parts, at most 65536",
+        ),
         ("rank 1", "rank 2", "line 8 column 6: expected the ranks in order, found \"2\""),
-        ("rank 1", "slots acc\nrank 1", "line 8 column 1: expected send, recv, fold, finish, copy or rank"),
-        ("plain acc", "plain äcc", "line 3 column 15: expected plain or acc, found \"äcc\""),
+        (
+            "rank 1",
+            "slots acc\nrank 1",
+            "line 8 column 1: expected send, recv, fold, finish, copy, encode, decode or rank",
+        ),
+        ("plain acc", "plain äcc", "line 3 column 15: expected plain, acc, coded or result, found \"äcc\""),
         (
             "c1 s1",
             "c1 x1",
@@ -50,7 +64,7 @@ fn errors_say_where() {
         ("-> 2", "-> +2", "line 4 column 14: expected a rank, found \"+2\""),
         ("-> 2", "-> 4294967296", "line 4 column 14: expected a rank, found \"4294967296\""),
         ("<- 2", "<- 2 3", "line 5 column 19: expected the end of the line, found \"3\""),
-        ("@2:acc+", "@2:bcc+", "line 6 column 22: expected plain or acc, found \"bcc\""),
+        ("@2:acc+", "@2:bcc+", "line 6 column 22: expected plain, acc, coded or result, found \"bcc\""),
         ("@2:acc+", "@2", "line 6 column 19: expected a source: a place or @rank:form"),
         ("-> 0 1", "-> 0 1\nrank 3", "line 13 column 1: expected no more ranks than the first line says"),
         ("rank 1\n", "", "line 8 column 6: expected the ranks in order, found \"2\""),

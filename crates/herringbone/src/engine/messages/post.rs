@@ -93,7 +93,7 @@ impl Others<'_> {
 /// A broadcast in a group of two, of which one end is this rank's.
 pub(super) fn broadcast(group: u32, root: Rank, region: &Region, timeout: Duration) -> Issue {
     let collective = Collective::Broadcast { root };
-    let call = Call { collective, dtype: DType::U8, op: ReduceOp::Sum, count: region.len() };
+    let call = Call::new(collective, DType::U8, ReduceOp::Sum, region.len());
     let (input, output) = (region.clone(), region.clone());
-    Issue { group, call, parts: None, priority: 0, mark: 0, input, output, timeout: Some(timeout) }
+    Issue { group, call, parts: None, fed: None, priority: 0, mark: 0, input, output, timeout: Some(timeout) }
 }

@@ -185,6 +185,7 @@ fn written(keys: Keys) -> [Vec<u8>; 3] {
         plan: 0,
         priority: 0,
         mark: 0,
+        codec: (0, 0),
     };
     for index in 0..3 {
         let mut header = Header::new(Kind::Data, 0, 0, 0);

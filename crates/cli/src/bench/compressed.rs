@@ -1,0 +1,159 @@
+//! `herringbone bench --compression`: all-reduces with each codec beside plain ones.
+
+use super::{Options, measure::time};
+use crate::{failure::Failure, outcome::Outcome};
+use herringbone::{Communicator, Compression, ReduceOp, core::codec::Codec};
+use serde_json::json;
+use std::{io::Write, path::PathBuf, str::FromStr, time::Duration};
+
+/// What is sent in fewer bytes.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct CompressedOptions {
+    /// Time all-reduces of f32 with each of these codecs beside plain ones: all, or a list like int8,topk:0.01. Says also what a
+    /// worker sends, and the error of a sum beside the plain one
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["rig", "mapped", "collective", "root", "dtype", "pushpull", "calibrate"])]
+    pub(super) compression: Option<Codecs>,
+    /// With --compression: what is summed, f32 as they lie in memory, like gradients that a training has saved; numbers of several
+    /// magnitudes unless said
+    #[arg(long, requires = "compression", value_name = "FILE")]
+    gradients: Option<PathBuf>,
+}
+
+/// Codecs to compare.
+#[derive(Clone, Debug)]
+pub(super) struct Codecs(Vec<Codec>);
+
+const ALL: [&str; 10] = [
+    "bf16",
+    "fp16",
+    "int8",
+    "onebit:0",
+    "twobit:0.5",
+    "sign",
+    "topk:0.01",
+    "randomk:0.01",
+    "threshold:0.5",
+    "exact",
+];
+
+impl FromStr for Codecs {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names: Vec<&str> = if text == "all" { ALL.to_vec() } else { text.split(',').collect() };
+        let codecs = names.into_iter().map(|name| name.parse::<Codec>().map_err(|error| error.to_string()));
+        Ok(Self(codecs.collect::<Result<_, _>>()?))
+    }
+}
+
+/// What one codec gave.
+struct Row {
+    codec: Codec,
+    bytes: usize,
+    seconds: f64,
+    /// What a worker sends, beside the buffer.
+    sent: f64,
+    /// The root mean square of what differs from the plain sum, beside that of the plain sum.
+    error: f64,
+}
+
+/// Measures every size with every codec; rank 0 prints.
+pub(super) fn rows(
+    options: &Options,
+    communicator: &Communicator,
+    out: &mut dyn Write,
+) -> Result<Outcome, Failure> {
+    let CompressedOptions { compression: Some(Codecs(codecs)), gradients } = &options.ways.compressed else {
+        return Ok(Outcome::Passed);
+    };
+    let file = gradients.as_ref().map(std::fs::read).transpose()?;
+    let prints = communicator.rank() == 0;
+    if prints && !options.json {
+        for line in communicator.describe().lines() {
+            writeln!(out, "# {line}")?;
+        }
+        let names = ["size (B)", "codec", "time (us)", "x plain", "sent", "error"];
+        let [size, codec, time, times, sent, error] = names;
+        writeln!(out, "#{size:>11} {codec:>16} {time:>12} {times:>8} {sent:>8} {error:>9}")?;
+    }
+    for bytes in &options.sizes.0 {
+        let values = values(communicator.rank(), bytes / 4, file.as_deref());
+        let mut plain = None;
+        for codec in [Codec::Plain].iter().chain(codecs) {
+            let (row, sum) = row(communicator, &values, *codec, options, plain.as_ref().map(|(_, sum)| sum))?;
+            let (beside, _) = plain.get_or_insert((row.seconds, sum));
+            if prints {
+                print(&row, row.seconds / *beside, options.json, out)?;
+            }
+        }
+    }
+    communicator.barrier()?;
+    Ok(Outcome::Passed)
+}
+
+/// What a rank sums.
+fn values(rank: u32, count: usize, file: Option<&[u8]>) -> Vec<f32> {
+    if let Some(file) = file.map(|file| file.as_chunks::<4>().0).filter(|file| !file.is_empty()) {
+        // Each rank begins elsewhere, as if its gradients differed from others'.
+        let numbers = file.iter().cycle().skip(rank as usize * 977 % file.len());
+        return numbers.take(count).map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    }
+    let mut state = 0x2545_f491_u32 ^ (rank + 1).wrapping_mul(0x9e37_79b9);
+    let mut uniform = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as f32 / u32::MAX as f32 - 0.5
+    };
+    (0..count).map(|_| (uniform() + uniform() + uniform()) * 8f32.powf(uniform())).collect()
+}
+
+fn row(
+    communicator: &Communicator,
+    values: &[f32],
+    codec: Codec,
+    options: &Options,
+    plain: Option<&Vec<f32>>,
+) -> Result<(Row, Vec<f32>), Failure> {
+    let op = if options.op() == ReduceOp::Average { ReduceOp::Average } else { ReduceOp::Sum };
+    let mut sum = values.to_vec();
+    let before = sent(communicator);
+    communicator.all_reduce_compressed(&mut sum, op, Compression::of(codec))?;
+    let sent = sent(communicator) - before;
+    let mut buffer = values.to_vec();
+    let budget = Duration::from_secs_f64(options.seconds);
+    let timing = time(communicator, budget, || {
+        buffer.copy_from_slice(values);
+        let compression = Compression::of(codec).tensor(format!("{codec} {}", values.len()));
+        Ok(communicator.all_reduce_compressed(&mut buffer, op, compression)?)
+    })?;
+    let bytes = size_of_val(values);
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+    let error = plain.map_or(0.0, |plain| {
+        let wrong = norm(&mut sum.iter().zip(plain).map(|(one, other)| f64::from(one - other)));
+        wrong / norm(&mut plain.iter().map(|value| f64::from(*value))).max(f64::MIN_POSITIVE)
+    });
+    let seconds = timing.quantile(5).as_secs_f64();
+    Ok((Row { codec, bytes, seconds, sent: sent as f64 / bytes.max(1) as f64, error }, sum))
+}
+
+/// The payload bytes that this rank has sent up to now.
+fn sent(communicator: &Communicator) -> u64 {
+    let stats = communicator.stats();
+    [stats.workers_shm, stats.workers_tcp, stats.reducers_tcp].iter().map(|moved| moved.sent).sum()
+}
+
+fn print(row: &Row, times: f64, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let Row { codec, bytes, seconds, sent, error } = row;
+    if json {
+        let row = json!({
+            "bytes": bytes, "codec": codec.to_string(), "seconds": seconds, "times_plain": times, "sent": sent,
+            "error": error,
+        });
+        writeln!(out, "{row}")?;
+    } else {
+        let (codec, us) = (codec.to_string(), seconds * 1e6);
+        writeln!(out, "{bytes:>12} {codec:>16} {us:>12.1} {times:>8.2} {sent:>8.4} {error:>9.2e}")?;
+    }
+    Ok(out.flush()?)
+}

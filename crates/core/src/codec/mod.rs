@@ -1,0 +1,319 @@
+//! Codecs: fewer bytes for a message of f32, at the price of bits, and what is lost kept for the next time.
+//!
+//! A codec works on **blocks** of [`BLOCK`] elements, counted from the tensor's first one. What becomes of a block depends on
+//! that block alone. So bits do not depend on how an operation is cut: on the ranks' chunks, segments or the number of reducers.
+//!
+//! What is sent to be folded is coded by the codec that the user names. What comes back, the result, is coded by the codec's
+//! [`result`](Codec::result): by the same one where that loses next to nothing, else by [`Codec::Exact`], which loses nothing.
+//! A sum of a few numbers of few values has few values too, so it still is short, and only one rank's loss has to be fed back.
+//!
+//! Numbers are little-endian. Casts and [`TopK`](Codec::TopK) pass NaNs and infinities on. A block of another codec begins with a
+//! tag, so that one with a NaN or an infinity in it can say so: it comes out as NaNs everywhere, as the plain sum would show one.
+//!
+//! ```
+//! use herringbone_core::codec::Codec;
+//! let codec: Codec = "twobit:0.5".parse()?;
+//! let (mut coded, mut values) = (Vec::new(), [0.0; 3]);
+//! let mut left = [0.0; 3];
+//! codec.encode_with(0, &[0.75, -0.25, -2.0], &[0.0; 3], &mut left, &mut coded);
+//! assert_eq!(codec.decode(&coded, &mut values)?, coded.len());
+//! assert_eq!((values, left), ([0.5, 0.0, -0.5], [0.25, -0.25, -1.5]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bits;
+mod casts;
+mod exact;
+mod name;
+mod sparse;
+
+pub use name::ParseCodecError;
+
+use alloc::vec::Vec;
+
+/// How many elements a block has; the last one of a tensor has fewer.
+pub const BLOCK: usize = 4096;
+
+/// How many bytes stand before a message's blocks: how many bytes these are.
+pub const PREFIX_BYTES: usize = 4;
+
+/// A parameter: an f32 that is compared by its bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Parameter(u32);
+
+impl Parameter {
+    /// Of this value.
+    pub fn new(value: f32) -> Self {
+        Self(value.to_bits())
+    }
+
+    /// The value.
+    pub fn value(self) -> f32 {
+        f32::from_bits(self.0)
+    }
+}
+
+/// A codec. [`FromStr`](core::str::FromStr) reads its name, and [`Display`](core::fmt::Display) writes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// None: messages are what the schedule sends.
+    #[default]
+    Plain,
+    /// Rounded to bfloat16.
+    Bf16,
+    /// Rounded to binary16; what is too large becomes infinite.
+    Fp16,
+    /// To one of 255 multiples of 1/127 of the block's largest magnitude.
+    Int8,
+    /// +1 above a threshold, else -1: MXNet's `1bit`.
+    OneBit {
+        /// The threshold.
+        threshold: Parameter,
+    },
+    /// A threshold, its negative or 0, whichever does not overshoot: MXNet's `2bit`.
+    TwoBit {
+        /// The threshold, above 0.
+        threshold: Parameter,
+    },
+    /// The sign, times the block's mean magnitude: BytePS's scaled `onebit`.
+    Sign,
+    /// The share of a block's elements that are largest.
+    TopK {
+        /// Above 0, at most 1.
+        share: Parameter,
+    },
+    /// A share of a block's elements, drawn by numbers that all ranks draw alike.
+    RandomK {
+        /// Above 0, at most 1.
+        share: Parameter,
+    },
+    /// Where elements exceed a threshold, that with their sign (Strom, 2015).
+    Threshold {
+        /// The threshold, above 0.
+        threshold: Parameter,
+    },
+    /// All bits: those of the elements that are not 0, or a number for each value if there are few, or plain.
+    Exact,
+}
+
+/// Why bytes are no message of a codec. Nothing is read beyond them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CodedError {
+    /// The bytes end before the block does.
+    #[error("a coded message ends within a block")]
+    Short,
+    /// There are more bytes than the blocks take.
+    #[error("a coded message goes on after its last block")]
+    Long,
+    /// A tag, a code or a number of values that the codec never writes.
+    #[error("a coded message with a code that its codec does not have")]
+    Code,
+    /// An index that is not in the block, or does not come after the one before.
+    #[error("a coded message with an index out of range or out of order")]
+    Index,
+}
+
+/// What a tag says of a block.
+mod tag {
+    /// It is as its codec writes it.
+    pub(super) const CODED: u8 = 0;
+    /// There was a NaN or an infinity in it.
+    pub(super) const NOT_FINITE: u8 = 1;
+    /// Of [`Exact`](super::Codec::Exact): plain, the elements that are not 0, or a number for each value.
+    pub(super) const PLAIN: u8 = 2;
+    pub(super) const SPARSE: u8 = 3;
+    pub(super) const PALETTE: u8 = 4;
+}
+
+impl Codec {
+    /// How results are coded where messages to be folded are coded by this one.
+    pub fn result(self) -> Self {
+        match self {
+            Self::Plain | Self::Bf16 | Self::Fp16 | Self::Int8 => self,
+            _ => Self::Exact,
+        }
+    }
+
+    /// Whether it rounds every element by itself. Others need feedback to train well.
+    pub fn is_cast(self) -> bool {
+        matches!(self, Self::Plain | Self::Bf16 | Self::Fp16)
+    }
+
+    /// The most bytes that a message of so many elements takes, which begin with a block, its prefix included.
+    pub fn bound(self, elements: usize) -> usize {
+        let (blocks, rest) = (elements / BLOCK, elements % BLOCK);
+        let rest = if rest == 0 { 0 } else { self.block_bound(rest) };
+        PREFIX_BYTES + blocks * self.block_bound(BLOCK) + rest
+    }
+
+    /// The most bytes of a block of `elements`, above 0.
+    #[inline(always)]
+    fn block_bound(self, elements: usize) -> usize {
+        match self {
+            Self::Plain => 4 * elements,
+            Self::Bf16 | Self::Fp16 => 2 * elements,
+            Self::Int8 => 1 + 4 + elements,
+            Self::OneBit { .. } => 1 + 4 * elements.div_ceil(32),
+            Self::TwoBit { .. } => 1 + 4 * elements.div_ceil(16),
+            Self::Sign => 1 + 4 + elements.div_ceil(8),
+            Self::TopK { share } => 6 * sparse::kept(share, elements),
+            Self::RandomK { share } => 1 + 8 + 4 * sparse::kept(share, elements),
+            Self::Threshold { .. } => 1 + 2 + 2 * elements,
+            Self::Exact => 1 + 4 * elements,
+        }
+    }
+
+    /// Appends the code of a block of at most [`BLOCK`] values. `seed` is what [`RandomK`](Self::RandomK) draws by.
+    #[inline(always)]
+    pub fn encode(self, seed: u64, values: &[f32], coded: &mut Vec<u8>) {
+        debug_assert!(values.len() <= BLOCK);
+        match self {
+            Self::Plain => coded.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+            Self::Bf16 => casts::to_bf16(values, coded),
+            Self::Fp16 => casts::to_fp16(values, coded),
+            Self::TopK { share } => sparse::top(share, values, coded),
+            Self::Exact => exact::encode(values, coded),
+            _ if !are_finite(values) => coded.push(tag::NOT_FINITE),
+            _ => {
+                coded.push(tag::CODED);
+                match self {
+                    Self::OneBit { threshold } => bits::one(threshold.value(), values, coded),
+                    Self::TwoBit { threshold } => bits::two(threshold.value(), values, coded),
+                    Self::Sign => bits::signs(values, coded),
+                    Self::RandomK { share } => sparse::drawn(share, seed, values, coded),
+                    Self::Threshold { threshold } => sparse::above(threshold.value(), values, coded),
+                    _ => casts::to_int8(values, coded),
+                }
+            }
+        }
+    }
+
+    /// Appends the code of a block of values plus what was left of earlier ones, and says what is left now.
+    ///
+    /// What is left is what the receiver lacks. Of a block that is not finite nothing is taken from what was left before, and
+    /// where a value becomes infinite nothing is left.
+    ///
+    /// # Panics
+    /// If the lengths differ, or are above [`BLOCK`].
+    #[inline(always)]
+    pub fn encode_with(
+        self,
+        seed: u64,
+        values: &[f32],
+        before: &[f32],
+        after: &mut [f32],
+        coded: &mut Vec<u8>,
+    ) {
+        let mut whole = [0.0; BLOCK];
+        let whole = &mut whole[..values.len()];
+        for ((whole, value), before) in whole.iter_mut().zip(values).zip(before) {
+            *whole = value + before;
+        }
+        let start = coded.len();
+        self.encode(seed, whole, coded);
+        let decoded = self.decode(&coded[start..], after);
+        debug_assert_eq!(decoded, Ok(coded.len() - start), "what was encoded is decoded");
+        if self.is_tagged() && coded.get(start) == Some(&tag::NOT_FINITE) {
+            after.copy_from_slice(before);
+            return;
+        }
+        for (after, whole) in after.iter_mut().zip(whole) {
+            let left = *whole - *after;
+            *after = if left.is_finite() { left } else { 0.0 };
+        }
+    }
+
+    #[inline(always)]
+    fn is_tagged(self) -> bool {
+        match self {
+            Self::Plain | Self::Bf16 | Self::Fp16 | Self::TopK { .. } | Self::Exact => false,
+            Self::Int8
+            | Self::OneBit { .. }
+            | Self::TwoBit { .. }
+            | Self::Sign
+            | Self::RandomK { .. }
+            | Self::Threshold { .. } => true,
+        }
+    }
+
+    /// Decodes a block of `values.len()` elements from the start of `coded`. Returns how many bytes it takes.
+    ///
+    /// # Errors
+    /// [`CodedError`] if there is no such block; the values are of no use then.
+    #[inline(always)]
+    pub fn decode(self, coded: &[u8], values: &mut [f32]) -> Result<usize, CodedError> {
+        let bytes = self.measure(coded, values.len())?;
+        let block = &coded[..bytes];
+        match self {
+            Self::Plain => casts::from_plain(block, values),
+            Self::Bf16 => casts::from_bf16(block, values),
+            Self::Fp16 => casts::from_fp16(block, values),
+            Self::TopK { .. } => sparse::from_top(block, values),
+            Self::Exact => exact::decode(block, values),
+            _ if block.first() == Some(&tag::NOT_FINITE) => values.fill(f32::NAN),
+            Self::Int8 => casts::from_int8(&block[1..], values),
+            Self::OneBit { .. } => bits::from_one(&block[1..], values),
+            Self::TwoBit { threshold } => bits::from_two(threshold.value(), &block[1..], values),
+            Self::Sign => bits::from_signs(&block[1..], values),
+            Self::RandomK { .. } => sparse::from_drawn(&block[1..], values),
+            Self::Threshold { threshold } => sparse::from_above(threshold.value(), &block[1..], values),
+        }
+        Ok(bytes)
+    }
+
+    /// How many bytes the block of so many elements takes that `coded` starts with, after a check of all that decoding relies on.
+    #[inline(always)]
+    fn measure(self, coded: &[u8], elements: usize) -> Result<usize, CodedError> {
+        if elements == 0 {
+            return Ok(0);
+        }
+        let is_empty = self.is_tagged() && *coded.first().ok_or(CodedError::Short)? == tag::NOT_FINITE;
+        let bytes = match self {
+            _ if is_empty => 1,
+            Self::Exact => exact::measure(coded, elements)?,
+            Self::Threshold { .. } => 1 + sparse::measure_above(coded.get(1..3), elements)?,
+            _ => self.block_bound(elements),
+        };
+        let block = coded.get(..bytes).ok_or(CodedError::Short)?;
+        if self.is_tagged() && block[0] > tag::NOT_FINITE {
+            return Err(CodedError::Code);
+        }
+        match self {
+            Self::TwoBit { .. } if !is_empty => bits::check_two(&block[1..])?,
+            Self::TopK { .. } => sparse::check(sparse::indices(block, bytes / 6), elements)?,
+            Self::Threshold { .. } if !is_empty => sparse::check_above(&block[1..], elements)?,
+            _ => {}
+        }
+        Ok(bytes)
+    }
+
+    /// Checks a message of so many elements, without its prefix: after that it is decoded without an error.
+    ///
+    /// # Errors
+    /// [`CodedError`] for what the codec never writes.
+    pub fn check(self, mut coded: &[u8], elements: usize) -> Result<(), CodedError> {
+        let mut left = elements;
+        while left > 0 {
+            let block = left.min(BLOCK);
+            coded = &coded[self.measure(coded, block)?..];
+            left -= block;
+        }
+        if coded.is_empty() { Ok(()) } else { Err(CodedError::Long) }
+    }
+}
+
+/// What [`Codec::RandomK`] draws the places of a block by, in the operation that `steps` others went before on the same tensor.
+pub fn seed_of(steps: u64, block: usize) -> u64 {
+    steps << 32 ^ block as u64
+}
+
+#[inline(always)]
+fn are_finite(values: &[f32]) -> bool {
+    // Without branches, so that it becomes vector code.
+    let exponents = |value: &f32| u32::from(value.to_bits() & 0x7f80_0000 == 0x7f80_0000);
+    values.iter().map(exponents).fold(0, |any, one| any | one) == 0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! The codecs' names, as users write them, and their numbers, as ranks compare them.
+
+use super::{Codec, Parameter};
+use alloc::string::{String, ToString};
+use core::{fmt, str::FromStr};
+
+/// A text that names no codec.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no codec is called {text:?}: use none, bf16, fp16, int8, onebit, onebit:THRESHOLD, twobit:THRESHOLD, sign, topk:SHARE, \
+     randomk:SHARE, threshold:THRESHOLD or exact, with shares above 0 and at most 1, and thresholds above 0"
+)]
+pub struct ParseCodecError {
+    text: String,
+}
+
+/// MXNet's threshold where none is given.
+const THRESHOLD: f32 = 0.5;
+
+impl Codec {
+    /// The number that stands for it on the wire, and its parameter's bits. They never change.
+    pub fn code(self) -> (u32, u32) {
+        match self {
+            Self::Plain => (0, 0),
+            Self::Bf16 => (1, 0),
+            Self::Fp16 => (2, 0),
+            Self::Int8 => (3, 0),
+            Self::OneBit { threshold } => (4, threshold.0),
+            Self::TwoBit { threshold } => (5, threshold.0),
+            Self::Sign => (6, 0),
+            Self::TopK { share } => (7, share.0),
+            Self::RandomK { share } => (8, share.0),
+            Self::Threshold { threshold } => (9, threshold.0),
+            Self::Exact => (10, 0),
+        }
+    }
+
+    /// The codec of a number and a parameter's bits, if this version has it.
+    pub fn from_code(code: u32, parameter: u32) -> Option<Self> {
+        let number = Parameter(parameter);
+        let codec = match code {
+            0 => Self::Plain,
+            1 => Self::Bf16,
+            2 => Self::Fp16,
+            3 => Self::Int8,
+            4 => Self::OneBit { threshold: number },
+            5 => Self::TwoBit { threshold: number },
+            6 => Self::Sign,
+            7 => Self::TopK { share: number },
+            8 => Self::RandomK { share: number },
+            9 => Self::Threshold { threshold: number },
+            10 => Self::Exact,
+            _ => return None,
+        };
+        (codec.code() == (code, parameter) && codec.is_possible()).then_some(codec)
+    }
+
+    /// Whether its parameter makes sense.
+    fn is_possible(self) -> bool {
+        let value = |parameter: Parameter| parameter.value();
+        match self {
+            Self::OneBit { threshold } => value(threshold).is_finite() && value(threshold) >= 0.0,
+            Self::TwoBit { threshold } | Self::Threshold { threshold } => {
+                value(threshold).is_finite() && value(threshold) > 0.0
+            }
+            Self::TopK { share } | Self::RandomK { share } => value(share) > 0.0 && value(share) <= 1.0,
+            _ => true,
+        }
+    }
+
+    /// Its name without the parameter.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "none",
+            Self::Bf16 => "bf16",
+            Self::Fp16 => "fp16",
+            Self::Int8 => "int8",
+            Self::OneBit { .. } => "onebit",
+            Self::TwoBit { .. } => "twobit",
+            Self::Sign => "sign",
+            Self::TopK { .. } => "topk",
+            Self::RandomK { .. } => "randomk",
+            Self::Threshold { .. } => "threshold",
+            Self::Exact => "exact",
+        }
+    }
+}
+
+impl fmt::Display for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parameter = match self {
+            Self::OneBit { threshold } | Self::TwoBit { threshold } | Self::Threshold { threshold } => {
+                threshold
+            }
+            Self::TopK { share } | Self::RandomK { share } => share,
+            _ => return f.write_str(self.name()),
+        };
+        write!(f, "{}:{}", self.name(), parameter.value())
+    }
+}
+
+impl FromStr for Codec {
+    type Err = ParseCodecError;
+
+    /// Reads `twobit:0.5`; spaces around names and numbers do not count.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse(text).ok_or_else(|| ParseCodecError { text: text.to_string() })
+    }
+}
+
+fn parse(text: &str) -> Option<Codec> {
+    let (name, number) = match text.split_once(':') {
+        None => (text.trim(), None),
+        Some((name, number)) => (name.trim(), Some(Parameter::new(number.trim().parse().ok()?))),
+    };
+    let threshold = number.unwrap_or(Parameter::new(THRESHOLD));
+    let codec = match (name, number) {
+        ("none" | "plain", None) => Codec::Plain,
+        ("bf16", None) => Codec::Bf16,
+        ("fp16", None) => Codec::Fp16,
+        ("int8", None) => Codec::Int8,
+        ("onebit", _) => Codec::OneBit { threshold },
+        ("twobit", _) => Codec::TwoBit { threshold },
+        ("sign", None) => Codec::Sign,
+        ("topk", Some(share)) => Codec::TopK { share },
+        ("randomk", Some(share)) => Codec::RandomK { share },
+        ("threshold", Some(threshold)) => Codec::Threshold { threshold },
+        ("exact", None) => Codec::Exact,
+        _ => return None,
+    };
+    codec.is_possible().then_some(codec)
+}

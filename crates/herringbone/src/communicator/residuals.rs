@@ -1,0 +1,123 @@
+//! What is left of tensors whose messages were coded: kept by name, for each group and rank.
+
+use super::handle::GroupHandle;
+use crate::{
+    Error, Result,
+    core::{
+        codec::Codec,
+        collective::Collective,
+        element::{DType, ReduceOp},
+    },
+    feedback::{Fed, Feedback},
+    log,
+    request::{Compression, Request},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// What is left of one tensor on this rank: what its messages lacked up to now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Residual {
+    /// The tensor's name.
+    pub tensor: String,
+    /// How many operations on it are complete.
+    pub steps: u64,
+    /// For each element.
+    pub left: Vec<f32>,
+}
+
+/// What is left of tensors, by their names.
+#[derive(Debug, Default)]
+pub(crate) struct Residuals(Mutex<BTreeMap<String, Arc<Feedback>>>);
+
+impl Residuals {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Feedback>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is left of a tensor of so many elements: nothing if it is new, or had another number of them.
+    fn of(&self, tensor: &str, elements: usize, rank: u32) -> Arc<Feedback> {
+        let mut all = self.lock();
+        if let Some(known) = all.get(tensor) {
+            let before = known.len();
+            if before == elements {
+                return known.clone();
+            }
+            log::info(
+                &format!("rank {rank}"),
+                format_args!(
+                    "what compression has left of {tensor:?} is dropped: it has {elements} elements now, and had {before}"
+                ),
+            );
+        }
+        let new = Arc::new(Feedback::of(0, vec![0.0; elements]));
+        all.insert(tensor.to_owned(), new.clone());
+        new
+    }
+
+    /// Nothing is left of a tensor any more.
+    pub(super) fn forget(&self, tensor: &str) {
+        self.lock().remove(tensor);
+    }
+
+    /// A group with other members follows, which starts without.
+    pub(crate) fn say_dropped(&self, rank: u32) {
+        let tensors = match self.lock().len() {
+            0 => return,
+            1 => "a tensor".to_owned(),
+            many => format!("{many} tensors"),
+        };
+        log::warn(
+            &format!("rank {rank}"),
+            format_args!(
+                "what compression has left of {tensors} is dropped: the group goes on with other members"
+            ),
+        );
+    }
+
+    /// All of it, by name. Of an operation under way it is what was left before that.
+    pub(super) fn saved(&self) -> Vec<Residual> {
+        let saved = |(tensor, feedback): (&String, &Arc<Feedback>)| {
+            let (steps, left) = feedback.committed();
+            Residual { tensor: tensor.clone(), steps, left }
+        };
+        self.lock().iter().map(saved).collect()
+    }
+
+    /// Puts this in place of all that is kept.
+    pub(super) fn restore(&self, saved: Vec<Residual>) {
+        let restored = |Residual { tensor, steps, left }| (tensor, Arc::new(Feedback::of(steps, left)));
+        *self.lock() = saved.into_iter().map(restored).collect();
+    }
+}
+
+/// How a request's messages are coded, and what is fed back, after a check that they can be.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) with the reason.
+pub(super) fn checked(request: &Request, group: &GroupHandle) -> Result<(Codec, Option<Fed>)> {
+    let Request { collective, dtype, op, count, compression: Compression { codec, tensor }, .. } = request;
+    if *codec == Codec::Plain {
+        return Ok((Codec::Plain, None));
+    }
+    let name = collective.name();
+    if *collective != Collective::AllReduce {
+        return Err(Error::unsupported(format_args!(
+            "{name} compressed with {codec}: only all_reduce is; leave the compression out"
+        )));
+    }
+    if *dtype != DType::F32 {
+        return Err(Error::unsupported(format_args!(
+            "{name} of {dtype} compressed with {codec}: codecs are for f32; pass f32, or leave the compression out"
+        )));
+    }
+    if !matches!(op, ReduceOp::Sum | ReduceOp::Average) {
+        return Err(Error::unsupported(format_args!(
+            "{name} with {op} compressed with {codec}: codecs are for sums and averages; leave the compression out"
+        )));
+    }
+    let fed = tensor.as_ref().map(|tensor| Fed::next(&group.residuals.of(tensor, *count, group.rank)));
+    Ok((*codec, fed))
+}

@@ -1,0 +1,237 @@
+"""Compressed gradients for ``DistributedDataParallel``: a communication hook, and the environment's wish for one."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from .. import _herringbone, errors
+from .coalescing import cpu_backend
+from .collectives import Collectives
+from .compressed import compression
+from .rearranged import Averaged, Layout, Pieces, Rearranged, pairs
+
+__all__ = ["CompressionHook", "compress_if_asked", "compression_hook", "compression_hook_of"]
+
+VARIABLE = "HERRINGBONE_COMPRESSION"
+
+logger = logging.getLogger("herringbone")
+
+
+class CompressionHook:
+    """A communication hook of ``DistributedDataParallel``; :func:`compression_hook` makes it."""
+
+    def __init__(
+        self,
+        codec: str,
+        *,
+        feedback: bool = True,
+        start_after: int = 0,
+        exclude: Iterable[str] = (),
+        named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
+        name: str = "ddp",
+    ) -> None:
+        """As :func:`compression_hook` says."""
+        self.codec, self.feedback, self.start_after, self.name = _herringbone.codec(codec), feedback, start_after, name
+        parameters = dict(named_parameters)
+        unknown = [part for part in exclude if not any(part in known for known in parameters)]
+        if unknown:
+            raise errors.ConfigError(
+                f"compression_hook: no parameter's name has {unknown[0]!r} in it; pass named_parameters=model.named_parameters() "
+                "and parts of their names"
+            )
+        self._excluded = {id(parameters[known]) for known in parameters for part in exclude if part in known}
+        self._steps = 0
+        self._group: Any = None
+        self._numbers: dict[int, int] = {}
+        """The number of each parameter, by its identity, in the order in which DDP's first buckets have them."""
+        self._layouts: dict[int, Layout] = {}
+        """By a bucket's index, which parameters residuals are kept of."""
+        self._resumed = False
+        self._direct: set[int] = set()
+        """The buckets of this step that were as they are in :attr:`_layouts`, up to the first that was not."""
+        self._rearranged: Rearranged | None = None
+        self._plain_said = False
+
+    def __call__(self, state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Averaged:
+        """Average a bucket over the ranks of ``state``, a process group; ``None`` is the default one."""
+        self._group = group = dist.group.WORLD if state is None else state
+        numbers = tuple(self._numbers.setdefault(id(parameter), len(self._numbers)) for parameter in bucket.parameters())
+        is_plain = self._steps < self.start_after or not self._suits(bucket.buffer())
+        try:
+            return averaged(bucket.buffer(), group) if is_plain else self._compressed(bucket, numbers)
+        finally:
+            if bucket.is_last():
+                self._steps += 1
+                self._direct.clear()
+                self._rearranged = None
+
+    def _compressed(self, bucket: dist.GradBucket, numbers: Layout) -> Averaged:
+        """Average a bucket with compressed messages."""
+        index = bucket.index()
+        if self._resumed and (self._rearranged or self._layouts.get(index) != numbers):
+            if self._rearranged is None:
+                others = {other: layout for other, layout in self._layouts.items() if other not in self._direct}
+                self._rearranged = Rearranged(others, self._reduced)
+            return self._rearranged.add(bucket, numbers)
+        self._direct.add(index)
+        if self.feedback and self._layouts.setdefault(index, numbers) != numbers:
+            self._layouts[index] = numbers
+            communicator(self._group).forget_residual(self._tensor(index))
+            logger.info("herringbone: what %s has left of bucket %d is dropped: DDP has built its buckets anew", self.codec, index)
+        return self._reduced(index, bucket.buffer(), pairs(bucket))
+
+    def _reduced(self, index: int, flat: torch.Tensor, pieces: Pieces) -> Averaged:
+        """Average a bucket, some parameters of which are left out."""
+        kept = [gradient for parameter, gradient in pieces if id(parameter) in self._excluded]
+        plain = torch.cat([gradient.reshape(-1) for gradient in kept]) if kept else None
+        for gradient in kept:
+            gradient.zero_()
+        with compression(self.codec, self._tensor(index) if self.feedback else None):
+            reduced = averaged(flat, self._group)
+        if plain is None:
+            return reduced
+
+        def put_back(futures: torch.futures.Future[list[Averaged]]) -> torch.Tensor:
+            result, others = (future.value() for future in futures.value())
+            for gradient, part in zip(kept, others.split([gradient.numel() for gradient in kept])):
+                gradient.copy_(part.view_as(gradient))
+            return result
+
+        return torch.futures.collect_all([reduced, averaged(plain, self._group)]).then(put_back)
+
+    def _suits(self, buffer: torch.Tensor) -> bool:
+        if buffer.dtype == torch.float32:
+            return True
+        if not self._plain_said:
+            logger.warning("herringbone: gradients of %s are not compressed with %s, which is for float32", buffer.dtype, self.codec)
+            self._plain_said = True
+        return False
+
+    def _tensor(self, index: int) -> str:
+        """A bucket's name."""
+        return f"{self.name}.bucket{index}"
+
+    def state_dict(self, group: dist.ProcessGroup | None = None) -> dict[str, Any]:
+        """What is left of this hook's buckets on this rank, for a checkpoint of this rank.
+
+        ``group`` is that of the model, if it is not the default one and no gradient was reduced yet.
+        """
+        mine = [saved for saved in communicator(group or self._group).residuals() if self._is_mine(saved[0])]
+        left = {tensor: (steps, torch.frombuffer(bytearray(data), dtype=torch.float32)) for tensor, steps, data in mine if data}
+        return {"left": left, "steps": self._steps, "layouts": dict(self._layouts)}
+
+    def load_state_dict(self, state: dict[str, Any], group: dist.ProcessGroup | None = None) -> None:
+        """Go on with what was left when :meth:`state_dict` was called, on a rank of the same number.
+
+        The training that goes on equals one that was not interrupted, to the bit: gradients are put together as they were,
+        whatever buckets DDP builds at first.
+        """
+        native = communicator(group or self._group)
+        others = [saved for saved in native.residuals() if not self._is_mine(saved[0])]
+        mine = [(tensor, steps, left.numpy().tobytes()) for tensor, (steps, left) in state["left"].items()]
+        native.restore_residuals(others + mine)
+        self._steps, self._layouts = state["steps"], {index: tuple(layout) for index, layout in state["layouts"].items()}
+        self._resumed = bool(self._layouts)
+
+    def _is_mine(self, tensor: str) -> bool:
+        return tensor.startswith(f"{self.name}.bucket")
+
+
+def compression_hook(
+    codec: str,
+    *,
+    feedback: bool = True,
+    start_after: int = 0,
+    exclude: Iterable[str] = (),
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
+    name: str = "ddp",
+) -> CompressionHook:
+    """A communication hook that averages gradients with compressed messages.
+
+    Example::
+
+        model = DistributedDataParallel(model)
+        model.register_comm_hook(None, herringbone.torch.compression_hook("topk:0.01"))
+
+    Args:
+        codec: ``"bf16"``, ``"fp16"``, ``"int8"``, ``"onebit:THRESHOLD"``, ``"twobit:THRESHOLD"``, ``"sign"``,
+            ``"topk:SHARE"``, ``"randomk:SHARE"``, ``"threshold:THRESHOLD"`` or ``"exact"``.
+        feedback: what is lost of a bucket goes with the next step's.
+        start_after: so many steps of each bucket go uncompressed first.
+        exclude: parts of the names of parameters whose gradients are not compressed.
+        named_parameters: ``model.named_parameters()``, where parameters are excluded.
+        name: another one for each model of a program.
+    """
+    return CompressionHook(
+        codec, feedback=feedback, start_after=start_after, exclude=exclude, named_parameters=named_parameters, name=name
+    )
+
+
+def averaged(tensor: torch.Tensor, group: dist.ProcessGroup) -> Averaged:
+    """The tensor, averaged over the group in place, once it is."""
+    future = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, group=group, async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+def communicator(group: dist.ProcessGroup | None) -> Any:
+    """The native communicator of a group of torch's; ``None`` is the default group."""
+    found: Any = dist.group.WORLD if group is None else group
+    serving = found if isinstance(found, Collectives) else cpu_backend(found)
+    if not isinstance(serving, Collectives):
+        raise errors.ConfigError("this group is not Herringbone's: make it with the backend \"herringbone\"")
+    return serving.member.communicator
+
+
+_hooks: weakref.WeakKeyDictionary[Any, CompressionHook] = weakref.WeakKeyDictionary()
+"""The hooks that the environment has asked for, by their models."""
+
+
+def compression_hook_of(model: DistributedDataParallel) -> CompressionHook | None:
+    """The hook that a model has because of ``HERRINGBONE_COMPRESSION``, whose state belongs to a checkpoint; ``None`` if it has none.
+
+    Raises:
+        ConfigError: the variable names no codec.
+    """
+    found: Any = model
+    codec = os.environ.get(VARIABLE, "").strip()
+    if found not in _hooks and codec not in ("", "none") and not found._comm_hooks:
+        group = found.process_group
+        if isinstance(group, Collectives) or isinstance(cpu_backend(group), Collectives):
+            try:
+                hook = CompressionHook(codec, name=f"ddp{len(_hooks) + 1}")
+            except ValueError as error:
+                raise errors.ConfigError(f"{VARIABLE}: {error}") from None
+            if not _hooks:
+                logger.warning("herringbone: %s=%s: DDP's gradients are compressed, with feedback", VARIABLE, codec)
+            found.register_comm_hook(group, hook)
+            _hooks[found] = hook
+    return _hooks.get(found)
+
+
+def compress_if_asked() -> None:
+    """Let DDP over Herringbone's groups compress its gradients if the environment asks for it.
+
+    Only buckets of gradients are compressed, and only where the program has registered no hook of its own before the first step.
+    """
+    if os.environ.get(VARIABLE, "").strip() in ("", "none"):
+        return
+    ddp: Any = DistributedDataParallel
+    forward, looked = ddp._pre_forward, weakref.WeakSet[Any]()
+
+    @functools.wraps(forward)
+    def hooked(self: Any, *inputs: Any, **named: Any) -> Any:
+        if self not in looked:
+            compression_hook_of(self)
+            looked.add(self)
+        return forward(self, *inputs, **named)
+
+    ddp._pre_forward = hooked

@@ -1,0 +1,19 @@
+"""Trainings of DDP with compressed gradients."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from conftest import Run, cases_of, torchrun
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return torchrun("compressed_ddp.py", 2, tmp_path_factory.mktemp("compressed_ddp"))
+
+
+@pytest.mark.parametrize("case", cases_of("compressed_ddp.py"))
+def test_trainings(trained: Run, case: str) -> None:
+    trained.check(case)
