@@ -109,8 +109,8 @@ class Job:
         self._discovery: Discovery | None = None
         self.failed: int | None = None
         """The number of the worker that failed first: its rank, unless ranks have come and gone."""
-        # Only this user reads it.
-        self._folder = Path(tempfile.mkdtemp(prefix="horovodrun-"))
+        self._folder = Path()
+        """What this and the processes tell each other; there is one while the job runs."""
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -126,6 +126,8 @@ class Job:
         previous = {}
         if threading.current_thread() is threading.main_thread():
             previous = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        # Only this user reads it.
+        self._folder = Path(tempfile.mkdtemp(prefix="horovodrun-"))
         try:
             self._plan.put_into(self._folder)
             for slot in self._slots:

@@ -73,11 +73,6 @@ def run(
         TypeError: the function or its arguments cannot be sent to another process, or an argument is unknown.
         RuntimeError: the function failed; the text names the rank and has its traceback.
     """
-    if os.environ.get(CALLED):
-        raise RuntimeError(
-            "horovod.run: this process is a rank of horovod.run, whose program is imported again, so the call belongs "
-            'below `if __name__ == "__main__":`; with the package cloudpickle nothing is imported again'
-        )
     if not callable(func):
         raise TypeError(f"horovod.run: func is a {type(func).__name__}, not a function")
     _check_names(without_effect)
@@ -88,28 +83,8 @@ def run(
     texts |= {"network_interfaces": network_interfaces}
     if all(given is None for given in (np, num_proc, slots, hosts, hostfile)):
         wanted["num_proc"] = 1
-    options = _options(wanted, texts, verbose)
-    places = slots_of(options)
-    for place in places:
-        if not is_here(place.host):
-            raise ValueError(
-                f"horovod.run: {place.host} is another host, and functions are sent to processes of this one only; "
-                f"put the call into a program, and start it with: herringbone horovodrun -H {place.host}:N python program.py"
-            )
-    folder = Path(tempfile.mkdtemp(prefix="horovod.run-"))  # Only this user reads it.
-    try:
-        leave(folder, CALL, _call(func, tuple(args), dict(kwargs or {})))
-        program = f"import sys, {__package__}.called as called; sys.exit(called.main(sys.argv[1]))"
-        options.command = [executable or sys.executable, "-c", program, str(folder)]
-        job = Job(places, options, variables_of(options) | {CALLED: "1"})
-        status = job.run()
-        if status:
-            raise _failed(job, status, folder)
-        return [pickle.loads((folder / f"{number}.{RESULT}").read_bytes()) for number in job.workers]
-    except StartError as error:
-        raise ValueError(f"horovod.run: {error}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    call = _call(func, tuple(args), dict(kwargs or {}))
+    return _results(call, _options(wanted, texts, verbose), executable or sys.executable)
 
 
 WITHOUT_EFFECT = (
@@ -162,6 +137,41 @@ def _call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     # The processes have settings of their own, and are no children of multiprocessing.
     kept = {"sys_path", "sys_argv", "dir"} | (set() if by_value else {"init_main_from_name", "init_main_from_path"})
     return pickle.dumps(({name: value for name, value in preparation.items() if name in kept}, call))
+
+
+def _results(call: bytes, options: Namespace, python: str) -> list[Any]:
+    """Make the call on each rank.
+
+    Raises:
+        ValueError: it cannot be made as the options say.
+        RuntimeError: it failed.
+    """
+    if os.environ.get(CALLED):
+        raise RuntimeError(
+            "horovod.run: this process is a rank of horovod.run, whose program is imported again, so the call belongs "
+            'below `if __name__ == "__main__":`; with the package cloudpickle nothing is imported again'
+        )
+    places = slots_of(options)
+    for place in places:
+        if not is_here(place.host):
+            raise ValueError(
+                f"horovod.run: {place.host} is another host, and functions are sent to processes of this one only; "
+                f"put the call into a program, and start it with: herringbone horovodrun -H {place.host}:N python program.py"
+            )
+    folder = Path(tempfile.mkdtemp(prefix="horovod.run-"))  # Only this user reads it.
+    try:
+        leave(folder, CALL, call)
+        program = f"import sys, {__package__}.called as called; sys.exit(called.main(sys.argv[1]))"
+        options.command = [python, "-c", program, str(folder)]
+        job = Job(places, options, variables_of(options) | {CALLED: "1"})
+        status = job.run()
+        if status:
+            raise _failed(job, status, folder)
+        return [pickle.loads((folder / f"{number}.{RESULT}").read_bytes()) for number in job.workers]
+    except StartError as error:
+        raise ValueError(f"horovod.run: {error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _failed(job: Job, status: int, folder: Path) -> BaseException:
