@@ -34,7 +34,7 @@ from ..options import Options
 from .coalescing import mend_coalescing
 from .completion import mend_completion
 from .compressed import compression
-from .compression import CompressionHook, compress_if_asked, compression_hook, compression_hook_of
+from .compression_hooks import CompressionHook, compress_if_asked, compression_hook, compression_hook_of
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
 from .hooks import mend_builtin_hooks
 from .memory import empty

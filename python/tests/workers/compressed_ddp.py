@@ -62,7 +62,7 @@ def residuals() -> dict[str, int]:
 @case
 def every_codec_trains_and_all_ranks_stay_equal() -> None:
     plain = train(None, range(60), model())
-    for codec in ("bf16", "int8", "sign", "topk:0.05", "twobit:0.01", "randomk:0.2", "exact"):
+    for codec in ("bf16", "int8", "sign", "topk:0.05", "twobit:0.05", "randomk:0.2", "exact"):
         net = model()
         loss = train(ours.compression_hook(codec, name=codec), range(60), net)
         assert loss < plain + 0.15, f"{codec}: {loss}, and {plain} without"
@@ -179,7 +179,7 @@ def powersgd_works_as_over_any_backend() -> None:
 
 @case
 def the_environment_asks_for_buckets_of_gradients_only() -> None:
-    from herringbone.torch.compression import compress_if_asked
+    from herringbone.torch.compression_hooks import compress_if_asked
 
     os.environ["HERRINGBONE_COMPRESSION"] = "int9"
     compress_if_asked()

@@ -1,8 +1,7 @@
 """Compressed gradients for ``DistributedDataParallel``: a communication hook, and the environment's wish for one."""
 
-from __future__ import annotations
-
 import functools
+import itertools
 import logging
 import os
 import weakref
@@ -26,6 +25,7 @@ VARIABLE = "HERRINGBONE_COMPRESSION"
 logger = logging.getLogger("herringbone")
 
 
+# torch compares the annotations of a hook with its own types, so they may not be strings.
 class CompressionHook:
     """A communication hook of ``DistributedDataParallel``; :func:`compression_hook` makes it."""
 
@@ -41,6 +41,8 @@ class CompressionHook:
     ) -> None:
         """As :func:`compression_hook` says."""
         self.codec, self.feedback, self.start_after, self.name = _herringbone.codec(codec), feedback, start_after, name
+        # What DDP's own log calls it.
+        self.__name__ = self.__qualname__ = f"compression_hook({self.codec})"
         parameters = dict(named_parameters)
         unknown = [part for part in exclude if not any(part in known for known in parameters)]
         if unknown:
@@ -194,6 +196,9 @@ def communicator(group: dist.ProcessGroup | None) -> Any:
 _hooks: weakref.WeakKeyDictionary[Any, CompressionHook] = weakref.WeakKeyDictionary()
 """The hooks that the environment has asked for, by their models."""
 
+_numbers = itertools.count(1)
+"""Of the models that have such a hook."""
+
 
 def compression_hook_of(model: DistributedDataParallel) -> CompressionHook | None:
     """The hook that a model has because of ``HERRINGBONE_COMPRESSION``, whose state belongs to a checkpoint; ``None`` if it has none.
@@ -207,10 +212,12 @@ def compression_hook_of(model: DistributedDataParallel) -> CompressionHook | Non
         group = found.process_group
         if isinstance(group, Collectives) or isinstance(cpu_backend(group), Collectives):
             try:
-                hook = CompressionHook(codec, name=f"ddp{len(_hooks) + 1}")
+                codec = _herringbone.codec(codec)
             except ValueError as error:
                 raise errors.ConfigError(f"{VARIABLE}: {error}") from None
-            if not _hooks:
+            number = next(_numbers)
+            hook = CompressionHook(codec, name=f"ddp{number}")
+            if number == 1 and dist.get_rank() == 0:
                 logger.warning("herringbone: %s=%s: DDP's gradients are compressed, with feedback", VARIABLE, codec)
             found.register_comm_hook(group, hook)
             _hooks[found] = hook
