@@ -210,16 +210,41 @@ def test_rows_are_pulled_alone() -> None:
         kv.pushpull("e", out)
 
 
-def test_compression_checks_its_arguments_and_says_that_there_is_none() -> None:
+def test_compression_checks_its_arguments() -> None:
     with pytest.raises(ArgumentError, match="compresses nothing"):
         kvstore.create("local").set_gradient_compression({"type": "2bit"})
     kv = kvstore.create("device")
-    for params in ({"type": "4bit"}, {"type": "2bit", "threshold": 0}, {"type": "2bit", "bits": 2}, {}):
+    for params in ({"type": "4bit"}, {"type": "2bit", "threshold": 0}, {"type": "2bit", "bits": 2}, {"type": "1bit", "threshold": -1}, {}):
         with pytest.raises(ArgumentError, match="set_gradient_compression"):
             kv.set_gradient_compression(params)
-    for params in ({"type": "1bit"}, {"type": "2bit", "threshold": 0.5}):
-        with pytest.raises(UnsupportedError, match="has no .bit codec yet"):
-            kv.set_gradient_compression(params)
+    kv.init("wide", np.zeros(3))
+    kv.set_gradient_compression({"type": "2bit"})
+    with pytest.raises(UnsupportedError, match="has values of float64"):
+        kv.push("wide", np.ones(3))
+
+
+def test_devices_keep_what_their_codes_lose() -> None:
+    """MXNet's rules: at or beyond the threshold it is sent, and what is left goes with the next."""
+    kv = kvstore.create("device")
+    kv.init(1, np.zeros(4, np.float32))
+    kv.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+    one, other = (np.array(values, np.float32) for values in ([0.3, 0.5, -0.75, 2.0], [0.0, -0.25, -0.25, 0.4]))
+    sums = []
+    for _ in range(3):
+        kv.push(1, [one, other])
+        out = np.ones(4, np.float32)
+        kv.pull(1, out)
+        sums.append(out.tolist())
+    # First device: 0.3, 0.6, 0.4; 0.5, 0.5, 0.5; -0.75, -1, -1.25; 2, 3.5, 5. Second: -0.25, -0.5, -0.25; 0.4, 0.8, 0.7.
+    assert sums == [[0.0, 0.5, -0.5, 0.5], [0.5, 0.0, -1.0, 1.0], [0.0, 0.5, -0.5, 1.0]], sums
+    # A single device's is sent as it is, as in MXNet.
+    kv.push(1, one)
+    kv.pull(1, out)
+    assert (out == one).all()
+    kv.set_gradient_compression({"type": "1bit", "threshold": 0.0})
+    kv.push(1, [one, other])
+    kv.pull(1, out)
+    assert out.tolist() == [0.0, 0.0, -2.0, 2.0]
 
 
 def test_devices_are_added_along_the_trees_of_their_links() -> None:

@@ -47,6 +47,13 @@ def test_workers_that_do_not_call_alike_are_told_and_go_on(group: Group, size: i
     assert "push 'b' float32 (4, 6)" in told[-1][0] or "barrier" in told[-1][0], told
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_workers_keep_what_their_codes_lose(group: Group, size: int) -> None:
+    group.start_ranks("kvstore_compressed.py", size, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    for status, output in group.finish(START_SECONDS):
+        assert status == 0 and output.strip().endswith("equal"), output
+
+
 def test_a_value_is_whole_after_an_updater_that_raises_half_way() -> None:
     kv = with_keys()
 

@@ -1,42 +1,89 @@
-"""Gradient compression: what is asked for, and the one place where the codecs are chosen."""
+"""MXNet's gradient compression: what is asked for, what devices lose, and what the workers' collective is told."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ArgumentError, UnsupportedError
 
-__all__ = ["codec_of"]
+__all__ = ["GradientCompression", "compression_of"]
 
-TYPES = ("1bit", "2bit")
+CODECS = {"1bit": "onebit", "2bit": "twobit"}
 THRESHOLD = 0.5
 """MXNet's, if none is given."""
 
+_numbers = itertools.count()
 
-def codec_of(store: str, params: Any) -> Any:
-    """The codec that ``set_gradient_compression`` asks for.
+
+class GradientCompression:
+    """``1bit`` sends +1 for what exceeds the threshold, else -1; ``2bit`` sends the threshold with its sign for what reaches it, else 0.
+
+    What is lost of a key stays where it is lost and goes with what is pushed to the key next: on each device if a store of type
+    ``device`` adds several, and on each worker.
+    """
+
+    def __init__(self, store: str, kind: str, threshold: float) -> None:
+        """For :func:`compression_of`."""
+        self._kind = kind
+        self._threshold = threshold
+        self._of_devices = "device" in store
+        self._left: dict[tuple[Any, int], Any] = {}
+        self._name = f"kvstore {next(_numbers)}"
+
+    def check(self, call: str, key: Any, value: Any, is_sparse: bool) -> None:
+        """Refuse values that have no compressed form.
+
+        Raises:
+            UnsupportedError: it is row-sparse, or of another type than float32.
+        """
+        if is_sparse or value.dtype.name != "float32":
+            what = "is row-sparse" if is_sparse else f"has values of {value.dtype}"
+            raise UnsupportedError(f"{call}: key {key!r} {what}, and only dense float32 is compressed; use another store for it")
+
+    def of_devices(self, key: Any, arrays: list[Any]) -> list[Any]:
+        """What arrives of the devices' arrays; that of a single device is not compressed, as in MXNet."""
+        if not self._of_devices or len(arrays) == 1:
+            return arrays
+        return [self._arrived((key, device), array) for device, array in enumerate(arrays)]
+
+    def of_workers(self, key: Any) -> tuple[str, str]:
+        """The codec of the workers' collective, and the name by which it keeps what is lost."""
+        return f"{CODECS[self._kind]}:{self._threshold!r}", f"{self._name} {key!r}"
+
+    def _arrived(self, place: tuple[Any, int], array: Any) -> Any:
+        import numpy as np
+
+        threshold = np.float32(self._threshold)
+        wanted = array + self._left.get(place, np.float32(0))
+        if self._kind == "1bit":
+            coded = np.where(wanted > threshold, np.float32(1), np.float32(-1))
+        else:
+            coded = np.where(wanted >= threshold, threshold, np.where(wanted <= -threshold, -threshold, np.float32(0)))
+        self._left[place] = wanted - coded
+        return coded
+
+
+def compression_of(store: str, params: Any) -> GradientCompression:
+    """What ``set_gradient_compression`` asks for.
 
     Raises:
         ArgumentError: the arguments are wrong, or the type of store compresses nothing.
-        UnsupportedError: they are right, but this version has no codecs.
     """
     if not ("device" in store or "dist" in store):
         raise ArgumentError(f"set_gradient_compression: a store of type {store!r} compresses nothing; use 'device' or 'dist_sync'")
     if not isinstance(params, Mapping):
         raise TypeError(f"set_gradient_compression: params is a {type(params).__name__}; pass {{'type': '2bit', 'threshold': 0.5}}")
-    unknown = sorted(set(params) - {"type", "threshold"})
-    if unknown or params.get("type") not in TYPES:
+    unknown = sorted(map(str, set(params) - {"type", "threshold"}))
+    if unknown or params.get("type") not in CODECS:
         what = f"it has {unknown}" if unknown else f"type is {params.get('type')!r}"
         raise ArgumentError(f"set_gradient_compression: {what}; pass type, '1bit' or '2bit', and threshold")
     try:
         threshold = float(params.get("threshold", THRESHOLD))
     except (TypeError, ValueError):
         raise TypeError(f"set_gradient_compression: threshold is {params['threshold']!r}, not a number") from None
-    if not math.isfinite(threshold) or (params["type"] == "2bit" and threshold <= 0):
+    if not math.isfinite(threshold) or threshold < 0 or (params["type"] == "2bit" and threshold == 0):
         raise ArgumentError(f"set_gradient_compression: threshold is {threshold}; it is above 0")
-    # The codecs belong here: return the one of this type and threshold, and let `KVStore.push` encode with it.
-    raise UnsupportedError(
-        f"set_gradient_compression: this version has no {params['type']} codec yet; leave the call out, and values are sent whole"
-    )
+    return GradientCompression(store, params["type"], threshold)

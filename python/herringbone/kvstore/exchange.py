@@ -27,11 +27,24 @@ class Exchange:
         self._engine = engine
         self._communicator = communicator
 
-    def sum(self, call: str, key: Any, array: Any, variable: Variable, like: Any, priority: int) -> None:
-        """Push the sum over all workers of an array that stands for a value like ``like``."""
+    def sum(
+        self,
+        call: str,
+        key: Any,
+        array: Any,
+        variable: Variable,
+        like: Any,
+        priority: int,
+        coded: tuple[str, str] | None = None,
+    ) -> None:
+        """Push the sum over all workers of an array that stands for a value like ``like``.
+
+        Args:
+            coded: the codec of the messages, and the name by which what is lost is kept.
+        """
         if self._communicator is not None:
             kind = fold_type(call, array, "sum")
-            self._push("all_reduce", kind, array, array.size, variable, priority, _said(call, key, like))
+            self._push("all_reduce", kind, array, array.size, variable, priority, _said(call, key, like), coded)
 
     def broadcast(self, call: str, key: Any, array: Any, variable: Variable, like: Any, priority: int = 0) -> None:
         """Push the broadcast of rank 0's."""
@@ -51,7 +64,15 @@ class Exchange:
             raise UnsupportedError(f"{call}: row-sparse values of {array.dtype} for {workers} workers; use a type of 16 bits or more")
 
     def _push(
-        self, collective: str, kind: str, array: Any, count: int, variable: Variable, priority: int, said: str
+        self,
+        collective: str,
+        kind: str,
+        array: Any,
+        count: int,
+        variable: Variable,
+        priority: int,
+        said: str,
+        coded: tuple[str, str] | None = None,
     ) -> None:
         communicator = self._communicator
         assert communicator is not None
@@ -66,6 +87,7 @@ class Exchange:
             out=array,
             timeout=None,
             priority=priority,
+            compression=coded,
             mark=zlib.crc32(said.encode("utf-8", "surrogatepass")) or 1,
         )
         self._engine.collective(communicator, run, (variable,), priority, name=said)

@@ -15,7 +15,7 @@ from ..communicator import Communicator
 from ..dependency import Engine, Variable
 from ..errors import ArgumentError, PeerLostError, UnsupportedError
 from ..plain import pack
-from .compression import codec_of
+from .compression import GradientCompression, compression_of
 from .exchange import Exchange, with_rows
 from .hosts import places
 from .optimizer import Optimizer, agreed, create_optimizer, states_of
@@ -45,6 +45,7 @@ class KVStore:
         self._keys: type | None = None
         self._updater: Updater | None = None
         self._optimizer: Optimizer | None = None
+        self._compression: GradientCompression | None = None
         self._lost: set[int] = set()
         self._local = (0, 1)
         if communicator is not None:
@@ -165,13 +166,17 @@ class KVStore:
             check_alike(call, one, [view(call, array) for array in values], stored.value)
             if self._optimizer is not None:
                 self._optimizer.check(call, one, stored.value)
+            if self._compression is not None:
+                self._compression.check(call, one, stored.value, stored.rows is not None)
         self._wait_for_all(array for _, values in pairs for array in values)
 
     def _push(self, call: str, key: Any, values: list[Any], priority: int) -> None:
         import numpy as np
 
         stored = self._stored[key]
-        arrays = [view(call, value) for value in values]
+        arrays, compressed = [view(call, value) for value in values], self._compression
+        if compressed is not None:
+            arrays = compressed.of_devices(key, arrays)
         total = summed(arrays, self._trees)
         merged, both, rows = self._engine.var(f"sum {key}"), total, None
         if stored.rows is not None:
@@ -179,7 +184,8 @@ class KVStore:
             for array in arrays:
                 pushed[array.indices if isinstance(array, RowSparse) else slice(None)] = 1
             both, total, rows = with_rows(total, pushed)
-        self._exchange.sum(call, key, both, merged, total, priority)
+        coded = None if compressed is None else compressed.of_workers(key)
+        self._exchange.sum(call, key, both, merged, total, priority, coded)
         apply = functools.partial(stored.apply, key, self._updater, total, rows)
         self._engine.push(apply, (merged,), (stored.variable,), priority, name=f"update {key}")
 
@@ -232,6 +238,8 @@ class KVStore:
         for (one, values), (_, arrays) in zip(pairs, outs):
             if any(isinstance(array, RowSparse) for array in [*values, *arrays]):
                 raise ArgumentError(f"pushpull: key {one!r} has row-sparse arrays; use push and row_sparse_pull")
+        if self._compression is not None and self._communicator is not None:
+            raise UnsupportedError("pushpull: with gradient compression use push and pull, as with MXNet's stores of several workers")
         if stores:
             self._check_push("pushpull", pairs)
         else:
@@ -369,8 +377,15 @@ class KVStore:
         self._updater = functools.partial(_update, chosen)
 
     def set_gradient_compression(self, params: dict[str, Any]) -> None:
-        """Ask for ``{"type": "1bit"}`` or ``{"type": "2bit", "threshold": 0.5}``; this version says that it has no codecs yet."""
-        codec_of(self._kind, params)
+        """Have pushes send ``{"type": "1bit", "threshold": 0.5}`` or ``{"type": "2bit", "threshold": 0.5}``, as MXNet does.
+
+        What is lost goes with what is pushed to the key next. Values are dense float32 then; ``init`` and ``pull`` are exact. In a
+        store of several workers all of them call it, and what comes back to the workers is coded, too, without a loss.
+
+        Raises:
+            ArgumentError: the arguments are wrong, or the type of store compresses nothing.
+        """
+        self._compression = compression_of(self._kind, params)
 
     def save_optimizer_states(self, fname: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
         """Write the optimizer's state to a file, and with ``dump_optimizer`` the optimizer. Only in a store of one process."""
