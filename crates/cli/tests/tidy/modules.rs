@@ -124,7 +124,7 @@ const ORDERS: [Order; 6] = [
             "horovod/torch/functions horovod/torch/reductions",
             "horovod/numpy/operations horovod/torch/moves",
             "horovod/torch/compression horovod/torch/submission",
-            "horovod/common/elastic",
+            "horovod/common/elastic horovod/common/interface",
             "horovod/common/membership",
             "horovod/common/basics",
             "horovod/common/barriers horovod/common/objects",
