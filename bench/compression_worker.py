@@ -27,7 +27,7 @@ AVERAGED = 10
 class DigitsTask:
     """The demo's network, a quarter as wide, on handwritten digits."""
 
-    name, title, rate = "digits", "The demo's network: handwritten digits", 0.05
+    name, title, rate = "digits", "The demo's network: handwritten digits", 0.3
     thresholds = {"twobit": 0.002, "threshold": 0.002, "onebit": 500.0}
 
     def __init__(self):
@@ -51,7 +51,7 @@ class DigitsTask:
 class TextTask:
     """The example's transformer, small, on the sources of Python's library."""
 
-    name, title, rate = "text", "A small transformer: Python's sources, byte by byte", 0.25
+    name, title, rate = "text", "A small transformer: Python's sources, byte by byte", 0.5
     thresholds = {"twobit": 0.002, "threshold": 0.002, "onebit": 500.0}
 
     def __init__(self):
@@ -104,7 +104,7 @@ def train(task, steps, codec, feedback, scale, name):
     if codec is not None:
         hook = herringbone.torch.compression_hook(codec, feedback=feedback, name=name)
         model.register_comm_hook(None, hook)
-    optimizer = torch.optim.SGD(model.parameters(), lr=task.rate / scale, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=task.rate / scale)
     curve, losses, before = [], [], sent()
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = task.rate / scale * 0.5 * (1 + math.cos(math.pi * step / steps))

@@ -73,3 +73,14 @@ def test_a_job_outlives_its_reducers(harm: str, unharmed: str, reducers: list[su
     for number, process in enumerate(reducers):
         named = f"the reducer at {process.args[-1]} is lost" in output  # type: ignore[index]
         assert named == (number in lost), output
+
+
+def test_what_compression_leaves_outlives_reducers(reducers: list[subprocess.Popen[str]], unharmed: str) -> None:
+    codec = {"HERRINGBONE_COMPRESSION": "topk:0.05"}
+    compressed, output = trained(codec, [], [])
+    assert "HERRINGBONE_COMPRESSION=topk:0.05" in output and compressed != unharmed
+    addresses = ",".join(str(process.args[-1]) for process in reducers)  # type: ignore[index]
+    settings = {"HERRINGBONE_REDUCERS": addresses, **codec}
+    digest, output = trained(settings, HARMS["one is killed and then another"], reducers)
+    assert digest == compressed
+    assert output.count(" is lost") == 2, output

@@ -63,20 +63,20 @@ class CompressionHook:
         self._rearranged: Rearranged | None = None
         self._plain_said = False
 
-    def __call__(self, state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Averaged:
+    def __call__(self, state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Averaged:  # type: ignore[name-defined]
         """Average a bucket over the ranks of ``state``, a process group; ``None`` is the default one."""
-        self._group = group = dist.group.WORLD if state is None else state
+        self._group = dist.group.WORLD if state is None else state
         numbers = tuple(self._numbers.setdefault(id(parameter), len(self._numbers)) for parameter in bucket.parameters())
         is_plain = self._steps < self.start_after or not self._suits(bucket.buffer())
         try:
-            return averaged(bucket.buffer(), group) if is_plain else self._compressed(bucket, numbers)
+            return averaged(bucket.buffer(), self._group) if is_plain else self._compressed(bucket, numbers)
         finally:
             if bucket.is_last():
                 self._steps += 1
                 self._direct.clear()
                 self._rearranged = None
 
-    def _compressed(self, bucket: dist.GradBucket, numbers: Layout) -> Averaged:
+    def _compressed(self, bucket: Any, numbers: Layout) -> Averaged:
         """Average a bucket with compressed messages."""
         index = bucket.index()
         if self._resumed and (self._rearranged or self._layouts.get(index) != numbers):
@@ -104,7 +104,7 @@ class CompressionHook:
 
         def put_back(futures: torch.futures.Future[list[Averaged]]) -> torch.Tensor:
             result, others = (future.value() for future in futures.value())
-            for gradient, part in zip(kept, others.split([gradient.numel() for gradient in kept])):
+            for gradient, part in zip(kept, torch.split(others, [gradient.numel() for gradient in kept])):
                 gradient.copy_(part.view_as(gradient))
             return result
 

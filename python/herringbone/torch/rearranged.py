@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from .. import errors
 
@@ -21,7 +21,7 @@ Pieces = Sequence[tuple[torch.nn.Parameter, torch.Tensor]]
 """Parameters, and where their gradients lie."""
 
 
-def pairs(bucket: dist.GradBucket) -> Pieces:
+def pairs(bucket: Any) -> Pieces:
     """The bucket's parameters with their gradients."""
     return list(zip(bucket.parameters(), bucket.gradients()))
 
@@ -50,7 +50,7 @@ class Rearranged:
         self._arrived: list[_Arrived] = []
         self._lock = threading.Lock()
 
-    def add(self, bucket: dist.GradBucket, numbers: Layout) -> Averaged:
+    def add(self, bucket: Any, numbers: Layout) -> Averaged:
         """Take a bucket of DDP's; it is averaged once all its gradients are."""
         self._pieces.update(zip(numbers, pairs(bucket)))
         waits = {index for index, layout in self._layouts.items() if set(layout) & set(numbers)}
@@ -70,7 +70,7 @@ class Rearranged:
 
     def _send(self, index: int, pieces: Pieces) -> None:
         flat = torch.cat([gradient.reshape(-1) for _, gradient in pieces])
-        parts = flat.split([gradient.numel() for _, gradient in pieces])
+        parts = torch.split(flat, [gradient.numel() for _, gradient in pieces])
 
         def put_back(future: Averaged) -> None:
             try:
@@ -99,4 +99,4 @@ class Rearranged:
             if error is None:
                 arrived.future.set_result(arrived.buffer)
             else:
-                arrived.future.set_exception(error)
+                arrived.future.set_exception(error)  # type: ignore[arg-type]

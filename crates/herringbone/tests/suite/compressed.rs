@@ -83,7 +83,7 @@ fn trained(world: &World, count: usize, codec: Codec, op: ReduceOp) -> Vec<Train
         let compression = Compression::of(codec).tensor("weight");
         let step = |step| {
             let mut buffer = gradient(comm.rank(), step, count);
-            if (comm.rank() as usize + step) % 2 == 0 {
+            if (comm.rank() as usize + step).is_multiple_of(2) {
                 comm.all_reduce_compressed(&mut buffer, op, compression.clone()).unwrap();
                 return bytes(&buffer);
             }

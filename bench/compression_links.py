@@ -1,0 +1,88 @@
+"""What codecs buy on slow links: all-reduces between hosts that are network namespaces, with each codec beside none.
+
+    make compression-links ARGS="--rounds 3"
+
+Every host is a worker, and its link carries so many Mbit/s each way. Times are the slowest rank's; bytes are counted on rank 0's
+interface, with headers. The table goes to record/compression.md.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+
+from figures import human
+from machine import machine
+from namespaces import Namespaces, NoNamespaces
+from processes import JobFailed, Processes, free_port
+from rigs import TOKEN
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def measured(options, reducers):
+    """What all ranks say of every call, rank by rank."""
+    with Namespaces(options.workers + reducers, options.rate) as hosts, Processes(hosts) as processes, tempfile.TemporaryDirectory() as out:
+        environment = os.environ | {"WORLD_SIZE": str(options.workers), "MASTER_ADDR": hosts.address(0), "MASTER_PORT": str(free_port())}
+        environment |= {"OMP_NUM_THREADS": "1", "HERRINGBONE_TOKEN": TOKEN}
+        addresses = [processes.reducer(environment, options.workers + number).address for number in range(reducers)]
+        if addresses:
+            environment["HERRINGBONE_REDUCERS"] = ",".join(addresses)
+        words = [sys.executable, ROOT / "bench" / "compression_links_worker.py", "--out", out]
+        words += ["--bytes", options.mebibytes << 20, "--rounds", options.rounds]
+        workers = [processes.start(words, rank, env=environment | {"RANK": str(rank)}) for rank in range(options.workers)]
+        processes.finish(workers)
+        return [json.loads(pathlib.Path(out, f"{rank}.json").read_text())["rows"] for rank in range(options.workers)]
+
+
+def table(ranks):
+    """The rows: medians of the times, and of the bytes that rank 0's interface sent and received."""
+    yield "| codec | seconds | beside none | sent | beside none | received | beside none |"
+    yield "|---|---|---|---|---|---|---|"
+    plain = None
+    for codec in dict.fromkeys(row["codec"] for row in ranks[0]):
+        calls = [[row for row in rows if row["codec"] == codec] for rows in ranks]
+        seconds = statistics.median(max(call["seconds"] for call in round_) for round_ in zip(*calls))
+        sent, received = (statistics.median(call[way] for call in calls[0]) for way in ("sent", "received"))
+        plain = plain or (seconds, sent, received)
+        ratios = [value / of for value, of in zip((seconds, sent, received), plain)]
+        yield (
+            f"| `{codec}` | {seconds:.3f} | {ratios[0]:.3f} | {human(int(sent))} | {ratios[1]:.4f} | {human(int(received))} | {ratios[2]:.4f} |"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--rate", type=int, default=100, help="Mbit/s of each link, each way")
+    parser.add_argument("--mebibytes", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--reducers", default="0,4", help="numbers of hosts that are reducers")
+    parser.add_argument("--notes", default="", help="what else the record says of the run")
+    parser.add_argument("--record", type=pathlib.Path, default=ROOT / "record" / "compression.md")
+    arguments = parser.parse_args()
+    about = ", ".join(f"{name}: {value}" for name, value in machine().items())
+    lines = [
+        "# Codecs over slow links",
+        f"* {about}, {datetime.date.today()}",
+        f"* {arguments.workers} hosts that are network namespaces, links of {arguments.rate} Mbit/s each way; an average of",
+        f"  {arguments.mebibytes} MiB of float32, normal numbers with the deviation 0.4, with feedback; {arguments.rounds} rounds, medians. Times are those of",
+        "  the slowest rank. Bytes are those of rank 0's interface, with headers and what links say beside data.",
+        "* `make compression-links` writes this page.",
+    ]
+    lines += [f"* {arguments.notes}"] if arguments.notes else []
+    try:
+        for reducers in map(int, arguments.reducers.split(",")):
+            title = f"{reducers} reducers" if reducers else "Without reducers"
+            lines += ["", f"## {title}", *table(measured(arguments, reducers))]
+    except (JobFailed, NoNamespaces) as error:
+        raise SystemExit(f"compression_links.py: {error}") from None
+    arguments.record.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
