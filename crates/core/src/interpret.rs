@@ -4,10 +4,10 @@
 
 mod coding;
 
-pub use coding::{Coding, interpret_coded};
+pub use coding::Coding;
 
 use crate::{
-    collective::{Lengths, UnevenParts, Viewpoint},
+    collective::{Collective, Lengths, UnevenParts, Viewpoint},
     element::{DType, Element, ReduceOp, Reduction, Visitor, dispatch},
     schedule::{Chunk, Form, Origin, Place, Program, Rank, Step},
     verify::Verified,
@@ -18,7 +18,7 @@ use alloc::{
     vec,
     vec::Vec,
 };
-use coding::{Left, bytes_of, floats};
+use coding::{CodingLeft, bytes_of, floats};
 use core::ops::Range;
 
 /// Why there is nothing to interpret.
@@ -94,10 +94,37 @@ pub fn interpret_uneven(
     Ok(run(&task, inputs, Vec::new())?.0)
 }
 
-/// The outputs of all workers, and what is left of what each has encoded.
-type Ends = (Vec<Vec<u8>>, Vec<Left>);
+/// Runs an all-reduce of f32 whose schedule has coded messages. `left` has, for each worker, what was left of every element
+/// before, and what is left after it; nothing, if nothing is fed back.
+///
+/// # Errors
+/// If the inputs do not fit, or what is left has another number of elements.
+pub fn interpret_coded(
+    schedule: &Verified,
+    op: ReduceOp,
+    count: usize,
+    coding: Coding,
+    inputs: &[&[u8]],
+    left: &mut [Vec<f32>],
+) -> Result<Vec<Vec<u8>>, InterpretError> {
+    debug_assert_eq!(schedule.collective(), Collective::AllReduce);
+    if let Some(rank) = left.iter().position(|left| left.len() != count) {
+        let (given, needed) = (left[rank].len() * 4, count * 4);
+        return Err(InterpretError::InputLength { rank: rank as u32, given, needed });
+    }
+    let task = Task { schedule, dtype: DType::F32, op, count, parts: &[], coding };
+    let kept = left.iter().map(|left| CodingLeft { before: left.clone(), after: left.clone() }).collect();
+    let (outputs, kept) = run(&task, inputs, kept)?;
+    for (left, kept) in left.iter_mut().zip(kept) {
+        *left = kept.after;
+    }
+    Ok(outputs)
+}
 
-fn run(task: &Task<'_>, inputs: &[&[u8]], left: Vec<Left>) -> Result<Ends, InterpretError> {
+/// The outputs of all workers, and what is left of what each has encoded.
+type Ends = (Vec<Vec<u8>>, Vec<CodingLeft>);
+
+fn run(task: &Task<'_>, inputs: &[&[u8]], left: Vec<CodingLeft>) -> Result<Ends, InterpretError> {
     let schedule = task.schedule;
     task.check(inputs)?;
     let input = |rank: Rank| inputs.get(rank as usize).copied().unwrap_or_default();
@@ -165,7 +192,7 @@ impl<'a> Task<'a> {
             rank,
             done: vec![false; program.steps().len()],
             slots: vec![(0, Vec::new()); program.slots().len()],
-            left: Left::default(),
+            left: CodingLeft::default(),
             input,
             output: vec![0; output],
             written: vec![false; schedule.cut().chunks() as usize],
@@ -207,7 +234,7 @@ struct State<'a> {
     done: Vec<bool>,
     /// Of which chunk each is, and what it holds.
     slots: Vec<(Chunk, Vec<u8>)>,
-    left: Left,
+    left: CodingLeft,
     input: &'a [u8],
     output: Vec<u8>,
     /// By chunk, whether the output has it.
@@ -298,7 +325,7 @@ impl State<'_> {
             }
             _ => {
                 let coding = Coding { codec: task.coding.codec.result(), ..task.coding };
-                coding::encode(coding, 0..values.len(), &values, &mut Left::default())
+                coding::encode(coding, 0..values.len(), &values, &mut CodingLeft::default())
             }
         };
         self.write(task, into, (chunk, coded));
@@ -331,7 +358,7 @@ impl State<'_> {
 
     /// The output, and what is left of what was encoded; what the program leaves as it is (the own part of an all_gather)
     /// comes from the input.
-    fn finish(mut self, task: &Task<'_>) -> (Vec<u8>, Left) {
+    fn finish(mut self, task: &Task<'_>) -> (Vec<u8>, CodingLeft) {
         let workers = task.schedule.workers();
         for chunk in 0..self.written.len() as Chunk {
             let promised = task.schedule.collective().result(workers, self.rank, chunk).is_some();

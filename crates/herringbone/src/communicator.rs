@@ -335,7 +335,7 @@ impl Communicator {
     fn checked(&self, request: Request) -> Result<Issue> {
         self.check_usable()?;
         let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
-        let checked = residuals::checked(&request, &self.group);
+        let checked = residuals::checked(&request, &self.group.residuals, self.group.rank);
         let (codec, fed) = checked.map_err(|error| error.at(self.fabric.job.rank))?;
         let Request { collective, dtype, op, count, priority, mark, input, output, timeout, .. } = request;
         let count = if parts.is_some() { Call::UNEVEN } else { count };

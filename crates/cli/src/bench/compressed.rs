@@ -1,50 +1,14 @@
 //! `herringbone bench --compression`: all-reduces with each codec beside plain ones.
 
-use super::{Options, measure::time};
+use super::{
+    Options,
+    codecs::{Codecs, CompressedOptions},
+    measure::time,
+};
 use crate::{failure::Failure, outcome::Outcome};
 use herringbone::{Communicator, Compression, ReduceOp, core::codec::Codec};
 use serde_json::json;
-use std::{io::Write, path::PathBuf, str::FromStr, time::Duration};
-
-/// What is sent in fewer bytes.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct CompressedOptions {
-    /// Time all-reduces of f32 with each of these codecs beside plain ones: all, or a list like int8,topk:0.01. Says also what a
-    /// worker sends, and the error of a sum beside the plain one
-    #[arg(long, value_name = "LIST", conflicts_with_all = ["rig", "mapped", "collective", "root", "dtype", "pushpull", "calibrate"])]
-    pub(super) compression: Option<Codecs>,
-    /// With --compression: what is summed, f32 as they lie in memory, like gradients that a training has saved; numbers of several
-    /// magnitudes unless said
-    #[arg(long, requires = "compression", value_name = "FILE")]
-    gradients: Option<PathBuf>,
-}
-
-/// Codecs to compare.
-#[derive(Clone, Debug)]
-pub(super) struct Codecs(Vec<Codec>);
-
-const ALL: [&str; 10] = [
-    "bf16",
-    "fp16",
-    "int8",
-    "onebit:0",
-    "twobit:0.5",
-    "sign",
-    "topk:0.01",
-    "randomk:0.01",
-    "threshold:0.5",
-    "exact",
-];
-
-impl FromStr for Codecs {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let names: Vec<&str> = if text == "all" { ALL.to_vec() } else { text.split(',').collect() };
-        let codecs = names.into_iter().map(|name| name.parse::<Codec>().map_err(|error| error.to_string()));
-        Ok(Self(codecs.collect::<Result<_, _>>()?))
-    }
-}
+use std::{io::Write, time::Duration};
 
 /// What one codec gave.
 struct Row {

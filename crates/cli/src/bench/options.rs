@@ -1,6 +1,6 @@
 //! What is timed, and how.
 
-use super::compressed::CompressedOptions;
+use super::codecs::CompressedOptions;
 use crate::{names::one_of, numbers::Sizes};
 use herringbone::{Collective, DType, ReduceOp};
 use std::{path::PathBuf, time::Duration};

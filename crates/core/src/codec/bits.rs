@@ -1,6 +1,6 @@
 //! Codecs of one and two bits: MXNet's, to the bit, and BytePS's signs.
 
-use super::CodedError;
+use super::format::CodedError;
 use alloc::vec::Vec;
 
 /// How many bytes a word has: codes fill whole words, with 0 at the end.

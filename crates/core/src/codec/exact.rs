@@ -1,6 +1,10 @@
 //! All bits in as few bytes as a glance finds: for results of few values, or with few elements that are not 0.
 
-use super::{BLOCK, CodedError, casts, sparse, tag};
+use super::{
+    casts,
+    format::{BLOCK, CodedError, tag},
+    sparse,
+};
 use alloc::vec::Vec;
 
 /// The most values of a palette.

@@ -24,34 +24,15 @@
 mod bits;
 mod casts;
 mod exact;
+mod format;
 mod name;
 mod sparse;
 
+pub use format::{BLOCK, CodedError, PREFIX_BYTES, Parameter};
 pub use name::ParseCodecError;
 
 use alloc::vec::Vec;
-
-/// How many elements a block has; the last one of a tensor has fewer.
-pub const BLOCK: usize = 4096;
-
-/// How many bytes stand before a message's blocks: how many bytes these are.
-pub const PREFIX_BYTES: usize = 4;
-
-/// A parameter: an f32 that is compared by its bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Parameter(u32);
-
-impl Parameter {
-    /// Of this value.
-    pub fn new(value: f32) -> Self {
-        Self(value.to_bits())
-    }
-
-    /// The value.
-    pub fn value(self) -> f32 {
-        f32::from_bits(self.0)
-    }
-}
+use format::tag;
 
 /// A codec. [`FromStr`](core::str::FromStr) reads its name, and [`Display`](core::fmt::Display) writes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -94,36 +75,6 @@ pub enum Codec {
     },
     /// All bits: those of the elements that are not 0, or a number for each value if there are few, or plain.
     Exact,
-}
-
-/// Why bytes are no message of a codec. Nothing is read beyond them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CodedError {
-    /// The bytes end before the block does.
-    #[error("a coded message ends within a block")]
-    Short,
-    /// There are more bytes than the blocks take.
-    #[error("a coded message goes on after its last block")]
-    Long,
-    /// A tag, a code or a number of values that the codec never writes.
-    #[error("a coded message with a code that its codec does not have")]
-    Code,
-    /// An index that is not in the block, or does not come after the one before.
-    #[error("a coded message with an index out of range or out of order")]
-    Index,
-}
-
-/// What a tag says of a block.
-mod tag {
-    /// It is as its codec writes it.
-    pub(super) const CODED: u8 = 0;
-    /// There was a NaN or an infinity in it.
-    pub(super) const NOT_FINITE: u8 = 1;
-    /// Of [`Exact`](super::Codec::Exact): plain, the elements that are not 0, or a number for each value.
-    pub(super) const PLAIN: u8 = 2;
-    pub(super) const SPARSE: u8 = 3;
-    pub(super) const PALETTE: u8 = 4;
 }
 
 impl Codec {

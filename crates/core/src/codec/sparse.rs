@@ -1,6 +1,6 @@
 //! Codecs that leave elements out.
 
-use super::{BLOCK, CodedError, Parameter};
+use super::format::{BLOCK, CodedError, Parameter};
 use alloc::vec::Vec;
 
 /// How many of so many elements are kept: their share, rounded up.

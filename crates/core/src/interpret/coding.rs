@@ -1,12 +1,6 @@
 //! Steps that encode and decode, for the interpreter: block by block, as [`codec`](crate::codec) says.
 
-use super::{InterpretError, Task, run};
-use crate::{
-    codec::{BLOCK, Codec, seed_of},
-    collective::Collective,
-    element::{DType, ReduceOp},
-    verify::Verified,
-};
+use crate::codec::{BLOCK, Codec, seed_of};
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
@@ -21,36 +15,9 @@ pub struct Coding {
 
 /// What is left of what a worker has encoded: before this operation and, as far as it has come, after it.
 #[derive(Debug, Default)]
-pub(super) struct Left {
+pub(super) struct CodingLeft {
     pub(super) before: Vec<f32>,
     pub(super) after: Vec<f32>,
-}
-
-/// Runs an all-reduce of f32 whose schedule has coded messages. `left` has, for each worker, what was left of every element
-/// before, and what is left after it; nothing, if nothing is fed back.
-///
-/// # Errors
-/// If the inputs do not fit, or what is left has another number of elements.
-pub fn interpret_coded(
-    schedule: &Verified,
-    op: ReduceOp,
-    count: usize,
-    coding: Coding,
-    inputs: &[&[u8]],
-    left: &mut [Vec<f32>],
-) -> Result<Vec<Vec<u8>>, InterpretError> {
-    debug_assert_eq!(schedule.collective(), Collective::AllReduce);
-    if let Some(rank) = left.iter().position(|left| left.len() != count) {
-        let (given, needed) = (left[rank].len() * 4, count * 4);
-        return Err(InterpretError::InputLength { rank: rank as u32, given, needed });
-    }
-    let task = Task { schedule, dtype: DType::F32, op, count, parts: &[], coding };
-    let kept = left.iter().map(|left| Left { before: left.clone(), after: left.clone() }).collect();
-    let (outputs, kept) = run(&task, inputs, kept)?;
-    for (left, kept) in left.iter_mut().zip(kept) {
-        *left = kept.after;
-    }
-    Ok(outputs)
 }
 
 pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
@@ -62,7 +29,7 @@ pub(super) fn bytes_of(values: &[f32]) -> Vec<u8> {
 }
 
 /// Encodes the elements `range` of a tensor, of which something may be left.
-pub(super) fn encode(coding: Coding, range: Range<usize>, values: &[f32], left: &mut Left) -> Vec<u8> {
+pub(super) fn encode(coding: Coding, range: Range<usize>, values: &[f32], left: &mut CodingLeft) -> Vec<u8> {
     let mut coded = Vec::new();
     for (block, values) in values.chunks(BLOCK).enumerate() {
         let at = range.start + block * BLOCK;

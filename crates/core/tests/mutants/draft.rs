@@ -153,30 +153,47 @@ impl Draft {
                 }
                 changed.retain(|(_, step)| !matches!(step, DraftStep::Copy { from: f, into: i } if (f, i) == (from, into)));
             }
-            DraftStep::Encode { from, into } => {
-                for place in &places {
-                    changed.push(("place", DraftStep::Encode { from: *place, into: *into }));
-                    changed.push(("place", DraftStep::Encode { from: *from, into: *place }));
-                }
-                changed.push(("code", DraftStep::Copy { from: *from, into: *into }));
-            }
-            DraftStep::Decode { chunk, from, into } => {
-                let (chunk, from, into) = (*chunk, *from, *into);
-                for place in places {
-                    changed.push(("place", DraftStep::Decode { chunk, from, into: place }));
-                    changed.push(("place", DraftStep::Decode { chunk, from: Origin::At(place), into }));
-                }
-                let others = chunks.filter(|other| *other != chunk);
-                changed.extend(others.map(|chunk| ("chunk", DraftStep::Decode { chunk, from, into })));
-                for (lane, form) in ranks.flat_map(|lane| FORMS.map(|form| (lane, form))) {
-                    let from = Origin::Head { lane, form };
-                    changed.push(("lane", DraftStep::Decode { chunk, from, into }));
-                    changed.push(("code", DraftStep::Recv { lane, chunk, into }));
-                }
+            DraftStep::Encode { .. } | DraftStep::Decode { .. } => {
+                return changed_coding(step, chunks, &places, ranks);
             }
         }
         changed
     }
+}
+
+/// The same of a step that encodes or decodes.
+fn changed_coding(
+    step: &DraftStep,
+    chunks: std::ops::RangeInclusive<u32>,
+    places: &[Place],
+    ranks: std::ops::RangeInclusive<Rank>,
+) -> Vec<(&'static str, DraftStep)> {
+    let mut changed = Vec::new();
+    match step {
+        DraftStep::Encode { from, into } => {
+            for place in places {
+                changed.push(("place", DraftStep::Encode { from: *place, into: *into }));
+                changed.push(("place", DraftStep::Encode { from: *from, into: *place }));
+            }
+            changed.push(("code", DraftStep::Copy { from: *from, into: *into }));
+        }
+        DraftStep::Decode { chunk, from, into } => {
+            let (chunk, from, into) = (*chunk, *from, *into);
+            for place in places.iter().copied() {
+                changed.push(("place", DraftStep::Decode { chunk, from, into: place }));
+                changed.push(("place", DraftStep::Decode { chunk, from: Origin::At(place), into }));
+            }
+            let others = chunks.filter(|other| *other != chunk);
+            changed.extend(others.map(|chunk| ("chunk", DraftStep::Decode { chunk, from, into })));
+            for (lane, form) in ranks.flat_map(|lane| FORMS.map(|form| (lane, form))) {
+                let from = Origin::Head { lane, form };
+                changed.push(("lane", DraftStep::Decode { chunk, from, into }));
+                changed.push(("code", DraftStep::Recv { lane, chunk, into }));
+            }
+        }
+        _ => {}
+    }
+    changed
 }
 
 const FORMS: [Form; 4] = [Form::Plain, Form::Acc, Form::Coded, Form::CodedResult];

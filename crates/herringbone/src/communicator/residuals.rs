@@ -1,6 +1,5 @@
 //! What is left of tensors whose messages were coded: kept by name, for each group and rank.
 
-use super::handle::GroupHandle;
 use crate::{
     Error, Result,
     core::{
@@ -97,7 +96,7 @@ impl Residuals {
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) with the reason.
-pub(super) fn checked(request: &Request, group: &GroupHandle) -> Result<(Codec, Option<Fed>)> {
+pub(super) fn checked(request: &Request, kept: &Residuals, rank: u32) -> Result<(Codec, Option<Fed>)> {
     let Request { collective, dtype, op, count, compression: Compression { codec, tensor }, .. } = request;
     if *codec == Codec::Plain {
         return Ok((Codec::Plain, None));
@@ -118,6 +117,6 @@ pub(super) fn checked(request: &Request, group: &GroupHandle) -> Result<(Codec, 
             "{name} with {op} compressed with {codec}: codecs are for sums and averages; leave the compression out"
         )));
     }
-    let fed = tensor.as_ref().map(|tensor| Fed::next(&group.residuals.of(tensor, *count, group.rank)));
+    let fed = tensor.as_ref().map(|tensor| Fed::next(&kept.of(tensor, *count, rank)));
     Ok((*codec, fed))
 }

@@ -21,7 +21,7 @@ use std::ops::Range;
 const ELEMENT: usize = size_of::<f32>();
 
 /// A source of a fold.
-pub(super) struct Part<'a> {
+pub(super) struct CodedPart<'a> {
     pub(super) span: Span<'a>,
     pub(super) form: Form,
     pub(super) merges: u8,
@@ -104,10 +104,10 @@ pub(super) fn decode(codec: Codec, slot: Span<'_>, plain: Span<'_>) {
 pub(super) fn fold(
     (codec, dtype, op): (Codec, DType, ReduceOp),
     into: (Span<'_>, Form),
-    parts: &[Part<'_>],
+    parts: &[CodedPart<'_>],
     finish: Option<u32>,
 ) {
-    let coded = |part: &Part<'_>| if part.form == Form::Coded { message(part.span) } else { Vec::new() };
+    let coded = |part: &CodedPart<'_>| if part.form == Form::Coded { message(part.span) } else { Vec::new() };
     let messages: Vec<Vec<u8>> = parts.iter().map(coded).collect();
     let mut readers: Vec<_> = messages.iter().map(|coded| Reader { codec, coded }).collect();
     let mut blocks = vec![0; parts.len() * ELEMENT * BLOCK];
@@ -177,8 +177,9 @@ mod tests {
             slots.push(slot);
         }
         let parts = slots.iter_mut().zip([0, 1]);
-        let parts: Vec<_> =
-            parts.map(|(slot, merges)| Part { span: Span::of(slot), form: Form::Coded, merges }).collect();
+        let parts: Vec<_> = parts
+            .map(|(slot, merges)| CodedPart { span: Span::of(slot), form: Form::Coded, merges })
+            .collect();
         let mut folded = vec![0; ELEMENT * count];
         let into = (Span::of(&mut folded), Form::Plain);
         fold((Codec::Int8, DType::F32, ReduceOp::Sum), into, &parts, Some(2));

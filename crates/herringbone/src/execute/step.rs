@@ -1,7 +1,7 @@
 //! The step function: one instruction of one segment, whatever the transport.
 
 use super::{
-    coding::{self, Part},
+    coding::{self, CodedPart},
     operation::Operation,
     room::{Delivery, Unsent},
     sources::gather,
@@ -351,7 +351,7 @@ impl Operation {
         let memory = Memory::of(self, segment, io);
         let parts = operands.iter().map(|operand| {
             let kernel::Source { span, form, merges } = memory.source(operand)?;
-            Some(Part { span, form, merges })
+            Some(CodedPart { span, form, merges })
         });
         let (Some(parts), Some(into)) = (parts.collect::<Option<Vec<_>>>(), memory.at(fold.into, fold.form))
         else {
