@@ -54,6 +54,12 @@ def test_workers_keep_what_their_codes_lose(group: Group, size: int) -> None:
         assert status == 0 and output.strip().endswith("equal"), output
 
 
+@pytest.mark.parametrize("store", ["kept", "gone"])
+def test_a_push_before_the_end_of_a_program_is_summed(group: Group, store: str) -> None:
+    group.start_ranks("kvstore_ends.py", 2, store, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    assert group.finish(START_SECONDS) == [(0, "updated by 2\n")] * 2
+
+
 def test_a_value_is_whole_after_an_updater_that_raises_half_way() -> None:
     kv = with_keys()
 

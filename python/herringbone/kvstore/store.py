@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import os
 import pathlib
+import sys
+import traceback
 import warnings
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,6 +52,10 @@ class KVStore:
         self._compression: GradientCompression | None = None
         self._lost: set[int] = set()
         self._local = (0, 1)
+        if engine is None and communicator is not None:
+            _ending[:] = [known for known in _ending if known.pending]
+            _of_workers.add(self)
+            weakref.finalize(self, _ending.append, self._engine).atexit = False
         if communicator is not None:
             # Collectives that were pushed before are issued before.
             self._engine.wait(communicator)
@@ -459,3 +467,33 @@ def _copy(value: Any, targets: list[Any]) -> None:
 
 def _nothing() -> None:
     pass
+
+
+_of_workers: weakref.WeakSet[KVStore] = weakref.WeakSet()
+"""The stores of several workers that have an engine of their own."""
+_ending: list[Engine] = []
+"""The engines of those that are gone. What was pushed there may still go on."""
+
+
+def _end_pushes() -> None:
+    """Before the program ends, wait for what was pushed: other workers count on it.
+
+    A program that an exception ends waits for nothing, as other workers may never call what it waits for.
+    """
+    if getattr(sys, "last_type", None) is not None:
+        return
+    for engine in [*(store.engine for store in _of_workers), *_ending]:
+        try:
+            engine.wait_all()
+        except BaseException:
+            print("herringbone.kvstore: a call of a store failed, and nobody waited for it; kv.wait_all() raises:", file=sys.stderr)
+            traceback.print_exc()
+
+
+def _in_child() -> None:
+    _of_workers.clear()
+    _ending.clear()
+
+
+atexit.register(_end_pushes)
+os.register_at_fork(after_in_child=_in_child)
