@@ -186,8 +186,7 @@ class Communicator:
         numbers here are wrong memory accesses, which is why this class is private. ``timeout`` is in seconds.
         Messages of a higher ``priority`` go first. ``parts`` are the lengths of the input's and the output's parts, in
         place of the count, where they may differ. ``mark`` is a number for what it is for, which ranks compare.
-        ``compression`` is a codec's name, and the tensor's if what is lost is
-        fed back.
+        ``compression`` is a codec's name, and the tensor's if what is lost is fed back.
         """
 
     def run(
