@@ -62,10 +62,13 @@ class CompressionHook:
         """The buckets of this step that were as they are in :attr:`_layouts`, up to the first that was not."""
         self._rearranged: Rearranged | None = None
         self._plain_said = False
+        self._has_claimed = False
 
     def __call__(self, state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Averaged:  # type: ignore[name-defined]
         """Average a bucket over the ranks of ``state``, a process group; ``None`` is the default one."""
         self._group = dist.group.WORLD if state is None else state
+        if bucket.index() == 0:
+            self._claim()
         numbers = tuple(self._numbers.setdefault(id(parameter), len(self._numbers)) for parameter in bucket.parameters())
         is_plain = self._steps < self.start_after or not self._suits(bucket.buffer())
         try:
@@ -75,6 +78,28 @@ class CompressionHook:
                 self._steps += 1
                 self._direct.clear()
                 self._rearranged = None
+
+    def _claim(self) -> None:
+        """Be the hook of this name: what an earlier one has left is not this one's.
+
+        Raises:
+            ConfigError: another hook of this name works, too.
+        """
+        key = (self._group.group_name, self.name)
+        other = _claims.get(key)
+        if other is self:
+            return
+        if other is not None and self._has_claimed:
+            raise errors.ConfigError(
+                f"compression_hook: two models have hooks of the name {self.name!r}, which would mix what is left of their "
+                "gradients; pass a name to each, as compression_hook(codec, name=\"generator\")"
+            )
+        if not self._resumed and not self._has_claimed:
+            native = communicator(self._group)
+            for tensor, _, _ in native.residuals():
+                if self._is_mine(tensor):
+                    native.forget_residual(tensor)
+        _claims[key], self._has_claimed = self, True
 
     def _compressed(self, bucket: Any, numbers: Layout) -> Averaged:
         """Average a bucket with compressed messages."""
@@ -171,7 +196,7 @@ def compression_hook(
         start_after: so many steps of each bucket go uncompressed first.
         exclude: parts of the names of parameters whose gradients are not compressed.
         named_parameters: ``model.named_parameters()``, where parameters are excluded.
-        name: another one for each model of a program.
+        name: another one for each model that a program trains at the same time; ranks give a model the same one.
     """
     return CompressionHook(
         codec, feedback=feedback, start_after=start_after, exclude=exclude, named_parameters=named_parameters, name=name
@@ -192,6 +217,9 @@ def communicator(group: dist.ProcessGroup | None) -> Any:
         raise errors.ConfigError("this group is not Herringbone's: make it with the backend \"herringbone\"")
     return serving.member.communicator
 
+
+_claims: weakref.WeakValueDictionary[tuple[str, str], CompressionHook] = weakref.WeakValueDictionary()
+"""By the name of its group and its own, the hook whose residuals a communicator has."""
 
 _hooks: weakref.WeakKeyDictionary[Any, CompressionHook] = weakref.WeakKeyDictionary()
 """The hooks that the environment has asked for, by their models."""

@@ -101,6 +101,24 @@ def a_resumed_training_is_one_that_was_not_interrupted() -> None:
 
 
 @case
+def a_new_hook_starts_without_what_an_earlier_one_of_its_name_has_left() -> None:
+    first, second = model(), model()
+    train(ours.compression_hook("topk:0.1", name="again"), range(4), first)
+    train(ours.compression_hook("topk:0.1", name="again"), range(4), second)
+    assert torch.equal(weights(first), weights(second))
+
+
+@case
+def two_models_that_are_trained_in_turn_need_two_names() -> None:
+    pair = [DistributedDataParallel(model()) for _ in range(2)]
+    for ddp in pair:
+        ddp.register_comm_hook(None, ours.compression_hook("topk:0.1", name="pair"))
+    for ddp in pair:
+        ddp(batch(0)[0]).sum().backward()
+    error_of(RuntimeError, pair[0](batch(1)[0]).sum().backward, "two models", "'pair'", "pass a name to each")
+
+
+@case
 def a_state_of_another_model_is_refused() -> None:
     hook = ours.compression_hook("topk:0.1", name="another")
     train(hook, range(2), model())
