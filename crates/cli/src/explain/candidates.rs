@@ -88,7 +88,8 @@ impl Row {
             (u128::from(units) * u128::from(request.bytes)).div_ceil(u128::from(schedule.cut().chunks()));
         let outcome = &candidate.outcome;
         let limit = outcome.busiest().map_or_else(String::new, |used| {
-            let part = 100.0 * used.busy as f64 / outcome.total().max(1) as f64;
+            // Of the segments that an estimate leaves out, it knows the pace and not the end.
+            let part = (100.0 * used.busy as f64 / outcome.total().max(1) as f64).min(100.0);
             format!("{}, busy {part:.0} %", place(used.place, schedule.workers()))
         });
         Self {

@@ -38,7 +38,7 @@ pub(super) fn shown(
     if whole > most {
         return Err(Failure::Usage {
             problem: format!("{whole} messages would have to be shown one by one, and the limit is {most}"),
-            hint: "ask for fewer bytes, or raise --most-messages; 0 lifts the limit",
+            hint: "ask for fewer bytes or for an algorithm of fewer messages, such as --algorithm 'radix(8,8,8)' of 512 ranks, or raise --most-messages; 0 lifts the limit",
         });
     }
     Ok(simulate(&work, &described.machine, watch))
