@@ -117,7 +117,11 @@ class Communicator(Messages):
         return residuals(self._native)
 
     def load_compression_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
-        """Go on with what was left when :meth:`compression_state_dict` was called, in place of what is left now."""
+        """Go on with what was left when :meth:`compression_state_dict` was called, in place of what is left now.
+
+        Raises:
+            TypeError, ArgumentError: it is not what that gave, and nothing is changed.
+        """
         self._native.restore_residuals(native_residuals(state))
 
     def reduce(
