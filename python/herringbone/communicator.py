@@ -107,7 +107,8 @@ class Communicator(Messages):
         else:
             same_size("all_reduce", array, out, array.size)
         coded = compressed("all_reduce", compression, tensor)
-        return self._run("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout, priority, compression=coded)
+        call = ("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout, priority)
+        return self._run(*call, compression=coded)
 
     def compression_state_dict(self) -> dict[str, dict[str, Any]]:
         """What compression has left of this rank's tensors, by name: how many ``steps`` each had, and what is ``left``.

@@ -62,7 +62,8 @@ class Batch:
         compressed = current_compression()
         if compressed is not None and (collective, dtype) != ("all_reduce", "f32") or op not in ("sum", "average"):
             compressed = None
-        call = (collective, dtype, op, count, root, input, output, keep, seconds, priority, parts, 0, compressed)
+        mark = 0  # Of no purpose in particular.
+        call = (collective, dtype, op, count, root, input, output, keep, seconds, priority, parts, mark, compressed)
         self._calls.append(call)
 
     def move_in_place(self, collective: str, dtype: str, tensor: torch.Tensor, scale: int, root: int) -> None:
