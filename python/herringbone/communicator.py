@@ -107,7 +107,8 @@ class Communicator(Messages):
         else:
             same_size("all_reduce", array, out, array.size)
         coded = compressed("all_reduce", compression, tensor)
-        return self._run("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout, priority, compression=coded)
+        call = ("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout, priority)
+        return self._run(*call, compression=coded)
 
     def compression_state_dict(self) -> dict[str, dict[str, Any]]:
         """What compression has left of this rank's tensors, by name: how many ``steps`` each had, and what is ``left``.
@@ -117,7 +118,11 @@ class Communicator(Messages):
         return residuals(self._native)
 
     def load_compression_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
-        """Go on with what was left when :meth:`compression_state_dict` was called, in place of what is left now."""
+        """Go on with what was left when :meth:`compression_state_dict` was called, in place of what is left now.
+
+        Raises:
+            TypeError, ArgumentError: it is not what that gave, and nothing is changed.
+        """
         self._native.restore_residuals(native_residuals(state))
 
     def reduce(

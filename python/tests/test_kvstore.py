@@ -214,7 +214,9 @@ def test_compression_checks_its_arguments() -> None:
     with pytest.raises(ArgumentError, match="compresses nothing"):
         kvstore.create("local").set_gradient_compression({"type": "2bit"})
     kv = kvstore.create("device")
-    for params in ({"type": "4bit"}, {"type": "2bit", "threshold": 0}, {"type": "2bit", "bits": 2}, {"type": "1bit", "threshold": -1}, {}):
+    thresholds = [("2bit", 0), ("1bit", -1), ("2bit", 1e-50), ("2bit", 1e39), ("1bit", -1e39)]
+    wrong = [{"type": kind, "threshold": threshold} for kind, threshold in thresholds]
+    for params in ({}, {"type": "4bit"}, {"type": ["2bit"]}, {"type": "2bit", "bits": 2}, *wrong):
         with pytest.raises(ArgumentError, match="set_gradient_compression"):
             kv.set_gradient_compression(params)
     kv.init("wide", np.zeros(3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,9 @@ __all__ = ["GradientCompression", "compression_of"]
 CODECS = {"1bit": "onebit", "2bit": "twobit"}
 THRESHOLD = 0.5
 """MXNet's, if none is given."""
+
+LARGEST = 3.4028234663852886e38
+"""Of the numbers of float32."""
 
 _numbers = itertools.count()
 
@@ -77,13 +81,15 @@ def compression_of(store: str, params: Any) -> GradientCompression:
     if not isinstance(params, Mapping):
         raise TypeError(f"set_gradient_compression: params is a {type(params).__name__}; pass {{'type': '2bit', 'threshold': 0.5}}")
     unknown = sorted(map(str, set(params) - {"type", "threshold"}))
-    if unknown or params.get("type") not in CODECS:
+    if unknown or params.get("type") not in tuple(CODECS):
         what = f"it has {unknown}" if unknown else f"type is {params.get('type')!r}"
         raise ArgumentError(f"set_gradient_compression: {what}; pass type, '1bit' or '2bit', and threshold")
     try:
         threshold = float(params.get("threshold", THRESHOLD))
     except (TypeError, ValueError):
         raise TypeError(f"set_gradient_compression: threshold is {params['threshold']!r}, not a number") from None
-    if not math.isfinite(threshold) or threshold < 0 or (params["type"] == "2bit" and threshold == 0):
-        raise ArgumentError(f"set_gradient_compression: threshold is {threshold}; it is above 0")
+    # As the codec will have it, a float32: too large a number is infinite there, and too small a one 0.
+    single = struct.unpack("f", struct.pack("f", threshold))[0] if abs(threshold) <= LARGEST else math.inf
+    if not math.isfinite(single) or threshold < 0 or (params["type"] == "2bit" and single == 0):
+        raise ArgumentError(f"set_gradient_compression: threshold is {threshold}; pass one above 0 that float32 has")
     return GradientCompression(store, params["type"], threshold)

@@ -5,7 +5,7 @@ import itertools
 import logging
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import _herringbone, errors
+from ..compression import native_residual
 from .coalescing import cpu_backend
 from .collectives import Collectives
 from .compressed import compression
@@ -21,6 +22,8 @@ from .rearranged import Averaged, Layout, Pieces, Rearranged, pairs
 __all__ = ["CompressionHook", "compress_if_asked", "compression_hook", "compression_hook_of"]
 
 VARIABLE = "HERRINGBONE_COMPRESSION"
+
+LOAD = "compression_hook.load_state_dict"
 
 logger = logging.getLogger("herringbone")
 
@@ -56,8 +59,10 @@ class CompressionHook:
         self._numbers: dict[int, int] = {}
         """The number of each parameter, by its identity, in the order in which DDP's first buckets have them."""
         self._layouts: dict[int, Layout] = {}
-        """By a bucket's index, which parameters residuals are kept of."""
+        """By a bucket's index, which parameters it has."""
         self._resumed = False
+        self._begun = False
+        """Whether this process has reduced the gradients of a step."""
         self._direct: set[int] = set()
         """The buckets of this step that were as they are in :attr:`_layouts`, up to the first that was not."""
         self._rearranged: Rearranged | None = None
@@ -70,12 +75,16 @@ class CompressionHook:
         if bucket.index() == 0:
             self._claim()
         numbers = tuple(self._numbers.setdefault(id(parameter), len(self._numbers)) for parameter in bucket.parameters())
-        is_plain = self._steps < self.start_after or not self._suits(bucket.buffer())
+        suits = self._suits(bucket.buffer())
+        is_plain = self._steps < self.start_after or not suits
+        if not self._resumed:
+            self._note(bucket.index(), numbers if suits else (), self.feedback and not is_plain)
         try:
             return averaged(bucket.buffer(), self._group) if is_plain else self._compressed(bucket, numbers)
         finally:
             if bucket.is_last():
                 self._steps += 1
+                self._begun = True
                 self._direct.clear()
                 self._rearranged = None
 
@@ -101,6 +110,24 @@ class CompressionHook:
                     native.forget_residual(tensor)
         _claims[key], self._has_claimed = self, True
 
+    def _note(self, index: int, numbers: Layout, is_fed: bool) -> None:
+        """Remember what a bucket is made of, and drop what is left of buckets that are no more.
+
+        Codecs work on blocks of a bucket, so a resumed training needs the same buckets, also where nothing is left of them. DDP
+        builds those of its first step anew, so they count only if something is left of them.
+        """
+        if self._layouts.get(index, ()) == numbers:
+            return
+        stale = [other for other, layout in self._layouts.items() if other == index or not set(layout).isdisjoint(numbers)]
+        for other in stale:
+            del self._layouts[other]
+            if self.feedback and self._steps > self.start_after:
+                communicator(self._group).forget_residual(self._tensor(other))
+                what = "herringbone: what %s has left of bucket %d is dropped: DDP has built its buckets anew"
+                logger.info(what, self.codec, other)
+        if numbers and (is_fed or self._begun):
+            self._layouts[index] = numbers
+
     def _compressed(self, bucket: Any, numbers: Layout) -> Averaged:
         """Average a bucket with compressed messages."""
         index = bucket.index()
@@ -110,10 +137,6 @@ class CompressionHook:
                 self._rearranged = Rearranged(others, self._reduced)
             return self._rearranged.add(bucket, numbers)
         self._direct.add(index)
-        if self.feedback and self._layouts.setdefault(index, numbers) != numbers:
-            self._layouts[index] = numbers
-            communicator(self._group).forget_residual(self._tensor(index))
-            logger.info("herringbone: what %s has left of bucket %d is dropped: DDP has built its buckets anew", self.codec, index)
         return self._reduced(index, bucket.buffer(), pairs(bucket))
 
     def _reduced(self, index: int, flat: torch.Tensor, pieces: Pieces) -> Averaged:
@@ -160,17 +183,29 @@ class CompressionHook:
         """Go on with what was left when :meth:`state_dict` was called, on a rank of the same number.
 
         The training that goes on equals one that was not interrupted, to the bit: gradients are put together as they were,
-        whatever buckets DDP builds at first.
+        whatever buckets DDP builds at first. Only for a state from before the second step it is not known how they would be.
         """
         native = communicator(group or self._group)
-        others = [saved for saved in native.residuals() if not self._is_mine(saved[0])]
-        mine = [(tensor, steps, left.numpy().tobytes()) for tensor, (steps, left) in state["left"].items()]
+        if not isinstance(state, Mapping) or not {"left", "steps", "layouts"} <= state.keys():
+            raise TypeError(f"{LOAD}: the state lacks left, steps or layouts; pass what state_dict of such a hook gave")
+        # The hook that saved it may have had another name: the environment's hooks are numbered as their models come.
+        saved = [(self._tensor(_index_of(tensor)), steps, left.numpy()) for tensor, (steps, left) in state["left"].items()]
+        mine = [native_residual(LOAD, tensor, {"steps": steps, "left": left}) for tensor, steps, left in saved]
+        others = [kept for kept in native.residuals() if not self._is_mine(kept[0])]
         native.restore_residuals(others + mine)
         self._steps, self._layouts = state["steps"], {index: tuple(layout) for index, layout in state["layouts"].items()}
         self._resumed = bool(self._layouts)
 
     def _is_mine(self, tensor: str) -> bool:
         return tensor.startswith(f"{self.name}.bucket")
+
+
+def _index_of(tensor: str) -> int:
+    """The number of a bucket, by the name that a hook has given it."""
+    number = tensor.rpartition(".bucket")[2]
+    if not number.isdecimal():
+        raise errors.ArgumentError(f"{LOAD}: {tensor!r} is no bucket's name; pass what state_dict of such a hook gave")
+    return int(number)
 
 
 def compression_hook(

@@ -166,6 +166,25 @@ def what_makes_no_sense_is_refused() -> None:
     error_of(herringbone.UnsupportedError, lambda: group.all_reduce(array, "max", compression="int8"), "sums and averages")
 
 
+@case
+def a_damaged_state_is_refused_and_changes_nothing() -> None:
+    group.all_reduce(np.full(3, 0.25, np.float32), compression="twobit:0.5", tensor="sound")
+    left, before = np.zeros(3, np.float32), group.compression_state_dict()
+    for state, kind, *words in (
+        (None, TypeError, "NoneType", "compression_state_dict"),
+        ({"sound": {"steps": 1}}, TypeError, "'sound'", "left"),
+        ({3: {"steps": 1, "left": left}}, TypeError, "name is 3"),
+        ({"sound": {"steps": -1, "left": left}}, ValueError, "steps", "-1"),
+        ({"sound": {"steps": 1.5, "left": left}}, ValueError, "steps", "1.5"),
+        ({"sound": {"steps": 1, "left": left.reshape(3, 1)}}, ValueError, "2 dimensions"),
+        ({"sound": {"steps": 1, "left": left.astype("f8")}}, ValueError, "float64"),
+        ({"sound": {"steps": 1, "left": left + np.float32("nan")}}, ValueError, "NaN", "damaged"),
+    ):
+        error_of(kind, lambda: group.load_compression_state_dict(state), "load_compression_state_dict", *words)
+    after = group.compression_state_dict()
+    assert after.keys() == before.keys() and (after["sound"]["left"] == np.float32(0.25)).all()
+
+
 if __name__ == "__main__":
     group = herringbone.init(timeout=60)
     cases.run(CASES, group.rank)

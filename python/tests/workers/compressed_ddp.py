@@ -119,6 +119,52 @@ def two_models_that_are_trained_in_turn_need_two_names() -> None:
 
 
 @case
+def a_resumed_training_has_the_same_buckets_where_nothing_is_left_of_them() -> None:
+    options: dict[str, Any] = {"bucket_cap_mb": 0.002}
+    for number, (kept, end) in enumerate([({"feedback": False}, 3), ({"start_after": 2}, 2), ({"start_after": 3}, 2)]):
+        whole = model()
+        train(ours.compression_hook("topk:0.1", name=f"entire{number}", **kept), range(8), whole, **options)
+        part, first = model(), ours.compression_hook("topk:0.1", name=f"part{number}", **kept)
+        train(first, range(end), part, **options)
+        again = ours.compression_hook("topk:0.1", name=f"renamed{number}", **kept)
+        again.load_state_dict(first.state_dict())
+        train(again, range(end, 8), part, **options)
+        assert torch.equal(weights(whole), weights(part)), kept
+
+
+class Mixed(nn.Module):
+    """Of two types, so that DDP's buckets get other numbers when it builds them anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.middle, self.last = nn.Linear(20, 64).double(), nn.Linear(64, 64), nn.Linear(64, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.middle(self.first(x.double()).relu().float()).relu())
+
+
+@case
+def nothing_is_kept_of_buckets_that_are_no_more() -> None:
+    options: dict[str, Any] = {"bucket_cap_mb": 0.002}
+    whole = Mixed()
+    train(ours.compression_hook("twobit:0.01", name="types"), range(8), whole, **options)
+    half, first = Mixed(), ours.compression_hook("twobit:0.01", name="both")
+    train(first, range(4), half, **options)
+    state = first.state_dict()
+    numbers = [number for layout in state["layouts"].values() for number in layout]
+    assert len(numbers) == len(set(numbers)) == 4, state["layouts"]
+    assert {f"both.bucket{index}" for index in state["layouts"]} == set(state["left"])
+    again = ours.compression_hook("twobit:0.01", name="renamed")
+    error_of(TypeError, lambda: again.load_state_dict({}), "load_state_dict", "layouts")
+    error_of(ValueError, lambda: again.load_state_dict({**state, "left": {"bucket": (1, torch.zeros(1))}}), "no bucket's name")
+    error_of(ValueError, lambda: again.load_state_dict({**state, "left": {"a.bucket0": (1, torch.tensor([torch.nan]))}}), "damaged")
+    again.load_state_dict(state)
+    train(again, range(4, 8), half, **options)
+    assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), half.parameters()))
+
+
+@case
 def a_state_of_another_model_is_refused() -> None:
     hook = ours.compression_hook("topk:0.1", name="another")
     train(hook, range(2), model())
