@@ -8,7 +8,7 @@ use super::{
 use crate::{failure::Failure, outcome::Outcome};
 use herringbone::{Communicator, Compression, ReduceOp, core::codec::Codec};
 use serde_json::json;
-use std::{io::Write, time::Duration};
+use std::{fs, io::Write, path::Path, time::Duration};
 
 /// What one codec gave.
 struct Row {
@@ -30,7 +30,13 @@ pub(super) fn rows(
     let CompressedOptions { compression: Some(Codecs(codecs)), gradients } = &options.ways.compressed else {
         return Ok(Outcome::Passed);
     };
-    let file = gradients.as_ref().map(std::fs::read).transpose()?;
+    if !matches!(options.op(), ReduceOp::Sum | ReduceOp::Average) {
+        return Err(Failure::Usage {
+            problem: format!("codecs are for sums and averages, not for {}", options.op()),
+            hint: "leave --op out, or pass --op average",
+        });
+    }
+    let file = gradients.as_deref().map(numbers_of).transpose()?;
     let prints = communicator.rank() == 0;
     if prints && !options.json {
         for line in communicator.describe().lines() {
@@ -55,12 +61,23 @@ pub(super) fn rows(
     Ok(Outcome::Passed)
 }
 
+/// The numbers of a file of f32, little-endian.
+fn numbers_of(path: &Path) -> Result<Vec<f32>, Failure> {
+    let bytes = fs::read(path).map_err(Failure::system(format!("cannot read {}", path.display())))?;
+    match bytes.as_chunks::<4>() {
+        (numbers @ [_, ..], []) => Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()),
+        _ => Err(Failure::Usage {
+            problem: format!("{} has {} bytes, which are no float32 numbers", path.display(), bytes.len()),
+            hint: "write gradients with numpy's tofile, as float32",
+        }),
+    }
+}
+
 /// What a rank sums.
-fn values(rank: u32, count: usize, file: Option<&[u8]>) -> Vec<f32> {
-    if let Some(file) = file.map(|file| file.as_chunks::<4>().0).filter(|file| !file.is_empty()) {
+fn values(rank: u32, count: usize, file: Option<&[f32]>) -> Vec<f32> {
+    if let Some(file) = file {
         // Each rank begins elsewhere, as if its gradients differed from others'.
-        let numbers = file.iter().cycle().skip(rank as usize * 977 % file.len());
-        return numbers.take(count).map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        return file.iter().copied().cycle().skip(rank as usize * 977 % file.len()).take(count).collect();
     }
     let mut state = 0x2545_f491_u32 ^ (rank + 1).wrapping_mul(0x9e37_79b9);
     let mut uniform = || {
@@ -79,7 +96,7 @@ fn row(
     options: &Options,
     plain: Option<&Vec<f32>>,
 ) -> Result<(Row, Vec<f32>), Failure> {
-    let op = if options.op() == ReduceOp::Average { ReduceOp::Average } else { ReduceOp::Sum };
+    let op = options.op();
     let mut sum = values.to_vec();
     let before = sent(communicator);
     communicator.all_reduce_compressed(&mut sum, op, Compression::of(codec))?;

@@ -13,7 +13,10 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// What is left of one tensor on this rank: what its messages lacked up to now.
@@ -29,11 +32,20 @@ pub struct Residual {
 
 /// What is left of tensors, by their names.
 #[derive(Debug, Default)]
-pub(crate) struct Residuals(Mutex<BTreeMap<String, Arc<Feedback>>>);
+pub(crate) struct Residuals {
+    kept: Mutex<BTreeMap<String, Arc<Feedback>>>,
+    /// How many operations without a name have drawn elements: each draws others, and all ranks draw alike.
+    draws: AtomicU64,
+}
 
 impl Residuals {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Feedback>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For an operation that draws elements and feeds nothing back.
+    fn drawing(&self) -> Arc<Feedback> {
+        Arc::new(Feedback::of(self.draws.fetch_add(1, Ordering::Relaxed), Vec::new()))
     }
 
     /// What is left of a tensor of so many elements: nothing if it is new, or had another number of them.
@@ -117,6 +129,10 @@ pub(super) fn checked(request: &Request, kept: &Residuals, rank: u32) -> Result<
             "{name} with {op} compressed with {codec}: codecs are for sums and averages; leave the compression out"
         )));
     }
-    let fed = tensor.as_ref().map(|tensor| Fed::next(&kept.of(tensor, *count, rank)));
-    Ok((*codec, fed))
+    let feedback = match tensor {
+        Some(tensor) => Some(kept.of(tensor, *count, rank)),
+        None if matches!(codec, Codec::RandomK { .. }) => Some(kept.drawing()),
+        None => None,
+    };
+    Ok((*codec, feedback.as_ref().map(Fed::next)))
 }

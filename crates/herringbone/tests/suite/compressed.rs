@@ -191,6 +191,24 @@ fn what_is_not_finite_shows_on_all_ranks() {
     }
 }
 
+/// Without a name nothing is kept, and yet each operation draws other elements.
+#[test]
+fn what_is_drawn_without_a_name_is_drawn_anew() {
+    World::new(3, Transport::Local).run(|comm| {
+        let mut drawn = vec![0u32; 2 * BLOCK];
+        for _ in 0..8 {
+            let mut ones = vec![1f32; drawn.len()];
+            let compression = Compression::of(codec("randomk:0.1"));
+            comm.all_reduce_compressed(&mut ones, ReduceOp::Sum, compression).unwrap();
+            drawn.iter_mut().zip(&ones).for_each(|(times, sum)| *times += u32::from(*sum != 0.0));
+        }
+        let elements = drawn.iter().filter(|times| **times > 0).count();
+        // One in ten each time, and some of them again.
+        assert!((4 * BLOCK / 5..2 * BLOCK).contains(&elements), "{elements}");
+        assert!(comm.residuals().is_empty());
+    });
+}
+
 #[test]
 fn what_is_left_of_a_tensor_can_be_dropped() {
     World::new(1, Transport::Local).run(|comm| {
