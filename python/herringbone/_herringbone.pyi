@@ -321,13 +321,14 @@ class Controller:
         group: tuple[str, int] | None = None,
         priority: int = 0,
         keep: Any = None,
+        compression: str = "none",
     ) -> NamedWork:
         """Submit an operation: allreduce, allgather, broadcast, alltoall, reducescatter or barrier.
 
         ``input`` and ``output`` are (address, bytes) of memory that lives as long as ``keep`` does, or contiguous arrays or tensors.
         ``output`` is ``None`` where the result's size is not known before. ``op`` is sum, average, min, max, product or adasum.
         ``group`` names operations that run all or none, and says how many they are. Ready operations of a higher ``priority`` go
-        first.
+        first. ``compression`` is a codec's name; what is lost goes with what is sent next under the name.
         """
 
     def join(self) -> NamedWork:

@@ -86,10 +86,10 @@ impl Controller {
     }
 
     /// Submit an operation. `input` and `output` are (address, bytes) of memory that lives as long as `keep` does, or
-    /// contiguous arrays or tensors.
+    /// contiguous arrays or tensors. `compression` is a codec's name.
     #[pyo3(signature = (
         operation, name, input, output, *, dtype, shape, op="sum", root=0, prescale=1.0, postscale=1.0, splits=None,
-        group=None, priority=0, keep=None
+        group=None, priority=0, keep=None, compression="none"
     ))]
     #[allow(
         clippy::too_many_arguments,
@@ -112,9 +112,11 @@ impl Controller {
         group: Option<(String, u32)>,
         priority: i32,
         keep: Option<Bound<'_, PyAny>>,
+        compression: &str,
     ) -> PyResult<PyNamedWork> {
         let (kind, op) = parse_operation(operation, op)?;
-        let call = NamedCall { kind, dtype: parse(dtype)?, op, shape, root, prescale, postscale };
+        let codec = parse(compression)?;
+        let call = NamedCall { kind, dtype: parse(dtype)?, op, shape, root, prescale, postscale, codec };
         let group = group.map(|(name, members)| NamedGroup { name, members });
         let request = NamedRequest { name, call, group, priority };
         let source = input.as_ref().map_or(Ok((0, 0)), span)?;

@@ -95,6 +95,39 @@ def groups_of_parameters() -> None:
 
 
 @case
+def training_with_codecs() -> None:
+    plain = trained()
+    assert all(map(torch.equal, trained(compression=hvd.Compression.exact), plain)), "nothing is lost"
+    for more in ({}, {"groups": 2}):
+        assert near(trained(compression=hvd.Compression.int8, **more), plain, 0.02)
+    assert not near(trained(compression=hvd.Compression.twobit(100.0)), plain, 0.02), "nothing reaches the threshold"
+
+
+@case
+def codecs_keep_what_they_lose_of_a_name() -> None:
+    coded, size = hvd.Compression.twobit(0.5), hvd.size()
+    for name in ("first", "second"):
+        sums = [hvd.allreduce(torch.full((5000,), 0.3), name=f"kept.{name}", op=hvd.Sum, compression=coded) for _ in range(4)]
+        # 0.3, 0.6, 0.4, 0.7: what is left goes with the next.
+        assert [each.unique().tolist() for each in sums] == [[0.0], [0.5 * size], [0.0], [0.5 * size]], name
+    both = [torch.full((10,), 0.6), torch.full((10,), 0.6, dtype=torch.float64)]
+    one, other = hvd.grouped_allreduce(both, name="kept.group", op=hvd.Sum, compression=coded)
+    assert one.unique().tolist() == [0.5 * size] and torch.allclose(other, both[1] * size), "other types are sent whole"
+    largest = hvd.allreduce(torch.full((10,), 0.6), name="kept.max", op=hvd.Max, compression=coded)
+    assert torch.equal(largest, torch.full((10,), 0.6)), "other operations are sent whole"
+
+
+@case
+def codecs_that_ranks_do_not_agree_about() -> None:
+    codec = hvd.Compression.int8 if hvd.rank() == 1 else hvd.Compression.none
+    text = "Mismatched compression: One rank sent codec"
+    error_of(hvd.HorovodInternalError, lambda: hvd.allreduce(torch.ones(9), name="odd", compression=codec), text)
+    error_of(ValueError, lambda: hvd.reducescatter(torch.ones(8), compression=hvd.Compression.int8), "no coded form")
+    error_of(ValueError, lambda: hvd.allreduce(torch.ones(9), compression=hvd.Compression.topk(7)), "topk")
+    assert torch.equal(hvd.allreduce(torch.ones(9), name="even", compression=hvd.Compression.int8), torch.ones(9))
+
+
+@case
 def adasum_merges_steps() -> None:
     parameter = torch.nn.Parameter(torch.zeros(hvd.size()))
     plain = torch.optim.SGD([parameter], lr=1.0)

@@ -2,6 +2,7 @@
 
 use super::{NamedCall, NamedKind, NamedRequest, NamedResponse};
 use crate::{
+    codec::Codec,
     element::{DType, ReduceOp},
     group::Rank,
 };
@@ -38,6 +39,11 @@ pub(super) fn agree(
             _ => "Barrier",
         };
         return Err(format!("{name} is not supported with Join at this time."));
+    }
+    if any_joined && matches!(first.call.codec, Codec::OneBit { .. }) {
+        // It has no code for zero, which is what a rank that has joined adds.
+        let codec = first.call.codec;
+        return Err(format!("Allreduce compressed with {codec} is not supported with Join; use twobit or int8."));
     }
     if has_rows(kind) && first.call.shape.is_empty() {
         return Err(format!("Process-set rank zero tried to {} a rank-zero tensor.", kind.name()));
@@ -102,6 +108,12 @@ fn check_pair(first: &NamedCall, other: &NamedCall) -> Result<(), String> {
 }
 
 fn check_folding(first: &NamedCall, other: &NamedCall) -> Result<(), String> {
+    if first.codec.code() != other.codec.code() {
+        return Err(format!(
+            "Mismatched compression: One rank sent codec {}, but another rank sent codec {}.",
+            first.codec, other.codec
+        ));
+    }
     let factors = |call: &NamedCall| (call.prescale.to_bits(), call.postscale.to_bits());
     if factors(first) != factors(other) {
         return Err(format!(

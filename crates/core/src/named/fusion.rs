@@ -1,6 +1,7 @@
 //! Which operations are run as one.
 
 use super::{NamedKind, NamedResponse};
+use crate::codec::Codec;
 use alloc::{collections::VecDeque, vec::Vec};
 
 /// Joins what can be run as one operation of at most `threshold` bytes: operations of the same kind, type, factors and
@@ -12,7 +13,9 @@ pub fn fuse(responses: Vec<NamedResponse>, threshold: u64, across_groups: bool) 
     let mut batches = Vec::new();
     while let Some(first) = left.pop_front() {
         let mut batch = Vec::from([first]);
-        if matches!(batch[0].call.kind, NamedKind::AllReduce | NamedKind::AllGather) {
+        // What is coded is coded block by block, and blocks begin with the tensor: together it would have other bits.
+        let is_plain = batch[0].call.codec == Codec::Plain;
+        if is_plain && matches!(batch[0].call.kind, NamedKind::AllReduce | NamedKind::AllGather) {
             grow(&mut batch, &mut left, threshold, across_groups);
         }
         batches.push(batch);

@@ -7,7 +7,10 @@ use super::{
     NAME_BYTES, NamedAnswer, NamedCall, NamedGroup, NamedKind, NamedRequest, NamedResponse, Tuning,
     request::DIMENSIONS,
 };
-use crate::element::{DType, ReduceOp};
+use crate::{
+    codec::Codec,
+    element::{DType, ReduceOp},
+};
 use alloc::{string::String, vec::Vec};
 use core::time::Duration;
 
@@ -85,6 +88,9 @@ fn write_call(to: &mut Vec<u8>, call: &NamedCall) {
     to.extend_from_slice(&call.root.to_le_bytes());
     to.extend_from_slice(&call.prescale.to_bits().to_le_bytes());
     to.extend_from_slice(&call.postscale.to_bits().to_le_bytes());
+    let (codec, parameter) = call.codec.code();
+    to.extend_from_slice(&codec.to_le_bytes());
+    to.extend_from_slice(&parameter.to_le_bytes());
     numbers(to, &call.shape);
 }
 
@@ -97,6 +103,7 @@ fn read_call(from: &mut Bytes<'_>) -> Result<NamedCall, MalformedList> {
         root: from.u32()?,
         prescale: f64::from_bits(from.u64()?),
         postscale: f64::from_bits(from.u64()?),
+        codec: Codec::from_code(from.u32()?, from.u32()?).ok_or(MalformedList("a codec that is unknown"))?,
         shape: from.numbers(DIMENSIONS)?,
     })
 }

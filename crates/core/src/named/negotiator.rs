@@ -7,6 +7,7 @@ use super::{
     layout::{BitLayout, bit},
 };
 use crate::{
+    codec::Codec,
     element::{DType, ReduceOp},
     group::Rank,
 };
@@ -159,7 +160,7 @@ impl Negotiator {
     /// # Errors
     /// If it cannot be queued. The others are not told.
     pub fn submit(&mut self, request: NamedRequest, now: Duration) -> Result<(), SubmitError> {
-        request.check_length()?;
+        request.check()?;
         if self.joining != Joining::No {
             return Err(SubmitError::Joined);
         }
@@ -462,6 +463,7 @@ fn join_request() -> NamedRequest {
         root: 0,
         prescale: 1.0,
         postscale: 1.0,
+        codec: Codec::Plain,
     };
     NamedRequest { name: String::new(), call, group: None, priority: 0 }
 }

@@ -2,6 +2,7 @@
 
 use super::DUPLICATE;
 use crate::{
+    codec::Codec,
     element::{DType, ReduceOp},
     group::Rank,
 };
@@ -99,6 +100,8 @@ pub struct NamedCall {
     pub prescale: f64,
     /// What each element of the result is multiplied with.
     pub postscale: f64,
+    /// How messages are coded. What is lost of a tensor goes with what is sent next under the name.
+    pub codec: Codec,
 }
 
 /// Factors are equal if their bits are.
@@ -112,8 +115,15 @@ impl Eq for NamedCall {}
 
 impl NamedCall {
     /// All but the shape.
-    pub(super) fn key(&self) -> (NamedKind, DType, ReduceOp, Rank, u64, u64) {
-        (self.kind, self.dtype, self.op, self.root, self.prescale.to_bits(), self.postscale.to_bits())
+    pub(super) fn key(&self) -> (NamedKind, DType, ReduceOp, Rank, [u64; 2], (u32, u32)) {
+        let factors = [self.prescale.to_bits(), self.postscale.to_bits()];
+        (self.kind, self.dtype, self.op, self.root, factors, self.codec.code())
+    }
+
+    /// Whether it can be done as it says: only sums and averages of f32 have coded forms.
+    pub(super) fn is_coded_right(&self) -> bool {
+        let folds = self.kind == NamedKind::AllReduce && matches!(self.op, ReduceOp::Sum | ReduceOp::Average);
+        self.codec == Codec::Plain || (folds && self.dtype == DType::F32)
     }
 
     /// How many elements the tensor has; the largest number where there cannot be so many.
@@ -166,6 +176,11 @@ pub enum SubmitError {
         "a name of at most 4096 bytes and a tensor of at most 64 dimensions are allowed; use a shorter name"
     )]
     TooLong,
+    /// It has no coded form.
+    #[error(
+        "only an allreduce of float32 with a sum or an average can be compressed by a codec; leave the compression out"
+    )]
+    NotCoded,
     /// This rank has joined.
     #[error("this rank has joined: it can submit again when all ranks have; wait for the join first")]
     Joined,
@@ -173,11 +188,15 @@ pub enum SubmitError {
 
 impl NamedRequest {
     /// # Errors
-    /// If it is too long to be sent.
-    pub(super) fn check_length(&self) -> Result<(), SubmitError> {
+    /// If it is too long to be sent, or has no coded form.
+    pub(super) fn check(&self) -> Result<(), SubmitError> {
         let group = self.group.as_ref().map_or(0, |group| group.name.len());
         let fits = self.name.len().max(group) <= NAME_BYTES && self.call.shape.len() <= DIMENSIONS;
-        if fits { Ok(()) } else { Err(SubmitError::TooLong) }
+        match (fits, self.call.is_coded_right()) {
+            (true, true) => Ok(()),
+            (true, false) => Err(SubmitError::NotCoded),
+            (false, _) => Err(SubmitError::TooLong),
+        }
     }
 }
 

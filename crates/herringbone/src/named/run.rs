@@ -7,8 +7,11 @@ use super::{
     timeline::Tracer,
 };
 use crate::{
-    Collective, Communicator, DType, Error, Mapped, Pending, Region, Request,
-    core::named::{NamedKind, NamedResponse},
+    Collective, Communicator, Compression, DType, Error, Mapped, Pending, Region, Request,
+    core::{
+        codec::Codec,
+        named::{NamedKind, NamedResponse},
+    },
 };
 use std::ops::Range;
 
@@ -80,7 +83,13 @@ impl BatchRunner {
         let call = &task.response.call;
         let count = output.len() / call.dtype.bytes();
         let request = Request::new(Collective::AllReduce, call.dtype, count, input, output);
-        Ok(self.group.begin(request.op(call.op))?)
+        let compression = Compression::of(call.codec);
+        // A rank that has joined loses nothing of its zeros.
+        let compression = match (&task.tensor, call.codec) {
+            (Some(_), codec) if codec != Codec::Plain => compression.tensor(&task.response.name),
+            _ => compression,
+        };
+        Ok(self.group.begin(request.op(call.op).compression(compression))?)
     }
 
     /// Large tensors each by itself, and small ones as one; all at the same time. Each element is folded as it would be alone.

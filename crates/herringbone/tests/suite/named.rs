@@ -4,7 +4,10 @@ use crate::world::{Transport, World};
 use herringbone::{
     Communicator, DType, NamedController, NamedFailure, NamedOptions, NamedSubmission, NamedWork, ReduceOp,
     Region,
-    core::named::{NamedCall, NamedGroup, NamedKind, NamedRequest, SHUT_DOWN},
+    core::{
+        codec::Codec,
+        named::{NamedCall, NamedGroup, NamedKind, NamedRequest, SHUT_DOWN},
+    },
 };
 use std::time::Duration;
 
@@ -20,6 +23,7 @@ fn sum(name: &str, region: &Region, group: Option<NamedGroup>) -> NamedSubmissio
         root: 0,
         prescale: 1.0,
         postscale: 1.0,
+        codec: Codec::Plain,
     };
     let request = NamedRequest { name: name.to_owned(), call, group, priority: 0 };
     NamedSubmission { request, input: region.clone(), output: Some(region.clone()), splits: None }

@@ -39,6 +39,8 @@ class Part:
     finish: Finish
     kept: object
     """What owns the memory."""
+    codec: str = "none"
+    """How the engine codes messages."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,8 @@ def start_group(process_set: ProcessSet, operation: str, name: str | None, parts
 
 def _submit(controller: Controller, operation: str, name: str, part: Part, more: dict[str, Any]) -> NamedWork:
     shape = list(part.shape)
-    return controller.submit(
-        operation, name, part.source, part.target, dtype=part.dtype, shape=shape, keep=part.kept, **more
-    )
+    about = {"dtype": part.dtype, "shape": shape, "keep": part.kept, "compression": part.codec, **more}
+    return controller.submit(operation, name, part.source, part.target, **about)
 
 
 def reduction(op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:

@@ -6,11 +6,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+from ..common.operations import Average, Sum
+
+__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor", "codec_of"]
 
 
 class Compressor:
     """What a compression does; programs may bring their own."""
+
+    codec: str | None = None
+    """The codec by which the engine compresses inside of the operation, if it does."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -65,9 +70,48 @@ class BF16Compressor(_Narrower):
     narrow = torch.bfloat16
 
 
+def codec_of(compression: Any, tensor: torch.Tensor, op: int) -> str:
+    """The codec of an allreduce of this tensor: other types than float32 and other operations are sent whole."""
+    codec: str | None = getattr(compression, "codec", None)
+    return codec if codec is not None and tensor.dtype == torch.float32 and op in (Average, Sum) else "none"
+
+
+def _coded(codec: str) -> type[Compressor]:
+    """A compression inside of the operation: tensors stay float32 outside of it."""
+    return type("CodedCompressor", (NoneCompressor,), {"__doc__": f"The engine's codec {codec}.", "codec": codec})
+
+
 class Compression:
-    """The compressions that are there."""
+    """The compressions that are there.
+
+    ``none``, ``fp16`` and ``bf16`` are Horovod's: tensors become narrower before they travel. All others are codecs of the engine,
+    for sums and averages of float32; other tensors are sent whole. Messages become shorter, sums are of float32, and what is lost of
+    a tensor goes with what is sent next under its name. ``docs/compression.md`` has the codecs.
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = _coded("int8")
+    sign = _coded("sign")
+    exact = _coded("exact")
+
+    @staticmethod
+    def onebit(threshold: float = 0.0) -> type[Compressor]:
+        """+1 for what exceeds the threshold, else -1."""
+        return _coded(f"onebit:{float(threshold)!r}")
+
+    @staticmethod
+    def twobit(threshold: float = 0.5) -> type[Compressor]:
+        """The threshold with its sign for what reaches it, else 0."""
+        return _coded(f"twobit:{float(threshold)!r}")
+
+    @staticmethod
+    def topk(share: float = 0.01) -> type[Compressor]:
+        """The share of the elements that is largest."""
+        return _coded(f"topk:{float(share)!r}")
+
+    @staticmethod
+    def randomk(share: float = 0.01) -> type[Compressor]:
+        """A share of the elements that all ranks draw alike."""
+        return _coded(f"randomk:{float(share)!r}")

@@ -204,7 +204,8 @@ class _Reducing(_Distributed):
         if tensor.is_sparse and not self._sparse_as_dense:
             return sparse_allreduce_async(tensor, name, self._op, self._process_set), None
         (narrow, told), factors = self._compressed(tensor), self._factors()
-        return allreduce_async_(narrow, None, name, self._op, *factors, self._process_set), told
+        more = (*factors, self._process_set)
+        return allreduce_async_(narrow, None, name, self._op, *more, compression=self._compression), told
 
     def _reduce_group(self, members: tuple[torch.Tensor, ...]) -> None:
         for each in members:
@@ -214,7 +215,8 @@ class _Reducing(_Distributed):
         narrow = [self._compressed(each.grad.detach()) for each in members if each.grad is not None]
         tensors = [tensor for tensor, _ in narrow]
         name = self._names[members[0]]
-        handle = grouped_allreduce_async_(tensors, None, name, self._op, *self._factors(), self._process_set)
+        more = (*self._factors(), self._process_set)
+        handle = grouped_allreduce_async_(tensors, None, name, self._op, *more, compression=self._compression)
         self._handles[members] = (handle, [told for _, told in narrow])
         self._here[members] = 0
 

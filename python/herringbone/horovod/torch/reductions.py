@@ -10,7 +10,7 @@ import torch
 from ..common.handles import reduction, start, start_group, synchronize
 from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
-from .compression import Compression, Compressor
+from .compression import Compression, Compressor, codec_of
 from .moves import allgather, allgather_async, grouped_allgather
 from .submission import fold_part
 
@@ -41,6 +41,8 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    compression: Compressors = Compression.none,
 ) -> int:
     """Begin to reduce ``tensor`` over all ranks, and return a handle for ``synchronize``, which returns a new tensor.
 
@@ -51,10 +53,13 @@ def allreduce_async(
         prescale_factor: each rank's tensor is multiplied by it first.
         postscale_factor: the result is multiplied by it.
         process_set: the ranks that take part.
+        compression: one of the engine's codecs. Horovod's own make another tensor, which is for the caller to do here.
     """
-    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
+    how = chosen_op(op, average)
+    more = reduction(how, prescale_factor, postscale_factor, process_set)
     tensor = tensor.detach()
-    return start(process_set, "allreduce", name, fold_part(tensor, torch.empty_like(tensor)), **more)
+    part = fold_part(tensor, torch.empty_like(tensor), codec_of(compression, tensor, how))
+    return start(process_set, "allreduce", name, part, **more)
 
 
 def allreduce_async_(
@@ -65,10 +70,14 @@ def allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    compression: Compressors = Compression.none,
 ) -> int:
     """Like :func:`allreduce_async`, in place."""
-    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return start(process_set, "allreduce", name, fold_part(tensor, tensor), **more)
+    how = chosen_op(op, average)
+    more = reduction(how, prescale_factor, postscale_factor, process_set)
+    part = fold_part(tensor, tensor, codec_of(compression, tensor, how))
+    return start(process_set, "allreduce", name, part, **more)
 
 
 def allreduce(
@@ -84,7 +93,8 @@ def allreduce(
     """Reduce ``tensor`` over all ranks, into a new tensor; the arguments are those of :func:`allreduce_async`."""
     narrow, told = compression.compress(tensor)
     how = chosen_op(op, average)
-    reduced = _Allreduce.apply(narrow, name, how, prescale_factor, postscale_factor, process_set)
+    about = (name, how, prescale_factor, postscale_factor, process_set, compression)
+    reduced = _Allreduce.apply(about, narrow)
     return compression.decompress(reduced, told)
 
 
@@ -111,10 +121,14 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    compression: Compressors = Compression.none,
 ) -> int:
     """Like :func:`allreduce_async` for several tensors, none of which is reduced before all are there."""
-    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    parts = [fold_part(tensor.detach(), torch.empty_like(tensor.detach())) for tensor in tensors]
+    how = chosen_op(op, average)
+    more = reduction(how, prescale_factor, postscale_factor, process_set)
+    held = [tensor.detach() for tensor in tensors]
+    parts = [fold_part(each, torch.empty_like(each), codec_of(compression, each, how)) for each in held]
     return start_group(process_set, "allreduce", name, parts, **more)
 
 
@@ -126,10 +140,14 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    compression: Compressors = Compression.none,
 ) -> int:
     """Like :func:`grouped_allreduce_async`, in place."""
-    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return start_group(process_set, "allreduce", name, [fold_part(tensor, tensor) for tensor in tensors], **more)
+    how = chosen_op(op, average)
+    more = reduction(how, prescale_factor, postscale_factor, process_set)
+    parts = [fold_part(each, each, codec_of(compression, each, how)) for each in tensors]
+    return start_group(process_set, "allreduce", name, parts, **more)
 
 
 def grouped_allreduce(
@@ -144,7 +162,7 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """Like :func:`allreduce` for several tensors, none of which is reduced before all are there."""
     narrow = [compression.compress(tensor) for tensor in tensors]
-    about = (name, chosen_op(op, average), prescale_factor, postscale_factor, process_set)
+    about = (name, chosen_op(op, average), prescale_factor, postscale_factor, process_set, compression)
     reduced = _GroupedAllreduce.apply(about, *(tensor for tensor, _ in narrow))
     return [compression.decompress(tensor, told) for tensor, (_, told) in zip(reduced, narrow, strict=True)]
 
@@ -206,6 +224,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Reduce ``tensor`` and return this rank's part; see :func:`reducescatter_async`."""
+    _check_whole(compression)
     narrow, told = compression.compress(tensor)
     about = (name, ReduceOp(op), process_set, prescale_factor, postscale_factor)
     (reduced,) = _Reducescatter.apply(about, False, narrow)
@@ -235,31 +254,37 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Like :func:`reducescatter` for several tensors."""
+    _check_whole(compression)
     narrow = [compression.compress(tensor) for tensor in tensors]
     about = (name, ReduceOp(op), process_set, prescale_factor, postscale_factor)
     reduced = _Reducescatter.apply(about, True, *(tensor for tensor, _ in narrow))
     return [compression.decompress(tensor, told) for tensor, (_, told) in zip(reduced, narrow, strict=True)]
 
 
+def _check_whole(compression: Compressors) -> None:
+    """Refuse a codec of the engine.
+
+    Raises:
+        ValueError: it is one.
+    """
+    codec = getattr(compression, "codec", None)
+    if codec is not None:
+        raise ValueError(f"reducescatter has no coded form, so {codec} cannot compress it; use Compression.fp16 or bf16")
+
+
 class _Allreduce(torch.autograd.Function):
     """The gradient of a reduction is the same reduction of the gradients."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        tensor: torch.Tensor,
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-    ) -> Any:
-        ctx.about = (op, prescale, postscale, process_set)
-        return synchronize(allreduce_async(tensor, None, name, op, prescale, postscale, process_set))
+    def forward(ctx: Any, about: Any, tensor: torch.Tensor) -> Any:
+        ctx.about = about
+        name, op, prescale, postscale, process_set, compression = about
+        more = (prescale, postscale, process_set)
+        return synchronize(allreduce_async(tensor, None, name, op, *more, compression=compression))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        op, prescale, postscale, process_set = ctx.about
+        _, op, prescale, postscale, process_set, _ = ctx.about
         (gradient,) = gradients
         reduced = allreduce(
             gradient.contiguous(),
@@ -268,19 +293,20 @@ class _Allreduce(torch.autograd.Function):
             postscale_factor=postscale,
             process_set=process_set,
         )
-        return reduced, None, None, None, None, None
+        return None, reduced
 
 
 class _GroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, about: Any, *tensors: torch.Tensor) -> Any:
         ctx.about = about
-        name, op, prescale, postscale, process_set = about
-        return synchronize(grouped_allreduce_async(tensors, None, name, op, prescale, postscale, process_set))
+        name, op, prescale, postscale, process_set, compression = about
+        more = (prescale, postscale, process_set)
+        return synchronize(grouped_allreduce_async(tensors, None, name, op, *more, compression=compression))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        _, op, prescale, postscale, process_set = ctx.about
+        _, op, prescale, postscale, process_set, _ = ctx.about
         reduced = grouped_allreduce(
             [gradient.contiguous() for gradient in gradients],
             op=op,

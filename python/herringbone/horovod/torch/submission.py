@@ -18,8 +18,8 @@ def span_of(tensor: torch.Tensor) -> Span:
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
-def fold_part(tensor: torch.Tensor, output: torch.Tensor | None) -> Part:
-    """A tensor that is reduced, into ``output`` if the size of the result is known.
+def fold_part(tensor: torch.Tensor, output: torch.Tensor | None, codec: str = "none") -> Part:
+    """A tensor that is reduced, into ``output`` if the size of the result is known, with messages of this codec.
 
     Raises:
         ValueError: its type is not reduced, or its memory is not in order.
@@ -30,7 +30,7 @@ def fold_part(tensor: torch.Tensor, output: torch.Tensor | None) -> Part:
         raise ValueError(f"Tensor type {tensor.type()} is not supported.")
     finish = _given(output) if output is not None else gathered(tensor)
     target = None if output is None else span_of(output)
-    return Part(span_of(tensor), target, dtype, tuple(tensor.shape), finish, (tensor, output))
+    return Part(span_of(tensor), target, dtype, tuple(tensor.shape), finish, (tensor, output), codec)
 
 
 def move_part(tensor: torch.Tensor, output: torch.Tensor | None, finish: Finish | None = None) -> Part:

@@ -5,7 +5,10 @@ mod parts;
 mod world;
 
 use super::{NamedCall, NamedGroup, NamedKind, NamedRequest, NegotiatorSettings, StallSettings, Tuning};
-use crate::element::{DType, ReduceOp};
+use crate::{
+    codec::Codec,
+    element::{DType, ReduceOp},
+};
 use core::time::Duration;
 
 /// Numbers that look random (splitmix64).
@@ -34,6 +37,7 @@ fn call(kind: NamedKind, shape: &[u64]) -> NamedCall {
         root: 0,
         prescale: 1.0,
         postscale: 1.0,
+        codec: Codec::Plain,
     }
 }
 

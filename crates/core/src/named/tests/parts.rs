@@ -2,6 +2,7 @@
 
 use super::{Dice, call, in_group, request};
 use crate::{
+    codec::Codec,
     element::{DType, ReduceOp},
     group::Rank,
     named::{
@@ -68,6 +69,11 @@ fn ranks_that_do_not_agree_are_told_horovods_words() {
             reduce(),
             NamedCall { op: ReduceOp::Average, ..reduce() },
             "Mismatched reduction operation: One rank sent reduction op SUM, but another rank sent reduction op AVERAGE.",
+        ),
+        (
+            reduce(),
+            NamedCall { codec: Codec::Int8, ..reduce() },
+            "Mismatched compression: One rank sent codec none, but another rank sent codec int8.",
         ),
         (
             call(AllGather, &[2, 3]),
@@ -161,6 +167,8 @@ fn what_is_alike_is_fused_up_to_the_threshold() {
     };
     assert_eq!(plan(&[gather("g", &[1, 3]), gather("h", &[2, 0])], 48, true), ["gh"]);
     assert_eq!(plan(&[gather("g", &[1, 3]), gather("h", &[2, 0])], 47, true), ["g", "h"]);
+    let coded = |name| response(name, NamedCall { codec: Codec::Int8, ..call(NamedKind::AllReduce, &[1]) });
+    assert_eq!(plan(&[of("a", 1), coded("x"), of("b", 1), coded("y")], 100, true), ["ab", "x", "y"]);
     let adasum = |name| response(name, call(NamedKind::Adasum, &[1]));
     assert_eq!(plan(&[adasum("a"), adasum("b")], 100, true), ["a", "b"]);
     let grouped = |name, group: &str| NamedResponse { group: Some(group.into()), ..of(name, 1) };
