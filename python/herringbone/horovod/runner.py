@@ -134,10 +134,12 @@ def _call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         hint = "" if importlib.util.find_spec("cloudpickle") else "; install the package cloudpickle, which can send more"
         raise TypeError(text + hint) from error
     preparation = multiprocessing.spawn.get_preparation_data("horovod.run")
-    if not by_value and getattr(func, "__module__", None) == "__main__" and not any(name.startswith("init_main") for name in preparation):
+    has_file = any(name.startswith("init_main") for name in preparation)
+    if not by_value and getattr(func, "__module__", None) == "__main__" and not has_file:
+        name = getattr(func, "__qualname__", func)
         raise TypeError(
-            f"horovod.run: {getattr(func, "__qualname__", func)} is of a program without a file, such as a notebook, and cannot be imported "
-            "elsewhere: install the package cloudpickle, or import the function from a file"
+            f"horovod.run: {name} is of a program without a file, such as a notebook, and cannot be imported elsewhere: install "
+            "the package cloudpickle, or import the function from a file"
         )
     # The processes have settings of their own, and are no children of multiprocessing.
     kept = {"sys_path", "sys_argv", "dir"} | (set() if by_value else {"init_main_from_name", "init_main_from_path"})
