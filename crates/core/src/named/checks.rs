@@ -43,7 +43,9 @@ pub(super) fn agree(
     if any_joined && matches!(first.call.codec, Codec::OneBit { .. }) {
         // It has no code for zero, which is what a rank that has joined adds.
         let codec = first.call.codec;
-        return Err(format!("Allreduce compressed with {codec} is not supported with Join; use twobit or int8."));
+        return Err(format!(
+            "Allreduce compressed with {codec} is not supported with Join; use twobit or int8."
+        ));
     }
     if has_rows(kind) && first.call.shape.is_empty() {
         return Err(format!("Process-set rank zero tried to {} a rank-zero tensor.", kind.name()));
