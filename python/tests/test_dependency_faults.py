@@ -26,7 +26,9 @@ def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 def interrupted(program: str) -> tuple[int, str]:
     """The exit status and the output of a program that gets Ctrl-C once it has printed a line."""
-    command = [sys.executable, "-W", "ignore", "-c", program]
+    # Whoever started the tests in the background has them ignore it.
+    heeds = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-W", "ignore", "-c", heeds + program]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen(command, text=True, env=clean_environment(), **pipes)  # type: ignore[call-overload]
     assert process.stdout is not None

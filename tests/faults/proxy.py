@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 MAGIC = b"\xa8HRB"
 PREFIX_BYTES = 8
-HEADER_BYTES, FINGERPRINT_BYTES = 64, 40
+HEADER_BYTES, FINGERPRINT_BYTES = 64, 52
 FINGERPRINT_FLAG, DATA_KIND = 2, 1
 GREETINGS = 2
 """Messages of a handshake in each direction: Hello and Proof, Challenge and Welcome."""
