@@ -3,7 +3,7 @@
     make compression-study ARGS="--steps 600"
 
 Two workers train the demo's network and a small transformer with every codec, from the same parameters and with the same batches.
-The table goes to docs/compression-study.md, its picture to docs/pictures/compression.svg.
+The table goes to docs/compression-study.md, its picture to docs/compression-study.svg.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def page(results, steps, workers):
         "batches. Only gradients are compressed. The loss is the mean of the last ten steps; the accuracy is that of what was never trained on.",
         "In brackets is the difference to training without a codec, in points.",
         "",
-        "![Loss against steps and against bytes](pictures/compression.svg)",
+        "![Loss against steps and against bytes](compression-study.svg)",
     ]
     for task in dict.fromkeys(result["task"] for result in results):
         of = of_task(results, task)
@@ -124,7 +124,7 @@ def main():
     if arguments.json:
         arguments.json.write_text(json.dumps(results))
     (arguments.out / "compression-study.md").write_text(page(results, arguments.steps, arguments.workers))
-    (arguments.out / "pictures" / "compression.svg").write_text(drawn(results))
+    (arguments.out / "compression-study.svg").write_text(drawn(results))
 
 
 if __name__ == "__main__":

@@ -158,6 +158,11 @@ impl Verb {
 #[doc = include_str!("../../../docs/tutorials/rust.md")]
 struct Tutorial;
 
+/// Its Rust runs as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/compression.md")]
+struct CompressionPage;
+
 #[cfg(test)]
 mod tests {
     use super::*;

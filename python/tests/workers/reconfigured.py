@@ -365,6 +365,8 @@ def connecting(job: Job) -> None:
     job.round += 1
     handles = job.handles([0, 2])
     if OWN == 0:
+        # Whoever started the tests in the background has them ignore it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(1.0, signal.raise_signal, [signal.SIGINT]).start()
         error_of(KeyboardInterrupt, lambda: dist._reconfigure(job.round, handles))
     job.wait_for("interrupted", [0, 2])
