@@ -117,7 +117,7 @@ def main():
     parser.add_argument("--steps", type=int, default=400, help="of each training")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--tasks", default="digits,text")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs", help="the folder of the page and pictures/")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs", help="the folder of the page and its picture")
     parser.add_argument("--json", type=pathlib.Path, help="keep the figures")
     arguments = parser.parse_args()
     results = run(arguments.steps, arguments.workers, arguments.tasks)
