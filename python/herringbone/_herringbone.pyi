@@ -26,8 +26,8 @@ __version__: str
 def main(arguments: Sequence[str]) -> int:
     """Run the command line with ``arguments`` (the program's name excluded); returns the exit status."""
 
-def codec(name: str) -> str:
-    """The name of a codec, written in full; raises ``ValueError`` if there is none of this name."""
+def codec(name: str, or_auto: bool = False) -> str:
+    """The name of a codec, written in full, or with ``or_auto`` also ``"auto"``; raises ``ValueError`` if it is none."""
 
 @final
 class Completions:
@@ -161,8 +161,8 @@ class Communicator:
         ``target`` and ``keep`` are as in :meth:`submit`.
         """
 
-    def explain(self, collective: str, dtype: str, count: int) -> str:
-        """The algorithm of a collective of ``count`` elements, and why it is this one."""
+    def explain(self, collective: str, dtype: str, count: int, compression: str | None = None) -> str:
+        """The algorithm of a collective of ``count`` elements, and why it is this one; with ``compression`` the codec, too."""
 
     def submit(
         self,

@@ -64,10 +64,12 @@ def check_seconds(call: str, value: Any) -> None:
         raise TypeError(f"{call}: timeout is a {type(value).__name__}, not a number of seconds") from None
 
 
-def check_explained(count: Any, collective: Any) -> int:
+def check_explained(count: Any, collective: Any, compression: Any) -> int:
     """What ``explain`` is asked about: the number of elements as an int."""
     if not isinstance(collective, str):
         raise TypeError(f"explain: collective is a {type(collective).__name__}, not a name like 'all_reduce'")
+    if compression is not None and not isinstance(compression, str):
+        raise TypeError(f"explain: compression is a {type(compression).__name__}, not a codec's name")
     number = whole("explain", "count", count, "a number of elements: say how many, and dtype= of which type")
     if number < 0:
         raise ValueError(f"explain: count is {number}, not a number of elements")

@@ -307,7 +307,9 @@ class Communicator(Messages):
         """
         return self._native.recent()
 
-    def explain(self, count: int, dtype: npt.DTypeLike = "float32", collective: str = "all_reduce") -> str:
+    def explain(
+        self, count: int, dtype: npt.DTypeLike = "float32", collective: str = "all_reduce", compression: str | None = None
+    ) -> str:
         """The algorithm that a collective takes, and why.
 
         What folds, for a sum: averages of integers, whose partial sums are wider, may take another.
@@ -316,17 +318,18 @@ class Communicator(Messages):
             count: elements per rank, of the smaller buffer where they differ.
             dtype: their type, one that can be folded.
             collective: its name, as of the method.
+            compression: a codec's name, or ``"auto"``; what is said begins with the codec that is taken, then.
 
         Raises:
-            ValueError: no collective is called that.
-            NotImplementedError: elements of the type cannot be folded.
+            ValueError: no collective or codec is called that.
+            NotImplementedError: elements of the type cannot be folded, or the call cannot be compressed.
             TypeError: something else, like an array, stands where the number or a name belongs.
         """
         import numpy as np
 
-        count = check_explained(count, collective)
+        count = check_explained(count, collective, compression)
         kind = fold_type("explain", np.empty(0, dtype), "sum")
-        return self._native.explain(collective, kind, count)
+        return self._native.explain(collective, kind, count, compression)
 
     def describe(self) -> str:
         """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""

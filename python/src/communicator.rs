@@ -9,7 +9,7 @@ use crate::{
 };
 use herringbone::{
     Collective, Compression, Config, FoldOrder, MessageRequest, Recent, ReduceOp, Region, Rendezvous,
-    Request, Residual, Transport,
+    Request, Residual, Transport, core::codec::CodecChoice,
 };
 use pyo3::{
     exceptions::PyValueError,
@@ -333,10 +333,24 @@ impl Communicator {
         recent.iter().map(|operation| described(py, operation)).collect()
     }
 
-    /// The algorithm of a collective of `count` elements, and why it is this one.
-    fn explain(&self, py: Python<'_>, collective: &str, dtype: &str, count: usize) -> PyResult<String> {
+    /// The algorithm of a collective of `count` elements, and why it is this one; of an all-reduce of f32 with `compression` the
+    /// codec, too.
+    #[pyo3(signature = (collective, dtype, count, compression=None))]
+    fn explain(
+        &self,
+        py: Python<'_>,
+        collective: &str,
+        dtype: &str,
+        count: usize,
+        compression: Option<&str>,
+    ) -> PyResult<String> {
         let (collective, dtype) = (parse_collective(collective, 0)?, parse(dtype)?);
-        py.detach(|| self.inner.explain(collective, dtype, count)).map_err(|error| errors::to_python(&error))
+        let choice = compression.map(parse::<CodecChoice>).transpose()?;
+        py.detach(|| match choice {
+            Some(choice) => self.inner.explain_compressed((collective, dtype), count, choice),
+            None => self.inner.explain(collective, dtype, count),
+        })
+        .map_err(|error| errors::to_python(&error))
     }
 
     /// How this process takes part, in a line: ranks, reducers, what is forced, the timeout.
@@ -425,7 +439,7 @@ fn request(
     let request = request.op(op).priority(priority).timeout(timeout);
     let request = match compression {
         Some((codec, tensor)) => {
-            let compression = Compression::of(parse(&codec)?);
+            let compression = Compression::of(parse::<CodecChoice>(&codec)?);
             request.compression(tensor.into_iter().fold(compression, Compression::tensor))
         }
         None => request,

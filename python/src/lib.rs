@@ -14,7 +14,7 @@ mod store;
 mod trees;
 mod waiting;
 
-use herringbone::core::codec::Codec;
+use herringbone::core::codec::{Codec, CodecChoice};
 use pyo3::prelude::*;
 use std::ffi::OsString;
 
@@ -47,10 +47,14 @@ mod _herringbone {
     }
 }
 
-/// The name of a codec, written in full.
+/// The name of a codec, written in full, or of the wish that the plan chooses one, if that is allowed.
 #[pyfunction]
-fn codec(name: &str) -> PyResult<String> {
-    communicator::parse::<Codec>(name).map(|codec| codec.to_string())
+#[pyo3(signature = (name, or_auto=false))]
+fn codec(name: &str, or_auto: bool) -> PyResult<String> {
+    match or_auto {
+        true => communicator::parse::<CodecChoice>(name).map(|choice| choice.to_string()),
+        false => communicator::parse::<Codec>(name).map(|codec| codec.to_string()),
+    }
 }
 
 /// Run the command line with `arguments` (the program's name excluded); returns the exit status.

@@ -18,18 +18,6 @@ const MIB: usize = 1 << 20;
 const GBIT_10: u64 = 1_250_000_000;
 /// Four run at once, so these are two rounds; the 64 of a large model are sixteen, at the same rate.
 const OPERATIONS: u32 = 8;
-/// Threads that cost nothing.
-const FREE: Costs = Costs {
-    send: Toll { each: 0, rate: 0 },
-    receive: Toll { each: 0, rate: 0 },
-    here: Toll { each: 0, rate: 0 },
-    fold: Toll { each: 0, rate: 0 },
-    copy: Toll { each: 0, rate: 0 },
-    call: 0,
-    wake: 0,
-    ..Costs::DEFAULT
-};
-
 fn proved(algorithm: &str, workers: u32) -> Verified {
     let group = Group::of_size(workers);
     let algorithm: Algorithm = algorithm.parse().unwrap();
@@ -58,9 +46,9 @@ fn bus(algorithm: &str, workers: u32, costs: Costs) -> (f64, Prediction) {
 /// Among 4,096 it is 0.94 of that among 8; to make and prove that schedule takes half a minute here.
 #[test]
 fn links_carry_as_much_for_each_of_512_ranks_as_of_8() {
-    let few = bus("radix(8)", 8, FREE).0;
+    let few = bus("radix(8)", 8, Costs::FREE).0;
     for (algorithm, workers) in [("radix(8,8)", 64), ("radix(8,8,8)", 512)] {
-        let ratio = bus(algorithm, workers, FREE).0 / few;
+        let ratio = bus(algorithm, workers, Costs::FREE).0 / few;
         assert!((0.95..1.01).contains(&ratio), "{workers}: {ratio}");
     }
 }

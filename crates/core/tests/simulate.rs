@@ -18,20 +18,6 @@ use herringbone_core::{
 const MBIT_500: u64 = 62_500_000;
 const MIB: usize = 1 << 20;
 
-/// Threads and wires that cost nothing but the links' time.
-const FREE: Costs = Costs {
-    send: Toll { each: 0, rate: 0 },
-    receive: Toll { each: 0, rate: 0 },
-    here: Toll { each: 0, rate: 0 },
-    fold: Toll { each: 0, rate: 0 },
-    copy: Toll { each: 0, rate: 0 },
-    call: 0,
-    wake: 0,
-    buffered: 512 << 10,
-    payload_per_mille: 1000,
-    bucket: 0,
-};
-
 fn proved(algorithm: &str, workers: u32, reducers: u32, hosts: &[u32]) -> Verified {
     let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(workers));
     let layout = Layout { reducers, hosts, links: None };
@@ -81,7 +67,7 @@ fn free_threads_leave_the_formulas_of_links() {
             ("reduction_server", 2, nodes / 2.0 * k / b),
         ] {
             let verified = proved(algorithm, n, reducers, &[]);
-            let outcome = run(&verified, &machine(n + reducers, MBIT_500, FREE), 64 * MIB);
+            let outcome = run(&verified, &machine(n + reducers, MBIT_500, Costs::FREE), 64 * MIB);
             let ratio = seconds(&outcome) / formula;
             assert!((1.0..1.05).contains(&ratio), "{algorithm} among {n} and {reducers}: {ratio}");
         }
@@ -97,7 +83,7 @@ fn a_chain_takes_what_the_notes_say() {
         let collective = Collective::Broadcast { root: 0 };
         let schedule = algorithm.schedule(collective, &group, &Layout::default()).unwrap();
         let verified = verify(schedule, collective, &group).unwrap();
-        let machine = machine(size, MBIT_500, FREE);
+        let machine = machine(size, MBIT_500, Costs::FREE);
         let call = Call { collective, ..all_reduce(bytes) };
         let work = Workload { call, ..work(&verified, &machine, bytes) };
         let mut segments = 0;
@@ -188,7 +174,7 @@ fn an_estimate_is_near_the_whole() {
 #[test]
 fn a_slow_member_and_background_load_cost_their_share() {
     let verified = proved("radix", 4, 0, &[]);
-    let fast = machine(4, MBIT_500, FREE);
+    let fast = machine(4, MBIT_500, Costs::FREE);
     let alone = seconds(&run(&verified, &fast, 25 * MIB));
     let slow = Rig { slowness: vec![1000, 1000, 2000], ..fast.clone() };
     let loaded = Rig { background_per_mille: 200, ..fast };
@@ -212,7 +198,7 @@ fn several_operations_fill_what_one_leaves_idle() {
 fn links_that_are_slow_take_their_time_and_absent_ones_for_ever() {
     let weights = vec![vec![0.0, 1.0, 0.5], vec![1.0, 0.0, 1.0], vec![0.5, 1.0, 0.0]];
     let links = LinkMatrix::of_weights(&weights).unwrap();
-    let machine = Rig::with_links(&links, 0, FREE);
+    let machine = Rig::with_links(&links, 0, Costs::FREE);
     let verified = proved("radix", 3, 0, &[]);
     let outcome = run(&verified, &machine, 30_000_000);
     // A third of the buffer each time: what goes over the slow link comes twice, at 0.5 GB/s.
@@ -277,7 +263,7 @@ fn sizes_of_a_class_are_one() {
 #[test]
 fn a_bucket_hides_the_links_of_a_single_call_and_not_the_rate_of_many() {
     let verified = proved("tree", 4, 0, &[]);
-    let [steady, bucket] = [0, 64 << 10].map(|bucket| machine(4, MBIT_500, Costs { bucket, ..FREE }));
+    let [steady, bucket] = [0, 64 << 10].map(|bucket| machine(4, MBIT_500, Costs { bucket, ..Costs::FREE }));
     // Twice up and twice down the tree, and no time on links but their latency.
     let [slow, fast] = [&steady, &bucket].map(|machine| run(&verified, machine, 4 << 10));
     let returned = |outcome: &Prediction| outcome.finished.iter().copied().max().unwrap();

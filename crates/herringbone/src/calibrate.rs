@@ -1,9 +1,10 @@
-//! Constants of the machines that a group runs on, from calls that were timed there.
+//! Constants of the machines that a group runs on, from calls and codes that were timed there.
 
 use crate::{
     Communicator, DType, Error, ErrorKind, ReduceOp, Result,
     core::{
         algorithm::Algorithm,
+        codec::{BLOCK, Codec},
         collective::Collective,
         plan::{
             Request,
@@ -11,8 +12,15 @@ use crate::{
         },
         simulate::Calibration,
     },
+    execute::coding,
+    feedback::{Fed, Feedback},
+    sys::span::Span,
 };
-use std::{thread::available_parallelism, time::Duration};
+use std::{
+    sync::Arc,
+    thread::available_parallelism,
+    time::{Duration, Instant},
+};
 
 /// An all-reduce that was timed: sums of so many bytes of f32.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,4 +75,51 @@ pub fn fit_constants(
         })
         .collect();
     fit(&timed, settings.sizing, start, knows_ports, shown).map_err(Error::unsupported)
+}
+
+/// The elements of a message that is coded to be timed, and how many such messages.
+const MESSAGE: usize = 8 * BLOCK;
+const MESSAGES: usize = 64;
+/// How often they are; the fastest time counts.
+const ROUNDS: usize = 5;
+
+/// Times [`Codec::Int8`] on this machine, in one thread as operations do it: with feedback, from memory to memory. Returns the bytes
+/// of f32 that are encoded in a second, and those that are decoded. It takes some tenths of a second.
+pub fn coding_rates() -> (u64, u64) {
+    let elements = MESSAGES * MESSAGE;
+    let value = |at: usize| ((at * 7919) % 4093) as f32 / 4093.0 - 0.5;
+    let mut plain: Vec<u8> = (0..elements).flat_map(|at| value(at).to_le_bytes()).collect();
+    let bound = Codec::Int8.bound(MESSAGE);
+    let mut slots = vec![0; MESSAGES * bound];
+    let feedback = Arc::new(Feedback::of(0, vec![0.0; elements]));
+    let (plain, slots) = (Span::of(&mut plain), Span::of(&mut slots));
+    let bytes = size_of_val(&[0.0f32; MESSAGE]);
+    let message =
+        |at: usize| (plain.slice(at * bytes..(at + 1) * bytes), slots.slice(at * bound..(at + 1) * bound));
+    let mut fastest = [Duration::MAX; 2];
+    for _ in 0..ROUNDS {
+        let fed = Fed::next(&feedback);
+        let (began, messages) = (Instant::now(), (0..MESSAGES).map(message));
+        for (at, (plain, slot)) in messages.clone().enumerate() {
+            coding::encode(Codec::Int8, (plain, at * MESSAGE..(at + 1) * MESSAGE), slot, Some(&fed));
+        }
+        let encoded = Instant::now();
+        messages.for_each(|(plain, slot)| coding::decode(Codec::Int8, slot, plain));
+        fastest = [fastest[0].min(encoded - began), fastest[1].min(encoded.elapsed())];
+        fed.end(true);
+    }
+    let rate = |time: Duration| ((bytes * MESSAGES) as f64 / time.as_secs_f64().max(1e-9)) as u64;
+    (rate(fastest[0]), rate(fastest[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_codes_at_some_rate() {
+        let (encode, decode) = coding_rates();
+        assert!((1_000_000..1_000_000_000_000).contains(&encode), "{encode} B/s");
+        assert!((1_000_000..1_000_000_000_000).contains(&decode), "{decode} B/s");
+    }
 }

@@ -1,5 +1,6 @@
 //! Communicators: what programs call.
 
+mod automatic;
 pub(crate) mod called;
 mod handle;
 mod messages;
@@ -30,6 +31,7 @@ use crate::{
     transport::stats::Stats,
     work::Pending,
 };
+use automatic::AutomaticCodecs;
 use handle::{GroupHandle, make_known, nanoseconds, settings_of};
 use residuals::Residuals;
 use std::{
@@ -94,7 +96,7 @@ impl Communicator {
         make_known(&fabric, Settings { guidance, timeout, ..settings });
         let weak = Arc::downgrade(&fabric);
         let (timeout, channels) = (AtomicU64::new(nanoseconds(timeout)), Mutex::default());
-        let (completed_before, residuals) = (OnceLock::new(), Residuals::default());
+        let completed_before = OnceLock::new();
         let group = GroupHandle {
             number,
             rank,
@@ -102,7 +104,8 @@ impl Communicator {
             timeout,
             channels,
             completed_before,
-            residuals,
+            residuals: Residuals::default(),
+            codecs: AutomaticCodecs::default(),
             fabric: weak,
         };
         Self { fabric, group: Arc::new(group) }
@@ -335,8 +338,9 @@ impl Communicator {
     fn checked(&self, request: Request) -> Result<Issue> {
         self.check_usable()?;
         let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
-        let checked = residuals::checked(&request, &self.group.residuals, self.group.rank);
-        let (codec, fed) = checked.map_err(|error| error.at(self.fabric.job.rank))?;
+        let codec = automatic::codec_of(&self.fabric, &self.group, &request);
+        let checked = residuals::checked(&request, codec, &self.group.residuals, self.group.rank);
+        let fed = checked.map_err(|error| error.at(self.fabric.job.rank))?;
         let Request { collective, dtype, op, count, priority, mark, input, output, timeout, .. } = request;
         let count = if parts.is_some() { Call::UNEVEN } else { count };
         let timeout = timeout.unwrap_or_else(|| self.timeout());
@@ -446,24 +450,6 @@ impl Communicator {
     /// How this rank takes part, in a line.
     pub fn describe(&self) -> String {
         self.fabric.to_string()
-    }
-
-    /// Which algorithm a collective of `count` elements takes, and why, as `algorithm: reason`; what folds, for a sum:
-    /// averages of integers, whose partial sums are wider, may take another.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`] if there is none.
-    pub fn explain(&self, collective: Collective, dtype: DType, count: usize) -> Result<String> {
-        let call = Call::new(collective, dtype, ReduceOp::Sum, count);
-        self.fabric.node.with(|engine| {
-            let group = engine
-                .groups
-                .get_mut(engine.current(self.group.number))
-                .ok_or_else(|| Error::new(ErrorKind::Closed))?;
-            group
-                .plan(call, &mut engine.out.observer)
-                .map(|planned| format!("{}: {}", planned.algorithm, planned.why))
-        })
     }
 
     /// Fails everything that is under way in this group, here, and everything that is called later.

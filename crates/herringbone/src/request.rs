@@ -2,7 +2,7 @@
 
 use crate::{
     core::{
-        codec::Codec,
+        codec::CodecChoice,
         collective::Collective,
         element::{DType, ReduceOp},
         session::mailbox::Envelope,
@@ -48,22 +48,23 @@ impl MessageRequest {
 /// How the messages of an all-reduce are coded; see [`codec`](crate::core::codec).
 ///
 /// ```
-/// # use herringbone::Compression;
-/// let compression = Compression::of("topk:0.01".parse()?).tensor("layer1.weight");
+/// # use herringbone::{Compression, core::codec::Codec};
+/// let compression = Compression::of("topk:0.01".parse::<Codec>()?).tensor("layer1.weight");
 /// # drop(compression);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "it does nothing until it is given to a call"]
 pub struct Compression {
-    pub(crate) codec: Codec,
+    pub(crate) choice: CodecChoice,
     pub(crate) tensor: Option<String>,
 }
 
 impl Compression {
-    /// By this codec, which forgets what it loses.
-    pub fn of(codec: Codec) -> Self {
-        Self { codec, tensor: None }
+    /// By a [codec](crate::core::codec::Codec), which forgets what it loses, or by what the plan
+    /// [expects to be worth it](CodecChoice::Automatic).
+    pub fn of(choice: impl Into<CodecChoice>) -> Self {
+        Self { choice: choice.into(), tensor: None }
     }
 
     /// What is lost of a tensor of this name goes with what is sent of it next. The communicator keeps it, on each rank.

@@ -43,7 +43,7 @@ class CompressionHook:
         name: str = "ddp",
     ) -> None:
         """As :func:`compression_hook` says."""
-        self.codec, self.feedback, self.start_after, self.name = _herringbone.codec(codec), feedback, start_after, name
+        self.codec, self.feedback, self.start_after, self.name = _herringbone.codec(codec, or_auto=True), feedback, start_after, name
         # What DDP's own log calls it.
         self.__name__ = self.__qualname__ = f"compression_hook({self.codec})"
         parameters = dict(named_parameters)
@@ -226,7 +226,8 @@ def compression_hook(
 
     Args:
         codec: ``"bf16"``, ``"fp16"``, ``"int8"``, ``"onebit:THRESHOLD"``, ``"twobit:THRESHOLD"``, ``"sign"``,
-            ``"topk:SHARE"``, ``"randomk:SHARE"``, ``"threshold:THRESHOLD"`` or ``"exact"``.
+            ``"topk:SHARE"``, ``"randomk:SHARE"``, ``"threshold:THRESHOLD"`` or ``"exact"``; or ``"auto"``, which takes bf16 or
+            int8 for buckets where the plan expects less time, and needs ``HERRINGBONE_CALIBRATION``.
         feedback: what is lost of a bucket goes with the next step's.
         start_after: so many steps of each bucket go uncompressed first.
         exclude: parts of the names of parameters whose gradients are not compressed.
@@ -275,7 +276,7 @@ def compression_hook_of(model: DistributedDataParallel) -> CompressionHook | Non
         group = found.process_group
         if isinstance(group, Collectives) or isinstance(cpu_backend(group), Collectives):
             try:
-                codec = _herringbone.codec(codec)
+                codec = _herringbone.codec(codec, or_auto=True)
             except ValueError as error:
                 raise errors.ConfigError(f"{VARIABLE}: {error}") from None
             number = next(_numbers)

@@ -95,7 +95,9 @@ class Named(Exchanges):
         """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
         return self.member.communicator.describe()
 
-    def explain(self, count: int, dtype: torch.dtype = torch.float32, collective: str = "all_reduce") -> str:
+    def explain(
+        self, count: int, dtype: torch.dtype = torch.float32, collective: str = "all_reduce", compression: str | None = None
+    ) -> str:
         """The algorithm that a collective takes, and why.
 
         What folds, for a sum: averages of integers, whose partial sums are wider, may take another.
@@ -104,17 +106,18 @@ class Named(Exchanges):
             count: elements per rank, of the smaller buffer where they differ.
             dtype: their type, one that can be folded.
             collective: its name, as :class:`herringbone.Communicator` has it.
+            compression: a codec's name, or ``"auto"``.
 
         Raises:
-            ValueError: no collective is called that.
-            UnsupportedError: elements of the type cannot be folded.
+            ValueError: no collective or codec is called that.
+            UnsupportedError: elements of the type cannot be folded, or the call cannot be compressed.
             TypeError: something else, like a tensor, stands where the number, the type or the name belongs.
         """
-        count = check_explained(count, collective)
+        count = check_explained(count, collective, compression)
         if not isinstance(dtype, torch.dtype):
             raise TypeError(f"explain: dtype is a {type(dtype).__name__}, not one of torch's, like torch.float32")
         kind = folding(torch.empty(0, dtype=dtype), Reduction("sum")).dtype
-        return self.member.communicator.explain(collective, kind, count)
+        return self.member.communicator.explain(collective, kind, count, compression)
 
     def supports_tensor_alloc(self, device: object) -> bool:
         """Whether :meth:`allocate_tensor` can make tensors on ``device``.

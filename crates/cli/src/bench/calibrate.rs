@@ -10,7 +10,7 @@ use crate::{failure::Failure, job, outcome::Outcome, progress::LateBar, table};
 use comfy_table::CellAlignment;
 use herringbone::{
     Collective, Communicator, ReduceOp,
-    calibrate::{TimedAllReduce, fit_constants},
+    calibrate::{TimedAllReduce, coding_rates, fit_constants},
     core::{
         algorithm::Algorithm,
         plan::{
@@ -80,6 +80,7 @@ pub(super) fn run(options: &Options, path: &Path, out: &mut dyn Write) -> Result
         progress.tell("fitting the constants");
         let fitted =
             fit_constants(&communicator, &timed, start, options.ways.gbps.is_some(), || progress.step())?;
+        let fitted = with_codecs(fitted);
         drop(progress);
         let about = format!("# {}\n# fitted by `herringbone bench --calibrate`\n", communicator.describe());
         fs::write(path, format!("{about}{}", fitted.calibration))
@@ -90,6 +91,13 @@ pub(super) fn run(options: &Options, path: &Path, out: &mut dyn Write) -> Result
         }
     }
     Ok(Outcome::passed_if(wrong == 0))
+}
+
+/// With the rates of this machine's codecs.
+fn with_codecs(mut fitted: Fitted) -> Fitted {
+    let costs = &mut fitted.calibration.costs;
+    (costs.encode, costs.decode) = coding_rates();
+    fitted
 }
 
 /// What is timed, the smallest first.

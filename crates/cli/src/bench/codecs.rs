@@ -1,12 +1,12 @@
 //! Which codecs are compared, and with what.
 
-use herringbone::core::codec::Codec;
+use herringbone::core::codec::{Codec, CodecChoice};
 use std::{path::PathBuf, str::FromStr};
 
 /// What is sent in fewer bytes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CompressedOptions {
-    /// Time all-reduces of f32 with each of these codecs beside plain ones: all, or a list like int8,topk:0.01. Says also what a
+    /// Time all-reduces of f32 with each of these codecs beside plain ones: all, or a list like int8,topk:0.01,auto. Says also what a
     /// worker sends, and the error of a sum beside the plain one
     #[arg(long, value_name = "LIST", conflicts_with_all = ["rig", "mapped", "collective", "root", "dtype", "pushpull", "calibrate"])]
     pub(super) compression: Option<Codecs>,
@@ -18,7 +18,16 @@ pub(crate) struct CompressedOptions {
 
 /// Codecs to compare.
 #[derive(Clone, Debug)]
-pub(super) struct Codecs(pub(super) Vec<Codec>);
+pub(crate) struct Codecs(pub(super) Vec<CodecChoice>);
+
+impl Codecs {
+    /// Those that are no wish that the plan chooses.
+    pub(crate) fn known(&self) -> Vec<Codec> {
+        let known =
+            |choice: &CodecChoice| if let CodecChoice::Of(codec) = choice { Some(*codec) } else { None };
+        self.0.iter().filter_map(known).collect()
+    }
+}
 
 const ALL: [&str; 10] = [
     "bf16",
@@ -38,7 +47,8 @@ impl FromStr for Codecs {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let names: Vec<&str> = if text == "all" { ALL.to_vec() } else { text.split(',').collect() };
-        let codecs = names.into_iter().map(|name| name.parse::<Codec>().map_err(|error| error.to_string()));
+        let codecs =
+            names.into_iter().map(|name| name.parse::<CodecChoice>().map_err(|error| error.to_string()));
         Ok(Self(codecs.collect::<Result<_, _>>()?))
     }
 }

@@ -6,13 +6,13 @@ use super::{
     measure::time,
 };
 use crate::{failure::Failure, outcome::Outcome};
-use herringbone::{Communicator, Compression, ReduceOp, core::codec::Codec};
+use herringbone::{Communicator, Compression, ReduceOp, core::codec::CodecChoice};
 use serde_json::json;
 use std::{fs, io::Write, path::Path, time::Duration};
 
 /// What one codec gave.
 struct Row {
-    codec: Codec,
+    codec: CodecChoice,
     bytes: usize,
     seconds: f64,
     /// What a worker sends, beside the buffer.
@@ -49,7 +49,7 @@ pub(super) fn rows(
     for bytes in &options.sizes.0 {
         let values = values(communicator.rank(), bytes / 4, file.as_deref());
         let mut plain = None;
-        for codec in [Codec::Plain].iter().chain(codecs) {
+        for codec in [CodecChoice::default()].iter().chain(codecs) {
             let (row, sum) = row(communicator, &values, *codec, options, plain.as_ref().map(|(_, sum)| sum))?;
             let (beside, _) = plain.get_or_insert((row.seconds, sum));
             if prints {
@@ -92,7 +92,7 @@ fn values(rank: u32, count: usize, file: Option<&[f32]>) -> Vec<f32> {
 fn row(
     communicator: &Communicator,
     values: &[f32],
-    codec: Codec,
+    codec: CodecChoice,
     options: &Options,
     plain: Option<&Vec<f32>>,
 ) -> Result<(Row, Vec<f32>), Failure> {

@@ -1,7 +1,7 @@
 //! `herringbone bench`: times collectives and checks every result, in the columns of nccl-tests.
 
 mod calibrate;
-mod codecs;
+pub(crate) mod codecs;
 mod compressed;
 mod measure;
 mod options;

@@ -87,17 +87,12 @@ impl Row {
         let link =
             (u128::from(units) * u128::from(request.bytes)).div_ceil(u128::from(schedule.cut().chunks()));
         let outcome = &candidate.outcome;
-        let limit = outcome.busiest().map_or_else(String::new, |used| {
-            // Of the segments that an estimate leaves out, it knows the pace and not the end.
-            let part = (100.0 * used.busy as f64 / outcome.total().max(1) as f64).min(100.0);
-            format!("{}, busy {part:.0} %", place(used.place, schedule.workers()))
-        });
         Self {
             name: candidate.algorithm.to_string(),
             seconds: outcome.total() as f64 / SECOND as f64,
             link_bytes: u64::try_from(link).unwrap_or(u64::MAX),
             rounds: candidate.cost().rounds,
-            limit,
+            limit: limit(candidate),
             memory: outcome.staged,
         }
     }
@@ -121,6 +116,16 @@ impl Row {
     }
 }
 
+/// What is busiest, and how much of the time.
+pub(super) fn limit(candidate: &Candidate) -> String {
+    let Candidate { verified, outcome, .. } = candidate;
+    outcome.busiest().map_or_else(String::new, |used| {
+        // Of the segments that an estimate leaves out, it knows the pace and not the end.
+        let part = (100.0 * used.busy as f64 / outcome.total().max(1) as f64).min(100.0);
+        format!("{}, busy {part:.0} %", place(used.place, verified.schedule().workers()))
+    })
+}
+
 fn place(place: Resource, workers: u32) -> String {
     match place {
         Resource::Thread(rank) if rank >= workers => "a reducer's thread".into(),
@@ -130,7 +135,7 @@ fn place(place: Resource, workers: u32) -> String {
     }
 }
 
-fn time(seconds: f64) -> String {
+pub(super) fn time(seconds: f64) -> String {
     match seconds {
         less if less < 1e-3 => format!("{:.1} us", less * 1e6),
         less if less < 1.0 => format!("{:.2} ms", less * 1e3),

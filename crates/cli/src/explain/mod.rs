@@ -1,12 +1,15 @@
 //! `herringbone explain`: which algorithm a job would choose, and why.
 
 mod candidates;
+mod compressed;
 
+use crate::bench::codecs::Codecs;
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
 use crate::numbers::{Sizes, elements};
 use crate::{layout, outcome::Outcome, progress::LateBar, table};
 use candidates::Candidates;
 use comfy_table::CellAlignment;
+use compressed::CodecComparison;
 use herringbone::core::{
     algorithm::{Layout, cost::Cost},
     group::FoldOrder,
@@ -27,6 +30,8 @@ const SIZES: [usize; 5] = [4, 1 << 10, 64 << 10, 1 << 20, 25 << 20];
 /// The choice is made as a running group makes it, whose Communicator::explain says the same: by the number of bytes, of
 /// ranks, of their hosts and of reducers, unless HERRINGBONE_PLAN or HERRINGBONE_ALGORITHM says one; with
 /// HERRINGBONE_CALIBRATION by predicted times. What is folded is a sum.
+///
+/// With --compression, also what codecs would do to the predicted time of an all_reduce of f32 on these links.
 ///
 /// One row per size. messages: what the busiest worker sends; bytes/link: what the busiest host's link carries each way,
 /// and a reducer has a host of its own. For a single size, and with --candidates, all ways that could be taken follow: the
@@ -56,6 +61,9 @@ pub(crate) struct Options {
     /// The elements' type
     #[arg(long, default_value = "f32", value_parser = crate::names::one_of::<DType>(&DType::ALL.map(DType::name)))]
     dtype: DType,
+    /// Compare these codecs for an all_reduce of f32: all, or a list like int8,topk:0.01
+    #[arg(long, value_name = "LIST")]
+    compression: Option<Codecs>,
     /// Show every candidate of every size, not only where one size is asked for
     #[arg(long)]
     candidates: bool,
@@ -120,6 +128,14 @@ fn has_use(options: &Options) -> Result<(), Failure> {
     }
     let barrier = options.collective == Collective::Barrier && options.sizes.is_some();
     let reducers = options.collective != Collective::AllReduce && options.reducers > 0;
+    if options.compression.is_some()
+        && (options.collective, options.dtype) != (Collective::AllReduce, DType::F32)
+    {
+        return Err(Failure::Usage {
+            problem: format!("{} of {} is not compressed", options.collective, options.dtype),
+            hint: "codecs are for all_reduce of f32; leave --compression out",
+        });
+    }
     let useless = [("--sizes", barrier), ("--reducers", reducers)];
     Failure::if_useless(&useless, options.collective.name(), ABOUT_COLLECTIVE)
 }
@@ -132,6 +148,7 @@ struct Row {
     cost: Cost,
     link: u64,
     candidates: Option<Candidates>,
+    codecs: Option<CodecComparison>,
 }
 
 fn rows(options: &Options, guidance: &Guidance, links: Option<&LinkMatrix>) -> Result<Vec<Row>, Failure> {
@@ -166,7 +183,9 @@ fn rows(options: &Options, guidance: &Guidance, links: Option<&LinkMatrix>) -> R
         let has_several =
             matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather);
         let candidates = (shows && has_several && ranks > 1).then(|| Candidates::of(&request, guidance));
-        rows.push(Row { bytes: request.bytes, count, choice, cost, link, candidates });
+        let codecs = options.compression.as_ref().filter(|_| ranks > 1);
+        let codecs = codecs.map(|codecs| CodecComparison::of(&request, guidance, &codecs.known()));
+        rows.push(Row { bytes: request.bytes, count, choice, cost, link, candidates, codecs });
     }
     Ok(rows)
 }
@@ -199,7 +218,10 @@ fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Fai
     table.add_rows(rows.iter().map(Row::cells));
     table::align(&mut table, &COLUMNS, &["bytes", "rounds", "messages", "bytes/link"], CellAlignment::Right);
     writeln!(out, "{}", table::fitted(table))?;
-    rows.iter().filter_map(|row| row.candidates.as_ref()).try_for_each(|candidates| candidates.print(out))
+    rows.iter().try_for_each(|row| {
+        row.candidates.as_ref().map_or(Ok(()), |candidates| candidates.print(out))?;
+        row.codecs.as_ref().map_or(Ok(()), |codecs| codecs.print(out))
+    })
 }
 
 impl Row {
@@ -212,7 +234,7 @@ impl Row {
     }
 
     fn object(&self, options: &Options) -> Value {
-        let Self { bytes, count, choice, cost, link, candidates } = self;
+        let Self { bytes, count, choice, cost, link, candidates, codecs } = self;
         json!({
             "collective": options.collective.to_string(),
             "ranks": options.ranks,
@@ -228,6 +250,7 @@ impl Row {
             "messages": cost.worker.sent.count(),
             "link_bytes": link,
             "candidates": candidates.as_ref().map(Candidates::object),
+            "codecs": codecs.as_ref().map(CodecComparison::object),
         })
     }
 }

@@ -5,10 +5,11 @@ use herringbone::{
     Algorithm, Collective, DType, FoldOrder, ReduceOp,
     core::{
         algorithm::Layout,
+        codec::Codec,
         group::Group,
         plan,
         prepare::Call,
-        schedule::Schedule,
+        schedule::{Cut, Schedule},
         simulate::{Calibration, Cores, Picoseconds, Port, Rig},
         topology::LinkMatrix,
         verify::{Verified, verify},
@@ -54,6 +55,9 @@ pub(super) struct CallOptions {
     /// A name as verify takes it: radix, radix(8,8), ring, ...; the plan's own choice unless said
     #[arg(long, value_name = "NAME", value_parser = names::algorithm(), hide_possible_values = true)]
     pub(super) algorithm: Option<Algorithm>,
+    /// How messages are coded, of an all_reduce of f32: a codec's name, like int8
+    #[arg(long, value_name = "CODEC")]
+    pub(super) compression: Option<Codec>,
     /// A schedule in text form, as show prints it, in place of an algorithm
     #[arg(long, value_name = "FILE", conflicts_with = "algorithm")]
     pub(super) schedule: Option<PathBuf>,
@@ -242,7 +246,15 @@ impl Question {
             hint: "only what is proved is simulated",
         })?;
         let machine = self.machine(&constants, hosts, reducers, links.as_ref())?;
-        let call = Call::new(self.call.collective, self.call.dtype, ReduceOp::Sum, count);
+        let codec = self.call.compression.unwrap_or_default();
+        let call = Call { codec, ..Call::new(self.call.collective, self.call.dtype, ReduceOp::Sum, count) };
+        let is_coded = matches!(verified.schedule().cut(), Cut::Blocks { .. });
+        if is_coded != (codec != Codec::Plain) || is_coded && self.call.dtype != DType::F32 {
+            return Err(Failure::Usage {
+                problem: format!("{name} of {} with the codec {codec}", self.call.dtype),
+                hint: "--compression is for all_reduce of f32 and schedules with encode steps, which need it",
+            });
+        }
         Ok(Described {
             name,
             verified,
@@ -263,7 +275,9 @@ impl Question {
     ) -> Result<(String, Schedule), Failure> {
         let usage = |problem: String| Failure::Usage { problem, hint: "see herringbone simulate --help" };
         let reducers = self.machines.reducers;
+        let codec = self.call.compression.unwrap_or_default();
         let algorithm = match &self.call.algorithm {
+            Some(algorithm) if codec != Codec::Plain => algorithm.plain().clone().coded(),
             Some(algorithm) => algorithm.clone(),
             None => {
                 let request = plan::Request::of_elements(
@@ -273,7 +287,7 @@ impl Question {
                     count,
                     group,
                 );
-                let request = plan::Request { reducers, hosts, links, ..request };
+                let request = plan::Request { reducers, hosts, links, codec, ..request };
                 plan::choose(&request).map_err(|why| usage(why.to_string()))?.algorithm
             }
         };

@@ -17,7 +17,8 @@ const TOP: f64 = 64.0;
 const MOST_ROWS: usize = 48;
 /// What is closer together than this is drawn as one, and narrower as wide.
 const LEAST: f64 = 0.4;
-const KINDS: [(&str, &str); 3] = [("messages", "#2166ac"), ("folds", "#b2182b"), ("copies", "#e08214")];
+const KINDS: [(&str, &str); 4] =
+    [("messages", "#2166ac"), ("folds", "#b2182b"), ("copies", "#e08214"), ("codes", "#1b7837")];
 
 pub(super) fn picture(recorded: &Recorded, described: &Described, outcome: &Prediction) -> String {
     let rows: Vec<(&Resource, &Vec<BusySpan>)> = recorded.spans.iter().take(MOST_ROWS).collect();
@@ -80,6 +81,7 @@ fn bars(svg: &mut String, spans: &[BusySpan], y: f64, total: f64) {
             What::Message { .. } => 0,
             What::Fold(_) => 1,
             What::Copy(_) => 2,
+            What::Code(_) => 3,
         };
         let at = |time| LEFT + WIDE * seconds(time) / total;
         let (start, end) = (at(span.start), at(span.end));

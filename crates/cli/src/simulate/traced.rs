@@ -73,5 +73,6 @@ pub(super) fn label(span: &BusySpan) -> String {
         What::Message { from, to } => format!("{from} to {to}"),
         What::Fold(chunk) => format!("fold c{chunk}"),
         What::Copy(chunk) => format!("copy c{chunk}"),
+        What::Code(chunk) => format!("code c{chunk}"),
     }
 }

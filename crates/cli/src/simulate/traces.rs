@@ -97,6 +97,7 @@ fn of_simulation(events: &[Value], about: &Value) -> Result<Roofline, String> {
             false => Roof::Link,
             true if name.starts_with("fold ") => Roof::Fold,
             true if name.starts_with("copy ") => Roof::Copy,
+            true if name.starts_with("code ") => Roof::Code,
             true => Roof::Messages,
         };
         let place = if is_thread { (*place).to_owned() } else { format!("host {}, {place}", row(event).0) };

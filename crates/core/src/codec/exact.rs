@@ -8,7 +8,7 @@ use super::{
 use alloc::vec::Vec;
 
 /// The most values of a palette.
-const MOST_VALUES: usize = 256;
+pub(super) const MOST_VALUES: usize = 256;
 
 /// The places of a table that finds values: four for each.
 const TABLE: usize = 4 * MOST_VALUES;
@@ -99,7 +99,7 @@ fn width(values: usize) -> u32 {
 }
 
 /// The bytes of a palette of so many values and its elements' numbers, without the tag.
-fn palette_bytes(values: usize, elements: usize) -> usize {
+pub(super) fn palette_bytes(values: usize, elements: usize) -> usize {
     1 + 4 * values + (elements * width(values) as usize).div_ceil(8)
 }
 

@@ -23,11 +23,15 @@
 
 mod bits;
 mod casts;
+mod choice;
 mod exact;
+mod expected;
 mod format;
 mod name;
 mod sparse;
 
+pub use choice::CodecChoice;
+pub use expected::Pace;
 pub use format::{BLOCK, CodedError, PREFIX_BYTES, Parameter};
 pub use name::ParseCodecError;
 

@@ -7,11 +7,20 @@ use core::{fmt, str::FromStr};
 /// A text that names no codec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no codec is called {text:?}: use none, bf16, fp16, int8, onebit, onebit:THRESHOLD, twobit:THRESHOLD, sign, topk:SHARE, \
-     randomk:SHARE, threshold:THRESHOLD or exact, with shares above 0 and at most 1, and thresholds above 0"
+    "no codec is called {text:?}: use {}none, bf16, fp16, int8, onebit, onebit:THRESHOLD, twobit:THRESHOLD, sign, topk:SHARE, \
+     randomk:SHARE, threshold:THRESHOLD or exact, with shares above 0 and at most 1, and thresholds above 0",
+    if *may_be_automatic { "auto, " } else { "" }
 )]
 pub struct ParseCodecError {
     text: String,
+    may_be_automatic: bool,
+}
+
+impl ParseCodecError {
+    /// The same where the plan may choose.
+    pub(super) fn or_automatic(self) -> Self {
+        Self { may_be_automatic: true, ..self }
+    }
 }
 
 /// MXNet's threshold where none is given.
@@ -104,7 +113,7 @@ impl FromStr for Codec {
 
     /// Reads `twobit:0.5`; spaces around names and numbers do not count.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse(text).ok_or_else(|| ParseCodecError { text: text.to_string() })
+        parse(text).ok_or_else(|| ParseCodecError { text: text.to_string(), may_be_automatic: false })
     }
 }
 

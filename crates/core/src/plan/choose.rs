@@ -2,10 +2,11 @@
 
 use super::{
     Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
-    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, is_one_host, linked, served,
+    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, coded, is_one_host, linked, served,
     stages::{self, Stages},
 };
 use crate::algorithm::{Algorithm, Layout, Unsupported};
+use crate::codec::Codec;
 use crate::collective::Collective;
 use alloc::{format, string::String, vec};
 
@@ -18,6 +19,9 @@ pub(super) const FORCED: &str = "forced";
 /// [`Unsupported`] where a forced algorithm cannot do the all-reduce, unless it is the hosts that stand against it:
 /// then the choice is as if none were forced, and says so. Also where the root is not in the group.
 pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
+    if request.codec != Codec::Plain {
+        return Ok(coded::choose(request));
+    }
     let Request { collective, group, reducers, hosts, links, .. } = *request;
     let possible = |algorithm: &Algorithm| {
         algorithm.schedule(collective, group, &Layout { reducers, hosts, links }).map(drop)

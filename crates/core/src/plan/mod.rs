@@ -31,12 +31,15 @@
 //! Where the links between workers are known, an all-reduce of at least [`LINKED_BYTES`] whose algorithm was not forced takes
 //! `trees` or `radix` in other stages if they leave less to the slowest link, by their programs.
 //!
+//! Where messages are coded, an all-reduce takes the coded form of `reduction_server` if there are reducers, else that of `radix`.
+//!
 //! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; gather, scatter and all_to_all
 //! `one_shot`; a barrier
 //! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
 pub mod advice;
 mod choose;
+mod coded;
 mod counted;
 pub mod fitting;
 mod guidance;
@@ -47,11 +50,13 @@ mod served;
 mod stages;
 
 pub use choose::choose;
+pub use coded::{automatic, compare_codecs};
 pub use counted::busiest_link;
 pub use guidance::Guidance;
 pub use rules::{PlanRules, RULED, RULES_BYTES, RulesError};
 
 use crate::algorithm::Algorithm;
+use crate::codec::Codec;
 use crate::collective::Collective;
 use crate::element::{DType, ReduceOp};
 use crate::group::Group;
@@ -112,6 +117,8 @@ pub struct Request<'a> {
     pub hosts: &'a [u32],
     /// The user's choice.
     pub forced: Option<&'a Algorithm>,
+    /// How messages are coded, if they are: of an all-reduce of f32.
+    pub codec: Codec,
     /// The links between the workers, as in [`Layout::links`](crate::algorithm::Layout::links).
     pub links: Option<&'a LinkMatrix>,
 }
@@ -135,6 +142,7 @@ impl<'a> Request<'a> {
             reducers: 0,
             hosts: &[],
             forced: None,
+            codec: Codec::Plain,
             links: None,
         }
     }

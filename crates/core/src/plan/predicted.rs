@@ -5,9 +5,10 @@
 //!
 //! Sizes count by class, of which there are four from each power of two to the next: calls of many sizes cost few simulations.
 
-use super::{Choice, Request, choose::choose};
+use super::{Choice, Request, choose::choose, coded};
 use crate::{
     algorithm::{Algorithm, Layout, Unsupported, cost::Cost},
+    codec::Codec,
     collective::Collective,
     element::{DType, ReduceOp},
     prepare::{Call, Sizing},
@@ -55,6 +56,9 @@ pub fn class_of(bytes: u64) -> u64 {
 
 /// The algorithms that could do a request, the table's choice first.
 pub fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
+    if request.codec != Codec::Plain {
+        return coded::candidates(request);
+    }
     let Request { collective, bytes, group, reducers, hosts, links, .. } = *request;
     let workers = group.size();
     let mut found: Vec<Algorithm> =
@@ -132,7 +136,8 @@ pub(super) fn call(request: &Request<'_>, bytes: u64) -> Call {
         _ => (DType::F32, ReduceOp::Sum),
     };
     let count = bytes.div_ceil(dtype.bytes() as u64 * parts);
-    Call::new(request.collective, dtype, op, usize::try_from(count).unwrap_or(usize::MAX))
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    Call { codec: request.codec, ..Call::new(request.collective, dtype, op, count) }
 }
 
 fn workload<'a>(request: &Request<'_>, verified: &'a Verified, sizing: Sizing) -> Workload<'a> {
@@ -231,6 +236,14 @@ pub fn choose_by_time(
     Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &compared) })
 }
 
+/// The candidate of the least predicted time, or the forced one; none where it cannot do the call.
+pub(super) fn best(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> Option<Candidate> {
+    match request.forced.filter(|_| request.codec == Codec::Plain) {
+        Some(forced) => priced(request, forced, known, sizing).ok(),
+        None => leading(request, known, sizing).into_iter().next(),
+    }
+}
+
 /// Calls without data, and forced ones, are not simulated.
 fn is_simulated(request: &Request<'_>) -> bool {
     let counts = matches!(
@@ -251,7 +264,7 @@ fn why(request: &Request<'_>, compared: &[Candidate]) -> String {
 }
 
 /// A time in a unit that people read.
-fn shown(candidate: &Candidate) -> String {
+pub(super) fn shown(candidate: &Candidate) -> String {
     let microseconds = candidate.outcome.total() / 1_000_000;
     let thousandths = candidate.outcome.total() / 1_000 % 1_000;
     match microseconds {

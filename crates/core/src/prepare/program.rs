@@ -59,6 +59,15 @@ impl Call {
         }
     }
 
+    /// How many bytes so many elements are expected to have in a form, among so many workers.
+    pub fn expected_bytes(&self, elements: usize, form: Form, workers: u32) -> usize {
+        match form {
+            Form::Plain | Form::Acc => self.bytes(elements, form),
+            Form::Coded => self.codec.expected_bytes(elements),
+            Form::CodedResult => self.codec.expected_result_bytes(elements, workers),
+        }
+    }
+
     /// The codec of a form, if it is coded.
     pub fn codec_of(&self, form: Form) -> Option<Codec> {
         match form {
@@ -378,6 +387,11 @@ impl Prepared {
     /// How many bytes a chunk's segment has in a form, or the most that it has.
     pub fn bytes(&self, chunk: Chunk, segment: u32, form: Form) -> usize {
         self.call.bytes(self.slice(self.whole(chunk), segment, 1).len(), form)
+    }
+
+    /// How many bytes a chunk's segment is expected to have in a form.
+    pub fn expected_bytes(&self, chunk: Chunk, segment: u32, form: Form) -> usize {
+        self.call.expected_bytes(self.slice(self.whole(chunk), segment, 1).len(), form, self.workers)
     }
 
     /// The elements of a chunk's segment, counted from the buffer's first.

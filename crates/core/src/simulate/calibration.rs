@@ -117,8 +117,20 @@ impl Calibration {
     /// The field of a name, in the order of [`NAMES`].
     fn field(&mut self, at: usize) -> Field<'_> {
         let Self { costs, port, reducer_port, latency, shared_cores } = self;
-        let Costs { send, receive, here, fold, copy, call, wake, buffered, payload_per_mille, bucket } =
-            costs;
+        let Costs {
+            send,
+            receive,
+            here,
+            fold,
+            copy,
+            call,
+            wake,
+            buffered,
+            payload_per_mille,
+            bucket,
+            encode,
+            decode,
+        } = costs;
         let tolls = [send, receive, here, fold, copy];
         if at < 10 {
             let [one, two, three, four, five] = tolls;
@@ -134,13 +146,15 @@ impl Calibration {
             15 => Field::Wide(reducer_port),
             16 => Field::Wide(latency),
             17 => Field::Narrow(shared_cores),
-            _ => Field::Wide(bucket),
+            BUCKET => Field::Wide(bucket),
+            19 => Field::Wide(encode),
+            _ => Field::Wide(decode),
         }
     }
 }
 
 /// How many numbers a calibration has.
-pub const CALIBRATION_NUMBERS: usize = 19;
+pub const CALIBRATION_NUMBERS: usize = 21;
 
 /// The place of the part of a link that carries payload, in thousandths.
 const PAYLOAD: usize = 13;
@@ -174,6 +188,8 @@ const NAMES: [(&str, u64); CALIBRATION_NUMBERS] = [
     ("latency_us", 1_000_000),
     ("shared_cores", 1),
     ("bucket_kib", 1024),
+    ("encode_gb_per_s", 1_000_000_000),
+    ("decode_gb_per_s", 1_000_000_000),
 ];
 
 /// A number with up to nine digits after the point, times `scale`; none above a million. Whole numbers throughout, so that every

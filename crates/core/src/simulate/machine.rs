@@ -1,7 +1,7 @@
 //! What time depends on: ports, links, and what a rank's thread costs. All of it in whole numbers, so that every machine that
 //! simulates comes to the same times.
 
-use crate::{group::Rank, topology::LinkMatrix};
+use crate::{codec::Codec, group::Rank, topology::LinkMatrix};
 use alloc::{collections::BTreeSet, vec, vec::Vec};
 
 /// A time, or a length of time, in picoseconds: a byte of 100 GB/s takes ten of them.
@@ -48,6 +48,10 @@ pub struct Costs {
     pub fold: Toll,
     /// Copying in memory.
     pub copy: Toll,
+    /// Bytes/s of f32 that are encoded by [`Codec::Int8`] with what was left of them; by others as their [pace](Codec::pace) says.
+    pub encode: u64,
+    /// Bytes/s of f32 that are decoded, likewise.
+    pub decode: u64,
     /// From the call to the first step.
     pub call: Picoseconds,
     /// From the arrival of what a sleeping thread waits for until it runs.
@@ -68,12 +72,50 @@ impl Costs {
         here: Toll { each: 400_000, rate: 0 },
         fold: Toll { each: 300_000, rate: 16_000_000_000 },
         copy: Toll { each: 200_000, rate: 10_000_000_000 },
+        encode: 3_000_000_000,
+        decode: 5_000_000_000,
         call: 2_000_000,
         wake: 15_000_000,
         buffered: 512 << 10,
         payload_per_mille: 993,
         bucket: 0,
     };
+}
+
+impl Costs {
+    /// Threads and wires that cost nothing but the links' time.
+    pub const FREE: Self = {
+        let nothing = Toll { each: 0, rate: 0 };
+        Self {
+            send: nothing,
+            receive: nothing,
+            here: nothing,
+            fold: nothing,
+            copy: nothing,
+            encode: 0,
+            decode: 0,
+            call: 0,
+            wake: 0,
+            payload_per_mille: 1000,
+            ..Self::DEFAULT
+        }
+    };
+
+    /// What encoding by a codec costs, by the bytes of the f32.
+    pub fn encoding(&self, codec: Codec) -> Toll {
+        self.coding(self.encode, codec.pace().encoding)
+    }
+
+    /// What decoding costs, by the bytes of the f32.
+    pub fn decoding(&self, codec: Codec) -> Toll {
+        self.coding(self.decode, codec.pace().decoding)
+    }
+
+    /// Each step of it costs what a fold does.
+    fn coding(&self, rate: u64, per_mille: u64) -> Toll {
+        let rate = u128::from(rate) * u128::from(per_mille) / 1000;
+        Toll { each: self.fold.each, rate: u64::try_from(rate).unwrap_or(u64::MAX) }
+    }
 }
 
 /// The link of a host to the switch.

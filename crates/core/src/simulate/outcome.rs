@@ -36,6 +36,8 @@ pub enum What {
     Fold(Chunk),
     /// Moving a chunk in memory.
     Copy(Chunk),
+    /// Encoding a chunk, or decoding it. What is decoded to be folded at once belongs to the fold.
+    Code(Chunk),
 }
 
 /// A time for which something was busy.

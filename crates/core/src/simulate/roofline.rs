@@ -21,13 +21,15 @@ pub enum Roof {
     Copy,
     /// A thread folds.
     Fold,
-    /// A thread does any of these three.
+    /// A thread encodes or decodes.
+    Code,
+    /// A thread does any of these four.
     Thread,
 }
 
 impl Roof {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 5] = [Self::Link, Self::Messages, Self::Copy, Self::Fold, Self::Thread];
+    pub const ALL: [Self; 6] = [Self::Link, Self::Messages, Self::Copy, Self::Fold, Self::Code, Self::Thread];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -36,6 +38,7 @@ impl Roof {
             Self::Messages => "messages",
             Self::Copy => "copy",
             Self::Fold => "fold",
+            Self::Code => "code",
             Self::Thread => "thread",
         }
     }
@@ -46,6 +49,7 @@ impl Roof {
             (Resource::Thread(_), What::Message { .. }) => Self::Messages,
             (Resource::Thread(_), What::Copy(_)) => Self::Copy,
             (Resource::Thread(_), What::Fold(_)) => Self::Fold,
+            (Resource::Thread(_), What::Code(_)) => Self::Code,
             _ => Self::Link,
         }
     }
@@ -68,7 +72,7 @@ pub struct Bound<P> {
 #[derive(Clone, Debug)]
 pub struct RoofCounter<P> {
     /// By place: time and bytes of each kind of work, in the order of [`Roof::ALL`].
-    done: BTreeMap<P, [(Picoseconds, u64); 5]>,
+    done: BTreeMap<P, [(Picoseconds, u64); 6]>,
 }
 
 impl<P: Ord + Clone> RoofCounter<P> {
@@ -85,7 +89,7 @@ impl<P: Ord + Clone> RoofCounter<P> {
             (*time, *all) = (time.saturating_add(busy), all.saturating_add(bytes));
         };
         count(roof);
-        if matches!(roof, Roof::Messages | Roof::Copy | Roof::Fold) {
+        if matches!(roof, Roof::Messages | Roof::Copy | Roof::Fold | Roof::Code) {
             count(Roof::Thread);
         }
     }

@@ -230,7 +230,7 @@ impl<'a> Simulator<'a> {
         let chunk_of = |loc: Loc| match loc {
             Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. } => chunk,
         };
-        let bytes = |chunk, form: Form| prepared.bytes(chunk, segment, form) as u64;
+        let bytes = |chunk, form: Form| prepared.expected_bytes(chunk, segment, form) as u64;
         match &prepared.instrs[instr as usize].kind {
             Kind::Send(send) => {
                 let chunk = chunk_of(send.from);
@@ -249,11 +249,16 @@ impl<'a> Simulator<'a> {
                 let bytes = bytes(chunk, *form);
                 (Some(What::Copy(chunk)), bytes, costs.copy.of(bytes))
             }
-            // As many bytes are read as the elements have, or written, and some arithmetic is done with them.
-            Kind::Encode { from: loc, .. } | Kind::Decode { into: loc, .. } => {
-                let chunk = chunk_of(*loc);
+            Kind::Encode { from, form, .. } => {
+                let chunk = chunk_of(*from);
                 let bytes = bytes(chunk, Form::Plain);
-                (Some(What::Copy(chunk)), bytes, costs.fold.of(bytes))
+                let codec = prepared.call.codec_of(*form).unwrap_or_default();
+                (Some(What::Code(chunk)), bytes, costs.encoding(codec).of(bytes))
+            }
+            Kind::Decode { into, .. } => {
+                let chunk = chunk_of(*into);
+                let bytes = bytes(chunk, Form::Plain);
+                (Some(What::Code(chunk)), bytes, costs.decoding(prepared.call.codec.result()).of(bytes))
             }
             Kind::Fold(fold) => {
                 let operands = &prepared.operands[fold.operands.start as usize..fold.operands.end as usize];
@@ -262,8 +267,13 @@ impl<'a> Simulator<'a> {
                     Operand::At { form, .. } => *form,
                     Operand::Head { head, .. } => prepared.heads[*head as usize].form,
                 };
-                let bytes = operands.iter().map(|operand| bytes(chunk, form(operand))).sum();
-                (Some(What::Fold(chunk)), bytes, costs.fold.of(bytes))
+                let plain = |form: Form| if form == Form::Coded { Form::Plain } else { form };
+                let bytes_of = |operand| bytes(chunk, plain(form(operand)));
+                let coded = operands.iter().filter(|operand| form(operand) == Form::Coded).map(bytes_of);
+                let decoding = costs.decoding(prepared.call.codec);
+                let decoded = coded.fold(0u64, |sum, bytes| sum.saturating_add(decoding.of(bytes)));
+                let bytes = operands.iter().map(bytes_of).sum();
+                (Some(What::Fold(chunk)), bytes, decoded.saturating_add(costs.fold.of(bytes)))
             }
         }
     }
@@ -276,7 +286,7 @@ impl<'a> Simulator<'a> {
         let peer = &prepared.peers[lane.peer as usize];
         let send = prepared.send(unsent.instr);
         let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
-        let bytes = prepared.bytes(chunk, unsent.segment, send.form) as u64;
+        let bytes = prepared.expected_bytes(chunk, unsent.segment, send.form) as u64;
         let toll = if peer.shared { self.machine.costs.here } else { self.machine.costs.send };
         let (start, end) = self.spend(rank, toll.of(bytes));
         self.used.0[rank as usize].1 += bytes;

@@ -2,6 +2,7 @@
 
 use super::{
     Communicator,
+    automatic::AutomaticCodecs,
     handle::{GroupHandle, make_known, settings_of},
     residuals::Residuals,
 };
@@ -30,9 +31,17 @@ pub(crate) fn resting_group(whole: &Communicator, name: &str) -> Result<Communic
     make_known(fabric, Settings { guidance, timeout: Duration::MAX, ..settings });
     let (timeout, channels) = (AtomicU64::new(u64::MAX), Mutex::default());
     let (completed_before, weak) = (OnceLock::new(), Arc::downgrade(fabric));
-    let residuals = Residuals::default();
-    let group =
-        GroupHandle { number, rank, members, timeout, channels, completed_before, residuals, fabric: weak };
+    let group = GroupHandle {
+        number,
+        rank,
+        members,
+        timeout,
+        channels,
+        completed_before,
+        residuals: Residuals::default(),
+        codecs: AutomaticCodecs::default(),
+        fabric: weak,
+    };
     Ok(Communicator { fabric: fabric.clone(), group: Arc::new(group) })
 }
 

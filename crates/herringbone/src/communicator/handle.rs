@@ -1,6 +1,6 @@
 //! The handle of a group, and how groups are made known.
 
-use super::residuals::Residuals;
+use super::{automatic::AutomaticCodecs, residuals::Residuals};
 use crate::{
     core::{
         group::Rank,
@@ -31,6 +31,7 @@ pub(crate) struct GroupHandle {
     pub(crate) completed_before: OnceLock<u64>,
     /// What is left of tensors whose messages were coded. A group with other members starts without.
     pub(crate) residuals: Residuals,
+    pub(super) codecs: AutomaticCodecs,
     pub(super) fabric: std::sync::Weak<Fabric>,
 }
 

@@ -1,11 +1,16 @@
-//! What is coded, and what moves and folds nothing: parts to one rank, from one rank, from every rank to every other, and messages between two.
+//! What is coded or explained, and what moves and folds nothing: parts to one rank, from one rank, from every rank to every other, and messages between two.
 
-use super::{Communicator, Work, residuals::Residual};
+use super::{
+    Communicator, Work, automatic,
+    residuals::{self, Residual},
+};
 use crate::{
     Error, ErrorKind, Result,
     core::{
+        codec::CodecChoice,
         collective::Collective,
         element::{DType, Element, ReduceOp},
+        prepare::Call,
     },
     engine::messages::ToOrFrom,
     request::{Compression, MessageRequest, Request},
@@ -46,6 +51,51 @@ impl Communicator {
     /// Drops what is left of a tensor, which starts without then.
     pub fn forget_residual(&self, tensor: &str) {
         self.parts().1.residuals.forget(tensor);
+    }
+
+    /// Which algorithm a collective of `count` elements takes, and why, as `algorithm: reason`; what folds, for a sum:
+    /// averages of integers, whose partial sums are wider, may take another.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if there is none.
+    pub fn explain(&self, collective: Collective, dtype: DType, count: usize) -> Result<String> {
+        self.explained(Call::new(collective, dtype, ReduceOp::Sum, count))
+    }
+
+    /// Which codec and which algorithm a call of `count` elements takes, and why, as `codec: reason; algorithm: reason`; without
+    /// the first reason if the plan did not choose the codec.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the call cannot be coded: if it is no all-reduce of f32.
+    pub fn explain_compressed(
+        &self,
+        (collective, dtype): (Collective, DType),
+        count: usize,
+        choice: CodecChoice,
+    ) -> Result<String> {
+        let (fabric, group) = self.parts();
+        let call = Call::new(collective, dtype, ReduceOp::Sum, count);
+        let (codec, why) = match choice {
+            CodecChoice::Of(codec) => (codec, String::new()),
+            CodecChoice::Automatic => {
+                let (codec, why) = automatic::chosen(fabric, group, &call);
+                (codec, format!(": {why}"))
+            }
+        };
+        let call = Call { codec, ..call };
+        residuals::check(&call).map_err(|error| error.at(fabric.job.rank))?;
+        Ok(format!("{codec}{why}; {}", self.explained(call)?))
+    }
+
+    fn explained(&self, call: Call) -> Result<String> {
+        let (fabric, group) = self.parts();
+        fabric.node.with(|engine| {
+            let group = engine.groups.get_mut(engine.current(group.number));
+            let group = group.ok_or_else(|| Error::new(ErrorKind::Closed))?;
+            group
+                .plan(call, &mut engine.out.observer)
+                .map(|planned| format!("{}: {}", planned.algorithm, planned.why))
+        })
     }
 
     /// Gathers every rank's `input`, in rank order, into every rank's `output`.

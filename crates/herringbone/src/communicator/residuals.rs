@@ -6,6 +6,7 @@ use crate::{
         codec::Codec,
         collective::Collective,
         element::{DType, ReduceOp},
+        prepare::Call,
     },
     feedback::{Fed, Feedback},
     log,
@@ -104,35 +105,41 @@ impl Residuals {
     }
 }
 
-/// How a request's messages are coded, and what is fed back, after a check that they can be.
+/// What is fed back of a request whose messages are coded, after a check that they can be.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) with the reason.
-pub(super) fn checked(request: &Request, kept: &Residuals, rank: u32) -> Result<(Codec, Option<Fed>)> {
-    let Request { collective, dtype, op, count, compression: Compression { codec, tensor }, .. } = request;
-    if *codec == Codec::Plain {
-        return Ok((Codec::Plain, None));
-    }
-    let name = collective.name();
-    if *collective != Collective::AllReduce {
-        return Err(Error::unsupported(format_args!(
-            "{name} compressed with {codec}: only all_reduce is; leave the compression out"
-        )));
-    }
-    if *dtype != DType::F32 {
-        return Err(Error::unsupported(format_args!(
-            "{name} of {dtype} compressed with {codec}: codecs are for f32; pass f32, or leave the compression out"
-        )));
-    }
-    if !matches!(op, ReduceOp::Sum | ReduceOp::Average) {
-        return Err(Error::unsupported(format_args!(
-            "{name} with {op} compressed with {codec}: codecs are for sums and averages; leave the compression out"
-        )));
-    }
+/// As [`check`].
+pub(super) fn checked(request: &Request, codec: Codec, kept: &Residuals, rank: u32) -> Result<Option<Fed>> {
+    let Request { collective, dtype, op, count, compression: Compression { tensor, .. }, .. } = request;
+    check(&Call { codec, ..Call::new(*collective, *dtype, *op, *count) })?;
     let feedback = match tensor {
+        _ if codec == Codec::Plain => None,
         Some(tensor) => Some(kept.of(tensor, *count, rank)),
         None if matches!(codec, Codec::RandomK { .. }) => Some(kept.drawing()),
         None => None,
     };
-    Ok((*codec, feedback.as_ref().map(Fed::next)))
+    Ok(feedback.as_ref().map(Fed::next))
+}
+
+/// Whether a call's messages can be coded by its codec.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) with the reason.
+pub(super) fn check(call: &Call) -> Result<()> {
+    let Call { collective, dtype, op, codec, .. } = *call;
+    let name = collective.name();
+    let why = match codec {
+        Codec::Plain => return Ok(()),
+        _ if collective != Collective::AllReduce => {
+            format!("{name} compressed with {codec}: only all_reduce is; leave the compression out")
+        }
+        _ if dtype != DType::F32 => format!(
+            "{name} of {dtype} compressed with {codec}: codecs are for f32; pass f32, or leave the compression out"
+        ),
+        _ if !matches!(op, ReduceOp::Sum | ReduceOp::Average) => format!(
+            "{name} with {op} compressed with {codec}: codecs are for sums and averages; leave the compression out"
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::unsupported(why))
 }

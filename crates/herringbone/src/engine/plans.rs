@@ -67,6 +67,17 @@ struct Proof {
     digest: u64,
 }
 
+/// Calls that take the same choice by predicted times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct CallClass {
+    epoch: u64,
+    collective: Collective,
+    widening: u32,
+    codec: Codec,
+    /// The [class of size](plan::predicted::class_of).
+    bytes: u64,
+}
+
 /// The plans of a group.
 #[derive(Debug)]
 pub(crate) struct Plans {
@@ -80,8 +91,8 @@ pub(crate) struct Plans {
     /// The plan that goes next when there are too many.
     oldest: usize,
     proofs: HashMap<(u64, Collective, Algorithm), Proof>,
-    /// Choices by predicted times, by epoch, collective, width of partial sums and class of size.
-    choices: HashMap<(u64, Collective, u32, u64), Choice>,
+    /// Choices by predicted times.
+    choices: HashMap<CallClass, Choice>,
 }
 
 impl Plans {
@@ -159,31 +170,25 @@ impl Plans {
 
     /// A plan as sizes and hosts have it.
     pub(crate) fn chosen(&mut self, settings: &Settings, call: Call) -> Result<Planned> {
-        let Call { collective, dtype, op, count, codec } = call;
-        if codec != Codec::Plain {
-            return self.chosen_coded(settings, call);
-        }
+        let Call { collective, count, codec, .. } = call;
         if (collective, count) == (Collective::AllGather, Call::UNEVEN) {
             let why = "parts may differ, so each goes straight to every rank".to_owned();
             return self.made(settings, call, &Algorithm::OneShot, why);
         }
-        let request = plan::Request {
-            reducers: settings.reducers(),
-            hosts: &settings.hosts,
-            links: self.links.as_ref(),
-            ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
-        };
+        let request = self.request(settings, &call);
         let sized = |forced: &Algorithm| forced.plain().for_elements(count, settings.parameters.tree_bound);
         let forced = settings.guidance.for_call(collective, request.bytes).map(sized);
         // What was proved can be had for any count, and trees take long to plan.
         if let Some(forced) = &forced
+            && codec == Codec::Plain
             && self.proofs.contains_key(&(settings.epoch, collective, forced.clone()))
             && (!forced.needs_reducers() || settings.reducers() > 0)
         {
             return self.made(settings, call, forced, "forced".to_owned());
         }
         let forced = forced.as_ref().filter(|forced| !forced.needs_reducers() || settings.reducers() > 0);
-        let class = (settings.epoch, collective, request.widening, plan::predicted::class_of(request.bytes));
+        let bytes = plan::predicted::class_of(request.bytes);
+        let class = CallClass { epoch: settings.epoch, collective, widening: request.widening, codec, bytes };
         let is_predicted = settings.guidance.calibration.is_some() && forced.is_none();
         let choice = match self.choices.get(&class).filter(|_| is_predicted) {
             Some(choice) => choice.clone(),
@@ -198,16 +203,16 @@ impl Plans {
         self.made(settings, call, &choice.algorithm, choice.why)
     }
 
-    /// The plan of a call whose messages are coded: through the reducers if there are any, unless something else is forced.
-    fn chosen_coded(&mut self, settings: &Settings, call: Call) -> Result<Planned> {
-        let bytes = (call.count * call.dtype.bytes()) as u64;
-        let forced = settings.guidance.for_call(call.collective, bytes);
-        let plain = match forced {
-            Some(forced) if !forced.needs_reducers() => Algorithm::radix(Vec::new()),
-            _ if settings.reducers() > 0 => Algorithm::ReductionServer,
-            _ => Algorithm::radix(Vec::new()),
-        };
-        self.made(settings, call, &plain.coded(), format!("messages are coded with {}", call.codec))
+    /// What is to be planned, where nothing is forced.
+    fn request<'a>(&'a self, settings: &'a Settings, call: &Call) -> plan::Request<'a> {
+        let Call { collective, dtype, op, count, codec } = *call;
+        plan::Request {
+            reducers: settings.reducers(),
+            hosts: &settings.hosts,
+            links: self.links.as_ref(),
+            codec,
+            ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
+        }
     }
 
     /// The plan that takes `algorithm`.

@@ -58,7 +58,7 @@ pub(super) fn check(
 }
 
 /// Encodes f32 into a slot. `range` are the elements' places in their buffer.
-pub(super) fn encode(
+pub(crate) fn encode(
     codec: Codec,
     (plain, range): (Span<'_>, Range<usize>),
     slot: Span<'_>,
@@ -89,7 +89,7 @@ pub(super) fn encode(
 }
 
 /// Decodes the message in a slot.
-pub(super) fn decode(codec: Codec, slot: Span<'_>, plain: Span<'_>) {
+pub(crate) fn decode(codec: Codec, slot: Span<'_>, plain: Span<'_>) {
     let coded = message(slot);
     let (mut reader, mut bytes) = (Reader { codec, coded: &coded }, [0; ELEMENT * BLOCK]);
     for at in (0..plain.len()).step_by(bytes.len()) {

@@ -2,7 +2,7 @@
 //! through if it is small.
 
 mod cache;
-mod coding;
+pub(crate) mod coding;
 mod exchange;
 pub(crate) mod io;
 pub(crate) mod issue;

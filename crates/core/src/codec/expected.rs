@@ -1,0 +1,71 @@
+//! What a codec is expected to cost where nothing is known of the numbers: bytes, and time beside other codecs.
+
+use super::{BLOCK, Codec, PREFIX_BYTES, sparse};
+
+/// How fast a codec works, in thousandths of what [`Codec::Int8`] does on the same machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Of encoding, with what was left of the values added and what is left now noted.
+    pub encoding: u64,
+    /// Of decoding.
+    pub decoding: u64,
+}
+
+impl Codec {
+    /// How many bytes a message of so many elements is expected to take, its prefix included. Where the numbers decide, as for
+    /// [`Codec::Threshold`], this is the [`bound`](Self::bound).
+    pub fn expected_bytes(self, elements: usize) -> usize {
+        self.bound(elements)
+    }
+
+    /// How many bytes a message of so many elements of a result is expected to take, coded by this codec's
+    /// [`result`](Self::result) after the inputs of so many workers were added up. Where the numbers decide, the most.
+    pub fn expected_result_bytes(self, elements: usize, workers: u32) -> usize {
+        let workers = workers.max(1) as usize;
+        // Each worker's input has so many values in a block, so the sum has one more each time, or a product of them.
+        let of_block = |elements: usize| -> usize {
+            let plain = self.result().block_bound(elements);
+            let least = match self {
+                Self::OneBit { .. } => exact_palette(workers + 1, elements),
+                Self::TwoBit { .. } => exact_palette(2 * workers + 1, elements),
+                Self::Sign => {
+                    exact_palette(1usize.checked_shl(workers as u32).unwrap_or(usize::MAX), elements)
+                }
+                Self::TopK { share } => 3 + 6 * (workers * sparse::kept(share, elements)).min(elements),
+                Self::RandomK { share } => 3 + 6 * sparse::kept(share, elements),
+                _ => plain,
+            };
+            least.min(plain)
+        };
+        let rest = elements % BLOCK;
+        let rest = if rest == 0 { 0 } else { of_block(rest) };
+        PREFIX_BYTES + elements / BLOCK * of_block(BLOCK) + rest
+    }
+
+    /// How fast it works where [`Codec::Int8`] works at 1,000; record/codec-rates.md has what was measured.
+    pub fn pace(self) -> Pace {
+        let (encoding, decoding) = match self {
+            Self::Plain => (2000, 2000),
+            Self::Bf16 | Self::Fp16 | Self::Int8 => (1000, 1000),
+            Self::OneBit { .. } | Self::TwoBit { .. } | Self::Sign => (500, 500),
+            Self::TopK { .. } => (250, 1500),
+            Self::RandomK { .. } => (250, 250),
+            Self::Threshold { .. } => (250, 1500),
+            Self::Exact => (100, 250),
+        };
+        Pace { encoding, decoding }
+    }
+
+    /// Whether the number of bytes depends on the numbers, so that what is expected is the most.
+    pub fn depends_on_numbers(self) -> bool {
+        matches!(self, Self::Threshold { .. } | Self::Exact)
+    }
+}
+
+/// A block of [`Codec::Exact`] with so many values.
+fn exact_palette(values: usize, elements: usize) -> usize {
+    match values {
+        0..=super::exact::MOST_VALUES => 1 + super::exact::palette_bytes(values, elements),
+        _ => usize::MAX,
+    }
+}

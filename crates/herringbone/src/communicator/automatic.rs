@@ -1,0 +1,78 @@
+//! The codecs of calls that leave them to the plan: the same on all ranks, whatever happens to reducers meanwhile.
+
+use super::{
+    handle::{GroupHandle, settings_of},
+    residuals,
+};
+use crate::{
+    core::{
+        codec::{Codec, CodecChoice},
+        collective::Collective,
+        element::{DType, ReduceOp},
+        plan::{self, predicted::class_of},
+        prepare::Call,
+    },
+    fabric::Fabric,
+    log,
+    request::Request,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+/// The codecs of a group that the plan has chosen, by class of size, each with the reason.
+///
+/// They depend on nothing but what the group's members knew when they formed it. So a reducer that dies, of which some ranks hear
+/// later than others, changes none of them.
+#[derive(Debug, Default)]
+pub(crate) struct AutomaticCodecs(Mutex<BTreeMap<u64, (Codec, String)>>);
+
+/// The codec of a request.
+pub(super) fn codec_of(fabric: &Fabric, group: &GroupHandle, request: &Request) -> Codec {
+    match request.compression.choice {
+        CodecChoice::Of(codec) => codec,
+        CodecChoice::Automatic => {
+            let Request { collective, dtype, op, count, .. } = *request;
+            chosen(fabric, group, &Call::new(collective, dtype, op, count)).0
+        }
+    }
+}
+
+/// What the plan chooses for a call, and why. What cannot be coded goes as it is.
+pub(super) fn chosen(fabric: &Fabric, group: &GroupHandle, call: &Call) -> (Codec, String) {
+    if residuals::check(&Call { codec: Codec::Int8, ..*call }).is_err() {
+        return (Codec::Plain, "codecs are for all_reduces of f32, sums and averages".to_owned());
+    }
+    let class = class_of((call.count * call.dtype.bytes()) as u64);
+    let mut chosen = group.codecs.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_first = chosen.is_empty();
+    chosen.entry(class).or_insert_with(|| predicted(fabric, group, class, is_first)).clone()
+}
+
+fn predicted(fabric: &Fabric, group: &GroupHandle, bytes: u64, is_first: bool) -> (Codec, String) {
+    let settings = settings_of(fabric, group.number, (group.rank, &group.members), Vec::new());
+    let (fold, links) = (settings.parameters.order.group(&settings.hosts), settings.links());
+    let guidance = &fabric.settings.guidance;
+    let request = plan::Request {
+        bytes,
+        reducers: settings.parameters.reducers.len() as u32,
+        hosts: &settings.hosts,
+        links: links.as_ref(),
+        forced: guidance.for_call(Collective::AllReduce, bytes),
+        ..plan::Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, 0, &fold)
+    };
+    let (codec, why) = plan::automatic(guidance, &request, settings.sizing);
+    let about = format!("rank {}", fabric.job.rank);
+    match guidance.calibration {
+        // What the user has to do comes out without being asked for, once.
+        None if is_first && group.rank == 0 && fold.size() > 1 => {
+            log::warn(&about, format_args!("compression=auto compresses nothing: {why}"));
+        }
+        _ => log::info(
+            &about,
+            format_args!("compression=auto: all_reduces of {bytes} B or more take {codec}; {why}"),
+        ),
+    }
+    (codec, why)
+}
