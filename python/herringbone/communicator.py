@@ -89,7 +89,8 @@ class Communicator(Messages):
             out: an array of the same type and size; it may be ``array``, or overlap it.
             compression: a codec for sums and averages of float32: ``"bf16"``, ``"fp16"``, ``"int8"``,
                 ``"onebit:THRESHOLD"``, ``"twobit:THRESHOLD"``, ``"sign"``, ``"topk:SHARE"``, ``"randomk:SHARE"``,
-                ``"threshold:THRESHOLD"`` or ``"exact"``; the same on all ranks.
+                ``"threshold:THRESHOLD"`` or ``"exact"``; the same on all ranks. ``"auto"`` takes bf16 or int8 where the plan
+                expects less time, and needs ``HERRINGBONE_CALIBRATION``.
             tensor: a name, so that what the codec loses goes with what is sent of this tensor next.
 
         Returns:
