@@ -8,33 +8,15 @@ use herringbone_core::codec::{Codec, CodedError};
 
 /// [`Codec::encode`].
 pub fn encode(codec: Codec, seed: u64, values: &[f32], coded: &mut Vec<u8>) {
-    let _mode = DefaultMode::enter();
-    #[cfg(target_arch = "x86_64")]
-    if Level::Avx2.is_available() {
-        // SAFETY: the CPU has the instructions.
-        return unsafe { avx2::encode(codec, seed, values, coded) };
-    }
-    codec.encode(seed, values, coded);
+    encode_at(Level::best(), codec, seed, values, coded);
 }
 
 /// [`Codec::encode_with`].
 ///
 /// # Panics
 /// As that.
-pub fn encode_with(
-    codec: Codec,
-    seed: u64,
-    values: &[f32],
-    (before, after): (&[f32], &mut [f32]),
-    coded: &mut Vec<u8>,
-) {
-    let _mode = DefaultMode::enter();
-    #[cfg(target_arch = "x86_64")]
-    if Level::Avx2.is_available() {
-        // SAFETY: the CPU has the instructions.
-        return unsafe { avx2::encode_with(codec, seed, values, (before, after), coded) };
-    }
-    codec.encode_with(seed, values, before, after, coded);
+pub fn encode_with(codec: Codec, seed: u64, values: &[f32], left: (&[f32], &mut [f32]), coded: &mut Vec<u8>) {
+    encode_with_at(Level::best(), codec, seed, values, left, coded);
 }
 
 /// [`Codec::decode`].
@@ -42,40 +24,97 @@ pub fn encode_with(
 /// # Errors
 /// As that.
 pub fn decode(codec: Codec, coded: &[u8], values: &mut [f32]) -> Result<usize, CodedError> {
+    decode_at(Level::best(), codec, coded, values)
+}
+
+fn encode_at(level: Level, codec: Codec, seed: u64, values: &[f32], coded: &mut Vec<u8>) {
     let _mode = DefaultMode::enter();
-    #[cfg(target_arch = "x86_64")]
-    if Level::Avx2.is_available() {
+    assert!(level.is_available());
+    match level {
         // SAFETY: the CPU has the instructions.
-        return unsafe { avx2::decode(codec, coded, values) };
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { avx512::encode(codec, seed, values, coded) },
+        // SAFETY: the CPU has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => unsafe { avx2::encode(codec, seed, values, coded) },
+        _ => codec.encode(seed, values, coded),
     }
-    codec.decode(coded, values)
+}
+
+fn encode_with_at(
+    level: Level,
+    codec: Codec,
+    seed: u64,
+    values: &[f32],
+    (before, after): (&[f32], &mut [f32]),
+    coded: &mut Vec<u8>,
+) {
+    let _mode = DefaultMode::enter();
+    assert!(level.is_available());
+    match level {
+        // SAFETY: the CPU has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { avx512::encode_with(codec, seed, values, (before, after), coded) },
+        // SAFETY: the CPU has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => unsafe { avx2::encode_with(codec, seed, values, (before, after), coded) },
+        _ => codec.encode_with(seed, values, before, after, coded),
+    }
+}
+
+fn decode_at(level: Level, codec: Codec, coded: &[u8], values: &mut [f32]) -> Result<usize, CodedError> {
+    let _mode = DefaultMode::enter();
+    assert!(level.is_available());
+    match level {
+        // SAFETY: the CPU has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { avx512::decode(codec, coded, values) },
+        // SAFETY: the CPU has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => unsafe { avx2::decode(codec, coded, values) },
+        _ => codec.decode(coded, values),
+    }
+}
+
+/// The functions, compiled for a level.
+#[cfg(target_arch = "x86_64")]
+macro_rules! compiled_for {
+    ($level:ident, $features:literal) => {
+        mod $level {
+            use super::{Codec, CodedError};
+
+            #[target_feature(enable = $features)]
+            pub(super) fn encode(codec: Codec, seed: u64, values: &[f32], coded: &mut Vec<u8>) {
+                codec.encode(seed, values, coded);
+            }
+
+            #[target_feature(enable = $features)]
+            pub(super) fn encode_with(
+                codec: Codec,
+                seed: u64,
+                values: &[f32],
+                (before, after): (&[f32], &mut [f32]),
+                coded: &mut Vec<u8>,
+            ) {
+                codec.encode_with(seed, values, before, after, coded);
+            }
+
+            #[target_feature(enable = $features)]
+            pub(super) fn decode(
+                codec: Codec,
+                coded: &[u8],
+                values: &mut [f32],
+            ) -> Result<usize, CodedError> {
+                codec.decode(coded, values)
+            }
+        }
+    };
 }
 
 #[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use super::{Codec, CodedError};
-
-    #[target_feature(enable = "avx2")]
-    pub(super) fn encode(codec: Codec, seed: u64, values: &[f32], coded: &mut Vec<u8>) {
-        codec.encode(seed, values, coded);
-    }
-
-    #[target_feature(enable = "avx2")]
-    pub(super) fn encode_with(
-        codec: Codec,
-        seed: u64,
-        values: &[f32],
-        (before, after): (&[f32], &mut [f32]),
-        coded: &mut Vec<u8>,
-    ) {
-        codec.encode_with(seed, values, before, after, coded);
-    }
-
-    #[target_feature(enable = "avx2")]
-    pub(super) fn decode(codec: Codec, coded: &[u8], values: &mut [f32]) -> Result<usize, CodedError> {
-        codec.decode(coded, values)
-    }
-}
+compiled_for!(avx2, "avx2");
+#[cfg(target_arch = "x86_64")]
+compiled_for!(avx512, "avx2,avx512f,avx512bw,avx512dq,avx512vl");
 
 #[cfg(test)]
 mod tests {
@@ -84,39 +123,30 @@ mod tests {
 
     #[test]
     fn the_bits_are_those_of_the_pure_functions() {
-        let names = [
-            "none",
-            "bf16",
-            "fp16",
-            "int8",
-            "onebit:0",
-            "twobit:0.5",
-            "sign",
-            "topk:0.01",
-            "randomk:0.1",
-            "threshold:0.5",
-            "exact",
-        ];
-        for (codec, count) in names.iter().flat_map(|name| {
-            [1, 7, 33, BLOCK - 5, BLOCK].map(|count| (name.parse::<Codec>().unwrap(), count))
-        }) {
+        let codecs = Codec::EXAMPLES.into_iter().chain([Codec::Plain]);
+        for (codec, count) in
+            codecs.flat_map(|codec| [1, 7, 33, BLOCK - 5, BLOCK].map(|count| (codec, count)))
+        {
             let values = |seed: usize| -> Vec<f32> {
                 (0..count).map(|at| ((at * seed * 2_654_435_761) % 10_007) as f32 / 2500.0 - 2.0).collect()
             };
             let (gradient, before) = (values(3), values(5));
-            let (mut pure, mut fast) = (Vec::new(), Vec::new());
-            let (mut left_pure, mut left_fast) = (vec![0.0; count], vec![0.0; count]);
+            let (mut pure, mut left_pure, mut decoded_pure) =
+                (Vec::new(), vec![0.0; count], vec![0.0; count]);
             codec.encode_with(1, &gradient, &before, &mut left_pure, &mut pure);
-            encode_with(codec, 1, &gradient, (&before, &mut left_fast), &mut fast);
-            assert_eq!((&pure, &left_pure), (&fast, &left_fast), "{codec} {count}");
-            let mut decoded = vec![0.0; count];
-            assert_eq!(decode(codec, &fast, &mut decoded), codec.decode(&pure, &mut left_pure), "{codec}");
-            assert_eq!(decoded, left_pure, "{codec} {count}");
-            pure.clear();
-            fast.clear();
-            codec.encode(1, &gradient, &mut pure);
-            encode(codec, 1, &gradient, &mut fast);
-            assert_eq!(pure, fast, "{codec} {count}");
+            assert_eq!(codec.decode(&pure, &mut decoded_pure), Ok(pure.len()));
+            let mut alone_pure = Vec::new();
+            codec.encode(1, &gradient, &mut alone_pure);
+            for level in Level::ALL.into_iter().filter(|level| level.is_available()) {
+                let (mut fast, mut left_fast, mut decoded) = (Vec::new(), vec![0.0; count], vec![0.0; count]);
+                encode_with_at(level, codec, 1, &gradient, (&before, &mut left_fast), &mut fast);
+                assert_eq!((&pure, &left_pure), (&fast, &left_fast), "{codec} {count} {level}");
+                assert_eq!(decode_at(level, codec, &fast, &mut decoded), Ok(pure.len()), "{codec} {level}");
+                assert_eq!(decoded, decoded_pure, "{codec} {count} {level}");
+                fast.clear();
+                encode_at(level, codec, 1, &gradient, &mut fast);
+                assert_eq!(alone_pure, fast, "{codec} {count} {level}");
+            }
         }
     }
 }

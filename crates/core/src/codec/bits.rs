@@ -1,6 +1,6 @@
 //! Codecs of one and two bits: MXNet's, to the bit, and BytePS's signs.
 
-use super::format::CodedError;
+use super::format::{BLOCK, CodedError, Put};
 use alloc::vec::Vec;
 
 /// How many bytes a word has: codes fill whole words, with 0 at the end.
@@ -25,10 +25,10 @@ fn pack(values: &[f32], bytes: usize, coded: &mut Vec<u8>, bit: impl Fn(f32) -> 
 }
 
 #[inline(always)]
-fn unpack(coded: &[u8], values: &mut [f32], (set, clear): (f32, f32)) {
+fn unpack(coded: &[u8], values: &mut [f32], (set, clear): (f32, f32), put: impl Put) {
     for (values, byte) in values.chunks_mut(8).zip(coded) {
         for (at, value) in values.iter_mut().enumerate() {
-            *value = if byte >> (7 - at) & 1 == 1 { set } else { clear };
+            put(value, if byte >> (7 - at) & 1 == 1 { set } else { clear });
         }
     }
 }
@@ -39,25 +39,29 @@ pub(super) fn one(threshold: f32, values: &[f32], coded: &mut Vec<u8>) {
 }
 
 #[inline(always)]
-pub(super) fn from_one(coded: &[u8], values: &mut [f32]) {
-    unpack(coded, values, (1.0, -1.0));
+pub(super) fn from_one(coded: &[u8], values: &mut [f32], put: impl Put) {
+    unpack(coded, values, (1.0, -1.0), put);
 }
 
 const POSITIVE: u8 = 0b11;
 const NEGATIVE: u8 = 0b10;
+
+/// The codes of a block, a byte each, four of them to a word: with these, loops become vector code.
+type Codes = [[u8; 4]; BLOCK / 4];
 
 /// Two bits for each value, the first in a byte's top two.
 #[inline(always)]
 pub(super) fn two(threshold: f32, values: &[f32], coded: &mut Vec<u8>) {
     let start = coded.len();
     coded.resize(start + WORD * values.len().div_ceil(4 * WORD), 0);
-    let code = |value: f32| match value {
-        _ if value >= threshold => POSITIVE,
-        _ if value <= -threshold => NEGATIVE,
-        _ => 0,
-    };
-    for (byte, values) in coded[start..].iter_mut().zip(values.chunks(4)) {
-        *byte = (0..4).zip(values).fold(0, |byte, (at, value)| byte | code(*value) << (6 - 2 * at));
+    let mut codes: Codes = [[0; 4]; BLOCK / 4];
+    for (code, value) in codes.as_flattened_mut().iter_mut().zip(values) {
+        let (above, below) = (*value >= threshold, *value <= -threshold);
+        *code = u8::from(above) * POSITIVE | u8::from(below) * NEGATIVE;
+    }
+    for (byte, codes) in coded[start..].iter_mut().zip(codes) {
+        let word = u32::from_le_bytes(codes);
+        *byte = (word << 6 | word >> 4 | word >> 14 | word >> 24) as u8;
     }
 }
 
@@ -70,12 +74,17 @@ pub(super) fn check_two(coded: &[u8]) -> Result<(), CodedError> {
 }
 
 #[inline(always)]
-pub(super) fn from_two(threshold: f32, coded: &[u8], values: &mut [f32]) {
-    let of = [0.0, 0.0, -threshold, threshold];
-    for (values, byte) in values.chunks_mut(4).zip(coded) {
-        for (at, value) in values.iter_mut().enumerate() {
-            *value = of[usize::from(byte >> (6 - 2 * at) & 0b11)];
-        }
+pub(super) fn from_two(threshold: f32, coded: &[u8], values: &mut [f32], put: impl Put) {
+    let mut codes: Codes = [[0; 4]; BLOCK / 4];
+    for (codes, byte) in codes.iter_mut().zip(coded) {
+        let word = u32::from(*byte);
+        *codes = (word >> 6 | (word & 0x30) << 4 | (word & 0x0c) << 14 | (word & 0x03) << 24).to_le_bytes();
+    }
+    for (value, code) in values.iter_mut().zip(codes.as_flattened()) {
+        // The high bit says that there is a threshold, and the low one takes its sign away.
+        let (high, low) = (u32::from(code >> 1), u32::from(code & 1));
+        let negative = threshold.to_bits() | 1 << 31;
+        put(value, f32::from_bits(high.wrapping_neg() & (negative ^ low << 31)));
     }
 }
 
@@ -89,8 +98,8 @@ pub(super) fn signs(values: &[f32], coded: &mut Vec<u8>) {
 }
 
 #[inline(always)]
-pub(super) fn from_signs(coded: &[u8], values: &mut [f32]) {
+pub(super) fn from_signs(coded: &[u8], values: &mut [f32], put: impl Put) {
     let Some((mean, bits)) = coded.split_first_chunk() else { return };
     let mean = f32::from_le_bytes(*mean);
-    unpack(bits, values, (-mean, mean));
+    unpack(bits, values, (-mean, mean), put);
 }

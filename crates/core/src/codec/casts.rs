@@ -1,5 +1,6 @@
 //! Codecs that code every element by itself: casts, and 8 bits of the block's largest magnitude.
 
+use super::format::Put;
 use crate::element::convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use alloc::vec::Vec;
 use half::{bf16, f16};
@@ -22,13 +23,13 @@ pub(super) fn to_fp16(values: &[f32], coded: &mut Vec<u8>) {
 }
 
 #[inline(always)]
-pub(super) fn from_bf16(coded: &[u8], values: &mut [f32]) {
-    uncast(coded, values, |bits| bf16_to_f32(bf16::from_bits(bits)));
+pub(super) fn from_bf16(coded: &[u8], values: &mut [f32], put: impl Put) {
+    uncast(coded, values, put, |bits| bf16_to_f32(bf16::from_bits(bits)));
 }
 
 #[inline(always)]
-pub(super) fn from_fp16(coded: &[u8], values: &mut [f32]) {
-    uncast(coded, values, |bits| f16_to_f32(f16::from_bits(bits)));
+pub(super) fn from_fp16(coded: &[u8], values: &mut [f32], put: impl Put) {
+    uncast(coded, values, put, |bits| f16_to_f32(f16::from_bits(bits)));
 }
 
 #[inline(always)]
@@ -41,13 +42,14 @@ fn cast(values: &[f32], coded: &mut Vec<u8>, cast: impl Fn(f32) -> u16) {
 }
 
 #[inline(always)]
-fn uncast(coded: &[u8], values: &mut [f32], cast: impl Fn(u16) -> f32) {
+fn uncast(coded: &[u8], values: &mut [f32], put: impl Put, cast: impl Fn(u16) -> f32) {
     for (value, bytes) in values.iter_mut().zip(coded.as_chunks::<2>().0) {
-        *value = cast(u16::from_le_bytes(*bytes));
+        put(value, cast(u16::from_le_bytes(*bytes)));
     }
 }
 
-/// What brings a small number's last place to 1, so that an addition rounds it to an integer, ties to even.
+/// What brings a small number's last place to 1, so that an addition rounds it to an integer, ties to even, which is then in the
+/// low bits of the sum.
 const ROUNDING: f32 = 12_582_912.0;
 
 /// The largest code.
@@ -55,27 +57,23 @@ const MOST: f32 = 127.0;
 
 /// The scale, then a signed byte for each element. Where the largest magnitude is too small to divide by, all are 0.
 #[inline(always)]
-pub(super) fn to_int8(values: &[f32], coded: &mut Vec<u8>) {
-    let largest = values.iter().fold(0.0f32, |largest, value| {
-        let magnitude = value.abs();
-        if magnitude > largest { magnitude } else { largest }
-    });
+pub(super) fn to_int8(largest: f32, values: &[f32], coded: &mut Vec<u8>) {
     let inverse = if (MOST / largest).is_finite() { MOST / largest } else { 0.0 };
     let scale = if inverse > 0.0 { largest / MOST } else { 0.0 };
     coded.extend(scale.to_le_bytes());
     let start = coded.len();
     coded.resize(start + values.len(), 0);
     for (byte, value) in coded[start..].iter_mut().zip(values) {
-        let rounded = (value * inverse + ROUNDING) - ROUNDING;
-        *byte = rounded.clamp(-MOST, MOST) as i8 as u8;
+        // The quotient is rounded twice, by less than a part of 2^22, so it never rounds to more than 127.
+        *byte = (value * inverse + ROUNDING).to_bits() as u8;
     }
 }
 
 #[inline(always)]
-pub(super) fn from_int8(coded: &[u8], values: &mut [f32]) {
+pub(super) fn from_int8(coded: &[u8], values: &mut [f32], put: impl Put) {
     let Some((scale, codes)) = coded.split_first_chunk() else { return };
     let scale = f32::from_le_bytes(*scale);
     for (value, code) in values.iter_mut().zip(codes) {
-        *value = f32::from(*code as i8) * scale;
+        put(value, f32::from(*code as i8) * scale);
     }
 }

@@ -80,7 +80,10 @@ pub(super) fn measure(coded: &[u8], elements: usize) -> Result<usize, CodedError
 pub(super) fn decode(block: &[u8], values: &mut [f32]) {
     let Some((tag, body)) = block.split_first() else { return };
     match *tag {
-        tag::SPARSE => sparse::from_top(&body[2..], values),
+        tag::SPARSE => {
+            values.fill(0.0);
+            sparse::from_top(&body[2..], values, |value, decoded| *value = decoded);
+        }
         tag::PALETTE => {
             let kinds = usize::from(body[0]) + 1;
             let (palette, numbers) = body[1..].split_at(4 * kinds);

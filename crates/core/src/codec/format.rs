@@ -12,7 +12,7 @@ pub struct Parameter(pub(super) u32);
 
 impl Parameter {
     /// Of this value.
-    pub fn new(value: f32) -> Self {
+    pub const fn new(value: f32) -> Self {
         Self(value.to_bits())
     }
 
@@ -39,6 +39,11 @@ pub enum CodedError {
     #[error("a coded message with an index out of range or out of order")]
     Index,
 }
+
+/// What is done to an element with what was decoded of it: it is replaced, or what is left of it is.
+pub(super) trait Put: Fn(&mut f32, f32) + Copy {}
+
+impl<F: Fn(&mut f32, f32) + Copy> Put for F {}
 
 /// What a tag says of a block.
 pub(super) mod tag {

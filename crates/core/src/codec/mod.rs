@@ -36,7 +36,7 @@ pub use format::{BLOCK, CodedError, PREFIX_BYTES, Parameter};
 pub use name::ParseCodecError;
 
 use alloc::vec::Vec;
-use format::tag;
+use format::{Put, tag};
 
 /// A codec. [`FromStr`](core::str::FromStr) reads its name, and [`Display`](core::fmt::Display) writes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -129,8 +129,12 @@ impl Codec {
             Self::Fp16 => casts::to_fp16(values, coded),
             Self::TopK { share } => sparse::top(share, values, coded),
             Self::Exact => exact::encode(values, coded),
-            _ if !are_finite(values) => coded.push(tag::NOT_FINITE),
             _ => {
+                let largest = largest(values);
+                if !largest.is_finite() {
+                    coded.push(tag::NOT_FINITE);
+                    return;
+                }
                 coded.push(tag::CODED);
                 match self {
                     Self::OneBit { threshold } => bits::one(threshold.value(), values, coded),
@@ -138,7 +142,7 @@ impl Codec {
                     Self::Sign => bits::signs(values, coded),
                     Self::RandomK { share } => sparse::drawn(share, seed, values, coded),
                     Self::Threshold { threshold } => sparse::above(threshold.value(), values, coded),
-                    _ => casts::to_int8(values, coded),
+                    _ => casts::to_int8(largest, values, coded),
                 }
             }
         }
@@ -160,22 +164,31 @@ impl Codec {
         after: &mut [f32],
         coded: &mut Vec<u8>,
     ) {
-        let mut whole = [0.0; BLOCK];
-        let whole = &mut whole[..values.len()];
-        for ((whole, value), before) in whole.iter_mut().zip(values).zip(before) {
+        assert!(values.len() == before.len() && values.len() == after.len(), "there is as much of each");
+        for ((whole, value), before) in after.iter_mut().zip(values).zip(before) {
             *whole = value + before;
         }
         let start = coded.len();
-        self.encode(seed, whole, coded);
-        let decoded = self.decode(&coded[start..], after);
-        debug_assert_eq!(decoded, Ok(coded.len() - start), "what was encoded is decoded");
-        if self.is_tagged() && coded.get(start) == Some(&tag::NOT_FINITE) {
+        self.encode(seed, after, coded);
+        let block = &coded[start..];
+        if self.is_tagged() && block.first() == Some(&tag::NOT_FINITE) {
             after.copy_from_slice(before);
-            return;
+        } else {
+            self.take(block, after);
         }
-        for (after, whole) in after.iter_mut().zip(whole) {
-            let left = *whole - *after;
-            *after = if left.is_finite() { left } else { 0.0 };
+    }
+
+    /// Takes what a block says from the values that it was encoded from.
+    #[inline(always)]
+    fn take(self, block: &[u8], values: &mut [f32]) {
+        let finite = |value: f32| if value.is_finite() { value } else { 0.0 };
+        match self {
+            Self::Plain | Self::Exact => values.fill(0.0),
+            Self::TopK { .. } => {
+                values.iter_mut().for_each(|value| *value = finite(*value));
+                self.put(block, values, |value, _| *value = 0.0);
+            }
+            _ => self.put(block, values, |value, decoded| *value = finite(*value - decoded)),
         }
     }
 
@@ -202,19 +215,40 @@ impl Codec {
         let block = &coded[..bytes];
         match self {
             Self::Plain => casts::from_plain(block, values),
-            Self::Bf16 => casts::from_bf16(block, values),
-            Self::Fp16 => casts::from_fp16(block, values),
-            Self::TopK { .. } => sparse::from_top(block, values),
             Self::Exact => exact::decode(block, values),
-            _ if block.first() == Some(&tag::NOT_FINITE) => values.fill(f32::NAN),
-            Self::Int8 => casts::from_int8(&block[1..], values),
-            Self::OneBit { .. } => bits::from_one(&block[1..], values),
-            Self::TwoBit { threshold } => bits::from_two(threshold.value(), &block[1..], values),
-            Self::Sign => bits::from_signs(&block[1..], values),
-            Self::RandomK { .. } => sparse::from_drawn(&block[1..], values),
-            Self::Threshold { threshold } => sparse::from_above(threshold.value(), &block[1..], values),
+            _ if self.is_tagged() && block.first() == Some(&tag::NOT_FINITE) => values.fill(f32::NAN),
+            _ => {
+                if self.leaves_out() {
+                    values.fill(0.0);
+                }
+                self.put(block, values, |value, decoded| *value = decoded);
+            }
         }
         Ok(bytes)
+    }
+
+    /// Whether its blocks do not have all elements; those that are missing are 0.
+    #[inline(always)]
+    fn leaves_out(self) -> bool {
+        matches!(self, Self::TopK { .. } | Self::RandomK { .. } | Self::Threshold { .. })
+    }
+
+    /// Puts each element that a measured block has to its value. The block is coded element by element, and finite if it is tagged.
+    #[inline(always)]
+    fn put(self, block: &[u8], values: &mut [f32], put: impl Put) {
+        let body = block.get(1..).unwrap_or_default();
+        match self {
+            Self::Plain | Self::Exact => {}
+            Self::Bf16 => casts::from_bf16(block, values, put),
+            Self::Fp16 => casts::from_fp16(block, values, put),
+            Self::Int8 => casts::from_int8(body, values, put),
+            Self::OneBit { .. } => bits::from_one(body, values, put),
+            Self::TwoBit { threshold } => bits::from_two(threshold.value(), body, values, put),
+            Self::Sign => bits::from_signs(body, values, put),
+            Self::TopK { .. } => sparse::from_top(block, values, put),
+            Self::RandomK { .. } => sparse::from_drawn(body, values, put),
+            Self::Threshold { threshold } => sparse::from_above(threshold.value(), body, values, put),
+        }
     }
 
     /// How many bytes the block of so many elements takes that `coded` starts with, after a check of all that decoding relies on.
@@ -263,12 +297,14 @@ pub fn seed_of(steps: u64, block: usize) -> u64 {
     steps << 32 ^ block as u64
 }
 
+/// The largest magnitude; not finite if a value is not.
 #[inline(always)]
-fn are_finite(values: &[f32]) -> bool {
-    // Without branches, so that it becomes vector code.
-    let exponents = |value: &f32| u32::from(value.to_bits() & 0x7f80_0000 == 0x7f80_0000);
-    values.iter().map(exponents).fold(0, |any, one| any | one) == 0
+fn largest(values: &[f32]) -> f32 {
+    // Bits of magnitudes have the order of the magnitudes; their maximum becomes vector code.
+    f32::from_bits(values.iter().fold(0, |largest, value| largest.max(value.to_bits() & 0x7fff_ffff)))
 }
 
+#[cfg(test)]
+mod naive;
 #[cfg(test)]
 mod tests;

@@ -1,15 +1,19 @@
 //! The codecs' names, as users write them, and their numbers, as ranks compare them.
 
 use super::{Codec, Parameter};
-use alloc::string::{String, ToString};
-use core::{fmt, str::FromStr};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::{fmt, iter::once, str::FromStr};
 
 /// A text that names no codec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no codec is called {text:?}: use {}none, bf16, fp16, int8, onebit, onebit:THRESHOLD, twobit:THRESHOLD, sign, topk:SHARE, \
-     randomk:SHARE, threshold:THRESHOLD or exact, with shares above 0 and at most 1, and thresholds above 0",
-    if *may_be_automatic { "auto, " } else { "" }
+    "no codec is called {text:?}: use {}{}, with shares above 0 and at most 1, and thresholds above 0",
+    if *may_be_automatic { "auto, " } else { "" },
+    forms()
 )]
 pub struct ParseCodecError {
     text: String,
@@ -26,7 +30,37 @@ impl ParseCodecError {
 /// MXNet's threshold where none is given.
 const THRESHOLD: f32 = 0.5;
 
+/// The share of the examples.
+const SHARE: f32 = 0.01;
+
+/// How names are written: `none, bf16, ..., topk:SHARE or exact`.
+fn forms() -> String {
+    let form = |codec: Codec| match codec.parameter() {
+        Some((parameter, _)) => format!("{}:{parameter}", codec.name()),
+        None => codec.name().to_string(),
+    };
+    let forms: Vec<String> = once(Codec::Plain).chain(Codec::EXAMPLES).map(form).collect();
+    match forms.split_last() {
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
 impl Codec {
+    /// One codec of each kind that changes messages, with a parameter as programs choose it. Lists of codecs come from here.
+    pub const EXAMPLES: [Self; 10] = [
+        Self::Bf16,
+        Self::Fp16,
+        Self::Int8,
+        Self::OneBit { threshold: Parameter::new(0.0) },
+        Self::TwoBit { threshold: Parameter::new(THRESHOLD) },
+        Self::Sign,
+        Self::TopK { share: Parameter::new(SHARE) },
+        Self::RandomK { share: Parameter::new(SHARE) },
+        Self::Threshold { threshold: Parameter::new(THRESHOLD) },
+        Self::Exact,
+    ];
+
     /// The number that stands for it on the wire, and its parameter's bits. They never change.
     pub fn code(self) -> (u32, u32) {
         match self {
@@ -77,6 +111,17 @@ impl Codec {
         }
     }
 
+    /// Its parameter, with the word that stands for such a one.
+    fn parameter(self) -> Option<(&'static str, Parameter)> {
+        match self {
+            Self::OneBit { threshold } | Self::TwoBit { threshold } | Self::Threshold { threshold } => {
+                Some(("THRESHOLD", threshold))
+            }
+            Self::TopK { share } | Self::RandomK { share } => Some(("SHARE", share)),
+            _ => None,
+        }
+    }
+
     /// Its name without the parameter.
     fn name(self) -> &'static str {
         match self {
@@ -97,14 +142,10 @@ impl Codec {
 
 impl fmt::Display for Codec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parameter = match self {
-            Self::OneBit { threshold } | Self::TwoBit { threshold } | Self::Threshold { threshold } => {
-                threshold
-            }
-            Self::TopK { share } | Self::RandomK { share } => share,
-            _ => return f.write_str(self.name()),
-        };
-        write!(f, "{}:{}", self.name(), parameter.value())
+        match self.parameter() {
+            Some((_, parameter)) => write!(f, "{}:{}", self.name(), parameter.value()),
+            None => f.write_str(self.name()),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Codecs that leave elements out.
 
-use super::format::{BLOCK, CodedError, Parameter};
+use super::format::{BLOCK, CodedError, Parameter, Put};
 use alloc::vec::Vec;
 
 /// How many of so many elements are kept: their share, rounded up.
@@ -53,14 +53,13 @@ pub(super) fn top(share: Parameter, values: &[f32], coded: &mut Vec<u8>) {
     coded.extend(indices.iter().flat_map(|index| values[usize::from(*index)].to_le_bytes()));
 }
 
-/// What [`top`] wrote, or [`exact`](super::exact) of what is not 0.
+/// What [`top`] wrote, or [`exact`](super::exact) of what is not 0. Elements that were left out are not touched.
 #[inline(always)]
-pub(super) fn from_top(block: &[u8], values: &mut [f32]) {
+pub(super) fn from_top(block: &[u8], values: &mut [f32], put: impl Put) {
     let (kept, _) = block.as_chunks::<6>();
     let (indices, numbers) = block.split_at(2 * kept.len());
-    values.fill(0.0);
     for (index, number) in indices.as_chunks::<2>().0.iter().zip(numbers.as_chunks::<4>().0) {
-        values[usize::from(u16::from_le_bytes(*index))] = f32::from_le_bytes(*number);
+        put(&mut values[usize::from(u16::from_le_bytes(*index))], f32::from_le_bytes(*number));
     }
 }
 
@@ -73,14 +72,14 @@ pub(super) fn drawn(share: Parameter, seed: u64, values: &[f32], coded: &mut Vec
     coded.extend(places.iter().flat_map(|place| values[usize::from(*place)].to_le_bytes()));
 }
 
-pub(super) fn from_drawn(block: &[u8], values: &mut [f32]) {
+/// What [`drawn`] wrote. Elements that were left out are not touched.
+pub(super) fn from_drawn(block: &[u8], values: &mut [f32], put: impl Put) {
     let Some((seed, numbers)) = block.split_first_chunk() else { return };
     let numbers = numbers.as_chunks::<4>().0;
     let mut places = [0u16; BLOCK];
     let places = draw(u64::from_le_bytes(*seed), values.len(), numbers.len(), &mut places);
-    values.fill(0.0);
     for (place, number) in places.iter().zip(numbers) {
-        values[usize::from(*place)] = f32::from_le_bytes(*number);
+        put(&mut values[usize::from(*place)], f32::from_le_bytes(*number));
     }
 }
 
@@ -109,16 +108,16 @@ const NEGATIVE: u16 = 1 << 15;
 /// How many there are, then the index of each with its sign.
 #[inline(always)]
 pub(super) fn above(threshold: f32, values: &[f32], coded: &mut Vec<u8>) {
-    let start = coded.len();
-    coded.extend([0; 2]);
+    // Each index is written, and the next one over it unless it counts: a branch would be mispredicted often.
+    let mut indices = [[0; 2]; BLOCK];
+    let mut count = 0;
     for (value, index) in values.iter().zip(0u16..) {
-        if value.abs() > threshold {
-            let sign = if *value < 0.0 { NEGATIVE } else { 0 };
-            coded.extend((index | sign).to_le_bytes());
-        }
+        let sign = if *value < 0.0 { NEGATIVE } else { 0 };
+        indices[count] = (index | sign).to_le_bytes();
+        count += usize::from(value.abs() > threshold);
     }
-    let count = (coded.len() - start - 2) / 2;
-    coded[start..start + 2].copy_from_slice(&(count as u16).to_le_bytes());
+    coded.extend((count as u16).to_le_bytes());
+    coded.extend_from_slice(indices[..count].as_flattened());
 }
 
 /// How long a block is, by its first two bytes.
@@ -135,11 +134,12 @@ pub(super) fn check_above(block: &[u8], elements: usize) -> Result<(), CodedErro
     check(indices(&block[2..], count).map(|index| index & !NEGATIVE), elements)
 }
 
+/// What [`above`] wrote. Elements that were left out are not touched.
 #[inline(always)]
-pub(super) fn from_above(threshold: f32, block: &[u8], values: &mut [f32]) {
-    values.fill(0.0);
+pub(super) fn from_above(threshold: f32, block: &[u8], values: &mut [f32], put: impl Put) {
     for bytes in block[2..].as_chunks::<2>().0 {
         let index = u16::from_le_bytes(*bytes);
-        values[usize::from(index & !NEGATIVE)] = if index & NEGATIVE == 0 { threshold } else { -threshold };
+        let value = f32::from_bits(threshold.to_bits() | u32::from(index & NEGATIVE) << 16);
+        put(&mut values[usize::from(index & !NEGATIVE)], value);
     }
 }
