@@ -60,6 +60,9 @@ pub(super) fn run(options: &Options, path: &Path, out: &mut dyn Write) -> Result
         return Err(Failure::Usage { problem: "a single rank has nothing to time".into(), hint: START });
     }
     let is_first = communicator.rank() == 0;
+    if is_first {
+        can_be_written(path)?;
+    }
     // Rank 0's reducers and rules count.
     let mut with_reducers = [u8::from(is_first && with_reducers)];
     communicator.broadcast(&mut with_reducers, 0)?;
@@ -91,6 +94,18 @@ pub(super) fn run(options: &Options, path: &Path, out: &mut dyn Write) -> Result
         }
     }
     Ok(Outcome::passed_if(wrong == 0))
+}
+
+/// Fails before anything is timed if the file cannot be written; what is in it stays.
+fn can_be_written(path: &Path) -> Result<(), Failure> {
+    let is_new = !path.exists();
+    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.map_err(Failure::system(format!("cannot write {}", path.display())))?;
+    if is_new {
+        // Whether it is gone is of no matter: it is written in the end.
+        let _gone = fs::remove_file(path);
+    }
+    Ok(())
 }
 
 /// With the rates of this machine's codecs.

@@ -14,6 +14,7 @@ pub(super) const MOST_VALUES: usize = 256;
 const TABLE: usize = 4 * MOST_VALUES;
 
 /// Writes the shortest of the three ways; of equal ones the first of plain, sparse and palette.
+#[inline(always)]
 pub(super) fn encode(values: &[f32], coded: &mut Vec<u8>) {
     if values.is_empty() {
         return;
@@ -26,7 +27,7 @@ pub(super) fn encode(values: &[f32], coded: &mut Vec<u8>) {
     match palette {
         Some(palette) => {
             coded.push(tag::PALETTE);
-            palette.write(values, coded);
+            palette.write(values.len(), coded);
         }
         None if sparse < plain => {
             coded.push(tag::SPARSE);
@@ -44,6 +45,7 @@ pub(super) fn encode(values: &[f32], coded: &mut Vec<u8>) {
 }
 
 /// How long the block is that `coded` starts with, after a check of all that decoding relies on. None is longer than plain.
+#[inline(always)]
 pub(super) fn measure(coded: &[u8], elements: usize) -> Result<usize, CodedError> {
     let (tag, body) = coded.split_first().ok_or(CodedError::Short)?;
     let whole = |bytes: usize| match bytes > 4 * elements {
@@ -65,10 +67,13 @@ pub(super) fn measure(coded: &[u8], elements: usize) -> Result<usize, CodedError
         tag::PALETTE => {
             let values = usize::from(*body.first().ok_or(CodedError::Short)?) + 1;
             let body = whole(palette_bytes(values, elements))?;
-            let numbers = Numbers::new(&body[1 + 4 * values..], values);
-            let known = |number: usize| number < values;
-            if !values.is_power_of_two() && !numbers.take(elements).all(known) {
-                return Err(CodedError::Code);
+            if !values.is_power_of_two() {
+                let mut numbers = [0; BLOCK];
+                unpack(&body[1 + 4 * values..], values, &mut numbers[..elements]);
+                let largest = numbers.iter().fold(0, |largest: u8, number| largest.max(*number));
+                if usize::from(largest) >= values {
+                    return Err(CodedError::Code);
+                }
             }
             Ok(1 + body.len())
         }
@@ -77,6 +82,7 @@ pub(super) fn measure(coded: &[u8], elements: usize) -> Result<usize, CodedError
 }
 
 /// Decodes a block that was measured.
+#[inline(always)]
 pub(super) fn decode(block: &[u8], values: &mut [f32]) {
     let Some((tag, body)) = block.split_first() else { return };
     match *tag {
@@ -87,9 +93,15 @@ pub(super) fn decode(block: &[u8], values: &mut [f32]) {
         tag::PALETTE => {
             let kinds = usize::from(body[0]) + 1;
             let (palette, numbers) = body[1..].split_at(4 * kinds);
-            let palette = palette.as_chunks::<4>().0;
-            for (value, number) in values.iter_mut().zip(Numbers::new(numbers, kinds)) {
-                *value = f32::from_le_bytes(palette[number]);
+            let mut known = [0.0; MOST_VALUES];
+            for (known, bytes) in known.iter_mut().zip(palette.as_chunks::<4>().0) {
+                *known = f32::from_le_bytes(*bytes);
+            }
+            let mut unpacked = [0; BLOCK];
+            let unpacked = &mut unpacked[..values.len()];
+            unpack(numbers, kinds, unpacked);
+            for (value, number) in values.iter_mut().zip(&*unpacked) {
+                *value = known[usize::from(*number)];
             }
         }
         _ => casts::from_plain(body, values),
@@ -106,43 +118,42 @@ pub(super) fn palette_bytes(values: usize, elements: usize) -> usize {
     1 + 4 * values + (elements * width(values) as usize).div_ceil(8)
 }
 
-/// The different values of a block, ascending by their bits, and where they are found.
+/// The different values of a block, ascending by their bits, and which of them each element has.
 struct Palette {
     values: Vec<u32>,
-    /// By hash: a value and one more than its number; 0 where there is none.
-    table: [(u32, u16); TABLE],
+    numbers: [u8; BLOCK],
 }
 
 impl Palette {
     /// The palette of a block, unless it has more values than a palette takes.
+    #[inline(always)]
     fn of(values: &[f32]) -> Option<Self> {
-        let mut palette = Self { values: Vec::new(), table: [(0, 0); TABLE] };
-        for value in values {
+        // By hash: a value and one more than the number of those that were found before it; 0 where there is none.
+        let mut table = [(0u32, 0u16); TABLE];
+        let (mut found, mut numbers) = (Vec::new(), [0; BLOCK]);
+        for (number, value) in numbers.iter_mut().zip(values) {
             let bits = value.to_bits();
-            let place = palette.place(bits);
-            if palette.table[place].1 == 0 {
-                if palette.values.len() == MOST_VALUES {
+            let mut place = (bits.wrapping_mul(0x9e37_79b1) >> 22) as usize % TABLE;
+            while table[place].1 != 0 && table[place].0 != bits {
+                place = (place + 1) % TABLE;
+            }
+            if table[place].1 == 0 {
+                if found.len() == MOST_VALUES {
                     return None;
                 }
-                palette.table[place] = (bits, 1);
-                palette.values.push(bits);
+                found.push(bits);
+                table[place] = (bits, found.len() as u16);
             }
+            *number = (table[place].1 - 1) as u8;
         }
-        palette.values.sort_unstable();
-        for (number, bits) in (1..).zip(palette.values.clone()) {
-            let place = palette.place(bits);
-            palette.table[place].1 = number;
+        let mut order: Vec<usize> = (0..found.len()).collect();
+        order.sort_unstable_by_key(|at| found[*at]);
+        let mut ascending = [0; MOST_VALUES];
+        for (number, at) in (0u8..=255).zip(&order) {
+            ascending[*at] = number;
         }
-        Some(palette)
-    }
-
-    /// Where a value is in the table, or would be.
-    fn place(&self, bits: u32) -> usize {
-        let mut place = (bits.wrapping_mul(0x9e37_79b1) >> 22) as usize % TABLE;
-        while self.table[place].1 != 0 && self.table[place].0 != bits {
-            place = (place + 1) % TABLE;
-        }
-        place
+        numbers.iter_mut().for_each(|number| *number = ascending[usize::from(*number)]);
+        Some(Self { values: order.iter().map(|at| found[*at]).collect(), numbers })
     }
 
     fn bytes(&self, elements: usize) -> usize {
@@ -150,53 +161,49 @@ impl Palette {
     }
 
     /// How many values there are less one, the values, and the number of each element's, packed from the lowest bit up.
-    fn write(&self, values: &[f32], coded: &mut Vec<u8>) {
+    #[inline(always)]
+    fn write(&self, elements: usize, coded: &mut Vec<u8>) {
         coded.push((self.values.len() - 1) as u8);
         coded.extend(self.values.iter().flat_map(|bits| bits.to_le_bytes()));
-        let width = width(self.values.len());
-        let (mut word, mut held) = (0u32, 0);
-        for value in values {
-            let number = self.table[self.place(value.to_bits())].1 - 1;
-            word |= u32::from(number) << held;
-            held += width;
-            while held >= 8 {
-                coded.push(word as u8);
-                word >>= 8;
-                held -= 8;
-            }
-        }
-        if held > 0 {
-            coded.push(word as u8);
+        let width = width(self.values.len()) as usize;
+        let start = coded.len();
+        coded.resize(start + (elements * width).div_ceil(8), 0);
+        // Eight numbers fill as many bytes as one has bits.
+        let packed = coded[start..].chunks_mut(width.max(1));
+        for (bytes, numbers) in packed.zip(self.numbers[..elements].chunks(8)) {
+            let word = numbers.iter().rev().fold(0u64, |word, number| word << width | u64::from(*number));
+            bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
         }
     }
 }
 
-/// Reads packed numbers; 0 when the bytes are over.
-struct Numbers<'a> {
-    bytes: core::slice::Iter<'a, u8>,
-    width: u32,
-    word: u32,
-    held: u32,
-}
-
-impl<'a> Numbers<'a> {
-    fn new(bytes: &'a [u8], values: usize) -> Self {
-        Self { bytes: bytes.iter(), width: width(values), word: 0, held: 0 }
+/// Reads packed numbers, of which `kinds` are told apart; 0 where the bytes are over.
+#[inline(always)]
+fn unpack(bytes: &[u8], kinds: usize, numbers: &mut [u8]) {
+    match width(kinds) {
+        1 => unpack_by::<1>(bytes, numbers),
+        2 => unpack_by::<2>(bytes, numbers),
+        3 => unpack_by::<3>(bytes, numbers),
+        4 => unpack_by::<4>(bytes, numbers),
+        5 => unpack_by::<5>(bytes, numbers),
+        6 => unpack_by::<6>(bytes, numbers),
+        7 => unpack_by::<7>(bytes, numbers),
+        8 => unpack_by::<8>(bytes, numbers),
+        _ => numbers.fill(0),
     }
 }
 
-impl Iterator for Numbers<'_> {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        while self.held < self.width {
-            self.word |= u32::from(*self.bytes.next().unwrap_or(&0)) << self.held;
-            self.held += 8;
+/// Reads numbers of so many bits.
+#[inline(always)]
+fn unpack_by<const WIDTH: usize>(bytes: &[u8], numbers: &mut [u8]) {
+    let mask = (1u64 << WIDTH) - 1;
+    for (numbers, bytes) in numbers.chunks_mut(8).zip(bytes.chunks(WIDTH)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        let word = u64::from_le_bytes(whole);
+        for (at, number) in numbers.iter_mut().enumerate() {
+            *number = (word >> (at * WIDTH) & mask) as u8;
         }
-        let number = self.word & ((1 << self.width) - 1);
-        self.word >>= self.width;
-        self.held -= self.width;
-        Some(number as usize)
     }
 }
 
