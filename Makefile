@@ -20,7 +20,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates pytho
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links compression-links compression-study named-figures validate-simulator launchers matrix verify-large docs reference \
+.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -81,6 +81,9 @@ lab-links: setup ## Ring, star, radix and trees over links like a p3.16xlarge's,
 
 compression-links: setup ## Every codec beside none between hosts with links of 100 Mbit/s, as root: five minutes. Table to record/
 	@$(IN_VENV) bench/compression_links.py $(ARGS)
+
+codec-rates: | rust ## How fast one core encodes and decodes, with each codec: two minutes with the build. Table to record/
+	@$(PYTHON) bench/codec_rates.py $(ARGS)
 
 compression-study: setup ## Train with every codec, with feedback and without: a quarter of an hour. Table and picture to docs/
 	@$(IN_VENV) bench/compression.py $(ARGS)

@@ -10,6 +10,7 @@ use crate::{
 use herringbone::{
     Collective, Compression, Config, FoldOrder, MessageRequest, Recent, ReduceOp, Region, Rendezvous,
     Request, Residual, Transport,
+    core::codec::{Codec, ParseCodecError},
 };
 use pyo3::{
     exceptions::PyValueError,
@@ -425,7 +426,7 @@ fn request(
     let request = request.op(op).priority(priority).timeout(timeout);
     let request = match compression {
         Some((codec, tensor)) => {
-            let compression = Compression::of(parse(&codec)?);
+            let compression = Compression::of(parse_codec(&codec)?);
             request.compression(tensor.into_iter().fold(compression, Compression::tensor))
         }
         None => request,
@@ -476,4 +477,9 @@ fn parse_collective(name: &str, root: u32) -> PyResult<Collective> {
 
 pub(crate) fn parse<T: FromStr<Err: std::fmt::Display>>(name: &str) -> PyResult<T> {
     name.parse().map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+}
+
+/// The error says the name itself.
+pub(crate) fn parse_codec(name: &str) -> PyResult<Codec> {
+    name.parse().map_err(|error: ParseCodecError| PyValueError::new_err(error.to_string()))
 }

@@ -26,6 +26,8 @@ mod _herringbone {
     #[pymodule_export]
     use super::codec;
     #[pymodule_export]
+    use super::codecs;
+    #[pymodule_export]
     use super::communicator::Communicator;
     #[pymodule_export]
     use super::dependency::{PyDependencyEngine, PyOnComplete, PyVariable};
@@ -50,7 +52,13 @@ mod _herringbone {
 /// The name of a codec, written in full.
 #[pyfunction]
 fn codec(name: &str) -> PyResult<String> {
-    communicator::parse::<Codec>(name).map(|codec| codec.to_string())
+    communicator::parse_codec(name).map(|codec| codec.to_string())
+}
+
+/// The names of all codecs, each with a usual parameter.
+#[pyfunction]
+fn codecs() -> Vec<String> {
+    Codec::EXAMPLES.iter().map(ToString::to_string).collect()
 }
 
 /// Run the command line with `arguments` (the program's name excluded); returns the exit status.

@@ -1,7 +1,7 @@
 //! Operations with names, as Horovod's programs call them.
 
 use crate::{
-    communicator::{Communicator, parse, regions},
+    communicator::{Communicator, parse, parse_codec, regions},
     errors,
     memory::PySpan,
     waiting,
@@ -115,7 +115,7 @@ impl Controller {
         compression: &str,
     ) -> PyResult<PyNamedWork> {
         let (kind, op) = parse_operation(operation, op)?;
-        let codec = parse(compression)?;
+        let codec = parse_codec(compression)?;
         let call = NamedCall { kind, dtype: parse(dtype)?, op, shape, root, prescale, postscale, codec };
         let group = group.map(|(name, members)| NamedGroup { name, members });
         let request = NamedRequest { name, call, group, priority };

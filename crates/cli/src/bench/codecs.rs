@@ -20,25 +20,14 @@ pub(crate) struct CompressedOptions {
 #[derive(Clone, Debug)]
 pub(super) struct Codecs(pub(super) Vec<Codec>);
 
-const ALL: [&str; 10] = [
-    "bf16",
-    "fp16",
-    "int8",
-    "onebit:0",
-    "twobit:0.5",
-    "sign",
-    "topk:0.01",
-    "randomk:0.01",
-    "threshold:0.5",
-    "exact",
-];
-
 impl FromStr for Codecs {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names: Vec<&str> = if text == "all" { ALL.to_vec() } else { text.split(',').collect() };
-        let codecs = names.into_iter().map(|name| name.parse::<Codec>().map_err(|error| error.to_string()));
+        if text == "all" {
+            return Ok(Self(Codec::EXAMPLES.to_vec()));
+        }
+        let codecs = text.split(',').map(|name| name.parse::<Codec>().map_err(|error| error.to_string()));
         Ok(Self(codecs.collect::<Result<_, _>>()?))
     }
 }
