@@ -112,7 +112,7 @@ deploy-check: $(CHECKERS)/requirements.stamp ## Check deploy/ with the schemas o
 packages: $(PACKAGERS)/requirements.stamp | rust ## Wheel, sdist and crates as a release would publish them, and tried. Table to record/
 	@$(PACKAGERS)/bin/python tests/packages/run.py --record record/packages.md $(ARGS)
 
-verify-large: $(BINARY) ## Prove schedules of 4,096 ranks: each in 10 s of one core and 1 GiB
+verify-large: $(BINARY) ## Prove schedules of 4,096 ranks, coded ones of up to 4,096: each in 10 s of one core and 1 GiB
 	@$(PYTHON) tools/verify_large.py $(BINARY)
 
 fmt: ## Format the Rust sources
