@@ -20,7 +20,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates pytho
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links compression-links compression-study named-figures validate-simulator launchers matrix verify-large docs reference \
+.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -82,6 +82,9 @@ lab-links: setup ## Ring, star, radix and trees over links like a p3.16xlarge's,
 compression-links: setup ## Every codec beside none between hosts with links of 100 Mbit/s, as root: five minutes. Table to record/
 	@$(IN_VENV) bench/compression_links.py $(ARGS)
 
+codec-rates: | rust ## How fast one core encodes and decodes, with each codec: two minutes with the build. Table to record/
+	@$(PYTHON) bench/codec_rates.py $(ARGS)
+
 compression-study: setup ## Train with every codec, with feedback and without: a quarter of an hour. Table and picture to docs/
 	@$(IN_VENV) bench/compression.py $(ARGS)
 
@@ -109,7 +112,7 @@ deploy-check: $(CHECKERS)/requirements.stamp ## Check deploy/ with the schemas o
 packages: $(PACKAGERS)/requirements.stamp | rust ## Wheel, sdist and crates as a release would publish them, and tried. Table to record/
 	@$(PACKAGERS)/bin/python tests/packages/run.py --record record/packages.md $(ARGS)
 
-verify-large: $(BINARY) ## Prove schedules of 4,096 ranks: each in 10 s of one core and 1 GiB
+verify-large: $(BINARY) ## Prove schedules of 4,096 ranks, coded ones of up to 4,096: each in 10 s of one core and 1 GiB
 	@$(PYTHON) tools/verify_large.py $(BINARY)
 
 fmt: ## Format the Rust sources

@@ -8,8 +8,9 @@ import time
 import numpy as np
 
 import herringbone
+from herringbone import _herringbone
 
-CODECS = [None, "bf16", "fp16", "int8", "onebit:0", "twobit:0.5", "sign", "topk:0.01", "randomk:0.01", "threshold:0.5", "exact"]
+CODECS = [None, *_herringbone.codecs()]
 
 
 def counted():

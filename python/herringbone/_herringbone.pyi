@@ -17,6 +17,7 @@ __all__ = [
     "Variable",
     "__version__",
     "codec",
+    "codecs",
     "device_trees",
     "main",
 ]
@@ -28,6 +29,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def codec(name: str, or_auto: bool = False) -> str:
     """The name of a codec, written in full, or with ``or_auto`` also ``"auto"``; raises ``ValueError`` if it is none."""
+
+def codecs() -> list[str]:
+    """The names of all codecs, each with a usual parameter."""
 
 @final
 class Completions:

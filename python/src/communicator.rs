@@ -3,6 +3,7 @@
 use crate::{
     errors,
     memory::{self, Mapped, PySpan},
+    parse_codec,
     pending::Pending,
     store::TorchStore,
     waiting,
@@ -345,7 +346,7 @@ impl Communicator {
         compression: Option<&str>,
     ) -> PyResult<String> {
         let (collective, dtype) = (parse_collective(collective, 0)?, parse(dtype)?);
-        let choice = compression.map(parse::<CodecChoice>).transpose()?;
+        let choice = compression.map(parse_codec::<CodecChoice>).transpose()?;
         py.detach(|| match choice {
             Some(choice) => self.inner.explain_compressed((collective, dtype), count, choice),
             None => self.inner.explain(collective, dtype, count),
@@ -439,7 +440,7 @@ fn request(
     let request = request.op(op).priority(priority).timeout(timeout);
     let request = match compression {
         Some((codec, tensor)) => {
-            let compression = Compression::of(parse::<CodecChoice>(&codec)?);
+            let compression = Compression::of(parse_codec::<CodecChoice>(&codec)?);
             request.compression(tensor.into_iter().fold(compression, Compression::tensor))
         }
         None => request,

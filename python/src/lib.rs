@@ -14,9 +14,9 @@ mod store;
 mod trees;
 mod waiting;
 
-use herringbone::core::codec::{Codec, CodecChoice};
-use pyo3::prelude::*;
-use std::ffi::OsString;
+use herringbone::core::codec::{Codec, CodecChoice, ParseCodecError};
+use pyo3::{exceptions::PyValueError, prelude::*};
+use std::{ffi::OsString, str::FromStr};
 
 /// The native module. Private: its users are the modules of this package.
 #[pymodule]
@@ -25,6 +25,8 @@ mod _herringbone {
 
     #[pymodule_export]
     use super::codec;
+    #[pymodule_export]
+    use super::codecs;
     #[pymodule_export]
     use super::communicator::Communicator;
     #[pymodule_export]
@@ -52,9 +54,20 @@ mod _herringbone {
 #[pyo3(signature = (name, or_auto=false))]
 fn codec(name: &str, or_auto: bool) -> PyResult<String> {
     match or_auto {
-        true => communicator::parse::<CodecChoice>(name).map(|choice| choice.to_string()),
-        false => communicator::parse::<Codec>(name).map(|codec| codec.to_string()),
+        true => parse_codec::<CodecChoice>(name).map(|choice| choice.to_string()),
+        false => parse_codec::<Codec>(name).map(|codec| codec.to_string()),
     }
+}
+
+/// What a codec's name stands for. The error says the name itself.
+pub(crate) fn parse_codec<C: FromStr<Err = ParseCodecError>>(name: &str) -> PyResult<C> {
+    name.parse().map_err(|error: ParseCodecError| PyValueError::new_err(error.to_string()))
+}
+
+/// The names of all codecs, each with a usual parameter.
+#[pyfunction]
+fn codecs() -> Vec<String> {
+    Codec::EXAMPLES.iter().map(ToString::to_string).collect()
 }
 
 /// Run the command line with `arguments` (the program's name excluded); returns the exit status.

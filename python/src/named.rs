@@ -4,11 +4,14 @@ use crate::{
     communicator::{Communicator, parse, regions},
     errors,
     memory::PySpan,
-    waiting,
+    parse_codec, waiting,
 };
 use herringbone::{
     AutotuneOptions, NamedController, NamedFailure, NamedOptions, NamedSubmission, ReduceOp,
-    core::named::{NamedCall, NamedGroup, NamedKind, NamedRequest},
+    core::{
+        codec::Codec,
+        named::{NamedCall, NamedGroup, NamedKind, NamedRequest},
+    },
 };
 use pyo3::{
     create_exception,
@@ -115,7 +118,7 @@ impl Controller {
         compression: &str,
     ) -> PyResult<PyNamedWork> {
         let (kind, op) = parse_operation(operation, op)?;
-        let codec = parse(compression)?;
+        let codec = parse_codec::<Codec>(compression)?;
         let call = NamedCall { kind, dtype: parse(dtype)?, op, shape, root, prescale, postscale, codec };
         let group = group.map(|(name, members)| NamedGroup { name, members });
         let request = NamedRequest { name, call, group, priority };

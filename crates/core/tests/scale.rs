@@ -71,6 +71,17 @@ fn what_many_ranks_pay_for_is_the_number_of_messages() {
     assert_eq!(binding(&counter.bounds()).map(|bound| bound.roof), Some(Roof::Messages));
 }
 
+/// Proofs of thousands of ranks are timed by `make verify-large`; their cost follows from these numbers.
+#[test]
+fn coded_forms_of_many_ranks_send_as_many_messages_as_plain_ones_and_keep_one_place_more_for_each() {
+    let size = 512;
+    let [plain, coded] = ["radix", "coded(radix)"].map(|algorithm| proved(algorithm, size).cost().worker);
+    assert_eq!((plain.sent.plain, coded.sent.coded), (2 * (size - 1), 2 * (size - 1)));
+    assert_eq!((plain.received.plain, coded.received.coded), (2 * (size - 1), 2 * (size - 1)));
+    assert_eq!((coded.sent.plain, coded.received.plain, coded.partners), (0, 0, plain.partners));
+    assert!(coded.kept <= plain.kept + size + 2, "{plain:?} {coded:?}");
+}
+
 /// In a release they take 45 ms to 0.2 s, once for each class of sizes.
 #[test]
 fn a_choice_among_64_ranks_goes_through_few_messages() {

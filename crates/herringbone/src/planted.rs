@@ -62,3 +62,26 @@ pub(crate) fn plant(plant: Plant) -> Planted {
 pub(crate) fn has(plant: Plant) -> bool {
     PLANTED.get() == Some(plant)
 }
+
+/// What a test does to a coded message, which begins with its prefix, before its checksum is made.
+#[cfg(test)]
+pub(crate) type Damage = fn(&mut Vec<u8>);
+
+#[cfg(test)]
+thread_local! {
+    static DAMAGE: Cell<Option<Damage>> = const { Cell::new(None) };
+}
+
+/// From now on this thread damages what it encodes.
+#[cfg(test)]
+pub(crate) fn plant_damage(damage: Damage) {
+    DAMAGE.set(Some(damage));
+}
+
+/// Damages what was encoded, if this thread is to.
+#[cfg(test)]
+pub(crate) fn damage(coded: &mut Vec<u8>) {
+    if let Some(damage) = DAMAGE.get() {
+        damage(coded);
+    }
+}

@@ -32,6 +32,9 @@ pub enum CodedError {
     /// There are more bytes than the blocks take.
     #[error("a coded message goes on after its last block")]
     Long,
+    /// Its prefix says another length than it has.
+    #[error("a coded message whose prefix says that it has another length")]
+    Prefix,
     /// A tag, a code or a number of values that the codec never writes.
     #[error("a coded message with a code that its codec does not have")]
     Code,

@@ -72,6 +72,16 @@ pub enum Cause {
         /// The receiver, which noticed.
         to: Rank,
     },
+    /// A message arrived as it was sent, and nobody sends such a one.
+    #[error("rank {from} broke the protocol: {problem}, says rank {to}: run the same version everywhere")]
+    Protocol {
+        /// The sender.
+        from: Rank,
+        /// The receiver, which noticed.
+        to: Rank,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The link between two members is lost, and both live.
     #[error(
         "the link between rank {from} and rank {to} is lost, and both live: check the network between their hosts"
@@ -142,6 +152,12 @@ impl Cause {
                 to.u32(*from);
                 to.u32(*receiver);
             }
+            Cause::Protocol { from, to: receiver, problem } => {
+                to.u8(9);
+                to.u32(*from);
+                to.u32(*receiver);
+                to.cut_text(problem);
+            }
             Cause::PeerLost { ranks } => {
                 to.u8(5);
                 to.ranks(ranks);
@@ -176,6 +192,7 @@ impl Cause {
             },
             4 => Cause::Corrupt { from: from.u32()?, to: from.u32()? },
             8 => Cause::LinkLost { from: from.u32()?, to: from.u32()? },
+            9 => Cause::Protocol { from: from.u32()?, to: from.u32()?, problem: from.text()? },
             5 => Cause::PeerLost { ranks: from.ranks()? },
             6 => Cause::Panicked { rank: from.u32()? },
             7 => Cause::Uneven {

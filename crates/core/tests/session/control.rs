@@ -127,6 +127,11 @@ fn any_cause() -> impl Strategy<Value = Cause> {
         ),
         any::<(u32, u32)>().prop_map(|(from, to)| Cause::Corrupt { from, to }),
         any::<(u32, u32)>().prop_map(|(from, to)| Cause::LinkLost { from, to }),
+        (any::<u32>(), any::<u32>(), any_text()).prop_map(|(from, to, problem)| Cause::Protocol {
+            from,
+            to,
+            problem
+        }),
         any_ranks().prop_map(|ranks| Cause::PeerLost { ranks }),
         any::<u32>().prop_map(|rank| Cause::Panicked { rank }),
         (any_fingerprint(), any::<(u32, u32, u64, u64)>()).prop_map(

@@ -1,8 +1,9 @@
-//! What a defect of the engine does to a group, and what ranks hear that do not use the same parameters.
+//! What a defect of the engine does to a group, or a message that nobody sends, and what ranks hear that do not use the same
+//! parameters.
 
 use super::Communicator;
 use crate::{
-    Config, Error, ErrorKind, Rendezvous, Transport,
+    Compression, Config, Error, ErrorKind, Rendezvous, Transport,
     core::{
         algorithm::Algorithm,
         element::ReduceOp,
@@ -17,6 +18,7 @@ use crate::{
     fabric::{Shared, dial::dial, greet::greet},
     local,
     local::assemble_local,
+    planted::{Damage, plant_damage},
     server::{Server, ServerOptions},
 };
 use std::{
@@ -150,6 +152,66 @@ fn a_lost_rank_is_named_with_where_its_process_was() {
     let error = ranks[0].barrier().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::PeerLost { ranks, .. } if ranks[..] == [1]), "{error}");
     assert!(error.to_string().contains(&format!("(rank 1 was the process at {place})")), "{error}");
+}
+
+/// A rank sends, with right checksums, what no codec writes. All ranks are told whose message it was and what is wrong with it,
+/// and the group works again.
+#[test]
+fn a_coded_message_that_no_codec_writes_closes_its_link_and_names_its_sender() {
+    // What a message begins with, after its prefix of 4 bytes: for topk the indices, for int8 the tag.
+    let cases: [(&str, Damage, &str); 5] = [
+        ("topk:0.01", |coded| coded[4..6].fill(0xff), "an index out of range or out of order"),
+        ("int8", |coded| coded[4] = 77, "a code that its codec does not have"),
+        ("twobit:0.5", |coded| coded[5] = 0b0100_0000, "a code that its codec does not have"),
+        ("fp16", |coded| coded[..4].fill(0xff), "whose prefix says that it has another length"),
+        ("exact", |coded| coded[0] = coded[0].wrapping_sub(1), "ends within a block"),
+    ];
+    for (transport, (codec, damage, problem)) in
+        [Transport::Tcp, Transport::Shm].into_iter().flat_map(|transport| cases.map(|case| (transport, case)))
+    {
+        let ranks = connected(3, transport);
+        let all = Barrier::new(3);
+        std::thread::scope(|scope| {
+            for comm in &ranks {
+                let all = &all;
+                scope.spawn(move || {
+                    if comm.rank() == 1 {
+                        plant_damage(damage);
+                    }
+                    let how = format!("{codec} over {transport:?}, rank {}", comm.rank());
+                    let mut values = vec![comm.rank() as f32 + 0.5; 30_000];
+                    let compression = Compression::of(codec.parse().unwrap());
+                    let error =
+                        comm.all_reduce_compressed(&mut values, ReduceOp::Sum, compression).unwrap_err();
+                    let ErrorKind::Protocol { from, problem: said } = error.kind() else {
+                        panic!("{how}: {error}")
+                    };
+                    assert_eq!(from, "rank 1", "{how}: {error}");
+                    assert!(said.contains(problem) && said.contains(codec), "{how}: {error}");
+                    all.wait();
+                    let mut values = vec![1.0_f32; 30_000];
+                    comm.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+                    assert_eq!(values, [3.0; 30_000], "{how}");
+                    all.wait();
+                });
+            }
+        });
+        ranks.into_iter().rev().for_each(drop);
+    }
+}
+
+/// Ranks that are driven by their own calls alone.
+fn connected(size: u32, transport: Transport) -> Vec<Communicator> {
+    let meet = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let config = |rank| {
+        let config = Config::new(rank, size, Rendezvous::Tcp(meet.clone()));
+        config.transport(transport).manual_progress(true).timeout(Duration::from_secs(20))
+    };
+    std::thread::scope(|scope| {
+        let connect = |rank| scope.spawn(move || Communicator::connect(rank).unwrap());
+        let threads: Vec<_> = (0..size).map(|rank| connect(config(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 fn sum(ranks: &[Communicator]) {

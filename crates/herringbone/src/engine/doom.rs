@@ -44,6 +44,10 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
         Cause::Corrupt { from, to } => {
             ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") }
         }
+        Cause::Protocol { from, to, problem } => ErrorKind::Protocol {
+            from: format!("rank {from}"),
+            problem: format!("{problem}, says rank {to}"),
+        },
         Cause::LinkLost { from, to } => ErrorKind::LinkLost { ranks: [*from.min(to), *from.max(to)] },
         Cause::PeerLost { ranks } => ErrorKind::PeerLost { ranks: ranks.clone(), reason: GONE.to_owned() },
         Cause::Panicked { rank } => ErrorKind::Protocol {

@@ -51,8 +51,8 @@ pub(super) fn check(
     received: usize,
     elements: usize,
 ) -> Result<(), CodedError> {
-    if length(slot) != received {
-        return Err(CodedError::Short);
+    if said(slot.slice(0..PREFIX_BYTES)) != received {
+        return Err(CodedError::Prefix);
     }
     codec.check(&message(slot), elements)
 }
@@ -85,6 +85,8 @@ pub(crate) fn encode(
     }
     let prefix = (coded.len() - PREFIX_BYTES) as u32;
     coded[..PREFIX_BYTES].copy_from_slice(&prefix.to_le_bytes());
+    #[cfg(test)]
+    crate::planted::damage(&mut coded);
     slot.slice(0..coded.len()).write(&coded);
 }
 

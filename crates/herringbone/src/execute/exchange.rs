@@ -84,8 +84,8 @@ impl Operation {
         let elements = self.prepared.elements(wanted.chunk, header.segment).len();
         let slot = self.message(header.segment, head, io);
         let slot = slot.ok_or(Broken::Protocol("a coded message outside its segment"))?;
-        let is_right = coding::check(codec, slot, header.length as usize, elements);
-        is_right.map_err(|_| Broken::Protocol("a coded message that its codec does not write"))
+        coding::check(codec, slot, header.length as usize, elements)
+            .map_err(|problem| Broken::Coded { codec, problem })
     }
 
     /// What a message says of the length of its part, and what this rank expects, if these differ.

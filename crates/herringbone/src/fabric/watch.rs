@@ -82,8 +82,8 @@ pub(crate) struct Watch {
     gone: BTreeMap<Rank, Gone>,
     /// The groups of which this rank waits to go on with those that are left.
     shrinking: BTreeSet<u32>,
-    /// Links between workers that broke, whether a damaged frame is why, and when.
-    broken: Vec<(MemberId, bool, Moment)>,
+    /// Links between workers that broke, why, and when.
+    broken: Vec<(MemberId, Broken, Moment)>,
     beat: Moment,
     /// When time was last looked at.
     ticked: Moment,
@@ -390,7 +390,7 @@ impl Watch {
         if self.roster.is_reducer(endpoint) {
             self.order(Deed::LoseReducer(endpoint));
         } else if !self.is_gone(endpoint) {
-            self.broken.push((endpoint, *reason == Broken::Corrupt, now));
+            self.broken.push((endpoint, reason.clone(), now));
         }
     }
 
@@ -398,11 +398,11 @@ impl Watch {
     pub(crate) fn no_link(&mut self, endpoint: MemberId, problem: String, now: Moment) {
         let name = self.roster.name(endpoint);
         crate::log::warn(&self.name(), format_args!("no link to {name}: {problem}"));
-        self.order(Deed::NoLink { endpoint, problem });
+        self.order(Deed::NoLink { endpoint, problem: problem.clone() });
         if self.roster.is_reducer(endpoint) {
             self.order(Deed::LoseReducer(endpoint));
         } else {
-            self.broken.push((endpoint, false, now));
+            self.broken.push((endpoint, Broken::Io(problem), now));
         }
     }
 
@@ -413,10 +413,13 @@ impl Watch {
             self.excuse(stood_still, now);
         }
         // The end that has seen the damage says so first: the other one only sees that its connection was closed.
-        let patience = |damaged: bool| if damaged { BROKEN_FOR } else { BROKEN_FOR + TICK };
-        let late = self.broken.extract_if(.., |(_, damaged, since)| now.since(*since) >= patience(*damaged));
-        let late: Vec<(MemberId, bool)> = late.map(|(endpoint, damaged, _)| (endpoint, damaged)).collect();
-        for (endpoint, damaged) in late {
+        let patience = |reason: &Broken| match reason {
+            Broken::Corrupt | Broken::Coded { .. } => BROKEN_FOR,
+            _ => BROKEN_FOR + TICK,
+        };
+        let late = self.broken.extract_if(.., |(_, reason, since)| now.since(*since) >= patience(reason));
+        let late: Vec<(MemberId, Broken)> = late.map(|(endpoint, reason, _)| (endpoint, reason)).collect();
+        for (endpoint, reason) in late {
             let Some(rank) = self.roster.rank_of(endpoint).filter(|rank| !self.gone.contains_key(rank))
             else {
                 continue;
@@ -427,7 +430,13 @@ impl Watch {
                 continue;
             }
             let (from, to) = (rank, self.me);
-            let cause = if damaged { Cause::Corrupt { from, to } } else { Cause::LinkLost { from, to } };
+            let cause = match reason {
+                Broken::Corrupt => Cause::Corrupt { from, to },
+                Broken::Coded { codec, problem } => {
+                    Cause::Protocol { from, to, problem: format!("{problem} ({codec})") }
+                }
+                _ => Cause::LinkLost { from, to },
+            };
             self.order(Deed::DisputeAllWith { endpoint, cause });
         }
         if now.since(self.beat) >= HEARTBEAT {

@@ -15,7 +15,10 @@ pub(crate) mod tcp;
 pub(crate) mod ticket;
 
 use crate::{
-    core::wire::{Fingerprint, Header},
+    core::{
+        codec::{Codec, CodedError},
+        wire::{Fingerprint, Header},
+    },
     sys::span::Span,
     transport::ticket::{OpKey, Token},
 };
@@ -87,6 +90,13 @@ pub(crate) enum Broken {
     Corrupt,
     /// The other end breaks the protocol.
     Protocol(&'static str),
+    /// The other end sent, with a right checksum, what the codec does not write.
+    Coded {
+        /// Which codec.
+        codec: Codec,
+        /// What is wrong.
+        problem: CodedError,
+    },
     /// Nothing has come for so long, though the other end was to show that it lives.
     Silent(Duration),
 }
@@ -100,6 +110,7 @@ impl std::fmt::Display for Broken {
                 f.write_str("a checksum of its data does not match: it was damaged, or does not belong there")
             }
             Broken::Protocol(problem) => write!(f, "it broke the protocol: {problem}"),
+            Broken::Coded { codec, problem } => write!(f, "it broke the protocol: {problem} ({codec})"),
             Broken::Silent(silence) => write!(f, "nothing has come from it for {} s", silence.as_secs()),
         }
     }
