@@ -1,6 +1,8 @@
 //! Errors that tests and the simulator plant into recoveries, to see that they find them.
 
 use std::cell::Cell;
+#[cfg(test)]
+use std::sync::Mutex;
 
 /// An error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,20 +70,19 @@ pub(crate) fn has(plant: Plant) -> bool {
 pub(crate) type Damage = fn(&mut Vec<u8>);
 
 #[cfg(test)]
-thread_local! {
-    static DAMAGE: Cell<Option<Damage>> = const { Cell::new(None) };
+static DAMAGE: Mutex<Option<(f32, Damage)>> = Mutex::new(None);
+
+/// From now on this process damages what it encodes of buffers whose first element is `mark`.
+#[cfg(test)]
+pub(crate) fn plant_damage(mark: f32, damage: Damage) {
+    *DAMAGE.lock().unwrap() = Some((mark, damage));
 }
 
-/// From now on this thread damages what it encodes.
+/// Damages a coded message of elements of which this is the first, if it is to be.
 #[cfg(test)]
-pub(crate) fn plant_damage(damage: Damage) {
-    DAMAGE.set(Some(damage));
-}
-
-/// Damages what was encoded, if this thread is to.
-#[cfg(test)]
-pub(crate) fn damage(coded: &mut Vec<u8>) {
-    if let Some(damage) = DAMAGE.get() {
-        damage(coded);
+pub(crate) fn damage(first: f32, coded: &mut Vec<u8>) {
+    match *DAMAGE.lock().unwrap() {
+        Some((mark, damage)) if mark == first => damage(coded),
+        _ => {}
     }
 }

@@ -46,12 +46,14 @@ impl Codec {
     pub fn pace(self) -> Pace {
         let (encoding, decoding) = match self {
             Self::Plain => (2000, 2000),
-            Self::Bf16 | Self::Fp16 | Self::Int8 => (1000, 1000),
-            Self::OneBit { .. } | Self::TwoBit { .. } | Self::Sign => (500, 500),
-            Self::TopK { .. } => (250, 1500),
-            Self::RandomK { .. } => (250, 250),
-            Self::Threshold { .. } => (250, 1500),
-            Self::Exact => (100, 250),
+            Self::Int8 => (1000, 1000),
+            Self::Bf16 | Self::Fp16 => (900, 800),
+            Self::OneBit { .. } | Self::RandomK { .. } => (900, 1300),
+            Self::TwoBit { .. } => (1000, 800),
+            Self::Sign => (600, 1000),
+            Self::TopK { .. } => (500, 2800),
+            Self::Threshold { .. } => (400, 700),
+            Self::Exact => (500, 500),
         };
         Pace { encoding, decoding }
     }
