@@ -196,15 +196,25 @@ fn unpack(bytes: &[u8], kinds: usize, numbers: &mut [u8]) {
 /// Reads numbers of so many bits.
 #[inline(always)]
 fn unpack_by<const WIDTH: usize>(bytes: &[u8], numbers: &mut [u8]) {
-    let mask = (1u64 << WIDTH) - 1;
-    for (numbers, bytes) in numbers.chunks_mut(8).zip(bytes.chunks(WIDTH)) {
-        let mut whole = [0; 8];
-        whole[..bytes.len()].copy_from_slice(bytes);
-        let word = u64::from_le_bytes(whole);
-        for (at, number) in numbers.iter_mut().enumerate() {
-            *number = (word >> (at * WIDTH) & mask) as u8;
-        }
+    let (whole, rest) = numbers.as_chunks_mut::<8>();
+    let (words, last) = bytes.as_chunks::<WIDTH>();
+    for (numbers, bytes) in whole.iter_mut().zip(words) {
+        let mut word = [0; 8];
+        word[..WIDTH].copy_from_slice(bytes);
+        *numbers = apart::<WIDTH>(u64::from_le_bytes(word));
     }
+    let mut word = [0; 8];
+    // The rest has fewer than eight numbers, so fewer bytes than a number has bits, or as many.
+    let last = words.get(whole.len()).map_or(last, |word| &word[..]);
+    word[..last.len()].copy_from_slice(last);
+    rest.copy_from_slice(&apart::<WIDTH>(u64::from_le_bytes(word))[..rest.len()]);
+}
+
+/// The eight numbers of a word.
+#[inline(always)]
+fn apart<const WIDTH: usize>(word: u64) -> [u8; 8] {
+    let mask = (1u64 << WIDTH) - 1;
+    core::array::from_fn(|at| (word >> (at * WIDTH) & mask) as u8)
 }
 
 const _: () = assert!(BLOCK <= 1 << 15, "an index and a sign fit 16 bits, and so does a number of elements");
