@@ -154,8 +154,7 @@ fn a_lost_rank_is_named_with_where_its_process_was() {
     assert!(error.to_string().contains(&format!("(rank 1 was the process at {place})")), "{error}");
 }
 
-/// A rank sends, with right checksums, what no codec writes. All ranks are told whose message it was and what is wrong with it,
-/// and the group works again.
+/// A rank sends, with right checksums, what no codec writes. All ranks are told whose message it was and what is wrong with it.
 #[test]
 fn a_coded_message_that_no_codec_writes_closes_its_link_and_names_its_sender() {
     // What a message begins with, after its prefix of 4 bytes: for topk the indices, for int8 the tag.
@@ -187,30 +186,11 @@ fn a_coded_message_that_no_codec_writes_closes_its_link_and_names_its_sender() {
                     assert_eq!(from, "rank 1", "{how}: {error}");
                     assert!(said.contains(problem) && said.contains(codec), "{how}: {error}");
                     all.wait();
-                    sum_again(comm);
-                    all.wait();
                 });
             }
         });
         ranks.into_iter().rev().for_each(drop);
     }
-}
-
-/// Sums once the group has settled: a link that broke at both of its ends is told twice.
-fn sum_again(comm: &Communicator) {
-    let sum = |_| {
-        let mut values = vec![1.0_f32; 30_000];
-        match comm.all_reduce(&mut values, ReduceOp::Sum) {
-            Ok(()) => return Some(values),
-            Err(error) => assert!(
-                matches!(error.kind(), ErrorKind::LinkLost { .. } | ErrorKind::Protocol { .. }),
-                "{error}"
-            ),
-        }
-        None
-    };
-    let values = (0..10).find_map(sum).expect("the group works again");
-    assert_eq!(values, [3.0; 30_000]);
 }
 
 /// What rank 1 sends, and nobody else.
