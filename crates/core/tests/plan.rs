@@ -1,6 +1,7 @@
 //! The choice of algorithms.
 
 use herringbone_core::algorithm::{Algorithm, Layout, Unsupported};
+use herringbone_core::codec::Codec;
 use herringbone_core::collective::Collective;
 use herringbone_core::group::Group;
 use herringbone_core::plan::{
@@ -13,7 +14,7 @@ use herringbone_core::topology::LinkMatrix;
 const ALL_REDUCE: Collective = Collective::AllReduce;
 
 fn request(group: &Group, collective: Collective, bytes: u64, reducers: u32) -> Request<'_> {
-    Request { collective, bytes, widening: 1, group, reducers, hosts: &[], forced: None, links: None }
+    Request { collective, bytes, widening: 1, group, reducers, hosts: &[], forced: None, codec: Codec::Plain, links: None }
 }
 
 fn chosen(size: u32, collective: Collective, bytes: u64, reducers: u32) -> String {

@@ -8,7 +8,7 @@ use herringbone_core::{
     plan::{Request, predicted},
     prepare::{Call, Sizing},
     simulate::{
-        Calibration, Costs, Effort, Prediction, Rig, Roof, RoofCounter, Toll, Workload, binding, effort,
+        Calibration, Costs, Effort, Prediction, Rig, Roof, RoofCounter, Workload, binding, effort,
         estimate, simulate,
     },
     verify::{Verified, verify},

@@ -29,13 +29,24 @@ pub(super) mod tests {
     use super::super::Request;
     use super::*;
     use crate::algorithm::{Algorithm, Layout};
+    use crate::codec::Codec;
     use crate::collective::Collective;
     use crate::group::Group;
 
     /// An all-reduce of so much that only links count.
     pub(crate) fn large<'a>(group: &'a Group, hosts: &'a [u32]) -> Request<'a> {
         let (collective, bytes) = (Collective::AllReduce, 1 << 40);
-        Request { collective, bytes, widening: 1, group, reducers: 0, hosts, forced: None, links: None }
+        Request {
+            collective,
+            bytes,
+            widening: 1,
+            group,
+            reducers: 0,
+            hosts,
+            forced: None,
+            codec: Codec::Plain,
+            links: None,
+        }
     }
 
     /// How many chunks the busiest link carries, and how many the buffer has.

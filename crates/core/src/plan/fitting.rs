@@ -188,7 +188,7 @@ fn changed(number: u64, step: u64, up: bool) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{collective::Collective, group::Group};
+    use crate::{codec::Codec, collective::Collective, group::Group};
 
     /// Times that some constants predict lead back to constants that predict other times as well.
     #[test]
@@ -207,6 +207,7 @@ mod tests {
             reducers: 0,
             hosts: &hosts,
             forced: None,
+            codec: Codec::Plain,
             links: None,
         };
         let measured = |algorithm: &str, bytes, known: &Calibration| {
