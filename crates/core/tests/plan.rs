@@ -14,7 +14,17 @@ use herringbone_core::topology::LinkMatrix;
 const ALL_REDUCE: Collective = Collective::AllReduce;
 
 fn request(group: &Group, collective: Collective, bytes: u64, reducers: u32) -> Request<'_> {
-    Request { collective, bytes, widening: 1, group, reducers, hosts: &[], forced: None, codec: Codec::Plain, links: None }
+    Request {
+        collective,
+        bytes,
+        widening: 1,
+        group,
+        reducers,
+        hosts: &[],
+        forced: None,
+        codec: Codec::Plain,
+        links: None,
+    }
 }
 
 fn chosen(size: u32, collective: Collective, bytes: u64, reducers: u32) -> String {

@@ -8,8 +8,8 @@ use herringbone_core::{
     plan::{Request, predicted},
     prepare::{Call, Sizing},
     simulate::{
-        Calibration, Costs, Effort, Prediction, Rig, Roof, RoofCounter, Workload, binding, effort,
-        estimate, simulate,
+        Calibration, Costs, Effort, Prediction, Rig, Roof, RoofCounter, Workload, binding, effort, estimate,
+        simulate,
     },
     verify::{Verified, verify},
 };

@@ -8,8 +8,7 @@ use herringbone_core::{
     plan::{Request, predicted},
     prepare::{Call, Sizing},
     simulate::{
-        Calibration, Costs, Prediction, Resource, Rig, SECOND, Workload, estimate, simulate,
-        simulate_up_to,
+        Calibration, Costs, Prediction, Resource, Rig, SECOND, Workload, estimate, simulate, simulate_up_to,
     },
     topology::LinkMatrix,
     verify::{Verified, verify},

@@ -57,7 +57,7 @@ pub(super) fn two(threshold: f32, values: &[f32], coded: &mut Vec<u8>) {
     let mut codes: Codes = [[0; 4]; BLOCK / 4];
     for (code, value) in codes.as_flattened_mut().iter_mut().zip(values) {
         let (above, below) = (*value >= threshold, *value <= -threshold);
-        *code = u8::from(above) * POSITIVE | u8::from(below) * NEGATIVE;
+        *code = (u8::from(above) * POSITIVE) | (u8::from(below) * NEGATIVE);
     }
     for (byte, codes) in coded[start..].iter_mut().zip(codes) {
         let word = u32::from_le_bytes(codes);
