@@ -21,7 +21,7 @@ NEXTEST = re.compile(r"Summary .*?\d+ tests? run: (.*)")
 CARGO_TEST = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 WORKERS = 3
 """Of pytest: more than there are cores, as tests wait."""
-PRINTING = threading.Lock()
+PRINTING, INTERRUPTED = threading.Lock(), threading.Event()
 COUNTED = re.compile(r"(\d+) (passed|failed|skipped|errors?|timed out)")
 
 
@@ -114,13 +114,18 @@ def python():
 
 
 def lane(stages):
-    """The counts of stages that run one after the other."""
-    return [stage.run() for stage in stages]
+    """The counts of stages that run one after the other; none begins once somebody has pressed Ctrl-C."""
+    return [stage.run() for stage in stages if not INTERRUPTED.is_set()]
 
 
 def main():
-    with ThreadPoolExecutor() as lanes:
-        counts = [count for counts in lanes.map(lane, [rust(), python()]) for count in counts]
+    with ThreadPoolExecutor() as threads:
+        lanes = [threads.submit(lane, stages) for stages in (rust(), python())]
+        try:
+            counts = [count for each in lanes for count in each.result()]
+        except KeyboardInterrupt:
+            INTERRUPTED.set()
+            raise
     total = tuple(map(sum, zip(*counts)))
     print(f"\n{told(total)}")
     sys.exit(1 if total[1] else 0)
