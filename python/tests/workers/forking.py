@@ -26,8 +26,8 @@ def variables(rank: int, ranks: int, port: int, job: str) -> dict[str, str]:
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     numbers |= {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "ROLE_RANK": rank, "ROLE_WORLD_SIZE": ranks}
     numbers |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}
-    words = {"MASTER_ADDR": HOST, "TORCHELASTIC_RUN_ID": job, "TORCHELASTIC_USE_AGENT_STORE": "True", "ROLE_NAME": "default"}
-    return {name: str(number) for name, number in numbers.items()} | words
+    words = {"MASTER_ADDR": HOST, "TORCHELASTIC_RUN_ID": job, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    return {name: str(number) for name, number in numbers.items()} | words | {"ROLE_NAME": "default"}
 
 
 def fork(rank: int, ranks: int, listener: socket.socket, job: str) -> int:
