@@ -18,7 +18,8 @@ import tempfile
 from figures import human
 from machine import machine
 from namespaces import Namespaces, NoNamespaces
-from processes import JobFailed, Processes, free_port
+from ports import free_port
+from processes import JobFailed, Processes
 from rigs import TOKEN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -19,7 +19,8 @@ import tempfile
 
 import machine
 import timeline
-from processes import Cluster, Here, JobFailed, Processes, free_port
+from ports import free_port
+from processes import Cluster, Here, JobFailed, Processes
 from rigs import LOCK
 
 HERE = pathlib.Path(__file__).resolve().parent

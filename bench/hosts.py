@@ -15,7 +15,8 @@ import sys
 import tempfile
 
 from figures import duration, human, three_digits
-from processes import Cluster, JobFailed, Processes, free_port
+from ports import free_port
+from processes import Cluster, JobFailed, Processes
 from rigs import LOCK, ROOT, TOKEN
 from run import numbers, size
 

@@ -16,7 +16,8 @@ from lab_record import picture_of, record_of
 from machine import commit, machine
 from mesh import Mesh
 from namespaces import NoNamespaces
-from processes import Processes, free_port, signals_held
+from ports import free_port
+from processes import Processes, signals_held
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MATRICES = ROOT / "testdata" / "topologies" / "link_matrices.json"

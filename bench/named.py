@@ -15,7 +15,8 @@ import sys
 import tempfile
 
 from machine import machine
-from processes import JobFailed, Processes, free_port
+from ports import free_port
+from processes import JobFailed, Processes
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOLERANCE = 1e-5

@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -149,10 +148,3 @@ def signals_held():
             signal.signal(number, handler)
         for number in held:
             signal.raise_signal(number)
-
-
-def free_port():
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

@@ -22,7 +22,8 @@ sys.path.append(str(HERE.parent / "bench"))
 from machine import machine
 from namespaces import Namespaces, NoNamespaces
 from picture import picture
-from processes import Here, JobFailed, Processes, free_port
+from ports import free_port
+from processes import Here, JobFailed, Processes
 from results import Setting, facts, table
 
 START_SECONDS, STEP_SECONDS = 25, 2.2

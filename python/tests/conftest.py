@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -23,13 +22,9 @@ END_SECONDS = 20
 """A group that takes longer hangs: a start is 8 to 15 s on two cores."""
 
 sys.path.insert(0, str(WORKERS))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+from ports import free_port
 
 
 def clean_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -11,16 +10,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+
+from ports import free_port
+
 PROGRAM = pathlib.Path(__file__).resolve().parents[2] / "bench" / "torch_rig.py"
 RANKS = 2
 SIZES = [4, 1020, 65536]
-
-
-def free_port():
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def test_it_fulfils_the_contract_of_the_rigs(tmp_path):

@@ -6,11 +6,14 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 
 import pytest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+
+from ports import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -128,11 +131,6 @@ SRUN = """\
 shift  # --het-group
 exec "$@"
 """
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 def batch(folder, torchrun, **settings):

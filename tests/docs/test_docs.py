@@ -1,7 +1,7 @@
 """Every code block of the Markdown files works, and every file that they name is there.
 
-* `python`: runs with two workers on this Python, under torchrun if it uses torch. A program of a framework that it lacks is skipped
-  here: `make frameworks` runs it.
+* `python`: runs with two workers on this Python, as torchrun would start them if it uses torch: forked, so that torch is imported
+  once for both. A program of a framework that it lacks is skipped here: `make frameworks` runs it.
 * `rust`: a doctest of crates/cli, which includes the file; here it is only checked that it does.
 * `sh`: `herringbone` commands run, one after the other in one folder, and `train.py` there is the page's last `python` block
   before. What the test suite runs itself (make, cargo, pytest, our scripts) and what needs a cluster is checked to exist.
@@ -30,6 +30,7 @@ PLACES = ("*.md", "docs/**/*.md", "examples/*.md", "python/*.md")
 WITH_BLOCKS = sorted(path for place in PLACES for path in ROOT.glob(place))
 PAGES = sorted([*WITH_BLOCKS, *ROOT.glob("record/*.md")])
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+FORKED = (sys.executable, str(ROOT / "python" / "tests" / "workers" / "forking.py"), "2")
 FRAMEWORKS = ("accelerate", "lightning", "torchft", "transformers")
 
 
@@ -67,7 +68,7 @@ def python_block(_, text, folder):
     script = folder / "train.py"
     script.write_text(text)
     launch = [str(BINARY), "launch", "-n", "2", "--", sys.executable]
-    succeed([*(TORCHRUN if "torch" in text else launch), str(script)], folder)
+    succeed([*(FORKED if "torch" in text else launch), str(script)], folder)
 
 
 def rust_block(name, _, __):

@@ -15,6 +15,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+
+from ports import free_port
 from proxy import Connection, Doubled, Flip, Foreign, Harm, Proxy, Recorded, Swapped
 from ranks import Rank, Ranks
 
@@ -230,10 +233,3 @@ def start_reducer(output: Any) -> tuple[subprocess.Popen[str], str]:
     reducer = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=output, text=True)
     assert reducer.stdout is not None
     return reducer, json.loads(reducer.stdout.readline())["listening"]
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

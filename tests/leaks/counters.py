@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -49,3 +51,13 @@ def left_on_the_machine() -> list[str]:
     lines = Path("/proc/net/unix").read_text().splitlines()
     sockets = [line[line.index("@") :] for line in lines if f"@{NAME}" in line]
     return sorted(memory + sockets)
+
+
+def left_since(before: Iterable[str], seconds: float) -> list[str]:
+    """What is on the machine, was not before, and stays: what another job has that runs beside this goes when that ends."""
+    until = time.monotonic() + seconds
+    left = set(left_on_the_machine()) - set(before)
+    while left and time.monotonic() < until:
+        time.sleep(0.2)
+        left &= set(left_on_the_machine())
+    return sorted(left)

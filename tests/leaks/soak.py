@@ -14,7 +14,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+
 from counters import Taken, left_on_the_machine
+from ports import free_port
 
 HERE = pathlib.Path(__file__).resolve().parent
 RANKS = 4
@@ -74,12 +77,6 @@ class Process:
     def end(self) -> None:
         self.process.kill()
         self.process.communicate()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @dataclass

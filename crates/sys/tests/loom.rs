@@ -1,5 +1,5 @@
 //! The lock-free parts, in every order in which threads can run and see each other's writes:
-//! `RUSTFLAGS="--cfg loom" cargo test -p herringbone-sys --test loom --release`.
+//! `RUSTFLAGS="--cfg loom" cargo test -p herringbone-sys --test loom`.
 #![cfg(loom)]
 
 use herringbone_sys::doorbell::{announce_sleep, awake, must_ring, published};
