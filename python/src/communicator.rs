@@ -440,7 +440,7 @@ fn request(
     let request = request.op(op).priority(priority).timeout(timeout);
     let request = match compression {
         Some((codec, tensor)) => {
-            let compression = Compression::of(parse_codec::<CodecChoice>(&codec)?);
+            let compression = Compression::by(parse_codec(&codec)?);
             request.compression(tensor.into_iter().fold(compression, Compression::tensor))
         }
         None => request,

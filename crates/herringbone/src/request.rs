@@ -2,7 +2,7 @@
 
 use crate::{
     core::{
-        codec::CodecChoice,
+        codec::{Codec, CodecChoice},
         collective::Collective,
         element::{DType, ReduceOp},
         session::mailbox::Envelope,
@@ -48,8 +48,8 @@ impl MessageRequest {
 /// How the messages of an all-reduce are coded; see [`codec`](crate::core::codec).
 ///
 /// ```
-/// # use herringbone::{Compression, core::codec::Codec};
-/// let compression = Compression::of("topk:0.01".parse::<Codec>()?).tensor("layer1.weight");
+/// # use herringbone::Compression;
+/// let compression = Compression::of("topk:0.01".parse()?).tensor("layer1.weight");
 /// # drop(compression);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -61,10 +61,14 @@ pub struct Compression {
 }
 
 impl Compression {
-    /// By a [codec](crate::core::codec::Codec), which forgets what it loses, or by what the plan
-    /// [expects to be worth it](CodecChoice::Automatic).
-    pub fn of(choice: impl Into<CodecChoice>) -> Self {
-        Self { choice: choice.into(), tensor: None }
+    /// By this codec, which forgets what it loses.
+    pub fn of(codec: Codec) -> Self {
+        Self::by(CodecChoice::Of(codec))
+    }
+
+    /// By a codec, or by what the plan [expects to be worth it](CodecChoice::Automatic).
+    pub fn by(choice: CodecChoice) -> Self {
+        Self { choice, tensor: None }
     }
 
     /// What is lost of a tensor of this name goes with what is sent of it next. The communicator keeps it, on each rank.

@@ -99,13 +99,13 @@ fn row(
     let op = options.op();
     let mut sum = values.to_vec();
     let before = sent(communicator);
-    communicator.all_reduce_compressed(&mut sum, op, Compression::of(codec))?;
+    communicator.all_reduce_compressed(&mut sum, op, Compression::by(codec))?;
     let sent = sent(communicator) - before;
     let mut buffer = values.to_vec();
     let budget = Duration::from_secs_f64(options.seconds);
     let timing = time(communicator, budget, || {
         buffer.copy_from_slice(values);
-        let compression = Compression::of(codec).tensor(format!("{codec} {}", values.len()));
+        let compression = Compression::by(codec).tensor(format!("{codec} {}", values.len()));
         Ok(communicator.all_reduce_compressed(&mut buffer, op, compression)?)
     })?;
     let bytes = size_of_val(values);

@@ -38,7 +38,7 @@ fn encoded(codec: Codec, values: &[f32]) -> Vec<u8> {
             let mut indices: Vec<u16> = (0..values.len() as u16).collect();
             // A stable sort: of equal ones the first stay first. Bits have the order of magnitudes, and NaNs are above all.
             let magnitude = |index: &u16| values[usize::from(*index)].to_bits() & 0x7fff_ffff;
-            indices.sort_by(|one, other| magnitude(other).cmp(&magnitude(one)));
+            indices.sort_by_key(|index| core::cmp::Reverse(magnitude(index)));
             indices.truncate((f64::from(share.value()) * values.len() as f64).ceil() as usize);
             indices.sort_unstable();
             coded.clear();

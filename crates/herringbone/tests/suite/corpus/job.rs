@@ -5,7 +5,7 @@ use crate::world::World;
 use half::{bf16, f16};
 use herringbone::{
     Collective, Communicator, DType, ReduceOp, Region, Request,
-    core::{algorithm::Layout, group::Group, interpret::interpret, plan, verify::verify},
+    core::{algorithm::Layout, codec::Codec, group::Group, interpret::interpret, plan, verify::verify},
 };
 
 /// What outputs hold before a call.
@@ -46,6 +46,7 @@ impl Job {
             hosts: &hosts,
             links: None,
             forced: world.algorithm.as_ref(),
+            codec: Codec::Plain,
         })
         .expect("an algorithm");
         let schedule = choice.algorithm.schedule(collective, &group, &layout).expect("a schedule");
