@@ -23,6 +23,9 @@ PARTS = [
     ("KVStore", "kvstore", "kvstore/creation.py", ["create"]),
     ("A store", "kv", "kvstore/store.py", ["KVStore"]),
     ("With torch", "herringbone.torch", "torch/memory.py", ["empty"]),
+    ("Compression with torch", "herringbone.torch", "torch/compression_hooks.py", ["compression_hook", "compression_hook_of"]),
+    ("A compression hook", "hook", "torch/compression_hooks.py", ["CompressionHook"]),
+    ("Compression of single calls with torch", "herringbone.torch", "torch/compressed.py", ["compression"]),
     ("Priorities with torch", "herringbone.torch", "torch/priorities.py", ["priority"]),
 ]
 """Each heading of the page about Python: what stands before a name, the file, and the names. Errors follow."""

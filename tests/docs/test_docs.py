@@ -102,6 +102,8 @@ def command(name, words, settings, folder):
             assert all((ROOT / path).exists() for path in paths), f"{name}: {words}"
         case [".venv/bin/python", script, *rest]:
             takes(name, script, rest)
+        case ["echo", *line, ">", file]:
+            (folder / file).write_text(" ".join(line) + "\n")
         case ["herringbone", "serve", *rest]:
             # At a free port: reducers of other programs may be at the one that a page names.
             listen = [re.sub(r":\d+$", ":0", word) if before == "--listen" else word for before, word in zip(["", *rest], rest)]

@@ -43,6 +43,10 @@ class CompressionHook:
         name: str = "ddp",
     ) -> None:
         """As :func:`compression_hook` says."""
+        if not isinstance(codec, str):
+            raise TypeError(f"compression_hook: codec is {codec!r}; pass a codec's name, such as \"int8\"")
+        if not isinstance(start_after, int) or start_after < 0:
+            raise errors.ArgumentError(f"compression_hook: start_after is {start_after!r}; pass a number of steps, 0 or more")
         self.codec, self.feedback, self.start_after, self.name = _herringbone.codec(codec, or_auto=True), feedback, start_after, name
         # What DDP's own log calls it.
         self.__name__ = self.__qualname__ = f"compression_hook({self.codec})"
@@ -184,6 +188,12 @@ class CompressionHook:
 
         The training that goes on equals one that was not interrupted, to the bit: gradients are put together as they were,
         whatever buckets DDP builds at first. Only for a state from before the second step it is not known how they would be.
+
+        A state says neither its rank nor the number of ranks: with another rank's, or among more or fewer ranks, the training
+        goes on, but it is not the same one. The hook's codec counts, also where the state is another codec's.
+
+        Raises:
+            TypeError, ArgumentError: it is not what that gave.
         """
         native = communicator(group or self._group)
         if not isinstance(state, Mapping) or not {"left", "steps", "layouts"} <= state.keys():
@@ -233,6 +243,11 @@ def compression_hook(
         exclude: parts of the names of parameters whose gradients are not compressed.
         named_parameters: ``model.named_parameters()``, where parameters are excluded.
         name: another one for each model that a program trains at the same time; ranks give a model the same one.
+
+    Raises:
+        ValueError: no codec is called that, or ``start_after`` is no number of steps.
+        TypeError: ``codec`` is no name.
+        ConfigError: ``exclude`` has what no parameter's name has in it.
     """
     return CompressionHook(
         codec, feedback=feedback, start_after=start_after, exclude=exclude, named_parameters=named_parameters, name=name
@@ -282,7 +297,8 @@ def compression_hook_of(model: DistributedDataParallel) -> CompressionHook | Non
             number = next(_numbers)
             hook = CompressionHook(codec, name=f"ddp{number}")
             if number == 1 and dist.get_rank() == 0:
-                logger.warning("herringbone: %s=%s: DDP's gradients are compressed, with feedback", VARIABLE, codec)
+                where = "where that is predicted to pay" if codec == "auto" else "from the first step on"
+                logger.warning("herringbone: %s=%s: DDP's gradients are compressed %s, with feedback", VARIABLE, codec, where)
             found.register_comm_hook(group, hook)
             _hooks[found] = hook
     return _hooks.get(found)

@@ -189,6 +189,11 @@ def the_first_steps_and_some_parameters_go_as_they_are() -> None:
     assert torch.equal(plain[2].weight, some[2].weight) and torch.equal(plain[2].bias, some[2].bias)
     assert not torch.equal(plain[0].weight, some[0].weight)
     error_of(herringbone.ConfigError, lambda: ours.compression_hook("sign", exclude=["3."]), "'3.'", "named_parameters")
+    error_of(herringbone.ArgumentError, lambda: ours.compression_hook("sign", start_after=-1), "-1", "0 or more")
+    number: Any = 8
+    text: Any = "2"
+    error_of(herringbone.ArgumentError, lambda: ours.compression_hook("sign", start_after=text), "'2'", "0 or more")
+    error_of(TypeError, lambda: ours.compression_hook(number), "8", "a codec's name")
     error_of(ValueError, lambda: ours.compression_hook("int9"), "int9", "topk:SHARE")
 
 
