@@ -168,7 +168,8 @@ fn told(timed: &[TimedAllReduce], fitted: &Fitted, path: &Path) -> String {
         rows(timed, fitted).any(|(_, measured, predicted)| !(0.8..1.25).contains(&(predicted / measured)));
     let warning = match far {
         true => {
-            "# Some times are far from their predictions: other programs may have used the machines. Try again.\n"
+            "# Some times are far from their predictions: other programs may have used the machines, or ranks share cores. Try \
+             again; say the rate of the ports with --gbps if you know it.\n"
         }
         false => "",
     };

@@ -56,7 +56,11 @@ impl CodecComparison {
             writeln!(out, "* at most: the numbers decide how many bytes it takes")?;
         }
         let (codec, why) = &self.automatic;
-        writeln!(out, "compression=auto would take {codec}: {why}")?;
+        match self.is_calibrated {
+            // The table has the times.
+            true => writeln!(out, "compression=auto would take {codec}")?,
+            false => writeln!(out, "compression=auto would take {codec}: {why}")?,
+        }
         Ok(())
     }
 

@@ -54,13 +54,13 @@ pub(super) fn picture(roofline: &Roofline) -> Option<String> {
     Some(svg)
 }
 
-/// Where folds and copies keep their parts of what is folded and copied, and messages their sizes.
+/// Where folds, copies and codes keep their parts of what is folded, copied and coded, and messages their sizes.
 fn lines(roofline: &Roofline, link: f64, own: f64) -> Vec<Line<'_>> {
     let alone = move |bound: &Bound<String>| seconds(bound.alone) / link;
     let line = |roof: Roof, colour| {
         let each = roofline.bound(roof).map(alone)?;
-        // Of folds and copies there are more, the more there is of both.
-        let grows = matches!(roof, Roof::Fold | Roof::Copy);
+        // Of them there are more, the more there is of all.
+        let grows = matches!(roof, Roof::Fold | Roof::Copy | Roof::Code);
         let of = move |x: f64| 1.0 / (each * if grows { x / own } else { 1.0 });
         Some(Line { roof, colour, of: Box::new(of) })
     };
@@ -69,6 +69,7 @@ fn lines(roofline: &Roofline, link: f64, own: f64) -> Vec<Line<'_>> {
         line(Roof::Messages, "#1b7837"),
         line(Roof::Copy, "#e08214"),
         line(Roof::Fold, "#b2182b"),
+        line(Roof::Code, "#5aae61"),
     ]
     .into_iter()
     .flatten()

@@ -263,13 +263,17 @@ mod tests {
     #[test]
     fn pictures_have_all_roofs() {
         let path = file("picture.svg");
-        run_with(&["roofline", "--per-host", "2", "--svg", path.to_str().unwrap()]).unwrap();
-        let picture = fs::read_to_string(&path).unwrap();
-        fs::remove_file(&path).unwrap();
-        for roof in Roof::ALL {
-            assert!(picture.contains(&format!(">{}", roof.name())), "{roof:?}");
+        for codec in ["none", "int8"] {
+            let file = path.to_str().unwrap();
+            run_with(&["roofline", "--per-host", "2", "--compression", codec, "--svg", file]).unwrap();
+            let picture = fs::read_to_string(&path).unwrap();
+            fs::remove_file(&path).unwrap();
+            for roof in Roof::ALL {
+                let is_there = roof != Roof::Code || codec == "int8";
+                assert_eq!(picture.contains(&format!(">{}", roof.name())), is_there, "{codec}: {roof:?}");
+            }
+            assert!(picture.contains("(binds)") && picture.contains("<circle"));
         }
-        assert!(picture.contains("(binds)") && picture.contains("<circle"));
     }
 
     #[test]

@@ -25,6 +25,6 @@ impl Roofline {
     pub(super) fn intensity(&self) -> Option<f64> {
         let bytes = |roof| self.bound(roof).map_or(0, |bound| bound.bytes) as f64;
         let link = self.bound(Roof::Link).filter(|link| link.bytes > 0)?;
-        Some((bytes(Roof::Fold) + bytes(Roof::Copy)) / link.bytes as f64)
+        Some((bytes(Roof::Fold) + bytes(Roof::Copy) + bytes(Roof::Code)) / link.bytes as f64)
     }
 }

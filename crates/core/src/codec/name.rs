@@ -8,13 +8,8 @@ use alloc::{
 };
 use core::{fmt, iter::once, str::FromStr};
 
-/// A text that names no codec.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no codec is called {text:?}: use {}{}, with shares above 0 and at most 1, and thresholds above 0",
-    if *may_be_automatic { "auto, " } else { "" },
-    forms()
-)]
+/// A text that names no codec, or has no number that goes with its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseCodecError {
     text: String,
     may_be_automatic: bool,
@@ -24,6 +19,33 @@ impl ParseCodecError {
     /// The same where the plan may choose.
     pub(super) fn or_automatic(self) -> Self {
         Self { may_be_automatic: true, ..self }
+    }
+}
+
+impl core::error::Error for ParseCodecError {}
+
+impl fmt::Display for ParseCodecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { text, may_be_automatic } = self;
+        let name = text.split(':').next().unwrap_or("").trim();
+        match once(Codec::Plain).chain(Codec::EXAMPLES).find(|codec| codec.name() == name) {
+            None => {
+                let automatic = if *may_be_automatic { "auto, " } else { "" };
+                write!(f, "no codec is called {text:?}: use {automatic}{}", forms())
+            }
+            Some(codec) => match codec {
+                Codec::OneBit { .. } => {
+                    write!(f, "{text:?}: its threshold is a number from 0, as in onebit:0")
+                }
+                Codec::TwoBit { .. } | Codec::Threshold { .. } => {
+                    write!(f, "{text:?}: its threshold is a number above 0, as in {codec}")
+                }
+                Codec::TopK { .. } | Codec::RandomK { .. } => {
+                    write!(f, "{text:?}: its share is a number above 0 and at most 1, as in {codec}")
+                }
+                _ => write!(f, "{text:?}: {codec} stands alone, without a number"),
+            },
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::{
     residuals,
 };
 use crate::{
+    config::settings::Bytes,
     core::{
         codec::{Codec, CodecChoice},
         collective::Collective,
@@ -69,10 +70,14 @@ fn predicted(fabric: &Fabric, group: &GroupHandle, bytes: u64, is_first: bool) -
         None if is_first && group.rank == 0 && fold.size() > 1 => {
             log::warn(&about, format_args!("compression=auto compresses nothing: {why}"));
         }
-        _ => log::info(
+        _ if group.rank == 0 => log::info(
             &about,
-            format_args!("compression=auto: all_reduces of {bytes} B or more take {codec}; {why}"),
+            format_args!(
+                "compression=auto: all_reduces of about {} take {codec}; {why}",
+                Bytes(bytes as usize)
+            ),
         ),
+        _ => {}
     }
     (codec, why)
 }

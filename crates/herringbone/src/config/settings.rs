@@ -7,7 +7,7 @@ pub use super::{
 };
 
 use super::nearest::{did_you_mean, nearest};
-use crate::{Error, Result};
+use crate::{Error, Result, core::codec::CodecChoice};
 use std::sync::Once;
 
 /// A variable of the environment.
@@ -172,7 +172,8 @@ pub(crate) const COMPRESSION: Setting = setting(
     "HERRINGBONE_COMPRESSION",
     "compresses the gradients of DistributedDataParallel, with feedback, where the program has registered no hook of its own; \
      the same on all ranks",
-    "bf16, fp16, int8, onebit:THRESHOLD, twobit:THRESHOLD, sign, topk:SHARE, randomk:SHARE, threshold:THRESHOLD or exact",
+    "bf16, fp16, int8, onebit:THRESHOLD, twobit:THRESHOLD, sign, topk:SHARE, randomk:SHARE, threshold:THRESHOLD, exact, none, or \
+     auto (which needs HERRINGBONE_CALIBRATION)",
     "none",
     &[Reader::Torch],
 );
@@ -360,6 +361,11 @@ pub(crate) fn check_on(rank: u32, environment: &Environment) -> Result<()> {
         && crate::log::Level::named(&found.text).is_none()
     {
         return Err(LOG.refuse(&found));
+    }
+    // A program of torch would read it when its first gradients are there.
+    if let Some(found) = COMPRESSION.find(environment)? {
+        let choice: Result<CodecChoice, _> = found.text.parse();
+        choice.map_err(|error| Error::config(&found.variable, error))?;
     }
     WARNED.call_once(|| {
         for name in unknown(environment) {
