@@ -60,13 +60,15 @@ pub(super) fn run(options: &Options, path: &Path, out: &mut dyn Write) -> Result
         return Err(Failure::Usage { problem: "a single rank has nothing to time".into(), hint: START });
     }
     let is_first = communicator.rank() == 0;
-    if is_first {
-        can_be_written(path)?;
-    }
     // Rank 0's reducers and rules count.
-    let mut with_reducers = [u8::from(is_first && with_reducers)];
-    communicator.broadcast(&mut with_reducers, 0)?;
-    let calls = calls(with_reducers == [1])?;
+    let writable = if is_first { can_be_written(path) } else { Ok(()) };
+    let mut said = [u8::from(is_first && with_reducers), u8::from(writable.is_err())];
+    communicator.broadcast(&mut said, 0)?;
+    writable?;
+    if said[1] == 1 {
+        return Ok(Outcome::passed_if(false));
+    }
+    let calls = calls(said[0] == 1)?;
     let budget = Duration::from_secs_f64(options.seconds);
     let progress = is_first.then(|| LateBar::of((calls.len() + FIT_ROUNDS) as u64));
     let (mut timed, mut wrong) = (Vec::new(), 0);

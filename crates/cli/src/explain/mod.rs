@@ -136,6 +136,12 @@ fn has_use(options: &Options) -> Result<(), Failure> {
             hint: "codecs are for all_reduce of f32; leave --compression out",
         });
     }
+    if options.compression.is_some() && options.ranks == 1 {
+        return Err(Failure::Usage {
+            problem: "a single rank has nobody to send to, with a codec or without".into(),
+            hint: "say more --ranks, or leave --compression out",
+        });
+    }
     let useless = [("--sizes", barrier), ("--reducers", reducers)];
     Failure::if_useless(&useless, options.collective.name(), ABOUT_COLLECTIVE)
 }
@@ -183,7 +189,7 @@ fn rows(options: &Options, guidance: &Guidance, links: Option<&LinkMatrix>) -> R
         let has_several =
             matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather);
         let candidates = (shows && has_several && ranks > 1).then(|| Candidates::of(&request, guidance));
-        let codecs = options.compression.as_ref().filter(|_| ranks > 1);
+        let codecs = options.compression.as_ref();
         let codecs = codecs.map(|codecs| CodecComparison::of(&request, guidance, &codecs.known()));
         rows.push(Row { bytes: request.bytes, count, choice, cost, link, candidates, codecs });
     }

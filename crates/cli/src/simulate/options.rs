@@ -218,6 +218,15 @@ impl Question {
                 hint: "of large buffers the time grows with the size: ask for a part of it",
             });
         }
+        let codec = self.call.compression.unwrap_or_default();
+        if codec != Codec::Plain
+            && (self.call.collective, self.call.dtype) != (Collective::AllReduce, DType::F32)
+        {
+            return Err(Failure::Usage {
+                problem: format!("{} of {} is not compressed", self.call.collective, self.call.dtype),
+                hint: "codecs are for all_reduce of f32; leave --compression out",
+            });
+        }
         let constants = self.constants()?;
         let links = self.machines.topology.as_deref().map(links).transpose()?;
         let listed = self.call.schedule.as_ref().map(listed).transpose()?;
@@ -246,10 +255,9 @@ impl Question {
             hint: "only what is proved is simulated",
         })?;
         let machine = self.machine(&constants, hosts, reducers, links.as_ref())?;
-        let codec = self.call.compression.unwrap_or_default();
         let call = Call { codec, ..Call::new(self.call.collective, self.call.dtype, ReduceOp::Sum, count) };
         let is_coded = matches!(verified.schedule().cut(), Cut::Blocks { .. });
-        if is_coded != (codec != Codec::Plain) || is_coded && self.call.dtype != DType::F32 {
+        if is_coded != (codec != Codec::Plain) {
             return Err(Failure::Usage {
                 problem: format!("{name} of {} with the codec {codec}", self.call.dtype),
                 hint: "--compression is for all_reduce of f32 and schedules with encode steps, which need it",

@@ -31,7 +31,7 @@ mod name;
 mod sparse;
 
 pub use choice::CodecChoice;
-pub use expected::Pace;
+pub use expected::CodecPace;
 pub use format::{BLOCK, CodedError, PREFIX_BYTES, Parameter};
 pub use name::ParseCodecError;
 

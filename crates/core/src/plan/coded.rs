@@ -1,17 +1,8 @@
-//! All-reduces whose messages are coded: the algorithm, and whether a codec is worth its time.
+//! All-reduces whose messages are coded: which algorithm.
 
-use super::{
-    Choice, Guidance, Request,
-    predicted::{Candidate, best, class_of, shown},
-};
-use crate::{algorithm::Algorithm, codec::Codec, prepare::Sizing, simulate::Calibration};
-use alloc::{format, string::String, vec, vec::Vec};
-
-/// What [`automatic`] takes into account, the more exact first.
-const AUTOMATIC: [Codec; 2] = [Codec::Bf16, Codec::Int8];
-
-/// Of a hundred parts of a time, what has to be left of it for a coarser codec to be taken.
-const WORTH_PERCENT: u128 = 90;
+use super::{Choice, Request};
+use crate::algorithm::Algorithm;
+use alloc::{format, vec, vec::Vec};
 
 /// Through the reducers if there are any, unless an algorithm without them is forced.
 pub(super) fn choose(request: &Request<'_>) -> Choice {
@@ -29,44 +20,4 @@ pub(super) fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
         None if is_served => vec![served, radix],
         None => vec![radix],
     }
-}
-
-/// The best candidate of an all-reduce of f32 for each codec, by predicted time.
-pub fn compare_codecs(
-    request: &Request<'_>,
-    known: &Calibration,
-    sizing: Sizing,
-    codecs: &[Codec],
-) -> Vec<(Codec, Candidate)> {
-    let of = |codec: &Codec| Some((*codec, best(&Request { codec: *codec, ..*request }, known, sizing)?));
-    codecs.iter().filter_map(of).collect()
-}
-
-/// The codec of an all-reduce of f32 that leaves the choice to the plan, and why: [`Codec::Bf16`] or [`Codec::Int8`] where the
-/// predicted time falls by a tenth at least, the coarser one only where it falls by a tenth once more. All ranks that have the
-/// same constants choose alike.
-pub fn automatic(guidance: &Guidance, request: &Request<'_>, sizing: Sizing) -> (Codec, String) {
-    let Some(known) = guidance.calibration.filter(|_| request.group.size() > 1) else {
-        let why = match request.group.size() {
-            1 => "a single rank has nobody to send to",
-            _ => "without a calibration nothing is known of the links; see HERRINGBONE_CALIBRATION",
-        };
-        return (Codec::Plain, String::from(why));
-    };
-    // As plans are made: calls of many sizes take one choice.
-    let request = &Request { bytes: class_of(request.bytes), ..*request };
-    let plain = [Codec::Plain];
-    let compared = compare_codecs(request, &known, sizing, &[&plain[..], &AUTOMATIC].concat());
-    let Some(((_, without), coded)) = compared.split_first() else {
-        return (Codec::Plain, String::from("it cannot be coded"));
-    };
-    let (mut codec, mut least) = (Codec::Plain, without);
-    for (next, candidate) in coded {
-        let worth = u128::from(least.outcome.total()) * WORTH_PERCENT / 100;
-        if u128::from(candidate.outcome.total()) <= worth {
-            (codec, least) = (*next, candidate);
-        }
-    }
-    let told = coded.iter().map(|(codec, candidate)| format!(", {codec} {}", shown(candidate)));
-    (codec, format!("predicted: none {}{}", shown(without), told.collect::<String>()))
 }

@@ -48,12 +48,13 @@ pub mod predicted;
 mod rules;
 mod served;
 mod stages;
+mod worth;
 
 pub use choose::choose;
-pub use coded::{automatic, compare_codecs};
 pub use counted::busiest_link;
 pub use guidance::Guidance;
 pub use rules::{PlanRules, RULED, RULES_BYTES, RulesError};
+pub use worth::{automatic, compare_codecs};
 
 use crate::algorithm::Algorithm;
 use crate::codec::Codec;

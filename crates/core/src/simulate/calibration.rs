@@ -58,6 +58,9 @@ impl Calibration {
             let value = scaled(number, scale).ok_or_else(|| {
                 wrong(format!("`{}` is no number from 0 to a million for {name}", short(number)))
             })?;
+            if at == PAYLOAD && !(1..=1000).contains(&value) {
+                return Err(wrong(format!("`{}` is no number from 1 to 1000 for {name}", short(number))));
+            }
             read.set(at, value);
         }
         Ok(read)
@@ -271,6 +274,8 @@ mod tests {
             ("wake_us = -1", 1, "`-1` is no number"),
             ("wake_us = 1e6", 1, "`1e6` is no number"),
             ("wake_us = 99999999", 1, "is no number from 0 to a million for wake_us"),
+            ("payload_per_mille = 0", 1, "`0` is no number from 1 to 1000 for payload_per_mille"),
+            ("payload_per_mille = 2000", 1, "is no number from 1 to 1000"),
             ("wake_us = nan", 1, "`nan` is no number"),
         ] {
             let error = Calibration::parse(text).unwrap_err();

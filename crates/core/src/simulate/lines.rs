@@ -181,8 +181,8 @@ impl Line {
     /// Lets bytes through that are there from `ready`, after those before them; returns when they are through.
     fn pass(&mut self, bytes: u64, payload: u64, ready: Picoseconds) -> Picoseconds {
         let time = duration(bytes, self.rate);
-        self.free = self.free.max(ready) + time;
-        self.busy += time;
+        self.free = self.free.max(ready).saturating_add(time);
+        self.busy = self.busy.saturating_add(time);
         self.bytes += payload;
         self.free.saturating_sub(self.saved).max(ready)
     }

@@ -113,8 +113,10 @@ impl Costs {
 
     /// Each step of it costs what a fold does.
     fn coding(&self, rate: u64, per_mille: u64) -> Toll {
-        let rate = u128::from(rate) * u128::from(per_mille) / 1000;
-        Toll { each: self.fold.each, rate: u64::try_from(rate).unwrap_or(u64::MAX) }
+        let of_codec = u128::from(rate) * u128::from(per_mille) / 1000;
+        // 0 stands for no cost, and what is slow is not that.
+        let least = rate.min(1);
+        Toll { each: self.fold.each, rate: u64::try_from(of_codec).unwrap_or(u64::MAX).max(least) }
     }
 }
 
@@ -219,7 +221,9 @@ impl Rig {
         let slowest = slowness.max().unwrap_or(1000).max(1);
         let left = 1000 - u64::from(self.background_per_mille.min(999));
         let payload = u64::from(self.costs.payload_per_mille);
-        let rate = u128::from(rate) * u128::from(left) * u128::from(payload) / 1000 / u128::from(slowest);
-        if rate == 0 { 0 } else { (rate as u64).max(1) }
+        let of_payload =
+            u128::from(rate) * u128::from(left) * u128::from(payload) / 1000 / u128::from(slowest);
+        // 0 stands for no limit, and what is slow is not that.
+        (of_payload as u64).max(rate.min(1))
     }
 }

@@ -195,12 +195,13 @@ impl<'a> Simulator<'a> {
         };
         let core = computer.and_then(|computer| self.cores[computer].iter_mut().min());
         let start = core.as_ref().map_or(ready, |free| ready.max(**free));
-        let end = start + cost;
+        let end = start.saturating_add(cost);
         if let Some(core) = core {
             *core = end;
         }
         self.threads[rank as usize].until = end;
-        self.used.0[rank as usize].0 += cost;
+        let busy = &mut self.used.0[rank as usize].0;
+        *busy = busy.saturating_add(cost);
         (start, end)
     }
 

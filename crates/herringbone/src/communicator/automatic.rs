@@ -19,7 +19,7 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, Once, PoisonError},
 };
 
 /// The codecs of a group that the plan has chosen, by class of size, each with the reason.
@@ -47,11 +47,13 @@ pub(super) fn chosen(fabric: &Fabric, group: &GroupHandle, call: &Call) -> (Code
     }
     let class = class_of((call.count * call.dtype.bytes()) as u64);
     let mut chosen = group.codecs.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_first = chosen.is_empty();
-    chosen.entry(class).or_insert_with(|| predicted(fabric, group, class, is_first)).clone()
+    chosen.entry(class).or_insert_with(|| predicted(fabric, group, class)).clone()
 }
 
-fn predicted(fabric: &Fabric, group: &GroupHandle, bytes: u64, is_first: bool) -> (Codec, String) {
+/// In a process, whatever its groups.
+static WARNED: Once = Once::new();
+
+fn predicted(fabric: &Fabric, group: &GroupHandle, bytes: u64) -> (Codec, String) {
     let settings = settings_of(fabric, group.number, (group.rank, &group.members), Vec::new());
     let (fold, links) = (settings.parameters.order.group(&settings.hosts), settings.links());
     let guidance = &fabric.settings.guidance;
@@ -67,9 +69,9 @@ fn predicted(fabric: &Fabric, group: &GroupHandle, bytes: u64, is_first: bool) -
     let about = format!("rank {}", fabric.job.rank);
     match guidance.calibration {
         // What the user has to do comes out without being asked for, once.
-        None if is_first && group.rank == 0 && fold.size() > 1 => {
+        None if group.rank == 0 && fold.size() > 1 => WARNED.call_once(|| {
             log::warn(&about, format_args!("compression=auto compresses nothing: {why}"));
-        }
+        }),
         _ if group.rank == 0 => log::info(
             &about,
             format_args!(

@@ -69,6 +69,18 @@ impl Residuals {
         new
     }
 
+    /// A tensor goes as it is from now on. What other codecs have left of it would be out of date when one comes again.
+    fn drop_of(&self, tensor: &str, rank: u32) {
+        if self.lock().remove(tensor).is_some_and(|left| left.committed().1.iter().any(|left| *left != 0.0)) {
+            log::warn(
+                &format!("rank {rank}"),
+                format_args!(
+                    "what compression has left of {tensor:?} is dropped: it is not compressed any more"
+                ),
+            );
+        }
+    }
+
     /// Nothing is left of a tensor any more.
     pub(super) fn forget(&self, tensor: &str) {
         self.lock().remove(tensor);
@@ -113,7 +125,11 @@ pub(super) fn checked(request: &Request, codec: Codec, kept: &Residuals, rank: u
     let Request { collective, dtype, op, count, compression: Compression { tensor, .. }, .. } = request;
     check(&Call { codec, ..Call::new(*collective, *dtype, *op, *count) })?;
     let feedback = match tensor {
-        _ if codec == Codec::Plain => None,
+        Some(tensor) if codec == Codec::Plain => {
+            kept.drop_of(tensor, rank);
+            None
+        }
+        None if codec == Codec::Plain => None,
         Some(tensor) => Some(kept.of(tensor, *count, rank)),
         None if matches!(codec, Codec::RandomK { .. }) => Some(kept.drawing()),
         None => None,
