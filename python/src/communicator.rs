@@ -1,9 +1,9 @@
 //! A group of ranks, seen from Python.
 
 use crate::{
+    codecs::parse_codec,
     errors,
     memory::{self, Mapped, PySpan},
-    parse_codec,
     pending::Pending,
     store::TorchStore,
     waiting,

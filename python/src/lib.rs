@@ -4,6 +4,7 @@
 //! for Python users (arrays, tensors, futures) is written in Python on top of this.
 #![deny(unsafe_code)]
 
+mod codecs;
 mod communicator;
 mod dependency;
 mod errors;
@@ -14,9 +15,8 @@ mod store;
 mod trees;
 mod waiting;
 
-use herringbone::core::codec::{Codec, CodecChoice, ParseCodecError};
-use pyo3::{exceptions::PyValueError, prelude::*};
-use std::{ffi::OsString, str::FromStr};
+use pyo3::prelude::*;
+use std::ffi::OsString;
 
 /// The native module. Private: its users are the modules of this package.
 #[pymodule]
@@ -24,9 +24,7 @@ mod _herringbone {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
-    use super::codec;
-    #[pymodule_export]
-    use super::codecs;
+    use super::codecs::{codec, codecs};
     #[pymodule_export]
     use super::communicator::Communicator;
     #[pymodule_export]
@@ -47,27 +45,6 @@ mod _herringbone {
         module.add("NamedError", module.py().get_type::<super::named::NamedError>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
-}
-
-/// The name of a codec, written in full, or of the wish that the plan chooses one, if that is allowed.
-#[pyfunction]
-#[pyo3(signature = (name, or_auto=false))]
-fn codec(name: &str, or_auto: bool) -> PyResult<String> {
-    match or_auto {
-        true => parse_codec::<CodecChoice>(name).map(|choice| choice.to_string()),
-        false => parse_codec::<Codec>(name).map(|codec| codec.to_string()),
-    }
-}
-
-/// What a codec's name stands for. The error says the name itself.
-pub(crate) fn parse_codec<C: FromStr<Err = ParseCodecError>>(name: &str) -> PyResult<C> {
-    name.parse().map_err(|error: ParseCodecError| PyValueError::new_err(error.to_string()))
-}
-
-/// The names of all codecs, each with a usual parameter.
-#[pyfunction]
-fn codecs() -> Vec<String> {
-    Codec::EXAMPLES.iter().map(ToString::to_string).collect()
 }
 
 /// Run the command line with `arguments` (the program's name excluded); returns the exit status.

@@ -1,10 +1,11 @@
 //! Operations with names, as Horovod's programs call them.
 
 use crate::{
+    codecs::parse_codec,
     communicator::{Communicator, parse, regions},
     errors,
     memory::PySpan,
-    parse_codec, waiting,
+    waiting,
 };
 use herringbone::{
     AutotuneOptions, NamedController, NamedFailure, NamedOptions, NamedSubmission, ReduceOp,

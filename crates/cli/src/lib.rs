@@ -5,6 +5,7 @@
 
 mod advise;
 mod bench;
+mod codecs;
 mod completions;
 mod doctor;
 mod drawing;

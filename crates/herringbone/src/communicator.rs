@@ -31,9 +31,8 @@ use crate::{
     transport::stats::Stats,
     work::Pending,
 };
-use automatic::AutomaticCodecs;
 use handle::{GroupHandle, make_known, nanoseconds, settings_of};
-use residuals::Residuals;
+use residuals::{AutomaticCodecs, Residuals};
 use std::{
     fmt,
     sync::{

@@ -1,7 +1,7 @@
 //! Which codecs are compared, and with what.
 
-use herringbone::core::codec::{Codec, CodecChoice};
-use std::{path::PathBuf, str::FromStr};
+use crate::codecs::Codecs;
+use std::path::PathBuf;
 
 /// What is sent in fewer bytes.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -14,29 +14,4 @@ pub(crate) struct CompressedOptions {
     /// magnitudes unless said
     #[arg(long, requires = "compression", value_name = "FILE")]
     pub(super) gradients: Option<PathBuf>,
-}
-
-/// Codecs to compare.
-#[derive(Clone, Debug)]
-pub(crate) struct Codecs(pub(super) Vec<CodecChoice>);
-
-impl Codecs {
-    /// Those that are no wish that the plan chooses.
-    pub(crate) fn known(&self) -> Vec<Codec> {
-        let known =
-            |choice: &CodecChoice| if let CodecChoice::Of(codec) = choice { Some(*codec) } else { None };
-        self.0.iter().filter_map(known).collect()
-    }
-}
-
-impl FromStr for Codecs {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "all" {
-            return Ok(Self(Codec::EXAMPLES.map(CodecChoice::Of).to_vec()));
-        }
-        let codecs = text.split(',').map(|name| name.parse().map_err(|error| format!("{error}; or all")));
-        Ok(Self(codecs.collect::<Result<_, String>>()?))
-    }
 }

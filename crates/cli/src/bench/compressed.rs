@@ -1,11 +1,7 @@
 //! `herringbone bench --compression`: all-reduces with each codec beside plain ones.
 
-use super::{
-    Options,
-    codecs::{Codecs, CompressedOptions},
-    measure::time,
-};
-use crate::{failure::Failure, outcome::Outcome};
+use super::{Options, codecs::CompressedOptions, measure::time};
+use crate::{codecs::Codecs, failure::Failure, outcome::Outcome};
 use herringbone::{Communicator, Compression, ReduceOp, core::codec::CodecChoice};
 use serde_json::json;
 use std::{fs, io::Write, path::Path, time::Duration};

@@ -1,7 +1,7 @@
 //! `herringbone bench`: times collectives and checks every result, in the columns of nccl-tests.
 
 mod calibrate;
-pub(crate) mod codecs;
+mod codecs;
 mod compressed;
 mod measure;
 mod options;

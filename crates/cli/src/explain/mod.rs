@@ -3,7 +3,7 @@
 mod candidates;
 mod compressed;
 
-use crate::bench::codecs::Codecs;
+use crate::codecs::Codecs;
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
 use crate::numbers::{Sizes, elements};
 use crate::{layout, outcome::Outcome, progress::LateBar, table};

@@ -99,12 +99,18 @@ const ORDERS: [Order; 6] = [
             "advise bench completions doctor explain horovodrun launch man serve settings show simulate status topo trees verify",
             "job parent token",
             "drawing machine topologies",
-            "failure layout names numbers outcome progress table",
+            "codecs failure layout names numbers outcome progress table",
         ],
     },
     Order {
         folder: "python/src",
-        lines: &["lib", "dependency named", "communicator", "pending", "errors memory store trees waiting"],
+        lines: &[
+            "lib",
+            "dependency named",
+            "communicator",
+            "pending",
+            "codecs errors memory store trees waiting",
+        ],
     },
     Order {
         folder: "python/herringbone",

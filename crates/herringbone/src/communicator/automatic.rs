@@ -17,17 +17,7 @@ use crate::{
     log,
     request::Request,
 };
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, Once, PoisonError},
-};
-
-/// The codecs of a group that the plan has chosen, by class of size, each with the reason.
-///
-/// They depend on nothing but what the group's members knew when they formed it. So a reducer that dies, of which some ranks hear
-/// later than others, changes none of them.
-#[derive(Debug, Default)]
-pub(crate) struct AutomaticCodecs(Mutex<BTreeMap<u64, (Codec, String)>>);
+use std::sync::{Once, PoisonError};
 
 /// The codec of a request.
 pub(super) fn codec_of(fabric: &Fabric, group: &GroupHandle, request: &Request) -> Codec {

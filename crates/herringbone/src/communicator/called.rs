@@ -2,9 +2,8 @@
 
 use super::{
     Communicator,
-    automatic::AutomaticCodecs,
     handle::{GroupHandle, make_known, settings_of},
-    residuals::Residuals,
+    residuals::{AutomaticCodecs, Residuals},
 };
 use crate::{
     Result,

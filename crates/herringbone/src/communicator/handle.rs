@@ -1,6 +1,6 @@
 //! The handle of a group, and how groups are made known.
 
-use super::{automatic::AutomaticCodecs, residuals::Residuals};
+use super::residuals::{AutomaticCodecs, Residuals};
 use crate::{
     core::{
         group::Rank,

@@ -39,6 +39,13 @@ pub(crate) struct Residuals {
     draws: AtomicU64,
 }
 
+/// The codecs of a group that the plan has chosen, by class of size, each with the reason.
+///
+/// They depend on nothing but what the group's members knew when they formed it. So a reducer that dies, of which some ranks hear
+/// later than others, changes none of them.
+#[derive(Debug, Default)]
+pub(crate) struct AutomaticCodecs(pub(super) Mutex<BTreeMap<u64, (Codec, String)>>);
+
 impl Residuals {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Feedback>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
