@@ -36,21 +36,21 @@ fn names_and_numbers_round_trip() {
     assert_eq!(" topk : 0.5 ".parse(), "topk:0.5".parse::<Codec>());
     assert_eq!(Codec::from_code(0, 1), None, "a parameter that it does not have");
     assert_eq!(Codec::from_code(99, 0), None);
-    for text in [
-        "",
-        "INT8",
-        "int8:1",
-        "topk",
-        "topk:0",
-        "topk:1.5",
-        "topk:nan",
-        "twobit:0",
-        "twobit:-1",
-        "onebit:inf",
-        "threshold",
+    for (text, said) in [
+        ("", "topk:SHARE"),
+        ("INT8", "no codec is called \"INT8\""),
+        ("int8:1", "int8 stands alone"),
+        ("topk", "at most 1, as in topk:0.01"),
+        ("topk:0", "above 0 and at most 1"),
+        ("topk:1.5", "above 0 and at most 1"),
+        ("topk:nan", "above 0 and at most 1"),
+        ("twobit:0", "above 0, as in twobit:0.5"),
+        ("twobit:-1", "above 0"),
+        ("onebit:inf", "a number from 0"),
+        ("threshold", "above 0, as in threshold:0.5"),
     ] {
         let error = text.parse::<Codec>().expect_err(text);
-        assert!(error.to_string().contains("topk:SHARE"), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
     }
 }
 
