@@ -32,13 +32,9 @@ use crate::{
     work::Pending,
 };
 use handle::{GroupHandle, make_known, nanoseconds, settings_of};
-use residuals::{AutomaticCodecs, Residuals};
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -93,20 +89,7 @@ impl Communicator {
         let guidance = fabric.settings.guidance.clone();
         let settings = settings_of(&fabric, number, (rank, &members), seats);
         make_known(&fabric, Settings { guidance, timeout, ..settings });
-        let weak = Arc::downgrade(&fabric);
-        let (timeout, channels) = (AtomicU64::new(nanoseconds(timeout)), Mutex::default());
-        let completed_before = OnceLock::new();
-        let group = GroupHandle {
-            number,
-            rank,
-            members,
-            timeout,
-            channels,
-            completed_before,
-            residuals: Residuals::default(),
-            codecs: AutomaticCodecs::default(),
-            fabric: weak,
-        };
+        let group = GroupHandle::new(&fabric, number, (rank, members), timeout);
         Self { fabric, group: Arc::new(group) }
     }
 

@@ -3,7 +3,6 @@
 use super::{
     Communicator,
     handle::{GroupHandle, make_known, settings_of},
-    residuals::{AutomaticCodecs, Residuals},
 };
 use crate::{
     Result,
@@ -11,10 +10,7 @@ use crate::{
     core::{algorithm::Algorithm, plan::Guidance},
     engine::group::{self, Settings},
 };
-use std::{
-    sync::{Arc, Mutex, OnceLock, atomic::AtomicU64},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 /// A group of all ranks of `whole` that sleep between its operations. They are small: each rank sends to each other rank at
 /// once, so a rank that calls one wakes all those that [wait for that](until_called). They have no timeout, as a rank may
@@ -28,19 +24,7 @@ pub(crate) fn resting_group(whole: &Communicator, name: &str) -> Result<Communic
     let settings = settings_of(fabric, number, (rank, &members), members.clone());
     let guidance = Arc::new(Guidance { forced: Some(Algorithm::OneShot), ..Guidance::default() });
     make_known(fabric, Settings { guidance, timeout: Duration::MAX, ..settings });
-    let (timeout, channels) = (AtomicU64::new(u64::MAX), Mutex::default());
-    let (completed_before, weak) = (OnceLock::new(), Arc::downgrade(fabric));
-    let group = GroupHandle {
-        number,
-        rank,
-        members,
-        timeout,
-        channels,
-        completed_before,
-        residuals: Residuals::default(),
-        codecs: AutomaticCodecs::default(),
-        fabric: weak,
-    };
+    let group = GroupHandle::new(fabric, number, (rank, members), Duration::MAX);
     Ok(Communicator { fabric: fabric.clone(), group: Arc::new(group) })
 }
 

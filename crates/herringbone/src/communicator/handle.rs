@@ -12,7 +12,7 @@ use crate::{
 use std::{
     collections::BTreeSet,
     sync::{
-        Mutex, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -67,6 +67,26 @@ pub(super) fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl GroupHandle {
+    /// Of a group that has done nothing yet, of which this process is the member at place `rank`.
+    pub(super) fn new(
+        fabric: &Arc<Fabric>,
+        number: u32,
+        (rank, members): (Rank, Vec<MemberId>),
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            number,
+            rank,
+            members,
+            timeout: AtomicU64::new(nanoseconds(timeout)),
+            channels: Mutex::default(),
+            completed_before: OnceLock::new(),
+            residuals: Residuals::default(),
+            codecs: AutomaticCodecs::default(),
+            fabric: Arc::downgrade(fabric),
+        }
+    }
+
     /// The group's number within its job.
     pub(crate) fn number(&self) -> u32 {
         self.number
