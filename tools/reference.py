@@ -18,6 +18,7 @@ PARTS = [
     ("Joining and leaving", "herringbone", "communicator.py", ["init", "finalize", "empty"]),
     ("Communicator", "group", None, []),
     ("Work", "work", "work.py", ["Work"]),
+    ("Error feedback", "residuals", "compression.py", ["Residuals"]),
     ("Options", "herringbone", "options.py", ["Options"]),
     ("Dependency engine", "engine", "dependency.py", ["Engine"]),
     ("KVStore", "kvstore", "kvstore/creation.py", ["create"]),

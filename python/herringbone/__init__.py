@@ -17,6 +17,7 @@ from __future__ import annotations
 from ._herringbone import __version__
 from .aliases import replace_horovod_if_asked
 from .communicator import Communicator, Work, empty, finalize, init
+from .compression import Residuals
 from .dependency import Engine
 from .elastic import Elastic
 from .errors import (
@@ -61,6 +62,7 @@ __all__ = [
     "ProtocolError",
     "ReducerLostError",
     "RendezvousError",
+    "Residuals",
     "UnsupportedError",
     "Work",
     "__version__",

@@ -14,6 +14,7 @@ __all__ = [
     "NamedWork",
     "OnComplete",
     "Pending",
+    "Residuals",
     "Variable",
     "__version__",
     "codec",
@@ -182,7 +183,7 @@ class Communicator:
         priority: int = 0,
         parts: tuple[Sequence[int], Sequence[int]] | None = None,
         mark: int = 0,
-        compression: tuple[str, str | None] | None = None,
+        compression: tuple[str, str | None, Residuals | None] | None = None,
     ) -> Pending:
         """Start one operation.
 
@@ -190,7 +191,7 @@ class Communicator:
         numbers here are wrong memory accesses, which is why this class is private. ``timeout`` is in seconds.
         Messages of a higher ``priority`` go first. ``parts`` are the lengths of the input's and the output's parts, in
         place of the count, where they may differ. ``mark`` is a number for what it is for, which ranks compare.
-        ``compression`` is a codec's name, and the tensor's if what is lost is fed back.
+        ``compression`` is a codec's name, the tensor's if what is lost is fed back, and who keeps that if it is not the group.
         """
 
     def run(
@@ -207,7 +208,7 @@ class Communicator:
         priority: int = 0,
         parts: tuple[Sequence[int], Sequence[int]] | None = None,
         mark: int = 0,
-        compression: tuple[str, str | None] | None = None,
+        compression: tuple[str, str | None, Residuals | None] | None = None,
     ) -> None:
         """Run one operation to its end, as :meth:`submit` and :meth:`Pending.wait` would, but without waking another
         thread for it.
@@ -216,17 +217,9 @@ class Communicator:
         which the operation goes on.
         """
 
-    def residuals(self) -> list[tuple[str, int, bytes]]:
-        """What is left of the tensors of this group whose messages were coded.
-
-        Of each its name, how many operations on it are complete, and what is left of its elements, as the bytes of f32.
-        """
-
-    def restore_residuals(self, saved: Sequence[tuple[str, int, bytes]]) -> None:
-        """Go on with what :meth:`residuals` gave, in place of what is left now."""
-
-    def forget_residual(self, tensor: str) -> None:
-        """Drop what is left of a tensor: it starts without."""
+    @property
+    def residuals(self) -> Residuals:
+        """What codecs have left of the tensors that have no other owner than this group."""
 
     def allocate(self, bytes: int) -> Mapped:
         """Zeroed memory that all ranks of this host map."""
@@ -245,6 +238,24 @@ class Communicator:
 
     def abort(self) -> None:
         """Leave at once: every running operation fails with ``ClosedError``."""
+
+@final
+class Residuals:
+    """An owner of what codecs leave of tensors."""
+
+    def __new__(cls) -> Residuals: ...
+    def saved(self) -> list[tuple[str, int, str | None, bytes]]:
+        """All of it, by name.
+
+        Of each tensor its name, how many operations on it are complete, the codec, and what is left of its elements, as the
+        bytes of f32.
+        """
+
+    def restore(self, saved: Sequence[tuple[str, int, str | None, bytes]]) -> None:
+        """Go on with what :meth:`saved` gave, in place of what is left now. Without a codec that of the next operation is taken."""
+
+    def forget(self, tensor: str) -> None:
+        """Drop what is left of a tensor: it starts without."""
 
 class NamedError(RuntimeError):
     """The ranks do not agree about an operation with a name, it cannot be submitted, or they have shut down."""
@@ -326,13 +337,15 @@ class Controller:
         priority: int = 0,
         keep: Any = None,
         compression: str = "none",
+        residuals: Residuals | None = None,
     ) -> NamedWork:
         """Submit an operation: allreduce, allgather, broadcast, alltoall, reducescatter or barrier.
 
         ``input`` and ``output`` are (address, bytes) of memory that lives as long as ``keep`` does, or contiguous arrays or tensors.
         ``output`` is ``None`` where the result's size is not known before. ``op`` is sum, average, min, max, product or adasum.
         ``group`` names operations that run all or none, and says how many they are. Ready operations of a higher ``priority`` go
-        first. ``compression`` is a codec's name; what is lost goes with what is sent next under the name.
+        first. ``compression`` is a codec's name. ``residuals`` keep what is lost, which goes with what is sent next under
+        the name; without them it is dropped.
         """
 
     def join(self) -> NamedWork:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import _herringbone
 from .arguments import check_explained, check_seconds, level, whole
 from .arrays import OPS, SYNONYMS, fold_type, mapped_array, move_type, new_array, readable, same_size, writable
-from .compression import compressed, native_residuals, residuals
+from .compression import LOAD, Coded, Residuals, compressed
 from .errors import ClosedError
 from .messages import Messages
 from .options import Options
@@ -79,6 +79,7 @@ class Communicator(Messages):
         priority: int = 0,
         compression: str | None = None,
         tensor: str | None = None,
+        residuals: Residuals | None = None,
     ) -> Any:
         """Fold ``array`` over all ranks, element by element, into ``out`` (default: in place) on every rank.
 
@@ -91,7 +92,8 @@ class Communicator(Messages):
                 ``"onebit:THRESHOLD"``, ``"twobit:THRESHOLD"``, ``"sign"``, ``"topk:SHARE"``, ``"randomk:SHARE"``,
                 ``"threshold:THRESHOLD"`` or ``"exact"``; the same on all ranks. ``"auto"`` takes bf16 or int8 where the plan
                 expects less time, and needs ``HERRINGBONE_CALIBRATION``.
-            tensor: a name, so that what the codec loses goes with what is sent of this tensor next.
+            tensor: a name, so that what the codec loses goes with what is sent of this tensor next (error feedback).
+            residuals: who keeps what is lost, if the communicator does not: one for each model that has tensors of the same names.
 
         Returns:
             The result array, or a :class:`Work`.
@@ -107,16 +109,13 @@ class Communicator(Messages):
             out = array
         else:
             same_size("all_reduce", array, out, array.size)
-        coded = compressed("all_reduce", compression, tensor)
+        coded = compressed("all_reduce", compression, tensor, residuals)
         call = ("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout, priority)
         return self._run(*call, compression=coded)
 
     def compression_state_dict(self) -> dict[str, dict[str, Any]]:
-        """What compression has left of this rank's tensors, by name: how many ``steps`` each had, and what is ``left``.
-
-        It belongs to a checkpoint of this rank: with it a resumed training equals one that was not interrupted, to the bit.
-        """
-        return residuals(self._native)
+        """What compression has left of this rank's tensors that have no other owner: see :meth:`Residuals.state_dict`."""
+        return Residuals(self._native.residuals).state_dict()
 
     def load_compression_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
         """Go on with what was left when :meth:`compression_state_dict` was called, in place of what is left now.
@@ -124,7 +123,7 @@ class Communicator(Messages):
         Raises:
             TypeError, ArgumentError: it is not what that gave, and nothing is changed.
         """
-        self._native.restore_residuals(native_residuals(state))
+        Residuals(self._native.residuals)._load(LOAD, state)
 
     def reduce(
         self,
@@ -378,7 +377,7 @@ class Communicator(Messages):
         priority: int,
         parts: tuple[list[int], list[int]] | None = None,
         mark: int = 0,
-        compression: tuple[str, str | None] | None = None,
+        compression: Coded | None = None,
     ) -> Any:
         if not isinstance(op, str):
             raise TypeError(f"{name} on rank {self.rank}: op is a {type(op).__name__}, not one of {', '.join(OPS)}")

@@ -1,62 +1,104 @@
-"""Compression of numpy arrays: what is checked before the engine is called, and what is left of tensors."""
+"""Compression of all-reduces: what is checked before the engine is called, and the error feedback of tensors by owner."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from . import _herringbone
 from .errors import ArgumentError
 
-__all__ = ["compressed", "native_residual", "native_residuals", "residuals"]
+__all__ = ["Coded", "Residuals", "compressed", "residual"]
 
 LOAD = "load_compression_state_dict"
 
+OF_A_STORE = re.compile(r"kvstore \d+ ")
+"""How the names of tensors begin that earlier versions kept for stores, among those of their communicator."""
 
-def compressed(name: str, codec: str | None, tensor: str | None) -> tuple[str, str | None] | None:
+Coded = tuple[str, "str | None", "_herringbone.Residuals | None"]
+"""A codec, the name of a tensor if what is lost of it is fed back, and who keeps that if it is not the communicator."""
+
+
+class Residuals:
+    """Error feedback of one owner, such as an optimizer: what codecs have left of its tensors on this rank.
+
+    Without one, ``tensor=`` names a tensor of the communicator. Two models that are trained over one communicator and have tensors
+    of the same names need an owner each::
+
+        generator = herringbone.Residuals()
+        comm.all_reduce(gradient, "average", compression="int8", tensor="layer1", residuals=generator)
+
+    What is left belongs to one codec, one group and one length, too. If one of these changes, it is dropped, and a warning says so
+    once.
+    """
+
+    def __init__(self, native: _herringbone.Residuals | None = None) -> None:
+        """With ``native`` those that the engine keeps already."""
+        self._native = _herringbone.Residuals() if native is None else native
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Of each tensor by name how many ``steps`` it had, the ``codec``, and what is ``left`` of its elements.
+
+        It belongs to a checkpoint of this rank: with it a resumed training equals one that was not interrupted, to the bit.
+        """
+        import numpy as np
+
+        kept = {name: (steps, codec, np.frombuffer(data, "<f4").copy()) for name, steps, codec, data in self._native.saved()}
+        return {name: {"steps": steps, "codec": codec, "left": left} for name, (steps, codec, left) in kept.items()}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on with what was left when :meth:`state_dict` was called, in place of what is left now.
+
+        Raises:
+            TypeError, ArgumentError: it is not what that gave, and nothing is changed.
+        """
+        self._load("Residuals.load_state_dict", state)
+
+    def forget(self, tensor: str) -> None:
+        """Drop what is left of a tensor: it starts without."""
+        self._native.forget(tensor)
+
+    def _load(self, call: str, state: Any) -> None:
+        if not isinstance(state, Mapping):
+            raise TypeError(f"{call}: the state is a {type(state).__name__}; pass what was saved")
+        self._native.restore([residual(call, tensor, kept) for tensor, kept in state.items()])
+
+
+def compressed(name: str, codec: str | None, tensor: str | None, residuals: Residuals | None) -> Coded | None:
     """What the engine is told of a call's compression."""
     for argument, value in (("compression", codec), ("tensor", tensor)):
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name}: {argument} is a {type(value).__name__}, not a name")
+    if residuals is not None:
+        if not isinstance(residuals, Residuals):
+            raise TypeError(f"{name}: residuals is a {type(residuals).__name__}; pass a herringbone.Residuals")
+        if tensor is None:
+            raise ValueError(f"{name}: residuals without tensor: what is lost is kept by name; pass tensor, too")
     if codec is None:
         if tensor is not None:
             raise ValueError(f"{name}: tensor={tensor!r} without compression: nothing is lost of it; pass compression, too")
         return None
-    return codec, tensor
+    return codec, tensor, None if residuals is None else residuals._native
 
 
-def residuals(native: _herringbone.Communicator) -> dict[str, dict[str, Any]]:
-    """What is left of a group's tensors, by name."""
-    import numpy as np
-
-    floats = {tensor: (steps, np.frombuffer(data, dtype="<f4").copy()) for tensor, steps, data in native.residuals()}
-    return {tensor: {"steps": steps, "left": left} for tensor, (steps, left) in floats.items()}
-
-
-def native_residuals(state: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, int, bytes]]:
-    """The same as the engine has it.
+def residual(call: str, tensor: Any, kept: Any) -> tuple[str, int, str | None, bytes]:
+    """What is left of a tensor, as the engine has it, after a check: a NaN in it would come out of every later operation.
 
     Raises:
-        TypeError, ArgumentError: it is not what :func:`residuals` gave.
-    """
-    if not isinstance(state, Mapping):
-        raise TypeError(f"{LOAD}: the state is a {type(state).__name__}; pass what compression_state_dict gave")
-    return [native_residual(LOAD, tensor, kept) for tensor, kept in state.items()]
-
-
-def native_residual(call: str, tensor: Any, kept: Any) -> tuple[str, int, bytes]:
-    """What is left of a tensor, after a check: a NaN in it would stay, and come out of every later operation on it.
-
-    Raises:
-        TypeError, ArgumentError: no communicator gave this.
+        TypeError, ArgumentError: no owner gave this.
     """
     import numpy as np
 
     if not isinstance(tensor, str):
         raise TypeError(f"{call}: a tensor's name is {tensor!r}, not a text")
+    if OF_A_STORE.match(tensor):
+        what = "an earlier version has left for a store, which has a state of its own now"
+        raise ArgumentError(f"{call}: the state has {tensor!r}, which {what}; take it out: what was left then is lost, once")
     if not isinstance(kept, Mapping) or not {"steps", "left"} <= kept.keys():
         raise TypeError(f"{call}: what the state has of {tensor!r} lacks steps or left; pass it as it was saved")
-    steps, left = kept["steps"], np.asarray(kept["left"])
+    # Earlier versions have saved no codec: then that of the next operation is taken.
+    steps, left, codec = kept["steps"], np.asarray(kept["left"]), kept.get("codec")
     if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or not 0 <= steps < 1 << 64:
         raise ArgumentError(f"{call}: the steps of {tensor!r} are {steps!r}, not a number from 0")
     if left.dtype != np.float32 or left.ndim != 1:
@@ -64,4 +106,8 @@ def native_residual(call: str, tensor: Any, kept: Any) -> tuple[str, int, bytes]
         raise ArgumentError(f"{call}: what is left of {tensor!r} is {what}, not float32 in one; pass it as it was saved")
     if not np.isfinite(left).all():
         raise ArgumentError(f"{call}: what is left of {tensor!r} has a NaN or an infinity: the state is damaged; load another one")
-    return tensor, int(steps), left.astype("<f4").tobytes()
+    try:
+        codec = None if codec is None else _herringbone.codec(codec)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{call}: the codec of {tensor!r} is {codec!r}: {error}") from None
+    return tensor, int(steps), codec, left.astype("<f4").tobytes()

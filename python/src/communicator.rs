@@ -5,25 +5,23 @@ use crate::{
     errors,
     memory::{self, Mapped, PySpan},
     pending::Pending,
+    residuals::PyResiduals,
     store::TorchStore,
     waiting,
 };
 use herringbone::{
     Collective, Compression, Config, FoldOrder, MessageRequest, Recent, ReduceOp, Region, Rendezvous,
-    Request, Residual, Transport, core::codec::CodecChoice,
+    Request, Transport, core::codec::CodecChoice,
 };
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
-    types::{PyBytes, PyDict, PyString},
+    types::{PyDict, PyString},
 };
 use std::{str::FromStr, sync::Arc};
 
-/// A codec's name, and the tensor's if what is lost is fed back.
-type PyCompression = (String, Option<String>);
-
-/// A tensor's name, how many operations on it are complete, and what is left of its elements, as the bytes of f32.
-type PyResidual<'py> = (String, u64, Bound<'py, PyBytes>);
+/// A codec's name, the tensor's if what is lost is fed back, and who keeps that if it is not the group.
+type PyCompression<'py> = (String, Option<String>, Option<PyRef<'py, PyResiduals>>);
 
 /// The lengths of the parts of an input and of an output.
 type PyParts = (Vec<usize>, Vec<usize>);
@@ -228,7 +226,7 @@ impl Communicator {
         priority: i32,
         parts: Option<PyParts>,
         mark: u32,
-        compression: Option<PyCompression>,
+        compression: Option<PyCompression<'_>>,
     ) -> PyResult<Pending> {
         let call = (collective, root, dtype, op, count);
         let request =
@@ -258,7 +256,7 @@ impl Communicator {
         priority: i32,
         parts: Option<PyParts>,
         mark: u32,
-        compression: Option<PyCompression>,
+        compression: Option<PyCompression<'_>>,
     ) -> PyResult<()> {
         let call = (collective, root, dtype, op, count);
         let request =
@@ -266,26 +264,10 @@ impl Communicator {
         waiting::to_the_end(py, || self.inner.begin(request))?.map_err(|error| errors::to_python(&error))
     }
 
-    /// What is left of the tensors of this group whose messages were coded.
-    fn residuals<'py>(&self, py: Python<'py>) -> Vec<PyResidual<'py>> {
-        let saved = py.detach(|| self.inner.residuals());
-        let bytes = |left: &[f32]| left.iter().flat_map(|left| left.to_le_bytes()).collect::<Vec<u8>>();
-        let told = |Residual { tensor, steps, left }| (tensor, steps, PyBytes::new(py, &bytes(&left)));
-        saved.into_iter().map(told).collect()
-    }
-
-    /// Go on with what `residuals` gave, in place of what is left now.
-    fn restore_residuals(&self, saved: Vec<PyResidual<'_>>) {
-        let floats =
-            |bytes: &[u8]| bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
-        let restored =
-            |(tensor, steps, left): PyResidual<'_>| Residual { tensor, steps, left: floats(left.as_bytes()) };
-        self.inner.restore_residuals(saved.into_iter().map(restored).collect());
-    }
-
-    /// Drop what is left of a tensor.
-    fn forget_residual(&self, tensor: &str) {
-        self.inner.forget_residual(tensor);
+    /// What codecs have left of the tensors that have no other owner than this group.
+    #[getter]
+    fn residuals(&self) -> PyResiduals {
+        PyResiduals(self.inner.residuals().clone())
     }
 
     /// Zeroed memory that all ranks of this host map.
@@ -430,7 +412,7 @@ fn request(
     spans: (PySpan, PySpan),
     keep: &Bound<'_, PyAny>,
     timeout: Option<f64>,
-    (priority, parts, compression): (i32, Option<PyParts>, Option<PyCompression>),
+    (priority, parts, compression): (i32, Option<PyParts>, Option<PyCompression<'_>>),
 ) -> PyResult<Request> {
     let (collective, root, dtype, op, count) = call;
     let (collective, dtype, op) = (parse_collective(collective, root)?, parse(dtype)?, parse(op)?);
@@ -439,9 +421,10 @@ fn request(
     let request = Request::new(collective, dtype, count, input, output);
     let request = request.op(op).priority(priority).timeout(timeout);
     let request = match compression {
-        Some((codec, tensor)) => {
+        Some((codec, tensor, owner)) => {
             let compression = Compression::by(parse_codec(&codec)?);
-            request.compression(tensor.into_iter().fold(compression, Compression::tensor))
+            let compression = tensor.into_iter().fold(compression, Compression::tensor);
+            request.compression(owner.iter().fold(compression, |coded, owner| coded.kept_by(&owner.0)))
         }
         None => request,
     };

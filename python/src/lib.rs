@@ -11,6 +11,7 @@ mod errors;
 mod memory;
 mod named;
 mod pending;
+mod residuals;
 mod store;
 mod trees;
 mod waiting;
@@ -37,6 +38,8 @@ mod _herringbone {
     use super::named::{Controller, PyNamedResult, PyNamedWork};
     #[pymodule_export]
     use super::pending::{Completions, Pending};
+    #[pymodule_export]
+    use super::residuals::PyResiduals;
     #[pymodule_export]
     use super::trees::device_trees;
 

@@ -5,6 +5,7 @@ use crate::{
     communicator::{Communicator, parse, regions},
     errors,
     memory::PySpan,
+    residuals::PyResiduals,
     waiting,
 };
 use herringbone::{
@@ -90,10 +91,10 @@ impl Controller {
     }
 
     /// Submit an operation. `input` and `output` are (address, bytes) of memory that lives as long as `keep` does, or
-    /// contiguous arrays or tensors. `compression` is a codec's name.
+    /// contiguous arrays or tensors. `compression` is a codec's name, and `residuals` keeps what the codec loses, if anything does.
     #[pyo3(signature = (
         operation, name, input, output, *, dtype, shape, op="sum", root=0, prescale=1.0, postscale=1.0, splits=None,
-        group=None, priority=0, keep=None, compression="none"
+        group=None, priority=0, keep=None, compression="none", residuals=None
     ))]
     #[allow(
         clippy::too_many_arguments,
@@ -117,6 +118,7 @@ impl Controller {
         priority: i32,
         keep: Option<Bound<'_, PyAny>>,
         compression: &str,
+        residuals: Option<&PyResiduals>,
     ) -> PyResult<PyNamedWork> {
         let (kind, op) = parse_operation(operation, op)?;
         let codec = parse_codec::<Codec>(compression)?;
@@ -128,7 +130,8 @@ impl Controller {
         let owners = PyTuple::new(py, [input, output, keep])?;
         let (input, target_region) = regions(source, target.unwrap_or_default(), owners.as_any());
         let output = target.map(|_| target_region);
-        let submission = NamedSubmission { request, input, output, splits };
+        let residuals = residuals.map(|owner| owner.0.clone());
+        let submission = NamedSubmission { request, input, output, splits, residuals };
         let work = py.detach(|| self.0.submit(submission)).map_err(|failure| to_python(&failure))?;
         Ok(PyNamedWork { work, result: OnceLock::new() })
     }

@@ -225,7 +225,7 @@ def test_compression_checks_its_arguments() -> None:
         kv.push("wide", np.ones(3))
 
 
-def test_devices_keep_what_their_codes_lose() -> None:
+def test_devices_keep_what_their_codes_lose(caplog: pytest.LogCaptureFixture) -> None:
     """MXNet's rules: at or beyond the threshold it is sent, and what is left goes with the next."""
     kv = kvstore.create("device")
     kv.init(1, np.zeros(4, np.float32))
@@ -243,10 +243,21 @@ def test_devices_keep_what_their_codes_lose() -> None:
     kv.push(1, one)
     kv.pull(1, out)
     assert (out == one).all()
+    kv.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+    assert not caplog.records
     kv.set_gradient_compression({"type": "1bit", "threshold": 0.0})
+    assert "what twobit:0.5 has left of 1 keys is dropped" in caplog.text
     kv.push(1, [one, other])
     kv.pull(1, out)
     assert out.tolist() == [0.0, 0.0, -2.0, 2.0]
+    state = kv.compression_state_dict()
+    kv.push(1, [one, other])
+    kv.pull(1, out)
+    then = out.tolist()
+    kv.load_compression_state_dict(state)
+    kv.push(1, [one, other])
+    kv.pull(1, out)
+    assert out.tolist() == then and state["devices"]["1"].keys() == {0, 1}
 
 
 def test_devices_are_added_along_the_trees_of_their_links() -> None:

@@ -5,7 +5,7 @@ pub(crate) mod called;
 mod handle;
 mod messages;
 mod parts;
-pub(crate) mod residuals;
+mod residuals;
 pub(crate) mod shrink;
 
 use crate::{
@@ -321,7 +321,8 @@ impl Communicator {
         self.check_usable()?;
         let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
         let codec = automatic::codec_of(&self.fabric, &self.group, &request);
-        let checked = residuals::checked(&request, codec, &self.group.residuals, self.group.rank);
+        let checked =
+            residuals::checked(&request, codec, (&self.group.residuals, &self.group.draws), self.group.rank);
         let fed = checked.map_err(|error| error.at(self.fabric.job.rank))?;
         let Request { collective, dtype, op, count, priority, mark, input, output, timeout, .. } = request;
         let count = if parts.is_some() { Call::UNEVEN } else { count };

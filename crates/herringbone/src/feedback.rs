@@ -106,6 +106,11 @@ impl Feedback {
         self.lock().before.len()
     }
 
+    /// Whether nothing is left of any element.
+    pub(crate) fn is_empty_handed(&self) -> bool {
+        self.lock().before.iter().all(|left| *left == 0.0)
+    }
+
     /// How many operations are complete, and what is left of them.
     pub(crate) fn committed(&self) -> (u64, Vec<f32>) {
         let left = self.lock();

@@ -91,7 +91,7 @@ impl Communicator {
             }
             Agreed::Without { shrink, gone } => self.without_hub(&shrink, &gone, (timeout, deadline))?,
         };
-        group.residuals.say_dropped(fabric.job.rank);
+        group.residuals.say_all_dropped(fabric.job.rank);
         Ok(next)
     }
 
@@ -189,7 +189,7 @@ impl Communicator {
             self.check_open(operation)?;
         }
         fabric.make_way();
-        self.parts().1.residuals.say_dropped(fabric.job.rank);
+        self.parts().1.residuals.say_all_dropped(fabric.job.rank);
         Ok((**origin).clone())
     }
 

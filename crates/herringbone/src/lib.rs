@@ -44,6 +44,7 @@ mod observe;
 mod planted;
 mod rendezvous;
 mod request;
+mod residuals;
 #[cfg(any(test, feature = "simulator"))]
 mod seen;
 pub mod server;
@@ -59,7 +60,7 @@ pub use crate::core::{
     element::{DType, Element, ReduceOp},
     group::FoldOrder,
 };
-pub use communicator::{Communicator, Work, residuals::Residual};
+pub use communicator::{Communicator, Work};
 pub use config::{
     Config, Rendezvous, Route, Transport, UnknownName, is_own_address, nearest_name, parse_algorithm,
     route_to, settings, token_from_env, token_from_file,
@@ -73,6 +74,7 @@ pub use named::{
 pub use observe::{Happening, OperationId, OperationState, OperationTimes, Recent, Sink};
 pub use rendezvous::{Store, StoreError};
 pub use request::{Compression, MessageRequest, Request};
+pub use residuals::{Residual, Residuals};
 pub use transport::stats::{Moved, Stats};
 pub use work::Pending;
 

@@ -7,6 +7,7 @@ use crate::{
         element::{DType, ReduceOp},
         session::mailbox::Envelope,
     },
+    residuals::Residuals,
     sys::region::Region,
 };
 use std::time::Duration;
@@ -58,6 +59,8 @@ impl MessageRequest {
 pub struct Compression {
     pub(crate) choice: CodecChoice,
     pub(crate) tensor: Option<String>,
+    /// Who keeps what is lost; the group if nobody else does.
+    pub(crate) residuals: Option<Residuals>,
 }
 
 impl Compression {
@@ -68,12 +71,18 @@ impl Compression {
 
     /// By a codec, or by what the plan [expects to be worth it](CodecChoice::Automatic).
     pub fn by(choice: CodecChoice) -> Self {
-        Self { choice, tensor: None }
+        Self { choice, tensor: None, residuals: None }
     }
 
-    /// What is lost of a tensor of this name goes with what is sent of it next. The communicator keeps it, on each rank.
+    /// Error feedback: what the codec loses of a tensor of this name is added to the tensor before it is coded the next time. On
+    /// each rank the communicator keeps it, for all whose compression names no other [owner](Self::kept_by).
     pub fn tensor(self, name: impl Into<String>) -> Self {
         Self { tensor: Some(name.into()), ..self }
+    }
+
+    /// This owner keeps what is lost of the [tensor](Self::tensor). A tensor of the same name that has another owner is another one.
+    pub fn kept_by(self, owner: &Residuals) -> Self {
+        Self { residuals: Some(owner.clone()), ..self }
     }
 }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import logging
 import math
 import struct
 from collections.abc import Mapping
 from typing import Any
 
+from ..compression import Coded, Residuals, residual
 from ..errors import ArgumentError, UnsupportedError
 
 __all__ = ["GradientCompression", "compression_of"]
@@ -19,7 +20,9 @@ THRESHOLD = 0.5
 LARGEST = 3.4028234663852886e38
 """Of the numbers of float32."""
 
-_numbers = itertools.count()
+LOAD = "load_compression_state_dict"
+
+logger = logging.getLogger("herringbone")
 
 
 class GradientCompression:
@@ -34,8 +37,49 @@ class GradientCompression:
         self._kind = kind
         self._threshold = threshold
         self._of_devices = "device" in store
-        self._left: dict[tuple[Any, int], Any] = {}
-        self._name = f"kvstore {next(_numbers)}"
+        self._left: dict[tuple[str, int], Any] = {}
+        self._residuals = Residuals()
+
+    def __str__(self) -> str:
+        """As a codec's name."""
+        return f"{CODECS[self._kind]}:{self._threshold!r}"
+
+    def after(self, before: GradientCompression | None) -> GradientCompression:
+        """The one that a store has from now on: the one before it if nothing changes, else this one, which starts without."""
+        if before is None:
+            return self
+        if str(self) == str(before):
+            return before
+        keys = {key for key, _ in before._left} | before._residuals.state_dict().keys()
+        if keys:
+            what = "kvstore: what %s has left of %d keys is dropped: pushes are compressed with %s from now on"
+            logger.warning(what, before, len(keys), self)
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is left of each key's pushes: on this worker, and on its devices."""
+        devices: dict[str, dict[int, Any]] = {}
+        for (key, device), left in self._left.items():
+            devices.setdefault(key, {})[device] = left.copy()
+        return {"codec": str(self), "workers": self._residuals.state_dict(), "devices": devices}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on with what :meth:`state_dict` gave.
+
+        Raises:
+            TypeError, ArgumentError: it is not what that gave, or is another codec's; and nothing is changed.
+        """
+        import numpy as np
+
+        if not isinstance(state, Mapping) or not {"codec", "workers", "devices"} <= state.keys():
+            raise TypeError(f"{LOAD}: the state lacks codec, workers or devices; pass what compression_state_dict gave")
+        if state["codec"] != str(self):
+            raise ArgumentError(f"{LOAD}: {state['codec']} has left the state, and the store compresses with {self}; leave it out")
+        devices = {(key, device): np.array(left) for key, each in state["devices"].items() for device, left in each.items()}
+        for (key, _), left in devices.items():
+            residual(LOAD, key, {"steps": 0, "left": left.reshape(-1)})
+        self._residuals._load(LOAD, state["workers"])
+        self._left = devices
 
     def check(self, call: str, key: Any, value: Any, is_sparse: bool) -> None:
         """Refuse values that have no compressed form.
@@ -51,13 +95,13 @@ class GradientCompression:
         """What arrives of the devices' arrays; that of a single device is not compressed, as in MXNet."""
         if not self._of_devices or len(arrays) == 1:
             return arrays
-        return [self._arrived((key, device), array) for device, array in enumerate(arrays)]
+        return [self._arrived((repr(key), device), array) for device, array in enumerate(arrays)]
 
-    def of_workers(self, key: Any) -> tuple[str, str]:
-        """The codec of the workers' collective, and the name by which it keeps what is lost."""
-        return f"{CODECS[self._kind]}:{self._threshold!r}", f"{self._name} {key!r}"
+    def of_workers(self, key: Any) -> Coded:
+        """The codec of the workers' collective, and who keeps what is lost by which name."""
+        return str(self), repr(key), self._residuals._native
 
-    def _arrived(self, place: tuple[Any, int], array: Any) -> Any:
+    def _arrived(self, place: tuple[str, int], array: Any) -> Any:
         import numpy as np
 
         threshold = np.float32(self._threshold)

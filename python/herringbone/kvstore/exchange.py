@@ -8,6 +8,7 @@ from typing import Any
 
 from ..arrays import fold_type, move_type
 from ..communicator import Communicator
+from ..compression import Coded
 from ..dependency import Engine, Variable
 from ..errors import UnsupportedError
 
@@ -35,12 +36,12 @@ class Exchange:
         variable: Variable,
         like: Any,
         priority: int,
-        coded: tuple[str, str] | None = None,
+        coded: Coded | None = None,
     ) -> None:
         """Push the sum over all workers of an array that stands for a value like ``like``.
 
         Args:
-            coded: the codec of the messages, and the name by which what is lost is kept.
+            coded: the codec of the messages, and who keeps what is lost by which name.
         """
         if self._communicator is not None:
             kind = fold_type(call, array, "sum")
@@ -72,7 +73,7 @@ class Exchange:
         variable: Variable,
         priority: int,
         said: str,
-        coded: tuple[str, str] | None = None,
+        coded: Coded | None = None,
     ) -> None:
         communicator = self._communicator
         assert communicator is not None

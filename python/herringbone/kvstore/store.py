@@ -393,7 +393,30 @@ class KVStore:
         Raises:
             ArgumentError: the arguments are wrong, or the type of store compresses nothing.
         """
-        self._compression = compression_of(self._kind, params)
+        self._compression = compression_of(self._kind, params).after(self._compression)
+
+    def compression_state_dict(self) -> dict[str, Any]:
+        """What compression has left of this worker's pushes, for a checkpoint of this worker.
+
+        Raises:
+            ArgumentError: the store compresses nothing.
+        """
+        self.wait_all()
+        return self._compressing("compression_state_dict").state_dict()
+
+    def load_compression_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what was left when :meth:`compression_state_dict` was called, after :meth:`set_gradient_compression`.
+
+        Raises:
+            TypeError, ArgumentError: it is not what that gave, or is another codec's; and nothing is changed.
+        """
+        self.wait_all()
+        self._compressing("load_compression_state_dict").load_state_dict(state)
+
+    def _compressing(self, call: str) -> GradientCompression:
+        if self._compression is None:
+            raise ArgumentError(f"{call}: the store compresses nothing; call set_gradient_compression first")
+        return self._compression
 
     def save_optimizer_states(self, fname: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
         """Write the optimizer's state to a file, and with ``dump_optimizer`` the optimizer. Only in a store of one process."""

@@ -6,25 +6,28 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from ..compression import Coded, Residuals, compressed
+
 __all__ = ["compression", "current_compression"]
 
-_codec: ContextVar[tuple[str, str | None] | None] = ContextVar("herringbone.compression", default=None)
+_codec: ContextVar[Coded | None] = ContextVar("herringbone.compression", default=None)
 
 current_compression = _codec.get
-"""How what this thread starts now is compressed: the codec's name, and the tensor's if what is lost is fed back."""
+"""How what this thread starts now is compressed."""
 
 
 @contextlib.contextmanager
-def compression(codec: str, tensor: str | None = None) -> Iterator[None]:
+def compression(codec: str, tensor: str | None = None, residuals: Residuals | None = None) -> Iterator[None]:
     """Compress the all-reduces of float32 that the body starts on this thread, the same on all ranks.
 
     Sums and averages of float32 are; everything else that the body starts is as it would be without. ``tensor`` is a name:
-    what a codec loses of it goes with what is sent of it next. For example::
+    what a codec loses of it goes with what is sent of it next (error feedback). The group keeps that, or ``residuals``: one for each
+    model that has tensors of the same names. For example::
 
         with herringbone.torch.compression("int8", "embedding"):
             dist.all_reduce(embedding.weight.grad)
     """
-    token = _codec.set((codec, tensor))
+    token = _codec.set(compressed("compression", codec, tensor, residuals))
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import _herringbone, errors
-from ..compression import native_residual
+from ..compression import Residuals
 from .coalescing import cpu_backend
 from .collectives import Collectives
 from .compressed import compression
@@ -71,13 +71,11 @@ class CompressionHook:
         """The buckets of this step that were as they are in :attr:`_layouts`, up to the first that was not."""
         self._rearranged: Rearranged | None = None
         self._plain_said = False
-        self._has_claimed = False
+        self._residuals = Residuals()
 
     def __call__(self, state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Averaged:  # type: ignore[name-defined]
         """Average a bucket over the ranks of ``state``, a process group; ``None`` is the default one."""
         self._group = dist.group.WORLD if state is None else state
-        if bucket.index() == 0:
-            self._claim()
         numbers = tuple(self._numbers.setdefault(id(parameter), len(self._numbers)) for parameter in bucket.parameters())
         suits = self._suits(bucket.buffer())
         is_plain = self._steps < self.start_after or not suits
@@ -92,28 +90,6 @@ class CompressionHook:
                 self._direct.clear()
                 self._rearranged = None
 
-    def _claim(self) -> None:
-        """Be the hook of this name: what an earlier one has left is not this one's.
-
-        Raises:
-            ConfigError: another hook of this name works, too.
-        """
-        key = (self._group.group_name, self.name)
-        other = _claims.get(key)
-        if other is self:
-            return
-        if other is not None and self._has_claimed:
-            raise errors.ConfigError(
-                f"compression_hook: two models have hooks of the name {self.name!r}, which would mix what is left of their "
-                "gradients; pass a name to each, as compression_hook(codec, name=\"generator\")"
-            )
-        if not self._resumed and not self._has_claimed:
-            native = communicator(self._group)
-            for tensor, _, _ in native.residuals():
-                if self._is_mine(tensor):
-                    native.forget_residual(tensor)
-        _claims[key], self._has_claimed = self, True
-
     def _note(self, index: int, numbers: Layout, is_fed: bool) -> None:
         """Remember what a bucket is made of, and drop what is left of buckets that are no more.
 
@@ -126,7 +102,7 @@ class CompressionHook:
         for other in stale:
             del self._layouts[other]
             if self.feedback and self._steps > self.start_after:
-                communicator(self._group).forget_residual(self._tensor(other))
+                self._residuals.forget(self._tensor(other))
                 what = "herringbone: what %s has left of bucket %d is dropped: DDP has built its buckets anew"
                 logger.info(what, self.codec, other)
         if numbers and (is_fed or self._begun):
@@ -149,7 +125,8 @@ class CompressionHook:
         plain = torch.cat([gradient.reshape(-1) for gradient in kept]) if kept else None
         for gradient in kept:
             gradient.zero_()
-        with compression(self.codec, self._tensor(index) if self.feedback else None):
+        tensor, owner = (self._tensor(index), self._residuals) if self.feedback else (None, None)
+        with compression(self.codec, tensor, owner):
             reduced = averaged(flat, self._group)
         if plain is None:
             return reduced
@@ -175,13 +152,11 @@ class CompressionHook:
         return f"{self.name}.bucket{index}"
 
     def state_dict(self, group: dist.ProcessGroup | None = None) -> dict[str, Any]:
-        """What is left of this hook's buckets on this rank, for a checkpoint of this rank.
-
-        ``group`` is that of the model, if it is not the default one and no gradient was reduced yet.
-        """
-        mine = [saved for saved in communicator(group or self._group).residuals() if self._is_mine(saved[0])]
-        left = {tensor: (steps, torch.frombuffer(bytearray(data), dtype=torch.float32)) for tensor, steps, data in mine if data}
-        return {"left": left, "steps": self._steps, "layouts": dict(self._layouts)}
+        """What is left of this hook's buckets on this rank, for a checkpoint of this rank. ``group`` is not needed any more."""
+        mine = {tensor: kept for tensor, kept in self._residuals.state_dict().items() if kept["left"].size}
+        left = {tensor: (kept["steps"], torch.from_numpy(kept["left"])) for tensor, kept in mine.items()}
+        codecs = {tensor: kept["codec"] for tensor, kept in mine.items()}
+        return {"left": left, "codecs": codecs, "steps": self._steps, "layouts": dict(self._layouts)}
 
     def load_state_dict(self, state: dict[str, Any], group: dist.ProcessGroup | None = None) -> None:
         """Go on with what was left when :meth:`state_dict` was called, on a rank of the same number.
@@ -190,24 +165,22 @@ class CompressionHook:
         whatever buckets DDP builds at first. Only for a state from before the second step it is not known how they would be.
 
         A state says neither its rank nor the number of ranks: with another rank's, or among more or fewer ranks, the training
-        goes on, but it is not the same one. The hook's codec counts, also where the state is another codec's.
+        goes on, but it is not the same one. What another codec than the hook's has left is dropped, and a warning says so once.
 
         Raises:
             TypeError, ArgumentError: it is not what that gave.
         """
-        native = communicator(group or self._group)
         if not isinstance(state, Mapping) or not {"left", "steps", "layouts"} <= state.keys():
             raise TypeError(f"{LOAD}: the state lacks left, steps or layouts; pass what state_dict of such a hook gave")
         # The hook that saved it may have had another name: the environment's hooks are numbered as their models come.
-        saved = [(self._tensor(_index_of(tensor)), steps, left.numpy()) for tensor, (steps, left) in state["left"].items()]
-        mine = [native_residual(LOAD, tensor, {"steps": steps, "left": left}) for tensor, steps, left in saved]
-        others = [kept for kept in native.residuals() if not self._is_mine(kept[0])]
-        native.restore_residuals(others + mine)
+        codecs = state.get("codecs", {})
+        left = {
+            self._tensor(_index_of(tensor)): {"steps": steps, "left": left.numpy(), "codec": codecs.get(tensor)}
+            for tensor, (steps, left) in state["left"].items()
+        }
+        self._residuals._load(LOAD, left)
         self._steps, self._layouts = state["steps"], {index: tuple(layout) for index, layout in state["layouts"].items()}
         self._resumed = bool(self._layouts)
-
-    def _is_mine(self, tensor: str) -> bool:
-        return tensor.startswith(f"{self.name}.bucket")
 
 
 def _index_of(tensor: str) -> int:
@@ -242,7 +215,7 @@ def compression_hook(
         start_after: so many steps of each bucket go uncompressed first.
         exclude: parts of the names of parameters whose gradients are not compressed.
         named_parameters: ``model.named_parameters()``, where parameters are excluded.
-        name: another one for each model that a program trains at the same time; ranks give a model the same one.
+        name: what a checkpoint calls the buckets.
 
     Raises:
         ValueError: no codec is called that, or ``start_after`` is no number of steps.
@@ -259,18 +232,6 @@ def averaged(tensor: torch.Tensor, group: dist.ProcessGroup) -> Averaged:
     future = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, group=group, async_op=True).get_future()
     return future.then(lambda done: done.value()[0])
 
-
-def communicator(group: dist.ProcessGroup | None) -> Any:
-    """The native communicator of a group of torch's; ``None`` is the default group."""
-    found: Any = dist.group.WORLD if group is None else group
-    serving = found if isinstance(found, Collectives) else cpu_backend(found)
-    if not isinstance(serving, Collectives):
-        raise errors.ConfigError("this group is not Herringbone's: make it with the backend \"herringbone\"")
-    return serving.member.communicator
-
-
-_claims: weakref.WeakValueDictionary[tuple[str, str], CompressionHook] = weakref.WeakValueDictionary()
-"""By the name of its group and its own, the hook whose residuals a communicator has."""
 
 _hooks: weakref.WeakKeyDictionary[Any, CompressionHook] = weakref.WeakKeyDictionary()
 """The hooks that the environment has asked for, by their models."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import cases
 import ml_dtypes
@@ -159,6 +160,50 @@ def another_length_drops_what_is_left() -> None:
         np.testing.assert_array_equal(group.compression_state_dict()["grows"]["left"], np.full(count, 0.25, np.float32))
 
 
+def sent(codec: str, tensor: str, value: float, residuals: herringbone.Residuals | None = None) -> float:
+    """What a sum of this value has in each element, for each rank."""
+    array = np.full(5, value, np.float32)
+    group.all_reduce(array, compression=codec, tensor=tensor, residuals=residuals)
+    assert (array == array[0]).all()
+    return float(array[0]) / group.size
+
+
+@case
+def what_is_left_of_a_name_belongs_to_one_owner_and_one_codec() -> None:
+    one, other = herringbone.Residuals(), herringbone.Residuals()
+    assert sent("twobit:0.5", "w", 0.25, one) == sent("twobit:0.5", "w", 0.25, other) == sent("twobit:0.5", "w", 0.25) == 0
+    assert sent("exact", "w", 0.125) == 0.125, "the group's own belongs to another codec"
+    assert sent("twobit:0.5", "w", 0.125) == 0, "and is not kept for when that comes again"
+    assert sent("twobit:0.5", "w", 0.25, one) == 0.5 and one.state_dict()["w"]["codec"] == "twobit:0.5"
+    apart = group.subgroup(list(range(group.size)))
+    array = np.full(5, 0.25, np.float32)
+    apart.all_reduce(array, compression="twobit:0.5", tensor="w", residuals=other)
+    assert not array.any(), "another group"
+    apart.close()
+    other.forget("w")
+    assert other.state_dict() == {}
+    named: Any = "one"
+    error_of(TypeError, lambda: sent("twobit:0.5", "w", 0.25, named), "residuals is a str")
+    error_of(ValueError, lambda: group.all_reduce(array, compression="sign", residuals=one), "residuals without tensor")
+
+
+@case
+def a_state_finds_its_owner_and_its_codec() -> None:
+    saving, loading = herringbone.Residuals(), herringbone.Residuals()
+    sent("twobit:0.5", "w", 0.25, saving)
+    state = saving.state_dict()
+    loading.load_state_dict(state)
+    assert sent("twobit:0.5", "w", 0.25) == 0 and sent("twobit:0.5", "w", 0.25, loading) == 0.5
+    loading.load_state_dict(state)
+    assert sent("twobit:1.0", "w", 0.75, loading) == 0, "another codec"
+    # As earlier versions have saved it.
+    group.load_compression_state_dict({"old": {"steps": 1, "left": state["w"]["left"]}})
+    assert sent("twobit:0.5", "old", 0.25) == 0.5 and group.compression_state_dict()["old"]["steps"] == 2
+    of_a_store = {"kvstore 0 'w'": state["w"]}
+    error_of(ValueError, lambda: group.load_compression_state_dict(of_a_store), "kvstore 0 'w'", "take it out")
+    group.load_compression_state_dict({})
+
+
 @case
 def what_makes_no_sense_is_refused() -> None:
     array = np.ones(4, np.float32)
@@ -179,6 +224,7 @@ def a_damaged_state_is_refused_and_changes_nothing() -> None:
         (None, TypeError, "NoneType", "compression_state_dict"),
         ({"sound": {"steps": 1}}, TypeError, "'sound'", "left"),
         ({3: {"steps": 1, "left": left}}, TypeError, "name is 3"),
+        ({"sound": {"steps": 1, "left": left, "codec": "int9"}}, ValueError, "'sound'", "int9"),
         ({"sound": {"steps": -1, "left": left}}, ValueError, "steps", "-1"),
         ({"sound": {"steps": 1.5, "left": left}}, ValueError, "steps", "1.5"),
         ({"sound": {"steps": 1, "left": left.reshape(3, 1)}}, ValueError, "2 dimensions"),

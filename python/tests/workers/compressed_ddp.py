@@ -53,10 +53,9 @@ def weights(net: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
 
 
-def residuals() -> dict[str, int]:
-    """The tensors of which something is left, with the steps that they had."""
-    native = dist.group.WORLD.member.communicator  # type: ignore[union-attr]
-    return {name: steps for name, steps, _ in native.residuals()}
+def steps_of(hook: ours.CompressionHook) -> dict[str, int]:
+    """The buckets of which something is left, with the steps that they had."""
+    return {name: steps for name, (steps, _) in hook.state_dict()["left"].items()}
 
 
 @case
@@ -109,13 +108,42 @@ def a_new_hook_starts_without_what_an_earlier_one_of_its_name_has_left() -> None
 
 
 @case
-def two_models_that_are_trained_in_turn_need_two_names() -> None:
-    pair = [DistributedDataParallel(model()) for _ in range(2)]
-    for ddp in pair:
-        ddp.register_comm_hook(None, ours.compression_hook("topk:0.1", name="pair"))
-    for ddp in pair:
-        ddp(batch(0)[0]).sum().backward()
-    error_of(RuntimeError, pair[0](batch(1)[0]).sum().backward, "two models", "'pair'", "pass a name to each")
+def models_that_are_trained_in_turn_keep_what_is_left_apart() -> None:
+    alone = model()
+    train(ours.compression_hook("topk:0.1"), range(4), alone)
+    pair = [model(), model()]
+    turns = [DistributedDataParallel(net) for net in pair]
+    for ddp in turns:
+        ddp.register_comm_hook(None, ours.compression_hook("topk:0.1"))
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in pair]
+    for step in range(4):
+        for number, (ddp, optimizer) in enumerate(zip(turns, optimizers)):
+            optimizer.zero_grad()
+            x, y = batch(step)
+            (nn.functional.cross_entropy(ddp(x), y) * (1000.0 if number else 1.0)).backward()
+            optimizer.step()
+    assert torch.equal(weights(alone), weights(pair[0]))
+
+
+@case
+def a_state_of_another_codec_is_dropped_and_one_that_names_none_loads() -> None:
+    half, first = model(), ours.compression_hook("twobit:0.01")
+    train(first, range(4), half)
+    state = first.state_dict()
+    assert set(state["codecs"].values()) == {"twobit:0.01"}
+    trained = {}
+    for name, codec, loaded in (
+        ("same", "twobit:0.01", state),
+        ("old", "twobit:0.01", {key: value for key, value in state.items() if key != "codecs"}),
+        ("another", "twobit:0.02", state),
+        ("without", "twobit:0.02", {**state, "left": {}}),
+    ):
+        net, hook = copy.deepcopy(half), ours.compression_hook(codec)
+        hook.load_state_dict(loaded)
+        train(hook, range(4, 6), net)
+        trained[name] = weights(net)
+    assert torch.equal(trained["same"], trained["old"])
+    assert torch.equal(trained["another"], trained["without"])
 
 
 @case
@@ -214,7 +242,7 @@ def a_bucket_that_is_built_anew_starts_without() -> None:
     log.setLevel(level)
     log.removeHandler(handler)
     assert any("built its buckets anew" in text for text in said), said
-    steps = {name: count for name, count in residuals().items() if name.startswith("anew.")}
+    steps = steps_of(hook)
     assert steps and set(steps.values()) == {2}, f"the first of 3 steps does not count: {steps}"
 
 
@@ -222,9 +250,10 @@ def a_bucket_that_is_built_anew_starts_without() -> None:
 def other_types_go_as_they_are() -> None:
     net = model().to(torch.float64)
     ddp = DistributedDataParallel(net)
-    ddp.register_comm_hook(None, ours.compression_hook("sign", name="f64"))
+    hook = ours.compression_hook("sign", name="f64")
+    ddp.register_comm_hook(None, hook)
     nn.functional.cross_entropy(ddp(batch(0)[0].double()), batch(0)[1]).backward()
-    assert not any(name.startswith("f64.") for name in residuals())
+    assert steps_of(hook) == {}
 
 
 @case
@@ -254,13 +283,12 @@ def the_environment_asks_for_buckets_of_gradients_only() -> None:
     compress_if_asked()
     error_of(herringbone.ConfigError, lambda: train(None, range(1), model()), "HERRINGBONE_COMPRESSION", "int9")
     os.environ["HERRINGBONE_COMPRESSION"] = "twobit:0.01"
-    before = residuals()
     assert train(None, range(60), model()) < 0.6
-    new = sorted(set(residuals()) - set(before))
-    assert new == ["ddp1.bucket0"], new
     ddp = DistributedDataParallel(model())
+    nn.functional.cross_entropy(ddp(batch(0)[0]), batch(0)[1]).backward()
     hook = ours.compression_hook_of(ddp)
     assert hook is not None and hook is ours.compression_hook_of(ddp)
+    assert steps_of(hook) == {"ddp2.bucket0": 1}
     own = DistributedDataParallel(model())
     own.register_comm_hook(None, ours.compression_hook("int8", name="own"))
     own(batch(0)[0]).sum().backward()

@@ -118,6 +118,41 @@ def codecs_keep_what_they_lose_of_a_name() -> None:
 
 
 @case
+def what_codecs_lose_belongs_to_one_optimizer_and_one_codec() -> None:
+    coded, half = hvd.Compression.twobit(0.5), torch.full((8,), 0.25)
+
+    def optimizer_of(names: str) -> tuple[torch.nn.Parameter, Any]:
+        weight = torch.nn.Parameter(torch.zeros(8))
+        return weight, hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [(names, weight)], compression=coded)
+
+    def stepped(made: tuple[torch.nn.Parameter, Any], gradient: torch.Tensor) -> list[float]:
+        weight, optimizer = made
+        weight.data.zero_()
+        optimizer.zero_grad()
+        (weight * gradient).sum().backward()
+        optimizer.step()
+        return (-weight.detach()).unique().tolist()
+
+    assert not hvd.allreduce(half, name="weight", compression=coded).any()
+    one, other = optimizer_of("weight"), optimizer_of("weight")
+    assert [stepped(one, half), stepped(other, half / 2), stepped(other, half / 2)] == [[0.0]] * 3
+    state = one[1].compression_state_dict()
+    assert stepped(one, half) == [0.5] and stepped(other, half) == [0.5]
+    resumed = optimizer_of("weight")
+    resumed[1].load_compression_state_dict(state)
+    assert stepped(resumed, half) == [0.5], "a state goes to the optimizer that loads it"
+    error_of(TypeError, lambda: resumed[1].load_compression_state_dict({"w": {}}), "load_state_dict", "lacks steps")
+    assert torch.equal(hvd.allreduce(half, name="weight", compression=hvd.Compression.exact), half), "another codec"
+    for whole in (half, torch.ones(100_000)):  # Fused with others if there are any, and on its own.
+        assert not hvd.allreduce(torch.full_like(whole, 0.25), name="whole", compression=coded).any()
+        hvd.grouped_allreduce([whole, whole], name="others")
+        handles = [hvd.allreduce_async(whole, name=name) for name in ("whole", "beside")]
+        assert all(torch.equal(hvd.synchronize(handle), whole) for handle in handles)
+        assert not hvd.allreduce(torch.full_like(whole, 0.25), name="whole", compression=coded).any(), "it went as it is"
+    assert not any(hvd.allreduce(half, compression=coded).any() for _ in range(4)), "without a name nothing is kept"
+
+
+@case
 def codecs_that_ranks_do_not_agree_about() -> None:
     codec = hvd.Compression.int8 if hvd.rank() == 1 else hvd.Compression.none
     text = "Mismatched compression: One rank sent codec"

@@ -55,5 +55,38 @@ for store, (kind, threshold) in itertools.product(("dist_sync", "dist_device_syn
     except herringbone.UnsupportedError as error:
         assert "has values of float64" in str(error), error
     kv.barrier()
+# What is left belongs to one store and one codec, and a state goes to the store that loads it.
+few = np.full(SHAPE, 0.25, np.float32)
+
+
+def pushed(store: kvstore.KVStore, value: np.ndarray) -> float:
+    out = np.ones(SHAPE, np.float32)
+    store.push("a", value)
+    store.pull("a", out)
+    assert (out == out.flat[0]).all()
+    return float(out.flat[0]) / group.size
+
+
+stores = [kvstore.create("dist_sync", communicator=group) for _ in range(2)]
+for kv in stores:
+    kv.init("a", np.zeros(SHAPE, np.float32))
+    kv.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+one, other = stores
+assert [pushed(one, few), pushed(other, few / 2), pushed(one, few), pushed(other, few)] == [0, 0, 0.5, 0]
+state = other.compression_state_dict()
+assert (state["workers"]["'a'"]["left"] == np.float32(0.375)).all() and group.compression_state_dict() == {}
+other.set_gradient_compression({"type": "2bit"})
+assert pushed(other, few / 2) == 0.5, "the same codec"
+one.load_compression_state_dict(state)
+assert pushed(one, few / 2) == 0.5
+one.load_compression_state_dict(state)
+one.set_gradient_compression({"type": "2bit", "threshold": 1.0})
+assert pushed(one, few * 3) == 0, "another codec"
+for wrong, said in ((state, "twobit:0.5 has left the state"), ({}, "lacks codec")):
+    try:
+        one.load_compression_state_dict(wrong)
+        raise AssertionError("it is refused")
+    except (herringbone.ArgumentError, TypeError) as error:
+        assert said in str(error), error
 group.close()
 print("equal", flush=True)

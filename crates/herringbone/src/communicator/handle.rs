@@ -1,6 +1,6 @@
 //! The handle of a group, and how groups are made known.
 
-use super::residuals::{AutomaticCodecs, Residuals};
+use super::residuals::{AutomaticCodecs, Draws};
 use crate::{
     core::{
         group::Rank,
@@ -8,6 +8,7 @@ use crate::{
     },
     engine::group::{Group, Settings},
     fabric::{Fabric, command::Command},
+    residuals::Residuals,
 };
 use std::{
     collections::BTreeSet,
@@ -29,8 +30,9 @@ pub(crate) struct GroupHandle {
     pub(super) channels: Mutex<BTreeSet<u32>>,
     /// How many operations of the group before it, of which ranks were lost, all of its members have completed.
     pub(crate) completed_before: OnceLock<u64>,
-    /// What is left of tensors whose messages were coded. A group with other members starts without.
+    /// Of tensors that have no other owner. A group with other members starts without.
     pub(crate) residuals: Residuals,
+    pub(super) draws: Draws,
     pub(super) codecs: AutomaticCodecs,
     pub(super) fabric: std::sync::Weak<Fabric>,
 }
@@ -81,7 +83,8 @@ impl GroupHandle {
             timeout: AtomicU64::new(nanoseconds(timeout)),
             channels: Mutex::default(),
             completed_before: OnceLock::new(),
-            residuals: Residuals::default(),
+            residuals: Residuals::new(),
+            draws: Draws::default(),
             codecs: AutomaticCodecs::default(),
             fabric: Arc::downgrade(fabric),
         }

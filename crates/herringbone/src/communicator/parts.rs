@@ -1,9 +1,6 @@
 //! What is coded or explained, and what moves and folds nothing: parts to one rank, from one rank, from every rank to every other, and messages between two.
 
-use super::{
-    Communicator, Work, automatic,
-    residuals::{self, Residual},
-};
+use super::{Communicator, Work, automatic, residuals};
 use crate::{
     Error, ErrorKind, Result,
     core::{
@@ -14,6 +11,7 @@ use crate::{
     },
     engine::messages::ToOrFrom,
     request::{Compression, MessageRequest, Request},
+    residuals::Residuals,
     sys::{plain::Plain, region::Region},
     work::Pending,
 };
@@ -38,19 +36,9 @@ impl Communicator {
         })
     }
 
-    /// What is left of the tensors of this group whose messages were coded, to be kept with a checkpoint of this rank.
-    pub fn residuals(&self) -> Vec<Residual> {
-        self.parts().1.residuals.saved()
-    }
-
-    /// Goes on with what was left at a checkpoint, in place of what is.
-    pub fn restore_residuals(&self, saved: Vec<Residual>) {
-        self.parts().1.residuals.restore(saved);
-    }
-
-    /// Drops what is left of a tensor, which starts without then.
-    pub fn forget_residual(&self, tensor: &str) {
-        self.parts().1.residuals.forget(tensor);
+    /// What codecs have left of the tensors that have no other [owner](Compression::kept_by) than this group, on this rank.
+    pub fn residuals(&self) -> &Residuals {
+        &self.parts().1.residuals
     }
 
     /// Which algorithm a collective of `count` elements takes, and why, as `algorithm: reason`; what folds, for a sum:

@@ -1,4 +1,4 @@
-//! What is left of tensors whose messages were coded: kept by name, for each group and rank.
+//! Which codec a call takes, and what is fed back of its tensor.
 
 use crate::{
     Error, Result,
@@ -9,35 +9,20 @@ use crate::{
         prepare::Call,
     },
     feedback::{Fed, Feedback},
-    log,
-    request::{Compression, Request},
+    request::Request,
+    residuals::{CodedOperation, Residuals},
 };
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-/// What is left of one tensor on this rank: what its messages lacked up to now.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Residual {
-    /// The tensor's name.
-    pub tensor: String,
-    /// How many operations on it are complete.
-    pub steps: u64,
-    /// For each element.
-    pub left: Vec<f32>,
-}
-
-/// What is left of tensors, by their names.
+/// How many operations without a name have drawn elements: each draws others, and all ranks draw alike.
 #[derive(Debug, Default)]
-pub(crate) struct Residuals {
-    kept: Mutex<BTreeMap<String, Arc<Feedback>>>,
-    /// How many operations without a name have drawn elements: each draws others, and all ranks draw alike.
-    draws: AtomicU64,
-}
+pub(crate) struct Draws(AtomicU64);
 
 /// The codecs of a group that the plan has chosen, by class of size, each with the reason.
 ///
@@ -46,81 +31,10 @@ pub(crate) struct Residuals {
 #[derive(Debug, Default)]
 pub(crate) struct AutomaticCodecs(pub(super) Mutex<BTreeMap<u64, (Codec, String)>>);
 
-impl Residuals {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Feedback>>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl Draws {
     /// For an operation that draws elements and feeds nothing back.
-    fn drawing(&self) -> Arc<Feedback> {
-        Arc::new(Feedback::of(self.draws.fetch_add(1, Ordering::Relaxed), Vec::new()))
-    }
-
-    /// What is left of a tensor of so many elements: nothing if it is new, or had another number of them.
-    fn of(&self, tensor: &str, elements: usize, rank: u32) -> Arc<Feedback> {
-        let mut all = self.lock();
-        if let Some(known) = all.get(tensor) {
-            let before = known.len();
-            if before == elements {
-                return known.clone();
-            }
-            log::info(
-                &format!("rank {rank}"),
-                format_args!(
-                    "what compression has left of {tensor:?} is dropped: it has {elements} elements now, and had {before}"
-                ),
-            );
-        }
-        let new = Arc::new(Feedback::of(0, vec![0.0; elements]));
-        all.insert(tensor.to_owned(), new.clone());
-        new
-    }
-
-    /// A tensor goes as it is from now on. What other codecs have left of it would be out of date when one comes again.
-    fn drop_of(&self, tensor: &str, rank: u32) {
-        if self.lock().remove(tensor).is_some_and(|left| left.committed().1.iter().any(|left| *left != 0.0)) {
-            log::warn(
-                &format!("rank {rank}"),
-                format_args!(
-                    "what compression has left of {tensor:?} is dropped: it is not compressed any more"
-                ),
-            );
-        }
-    }
-
-    /// Nothing is left of a tensor any more.
-    pub(super) fn forget(&self, tensor: &str) {
-        self.lock().remove(tensor);
-    }
-
-    /// A group with other members follows, which starts without.
-    pub(crate) fn say_dropped(&self, rank: u32) {
-        let tensors = match self.lock().len() {
-            0 => return,
-            1 => "a tensor".to_owned(),
-            many => format!("{many} tensors"),
-        };
-        log::warn(
-            &format!("rank {rank}"),
-            format_args!(
-                "what compression has left of {tensors} is dropped: the group goes on with other members"
-            ),
-        );
-    }
-
-    /// All of it, by name. Of an operation under way it is what was left before that.
-    pub(super) fn saved(&self) -> Vec<Residual> {
-        let saved = |(tensor, feedback): (&String, &Arc<Feedback>)| {
-            let (steps, left) = feedback.committed();
-            Residual { tensor: tensor.clone(), steps, left }
-        };
-        self.lock().iter().map(saved).collect()
-    }
-
-    /// Puts this in place of all that is kept.
-    pub(super) fn restore(&self, saved: Vec<Residual>) {
-        let restored = |Residual { tensor, steps, left }| (tensor, Arc::new(Feedback::of(steps, left)));
-        *self.lock() = saved.into_iter().map(restored).collect();
+    fn next(&self) -> Arc<Feedback> {
+        Arc::new(Feedback::of(self.0.fetch_add(1, Ordering::Relaxed), Vec::new()))
     }
 }
 
@@ -128,17 +42,23 @@ impl Residuals {
 ///
 /// # Errors
 /// As [`check`].
-pub(super) fn checked(request: &Request, codec: Codec, kept: &Residuals, rank: u32) -> Result<Option<Fed>> {
-    let Request { collective, dtype, op, count, compression: Compression { tensor, .. }, .. } = request;
+pub(super) fn checked(
+    request: &Request,
+    codec: Codec,
+    (group, draws): (&Residuals, &Draws),
+    rank: u32,
+) -> Result<Option<Fed>> {
+    let Request { collective, dtype, op, count, compression, .. } = request;
     check(&Call { codec, ..Call::new(*collective, *dtype, *op, *count) })?;
-    let feedback = match tensor {
+    let owner = compression.residuals.as_ref().unwrap_or(group);
+    let feedback = match &compression.tensor {
         Some(tensor) if codec == Codec::Plain => {
-            kept.drop_of(tensor, rank);
+            owner.drop_of(tensor, rank);
             None
         }
         None if codec == Codec::Plain => None,
-        Some(tensor) => Some(kept.of(tensor, *count, rank)),
-        None if matches!(codec, Codec::RandomK { .. }) => Some(kept.drawing()),
+        Some(tensor) => Some(owner.of(tensor, CodedOperation { codec, elements: *count, group, rank })),
+        None if matches!(codec, Codec::RandomK { .. }) => Some(draws.next()),
         None => None,
     };
     Ok(feedback.as_ref().map(Fed::next))

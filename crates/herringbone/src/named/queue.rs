@@ -5,7 +5,7 @@ use super::{
     work::{NamedResult, NamedState},
 };
 use crate::{
-    Region,
+    Compression, Region, Residuals,
     completion::Completion,
     core::named::{
         DUPLICATE, NamedDecision, NamedKind, NamedRequest, NamedResponse, Negotiator, SHUT_DOWN, SubmitError,
@@ -28,6 +28,8 @@ pub struct NamedSubmission {
     pub output: Option<Region>,
     /// How many rows go to each rank, of an alltoall; as many to each if this is not said.
     pub splits: Option<Vec<u64>>,
+    /// Who keeps what a codec loses of the tensor, of an allreduce; nobody if this is not said.
+    pub residuals: Option<Residuals>,
 }
 
 /// A tensor.
@@ -36,6 +38,7 @@ pub(super) struct Tensor {
     pub(super) input: Region,
     pub(super) output: Option<Region>,
     pub(super) splits: Vec<u64>,
+    pub(super) residuals: Option<Residuals>,
 }
 
 /// What was submitted under a name.
@@ -59,6 +62,20 @@ pub(super) struct NamedTask {
 impl NamedTask {
     pub(super) fn finish(&self, outcome: Result<NamedResult, NamedFailure>) {
         self.state.iter().for_each(|state| state.finish(outcome.clone()));
+    }
+
+    /// How its messages are coded. A rank that has joined loses nothing of its zeros.
+    pub(super) fn compression(&self) -> Compression {
+        let compression = Compression::of(self.response.call.codec);
+        match self.owner() {
+            Some(owner) => compression.tensor(&self.response.name).kept_by(owner),
+            None => compression,
+        }
+    }
+
+    /// Who keeps what codecs lose of it.
+    pub(super) fn owner(&self) -> Option<&Residuals> {
+        self.tensor.as_ref()?.residuals.as_ref()
     }
 }
 
@@ -104,8 +121,8 @@ impl Queue {
         if let Some(end) = &self.end {
             return Err(end.clone());
         }
-        let NamedSubmission { request, input, output, splits } = submission;
-        let tensor = Tensor { input, output, splits: splits.unwrap_or_default() };
+        let NamedSubmission { request, input, output, splits, residuals } = submission;
+        let tensor = Tensor { input, output, splits: splits.unwrap_or_default(), residuals };
         let tensor = check(&request, tensor, self.size).map_err(NamedFailure::Text)?;
         let name = request.name.clone();
         self.negotiator.submit(request, now).map_err(|error| NamedFailure::Text(text(error)))?;

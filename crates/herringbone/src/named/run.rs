@@ -7,11 +7,8 @@ use super::{
     timeline::Tracer,
 };
 use crate::{
-    Collective, Communicator, Compression, DType, Error, Mapped, Pending, Region, Request,
-    core::{
-        codec::Codec,
-        named::{NamedKind, NamedResponse},
-    },
+    Collective, Communicator, DType, Error, Mapped, Pending, Region, Request,
+    core::named::{NamedKind, NamedResponse},
 };
 use std::ops::Range;
 
@@ -83,13 +80,7 @@ impl BatchRunner {
         let call = &task.response.call;
         let count = output.len() / call.dtype.bytes();
         let request = Request::new(Collective::AllReduce, call.dtype, count, input, output);
-        let compression = Compression::of(call.codec);
-        // A rank that has joined loses nothing of its zeros.
-        let compression = match (&task.tensor, call.codec) {
-            (Some(_), codec) if codec != Codec::Plain => compression.tensor(&task.response.name),
-            _ => compression,
-        };
-        Ok(self.group.begin(request.op(call.op).compression(compression))?)
+        Ok(self.group.begin(request.op(call.op).compression(task.compression()))?)
     }
 
     /// Large tensors each by itself, and small ones as one; all at the same time. Each element is folded as it would be alone.
@@ -99,6 +90,10 @@ impl BatchRunner {
         let (mut small, mut large): (Vec<&NamedTask>, Vec<&NamedTask>) = tasks.iter().partition(is_small);
         if small.len() == 1 {
             large.append(&mut small);
+        }
+        // Those that are fused have no codec, and the operation on all of them has the first one's name.
+        for task in &small {
+            task.owner().iter().for_each(|owner| owner.drop_of(&task.response.name, self.group.rank()));
         }
         let fused = if small.is_empty() { None } else { Some(self.put_together(&small, trace)?) };
         let all: Vec<&NamedTask> = tasks.iter().collect();

@@ -82,7 +82,7 @@ fn trained(world: &World, count: usize, codec: Codec, op: ReduceOp) -> Vec<Train
             bytes(&output.take())
         };
         let results = (0..STEPS).map(step).collect();
-        let left = comm.residuals().iter().map(|Residual { left, .. }| bytes(left)).collect();
+        let left = comm.residuals().saved().iter().map(|Residual { left, .. }| bytes(left)).collect();
         Trained { results, left }
     })
 }
@@ -146,7 +146,7 @@ fn operations_on_a_tensor_wait_for_each_other() {
                 pending.wait().unwrap();
                 bytes(&buffer.take())
             });
-            (ended.collect::<Vec<_>>(), bytes(&comm.residuals()[0].left))
+            (ended.collect::<Vec<_>>(), bytes(&comm.residuals().saved()[0].left))
         });
         for (rank, (results, left)) in trained.into_iter().enumerate() {
             assert!(results == expected.results, "results: rank {rank} of {world:?}");
@@ -172,7 +172,10 @@ fn what_is_not_finite_shows_on_all_ranks() {
                 assert!(is_odd(&buffer[odd]), "{codec} {value}");
                 assert_eq!(counted, if passes { 1 } else { BLOCK }, "{codec} {value}");
                 assert!(buffer[BLOCK..2 * BLOCK].iter().any(is_odd), "{codec} {value}");
-                assert!(comm.residuals()[0].left.iter().all(|left| left.is_finite()), "{codec} {value}");
+                assert!(
+                    comm.residuals().saved()[0].left.iter().all(|left| left.is_finite()),
+                    "{codec} {value}"
+                );
             });
         }
     }
@@ -192,7 +195,7 @@ fn what_is_drawn_without_a_name_is_drawn_anew() {
         let elements = drawn.iter().filter(|times| **times > 0).count();
         // One in ten each time, and some of them again.
         assert!((4 * BLOCK / 5..2 * BLOCK).contains(&elements), "{elements}");
-        assert!(comm.residuals().is_empty());
+        assert!(comm.residuals().saved().is_empty());
     });
 }
 
@@ -201,12 +204,12 @@ fn what_is_left_of_a_tensor_can_be_dropped() {
     World::new(1, Transport::Local).run(|comm| {
         let compression = || Compression::of(codec("twobit:0.5")).tensor("weight");
         comm.all_reduce_compressed(&mut [0.25; 3], ReduceOp::Sum, compression()).unwrap();
-        assert_eq!(comm.residuals()[0].left, [0.25; 3]);
-        comm.forget_residual("weight");
-        assert_eq!(comm.residuals(), []);
+        assert_eq!(comm.residuals().saved()[0].left, [0.25; 3]);
+        comm.residuals().forget("weight");
+        assert_eq!(comm.residuals().saved(), []);
         comm.all_reduce_compressed(&mut [0.25; 2], ReduceOp::Sum, compression()).unwrap();
         comm.all_reduce_compressed(&mut [0.125; 3], ReduceOp::Sum, compression()).unwrap();
-        assert_eq!(comm.residuals()[0].left, [0.125; 3], "another length starts without, too");
+        assert_eq!(comm.residuals().saved()[0].left, [0.125; 3], "another length starts without, too");
     });
 }
 
@@ -216,13 +219,13 @@ fn what_is_left_is_saved_and_restored() {
     let compression = || Compression::of(codec("topk:0.25")).tensor("weight");
     let steps = |from, to| {
         move |comm: &herringbone::Communicator, saved: Vec<Residual>| {
-            comm.restore_residuals(saved);
+            comm.residuals().restore(saved);
             let mut last = Vec::new();
             for step in from..to {
                 last = gradient(comm.rank(), step, 1000);
                 comm.all_reduce_compressed(&mut last, ReduceOp::Sum, compression()).unwrap();
             }
-            (bytes(&last), comm.residuals())
+            (bytes(&last), comm.residuals().saved())
         }
     };
     let world = World::new(2, Transport::Local);

@@ -26,7 +26,13 @@ fn sum(name: &str, region: &Region, group: Option<NamedGroup>) -> NamedSubmissio
         codec: Codec::Plain,
     };
     let request = NamedRequest { name: name.to_owned(), call, group, priority: 0 };
-    NamedSubmission { request, input: region.clone(), output: Some(region.clone()), splits: None }
+    NamedSubmission {
+        request,
+        input: region.clone(),
+        output: Some(region.clone()),
+        splits: None,
+        residuals: None,
+    }
 }
 
 fn counter(controller: &NamedController, name: &str) -> u64 {

@@ -15,6 +15,7 @@ from .world import required
 
 if TYPE_CHECKING:
     from ..._herringbone import Controller, NamedWork
+    from ...compression import Residuals
 
 __all__ = ["Finish", "Part", "Span", "forget_all", "join", "poll", "reduction", "start", "start_group", "synchronize"]
 
@@ -82,6 +83,7 @@ def start(process_set: ProcessSet, operation: str, name: str | None, part: Part,
         HorovodInternalError: it cannot begin as the job has ended.
     """
     full = _full_name(process_set, operation, name)
+    more = _with_owner(process_set, operation, name, more)
     try:
         work = _submit(_controller(process_set, operation), operation, full, part, more)
     except RuntimeError as error:
@@ -101,7 +103,7 @@ def start_group(process_set: ProcessSet, operation: str, name: str | None, parts
     base = _full_name(process_set, f"grouped_{operation}", name)
     controller = _controller(process_set, operation)
     works: list[NamedWork] = []
-    more["group"] = (base, len(parts))
+    more = _with_owner(process_set, operation, name, {**more, "group": (base, len(parts))})
     for number, part in enumerate(parts, 1):
         try:
             work = _submit(controller, operation, f"{base}_{number}of{len(parts)}", part, more)
@@ -203,6 +205,15 @@ def _full_name(process_set: ProcessSet, operation: str, name: str | None) -> str
     unnamed = _member(process_set, operation).unnamed
     unnamed[operation] += 1
     return f"{operation}.noname.{unnamed[operation]}"
+
+
+def _with_owner(process_set: ProcessSet, operation: str, name: str | None, more: dict[str, Any]) -> dict[str, Any]:
+    """Say who keeps what codecs lose: the process set if nobody else does, and nobody of an operation without a name.
+
+    Numbers in place of names come again after a join, for other tensors.
+    """
+    owner: Residuals | None = more.pop("residuals", None) or _member(process_set, operation).residuals
+    return {**more, "residuals": None if name is None or owner is None else owner._native}
 
 
 def _controller(process_set: ProcessSet, operation: str) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import _herringbone
 from ...communicator import Communicator
+from ...compression import Residuals
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Member:
     communicator: Communicator | None
     unnamed: Counter[str] = field(default_factory=Counter)
     """How many operations of each kind came without a name."""
+    residuals: Residuals = field(default_factory=Residuals)
+    """What codecs lose of tensors that a program reduces by name, and not by an optimizer."""
 
     def end(self) -> None:
         """End its controller: operations under way fail, on all ranks of the set."""

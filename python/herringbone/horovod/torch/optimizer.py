@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import torch
 
+from ...compression import Residuals
 from ..common.basics import size
 from ..common.handles import synchronize
 from ..common.operations import Adasum, Average, ReduceOp
@@ -88,6 +89,7 @@ def DistributedOptimizer(
     vars(wrapped).update({name: value for name, value in vars(optimizer).items() if name != "step"})
     wrapped._names = _named(optimizer, named_parameters)
     wrapped._compression = compression
+    wrapped._residuals = Residuals()
     wrapped._process_set = process_set
     wrapped._op = ReduceOp(op)
     wrapped._predivide = gradient_predivide_factor
@@ -101,6 +103,7 @@ class _Distributed(torch.optim.Optimizer):
 
     _names: dict[torch.Tensor, str]
     _compression: type[Compressor]
+    _residuals: Residuals
     _process_set: ProcessSet
     _op: ReduceOp
     _predivide: float
@@ -112,6 +115,21 @@ class _Distributed(torch.optim.Optimizer):
         """How many passes each parameter's gradient still gets before it is reduced."""
         self._watched: list[torch.Tensor] = []
         self._hooks: list[Any] = []
+
+    def compression_state_dict(self) -> dict[str, dict[str, Any]]:
+        """What a codec of the engine has left of this rank's gradients: see :meth:`herringbone.Residuals.state_dict`.
+
+        It is no part of ``state_dict()``, because it differs from rank to rank: each rank saves its own.
+        """
+        return self._residuals.state_dict()
+
+    def load_compression_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on with what was left when :meth:`compression_state_dict` was called on this rank.
+
+        Raises:
+            TypeError, ArgumentError: it is not what that gave, and nothing is changed.
+        """
+        self._residuals.load_state_dict(state)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many ``backward()`` come before each ``step()``, from now on."""
@@ -204,8 +222,8 @@ class _Reducing(_Distributed):
         if tensor.is_sparse and not self._sparse_as_dense:
             return sparse_allreduce_async(tensor, name, self._op, self._process_set), None
         (narrow, told), factors = self._compressed(tensor), self._factors()
-        more = (*factors, self._process_set)
-        return allreduce_async_(narrow, None, name, self._op, *more, compression=self._compression), told
+        more, coded = (*factors, self._process_set), self._coded()
+        return allreduce_async_(narrow, None, name, self._op, *more, **coded), told
 
     def _reduce_group(self, members: tuple[torch.Tensor, ...]) -> None:
         for each in members:
@@ -215,14 +233,18 @@ class _Reducing(_Distributed):
         narrow = [self._compressed(each.grad.detach()) for each in members if each.grad is not None]
         tensors = [tensor for tensor, _ in narrow]
         name = self._names[members[0]]
-        more = (*self._factors(), self._process_set)
-        handle = grouped_allreduce_async_(tensors, None, name, self._op, *more, compression=self._compression)
+        more, coded = (*self._factors(), self._process_set), self._coded()
+        handle = grouped_allreduce_async_(tensors, None, name, self._op, *more, **coded)
         self._handles[members] = (handle, [told for _, told in narrow])
         self._here[members] = 0
 
     def _compressed(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
         dense = gradient.to_dense() if gradient.is_sparse else gradient
         return self._compression.compress(dense.contiguous())
+
+    def _coded(self) -> dict[str, Any]:
+        """The codec, and who keeps what it loses."""
+        return {"compression": self._compression, "residuals": self._residuals}
 
     def _factors(self) -> tuple[float, float]:
         """What gradients are multiplied by before and after the sum; the average divides, too."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...compression import Residuals
 from ..common.handles import reduction, start, start_group, synchronize
 from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
@@ -43,6 +44,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
     *,
     compression: Compressors = Compression.none,
+    residuals: Residuals | None = None,
 ) -> int:
     """Begin to reduce ``tensor`` over all ranks, and return a handle for ``synchronize``, which returns a new tensor.
 
@@ -54,12 +56,13 @@ def allreduce_async(
         postscale_factor: the result is multiplied by it.
         process_set: the ranks that take part.
         compression: one of the engine's codecs. Horovod's own make another tensor, which is for the caller to do here.
+        residuals: who keeps what the codec loses; the process set does if it is ``None``. Without a ``name`` nobody does.
     """
     how = chosen_op(op, average)
     more = reduction(how, prescale_factor, postscale_factor, process_set)
     tensor = tensor.detach()
     part = fold_part(tensor, torch.empty_like(tensor), codec_of(compression, tensor, how))
-    return start(process_set, "allreduce", name, part, **more)
+    return start(process_set, "allreduce", name, part, residuals=residuals, **more)
 
 
 def allreduce_async_(
@@ -72,12 +75,13 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
     *,
     compression: Compressors = Compression.none,
+    residuals: Residuals | None = None,
 ) -> int:
     """Like :func:`allreduce_async`, in place."""
     how = chosen_op(op, average)
     more = reduction(how, prescale_factor, postscale_factor, process_set)
     part = fold_part(tensor, tensor, codec_of(compression, tensor, how))
-    return start(process_set, "allreduce", name, part, **more)
+    return start(process_set, "allreduce", name, part, residuals=residuals, **more)
 
 
 def allreduce(
@@ -123,13 +127,14 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
     *,
     compression: Compressors = Compression.none,
+    residuals: Residuals | None = None,
 ) -> int:
     """Like :func:`allreduce_async` for several tensors, none of which is reduced before all are there."""
     how = chosen_op(op, average)
     more = reduction(how, prescale_factor, postscale_factor, process_set)
     held = [tensor.detach() for tensor in tensors]
     parts = [fold_part(each, torch.empty_like(each), codec_of(compression, each, how)) for each in held]
-    return start_group(process_set, "allreduce", name, parts, **more)
+    return start_group(process_set, "allreduce", name, parts, residuals=residuals, **more)
 
 
 def grouped_allreduce_async_(
@@ -142,12 +147,13 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
     *,
     compression: Compressors = Compression.none,
+    residuals: Residuals | None = None,
 ) -> int:
     """Like :func:`grouped_allreduce_async`, in place."""
     how = chosen_op(op, average)
     more = reduction(how, prescale_factor, postscale_factor, process_set)
     parts = [fold_part(each, each, codec_of(compression, each, how)) for each in tensors]
-    return start_group(process_set, "allreduce", name, parts, **more)
+    return start_group(process_set, "allreduce", name, parts, residuals=residuals, **more)
 
 
 def grouped_allreduce(

@@ -1,0 +1,47 @@
+//! What codecs have left of an owner's tensors.
+
+use crate::codecs::parse_codec;
+use herringbone::{Residual, Residuals};
+use pyo3::{prelude::*, types::PyBytes};
+
+/// A tensor's name, how many operations on it are complete, the codec, and what is left of its elements, as bytes of f32.
+type Saved<'py> = (String, u64, Option<String>, Bound<'py, PyBytes>);
+
+/// An owner of what codecs leave of tensors.
+#[pyclass(frozen, name = "Residuals", module = "herringbone._herringbone")]
+pub(crate) struct PyResiduals(pub(crate) Residuals);
+
+#[pymethods]
+impl PyResiduals {
+    #[new]
+    fn new() -> Self {
+        Self(Residuals::new())
+    }
+
+    /// All of it, by name.
+    fn saved<'py>(&self, py: Python<'py>) -> Vec<Saved<'py>> {
+        let saved = py.detach(|| self.0.saved());
+        let bytes = |left: &[f32]| left.iter().flat_map(|left| left.to_le_bytes()).collect::<Vec<u8>>();
+        let told = |Residual { tensor, steps, codec, left }| {
+            (tensor, steps, codec.map(|codec| codec.to_string()), PyBytes::new(py, &bytes(&left)))
+        };
+        saved.into_iter().map(told).collect()
+    }
+
+    /// Go on with what `saved` gave, in place of what is left now.
+    fn restore(&self, saved: Vec<Saved<'_>>) -> PyResult<()> {
+        let floats =
+            |bytes: &[u8]| bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
+        let restored = |(tensor, steps, codec, left): Saved<'_>| {
+            let codec = codec.as_deref().map(parse_codec).transpose()?;
+            Ok(Residual { tensor, steps, codec, left: floats(left.as_bytes()) })
+        };
+        self.0.restore(saved.into_iter().map(restored).collect::<PyResult<_>>()?);
+        Ok(())
+    }
+
+    /// Drop what is left of a tensor.
+    fn forget(&self, tensor: &str) {
+        self.0.forget(tensor);
+    }
+}
