@@ -26,6 +26,7 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt,
     sync::Arc,
     time::Duration,
 };
@@ -165,7 +166,9 @@ impl Watch {
                 self.lose_hub(from);
             }
             Message::Dead { rank, .. } | Message::Leave { rank } if self.worker(rank).is_none() => {
-                self.broke_protocol(from, rank);
+                let world = self.roster.world();
+                let told = format_args!("it told of the end of rank {rank}, and the job has {world} ranks");
+                self.broke_protocol(from, told);
             }
             Message::Dead { rank, .. } if rank == self.me => {
                 self.part(from);
@@ -173,17 +176,11 @@ impl Watch {
             }
             Message::Dead { rank, death } => self.died(rank, death),
             Message::Leave { rank } => self.left(rank),
-            Message::Members(roster) if from == 0 && self.hub.is_none() => self.told_roster(roster),
-            message @ (Message::Fence { .. }
-            | Message::Decide(_)
-            | Message::Recover { .. }
-            | Message::Resume(_)
-            | Message::Shrunk(_)) => self.hub_says(message),
-            message @ (Message::Waiting(_) | Message::Forget { .. } | Message::Late(_))
-                if self.hub.is_none() =>
-            {
-                self.hub_says(message);
-            }
+            message if from == 0 && self.hub.is_none() => match message {
+                Message::Members(roster) => self.told_roster(roster),
+                message => self.hub_says(message),
+            },
+            message if message.is_the_hubs() => self.broke_protocol(from, "it decided as only rank 0 does"),
             message => self.at_hub(from, message),
         }
     }
@@ -270,16 +267,10 @@ impl Watch {
         }
     }
 
-    /// A rank's message names a rank that the job does not have: its connection is of no use any more. No other rank is harmed.
-    fn broke_protocol(&mut self, from: Rank, named: Rank) {
-        let world = self.roster.world();
-        crate::log::warn(
-            &self.name(),
-            format_args!(
-                "rank {from} broke the protocol: it told of the end of rank {named}, and the job has {world} ranks; run the \
-                 same release on all ranks"
-            ),
-        );
+    /// A rank's message is none that it can send: its connection is of no use any more. No other rank is harmed.
+    fn broke_protocol(&mut self, from: Rank, how: impl fmt::Display) {
+        let what = format_args!("rank {from} broke the protocol: {how}; run the same release on all ranks");
+        crate::log::warn(&self.name(), what);
         self.part(from);
         self.died(from, Death::Protocol);
     }

@@ -6,8 +6,19 @@ use crate::{
     Collective, DType, ErrorKind, ReduceOp,
     clock::Moment,
     core::prepare::Call,
-    core::session::control::{Death, Message},
+    core::session::{
+        Cause,
+        control::{Death, Decision, Message},
+        lateness::Late,
+        recovery::Resume,
+        survivors::{Shrunk, Survival},
+    },
     engine::group::Group,
+    fabric::{
+        control::LAST_OUT,
+        instruction::{Deed, Instruction},
+        watch::Watch,
+    },
     transport::tcp::virtual_link::Dice,
 };
 use std::{rc::Rc, time::Duration};
@@ -142,6 +153,54 @@ fn a_hub_that_tells_of_the_end_of_no_rank_is_named() {
     sum(&mut world, [3], LARGE, None);
     let (_, kind) = told(&mut world, 3);
     assert!(matches!(&kind, ErrorKind::PeerLost { ranks, .. } if ranks == &[0]), "{kind:?}");
+}
+
+/// What only the hub says, as another rank could.
+fn forged() -> [Message; 7] {
+    let cause = || Cause::LinkLost { from: 0, to: 1 };
+    let resume = Resume { group: 0, from: 3, lost: Vec::new(), gained: Vec::new(), operations: Vec::new() };
+    let shrunk = Shrunk { group: 0, outcome: Survival::TooFew { left: vec![0, 2], least: 3 }, completed: 3 };
+    [
+        Message::Recover { group: 0 },
+        Message::Resume(resume),
+        Message::Fence { group: 0, generation: 0, cause: cause() },
+        Message::Decide(Decision { group: 0, generation: 0, next: 9, cause: cause() }),
+        Message::Late(Late { group: 0, sequence: 3, ranks: vec![1] }),
+        Message::Shrunk(shrunk),
+        Message::Members(VirtualWorld::new(Setup::of(4, 0), 0).roster.as_ref().clone()),
+    ]
+}
+
+/// The group neither stands still nor ends because another rank says what only the hub does: that rank is lost.
+#[test]
+fn a_rank_that_decides_in_place_of_the_hub_is_named() {
+    for message in forged() {
+        let mut world = begun(4, 1, 3);
+        sum(&mut world, [0, 1, 3], LARGE, None);
+        let what = format!("{message:?}");
+        world.after(Duration::ZERO, Occurrence::Said { from: 2, to: 0, message });
+        world.run_for(ms(100));
+        for rank in [0, 1, 3] {
+            let (_, kind) = told(&mut world, rank);
+            assert!(matches!(&kind, ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{what}: {kind:?}");
+        }
+    }
+}
+
+/// Where a rank is connected to others than the hub, these say nothing in its place either.
+#[test]
+fn ranks_take_from_others_nothing_that_the_hub_says() {
+    let world = VirtualWorld::new(Setup::of(4, 0), 0);
+    let waits = begun(2, 0, 0).machine(1).engine.groups.get(0).unwrap().member.waiting(2, 0).unwrap();
+    for message in forged().into_iter().chain([waits, Message::Forget { group: 0 }]) {
+        let mut watch = Watch::new(1, world.roster.clone(), [0, 2], LAST_OUT, Moment::default());
+        let what = format!("{message:?}");
+        watch.message(2, message.clone());
+        let mut orders = std::iter::from_fn(|| watch.next_order());
+        let heeds =
+            |order: Instruction| matches!(order, Instruction::Do(Deed::Tell { .. } | Deed::LeftByAll(_)));
+        assert!(!orders.any(heeds), "{what}");
+    }
 }
 
 /// Twin of `deaths::a_stopped_rank_is_named`: it was last heard at the heartbeat of 1.0 s, and is dead 6 s later.

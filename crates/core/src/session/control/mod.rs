@@ -222,6 +222,20 @@ pub enum ControlError {
 }
 
 impl Message {
+    /// Whether ranks take it from rank 0 only, which sends it to others and gets it from none.
+    pub fn is_the_hubs(&self) -> bool {
+        matches!(
+            self,
+            Message::Members(_)
+                | Message::Late(_)
+                | Message::Fence { .. }
+                | Message::Decide(_)
+                | Message::Recover { .. }
+                | Message::Resume(_)
+                | Message::Shrunk(_)
+        )
+    }
+
     /// The message as bytes, prefix included.
     ///
     /// # Errors

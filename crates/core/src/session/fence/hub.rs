@@ -143,7 +143,7 @@ impl Hub {
                 self.recover(gain.group, gain.members, |recovery| recovery.gain(gain.reducers))
             }
             Message::Held(held) => self.held(from, held),
-            Message::Waiting(waiting) => self.waiting(waiting),
+            Message::Waiting(waiting) if waiting.rank == from => self.waiting(waiting),
             _ => Vec::new(),
         }
     }
