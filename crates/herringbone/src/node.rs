@@ -255,10 +255,11 @@ impl Node {
     }
 
     fn issue(&self, issue: &Issue) -> Result<Arc<Completion>> {
+        let mut frozen = None;
         loop {
             let issued = self.with(|engine| {
                 self.idle.store(false, Ordering::SeqCst);
-                engine.issue(issue)
+                engine.issue(issue, &mut frozen)
             });
             match issued {
                 Ok(completion) => return Ok(completion),

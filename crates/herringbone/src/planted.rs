@@ -21,11 +21,13 @@ pub(crate) enum Plant {
     ResumeTwice,
     /// An operation that others have finished for a reducer does not end.
     LostCompletion,
+    /// What a lost reducer has left of operations that run is finished before that of operations that wait.
+    RunningFirst,
 }
 
 impl Plant {
     /// Each with its name.
-    pub(crate) const ALL: [(&str, Plant); 7] = [
+    pub(crate) const ALL: [(&str, Plant); 8] = [
         ("complete-early", Plant::CompleteEarly),
         ("no-fence", Plant::NoFence),
         ("drop-newer", Plant::DropNewer),
@@ -33,6 +35,7 @@ impl Plant {
         ("forget-holders", Plant::ForgetHolders),
         ("resume-twice", Plant::ResumeTwice),
         ("lost-completion", Plant::LostCompletion),
+        ("running-first", Plant::RunningFirst),
     ];
 
     /// The error of a name.

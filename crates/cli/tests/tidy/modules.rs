@@ -63,6 +63,7 @@ const ORDERS: [Order; 6] = [
             // What happens to an engine, and what becomes of it.
             "engine/control engine/inbox engine/status engine/straight",
             "engine",
+            "engine/waits",
             "engine/messages engine/recovery",
             "engine/begin engine/disband engine/fences",
             // Its parts.

@@ -1,23 +1,20 @@
 //! Who has not come to an operation that others wait in.
 //!
 //! Members say to the hub where they wait, again and again (see [`fence`](super::fence)). One that has waited for so long that
-//! it is worth a word tells who does not: members that wait in no operation of the group. They are slow, or do something else,
-//! or do not run. Those that wait for them only in turn are not named.
+//! it is worth a word tells who does not: members that have said nowhere in the group that they wait, since it has waited for
+//! a round. They are slow, or do something else, or do not run. Those that wait for them only in turn are not named.
 
 use super::{
     codec::{Malformed, Reader, Writer},
     control::Waiting,
 };
 use crate::group::Rank;
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, vec::Vec};
 
 /// The round of [waiting](Waiting::round) in which members are told: after three seconds.
 pub const TOLD_IN_ROUND: u32 = 3;
-/// How many operations of a group are kept in mind; the oldest are forgotten first.
-const OPERATIONS: usize = 16;
+/// The round since which whoever waits as well has said so in the meantime: each says it once in a round.
+const FRESH_SINCE_ROUND: u32 = 1;
 
 /// Members of a group have not come to an operation. From the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,28 +30,40 @@ pub struct Late {
 /// Who waits in the operations of one group, as its hub knows.
 #[derive(Debug, Default)]
 pub(super) struct Lateness {
-    waiting: BTreeMap<u64, BTreeSet<Rank>>,
+    /// How often members have said that they wait.
+    said: u64,
+    members: BTreeMap<Rank, Waiter>,
     /// The operation of which members were told last.
     told: Option<u64>,
+}
+
+/// What a member has said last.
+#[derive(Debug)]
+struct Waiter {
+    sequence: u64,
+    /// When it said so last, and when it said so in the round since which others count, by [`Lateness::said`].
+    last: u64,
+    since: u64,
 }
 
 impl Lateness {
     /// A member waits. Returns what all `live` members are to be told, once for each operation.
     pub(super) fn waits(&mut self, waiting: &Waiting, live: impl Iterator<Item = Rank>) -> Option<Late> {
-        let sequence = waiting.fingerprint.sequence;
-        self.waiting.entry(sequence).or_default().insert(waiting.rank);
-        if self.waiting.len() > OPERATIONS {
-            self.waiting.pop_first();
+        let (sequence, now) = (waiting.fingerprint.sequence, self.said);
+        self.said += 1;
+        let waiter = self.members.entry(waiting.rank).or_insert(Waiter { sequence, last: now, since: now });
+        waiter.last = now;
+        if waiter.sequence != sequence || waiting.round <= FRESH_SINCE_ROUND {
+            (waiter.sequence, waiter.since) = (sequence, now);
         }
+        let since = waiter.since;
         let is_new = self.told.is_none_or(|told| told < sequence);
         if waiting.round < TOLD_IN_ROUND || !is_new {
             return None;
         }
         self.told = Some(sequence);
-        let waits = |rank: &Rank| self.waiting.values().any(|ranks| ranks.contains(rank));
+        let waits = |rank: &Rank| self.members.get(rank).is_some_and(|waiter| waiter.last >= since);
         let ranks = live.filter(|rank| !waits(rank)).collect();
-        // Who waits now may not wait in the next operation.
-        self.waiting.retain(|of, _| *of >= sequence);
         Some(Late { group: waiting.group, sequence, ranks })
     }
 
@@ -108,20 +117,28 @@ mod tests {
         assert_eq!(waits(&mut of, 3, 4, 0), None, "it waits in an older one, so somebody else is late");
         assert_eq!(waits(&mut of, 0, 5, TOLD_IN_ROUND), Some(Vec::from([2])));
         assert_eq!(waits(&mut of, 1, 5, TOLD_IN_ROUND), None, "once");
-        assert_eq!(waits(&mut of, 1, 6, TOLD_IN_ROUND), Some(Vec::from([2, 3])));
+        assert_eq!(waits(&mut of, 1, 6, 0), None);
+        assert_eq!(waits(&mut of, 1, 6, 1), None);
+        assert_eq!(waits(&mut of, 1, 6, TOLD_IN_ROUND), Some(Vec::from([0, 2, 3])));
     }
 
     #[test]
     fn if_all_wait_nobody_is_late() {
         let mut of = Lateness::default();
-        (0..4).for_each(|rank| assert_eq!(waits(&mut of, rank, 9, 0), None));
+        for round in 0..TOLD_IN_ROUND {
+            (0..4).for_each(|rank| assert_eq!(waits(&mut of, rank, 9, round), None));
+        }
         assert_eq!(waits(&mut of, 2, 9, TOLD_IN_ROUND), Some(Vec::new()));
     }
 
+    /// All have waited in an operation, which is over; to the next one rank 3 does not come.
     #[test]
-    fn what_is_kept_in_mind_is_bounded() {
+    fn who_has_waited_before_may_be_late() {
         let mut of = Lateness::default();
-        (0..1000).for_each(|sequence| assert_eq!(waits(&mut of, 0, sequence, 0), None));
-        assert_eq!(of.waiting.len(), OPERATIONS);
+        (0..4).for_each(|rank| assert_eq!(waits(&mut of, rank, 9, 0), None));
+        for round in 0..TOLD_IN_ROUND {
+            (0..3).for_each(|rank| assert_eq!(waits(&mut of, rank, 10, round), None));
+        }
+        assert_eq!(waits(&mut of, 1, 10, TOLD_IN_ROUND), Some(Vec::from([3])));
     }
 }

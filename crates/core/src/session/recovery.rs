@@ -209,8 +209,8 @@ impl Recovery {
             // It has ended on that one, so all hold all of it.
             return Rest { sequence, chunks: Vec::from([Vec::new()]) };
         }
-        let known = |chunks: &Holding| !chunks.chunks.is_empty();
-        let Some(shape) = holdings.iter().filter_map(|(_, holding, _)| holding.as_ref()).find(|of| known(of))
+        let holds_any = |holding: &&Holding| holding.chunks.iter().any(|runs| !runs.is_empty());
+        let Some(shape) = holdings.iter().filter_map(|(_, holding, _)| holding.as_ref()).find(holds_any)
         else {
             return Rest { sequence, chunks: Vec::new() };
         };
@@ -442,6 +442,14 @@ mod tests {
             Rest { sequence: 4, chunks: Vec::new() },
         ];
         assert_eq!(resume.operations, expected);
+    }
+
+    /// It may wait on some worker for older ones that write its input, so its pieces cannot be begun one by one.
+    #[test]
+    fn what_nobody_holds_any_of_is_done_again_as_a_whole() {
+        let nothing: &[&[Range<u32>]] = &[&[], &[]];
+        let resume = decided([held(4, &[(3, nothing)]), held(4, &[(3, &[])]), held(4, &[(3, nothing)])]);
+        assert_eq!(resume.operations, [Rest { sequence: 3, chunks: Vec::new() }]);
     }
 
     /// One worker has returned an operation that another one does not know to be complete.

@@ -36,8 +36,6 @@ enum Start {
     /// Not yet; how much memory it needs at the least, if that is known.
     Later(Option<usize>),
     Never(Error),
-    /// Its group has lost a reducer: it is done without.
-    Redo(Arc<Prepared>),
 }
 
 /// The queued operations that cannot start yet and are first in their group and class, oldest first: which, and what they
@@ -64,6 +62,12 @@ impl Backlog {
         while at < self.queue.len() {
             let id = self.queue[at].id;
             let class = (id.group, id.is_urgent());
+            let call = self.queue[at].call;
+            if groups.get_mut(id.group).is_some_and(|group| is_redone(group, call, out)) {
+                out.push(Todo::Redo(id.group));
+                at += 1;
+                continue;
+            }
             if stuck.classes.contains(&class) {
                 at += 1;
                 continue;
@@ -92,9 +96,6 @@ impl Backlog {
                     let key = ops.start(queued, memory, prepared, group, (links, out));
                     out.push(Todo::Started(key));
                 }
-                (Start::Redo(prepared), _) => {
-                    out.push(Todo::RedoQueued { queued: Box::new(queued), prepared });
-                }
                 (Start::Never(error), _) => out.push(Todo::NotStarted { queued: Box::new(queued), error }),
                 _ => {}
             }
@@ -109,19 +110,14 @@ impl Backlog {
         (links, out): (&mut Links, &mut Outbox),
     ) -> Start {
         let Queued { id, call, ref parts, .. } = self.queue[at];
-        let recovering = group.recovering;
+        let stands_still = group.recovering == Recovering::StandsStill;
         let planned = match group.plan(call, &mut out.observer) {
             Ok(planned) => planned,
             Err(error) => return Start::Never(error),
         };
         let with_reducers = planned.with_reducers;
-        match recovering {
-            Recovering::StandsStill if with_reducers => return Start::Later(None),
-            Recovering::Over { .. } if with_reducers => {
-                let prepared = prepared(group, (call, parts.as_ref()), links, &mut out.observer);
-                return prepared.map_or_else(Start::Never, Start::Redo);
-            }
-            _ => {}
+        if stands_still && with_reducers {
+            return Start::Later(None);
         }
         if planned.is_prepared(links.changes, parts.as_ref()).is_none() {
             match links.are_up(&planned.partners, out) {
@@ -156,6 +152,29 @@ impl Backlog {
         let memory =
             [wanted, least].into_iter().find_map(|bytes| ops.staging.take_beside(bytes, part, claims));
         memory.map_or(Start::Later(Some(least)), |memory| Start::Now(memory, prepared))
+    }
+
+    /// Takes out the operations of a group that were to use reducers which the group uses no more, in the order of their calls.
+    pub(super) fn take_with_reducers(
+        &mut self,
+        number: u32,
+        groups: &mut Groups,
+        (links, out): (&Links, &mut Outbox),
+    ) -> Vec<(Queued, Arc<Prepared>)> {
+        let Some(group) = groups.get_mut(number) else { return Vec::new() };
+        let (mut taken, mut at) = (Vec::new(), 0);
+        while at < self.queue.len() {
+            if self.queue[at].id.group != number || !is_redone(group, self.queue[at].call, out) {
+                at += 1;
+                continue;
+            }
+            let Some(queued) = self.queue.remove(at) else { break };
+            match prepared(group, (queued.call, queued.parts.as_ref()), links, &mut out.observer) {
+                Ok(prepared) => taken.push((queued, prepared)),
+                Err(error) => out.push(Todo::NotStarted { queued: Box::new(queued), error }),
+            }
+        }
+        taken
     }
 
     /// A queued operation's reducer is gone: it fails with everybody's, by a fence, so that nobody is told twice.
@@ -224,8 +243,14 @@ fn missing(group: u32, groups: &Groups, links: &Links) -> Vec<MemberId> {
     groups.get(group).map_or_else(Vec::new, |group| links.wanted(group).collect())
 }
 
+/// Whether a call was to use reducers of a group that uses none any more.
+pub(super) fn is_redone(group: &mut Group, call: Call, out: &mut Outbox) -> bool {
+    let is_over = matches!(group.recovering, Recovering::Over { .. });
+    is_over && group.plan(call, &mut out.observer).is_ok_and(|planned| planned.with_reducers)
+}
+
 /// The program of a call, compiled for the links there are.
-fn prepared(
+pub(super) fn prepared(
     group: &mut Group,
     (call, parts): (Call, Option<&Arc<UnevenParts>>),
     links: &Links,

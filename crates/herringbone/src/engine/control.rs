@@ -213,7 +213,7 @@ impl Engine {
 
     /// What the hub says about a group, and what to answer.
     pub(crate) fn told_by_hub(&mut self, number: u32, message: &Message) -> Option<Message> {
-        let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
+        let Self { links, groups, ops, backlog, recoveries, waits, out, .. } = self;
         let answer = match message {
             Message::Recover { .. } => {
                 recoveries.stand_still(number, &mut EngineParts { groups, ops, backlog, links, out });
@@ -224,9 +224,7 @@ impl Engine {
                 None
             }
             Message::Late(late) => {
-                let running = groups.get(late.group).and_then(|group| group.operation(late.sequence));
-                let awaited = running.and_then(|key| Some(ops.table.get(key)?.missing())).unwrap_or_default();
-                groups.tell_late(late, links.rank, &links.ranks(&awaited));
+                waits.tell(late, (groups, ops, backlog), recoveries, links);
                 None
             }
             message => groups.told_by_hub(number, message, (links, out)),
@@ -305,13 +303,17 @@ impl Engine {
     }
 
     fn expired(&mut self, timer: Timer) {
-        let Self { links, groups, ops, backlog, messages, out, .. } = self;
+        let Self { links, groups, ops, backlog, out, .. } = self;
         match timer {
             Timer::Operations => {
+                self.issue_late();
+                let Self { links, groups, backlog, messages, out, .. } = self;
                 messages.look(&mut Others { groups, backlog, links, out });
                 self.look_through_operations();
                 self.look_through_queue();
-                let is_idle = self.backlog.queue.is_empty() && self.messages.is_idle();
+                self.waits.look(&self.groups, (&self.ops, &self.backlog), &mut self.out);
+                let is_idle =
+                    self.backlog.queue.is_empty() && self.messages.is_idle() && self.late.is_empty();
                 if self.ops.table.len() > 0 || !is_idle {
                     self.out.look_soon(Timer::Operations);
                 }
@@ -344,19 +346,12 @@ impl Engine {
 
     fn look_through_operations(&mut self) {
         for key in self.ops.table.keys() {
-            let Some(operation) = self.ops.table.get_mut(key) else { continue };
+            let Some(operation) = self.ops.get(key) else { continue };
             if operation.caller.completion.is_none() {
                 continue;
             }
             let waited = self.out.now().since(operation.caller.issued).saturating_sub(resolution());
             let (id, timeout) = (operation.id, operation.caller.timeout);
-            if let Some(round) = operation.tells_hub(waited)
-                && let Some(group) = self.groups.get(id.group)
-            {
-                let message = group.member.waiting(id.fingerprint.sequence, round);
-                self.out.events.extend(message.map(Event::ToHub));
-                self.out.observer.suspected(|| operation.missing(), waited);
-            }
             if waited >= timeout {
                 let missing = operation.missing();
                 if let Some(error) = self.overdue(&id, (timeout, waited), missing) {

@@ -15,10 +15,9 @@ use crate::{
     core::{
         group::Rank,
         session::{
-            Cause, Mismatch, Ranks,
+            Cause, Mismatch,
             control::Message,
             fence::{Action, Member, Settled},
-            lateness::{Late, TOLD_IN_ROUND},
             membership::MemberId,
         },
     },
@@ -31,9 +30,6 @@ use std::time::Duration;
 const AGREED_END: Duration = Duration::from_secs(1);
 /// How long operations may stand still after the hub's death, which needed nothing of it themselves.
 const GRACE: Duration = Duration::from_millis(300);
-
-/// How long ranks have waited when others are called late, in seconds.
-const LATE: u32 = TOLD_IN_ROUND;
 
 /// Why a rank is missed that left in order.
 const LEFT: &str = "it left, by close() or the end of its program";
@@ -86,45 +82,6 @@ impl Groups {
             Action::Settled(settled) => {
                 self.settle(number, &settled, (links, out));
                 None
-            }
-        }
-    }
-
-    /// Says who has not come to an operation that others have waited in for a while. If all have, this rank has `awaited` the
-    /// data of those.
-    pub(super) fn tell_late(&self, late: &Late, me: Rank, awaited: &[Rank]) {
-        let Some(group) = self.get(late.group) else { return };
-        let operation = match group.member.issued(late.sequence) {
-            Some(called) => group.settings.named(*called).to_string(),
-            None => format!("operation {}", late.sequence),
-        };
-        let who = format!("rank {me}");
-        match &late.ranks[..] {
-            [] if awaited.is_empty() => crate::log::warn(
-                &who,
-                format_args!("all ranks have waited in {operation} for {LATE} s: is a network slow?"),
-            ),
-            [] => crate::log::warn(
-                &who,
-                format_args!(
-                    "all ranks have waited in {operation} for {LATE} s, this one for data of {}: is the network between \
-                     them slow, or does it let nothing through?",
-                    Ranks(awaited)
-                ),
-            ),
-            ranks if ranks.contains(&me) => crate::log::warn(
-                &who,
-                format_args!(
-                    "others have waited in {operation} for {LATE} s, to which this rank has not come"
-                ),
-            ),
-            ranks => {
-                let has = if ranks.len() == 1 { "has" } else { "have" };
-                let what = format_args!(
-                    "{} {has} not come to {operation}, in which others wait, for {LATE} s",
-                    Ranks(ranks)
-                );
-                crate::log::warn(&who, what);
             }
         }
     }

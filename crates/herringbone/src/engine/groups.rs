@@ -149,6 +149,29 @@ impl Groups {
         Ok((id, group.settings.timeout))
     }
 
+    /// A call that has waited for its timeout and was not issued takes its number and fails, everywhere: else the ranks' next
+    /// calls would not meet.
+    ///
+    /// # Errors
+    /// [`Refused::Counted`] once it has; else see [`agree`](Self::agree).
+    pub(super) fn issue_late(
+        &mut self,
+        issue: &Issue,
+        waiting_for: Vec<Rank>,
+        (links, out): (&Links, &mut Outbox),
+    ) -> Result<(), Refused> {
+        let (id, timeout) = self.agree(issue, links.rank, out)?;
+        let Some(group) = self.get_mut(issue.group) else { return Ok(()) };
+        group.member.fail(id.fingerprint.sequence);
+        let milliseconds = issue.timeout.unwrap_or(timeout).as_millis() as u64;
+        let (rank, operation) = (links.rank, id.fingerprint);
+        let cause = Cause::Timeout { rank, operation, milliseconds, waiting_for };
+        let error = error(&cause, &[]);
+        out.observer.ended(&id, out.now(), &Err(error.clone()));
+        out.dispute(group, cause);
+        Err(Refused::Counted(error))
+    }
+
     /// What a frame means to its group, by its generation, its number and the hash of all that was issued before.
     pub(super) fn judge(&self, header: &Header, me: Rank, out: &mut Outbox) -> Verdict {
         #[cfg(any(test, feature = "simulator"))]

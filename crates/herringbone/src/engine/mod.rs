@@ -32,6 +32,7 @@ pub(crate) mod straight;
 mod table;
 mod timers;
 mod told;
+mod waits;
 
 use crate::{
     Error, ErrorKind, Result,
@@ -57,6 +58,7 @@ use outbox::{Outbox, Todo};
 use recovery::{EngineParts, Recoveries};
 use refused::Refused;
 use std::sync::Arc;
+use waits::Waits;
 
 /// Groups, operations and links of one process.
 #[derive(Debug)]
@@ -67,6 +69,9 @@ pub(crate) struct Engine {
     backlog: Backlog,
     pub(crate) messages: Mail,
     recoveries: Recoveries,
+    /// Calls that were given up while their groups stood still, oldest first: they take their numbers when these go on.
+    late: Vec<Issue>,
+    waits: Waits,
     pub(crate) out: Outbox,
     /// Whether this is a reducer: operations begin when a worker's first message comes.
     reduces: bool,
@@ -81,6 +86,8 @@ impl Engine {
             backlog: Backlog::default(),
             messages: Mail::default(),
             recoveries: Recoveries::default(),
+            late: Vec::new(),
+            waits: Waits::default(),
             out: Outbox::default(),
             reduces,
         }
@@ -218,6 +225,12 @@ impl Engine {
         number
     }
 
+    /// Whether this rank finishes what a lost reducer has left.
+    #[cfg(test)]
+    pub(crate) fn redoes(&self) -> bool {
+        self.recoveries.redone().next().is_some()
+    }
+
     /// Whether there is a group of this number, or was one.
     pub(crate) fn has_had_group(&self, number: u32) -> bool {
         self.groups.has_had(number)
@@ -277,7 +290,10 @@ impl Engine {
     fn unfinished_operations(&self) -> Option<(usize, String)> {
         let running = self.ops.table.iter().filter(|operation| operation.caller.completion.is_some());
         let queued = self.backlog.queue.iter().map(|queued| queued.id);
-        let ids: Vec<Identity> = running.map(|operation| operation.id).chain(queued).collect();
+        let inner = |id: &Identity| !self.recoveries.carries(id.group);
+        let redone = self.recoveries.redone().map(|(_, redone)| redone.queued.id);
+        let ids = running.map(|operation| operation.id).chain(queued).filter(inner).chain(redone);
+        let ids: Vec<Identity> = ids.collect();
         let first = ids.iter().min_by_key(|id| id.fingerprint.sequence)?;
         let named = |group: &Group| group.settings.named(first.fingerprint).to_string();
         Some((ids.len(), self.groups.get(first.group).map_or(String::new(), named)))
@@ -313,8 +329,64 @@ impl Engine {
     /// it did there, when it is waited for: whoever issues several at once goes on with the next on all ranks.
     ///
     /// # Errors
-    /// [`Refused::Frozen`] while a fence is under way: to be tried again after its decision.
-    pub(crate) fn issue(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
+    /// [`Refused::Frozen`] while its group stands still: to be tried again soon, with the same `frozen`, which says since when
+    /// the call waits. It has failed when its timeout has passed.
+    pub(crate) fn issue(
+        &mut self,
+        issue: &Issue,
+        frozen: &mut Option<Moment>,
+    ) -> Result<Arc<Completion>, Refused> {
+        let result = self.issue_or_wait(issue);
+        if matches!(result, Err(Refused::Frozen)) {
+            let since = *frozen.get_or_insert(self.out.now());
+            return Err(self.give_up(issue, since).map_or(Refused::Frozen, Refused::Failed));
+        }
+        result
+    }
+
+    /// Why a call fails that waits since this moment for its group to go on, if it has waited for its timeout.
+    fn give_up(&mut self, issue: &Issue, since: Moment) -> Option<Error> {
+        let (current, waited) = (self.current(issue.group), self.out.now().since(since));
+        let group = self.groups.get_mut(current)?;
+        let after = issue.timeout.unwrap_or(group.settings.timeout);
+        if waited < after {
+            return None;
+        }
+        let mut called = group.plan(issue.call, &mut self.out.observer).ok()?.fingerprint;
+        let earlier = self.late.iter().filter(|late| late.group == issue.group).count();
+        called.sequence = group.member.next() + earlier as u64;
+        let (rank, name) = (self.links.rank, group.settings.named(called));
+        let error = Error::new(ErrorKind::Timeout { rank, after, missing: Vec::new() }).about(rank, name);
+        // Nothing touches its buffers any more, which are the caller's again.
+        self.late.push(Issue { fed: None, ..issue.clone() });
+        self.out.look_soon(timers::Timer::Operations);
+        self.out.observer.refused();
+        Some(error)
+    }
+
+    /// Calls that were given up take their numbers, if their groups go on.
+    fn issue_late(&mut self) {
+        for issue in std::mem::take(&mut self.late) {
+            let waits = self.late.iter().any(|earlier| earlier.group == issue.group);
+            let late = Issue { group: self.current(issue.group), ..issue.clone() };
+            let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
+            let group = groups.get_mut(late.group);
+            let issued = match group.is_some_and(|group| begin::is_redone(group, late.call, out)) {
+                _ if waits => Err(Refused::Frozen),
+                true => recoveries.issue_late(&late, &mut EngineParts { groups, ops, backlog, links, out }),
+                false => groups.issue_late(&late, Vec::new(), (links, out)),
+            };
+            if matches!(issued, Err(Refused::Frozen)) {
+                self.late.push(issue);
+            }
+        }
+    }
+
+    fn issue_or_wait(&mut self, issue: &Issue) -> Result<Arc<Completion>, Refused> {
+        self.issue_late();
+        if self.late.iter().any(|earlier| earlier.group == issue.group) {
+            return Err(Refused::Frozen);
+        }
         let current = self.current(issue.group);
         let result = match current == issue.group {
             true => self.try_issue(issue),
@@ -411,7 +483,11 @@ impl Engine {
             Todo::Fail { key, error, keep_memory } => {
                 ops.fail(key, (&error, keep_memory), groups, (links, out));
             }
-            Todo::FailQueued { group, error } => backlog.fail_queued(group, &error, groups, (links, out)),
+            Todo::FailQueued { group, error } => {
+                backlog.fail_queued(group, &error, groups, (links, out));
+                let parts = &mut EngineParts { groups, ops, backlog, links, out };
+                recoveries.fail_disputed(group, &error, parts);
+            }
             Todo::NotStarted { queued, error } => {
                 if let Some(group) = groups.get_mut(queued.id.group) {
                     group.member.fail(queued.id.fingerprint.sequence);
@@ -436,11 +512,8 @@ impl Engine {
                 messages.step(number, &mut Others { groups, backlog, links, out });
                 recoveries.carried(number, &mut EngineParts { groups, ops, backlog, links, out });
             }
-            Todo::Redo { running } => {
-                recoveries.redo_running(&running, &mut EngineParts { groups, ops, backlog, links, out });
-            }
-            Todo::RedoQueued { queued, prepared } => {
-                recoveries.redo(*queued, &prepared, &mut EngineParts { groups, ops, backlog, links, out });
+            Todo::Redo(number) => {
+                recoveries.redo(number, &mut EngineParts { groups, ops, backlog, links, out });
             }
             Todo::Answer(number) => groups.answer(number, false, (ops, backlog), out),
             Todo::Forget(number) if backlog.has_any(number) => {}

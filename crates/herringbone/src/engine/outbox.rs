@@ -11,7 +11,7 @@ use crate::{
     completion::Completion,
     core::{
         group::Rank,
-        prepare::{Call, Prepared},
+        prepare::Call,
         session::{Cause, control::Message, membership::MemberId},
     },
     execute::issue::{Identity, Queued},
@@ -87,10 +87,8 @@ pub(super) enum Todo {
     Departed,
     /// Something has come, ended or changed in a group that serves another one.
     Served(u32),
-    /// The operations of a group that use reducers, and were running, are to be finished without.
-    Redo { running: Vec<OpKey> },
-    /// An operation that has not started is to be done without reducers.
-    RedoQueued { queued: Box<Queued>, prepared: Arc<Prepared> },
+    /// The operations of a group that use reducers are to be finished without.
+    Redo(u32),
     /// Links may take something.
     Flush,
 }
@@ -132,6 +130,11 @@ impl Outbox {
             return;
         }
         if let (Todo::Start, Some(Todo::Start)) = (&todo, self.todo.back()) {
+            return;
+        }
+        if let (Todo::Redo(group), Some(Todo::Redo(last))) = (&todo, self.todo.back())
+            && group == last
+        {
             return;
         }
         self.todo.push_back(todo);

@@ -8,6 +8,7 @@
 
 use super::{
     backlog::Backlog,
+    begin::prepared,
     group::{Group, Recovering, Service, Settings, number_of},
     groups::Groups,
     links::{DRAINS, Links},
@@ -23,14 +24,17 @@ use crate::{
         element::DType,
         prepare::{Call, Prepared},
         session::{
-            Parameters,
+            Cause, Mismatch, Parameters,
             control::Message,
             fence::Member,
             membership::MemberId,
             recovery::{Held, Holding, LostReducer, Piece, Rest, Resume},
         },
     },
-    execute::issue::{Issue, Queued},
+    execute::{
+        issue::{Identity, Issue, Queued},
+        operation::Operation,
+    },
     transport::{endpoint::Endpoint, ticket::OpKey},
 };
 use std::{
@@ -50,11 +54,16 @@ pub(super) struct EngineParts<'a> {
 
 /// An operation whose rest is under way.
 #[derive(Debug)]
-struct Redone {
-    queued: Queued,
+pub(super) struct Redone {
+    pub(super) queued: Queued,
     /// Calls of the carrier that are yet to be made.
     issues: VecDeque<Issue>,
-    parts: Vec<Arc<Completion>>,
+    /// The numbers and ends of those that were made.
+    pub(super) parts: Vec<(u64, Arc<Completion>)>,
+    /// Whether its call was given up before it was issued: it fails, everywhere.
+    is_late: bool,
+    /// Whether the ranks do not agree about it, and its group is to say in what.
+    is_disputed: bool,
 }
 
 impl Redone {
@@ -63,16 +72,39 @@ impl Redone {
     fn issue(&mut self, parts: &mut EngineParts<'_>) {
         while let Some(issue) = self.issues.front() {
             let completion = Arc::<Completion>::default();
+            let number = parts.groups.get(issue.group).map_or(0, |carrier| carrier.member.next());
             let call = (issue, Arc::clone(&completion));
-            match parts.backlog.issue_before(self.queued.order, call, parts.groups, (parts.links, parts.out))
-            {
+            let EngineParts { groups, backlog, links, out, .. } = parts;
+            let issued = match self.is_late {
+                true => groups.issue_late(issue, Vec::new(), (links, out)),
+                false => backlog.issue_before(self.queued.order, call, groups, (links, out)),
+            };
+            match issued {
                 Ok(()) => {}
                 Err(Refused::Failed(error) | Refused::Counted(error)) => completion.finish(Err(error)),
                 Err(Refused::Frozen) => return,
             }
-            self.parts.push(completion);
+            self.parts.push((number, completion));
             self.issues.pop_front();
         }
+    }
+
+    fn is_over(&self) -> bool {
+        !self.is_disputed && self.issues.is_empty() && self.parts.iter().all(|(_, part)| part.is_done())
+    }
+
+    /// Where the carrier's calls differ, the group's do: it finds out which, since a program knows its own calls only. Returns
+    /// whether it is to do so.
+    fn disputes(&self, result: &Result<(), Error>, parts: &mut EngineParts<'_>) -> bool {
+        let Err(error) = result else { return false };
+        let Identity { group, fingerprint, .. } = self.queued.id;
+        let differs = matches!(error.kind(), ErrorKind::Mismatch { .. });
+        let Some(group) = parts.groups.get(group).filter(|group| differs && !group.is_lost()) else {
+            return false;
+        };
+        let own = (parts.links.rank, fingerprint);
+        parts.out.dispute(group, Cause::Mismatch(Mismatch::new(fingerprint.sequence, [own])));
+        true
     }
 }
 
@@ -110,6 +142,26 @@ impl Recoveries {
     /// Whether a group is another one's carrier.
     pub(super) fn carries(&self, number: u32) -> bool {
         self.carriers.contains_key(&number)
+    }
+
+    /// The group whose operations a carrier finishes.
+    pub(super) fn carried_group(&self, carrier: u32) -> Option<u32> {
+        self.carriers.get(&carrier).copied()
+    }
+
+    /// The call that a carrier's operation finishes, as programs know it.
+    pub(super) fn origin(&self, carrier: u32, sequence: u64) -> Option<&Identity> {
+        let decided = self.decided.get(self.carriers.get(&carrier)?)?;
+        let is_part = |redone: &&Redone| redone.parts.iter().any(|(number, _)| *number == sequence);
+        decided.redone.values().find(is_part).map(|redone| &redone.queued.id)
+    }
+
+    /// The operations that carriers finish, each with its carrier.
+    pub(super) fn redone(&self) -> impl Iterator<Item = (u32, &Redone)> {
+        let of = |decided: &Decided| decided.carrier;
+        self.decided
+            .values()
+            .flat_map(move |decided| decided.redone.values().map(move |redone| (of(decided), redone)))
     }
 
     /// The hub asks what this rank holds: from now on nothing of it changes.
@@ -162,7 +214,6 @@ impl Recoveries {
         let (carrier, heir) = (carrier_of(&group.settings), heir_of(&group.settings, &resume, links));
         self.tell(&resume, heir.reducers(), links);
         group.recovering = Recovering::Over { from: resume.from, next: heir.id };
-        let running: Vec<_> = group.running.iter().map(|(_, key)| *key).collect();
         let ranks = &group.settings.ranks;
         let rests = resume.operations.into_iter().map(|rest| (rest.sequence, rest.among(ranks))).collect();
         let decided = Decided { carrier: carrier.id, rests, redone: BTreeMap::new(), is_closing: false };
@@ -180,7 +231,7 @@ impl Recoveries {
             let member = Member::new(settings.id, me, ranks).starting_at(first);
             Group::new(settings, member)
         });
-        out.push(Todo::Redo { running });
+        out.push(Todo::Redo(number));
         out.push(Todo::Start);
         new.into()
     }
@@ -220,21 +271,43 @@ impl Recoveries {
         }
     }
 
-    /// Finishes the operations of a group that were running.
-    pub(super) fn redo_running(&mut self, keys: &[OpKey], parts: &mut EngineParts<'_>) {
-        for key in keys {
-            let EngineParts { groups, ops, links, out, .. } = parts;
-            let is_due = ops
-                .get(*key)
-                .is_some_and(|operation| operation.with_reducers() && operation.caller.completion.is_some());
-            if is_due && let Some((queued, prepared)) = ops.take_back(*key, groups, (links, out)) {
-                self.redo(queued, &prepared, parts);
+    /// Finishes the operations of a group that has lost a reducer: those that were running and those that waited, in the order
+    /// of their calls. What had begun differs from rank to rank, and all ranks have to number the carrier's calls alike.
+    pub(super) fn redo(&mut self, number: u32, parts: &mut EngineParts<'_>) {
+        let EngineParts { groups, ops, backlog, links, out } = parts;
+        let Some(group) = groups.get(number) else { return };
+        let keys: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).collect();
+        let is_due =
+            |operation: &Operation| operation.with_reducers() && operation.caller.completion.is_some();
+        let keys = keys.into_iter().filter(|key| ops.get(*key).is_some_and(is_due)).collect::<Vec<OpKey>>();
+        let mut due: Vec<(Queued, Arc<Prepared>)> =
+            keys.into_iter().filter_map(|key| ops.take_back(key, groups, (links, out))).collect();
+        due.extend(backlog.take_with_reducers(number, groups, (links, out)));
+        for (queued, prepared) in due {
+            self.add(queued, &prepared, false, parts);
+            #[cfg(any(test, feature = "simulator"))]
+            if crate::planted::has(crate::planted::Plant::RunningFirst) {
+                self.step(number, parts);
             }
         }
+        self.step(number, parts);
     }
 
-    /// Finishes an operation of a group that has lost a reducer.
-    pub(super) fn redo(&mut self, queued: Queued, prepared: &Prepared, parts: &mut EngineParts<'_>) {
+    /// A call that was given up takes its numbers in a group that has lost a reducer, and fails.
+    ///
+    /// # Errors
+    /// See [`Groups::agree`].
+    pub(super) fn issue_late(&mut self, issue: &Issue, parts: &mut EngineParts<'_>) -> Result<(), Refused> {
+        let EngineParts { groups, links, out, .. } = parts;
+        let (id, timeout) = groups.agree(issue, links.rank, out)?;
+        let Some(group) = groups.get_mut(issue.group) else { return Ok(()) };
+        let prepared = prepared(group, (issue.call, issue.parts.as_ref()), links, &mut out.observer)?;
+        self.add(Queued::new(id, issue, None, timeout, out.now()), &prepared, true, parts);
+        self.step(issue.group, parts);
+        Ok(())
+    }
+
+    fn add(&mut self, queued: Queued, prepared: &Prepared, is_late: bool, parts: &mut EngineParts<'_>) {
         let (number, sequence) = (queued.id.group, queued.id.fingerprint.sequence);
         parts.backlog.discard_early(&queued.id, parts.links);
         let Some(decided) = self.decided.get_mut(&number) else {
@@ -247,9 +320,9 @@ impl Recoveries {
             true => issues.iter().chain(&issues).cloned().collect::<VecDeque<_>>(),
             false => issues,
         };
-        let redone = Redone { queued, issues, parts: Vec::new() };
-        decided.redone.insert(sequence, redone);
-        self.step(number, parts);
+        decided
+            .redone
+            .insert(sequence, Redone { queued, issues, parts: Vec::new(), is_late, is_disputed: false });
     }
 
     /// Something ended in a carrier.
@@ -263,23 +336,36 @@ impl Recoveries {
     fn step(&mut self, number: u32, parts: &mut EngineParts<'_>) {
         let Some(decided) = self.decided.get_mut(&number) else { return };
         decided.redone.values_mut().for_each(|redone| redone.issue(parts));
-        let is_over =
-            |redone: &Redone| redone.issues.is_empty() && redone.parts.iter().all(|part| part.is_done());
         let over: Vec<u64> = decided
             .redone
             .iter()
-            .filter(|(_, redone)| is_over(redone))
+            .filter(|(_, redone)| redone.is_over())
             .map(|(sequence, _)| *sequence)
             .collect();
         for sequence in over {
-            let Some(Redone { queued, parts: done, .. }) = decided.redone.remove(&sequence) else { continue };
+            let Some(redone) = decided.redone.remove(&sequence) else { continue };
             #[cfg(any(test, feature = "simulator"))]
             if crate::planted::has(crate::planted::Plant::LostCompletion) {
                 continue;
             }
-            let result = done.iter().filter_map(|part| part.result()).collect();
-            end(queued, result, parts);
+            let result = redone.parts.iter().filter_map(|(_, part)| part.result()).collect();
+            if redone.disputes(&result, parts) {
+                decided.redone.insert(sequence, Redone { is_disputed: true, ..redone });
+            } else {
+                end(redone.queued, result, parts);
+            }
         }
+        self.close_if_over(number, parts);
+    }
+
+    /// All that has not ended in a group fails: with it what its ranks do not agree about.
+    pub(super) fn fail_disputed(&mut self, number: u32, error: &Error, parts: &mut EngineParts<'_>) {
+        let Some(decided) = self.decided.get_mut(&number) else { return };
+        let (disputed, others) =
+            std::mem::take(&mut decided.redone).into_iter().partition(|(_, redone)| redone.is_disputed);
+        decided.redone = others;
+        let disputed: BTreeMap<u64, Redone> = disputed;
+        disputed.into_values().for_each(|redone| end(redone.queued, Err(error.clone()), parts));
         self.close_if_over(number, parts);
     }
 

@@ -1,6 +1,6 @@
 //! How an engine stands, for those who ask: its groups, what is under way and for whom that waits, its links.
 
-use super::{Engine, group::Group, links::Links};
+use super::{Engine, group::Group, links::Links, recovery::Redone};
 use crate::{
     clock::Moment,
     core::{
@@ -16,6 +16,7 @@ use crate::{
     execute::{issue::Identity, operation::Operation},
     transport::endpoint::{Endpoint, Link},
 };
+use std::collections::BTreeSet;
 
 /// How an engine stands, where it is one of so many whose lists go into one answer.
 pub(crate) fn standing(engine: &Engine, of: usize) -> Standing {
@@ -69,20 +70,27 @@ fn operations(engine: &Engine) -> Vec<UnderWay> {
         UnderWay { group, sequence, name: named(id.group, id.fingerprint), age: age(issued), runs, waits }
     };
     // Others may still read what a worker's operation has sent when its caller has the result.
-    let running =
-        engine.ops.table.iter().filter(|operation| engine.reduces || operation.caller.completion.is_some());
+    let is_called = |id: &Identity| !engine.recoveries.carries(id.group);
+    let running = engine.ops.table.iter().filter(|operation| is_called(&operation.id));
+    let running = running.filter(|operation| engine.reduces || operation.caller.completion.is_some());
     let running = running
         .map(|operation| under_way(&operation.id, operation.caller.issued, true, waited_for(operation)));
-    let queued = engine.backlog.queue.iter().map(|queued| {
+    let queued = engine.backlog.queue.iter().filter(|queued| is_called(&queued.id)).map(|queued| {
         let wanted = engine.groups.get(queued.id.group).map(|group| engine.links.wanted(group).collect());
         under_way(&queued.id, queued.issued, false, wanted.unwrap_or_default())
+    });
+    let redone = engine.recoveries.redone().map(|(carrier, Redone { queued, parts, .. })| {
+        let running = |(number, _): &_| engine.ops.get(engine.groups.get(carrier)?.operation(*number)?);
+        let waits: BTreeSet<MemberId> =
+            parts.iter().filter_map(running).flat_map(Operation::missing).collect();
+        under_way(&queued.id, queued.issued, true, waits.into_iter().collect())
     });
     let messages = engine.messages.waiting(&engine.groups).into_iter().map(|(group, call)| {
         let waits = call.ranks.iter().filter_map(|rank| member_of(&engine.links, *rank)).take(WAITS);
         let (name, age) = (call.name, age(call.issued));
         UnderWay { group, sequence: None, name, age, runs: false, waits: waits.collect() }
     });
-    let mut all: Vec<UnderWay> = running.chain(queued).chain(messages).collect();
+    let mut all: Vec<UnderWay> = running.chain(queued).chain(redone).chain(messages).collect();
     all.sort_by_key(|operation| std::cmp::Reverse(operation.age));
     all
 }

@@ -77,7 +77,9 @@ impl Runner {
     pub(crate) fn begin(&mut self, issue: Issue, now: Moment) -> Result<Begun> {
         let engine = self.engine().0.at(now);
         let issue = Issue { group: engine.current(issue.group), ..issue };
-        if engine.reduces || engine.ops.table.len() > 0 || !engine.backlog.queue.is_empty() {
+        let is_free =
+            engine.ops.table.len() == 0 && engine.backlog.queue.is_empty() && engine.late.is_empty();
+        if engine.reduces || !is_free {
             return Ok(Begun::No(issue));
         }
         let group = engine.groups.get(issue.group);

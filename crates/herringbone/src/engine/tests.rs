@@ -89,7 +89,7 @@ fn begin(engine: &mut Engine, collective: Collective, count: usize) -> Arc<Compl
         output: buffer,
         timeout: None,
     };
-    engine.issue(&issue).unwrap()
+    engine.issue(&issue, &mut None).unwrap()
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_group_with_a_dead_member_is_lost_from_the_start() {
     let (input, output) = (Region::zeroed(0), Region::zeroed(0));
     let issue =
         Issue { group: 7, call, parts: None, fed: None, priority: 0, mark: 0, input, output, timeout: None };
-    let Err(Refused::Failed(error)) = engine.issue(&issue) else { panic!("it was issued") };
+    let Err(Refused::Failed(error)) = engine.issue(&issue, &mut None) else { panic!("it was issued") };
     assert!(matches!(error.kind(), crate::ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
     assert!(matches!(&engine.out.events[..], [Event::Dispute { group: 7, .. }]), "the others are told");
 }
@@ -211,19 +211,18 @@ fn a_message_that_has_left_in_part_leaves_in_full_though_its_operation_fails() {
     Region::lend(&mut bytes, |buffer| {
         let call = Call::new(Collective::AllReduce, DType::U8, ReduceOp::Sum, 1 << 20);
         let (input, output) = (buffer.clone(), buffer.clone());
-        engine
-            .issue(&Issue {
-                group: 0,
-                call,
-                parts: None,
-                fed: None,
-                priority: 0,
-                mark: 0,
-                input,
-                output,
-                timeout: None,
-            })
-            .unwrap();
+        let issue = Issue {
+            group: 0,
+            call,
+            parts: None,
+            fed: None,
+            priority: 0,
+            mark: 0,
+            input,
+            output,
+            timeout: None,
+        };
+        engine.issue(&issue, &mut None).unwrap();
         // The grant that the other gets is what it would give.
         let grant = drain(&mut engine, &theirs[0]);
         (&theirs[0]).write_all(&grant).unwrap();

@@ -10,12 +10,7 @@ use crate::{
     completion::Completion,
     core::{
         prepare::{Peer, Prepared},
-        session::{
-            fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
-            lane::Window,
-            membership::MemberId,
-            turns::Sending,
-        },
+        session::{lane::Window, membership::MemberId, turns::Sending},
         wire::Header,
     },
     execute::{
@@ -42,8 +37,6 @@ pub(crate) struct Caller {
     pub(crate) completion: Option<Arc<Completion>>,
     pub(crate) timeout: Duration,
     pub(crate) issued: Moment,
-    /// How often the hub was told that this rank waits.
-    told_hub: u32,
 }
 
 /// The user's buffers. Reducers have none.
@@ -126,12 +119,7 @@ impl Operation {
         let mut operation = Self {
             key,
             id: queued.id,
-            caller: Caller {
-                completion: queued.completion,
-                timeout: queued.timeout,
-                issued: queued.issued,
-                told_hub: 0,
-            },
+            caller: Caller { completion: queued.completion, timeout: queued.timeout, issued: queued.issued },
             memory,
             lent: Lent { input, output, mapped, fed: queued.fed, outgrows_cache },
             course: Course {
@@ -468,14 +456,6 @@ impl Operation {
         if self.room.deliveries[at].left == 0 {
             self.complete(segment, instr);
         }
-    }
-
-    /// Whether, after waiting for `waited`, it is time to tell the hub (again): the how-manieth time it is.
-    pub(crate) fn tells_hub(&mut self, waited: Duration) -> Option<u32> {
-        let due = WAITING_MILLISECONDS + WAITING_AGAIN_MILLISECONDS * u64::from(self.caller.told_hub);
-        let tells = waited >= Duration::from_millis(due);
-        self.caller.told_hub += u32::from(tells);
-        tells.then(|| self.caller.told_hub - 1)
     }
 
     /// The user's buffers, until they are given back: input and output.

@@ -21,7 +21,7 @@ use crate::{
     },
     transport::tcp::virtual_link::Dice,
 };
-use std::{rc::Rc, time::Duration};
+use std::{cell::RefCell, rc::Rc, time::Duration};
 
 const LARGE: usize = 100_000;
 
@@ -200,6 +200,97 @@ fn ranks_take_from_others_nothing_that_the_hub_says() {
         let heeds =
             |order: Instruction| matches!(order, Instruction::Do(Deed::Tell { .. } | Deed::LeftByAll(_)));
         assert!(!orders.any(heeds), "{what}");
+    }
+}
+
+/// A call that waits for its group to go on obeys its timeout, and takes its number when the group does: the ranks' next calls
+/// meet.
+#[test]
+fn a_call_obeys_its_timeout_while_its_group_stands_still() {
+    for recovers in [true, false] {
+        let mut world = begun(3, 1, 5);
+        // For too short to be given up: a recovery, or a fence, waits for it.
+        world.hang(2);
+        if recovers {
+            world.kill(3);
+        } else {
+            sum(&mut world, [0], 3, None);
+            sum(&mut world, [1], 4, None);
+            world.machine(0).window = 2;
+        }
+        world.run_for(ms(100));
+        let group = &world.machine(0).engine.groups.get(0).unwrap();
+        assert!(group.is_undecided(), "the test needs a group that stands still");
+        sum(&mut world, [0], 5, Some(ms(1000)));
+        world.run_for(ms(2000));
+        let (at, kind) = told(&mut world, 0);
+        assert!(matches!(kind, ErrorKind::Timeout { rank: 0, .. }), "{kind:?}");
+        // It is looked at when a thread tries again, or ten times a second.
+        assert!((2150..=2250).contains(&at.as_millis()), "{at:?}");
+        world.resume(2);
+        if !recovers {
+            sum(&mut world, [2], 3, None);
+        }
+        sum(&mut world, [1, 2], 5, None);
+        assert!(world.run_to_the_end(ms(9000)), "recovers: {recovers}");
+        for rank in [1, 2] {
+            let (_, kind) = told(&mut world, rank);
+            assert!(matches!(kind, ErrorKind::Timeout { rank: 0, .. }), "rank {rank}: {kind:?}");
+        }
+        works(&mut world);
+    }
+}
+
+/// The ranks disagree about an operation that a lost reducer has left: its carrier's calls differ, and the error names the
+/// programs' calls.
+#[test]
+fn a_disagreement_about_what_a_reducer_left_names_the_calls_of_programs() {
+    let mut world = begun(3, 1, 6);
+    sum(&mut world, [0, 1], 1000, None);
+    sum(&mut world, [2], 1001, None);
+    world.kill(3);
+    assert!(world.run_to_the_end(ms(9000)));
+    for rank in 0..3 {
+        let (_, kind) = told(&mut world, rank);
+        let ErrorKind::Mismatch { sequence: 3, calls } = &kind else { panic!("rank {rank}: {kind:?}") };
+        let called = |count: u32| format!("all_reduce of {count} f32, sum (operation 3)");
+        assert_eq!(calls[..], [(vec![2], called(1001)), (vec![0, 1], called(1000))]);
+    }
+    works(&mut world);
+}
+
+/// Ranks, and whom they were told to be late.
+type Told = Vec<(usize, Vec<u32>)>;
+
+/// Whom ranks are told to be late, where rank 1 makes so many calls five seconds after the others.
+fn told_late(mut world: VirtualWorld, calls: usize) -> Told {
+    let told: Rc<RefCell<Told>> = Rc::default();
+    let heard = told.clone();
+    world.network.filter = Some(Box::new(move |to, message| {
+        if let Message::Late(late) = message {
+            heard.borrow_mut().push((to, late.ranks.clone()));
+        }
+        true
+    }));
+    world.workers().for_each(|(_, worker)| worker.window = calls);
+    (0..calls).for_each(|_| sum(&mut world, [0, 2, 3], 3, None));
+    world.run_for(ms(5000));
+    (0..calls).for_each(|_| sum(&mut world, [1], 3, None));
+    let limit = world.now() + ms(9000);
+    assert!(world.run_to_the_end(limit));
+    world.network.filter = None;
+    told.take()
+}
+
+/// Ranks that have called are not said to be late, though their links are yet to be made or they have many calls under way; and
+/// ranks are told once.
+#[test]
+fn only_the_late_rank_is_named_and_once() {
+    let expected: Told = (1..4).map(|to| (to, vec![1])).collect();
+    for (calls, reducers) in [(1, 0), (300, 0), (30, 1)] {
+        let first = VirtualWorld::new(Setup::of(4, reducers), 8);
+        assert_eq!(told_late(first, calls), expected, "{calls} calls are the first");
+        assert_eq!(told_late(begun(4, reducers, 8), calls), expected, "{calls} calls, with links");
     }
 }
 

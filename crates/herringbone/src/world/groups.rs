@@ -53,8 +53,8 @@ pub(super) fn add_some(world: &mut VirtualWorld, dice: &mut Dice) {
     }
 }
 
-/// Has ranks make so many calls, each in one of their groups and up to so many at a time. Some groups are closed after their
-/// last one.
+/// Has ranks make so many calls, each in one of their groups and up to so many at a time. In some worlds some are urgent.
+/// Some groups are closed after their last one.
 pub(super) fn fill(
     world: &mut VirtualWorld,
     (calls, window): (u64, usize),
@@ -63,11 +63,13 @@ pub(super) fn fill(
 ) {
     let groups = world.groups.clone();
     let mut todo: Vec<(usize, ToCall)> = Vec::new();
+    let mixes = dice.one_in(2);
     for _ in 0..calls {
         let which = if dice.one_in(2) { 0 } else { dice.below(groups.len() as u64) as usize };
         let (group, ranks) = &groups[which];
         let task = task(ranks.len() as u32, dice);
-        todo.push((which, ToCall { group: *group, ..ToCall::new(task, None) }));
+        let priority = i32::from(mixes && dice.one_in(3));
+        todo.push((which, ToCall { group: *group, priority, ..ToCall::new(task, None) }));
     }
     for which in 1..groups.len() {
         let last = todo.iter_mut().rev().find(|(other, _)| *other == which);

@@ -43,6 +43,7 @@ pub(crate) struct ToCall {
     pub(crate) group: u32,
     pub(crate) task: Rc<Task>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) priority: i32,
     /// Whether it is the last one in its group, which is closed then.
     pub(crate) closes: bool,
 }
@@ -50,7 +51,7 @@ pub(crate) struct ToCall {
 impl ToCall {
     /// A call of all ranks.
     pub(crate) fn new(task: Rc<Task>, timeout: Option<Duration>) -> Self {
-        Self { group: WORLD_GROUP, task, timeout, closes: false }
+        Self { group: WORLD_GROUP, task, timeout, priority: 0, closes: false }
     }
 }
 
@@ -67,6 +68,8 @@ pub(crate) struct Machine {
     pub(crate) program: VecDeque<ToCall>,
     pub(crate) window: usize,
     pub(crate) called: Vec<Called>,
+    /// Since when its next call waits for its group to go on.
+    frozen: Option<Moment>,
     /// Whether it does not run for the time being.
     pub(crate) is_hung: bool,
     /// Whether no timer of its engine ever expires: a fault.
@@ -88,6 +91,7 @@ impl Machine {
             program: VecDeque::new(),
             window: 1,
             called: Vec::new(),
+            frozen: None,
             is_hung: false,
             is_timeless: false,
             held: Vec::new(),
@@ -173,7 +177,7 @@ impl Machine {
 
     /// Makes a call, unless a fence is under way or its group is not made yet.
     fn call(&mut self, todo: &ToCall, now: Moment) -> Option<Called> {
-        let ToCall { group, task, timeout, .. } = todo;
+        let ToCall { group, task, timeout, priority, .. } = todo;
         let rank = self.engine.groups.get(*group)?.settings.me as usize;
         note_group(&self.engine, self.engine.current(*group), "call");
         let input = Region::own(task.inputs[rank].clone());
@@ -188,7 +192,7 @@ impl Machine {
             call: task.call,
             parts: None,
             fed: feedback.as_ref().map(Fed::next),
-            priority: 0,
+            priority: *priority,
             mark: 0,
             input: read.region().clone(),
             output: output.region().clone(),
@@ -196,7 +200,11 @@ impl Machine {
         };
         let buffers = Some((input, output));
         let task = task.clone();
-        match self.engine.at(now).issue(&issue) {
+        let issued = self.engine.at(now).issue(&issue, &mut self.frozen);
+        if !matches!(issued, Err(Refused::Frozen)) {
+            self.frozen = None;
+        }
+        match issued {
             Ok(completion) => {
                 let mut called = Called {
                     group: *group,

@@ -173,3 +173,29 @@ fn what_is_left_outlives_reducers() {
     let recovers = |seed: &u64| after_harm(feeding_back(*seed)).unwrap().has_recovered();
     assert!((0..150).filter(recovers).count() > 30);
 }
+
+/// Another reducer is lost while ranks finish what the first has left, with urgent calls among it: no call fails.
+#[test]
+fn another_reducer_is_lost_while_the_first_ones_work_is_redone() {
+    fn kill_when_redoing(world: &mut VirtualWorld, reducer: usize) {
+        if world.workers().any(|(_, worker)| worker.engine.redoes()) {
+            world.kill(reducer);
+        } else {
+            world.later(LOOK / 10, move |world| kill_when_redoing(world, reducer));
+        }
+    }
+    let mut both = 0;
+    for seed in 0..60 {
+        let mut world = summing(seed, TIMEOUT);
+        let (first, reducers) = (world.setup.workers as usize, world.setup.reducers as usize);
+        let delay = micros(&mut world.dice, 0..40_000);
+        world.later(delay, move |world| world.kill(first));
+        if reducers > 1 {
+            world.later(delay, move |world| kill_when_redoing(world, first + 1));
+        }
+        world.run_to_the_end(exact::LONG);
+        exact::verdict(&mut world).unwrap();
+        both += usize::from(world.machines[first..].iter().flatten().count() + 2 <= reducers);
+    }
+    assert!(both > 10, "{both}");
+}

@@ -6,10 +6,7 @@ use crate::{
     completion::Completion,
     core::{
         group::Rank,
-        session::{
-            Cause,
-            mailbox::{Asked, CARRIED_BYTES, Envelope, Mailbox, Match, Record, WAITING_MOST, is_length},
-        },
+        session::mailbox::{Asked, CARRIED_BYTES, Envelope, Mailbox, Match, Record, WAITING_MOST, is_length},
         wire::Kind,
     },
     engine::{
@@ -324,18 +321,10 @@ impl Exchange {
     /// A rank takes a long message that this one has given up: the operation that the other has issued fails there, too.
     fn refuse_late(&mut self, issue: &Issue, by: Rank, others: &mut Others<'_>) {
         let Others { groups, links, out, .. } = others;
-        let Ok((id, _)) = groups.agree(issue, links.rank, out) else { return };
-        let Some(group) = groups.get_mut(issue.group) else { return };
-        group.member.fail(id.fingerprint.sequence);
+        let Some(group) = groups.get(issue.group) else { return };
         let waiting_for = group.settings.ranks.get(place(by, self.me) as usize).copied();
-        let milliseconds = issue.timeout.map_or(0, |timeout| timeout.as_millis() as u64);
-        let cause = Cause::Timeout {
-            rank: links.rank,
-            operation: id.fingerprint,
-            milliseconds,
-            waiting_for: waiting_for.into_iter().collect(),
-        };
-        out.dispute(group, cause);
+        // If the group takes no calls now, its fence fails this one.
+        let _refused = groups.issue_late(issue, waiting_for.into_iter().collect(), (links, out));
     }
 
     /// Issues an operation whose end is a call's.

@@ -1,0 +1,166 @@
+//! Who waits: what the hub is told of calls that have waited for long, and what it says of ranks that have not come to them.
+//!
+//! A rank says for each group in which of its calls it waits: the oldest that has not ended, whether it runs or waits for a link.
+//! The others wait behind it, and whoever has called it has come to all of them.
+
+use super::{
+    backlog::Backlog,
+    group::Group,
+    groups::Groups,
+    links::Links,
+    ops::Ops,
+    outbox::{Event, Outbox},
+    recovery::Recoveries,
+    settings::{Named, Service},
+};
+use crate::{
+    clock::{Moment, resolution},
+    core::{
+        group::Rank,
+        session::{
+            Ranks,
+            fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
+            lateness::{Late, TOLD_IN_ROUND},
+            membership::MemberId,
+        },
+    },
+    execute::{issue::Identity, operation::Operation},
+};
+use std::{collections::BTreeMap, time::Duration};
+
+/// How long ranks have waited when others are called late, in seconds.
+const LATE: u32 = TOLD_IN_ROUND;
+
+/// The oldest call of a group that has not ended here.
+#[derive(Debug)]
+struct Oldest {
+    id: Identity,
+    /// Since when it waits with none before it.
+    since: Moment,
+    /// How often the hub was told so.
+    told: u32,
+}
+
+/// In what the groups of a process wait, and what was said about it.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    oldest: BTreeMap<u32, Oldest>,
+    /// When this was last looked at.
+    looked: Moment,
+    /// Who was said to be late in each group, and the number of the next call then.
+    said: BTreeMap<u32, (Vec<Rank>, u64)>,
+}
+
+impl Waits {
+    /// Tells the hub of the groups in whose oldest call this rank waits for long.
+    pub(super) fn look(&mut self, groups: &Groups, (ops, backlog): (&Ops, &Backlog), out: &mut Outbox) {
+        let now = out.now();
+        let before = std::mem::replace(&mut self.looked, now);
+        let mut oldest = std::mem::take(&mut self.oldest);
+        for (id, issued) in in_flight(ops, backlog) {
+            let first = self.oldest.entry(id.group).or_insert(Oldest { id, since: issued, told: 0 });
+            if id.fingerprint.sequence < first.id.fingerprint.sequence {
+                *first = Oldest { id, since: issued, told: 0 };
+            }
+        }
+        self.said.retain(|group, _| groups.get(*group).is_some());
+        for (number, first) in &mut self.oldest {
+            match oldest.remove(number) {
+                Some(known) if known.id.is(&first.id) => *first = known,
+                Some(_) => first.since = first.since.max(before),
+                None => {}
+            }
+            let Some(group) = groups.get(*number) else { continue };
+            let waited = now.since(first.since).saturating_sub(resolution());
+            let due = WAITING_MILLISECONDS + WAITING_AGAIN_MILLISECONDS * u64::from(first.told);
+            if waited < Duration::from_millis(due) {
+                continue;
+            }
+            let message = group.member.waiting(first.id.fingerprint.sequence, first.told);
+            first.told += 1;
+            out.events.extend(message.map(Event::ToHub));
+            out.observer.suspected(|| missing(group, first.id.fingerprint.sequence, ops), waited);
+        }
+    }
+
+    /// Says who has not come to an operation that others have waited in for a while, once for all of them that are in flight.
+    pub(super) fn tell(
+        &mut self,
+        late: &Late,
+        (groups, ops, backlog): (&Groups, &Ops, &Backlog),
+        recoveries: &Recoveries,
+        links: &Links,
+    ) {
+        let Some(group) = groups.get(late.group) else { return };
+        let next = group.member.next();
+        let is_known = |(ranks, then): &(Vec<Rank>, u64)| {
+            *ranks == late.ranks && (late.sequence < *then || *then == next)
+        };
+        if self.said.get(&late.group).is_some_and(is_known) {
+            return;
+        }
+        self.said.insert(late.group, (late.ranks.clone(), next));
+        let after =
+            |(id, _): &(Identity, Moment)| id.group == late.group && id.fingerprint.sequence > late.sequence;
+        let operation = name_of(late, group, groups, recoveries);
+        let operation = match in_flight(ops, backlog).filter(after).count() {
+            0 => operation,
+            1 => format!("{operation} and the call after it"),
+            more => format!("{operation} and the {more} calls after it"),
+        };
+        let awaited = links.ranks(&missing(group, late.sequence, ops));
+        crate::log::warn(
+            &format!("rank {}", links.rank),
+            format_args!("{}", said(&late.ranks, &operation, (links.rank, &awaited))),
+        );
+    }
+}
+
+/// The calls that have not ended here, and when they were made.
+fn in_flight<'a>(ops: &'a Ops, backlog: &'a Backlog) -> impl Iterator<Item = (Identity, Moment)> + 'a {
+    let awaited = |operation: &&Operation| operation.caller.completion.is_some();
+    let running = ops.table.iter().filter(awaited);
+    let running = running.map(|operation| (operation.id, operation.caller.issued));
+    running.chain(backlog.queue.iter().map(|queued| (queued.id, queued.issued)))
+}
+
+/// For whom an operation waits, if it runs.
+fn missing(group: &Group, sequence: u64, ops: &Ops) -> Vec<MemberId> {
+    let running = group.operation(sequence).and_then(|key| ops.get(key));
+    running.map(Operation::missing).unwrap_or_default()
+}
+
+/// The operation in which ranks wait, as programs know it: what a lost reducer left has the name of their call.
+fn name_of(late: &Late, group: &Group, groups: &Groups, recoveries: &Recoveries) -> String {
+    let origin = recoveries.origin(late.group, late.sequence);
+    let named = |id: &Identity| groups.get(id.group).map(|group| group.settings.named(id.fingerprint));
+    let called = || group.member.issued(late.sequence).map(|called| group.settings.named(*called));
+    let name = match group.settings.serves {
+        Some(Service::Remains) => origin.and_then(named),
+        _ => called(),
+    };
+    let carried = recoveries.carried_group(late.group).and_then(|number| groups.get(number));
+    let number = carried.map_or(late.sequence, |group| group.member.next());
+    name.as_ref().map_or_else(|| format!("operation {number}"), Named::to_string)
+}
+
+/// That these ranks have not come to an operation; none if all wait, and rank `me` for data of `awaited`.
+fn said(late: &[Rank], operation: &str, (me, awaited): (Rank, &[Rank])) -> String {
+    match late {
+        [] if awaited.is_empty() => {
+            format!("all ranks have waited in {operation} for {LATE} s: is a network slow?")
+        }
+        [] => format!(
+            "all ranks have waited in {operation} for {LATE} s, this one for data of {}: is the network between them slow, \
+             or does it let nothing through?",
+            Ranks(awaited)
+        ),
+        late if late.contains(&me) => {
+            format!("others have waited in {operation} for {LATE} s, to which this rank has not come")
+        }
+        late => {
+            let has = if late.len() == 1 { "has" } else { "have" };
+            format!("{} {has} not come to {operation}, in which others wait, for {LATE} s", Ranks(late))
+        }
+    }
+}
