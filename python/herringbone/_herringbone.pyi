@@ -15,6 +15,7 @@ __all__ = [
     "OnComplete",
     "Pending",
     "Residuals",
+    "Turn",
     "Variable",
     "__version__",
     "codec",
@@ -39,6 +40,9 @@ class Completions:
     """A queue of finished operations: what :meth:`Pending.notify` puts in, :meth:`next` takes out."""
 
     def __new__(cls) -> Completions: ...
+    def put(self, token: int) -> None:
+        """Let a :meth:`next` return ``token``."""
+
     def next(self) -> int | None:
         """Wait for an operation to finish and return its token; ``None`` once the queue is closed."""
 
@@ -66,6 +70,22 @@ class Pending:
 
     def notify(self, completions: Completions, token: int) -> None:
         """Put ``token`` into ``completions`` once this has finished; at once if it already has."""
+
+@final
+class Turn:
+    """A place in the order of a group's calls, for code that runs later or on another thread."""
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call ``function(*arguments)``: the calls that it makes on this thread have this turn's place.
+
+        The first one waits, without the GIL, until all earlier turns of the line are over.
+        """
+
+    def is_next(self) -> bool:
+        """Whether all earlier turns of the line are over: then its calls wait for none."""
+
+    def end(self) -> None:
+        """The turn is over: no more calls are made in it. It also is once nobody holds it."""
 
 @final
 class Mapped:
@@ -135,6 +155,12 @@ class Communicator:
 
     def newcomers(self) -> list[int]:
         """The lost ranks whose new processes wait to join, on rank 0."""
+
+    def turn(self) -> Turn:
+        """The next turn in the line of this group's callbacks."""
+
+    def line(self) -> Turn:
+        """A line of calls of its own, beside the program's: the turn is all of it."""
 
     def send(
         self,

@@ -7,6 +7,7 @@ use crate::{
     pending::Pending,
     residuals::PyResiduals,
     store::TorchStore,
+    turn::PyTurn,
     waiting,
 };
 use herringbone::{
@@ -197,6 +198,16 @@ impl Communicator {
         let message = message((dtype, count, tag), regions((0, 0), target, keep).1, timeout)?;
         let pending = py.detach(|| self.inner.submit_recv(of, message));
         Ok(Pending(pending.map_err(|error| errors::to_python(&error))?))
+    }
+
+    /// The next turn in the line of this group's callbacks.
+    fn turn(&self, py: Python<'_>) -> PyResult<PyTurn> {
+        py.detach(|| self.inner.turn()).map(PyTurn).map_err(|error| errors::to_python(&error))
+    }
+
+    /// A line of calls of its own, beside the program's: the turn is all of it.
+    fn line(&self, py: Python<'_>) -> PyResult<PyTurn> {
+        py.detach(|| self.inner.line()).map(PyTurn).map_err(|error| errors::to_python(&error))
     }
 
     /// Start one operation.

@@ -14,6 +14,7 @@ mod pending;
 mod residuals;
 mod store;
 mod trees;
+mod turn;
 mod waiting;
 
 use pyo3::prelude::*;
@@ -42,6 +43,8 @@ mod _herringbone {
     use super::residuals::PyResiduals;
     #[pymodule_export]
     use super::trees::device_trees;
+    #[pymodule_export]
+    use super::turn::PyTurn;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

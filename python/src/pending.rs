@@ -64,6 +64,12 @@ impl Completions {
         Self { sender, receiver: Mutex::new(receiver) }
     }
 
+    /// Let a `next` return `token`.
+    fn put(&self, token: u64) {
+        // The receiver lives as long as this sender does.
+        let _delivered = self.sender.send(token);
+    }
+
     /// Wait for an operation to finish and return its token; `None` once the queue is closed.
     fn next(&self, py: Python<'_>) -> Option<u64> {
         let token = py.detach(|| self.receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok());
@@ -76,7 +82,6 @@ impl Completions {
 
     /// Let every present and future `next` return `None`.
     fn close(&self) {
-        // The receiver lives as long as this sender does.
-        let _delivered = self.sender.send(CLOSE);
+        self.put(CLOSE);
     }
 }

@@ -3,6 +3,7 @@
 mod automatic;
 pub(crate) mod called;
 mod handle;
+pub(crate) mod lines;
 mod messages;
 mod parts;
 mod residuals;
@@ -41,8 +42,8 @@ use std::{
 /// One rank's handle on a group: every collective is a method of it, and every member has to call the same one.
 ///
 /// Operations of one communicator are matched between ranks by the order in which they are issued. A communicator may
-/// be used from several threads as long as all ranks issue the same order. Dropping the last handle of a fabric says
-/// goodbye to the others.
+/// be used from several threads as long as all ranks issue the same order; see [`turn`](Self::turn) and
+/// [`line`](Self::line) for threads that do not. Dropping the last handle of a fabric says goodbye to the others.
 ///
 /// Results do not depend on the message's size, the algorithm, the transport or the number of reducers: every element
 /// is folded in the order of the group's canonical tree (see [`core::group`](crate::core::group)).
@@ -321,14 +322,14 @@ impl Communicator {
         self.check_usable()?;
         let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
         let codec = automatic::codec_of(&self.fabric, &self.group, &request);
-        let checked =
-            residuals::checked(&request, codec, (&self.group.residuals, &self.group.draws), self.group.rank);
+        let timeout = request.timeout.unwrap_or_else(|| self.timeout());
+        let (group, draws) = self.called_group(request.collective.name(), timeout)?;
+        let draws = draws.as_deref().unwrap_or(&self.group.draws);
+        let checked = residuals::checked(&request, codec, (&self.group.residuals, draws), self.group.rank);
         let fed = checked.map_err(|error| error.at(self.fabric.job.rank))?;
-        let Request { collective, dtype, op, count, priority, mark, input, output, timeout, .. } = request;
+        let Request { collective, dtype, op, count, priority, mark, input, output, .. } = request;
         let count = if parts.is_some() { Call::UNEVEN } else { count };
-        let timeout = timeout.unwrap_or_else(|| self.timeout());
         let call = Call { codec, ..Call::new(collective, dtype, op, count) };
-        let group = self.group.number;
         Ok(Issue { group, call, parts, fed, priority, mark, input, output, timeout: Some(timeout) })
     }
 

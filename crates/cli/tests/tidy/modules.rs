@@ -112,7 +112,7 @@ const ORDERS: [Order; 6] = [
             "dependency named",
             "communicator",
             "pending residuals",
-            "codecs errors memory store trees waiting",
+            "codecs errors memory store trees turn waiting",
         ],
     },
     Order {
@@ -155,7 +155,7 @@ const ORDERS: [Order; 6] = [
             "dependency state torch/frames torch/handles",
             "communicator torch/work",
             "messages",
-            "parts",
+            "parts torch/futures",
             "work",
             "arrays extents plain torch/callbacks torch/calls torch/compressed torch/priorities torch/tensors",
             "compression torch/completion torch/measured torch/rearranged",

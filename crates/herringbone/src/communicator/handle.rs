@@ -1,6 +1,9 @@
 //! The handle of a group, and how groups are made known.
 
-use super::residuals::{AutomaticCodecs, Draws};
+use super::{
+    lines::Lines,
+    residuals::{AutomaticCodecs, Draws},
+};
 use crate::{
     core::{
         group::Rank,
@@ -34,6 +37,7 @@ pub(crate) struct GroupHandle {
     pub(crate) residuals: Residuals,
     pub(super) draws: Draws,
     pub(super) codecs: AutomaticCodecs,
+    pub(super) lines: Lines,
     pub(super) fabric: std::sync::Weak<Fabric>,
 }
 
@@ -86,6 +90,7 @@ impl GroupHandle {
             residuals: Residuals::new(),
             draws: Draws::default(),
             codecs: AutomaticCodecs::default(),
+            lines: Lines::default(),
             fabric: Arc::downgrade(fabric),
         }
     }

@@ -32,6 +32,11 @@ pub(crate) struct Draws(AtomicU64);
 pub(crate) struct AutomaticCodecs(pub(super) Mutex<BTreeMap<u64, (Codec, String)>>);
 
 impl Draws {
+    /// Those that begin at a number which the other ranks have, too.
+    pub(super) fn from(number: u64) -> Self {
+        Self(AtomicU64::new(number))
+    }
+
     /// For an operation that draws elements and feeds nothing back.
     fn next(&self) -> Arc<Feedback> {
         Arc::new(Feedback::of(self.0.fetch_add(1, Ordering::Relaxed), Vec::new()))

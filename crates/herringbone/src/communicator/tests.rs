@@ -1,7 +1,7 @@
 //! What a defect of the engine does to a group, or a message that nobody sends, and what ranks hear that do not use the same
 //! parameters.
 
-use super::Communicator;
+use super::{Communicator, lines::LineTurn};
 use crate::{
     Compression, Config, Error, ErrorKind, Rendezvous, Transport,
     core::{
@@ -273,4 +273,61 @@ fn a_reducer_that_plans_otherwise_is_lost_with_both_values() {
         going_on.into_iter().for_each(|thread| thread.join().unwrap());
         stop.stop();
     });
+}
+
+/// Each rank runs its turns in another order, while the program makes calls of the same kind.
+#[test]
+fn calls_in_turns_match_whatever_runs_first() {
+    let ranks = local(3).unwrap();
+    std::thread::scope(|scope| {
+        for comm in &ranks {
+            scope.spawn(move || {
+                let groups = comm.fabric.node.with(|engine| engine.groups.count());
+                let sum = |value: usize| {
+                    let mut buffer = [value as f32; 100];
+                    comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+                    assert_eq!(buffer, [3.0 * value as f32; 100]);
+                };
+                let turns: Vec<_> = (0..6).map(|_| comm.turn().unwrap()).collect();
+                let [line, other] = [comm.line().unwrap(), comm.line().unwrap()];
+                assert!(turns[0].is_next() && !turns[1].is_next());
+                std::thread::scope(|scope| {
+                    for place in 0..6 {
+                        let turn = &turns[(place * (1 + 4 * (comm.rank() as usize % 2)) + 5) % 6];
+                        scope.spawn(move || {
+                            turn.run(|| {
+                                sum(turn.place() as usize);
+                                // What is asked for in a turn is a line of its own.
+                                comm.turn().unwrap().run(|| sum(10));
+                                sum(turn.place() as usize + 1);
+                            });
+                            turn.end();
+                        });
+                    }
+                    scope.spawn(|| line.run(|| (20..30).for_each(sum)));
+                    scope.spawn(|| other.run(|| (30..40).for_each(sum)));
+                    (40..60).for_each(sum);
+                });
+                assert!(turns.iter().all(LineTurn::is_next));
+                drop((line, other, turns));
+                comm.barrier().unwrap();
+                comm.close();
+                let error = comm.turn().unwrap().run(|| comm.barrier()).unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Closed), "{error}");
+                assert!(comm.fabric.node.with(|engine| engine.groups.count()) <= groups);
+            });
+        }
+    });
+}
+
+/// Code that waits for a turn that never comes gets an error.
+#[test]
+fn a_turn_that_does_not_end_is_an_error_in_the_next_one() {
+    let comm = local(1).unwrap().remove(0);
+    comm.set_timeout(Duration::from_millis(10));
+    let [first, second] = [comm.turn().unwrap(), comm.turn().unwrap()];
+    let error = second.run(|| comm.barrier()).unwrap_err();
+    assert!(error.to_string().contains("an earlier callback to return"), "{error}");
+    drop(first);
+    second.run(|| comm.barrier()).unwrap();
 }

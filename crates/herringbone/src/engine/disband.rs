@@ -75,6 +75,7 @@ impl Groups {
         let Some(group) = self.groups.remove(&number) else { return };
         group.count(&mut out.observer.stats);
         self.forgotten.insert(number);
+        self.forget_lines(number);
         out.push(Todo::RedeliverGroup(number));
         out.finished = true;
     }

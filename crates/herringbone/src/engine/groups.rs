@@ -53,6 +53,8 @@ pub(crate) struct Groups {
     pub(super) groups: BTreeMap<u32, Group>,
     /// The numbers of groups that are gone.
     pub(super) forgotten: BTreeSet<u32>,
+    /// The groups that take calls which are lines of their own, and the group that they are meant for.
+    lines: BTreeMap<u32, u32>,
     /// What the hub has said of groups that this rank has not made yet.
     pub(super) unmade: BTreeMap<u32, Member>,
     /// What workers have told a reducer of groups that they have not introduced yet: by group and digest.
@@ -81,6 +83,25 @@ impl Groups {
     /// Whether there is a group of this number, or was one.
     pub(super) fn has_had(&self, number: u32) -> bool {
         self.groups.contains_key(&number) || self.forgotten.contains(&number)
+    }
+
+    /// A group of this number is to take a line of another one's calls. Returns whether the number is free.
+    pub(super) fn add_line(&mut self, of: u32, number: u32) -> bool {
+        let is_free = !self.has_had(number);
+        if is_free {
+            self.lines.insert(number, of);
+        }
+        is_free
+    }
+
+    /// The groups that take a group's lines.
+    pub(super) fn lines_of(&self, number: u32) -> Vec<u32> {
+        self.lines.iter().filter(|(_, of)| **of == number).map(|(line, _)| *line).collect()
+    }
+
+    /// A group is over.
+    pub(super) fn forget_lines(&mut self, number: u32) {
+        self.lines.retain(|line, of| *line != number && *of != number);
     }
 
     /// Adds a group, which goes on where the hub has left it.

@@ -247,7 +247,8 @@ impl Engine {
         messages.close(number, &mut Others { groups, backlog, links, out });
         let heir = recoveries.close(number, &mut EngineParts { groups, ops, backlog, links, out });
         self.catch_up();
-        heir.into_iter().for_each(|heir| self.drop_group(heir));
+        let lines = self.groups.lines_of(number);
+        heir.into_iter().chain(lines).for_each(|other| self.drop_group(other));
     }
 
     /// Fails what is under way in a group. Nothing more is called in it here.
@@ -260,7 +261,22 @@ impl Engine {
         let closed = Error::new(ErrorKind::Closed);
         let others = recoveries.abort(number, &closed, &mut EngineParts { groups, ops, backlog, links, out });
         self.catch_up();
-        others.into_iter().for_each(|other| self.abort_group(other));
+        let lines = self.groups.lines_of(number);
+        others.into_iter().chain(lines).for_each(|other| self.abort_group(other));
+    }
+
+    /// Another group of the same members is to take calls of a group that are a line of their own: it ends with that, and has its
+    /// name. Returns whether the number is free.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] if the group takes no more calls.
+    pub(crate) fn add_line(&mut self, of: u32, number: u32, what: &str) -> Result<bool> {
+        if !self.groups.takes_calls(of) {
+            return Err(Error::new(ErrorKind::Closed));
+        }
+        let name = format!("{}, {what}", self.out.observer.name_of(of));
+        self.out.observer.name_group(number, &name);
+        Ok(self.groups.add_line(of, number))
     }
 
     /// Whether this rank has a group of this number, and has not closed it.
