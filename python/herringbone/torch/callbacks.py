@@ -7,34 +7,20 @@ operation from the queue first makes sure that somebody else waits there.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType
 
 from .._herringbone import Completions, Pending
 
-__all__ = ["CallbackThreads", "callback_threads", "close_callback_threads", "nests_collectives"]
+__all__ = ["CallbackThreads", "callback_threads", "close_callback_threads"]
 
 IDLE_AT_MOST = 4
 """Waiting threads beyond this many end; more are started whenever all are busy."""
 
 EXIT_SECONDS = 1.0
 """How long the end of the process waits for each callback that is still running."""
-
-
-@functools.lru_cache(maxsize=256)
-def nests_collectives(code: CodeType) -> bool:
-    """Whether a function has inner functions that start collectives and ask for their futures.
-
-    Such callbacks (torch's PowerSGD and quantization hooks have them) have to run in the order of the program, not of
-    completion: else ranks start the inner collectives in different orders. The answer is the same on every rank,
-    because it depends on the code alone.
-    """
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return any("get_future" in function.co_names or nests_collectives(function) for function in inner)
 
 
 class CallbackThreads:
@@ -55,6 +41,12 @@ class CallbackThreads:
         token = next(self._tokens)
         self._watched[token] = (iter(handles), complete)
         self._advance(token)
+
+    def run(self, function: Callable[[], None]) -> None:
+        """Call ``function`` on a thread of this pool."""
+        token = next(self._tokens)
+        self._watched[token] = (iter(()), function)
+        self._queue.put(token)
 
     def close(self) -> None:
         """End the threads; a callback that is running gets a moment to return."""

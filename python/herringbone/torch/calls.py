@@ -106,7 +106,7 @@ def _observed(method: Callable[..., Any], call: Call) -> Callable[..., Any]:
             work = _measured(self, method, call, arguments, named)
         else:
             work = method(self, *arguments, **named)
-        work.op_type, work.sequence = call.number, member.calls
+        work.op_type, work.sequence, work.group = call.number, member.calls, member.communicator
         return work
 
     return run

@@ -269,7 +269,9 @@ class Collectives:
         """One work for all calls since :meth:`start_coalescing`."""
         works = self._coalesced or []
         self.forget_coalescing()
-        return Work.of_all(works, self.member.threads)
+        work = Work.of_all(works, self.member.threads)
+        work.group = self.member.communicator
+        return work
 
     def forget_coalescing(self) -> None:
         """Collect no more works; those that were collected go on."""

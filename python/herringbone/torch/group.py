@@ -20,6 +20,7 @@ from ..arguments import check_explained
 from ..options import Options
 from .calls import hidden, observed
 from .exchanges import Exchanges
+from .futures import mend_wrapped_futures
 from .member import Member, Unformed
 from .memory import tensor_in
 from .monitored import monitored_barrier
@@ -345,6 +346,8 @@ def create(
         TypeError: ``pg_options`` is something else than :class:`herringbone.Options` or one of torch's.
     """
     mixed = shares_group(opts)
+    if mixed:
+        mend_wrapped_futures()
     if not isinstance(options, Options):
         # Those of torch's own backends say nothing that concerns this one.
         if options is not None and not mixed and not isinstance(options, C10DBackend.Options):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,9 +12,10 @@ import torch
 import torch.distributed as dist
 
 from .. import errors
-from .._herringbone import Pending
-from .callbacks import CallbackThreads, nests_collectives
+from .._herringbone import Communicator, Pending
+from .callbacks import CallbackThreads
 from .calls import hidden
+from .futures import take_turns
 from .measured import Measured
 
 __all__ = ["Finished", "Received", "StagedWork", "Work", "torch_error"]
@@ -31,6 +31,9 @@ class Numbered(dist.Work):
 
     sequence = 0
     """The call's number in its group, from 1."""
+
+    group: Communicator | None = None
+    """The group that it was called in."""
 
     _measured: Measured | None = None
 
@@ -157,19 +160,17 @@ class Work(Numbered):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the result tensors; a failed collective completes it with the error.
 
-        Callbacks run on threads of their own and may block. Where the calling function has inner functions that
-        start collectives themselves, this waits for the collective instead, so that callbacks run in the order of
-        the program.
+        Callbacks run on threads of their own and may block. They may start collectives: ranks match these by the order in
+        which the program has given the callbacks, apart from the program's own.
         """
-        if nests_collectives(sys._getframe(1).f_code):
-            with contextlib.suppress(errors.HerringboneError):
-                self.wait()
         with self._lock:
             if self._future is None:
                 # Completing through `then` is what makes a failure an error for C++ waiters too: they see
                 # what `Future.set_exception` stores as a value.
                 trigger: torch.futures.Future[None] = torch.futures.Future()
                 self._future = trigger.then(self._conclude)
+                if self.group is not None:
+                    take_turns(self._future, self.group)
                 self._threads.watch(self._handles, lambda: trigger.set_result(None))
             return self._future
 
@@ -260,6 +261,8 @@ class Finished(Numbered):
         """A future that has the result tensors."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self.result())
+        if self.group is not None:
+            take_turns(future, self.group)
         return future
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -256,6 +258,91 @@ def futures_and_their_callbacks() -> None:
     for _ in range(6):
         chained = chained.then(another)
     same(chained.wait(), torch.full((2,), float(size())))
+
+
+def started(value: float, group: dist.ProcessGroup | None = None) -> torch.futures.Future:
+    return dist.all_reduce(torch.full((100,), value), async_op=True, group=group).get_future()
+
+
+def late() -> None:
+    """Callbacks come at another time on each rank."""
+    time.sleep(random.random() * 0.003)
+
+
+def again(future: torch.futures.Future, by: float = 1.0) -> float:
+    late()
+    return float(started(by * future.wait()[0][0].item()).wait()[0][0])
+
+
+class Stages:
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group, self.seen = group, []
+
+    def second(self, future: torch.futures.Future) -> torch.futures.Future:
+        """The next stages are callbacks in this one, in another group, too."""
+        late()
+        return started(future.value()[0][0].item(), self.group).then(self.third)
+
+    def third(self, future: torch.futures.Future) -> float:
+        late()
+        return again(started(future.value()[0][0].item()))
+
+    def note(self, future: torch.futures.Future) -> None:
+        late()
+        self.seen.append(again(future))
+
+
+@case
+def calls_of_callbacks_match_while_the_program_makes_others() -> None:
+    """All calls are alike but for their values: one that is taken for another's gives a wrong sum, and no error."""
+    n, other = size(), dist.new_group(range(size()))
+    stages = Stages(other)
+    futures, expected, noted, sums = [], [], [], []
+    forms = [
+        (again, n**2),
+        (functools.partial(again, by=3.0), 3 * n**2),
+        (lambda future: again(future, 5.0), 5 * n**2),
+        (lambda future: stages.second(future).wait(), n**4),
+    ]
+    for turn in range(24):
+        value = 1.0 + turn
+        callback, factor = forms[turn % len(forms)]
+        first = started(value)
+        if turn % 5 == rank() % 5:
+            first.wait()  # then the callback runs here, at once
+        futures.append(first.then(callback))
+        expected.append(factor * value)
+        if turn % 4 == 1:
+            both = torch.futures.collect_all([started(-value), started(value, other)])
+            futures.append(both.then(lambda both: [again(part) for part in both.value()]))
+            expected.append([-value * n**2, value * n**2])
+        first.add_done_callback(stages.note)
+        noted.append(value * n**2)
+        futures.append(futures[-1].then(lambda before: again(started(2.0)) + 0 * len(str(before.value()))))
+        expected.append(2.0 * n**2)
+        sums.append(torch.full((100,), value))
+        dist.all_reduce(sums[-1])
+        assert sums[-1][0] == n * value
+    assert [future.wait() for future in futures] == expected
+    while len(stages.seen) < len(noted):
+        time.sleep(0.001)
+    assert stages.seen == noted
+    dist.destroy_process_group(other)
+
+
+@case
+def a_callback_that_fails_or_calls_nothing_leaves_its_turn() -> None:
+    def failing(_: torch.futures.Future) -> None:
+        raise ValueError("not this one")
+
+    failed = started(1.0).then(failing)
+    quiet = started(1.0).then(lambda future: future.value()[0][0].item())
+    dropped = torch.futures.collect_all([started(1.0)])
+    del dropped
+    last = started(1.0).then(again)
+    assert last.wait() == size() ** 2 and quiet.wait() == size()
+    error_of((ValueError, RuntimeError), failed.wait, "not this one")
+    error_of(TypeError, lambda: started(1.0).then(3), "then")
 
 
 @case

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
+import os
+import random
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -10,7 +14,9 @@ import cases
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import autograd, rpc
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks as quantization
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -151,6 +157,60 @@ def power_sgd_hook_that_starts_collectives_in_callbacks() -> None:
         results.append(parameters(model))
     assert torch.equal(*results)
     assert not torch.equal(results[0], parameters(network()))
+
+
+class TwoStages:
+    """Averages each bucket in two calls, of which the second is made when the first is over: at another time on each rank."""
+
+    def __init__(self, nested: bool) -> None:
+        self.nested = nested
+
+    def first(self, state, bucket):  # torch compares annotations with its own types, and these are texts
+        started = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return started.then(self.in_a_callback if self.nested else functools.partial(second_stage, 1.0 / size()))
+
+    def in_a_callback(self, future: torch.futures.Future) -> torch.Tensor:
+        return future.then(functools.partial(second_stage, 1.0 / size())).wait()
+
+
+def second_stage(scale: float, future: torch.futures.Future) -> torch.Tensor:
+    time.sleep(random.random() * 0.002)
+    tensor = future.value()[0].div_(size())
+    return dist.all_reduce(tensor, async_op=True).get_future().wait()[0].mul_(scale)
+
+
+@case
+def hooks_of_two_stages() -> None:
+    for nested in (False, True):
+        hook = TwoStages(nested).first
+        check_training(network(), hook=lambda model: model.register_comm_hook(None, hook))
+    for hook in (quantization.quantization_pertensor_hook, quantization.quantization_perchannel_hook):
+        model = DistributedDataParallel(network(), bucket_cap_mb=BUCKET_MB)
+        model.register_comm_hook(None, hook)
+        train(model, sgd(model))
+        check_same_bits(model)
+
+
+@case
+def training_under_distributed_autograd() -> None:
+    """Its backward pass has a thread of C++, in which nothing of Python calls the hook."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{os.environ['RESULTS']}/rpc")
+    rpc.init_rpc(f"worker{rank()}", rank=rank(), world_size=size(), rpc_backend_options=options)
+    model, twin = (DistributedDataParallel(network(), bucket_cap_mb=BUCKET_MB) for _ in range(2))
+    twin.register_comm_hook(None, TwoStages(nested=False).first)
+    values, wanted = batches(rank())[0]
+    for ddp in (model, twin):
+        with autograd.context() as context:
+            autograd.backward(context, [nn.functional.mse_loss(ddp(values), wanted)])
+            gradients = autograd.get_gradients(context)
+        for parameter in ddp.parameters():
+            parameter.grad = gradients[parameter]
+    plain = DistributedDataParallel(network(), bucket_cap_mb=BUCKET_MB)
+    nn.functional.mse_loss(plain(values), wanted).backward()
+    for ddp in (model, twin):
+        for mine, expected in zip(ddp.parameters(), plain.parameters()):
+            torch.testing.assert_close(mine.grad, expected.grad)
+    rpc.shutdown()
 
 
 @case

@@ -1,0 +1,143 @@
+"""Futures of Herringbone's works: calls that their callbacks make match between ranks, whenever they run.
+
+A callback runs when its future is complete: on a thread of :mod:`.callbacks`, or at once in ``then`` if it is complete by
+then, which differs between ranks. So each callback takes its turn where the program gives it, and the calls that it makes
+have the place of that turn, apart from the program's own (:meth:`herringbone._herringbone.Communicator.turn`).
+
+A call waits until the earlier turns are over. torch runs callbacks inside of each other, so a callback whose turn is not next
+runs on a thread of its own: else it could wait for one that is to run after it on the same thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from .._herringbone import Communicator
+from .callbacks import callback_threads
+
+__all__ = ["mend_wrapped_futures", "take_turns"]
+
+Future = torch.futures.Future[Any]
+Callback = Callable[[Future], Any]
+
+_groups: WeakKeyDictionary[Future, Communicator] = WeakKeyDictionary()
+"""The group of each future whose callbacks take turns."""
+
+_made = threading.local()
+"""Has the ``future`` that this thread's call of ``get_future`` has given last."""
+
+
+def take_turns(future: Future, group: Communicator) -> None:
+    """Let the callbacks of ``future``, a work's of ``group``, and of all futures that come of it take turns."""
+    _patch_futures()
+    _groups[future] = group
+    _made.future = future
+
+
+@functools.cache
+def _patch_futures() -> None:
+    """Let torch's methods take turns for the futures in :data:`_groups`, and leave all others as they are.
+
+    torch makes futures of its own class in C++, so no subclass can do this.
+    """
+    kind: Any = torch._C.Future
+    then, add_done_callback, collect_all = kind.then, kind.add_done_callback, torch._C._collect_all
+
+    @functools.wraps(then)
+    def then_in_turn(self: Future, callback: Callback) -> Future:
+        group = _groups.get(self)
+        if group is None or not callable(callback):
+            return then(self, callback)
+        # What torch completes through `then` fails for C++ waiters, too.
+        over: torch.futures.Future[Callable[[], Any]] = torch.futures.Future()
+        chained: Future = then(over, lambda over: over.value()())
+        _groups[chained] = group
+        _give(self, group, callback, over.set_result, add_done_callback)
+        return chained
+
+    @functools.wraps(add_done_callback)
+    def add_in_turn(self: Future, callback: Callback) -> None:
+        group = _groups.get(self)
+        if group is None or not callable(callback):
+            add_done_callback(self, callback)
+            return
+        over: torch.futures.Future[Callable[[], Any]] = torch.futures.Future()
+        # torch logs what a callback raises.
+        add_done_callback(over, lambda over: over.value()())
+        _give(self, group, callback, over.set_result, add_done_callback)
+
+    @functools.wraps(collect_all)
+    def collected(futures: list[Future]) -> Future:
+        all_of_them: Future = collect_all(futures)
+        groups = [group for future in futures if (group := _groups.get(future)) is not None]
+        if groups:
+            _groups[all_of_them] = groups[0]
+        return all_of_them
+
+    kind.then, kind.add_done_callback = then_in_turn, add_in_turn
+    torch._C._collect_all = collected
+
+
+def _give(
+    future: Future,
+    group: Communicator,
+    callback: Callback,
+    end: Callable[[Callable[[], Any]], None],
+    add_done_callback: Callable[[Future, Callback], None],
+) -> None:
+    """Give ``future`` a callback that takes the next turn of ``group``'s. ``end`` is given what says how it has ended: a function
+    that returns what it has returned, or raises what it has raised."""
+    turn = group.turn()
+
+    def run(complete: Future) -> None:
+        _groups.setdefault(complete, group)  # it may be torch's second object for the future
+        try:
+            outcome = functools.partial(_same, turn.run(callback, complete))
+        except BaseException as error:
+            outcome = functools.partial(_raise, error)
+        finally:
+            turn.end()
+        end(outcome)
+
+    def begin(complete: Future) -> None:
+        if turn.is_next():
+            run(complete)
+        else:
+            callback_threads().run(functools.partial(run, complete))
+
+    add_done_callback(future, begin)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@functools.cache
+def mend_wrapped_futures() -> None:
+    """Let works that torch wraps, those of groups with several backends, give the futures that they wrap.
+
+    torch would make another object for the same future, which is not known here.
+    """
+    work: Any = dist.Work
+    get_future = work.get_future
+
+    @functools.wraps(get_future)
+    def mended(self: dist.Work) -> Future:
+        _made.future = None
+        future: Future = get_future(self)
+        ours: Future | None = _made.future
+        _made.future = None
+        return future if ours is None else ours
+
+    work.get_future = mended
