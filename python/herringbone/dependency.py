@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
-from ._herringbone import OnComplete, Variable
+from ._herringbone import OnComplete, Turn, Variable
 from .arguments import level, whole
 from .communicator import Communicator
 from .extents import MemoryVariables
@@ -57,6 +57,8 @@ class Engine:
             raise ValueError(f"Engine: threads is {count}; pass 1 to {MOST_THREADS}")
         self._native = _herringbone.DependencyEngine(count or max(2, len(os.sched_getaffinity(0))))
         self._of_memory = MemoryVariables(self._native.var, functools.partial(_join, self._native))
+        self._lines: weakref.WeakKeyDictionary[Communicator, Turn] = weakref.WeakKeyDictionary()
+        """Where this engine's calls of communicators are in order: apart from the program's, and from other engines'."""
         _engines.add(self)
 
     def var(self, name: str | None = None) -> Variable:
@@ -128,7 +130,8 @@ class Engine:
         """Push an all-reduce of ``array`` in place, as of :meth:`Communicator.all_reduce`.
 
         It mutates the communicator until it is issued, and the array until it is over. So all ranks that push the same
-        collectives in the same order issue them in this order, whatever is ready first, and they overlap.
+        collectives in the same order issue them in this order, whatever is ready first, and they overlap. The program's own calls of
+        the communicator are matched separately from those of its engines.
 
         A collective that is skipped, as something failed on this rank, spoils the communicator: the ranks no longer agree about
         their calls then, and the program has to end, or to clear the failure on all ranks alike.
@@ -164,7 +167,19 @@ class Engine:
             done.release(order)
             done.follow(work._handle)
 
-        self.push_async(issue, (), (order, *mutates), priority, name=name or "collective")
+        self.push_async(issue, (), (communicator, *mutates), priority, name=name or "collective")
+
+    def _line_of(self, communicator: Communicator) -> Turn:
+        """Where this engine's calls of ``communicator`` have their place.
+
+        They are issued when their turn in the engine comes, so ranks match them by the engine's order alone: beside the
+        program's own calls, and those of other engines. All ranks use their engines with a communicator for the first time in
+        the same order.
+        """
+        line = self._lines.get(communicator)
+        if line is None:
+            line = self._lines[communicator] = communicator._native.line()
+        return line
 
     def wait(self, thing: Any) -> None:
         """Wait until what was pushed before and mutates ``thing``, a variable or an array, is over.
@@ -229,6 +244,9 @@ class Engine:
             if not isinstance(things, (list, tuple)):
                 raise TypeError(f"{call}: {argument} is a {type(things).__name__}; pass a list of variables or arrays")
         variables = [[self.variable_of(thing) for thing in things] for things in (reads, mutates)]
+        called = [thing for thing in (*reads, *mutates) if isinstance(thing, Communicator)]
+        if called:
+            function = functools.partial(self._line_of(called[0]).run, function)
         return function, variables[0], variables[1], level(call, "priority", priority), name
 
 

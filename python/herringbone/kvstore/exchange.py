@@ -27,6 +27,8 @@ class Exchange:
     def __init__(self, engine: Engine, communicator: Communicator | None) -> None:
         self._engine = engine
         self._communicator = communicator
+        if communicator is not None:
+            engine._line_of(communicator)  # all workers create their stores in the same order
 
     def sum(
         self,

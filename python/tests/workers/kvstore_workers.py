@@ -64,6 +64,20 @@ for call in (lambda: direct.init(1, first), lambda: direct.push(1, first), lambd
         raise AssertionError("a store of type horovod stores nothing")
 assert kv.is_capable("optimizer") and not direct.is_capable("optimizer")
 
+# Another store with an engine of its own, and the program's own calls between the stores': all in the order of each alone.
+other, sums = kvstore.create("dist_sync", communicator=group), []
+for store in (kv, other):
+    store.init(7, np.zeros(3, np.float32))
+one, two = np.zeros(3, np.float32), np.zeros(3, np.float32)
+for at in range(50):
+    kv.push(7, np.ones(3, np.float32))
+    other.push(7, np.full(3, 2, np.float32))
+    sums.append(np.full(3, at, np.float32))
+    group.all_reduce(sums[-1])
+    kv.pull(7, out=one)
+    other.pull(7, out=two)
+    assert (one == n * 2 * (at + 1)).all() and (two == 2 * n).all() and (sums[-1] == n * at).all(), (at, one, two, sums[-1])
+
 kv.barrier()
 print(json.dumps({"rank": rank, "workers": n, "local": [kv.local_rank, kv.num_local_workers], "dead": kv.num_dead_node()}))
 group.close()
