@@ -47,14 +47,16 @@ def _patch_futures() -> None:
 
     torch makes futures of its own class in C++, so no subclass can do this.
     """
-    kind: Any = torch._C.Future
-    then, add_done_callback, collect_all = kind.then, kind.add_done_callback, torch._C._collect_all
+    native: Any = torch._C
+    kind = native.Future
+    then, add_done_callback, collect_all = kind.then, kind.add_done_callback, native._collect_all
 
     @functools.wraps(then)
     def then_in_turn(self: Future, callback: Callback) -> Future:
         group = _groups.get(self)
         if group is None or not callable(callback):
-            return then(self, callback)
+            plain: Future = then(self, callback)
+            return plain
         # What torch completes through `then` fails for C++ waiters, too.
         over: torch.futures.Future[Callable[[], Any]] = torch.futures.Future()
         chained: Future = then(over, lambda over: over.value()())
@@ -82,7 +84,7 @@ def _patch_futures() -> None:
         return all_of_them
 
     kind.then, kind.add_done_callback = then_in_turn, add_in_turn
-    torch._C._collect_all = collected
+    native._collect_all = collected
 
 
 def _give(

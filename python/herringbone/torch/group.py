@@ -25,6 +25,7 @@ from .member import Member, Unformed
 from .memory import tensor_in
 from .monitored import monitored_barrier
 from .reconfiguring import get_handle, reconfigure, renumber
+from .saving import mend_async_saves
 from .tensors import Reduction, folding
 from .work import Finished, torch_error
 
@@ -254,6 +255,7 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
     @property
     def _device_types(self) -> list[torch.device]:
         """The devices whose tensors the group takes, as torch asks before it saves a checkpoint behind the training."""
+        mend_async_saves()
         known: list[torch.device] = super()._device_types
         return known or [CPU]
 
@@ -346,8 +348,7 @@ def create(
         TypeError: ``pg_options`` is something else than :class:`herringbone.Options` or one of torch's.
     """
     mixed = shares_group(opts)
-    if mixed:
-        mend_wrapped_futures()
+    mend_wrapped_futures()
     if not isinstance(options, Options):
         # Those of torch's own backends say nothing that concerns this one.
         if options is not None and not mixed and not isinstance(options, C10DBackend.Options):

@@ -145,6 +145,7 @@ const ORDERS: [Order; 6] = [
             "torch/__init__ torchft",
             "torch/replacing",
             "torch/compression_hooks torch/group torch/hooks",
+            "torch/saving",
             "torch/coalescing torch/exchanges",
             "torch/collectives",
             "torch/sparse",

@@ -1,0 +1,48 @@
+"""Checkpoints that torch saves on a thread, while the training goes on in the same group.
+
+The thread's collectives come at another time on each rank relative to the training's. So each save has a line of calls of its
+own (:meth:`herringbone._herringbone.Communicator.line`), in the order in which the program starts them.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import torch.distributed as dist
+
+from .coalescing import cpu_backend
+from .collectives import Collectives
+
+__all__ = ["mend_async_saves"]
+
+MODULE = "torch.distributed.checkpoint._async_thread_executor"
+
+
+def mend_async_saves() -> None:
+    """Let saves over Herringbone's groups have their own lines, once the program has imported what saves; others are as before."""
+    if MODULE in sys.modules:
+        _mend()
+
+
+@functools.cache
+def _mend() -> None:
+    executor: Any = sys.modules[MODULE]._ThreadBasedAsyncCheckpointExecutor
+    execute_save = executor.execute_save
+
+    @functools.wraps(execute_save)
+    def mended(self: Any, *arguments: Any, process_group: dist.ProcessGroup | None = None, **named: Any) -> Any:
+        group: object = dist.group.WORLD if process_group is None else process_group
+        if isinstance(group, dist.ProcessGroup) and not isinstance(group, Collectives):
+            group = cpu_backend(group)
+        if isinstance(group, Collectives):
+            line, submit = group.member.communicator.line(), self._executor.submit
+
+            def submit_in_line(function: Any, /, *values: Any, **more: Any) -> Any:
+                return submit(line.run, functools.partial(function, *values, **more))
+
+            self._executor.submit = submit_in_line
+        return execute_save(self, *arguments, process_group=process_group, **named)
+
+    executor.execute_save = mended
