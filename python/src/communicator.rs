@@ -8,7 +8,7 @@ use crate::{
     residuals::PyResiduals,
     store::TorchStore,
     turn::PyTurn,
-    waiting,
+    waiting::{self, Unhurried},
 };
 use herringbone::{
     Collective, Compression, Config, FoldOrder, MessageRequest, Recent, ReduceOp, Region, Rendezvous,
@@ -30,7 +30,7 @@ type PyParts = (Vec<usize>, Vec<usize>);
 /// The member of one group that this process is.
 #[pyclass(frozen, module = "herringbone._herringbone")]
 pub(crate) struct Communicator {
-    pub(crate) inner: herringbone::Communicator,
+    pub(crate) inner: Unhurried<herringbone::Communicator>,
 }
 
 #[pymethods]
@@ -92,7 +92,7 @@ impl Communicator {
         config = apply(config, transport.map(parse_transport).transpose()?, Config::transport);
         config = apply(config, fold_order.map(parse_fold_order).transpose()?, Config::fold_order);
         let inner = joined(py, move || herringbone::Communicator::connect(config))?;
-        Ok(Self { inner })
+        Ok(Self { inner: inner.into() })
     }
 
     #[getter]
@@ -133,28 +133,28 @@ impl Communicator {
         let ranks = ranks.iter().map(rank).collect::<PyResult<Vec<u32>>>()?;
         let inner =
             py.detach(|| self.inner.subgroup(name, &ranks)).map_err(|error| errors::to_python(&error))?;
-        Ok(Self { inner })
+        Ok(Self { inner: inner.into() })
     }
 
     /// A group of the ranks that are left.
     #[pyo3(signature = (least=1, timeout=None))]
     fn shrink(&self, py: Python<'_>, least: u32, timeout: Option<f64>) -> PyResult<Self> {
         let (inner, timeout) = (self.inner.clone(), waiting::duration(timeout)?);
-        Ok(Self { inner: joined(py, move || inner.shrink(least, timeout))? })
+        Ok(Self { inner: joined(py, move || inner.shrink(least, timeout))?.into() })
     }
 
     /// The whole job again, with new processes for the ranks that are lost.
     #[pyo3(signature = (timeout=None))]
     fn replace(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Self> {
         let (inner, timeout) = (self.inner.clone(), waiting::duration(timeout)?);
-        Ok(Self { inner: joined(py, move || inner.replace(timeout))? })
+        Ok(Self { inner: joined(py, move || inner.replace(timeout))?.into() })
     }
 
     /// The job again with some of its first ranks, after `replace` has failed.
     #[pyo3(signature = (ranks, timeout=None))]
     fn regather(&self, py: Python<'_>, ranks: Vec<u32>, timeout: Option<f64>) -> PyResult<Self> {
         let (inner, timeout) = (self.inner.clone(), waiting::duration(timeout)?);
-        Ok(Self { inner: joined(py, move || inner.regather(&ranks, timeout))? })
+        Ok(Self { inner: joined(py, move || inner.regather(&ranks, timeout))?.into() })
     }
 
     /// The lost ranks whose new processes wait to join, on rank 0.

@@ -3,10 +3,36 @@
 use herringbone::Pending;
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
+    ops::Deref,
     sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
+
+/// What may wait for other processes where it is dropped, which it does without the interpreter's lock.
+pub(crate) struct Unhurried<T: Send>(Option<T>);
+
+impl<T: Send> From<T> for Unhurried<T> {
+    fn from(value: T) -> Self {
+        Self(Some(value))
+    }
+}
+
+impl<T: Send> Deref for Unhurried<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().unwrap_or_else(|| unreachable!("only its drop takes the value"))
+    }
+}
+
+impl<T: Send> Drop for Unhurried<T> {
+    fn drop(&mut self) {
+        let value = self.0.take();
+        // Without an interpreter, at its end, there is no lock to let go of.
+        Python::try_attach(|py| py.detach(|| drop(value)));
+    }
+}
 
 /// How long a wait goes on before it lets Python run its signal handlers.
 const SLICE: Duration = Duration::from_millis(100);

@@ -102,10 +102,13 @@ class Member:
             self.place.close()
 
     def abort(self) -> None:
-        """Leave the group at once: running operations fail with ``ClosedError``. It can be formed anew."""
+        """Leave the group at once: running operations fail with ``ClosedError``, and nothing waits for the others.
+
+        It can be formed anew.
+        """
         if self in _open:
             _open.remove(self)
-        self.communicator.abort()
+        leave_behind(self.communicator)
 
     def leave_to_form_anew(self, why: str) -> None:
         """Leave the group at once, as the first half of a new formation; until the second, ``why`` says what is the matter."""
@@ -127,7 +130,7 @@ class Member:
             _open.append(self)
 
 
-def leave_behind(communicator: Communicator) -> None:
+def leave_behind(communicator: Communicator | Unformed) -> None:
     """Leave a group at once and for good, and wait for nobody: its rank 0 stays until the others have left, too."""
     communicator.abort()
     threading.Thread(target=communicator.close, name="herringbone-leaving", daemon=True).start()

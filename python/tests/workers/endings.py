@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import threading
 from datetime import timedelta
 
 import cases
 import torch
 import torch.distributed as dist
+from cases import error_of
 from values import same, size
 
 import herringbone
@@ -59,6 +63,28 @@ def groups_that_are_aborted_during_an_operation() -> None:
         assert work.is_completed()
         assert work.is_success() or isinstance(work.exception(), herringbone.ClosedError), work.exception()
         dist.destroy_process_group(group)
+
+
+@case
+def aborting_everything_waits_for_nobody() -> None:
+    """Not even where a thread waits for a call that no other rank makes."""
+    store = dist.PrefixStore("aborting", dist.distributed_c10d._get_default_store())
+    if dist.get_rank() == 0:
+        work, ended = dist.barrier(async_op=True), []
+        waiting = threading.Thread(target=lambda: ended.append(error_of(herringbone.HerringboneError, work.wait)))
+        waiting.start()
+        dist.distributed_c10d._abort_process_group()
+        waiting.join()
+        del work
+        gc.collect()
+        assert isinstance(ended[0], herringbone.ClosedError), ended
+        store.set("aborted", "")
+    else:
+        # It is in the job until the abort is over, so rank 0 has not waited for its end.
+        store.wait(["aborted"])
+        dist.distributed_c10d._abort_process_group()
+    again = dist.PrefixStore("again", store)
+    dist.init_process_group("herringbone", store=again, rank=int(os.environ["RANK"]), world_size=2, timeout=timedelta(seconds=30))
 
 
 @case
