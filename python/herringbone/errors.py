@@ -22,6 +22,8 @@ __all__ = [
     "LinkLostError",
     "MismatchError",
     "OperationTimeoutError",
+    "OutOfMemoryError",
+    "OwnMemoryError",
     "PeerLostError",
     "ProtocolError",
     "ReducerLostError",
@@ -85,6 +87,21 @@ class OperationTimeoutError(HerringboneError):
     def __init__(self, message: str, missing: Sequence[str] = ()) -> None:
         super().__init__(message, tuple(missing))
         self.missing = tuple(missing)
+
+
+class OutOfMemoryError(HerringboneError):
+    """A rank lacks memory for its part of an operation, which fails on all ranks of the group. The group stays usable.
+
+    ``rank`` is that rank. There the error is an :class:`OwnMemoryError`.
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message, rank)
+        self.rank = rank
+
+
+class OwnMemoryError(OutOfMemoryError, MemoryError):
+    """This rank lacks memory for its part of an operation. It is also a :class:`MemoryError`."""
 
 
 class AuthError(HerringboneError):

@@ -17,6 +17,8 @@ mod class {
     import_exception!(herringbone.errors, LinkLostError);
     import_exception!(herringbone.errors, MismatchError);
     import_exception!(herringbone.errors, OperationTimeoutError);
+    import_exception!(herringbone.errors, OutOfMemoryError);
+    import_exception!(herringbone.errors, OwnMemoryError);
     import_exception!(herringbone.errors, PeerLostError);
     import_exception!(herringbone.errors, ProtocolError);
     import_exception!(herringbone.errors, ReducerLostError);
@@ -40,6 +42,10 @@ pub(crate) fn of(error: &Error, name: Option<&str>) -> PyErr {
         ErrorKind::ReducerLost { address, .. } => class::ReducerLostError::new_err((text, address)),
         ErrorKind::Mismatch { calls, .. } => class::MismatchError::new_err((text, calls)),
         ErrorKind::Timeout { missing, .. } => class::OperationTimeoutError::new_err((text, missing)),
+        ErrorKind::Memory { rank, .. } if error.rank() == Some(rank) => {
+            class::OwnMemoryError::new_err((text, rank))
+        }
+        ErrorKind::Memory { rank, .. } => class::OutOfMemoryError::new_err((text, rank)),
         ErrorKind::Auth { .. } => class::AuthError::new_err(text),
         ErrorKind::Config { .. } => class::ConfigError::new_err(text),
         ErrorKind::Rendezvous { .. } => class::RendezvousError::new_err(text),

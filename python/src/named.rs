@@ -217,8 +217,15 @@ impl PyNamedWork {
             Some(Err(failure)) => return Err(to_python(&failure)),
             None => return Err(PyRuntimeError::new_err("the operation is not over")),
         };
+        let bytes = |data: Vec<u8>| {
+            let copy = |to: &mut [u8]| {
+                to.copy_from_slice(&data);
+                Ok(())
+            };
+            PyByteArray::new_with(py, data.len(), copy).map(Bound::unbind)
+        };
         let result = PyNamedResult {
-            data: brought.data.map(|data| PyByteArray::new(py, &data).unbind()),
+            data: brought.data.map(bytes).transpose()?,
             shape: brought.shape,
             received_splits: brought.received_splits,
             last_joined: brought.last_joined,

@@ -320,17 +320,22 @@ impl Communicator {
 
     fn checked(&self, request: Request) -> Result<Issue> {
         self.check_usable()?;
-        let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
+        let is_uneven = request.parts.is_some();
+        let parts = match request.lacks {
+            Some(_) => None,
+            None => self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?,
+        };
         let codec = automatic::codec_of(&self.fabric, &self.group, &request);
         let timeout = request.timeout.unwrap_or_else(|| self.timeout());
         let (group, draws) = self.called_group(request.collective.name(), timeout)?;
         let draws = draws.as_deref().unwrap_or(&self.group.draws);
         let checked = residuals::checked(&request, codec, (&self.group.residuals, draws), self.group.rank);
         let fed = checked.map_err(|error| error.at(self.fabric.job.rank))?;
-        let Request { collective, dtype, op, count, priority, mark, input, output, .. } = request;
-        let count = if parts.is_some() { Call::UNEVEN } else { count };
+        let Request { collective, dtype, op, count, priority, mark, lacks, input, output, .. } = request;
+        let count = if is_uneven { Call::UNEVEN } else { count };
         let call = Call { codec, ..Call::new(collective, dtype, op, count) };
-        Ok(Issue { group, call, parts, fed, priority, mark, input, output, timeout: Some(timeout) })
+        let timeout = Some(timeout);
+        Ok(Issue { group, call, parts, fed, lacks, priority, mark, input, output, timeout })
     }
 
     pub(crate) fn check_usable(&self) -> Result<()> {

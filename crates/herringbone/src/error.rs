@@ -59,6 +59,16 @@ pub enum ErrorKind {
         /// The ranks (or reducers) that were waited for.
         missing: Vec<String>,
     },
+    /// A rank lacks memory for its part of an operation, which fails on all ranks. The group stays usable.
+    #[error(
+        "rank {rank} lacks {bytes} bytes of memory for its part: give it more memory, or send less at once"
+    )]
+    Memory {
+        /// Which rank.
+        rank: Rank,
+        /// How many bytes it asked the system for, which has not given them.
+        bytes: u64,
+    },
     /// The other side does not have this job's token, or none is set where one is needed.
     #[error("{problem}; {hint}")]
     Auth {
@@ -250,6 +260,7 @@ impl ErrorKind {
             ErrorKind::ReducerLost { .. } => "ReducerLost",
             ErrorKind::Mismatch { .. } => "Mismatch",
             ErrorKind::Timeout { .. } => "Timeout",
+            ErrorKind::Memory { .. } => "Memory",
             ErrorKind::Auth { .. } => "Auth",
             ErrorKind::Config { .. } => "Config",
             ErrorKind::Rendezvous { .. } => "Rendezvous",

@@ -2,6 +2,7 @@
 
 use crate::{
     core::codec::{BLOCK, Codec, seed_of},
+    memory,
     sys::codec::{encode, encode_with},
 };
 use std::{
@@ -20,6 +21,8 @@ pub(crate) struct Feedback(Mutex<Left>);
 #[derive(Default)]
 pub(crate) struct Left {
     steps: u64,
+    elements: usize,
+    /// Empty until an operation has [taken the memory](Fed::furnish).
     before: Vec<f32>,
     after: Vec<f32>,
     /// The next operation's number.
@@ -64,6 +67,22 @@ impl Fed {
         self.lock().open.first().is_none_or(|oldest| *oldest >= self.operation.number)
     }
 
+    /// Takes the memory for what is left.
+    ///
+    /// # Errors
+    /// How many bytes the system has not given.
+    pub(crate) fn furnish(&self) -> Result<(), u64> {
+        let mut left = self.lock();
+        let Left { elements, before, after, .. } = &mut *left;
+        for left in [before, after] {
+            if left.len() < *elements {
+                let bytes = elements.saturating_mul(size_of::<f32>()) as u64;
+                *left = memory::zeros(*elements).ok_or(bytes)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The operation is over: if it is complete, what it leaves counts from now on.
     pub(crate) fn end(&self, complete: bool) {
         self.operation.end(complete);
@@ -94,7 +113,13 @@ impl Drop for OperationOnTensor {
 impl Feedback {
     /// Of a tensor of which this is left, after so many operations.
     pub(crate) fn of(steps: u64, left: Vec<f32>) -> Self {
-        Self(Mutex::new(Left { steps, after: left.clone(), before: left, ..Left::default() }))
+        let elements = left.len();
+        Self(Mutex::new(Left { steps, elements, after: left.clone(), before: left, ..Left::default() }))
+    }
+
+    /// Of a new tensor of so many elements.
+    pub(crate) fn new(elements: usize) -> Self {
+        Self(Mutex::new(Left { elements, ..Left::default() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Left> {
@@ -103,12 +128,18 @@ impl Feedback {
 
     /// How many elements the tensor has.
     pub(crate) fn len(&self) -> usize {
-        self.lock().before.len()
+        self.lock().elements
     }
 
     /// Whether nothing is left of any element.
     pub(crate) fn is_empty_handed(&self) -> bool {
         self.lock().before.iter().all(|left| *left == 0.0)
+    }
+
+    /// Whether there is memory for what is left: not before the first operation begins.
+    pub(crate) fn has_begun(&self) -> bool {
+        let left = self.lock();
+        left.before.len() == left.elements
     }
 
     /// How many operations are complete, and what is left of them.

@@ -37,6 +37,7 @@ mod joining;
 mod local;
 mod log;
 pub mod measure;
+mod memory;
 mod named;
 mod node;
 mod observe;

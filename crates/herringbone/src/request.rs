@@ -108,6 +108,7 @@ pub struct Request {
     pub(crate) compression: Compression,
     pub(crate) priority: i32,
     pub(crate) mark: u32,
+    pub(crate) lacks: Option<u64>,
     pub(crate) input: Region,
     pub(crate) output: Region,
     pub(crate) timeout: Option<Duration>,
@@ -131,6 +132,7 @@ impl Request {
             compression: Compression::default(),
             priority: 0,
             mark: 0,
+            lacks: None,
             input,
             output,
             timeout: None,
@@ -159,6 +161,12 @@ impl Request {
     /// that were issued before it have taken all memory, and overtakes them at their next segment.
     pub fn priority(self, priority: i32) -> Self {
         Self { priority, ..self }
+    }
+
+    /// The caller lacks so many bytes of memory for a buffer, and has passed none: it fails on all ranks, with
+    /// [`Memory`](crate::ErrorKind::Memory).
+    pub(crate) fn lacking(self, bytes: usize) -> Self {
+        Self { lacks: Some(bytes as u64), ..self }
     }
 
     /// A number for what it is for, such as a hash of a name, 0 if this is not said. Ranks compare it, as they do the count: if

@@ -87,7 +87,7 @@ impl Residuals {
             known.say_dropped(tensor, why, said, operation.rank);
             tensors.remove(tensor);
         }
-        let feedback = Arc::new(Feedback::of(0, vec![0.0; operation.elements]));
+        let feedback = Arc::new(Feedback::new(operation.elements));
         let new = KeptTensor { feedback: feedback.clone(), codec: Some(operation.codec), group: Some(group) };
         tensors.insert(tensor.to_owned(), new);
         feedback
@@ -127,7 +127,9 @@ impl Residuals {
             let (steps, left) = feedback.committed();
             Residual { tensor: tensor.clone(), steps, codec: *codec, left }
         };
-        self.lock().tensors.iter().map(saved).collect()
+        let kept = self.lock();
+        let tensors = kept.tensors.iter().filter(|(_, tensor)| tensor.feedback.has_begun());
+        tensors.map(saved).collect()
     }
 
     /// Goes on with what was left at a checkpoint, in place of all that is left now.
@@ -192,6 +194,7 @@ mod tests {
         let codec = codec.parse().unwrap();
         let feedback = owner.of(tensor, CodedOperation { codec, elements: 2, group, rank: 0 });
         let fed = Fed::next(&feedback);
+        fed.furnish().unwrap();
         fed.lock().encode(codec, 0..2, &[127.0, 0.375], &mut Vec::new());
         fed.end(true);
         feedback.committed()

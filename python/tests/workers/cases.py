@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +49,15 @@ def error_of(kind: type[BaseException], function: Callable[[], Any], *texts: str
         assert not missing, f"{missing} not in: {error}"
         return error
     raise AssertionError(f"no {kind.__name__}")
+
+
+@contextlib.contextmanager
+def limited_memory(more: int) -> Iterator[None]:
+    """Let this process take no more bytes of address space than so many, in the body."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

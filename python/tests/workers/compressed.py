@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import cases
 import ml_dtypes
 import numpy as np
-from cases import error_of
+from cases import error_of, limited_memory
 
 import herringbone
 from herringbone import _herringbone
@@ -202,6 +203,23 @@ def a_state_finds_its_owner_and_its_codec() -> None:
     of_a_store = {"kvstore 0 'w'": state["w"]}
     error_of(ValueError, lambda: group.load_compression_state_dict(of_a_store), "kvstore 0 'w'", "take it out")
     group.load_compression_state_dict({})
+
+
+@case
+def a_lack_of_memory_is_an_error_on_all_ranks_and_the_group_goes_on() -> None:
+    elements = 8 << 20
+    large, overlapping = np.full(elements, 0.25, np.float32), np.ones(elements + 1, np.float32)
+    calls: list[Callable[[], Any]] = [
+        lambda: group.all_reduce(large, compression="twobit:0.5", tensor="large"),
+        lambda: group.all_reduce(overlapping[:-1], out=overlapping[1:]),
+    ]
+    for call in calls:
+        with limited_memory(16 << 20) if group.rank == 1 else contextlib.nullcontext():
+            error = error_of(herringbone.OutOfMemoryError, call, "rank 1 lacks", "bytes of memory")
+        assert isinstance(error, MemoryError) == (group.rank == 1) and error.rank == 1  # type: ignore[attr-defined]
+    for call in calls:
+        call()
+    assert not large.any() and (overlapping[1:] == group.size).all()
 
 
 @case

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from cases import error_of, registry, run
+from cases import error_of, limited_memory, registry, run
 
 import herringbone.horovod.numpy as hvd
 
@@ -70,6 +72,19 @@ def moves() -> None:
     assert hvd.allgather_object(rank) == list(range(size))
     hvd.barrier()
     assert hvd.join() in range(size)
+
+
+@case
+def a_lack_of_memory_ends_the_operation_and_not_the_job() -> None:
+    # More than the 64 MiB of addresses that a thread has in reserve, on rank 1.
+    share, splits = np.ones(33 << 20, np.uint8), [0] * hvd.size()
+    splits[1] = share.size
+    calls: list[Callable[[], Any]] = [lambda: hvd.allgather(share), lambda: hvd.alltoall(share, splits)[0]]
+    for call in calls:
+        with limited_memory(8 << 20) if hvd.rank() == 1 else contextlib.nullcontext():
+            error_of(MemoryError if hvd.rank() == 1 else hvd.HorovodInternalError, call, "rank 1 lacks", "bytes of memory")
+    everything = hvd.size() * share.size
+    assert [call().size for call in calls] == [everything, everything if hvd.rank() == 1 else 0]
 
 
 @case

@@ -92,6 +92,7 @@ const ORDERS: [Order; 6] = [
             "request",
             "residuals",
             "clock error feedback log rendezvous",
+            "memory",
         ],
     },
     Order {

@@ -62,6 +62,18 @@ pub enum Cause {
         /// Whose messages had not come, ascending.
         waiting_for: Vec<Rank>,
     },
+    /// A member lacks memory for its part of an operation.
+    #[error(
+        "rank {rank} lacks {bytes} bytes of memory for {operation}: give that rank more memory, or send less at once"
+    )]
+    Memory {
+        /// Which member.
+        rank: Rank,
+        /// The operation.
+        operation: Fingerprint,
+        /// How many bytes it asked the system for, which has not given them.
+        bytes: u64,
+    },
     /// A frame arrived damaged.
     #[error(
         "a frame from rank {from} to rank {to} was damaged on the way: check the network between their hosts"
@@ -116,7 +128,9 @@ impl Cause {
     pub fn sequence(&self) -> Option<u64> {
         match self {
             Cause::Mismatch(mismatch) => Some(mismatch.sequence),
-            Cause::Timeout { operation, .. } | Cause::Uneven { operation, .. } => Some(operation.sequence),
+            Cause::Timeout { operation, .. }
+            | Cause::Uneven { operation, .. }
+            | Cause::Memory { operation, .. } => Some(operation.sequence),
             Cause::ReducerLost { sequence, .. } => Some(*sequence),
             _ => None,
         }
@@ -141,6 +155,12 @@ impl Cause {
                 to.fingerprint(operation);
                 to.u64(*milliseconds);
                 to.ranks(waiting_for);
+            }
+            Cause::Memory { rank, operation, bytes } => {
+                to.u8(10);
+                to.u32(*rank);
+                to.fingerprint(operation);
+                to.u64(*bytes);
             }
             Cause::Corrupt { from, to: receiver } => {
                 to.u8(4);
@@ -190,6 +210,7 @@ impl Cause {
                 milliseconds: from.u64()?,
                 waiting_for: from.ranks()?,
             },
+            10 => Cause::Memory { rank: from.u32()?, operation: from.fingerprint()?, bytes: from.u64()? },
             4 => Cause::Corrupt { from: from.u32()?, to: from.u32()? },
             8 => Cause::LinkLost { from: from.u32()?, to: from.u32()? },
             9 => Cause::Protocol { from: from.u32()?, to: from.u32()?, problem: from.text()? },

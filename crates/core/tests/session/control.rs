@@ -134,6 +134,11 @@ fn any_cause() -> impl Strategy<Value = Cause> {
         }),
         any_ranks().prop_map(|ranks| Cause::PeerLost { ranks }),
         any::<u32>().prop_map(|rank| Cause::Panicked { rank }),
+        (any::<u32>(), any_fingerprint(), any::<u64>()).prop_map(|(rank, operation, bytes)| Cause::Memory {
+            rank,
+            operation,
+            bytes
+        }),
         (any_fingerprint(), any::<(u32, u32, u64, u64)>()).prop_map(
             |(operation, (from, to, sent, expected))| Cause::Uneven { operation, from, to, sent, expected }
         ),

@@ -10,6 +10,7 @@ use crate::{
         prepare::Call,
     },
     engine::messages::ToOrFrom,
+    memory,
     request::{Compression, MessageRequest, Request},
     residuals::Residuals,
     sys::{plain::Plain, region::Region},
@@ -271,7 +272,10 @@ impl Communicator {
         from: impl Into<Option<u32>>,
         tag: i64,
     ) -> Result<Work<T>> {
-        let buffer = Region::own(vec![T::default(); count]);
+        let rank = self.parts().0.job.rank;
+        let bytes = count.saturating_mul(size_of::<T>()) as u64;
+        let lacking = || Error::new(ErrorKind::Memory { rank, bytes }).at(rank);
+        let buffer = Region::own(memory::zeros(count).ok_or_else(lacking)?);
         let message = MessageRequest::new(T::DTYPE, count, buffer.region().clone()).tag(tag);
         Ok(Work { pending: self.submit_recv(from, message)?, buffer })
     }
@@ -323,9 +327,13 @@ impl Communicator {
         input: Vec<T>,
         output: usize,
     ) -> Result<Work<T>> {
-        let buffer = Region::own(vec![T::default(); output]);
+        let buffer = memory::zeros(output);
+        let has_memory = buffer.is_some();
+        let buffer = Region::own(buffer.unwrap_or_default());
         let input = Region::own(input).region().clone();
         let request = Request::new(collective, DType::U8, part, input, buffer.region().clone());
+        let bytes = output.saturating_mul(size_of::<T>());
+        let request = if has_memory { request } else { request.lacking(bytes) };
         Ok(Work { pending: self.submit(request)?, buffer })
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Communicator, lines::LineTurn};
 use crate::{
-    Compression, Config, Error, ErrorKind, Rendezvous, Transport,
+    Collective, Compression, Config, DType, Error, ErrorKind, Region, Rendezvous, Request, Transport,
     core::{
         algorithm::Algorithm,
         element::ReduceOp,
@@ -52,6 +52,33 @@ fn a_panic_in_an_engine_ends_the_group_on_all_ranks() {
         }
     });
     assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+/// All ranks are told which one lacks memory for its part, before any timeout, and the group goes on.
+#[test]
+fn a_lack_of_memory_fails_the_call_on_all_ranks_and_the_group_goes_on() {
+    std::thread::scope(|scope| {
+        for comm in local(3).unwrap() {
+            scope.spawn(move || {
+                let calls = [(Collective::AllReduce, false), (Collective::AllGather, true)];
+                for ((collective, is_uneven), priority) in calls.into_iter().zip([0, 1]) {
+                    let lacks = comm.rank() == 1;
+                    let memory = |elements: usize| Region::zeroed(if lacks { 0 } else { 4 * elements });
+                    let elements = if is_uneven { 10 } else { 30 };
+                    let request = Request::new(collective, DType::F32, 30, memory(elements), memory(30));
+                    let request = if is_uneven { request.parts(&[10], &[10; 3]) } else { request };
+                    let request = if lacks { request.lacking(1 << 50) } else { request };
+                    let error = comm.execute(request.priority(priority)).unwrap_err();
+                    assert_eq!(*error.kind(), ErrorKind::Memory { rank: 1, bytes: 1 << 50 }, "{error}");
+                    let mut one = [1.0_f32; 1000];
+                    comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();
+                    assert_eq!(one, [3.0; 1000]);
+                }
+                let call = comm.gather_async(vec![1.0_f32; 10], 0);
+                assert_eq!(call.unwrap().wait().unwrap().len(), if comm.rank() == 0 { 30 } else { 0 });
+            });
+        }
+    });
 }
 
 /// What ranks hear of an all-reduce; all of them stay until all have heard.

@@ -14,7 +14,7 @@ use crate::{
     core::{
         collective::UnevenParts,
         prepare::{Call, Prepared},
-        session::membership::MemberId,
+        session::{Cause, membership::MemberId},
         wire::{Fingerprint, Header},
     },
     execute::{
@@ -62,8 +62,8 @@ impl Backlog {
         while at < self.queue.len() {
             let id = self.queue[at].id;
             let class = (id.group, id.is_urgent());
-            let call = self.queue[at].call;
-            if groups.get_mut(id.group).is_some_and(|group| is_redone(group, call, out)) {
+            let queued = &self.queue[at];
+            if groups.get_mut(id.group).is_some_and(|group| queued.is_redone(group, out)) {
                 out.push(Todo::Redo(id.group));
                 at += 1;
                 continue;
@@ -119,6 +119,10 @@ impl Backlog {
         if stands_still && with_reducers {
             return Start::Later(None);
         }
+        if let Some(bytes) = self.queue[at].lacks {
+            self.lack(at, bytes, group, (links, out));
+            return Start::Later(None);
+        }
         if planned.is_prepared(links.changes, parts.as_ref()).is_none() {
             match links.are_up(&planned.partners, out) {
                 Ok(true) => {}
@@ -147,6 +151,10 @@ impl Backlog {
         if self.waits_for_buffers(at, ops) || crowded() {
             return Start::Later(Some(least));
         }
+        if let Err(bytes) = self.queue[at].furnish(group.settings.me) {
+            self.lack(at, bytes, group, (links, out));
+            return Start::Later(None);
+        }
         let is_mapped = self.queue[at].mapped(ops.heap.as_deref()).is_some();
         let wanted = prepared.staging_bytes(prepared.ahead(is_mapped));
         let memory =
@@ -164,7 +172,7 @@ impl Backlog {
         let Some(group) = groups.get_mut(number) else { return Vec::new() };
         let (mut taken, mut at) = (Vec::new(), 0);
         while at < self.queue.len() {
-            if self.queue[at].id.group != number || !is_redone(group, self.queue[at].call, out) {
+            if self.queue[at].id.group != number || !self.queue[at].is_redone(group, out) {
                 at += 1;
                 continue;
             }
@@ -182,6 +190,15 @@ impl Backlog {
         let queued = &mut self.queue[at];
         if !std::mem::replace(&mut queued.given_up, true) {
             links.accuse(group, reducer, links.why_lost(reducer), out);
+        }
+    }
+
+    /// This rank lacks memory for a queued operation: it fails with everybody's, by a fence.
+    fn lack(&mut self, at: usize, bytes: u64, group: &Group, (links, out): (&Links, &mut Outbox)) {
+        let queued = &mut self.queue[at];
+        if !std::mem::replace(&mut queued.given_up, true) {
+            let operation = queued.id.fingerprint;
+            out.dispute(group, Cause::Memory { rank: links.rank, operation, bytes });
         }
     }
 
@@ -226,6 +243,7 @@ impl Ops {
             call,
             parts: None,
             fed: None,
+            lacks: None,
             buffers: None,
             completion: None,
             issued: out.now(),
@@ -241,6 +259,13 @@ impl Ops {
 /// The endpoints to which links are missing.
 fn missing(group: u32, groups: &Groups, links: &Links) -> Vec<MemberId> {
     groups.get(group).map_or_else(Vec::new, |group| links.wanted(group).collect())
+}
+
+impl Queued {
+    /// Whether it is to be done without the reducers that it was to use. One that lacks memory fails, and has no buffers.
+    fn is_redone(&self, group: &mut Group, out: &mut Outbox) -> bool {
+        self.lacks.is_none() && is_redone(group, self.call, out)
+    }
 }
 
 /// Whether a call was to use reducers of a group that uses none any more.

@@ -3,6 +3,8 @@
 use crate::{
     core::{collective::Collective, prepare::Call},
     execute::issue::Queued,
+    feedback::Fed,
+    memory,
     sys::region::Region,
 };
 
@@ -35,14 +37,19 @@ pub(super) fn interfere(one: (&Region, &Region), other: (&Region, &Region)) -> b
 }
 
 impl Queued {
-    /// Takes a copy of the input if the output overlaps it in a way that operations are not made for.
-    pub(super) fn separate(&mut self, me: u32) {
+    /// Takes the memory that it needs beside its buffers: for what a codec leaves, and for a copy of the input if the output
+    /// overlaps it in a way that operations are not made for.
+    ///
+    /// # Errors
+    /// How many bytes the system has not given.
+    pub(super) fn furnish(&mut self, me: u32) -> Result<(), u64> {
+        self.fed.as_ref().map_or(Ok(()), Fed::furnish)?;
         if let Some((input, output)) = &mut self.buffers
             && !are_usable(&self.call, me, input, output)
-            && let Some(copy) = input.duplicate()
         {
-            *input = copy;
+            *input = memory::copy(input).ok_or(input.len() as u64)?;
         }
+        Ok(())
     }
 
     pub(super) fn pair(&self) -> Option<(&Region, &Region)> {

@@ -41,6 +41,7 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
             after: Duration::from_millis(*milliseconds),
             missing: waiting_for.iter().map(|rank| format!("rank {rank}")).collect(),
         },
+        Cause::Memory { rank, bytes, .. } => ErrorKind::Memory { rank: *rank, bytes: *bytes },
         Cause::Corrupt { from, to } => {
             ErrorKind::Corrupt { from: format!("rank {from}"), to: format!("rank {to}") }
         }

@@ -38,7 +38,7 @@ const LEFT: &str = "it left, by close() or the end of its program";
 fn disputed(cause: &Cause) -> Option<u64> {
     match cause {
         Cause::Mismatch(Mismatch { sequence, .. }) | Cause::ReducerLost { sequence, .. } => Some(*sequence),
-        Cause::Uneven { operation, .. } => Some(operation.sequence),
+        Cause::Uneven { operation, .. } | Cause::Memory { operation, .. } => Some(operation.sequence),
         _ => None,
     }
 }

@@ -70,14 +70,13 @@ impl Ops {
     /// Starts an operation, whose links are up, in staging memory.
     pub(super) fn start(
         &mut self,
-        mut queued: Queued,
+        queued: Queued,
         memory: Range<usize>,
         prepared: Arc<Prepared>,
         group: &mut Group,
         (links, out): (&mut Links, &mut Outbox),
     ) -> OpKey {
         let (key, room) = self.table.reserve();
-        queued.separate(group.settings.me);
         let mapped = queued.mapped(self.heap.as_deref());
         let seats = &group.settings.seats;
         let mut operation = Operation::new(key, queued, mapped, prepared, memory, (room, seats));

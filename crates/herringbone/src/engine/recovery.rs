@@ -431,6 +431,7 @@ fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Pre
             call,
             parts: None,
             fed: queued.fed.as_ref().map(|fed| fed.part(bytes.start / queued.call.dtype.bytes())),
+            lacks: None,
             priority: queued.id.fingerprint.priority,
             mark: queued.id.fingerprint.mark,
             input,
@@ -444,7 +445,18 @@ fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Pre
         let call = Call::new(collective, dtype, op, region.len());
         let (input, output, priority) = (region.clone(), region, queued.id.fingerprint.priority);
         let mark = queued.id.fingerprint.mark;
-        Issue { group: carrier, call, parts: None, fed: None, priority, mark, input, output, timeout }
+        Issue {
+            group: carrier,
+            call,
+            parts: None,
+            fed: None,
+            lacks: None,
+            priority,
+            mark,
+            input,
+            output,
+            timeout,
+        }
     };
     let Some(Rest { chunks, .. }) = rest.filter(|rest| !rest.chunks.is_empty()) else {
         return [again(0..output.len())].into();

@@ -79,7 +79,8 @@ impl Runner {
         let issue = Issue { group: engine.current(issue.group), ..issue };
         let is_free =
             engine.ops.table.len() == 0 && engine.backlog.queue.is_empty() && engine.late.is_empty();
-        if engine.reduces || !is_free {
+        let is_fit = issue.lacks.is_none() && issue.fed.as_ref().is_none_or(|fed| fed.furnish().is_ok());
+        if engine.reduces || !is_free || !is_fit {
             return Ok(Begun::No(issue));
         }
         let group = engine.groups.get(issue.group);

@@ -83,6 +83,7 @@ fn begin(engine: &mut Engine, collective: Collective, count: usize) -> Arc<Compl
         call,
         parts: None,
         fed: None,
+        lacks: None,
         priority: 0,
         mark: 0,
         input: buffer.clone(),
@@ -128,8 +129,18 @@ fn a_group_with_a_dead_member_is_lost_from_the_start() {
     engine.add_group(group(7, 3, None));
     let call = Call::new(Collective::Barrier, DType::U8, ReduceOp::Sum, 0);
     let (input, output) = (Region::zeroed(0), Region::zeroed(0));
-    let issue =
-        Issue { group: 7, call, parts: None, fed: None, priority: 0, mark: 0, input, output, timeout: None };
+    let issue = Issue {
+        group: 7,
+        call,
+        parts: None,
+        fed: None,
+        lacks: None,
+        priority: 0,
+        mark: 0,
+        input,
+        output,
+        timeout: None,
+    };
     let Err(Refused::Failed(error)) = engine.issue(&issue, &mut None) else { panic!("it was issued") };
     assert!(matches!(error.kind(), crate::ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
     assert!(matches!(&engine.out.events[..], [Event::Dispute { group: 7, .. }]), "the others are told");
@@ -216,6 +227,7 @@ fn a_message_that_has_left_in_part_leaves_in_full_though_its_operation_fails() {
             call,
             parts: None,
             fed: None,
+            lacks: None,
             priority: 0,
             mark: 0,
             input,

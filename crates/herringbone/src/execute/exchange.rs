@@ -195,6 +195,7 @@ impl Operation {
             call: self.prepared.call,
             parts: None,
             fed: self.lent.fed.clone(),
+            lacks: None,
             buffers: Some((input, output)),
             completion: Some(completion),
             issued: self.caller.issued,

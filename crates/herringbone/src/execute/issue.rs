@@ -62,6 +62,8 @@ pub(crate) struct Issue {
     pub(crate) parts: Option<Arc<UnevenParts>>,
     /// What is left of the tensor, if that is fed back.
     pub(crate) fed: Option<Fed>,
+    /// How many bytes the caller lacks for it, if so: then it has no buffers, and fails on all ranks.
+    pub(crate) lacks: Option<u64>,
     pub(crate) priority: i32,
     /// What the caller says that it is for; 0 if nothing is said.
     pub(crate) mark: u32,
@@ -77,6 +79,7 @@ pub(crate) struct Queued {
     pub(crate) call: Call,
     pub(crate) parts: Option<Arc<UnevenParts>>,
     pub(crate) fed: Option<Fed>,
+    pub(crate) lacks: Option<u64>,
     pub(crate) buffers: Option<(Region, Region)>,
     pub(crate) completion: Option<Arc<Completion>>,
     pub(crate) issued: Moment,
@@ -100,6 +103,7 @@ impl Queued {
             call: issue.call,
             parts: issue.parts.clone(),
             fed: issue.fed.clone(),
+            lacks: issue.lacks,
             buffers: Some((issue.input.clone(), issue.output.clone())),
             completion,
             issued,

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     Collective, Communicator, DType, Error, ErrorKind, ReduceOp, Region, Request,
     core::named::{Coordinator, LIST_BYTES, MalformedList, SHUT_DOWN, encode_answers},
-    log,
+    log, memory,
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -141,12 +141,20 @@ impl Cycles {
         let mut tracer = Tracer(timeline.as_mut());
         for (number, batch) in batches.iter().enumerate() {
             tracer.begins(batch);
-            let outcomes = self.runner.run(batch, &mut tracer).inspect_err(|failure| {
-                let unfinished = batches[number..].iter().flatten();
-                unfinished.for_each(|task| task.finish(Err(failure.clone())));
-            })?;
+            let outcome = self.runner.run(batch, &mut tracer);
             tracer.ends(batch);
-            batch.iter().zip(outcomes).for_each(|(task, outcome)| task.finish(Ok(outcome)));
+            match outcome {
+                Ok(outcomes) => batch.iter().zip(outcomes).for_each(|(task, own)| task.finish(Ok(own))),
+                // On all ranks alike.
+                Err(failure) if failure.is_lack_of_memory() => {
+                    batch.iter().for_each(|task| task.finish(Err(failure.clone())));
+                }
+                Err(failure) => {
+                    let unfinished = batches[number..].iter().flatten();
+                    unfinished.for_each(|task| task.finish(Err(failure.clone())));
+                    return Err(failure);
+                }
+            }
         }
         Ok(())
     }
@@ -183,15 +191,12 @@ impl Cycles {
         if length > ANSWER_BYTES {
             return Err(broken_by("the answers are longer than answers are"));
         }
-        let rest = Region::own(if is_root { answers } else { vec![0u8; length] });
-        let region = rest.region().clone();
-        group.execute(Request::new(
-            Collective::Broadcast { root: 0 },
-            DType::U8,
-            length,
-            region.clone(),
-            region,
-        ))?;
+        let rest = if is_root { Some(answers) } else { memory::zeros(length) };
+        let has_memory = rest.is_some();
+        let rest = Region::own(rest.unwrap_or_default());
+        let (all, region) = (Collective::Broadcast { root: 0 }, rest.region().clone());
+        let request = Request::new(all, DType::U8, length, region.clone(), region);
+        group.execute(if has_memory { request } else { request.lacking(length) })?;
         Ok(rest.take())
     }
 

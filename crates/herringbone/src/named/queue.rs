@@ -61,7 +61,15 @@ pub(super) struct NamedTask {
 
 impl NamedTask {
     pub(super) fn finish(&self, outcome: Result<NamedResult, NamedFailure>) {
-        self.state.iter().for_each(|state| state.finish(outcome.clone()));
+        if let Some(state) = &self.state {
+            state.finish(outcome);
+        }
+    }
+
+    /// One that nobody has submitted.
+    #[cfg(test)]
+    pub(super) fn for_test(response: NamedResponse, tensor: Tensor) -> Self {
+        Self { response, tensor: Some(tensor), state: None, since: None }
     }
 
     /// How its messages are coded. A rank that has joined loses nothing of its zeros.

@@ -7,8 +7,9 @@ use super::{
     timeline::Tracer,
 };
 use crate::{
-    Collective, Communicator, DType, Error, Mapped, Pending, Region, Request,
+    Collective, Communicator, DType, Error, ErrorKind, Mapped, Pending, ReduceOp, Region, Request,
     core::named::{NamedKind, NamedResponse},
+    memory,
 };
 use std::ops::Range;
 
@@ -25,8 +26,16 @@ const GROWTH: usize = 4 << 20;
 /// Tensors of more bytes than this go where they are: two copies of them cost more than an operation of their own.
 const COPIED: u64 = 128 << 10;
 
+/// Parts of bytes from all ranks to all.
+const GATHER: (Collective, DType, ReduceOp) = (Collective::AllGather, DType::U8, ReduceOp::Sum);
+
 /// An outcome for each task of a batch.
 pub(super) type Outcomes = Vec<NamedResult>;
+
+/// How many bytes these are, as far as memory can be that long: there never is more.
+fn capped(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
 
 /// How many bytes a region can have.
 fn whole(bytes: u64) -> Result<usize, NamedFailure> {
@@ -65,21 +74,43 @@ impl BatchRunner {
         }
     }
 
-    /// A part of the fusion buffer with so many bytes.
-    fn fusion(&mut self, bytes: usize) -> Region {
+    /// A part of the fusion buffer with so many bytes, if there is so much memory.
+    fn fusion(&mut self, bytes: usize) -> Option<Region> {
         if self.fusion.len() < bytes {
             // Memory that all ranks of the host map needs no further copies. Where there is not so much, any other will do.
-            let mapped = self.group.allocate::<u8>(bytes.next_multiple_of(GROWTH));
-            self.fusion = mapped.map_or_else(|_| Region::zeroed(bytes), Mapped::into_region);
+            let mapped = self.group.allocate::<u8>(bytes.checked_next_multiple_of(GROWTH).unwrap_or(bytes));
+            self.fusion = mapped.map(Mapped::into_region).ok().or_else(|| memory::region(bytes))?;
         }
-        self.fusion.part(0..bytes)
+        Some(self.fusion.part(0..bytes))
     }
 
-    /// Begins an operation on elements like those of a task.
-    fn begin(&self, task: &NamedTask, input: Region, output: Region) -> Result<Pending, NamedFailure> {
+    /// Has an operation fail on all ranks, as this one lacks so many bytes for it. What it is folds, or moves bytes in parts.
+    fn lack<T>(
+        &self,
+        (collective, dtype, op): (Collective, DType, ReduceOp),
+        bytes: usize,
+    ) -> Result<T, NamedFailure> {
+        let nothing = Region::zeroed(0);
+        let count = bytes / dtype.bytes();
+        let request = Request::new(collective, dtype, count, nothing.clone(), nothing).op(op);
+        let request = if collective.folds() { request } else { request.parts(&[], &[]) };
+        self.group.execute(request.lacking(bytes))?;
+        Err(NamedFailure::Engine(Error::new(ErrorKind::Closed)))
+    }
+
+    /// Begins an operation on so many bytes of elements like those of a task, in an input and an output if there is memory for these.
+    fn begin(
+        &self,
+        task: &NamedTask,
+        bytes: usize,
+        buffers: Option<(Region, Region)>,
+    ) -> Result<Pending, NamedFailure> {
         let call = &task.response.call;
-        let count = output.len() / call.dtype.bytes();
+        let is_there = buffers.is_some();
+        let (input, output) = buffers.unwrap_or_else(|| (Region::zeroed(0), Region::zeroed(0)));
+        let count = bytes / call.dtype.bytes();
         let request = Request::new(Collective::AllReduce, call.dtype, count, input, output);
+        let request = if is_there { request } else { request.lacking(bytes) };
         Ok(self.group.begin(request.op(call.op).compression(task.compression()))?)
     }
 
@@ -95,10 +126,15 @@ impl BatchRunner {
         for task in &small {
             task.owner().iter().for_each(|owner| owner.drop_of(&task.response.name, self.group.rank()));
         }
-        let fused = if small.is_empty() { None } else { Some(self.put_together(&small, trace)?) };
+        let places = places(&small)?;
+        let bytes = places.last().map_or(0, |last| last.end);
+        let fused = if small.is_empty() { None } else { Some(self.put_together(&small, &places, trace)?) };
         let all: Vec<&NamedTask> = tasks.iter().collect();
         trace.run(&all, "HERRINGBONE_ALLREDUCE", || {
-            let fused = fused.iter().map(|fused| self.begin(small[0], fused.clone(), fused.clone()));
+            let fused = fused.iter().map(|fused| {
+                let buffers = fused.as_ref().map(|fused| (fused.clone(), fused.clone()));
+                self.begin(small[0], bytes, buffers)
+            });
             let (mut running, mut outcome) = (Vec::with_capacity(1 + large.len()), Ok(()));
             for begun in fused.chain(large.iter().map(|task| self.begin_where_it_is(task))) {
                 match begun {
@@ -115,7 +151,7 @@ impl BatchRunner {
                 outcome.and(ended)
             })
         })?;
-        if let Some(fused) = fused {
+        if let Some(fused) = fused.flatten() {
             take_apart(&small, &fused, trace)?;
         }
         large.iter().try_for_each(|task| scale_result(task))?;
@@ -127,32 +163,37 @@ impl BatchRunner {
         let call = &task.response.call;
         let Some(Tensor { input, output: Some(output), .. }) = &task.tensor else {
             // This rank has joined.
-            let zeros = Region::zeroed(whole(call.bytes())?);
-            return self.begin(task, zeros.clone(), zeros);
+            let bytes = capped(call.bytes());
+            return self.begin(task, bytes, memory::region(bytes).map(|zeros| (zeros.clone(), zeros)));
         };
         if call.prescale == 1.0 {
-            return self.begin(task, input.clone(), output.clone());
+            return self.begin(task, output.len(), Some((input.clone(), output.clone())));
         }
         copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
-        self.begin(task, output.clone(), output.clone())
+        self.begin(task, output.len(), Some((output.clone(), output.clone())))
     }
 
-    /// Several tensors, one behind the other: where their results go, if these lie so, else in the fusion buffer.
-    fn put_together(&mut self, tasks: &[&NamedTask], trace: &mut Tracer<'_>) -> Result<Region, NamedFailure> {
+    /// Several tensors, one behind the other in these places: where their results go, if these lie so, else in the fusion buffer,
+    /// if there is memory for that.
+    fn put_together(
+        &mut self,
+        tasks: &[&NamedTask],
+        places: &[Range<usize>],
+        trace: &mut Tracer<'_>,
+    ) -> Result<Option<Region>, NamedFailure> {
         let call = &tasks[0].response.call;
-        let places = places(tasks)?;
         if let Some(outputs) = neighbours(tasks) {
             for Tensor { input, output, .. } in tasks.iter().filter_map(|task| task.tensor.as_ref()) {
                 if let Some(output) = output {
                     copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
                 }
             }
-            return Ok(outputs);
+            return Ok(Some(outputs));
         }
-        let fusion = self.fusion(places.last().map_or(0, |last| last.end));
+        let Some(fusion) = self.fusion(places.last().map_or(0, |last| last.end)) else { return Ok(None) };
         trace.run(tasks, "MEMCPY_IN_FUSION_BUFFER", || {
             let access = open(&fusion)?;
-            for (task, place) in tasks.iter().zip(&places) {
+            for (task, place) in tasks.iter().zip(places) {
                 let to = access.span().slice(place.clone());
                 match &task.tensor {
                     Some(tensor) => copy_scaled(open(&tensor.input)?.span(), to, call.dtype, call.prescale),
@@ -161,7 +202,7 @@ impl BatchRunner {
             }
             Ok(())
         })?;
-        Ok(fusion)
+        Ok(Some(fusion))
     }
 
     fn adasum(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
@@ -172,7 +213,7 @@ impl BatchRunner {
                 copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
                 output.clone()
             }
-            _ => Region::zeroed(bytes),
+            _ => memory::region(bytes).ok_or_else(adasum::no_memory)?,
         };
         trace.run(&[task], "HERRINGBONE_ADASUM", || adasum::all_reduce(&self.group, call.dtype, &target))?;
         let access = open(&target)?;
@@ -197,9 +238,9 @@ impl BatchRunner {
     }
 
     /// How many bytes of a tensor come from each rank.
-    fn gathered(response: &NamedResponse) -> Result<Vec<usize>, NamedFailure> {
+    fn gathered(response: &NamedResponse) -> Vec<usize> {
         let row = response.call.row_elements().saturating_mul(response.call.dtype.bytes() as u64);
-        response.sizes.iter().map(|rows| whole(rows.saturating_mul(row))).collect()
+        response.sizes.iter().map(|rows| capped(rows.saturating_mul(row))).collect()
     }
 
     fn gather(&self, input: Region, output: Region, parts: &[usize]) -> Result<(), NamedFailure> {
@@ -208,10 +249,12 @@ impl BatchRunner {
     }
 
     fn all_gather(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<Outcomes, NamedFailure> {
-        let parts = Self::gathered(&task.response)?;
+        let parts = Self::gathered(&task.response);
         let Some(Tensor { input, .. }) = &task.tensor else { return Ok(vec![NamedResult::default()]) };
-        whole(task.response.bytes())?;
-        let result = Region::own(vec![0u8; parts.iter().sum()]);
+        let Some(result) = memory::zeros(total(&parts)) else {
+            return self.lack(GATHER, total(&parts));
+        };
+        let result = Region::own(result);
         trace.run(&[task], "HERRINGBONE_ALLGATHER", || {
             self.gather(input.clone(), result.region().clone(), &parts)
         })?;
@@ -224,13 +267,16 @@ impl BatchRunner {
         tasks: &[NamedTask],
         trace: &mut Tracer<'_>,
     ) -> Result<Outcomes, NamedFailure> {
-        let parts: Vec<Vec<usize>> =
-            tasks.iter().map(|task| Self::gathered(&task.response)).collect::<Result<_, _>>()?;
+        let parts: Vec<Vec<usize>> = tasks.iter().map(|task| Self::gathered(&task.response)).collect();
         let ranks = self.group.size() as usize;
-        let of_rank = |rank: usize| parts.iter().map(|parts| parts[rank]).sum::<usize>();
+        let of_rank = |rank: usize| total(parts.iter().map(|parts| &parts[rank]));
         let totals: Vec<usize> = (0..ranks).map(of_rank).collect();
         let own = totals[self.group.rank() as usize];
-        let buffer = self.fusion(own + totals.iter().sum::<usize>());
+        let bytes = own.saturating_add(total(&totals));
+        let results: Option<Vec<Vec<u8>>> = parts.iter().map(|parts| memory::zeros(total(parts))).collect();
+        let (Some(buffer), Some(mut results)) = (self.fusion(bytes), results) else {
+            return self.lack(GATHER, bytes);
+        };
         let (input, output) = (buffer.part(0..own), buffer.part(own..buffer.len()));
         let all: Vec<&NamedTask> = tasks.iter().collect();
         trace.run(&all, "MEMCPY_IN_FUSION_BUFFER", || {
@@ -243,15 +289,14 @@ impl BatchRunner {
             Ok(())
         })?;
         trace.run(&all, "HERRINGBONE_ALLGATHER", || self.gather(input.clone(), output.clone(), &totals))?;
-        let mut results: Vec<Vec<u8>> =
-            parts.iter().map(|parts| Vec::with_capacity(parts.iter().sum())).collect();
         trace.run(&all, "MEMCPY_OUT_FUSION_BUFFER", || {
             let (access, mut at) = (open(&output)?, 0);
+            let mut ends = vec![0; results.len()];
             for rank in 0..ranks {
-                for (result, parts) in results.iter_mut().zip(&parts) {
-                    let start = result.len();
-                    result.resize(start + parts[rank], 0);
-                    access.span().slice(at..at + parts[rank]).read(&mut result[start..]);
+                for ((result, end), parts) in results.iter_mut().zip(&mut ends).zip(&parts) {
+                    let place = *end..*end + parts[rank];
+                    *end = place.end;
+                    access.span().slice(at..at + parts[rank]).read(&mut result[place]);
                     at += parts[rank];
                 }
             }
@@ -266,12 +311,15 @@ impl BatchRunner {
         let mut received = vec![0u64; splits.len()];
         self.group.all_to_all(splits, &mut received)?;
         let row = call.row_elements().saturating_mul(call.dtype.bytes() as u64);
-        let bytes = |rows: &[u64]| -> Result<Vec<usize>, NamedFailure> {
-            rows.iter().map(|rows| whole(rows.saturating_mul(row))).collect()
+        let bytes = |rows: &[u64]| -> Vec<usize> {
+            rows.iter().map(|rows| capped(rows.saturating_mul(row))).collect()
         };
-        let (sends, receives) = (bytes(splits)?, bytes(&received)?);
-        let total = receives.iter().try_fold(0usize, |sum, bytes| sum.checked_add(*bytes));
-        let result = Region::own(vec![0u8; whole(total.unwrap_or(usize::MAX) as u64)?]);
+        let (sends, receives) = (bytes(splits), bytes(&received));
+        let Some(result) = memory::zeros(total(&receives)) else {
+            let kind = (Collective::AllToAll, DType::U8, ReduceOp::Sum);
+            return self.lack(kind, total(&receives));
+        };
+        let result = Region::own(result);
         trace.run(&[task], "HERRINGBONE_ALLTOALL", || {
             let output = result.region().clone();
             let request = Request::new(Collective::AllToAll, DType::U8, 0, input.clone(), output);
@@ -299,10 +347,12 @@ impl BatchRunner {
         let (least, longer) = (whole(rows / ranks)?, whole(rows % ranks)?);
         let part = row * (least + usize::from(longer > 0));
         let own = row * (least + usize::from((self.group.rank() as usize) < longer));
+        let kind = (Collective::ReduceScatter, call.dtype, call.op);
+        let Some(result) = memory::zeros(part) else { return self.lack(kind, part) };
         let source = if longer == 0 && call.prescale == 1.0 {
             input.clone()
         } else {
-            let filled = self.fusion(part * ranks as usize);
+            let Some(filled) = self.fusion(part * ranks as usize) else { return self.lack(kind, part) };
             let (from, to) = (open(input)?, open(&filled)?);
             let mut at = 0;
             for rank in 0..ranks as usize {
@@ -320,7 +370,7 @@ impl BatchRunner {
             drop(to);
             filled
         };
-        let result = Region::own(vec![0u8; part]);
+        let result = Region::own(result);
         trace.run(&[task], "HERRINGBONE_REDUCESCATTER", || {
             let (count, output) = (part / call.dtype.bytes(), result.region().clone());
             let request = Request::new(Collective::ReduceScatter, call.dtype, count, source.clone(), output);
@@ -338,6 +388,11 @@ impl BatchRunner {
             ..NamedResult::default()
         })
     }
+}
+
+/// As many bytes as these parts have.
+fn total<'a>(parts: impl IntoIterator<Item = &'a usize>) -> usize {
+    parts.into_iter().fold(0, |sum, part| sum.saturating_add(*part))
 }
 
 /// Where each of some tensors lies, one behind the other.
@@ -398,4 +453,52 @@ fn gathered_result(response: &NamedResponse, data: Vec<u8>) -> NamedResult {
 /// The dimensions of so many rows.
 fn with_rows(shape: &[u64], rows: u64) -> Vec<u64> {
     [rows].into_iter().chain(shape.iter().skip(1).copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        core::{codec::Codec, named::NamedCall},
+        local,
+    };
+
+    /// A byte to be gathered, as all ranks are told that each has so many.
+    fn gathered(name: &str, rows: [u64; 2]) -> NamedTask {
+        let call = NamedCall {
+            kind: NamedKind::AllGather,
+            dtype: DType::U8,
+            op: ReduceOp::Sum,
+            shape: vec![1],
+            root: 0,
+            prescale: 1.0,
+            postscale: 1.0,
+            codec: Codec::Plain,
+        };
+        let response =
+            NamedResponse { name: name.to_owned(), call, sizes: rows.to_vec(), group: None, priority: 0 };
+        let tensor = Tensor { input: Region::zeroed(1), output: None, splits: Vec::new(), residuals: None };
+        NamedTask::for_test(response, tensor)
+    }
+
+    /// A rank that says another number of rows than it has is not believed to the point of an abort.
+    #[test]
+    fn more_than_memory_can_hold_fails_on_all_ranks_and_the_group_goes_on() {
+        std::thread::scope(|scope| {
+            for comm in local(2).unwrap() {
+                scope.spawn(move || {
+                    let mut runner = BatchRunner::new(comm);
+                    for rows in [1 << 50, u64::MAX] {
+                        for fused in [1, 2] {
+                            let tasks: Vec<_> = (0..fused).map(|_| gathered("all", [rows, 1])).collect();
+                            let failure = runner.run(&tasks, &mut Tracer(None)).unwrap_err();
+                            assert!(failure.is_lack_of_memory(), "{failure}");
+                        }
+                    }
+                    let outcomes = runner.run(&[gathered("all", [1, 1])], &mut Tracer(None)).unwrap();
+                    assert_eq!(outcomes[0].data, Some(vec![0, 0]));
+                });
+            }
+        });
+    }
 }

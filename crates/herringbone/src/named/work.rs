@@ -17,6 +17,13 @@ pub enum NamedFailure {
     Engine(Error),
 }
 
+impl NamedFailure {
+    /// Whether a rank lacked memory, of which all have been told.
+    pub(super) fn is_lack_of_memory(&self) -> bool {
+        matches!(self, Self::Engine(error) if matches!(error.kind(), ErrorKind::Memory { .. }))
+    }
+}
+
 impl fmt::Display for NamedFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -135,7 +142,7 @@ impl NamedWork {
         true
     }
 
-    /// Waits until it is over.
+    /// Waits until it is over. The data goes to the first caller.
     ///
     /// # Errors
     /// Why it has failed.
@@ -143,8 +150,8 @@ impl NamedWork {
         let _waiter = Waiter::of(self);
         let mut outcome = self.state.outcome();
         loop {
-            if let Some(outcome) = &*outcome {
-                return outcome.clone();
+            if let Some(outcome) = outcome.as_mut() {
+                return taken(outcome);
             }
             outcome = self.state.is_over.wait(outcome).unwrap_or_else(PoisonError::into_inner);
         }
@@ -157,13 +164,12 @@ impl NamedWork {
 
     /// What it has brought, once it is over. The data goes to the first caller.
     pub fn take(&self) -> Option<Result<NamedResult, NamedFailure>> {
-        let mut outcome = self.state.outcome();
-        match outcome.as_mut()? {
-            Ok(result) => {
-                let data = result.data.take();
-                Some(Ok(NamedResult { data, ..result.clone() }))
-            }
-            Err(failure) => Some(Err(failure.clone())),
-        }
+        self.state.outcome().as_mut().map(taken)
     }
+}
+
+/// What there is, without a copy of its data.
+fn taken(outcome: &mut Outcome) -> Outcome {
+    let data = outcome.as_mut().ok().and_then(|result| result.data.take());
+    outcome.clone().map(|result| NamedResult { data, ..result })
 }

@@ -192,6 +192,7 @@ impl Machine {
             call: task.call,
             parts: None,
             fed: feedback.as_ref().map(Fed::next),
+            lacks: None,
             priority: *priority,
             mark: 0,
             input: read.region().clone(),

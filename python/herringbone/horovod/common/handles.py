@@ -61,6 +61,9 @@ class _Running:
                 work.wait()
             except RuntimeError as error:
                 failure = failure or error
+        if isinstance(failure, MemoryError):
+            # No failure of the job, which an elastic one would begin again for.
+            raise failure
         if failure is not None:
             raise HorovodInternalError(str(failure)) from failure
         results = [finish(work.result()) for work, finish in zip(self.works, self.finishes, strict=True)]

@@ -1,0 +1,44 @@
+//! Memory whose size a user or another rank says: there may be less of it.
+
+use crate::sys::{plain::Plain, region::Region};
+
+/// So many zeros, or `None` if there is not so much memory.
+pub(crate) fn zeros<T: Plain + Default>(count: usize) -> Option<Vec<T>> {
+    let mut zeros = Vec::new();
+    zeros.try_reserve_exact(count).ok()?;
+    zeros.resize(count, T::default());
+    Some(zeros)
+}
+
+/// A region of so many zeroed bytes, or `None` if there is not so much memory.
+pub(crate) fn region(bytes: usize) -> Option<Region> {
+    let words = zeros::<u64>(bytes.div_ceil(size_of::<u64>()))?;
+    Some(Region::own(words).region().part(0..bytes))
+}
+
+/// A region of its own with the same bytes, or `None` if there is not so much memory.
+pub(crate) fn copy(of: &Region) -> Option<Region> {
+    let copy = region(of.len())?;
+    // If the original was revoked, nobody sees what the copy has.
+    if let (Some(to), Some(from)) = (copy.access(), of.access()) {
+        to.span().copy_from(from.span());
+    }
+    Some(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_as_much_as_was_asked_for_or_nothing() {
+        assert_eq!(zeros::<f32>(3), Some(vec![0.0; 3]));
+        assert_eq!((zeros::<f32>(usize::MAX), zeros::<u8>(1 << 60)), (None, None));
+        assert!(region(usize::MAX).is_none() && region(1 << 60).is_none());
+        let region = region(13).unwrap();
+        region.access().unwrap().span().write(&[7; 13]);
+        let copy = copy(&region).unwrap();
+        assert!(!copy.overlaps(&region));
+        assert_eq!(copy.access().unwrap().span().to_vec(), [7; 13]);
+    }
+}
