@@ -21,7 +21,7 @@ from ..options import Options
 from .calls import hidden, observed
 from .exchanges import Exchanges
 from .futures import mend_wrapped_futures
-from .member import Member, Unformed
+from .member import Member, Unformed, part_of
 from .memory import tensor_in
 from .monitored import monitored_barrier
 from .reconfiguring import get_handle, reconfigure, renumber
@@ -35,7 +35,10 @@ NAME = "herringbone"
 CPU = torch.device("cpu")
 
 JOINED = "herringbone/joined"
-"""The store's key that counts the ranks which have come, in all lives of the group."""
+"""The store's key that counts the ranks which have come, in all lives of the group of this size: the size follows."""
+
+LATEST_SIZE = "herringbone/size"
+"""How many ranks the group has, as the rank has it that came last."""
 
 
 @hidden
@@ -46,8 +49,12 @@ class Named(Exchanges):
     title: str
     """What the profiler's events begin with: the name under which the program asked for the group."""
 
-    store: Store
-    """Through which the group's ranks have met."""
+    member: Member
+
+    @property
+    def store(self) -> Store:
+        """Through which the group's ranks have met: the part that belongs to this life of the group."""
+        return self.member.store
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False, *, opts: Any = None
@@ -175,8 +182,6 @@ class Named(Exchanges):
         """
         options = self.member.options
         work = reconfigure(self.member, opts, functools.partial(connect_through, options))
-        assert self.member.meeting is not None
-        self.store = self.member.meeting
         if self.member.is_world and _world is None:
             note(self.member, options, is_world=True)  # it was aborted
         return work
@@ -216,10 +221,10 @@ class BackendHerringbone(Named, C10DBackend):
         """The same, for torch's C++ code."""
         return self._options
 
-    def __init__(self, member: Member, store: Store, title: str, splits: bool = False) -> None:
+    def __init__(self, member: Member, title: str, splits: bool = False) -> None:
         """``splits``: the group that this is the backend of can be split, and formed anew."""
         C10DBackend.__init__(self, member.communicator.rank, member.communicator.size)
-        self.member, self.store, self.title, self._splits = member, store, title, splits
+        self.member, self.title, self._splits = member, title, splits
         self._options = C10DBackend.Options(NAME, timedelta(seconds=member.seconds))
 
 
@@ -229,14 +234,14 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
 
     supports_reconfigure = property(lambda self: True)
 
-    def __init__(self, member: Member, store: Store, title: str) -> None:
+    def __init__(self, member: Member, title: str) -> None:
         place = member.communicator.rank, member.communicator.size
         try:
-            dist.ProcessGroup.__init__(self, store, *place)
+            dist.ProcessGroup.__init__(self, member.store, *place)
         except TypeError:
             # torch before 2.14 makes a group with a store only of its own class.
             dist.ProcessGroup.__init__(self, *place)
-        self.member, self.store, self.title = member, store, title
+        self.member, self.title = member, title
         self._group_name = ""
         self._group_desc = ""
         self._backend = self._register()
@@ -244,7 +249,7 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
     def _register(self) -> BackendHerringbone | None:
         """Show torch a backend for the CPU, where this version lets Python define one (2.14 and later)."""
         try:
-            backend = BackendHerringbone(self.member, self.store, self.title, splits=True)
+            backend = BackendHerringbone(self.member, self.title, splits=True)
         except TypeError:
             return None
         kind = dist.ProcessGroup.BackendType.CUSTOM
@@ -289,7 +294,7 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
             return None
         name = group_name or f"{self._group_name}:split:{'_'.join(map(str, ranks))}"
         place = Place(
-            store=PrefixStore(f"{name}/", self.store),
+            store=self.store,
             group_rank=ranks.index(rank),
             group_size=len(ranks),
             timeout=timeout or timedelta(seconds=self.member.seconds),
@@ -329,6 +334,7 @@ class Place:
     """The place of this process in a group under construction, by the names that torch's own class for it has."""
 
     store: Store
+    """Of the larger group, if this is a group of some of its ranks."""
     group_rank: int
     group_size: int
     timeout: timedelta
@@ -361,7 +367,7 @@ def create(
             member = join(opts, options, parent)
     except errors.HerringboneError as error:
         raise torch_error(error) from None
-    return (BackendHerringbone if mixed else ProcessGroupHerringbone)(member, opts.store, title)
+    return (BackendHerringbone if mixed else ProcessGroupHerringbone)(member, title)
 
 
 def shares_group(opts: Any) -> bool:
@@ -377,16 +383,26 @@ def join(opts: Any, options: Options | None, parent: Member | None = None) -> Me
     """The membership for ``opts``: in the parent's or default group's fabric where that can be, else in one of its own.
 
     A fabric has the options that it was made with, and its groups are in ascending order.
+
+    The members of a subgroup find each other by who they are, and by how many groups of just these members there were
+    before. torch's name of the group does not serve: it counts all groups that a process has made, and a process that is in
+    more groups than another has another name for the same one.
     """
     ranks, parent = list(opts.global_ranks_in_group), parent or _world
     if ranks and parent is not None and options is None and sorted(ranks) == ranks:
-        parent.names[opts.group_id] += 1
-        name = f"{opts.group_id}#{parent.names[opts.group_id]}"
-        member = Member(parent.communicator.subgroup(name, ranks), opts.timeout, ranks)
-        member.options = parent.options
-        return member
-    member = Member(connect(opts, options or Options()), opts.timeout, ranks or None)
+        return parent.subgroup(ranks, opts.timeout)
+    store = opts.store
+    if ranks:
+        store = part_of(store_of_all(store) if parent is None else parent.store, ranks)
+    member = connect(opts, options or Options(), store, ranks or None)
     return note(member, options, is_world=not ranks)
+
+
+def store_of_all(store: Store) -> Store:
+    """The store of the default group, of which torch gives a subgroup ``store``: a part for its name, and in it one for the device."""
+    for _ in ("the device", "the group's name"):
+        store = store.underlying_store if isinstance(store, PrefixStore) else store
+    return store
 
 
 def apart(store: Store, rank: int, size: int, timeout: timedelta, options: Options) -> ProcessGroupHerringbone:
@@ -397,18 +413,18 @@ def apart(store: Store, rank: int, size: int, timeout: timedelta, options: Optio
     """
     place = Place(store, rank, size, timeout, group_id="", global_ranks_in_group=[])
     try:
-        member = note(Member(connect(place, options, nameless=True), timeout), options, is_world=False)
+        member = note(connect(place, options, store, nameless=True), options, is_world=False)
     except errors.HerringboneError as error:
         raise torch_error(error) from None
     member.apart = True
-    return ProcessGroupHerringbone(member, store, NAME)
+    return ProcessGroupHerringbone(member, NAME)
 
 
 def not_formed_yet(opts: Any, options: Options | None) -> Member:
     """The membership in a group that has members once it is reconfigured."""
     why = "the group has no members yet: it was made with enable_reconfigure=True; call reconfigure first"
     place = Unformed(max(opts.group_rank, 0), max(opts.group_size, 1), why)
-    return note(Member(place, opts.timeout), options, is_world=not opts.global_ranks_in_group)
+    return note(Member(place, opts.timeout, opts.store), options, is_world=not opts.global_ranks_in_group)
 
 
 def note(member: Member, options: Options | None, is_world: bool) -> Member:
@@ -430,28 +446,42 @@ def forget_world(member: Member | None = None) -> None:
 os.register_at_fork(after_in_child=forget_world)
 
 
-def connect(opts: Any, options: Options, nameless: bool = False) -> Communicator:
-    """Meet the other ranks through torch's store."""
-    # A store outlives destroy_process_group: each life of the group has its own keys.
-    life = (opts.store.add(JOINED, 1) - 1) // opts.group_size
+def connect(
+    opts: Any, options: Options, store: Store, ranks: list[int] | None = None, nameless: bool = False
+) -> Member:
+    """Meet the other ranks through ``store``, of which this group and its earlier and later lives have a part."""
     if not (options.token or os.environ.get("HERRINGBONE_TOKEN") or os.environ.get("HERRINGBONE_TOKEN_FILE")):
-        keep_private(opts.store)
-    store = PrefixStore(f"herringbone/{life}/", opts.store)
-    place = opts.group_rank, opts.group_size
+        keep_private(store)
+    rank, size = opts.group_rank, opts.group_size
+    # A store outlives destroy_process_group, and a later group may have more or fewer ranks: each life of each size has its own
+    # keys.
+    joined = f"{JOINED}/{size}"
+    life = (store.add(joined, 1) - 1) // size
+    store.set(LATEST_SIZE, str(size))
+    part = PrefixStore(f"herringbone/{size}/{life}/", store)
     try:
         # The host that the store's connection leads to; none for a store of this machine alone.
-        return connect_through(options, *place, store, host_of(store), opts.timeout.total_seconds(), nameless)
+        seconds = opts.timeout.total_seconds()
+        communicator = connect_through(options, rank, size, part, host_of(store), seconds, nameless)
     except errors.HerringboneError as error:
         # One that does not belong here is not to be counted in the place of one that does.
         with contextlib.suppress(RuntimeError):
-            opts.store.add(JOINED, -1)
+            store.add(joined, -1)
         if not isinstance(error, errors.RendezvousError):
             raise
-        file = getattr(innermost(store), "path", None)
-        if file is None:
-            raise
-        # Ranks of an earlier job that came there are counted with this job's.
-        raise errors.RendezvousError(f"{error}; if an earlier job has left {file}, remove it first") from None
+        raise errors.RendezvousError(f"{error}{why_alone(store, size)}") from None
+    return Member(communicator, opts.timeout, part, ranks)
+
+
+def why_alone(store: Store, size: int) -> str:
+    """What else is known where the ranks of a group of ``size`` did not come together."""
+    file = getattr(innermost(store), "path", None)
+    with contextlib.suppress(RuntimeError):
+        latest = int(store.get(LATEST_SIZE))
+        if latest != size:
+            return f"; this rank was told a world of {size}, and another one a world of {latest}: give all the same world_size"
+    # Ranks of an earlier job that came there are counted with this job's.
+    return "" if file is None else f"; if an earlier job has left {file}, remove it first"
 
 
 def connect_through(

@@ -9,6 +9,8 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any, cast
 
+from torch._C._distributed_c10d import PrefixStore, Store
+
 from .. import errors
 from .._herringbone import Communicator
 from ..options import Options
@@ -17,7 +19,10 @@ from .meetings import MeetingStore
 from .places import MeetingPlace
 from .work import torch_error
 
-__all__ = ["Member", "Unformed", "leave_behind"]
+__all__ = ["Member", "Unformed", "leave_behind", "part_of"]
+
+NAMED = 8
+"""The name of a group has at most so many of its ranks."""
 
 
 class Unformed:
@@ -77,19 +82,40 @@ class Member:
     """Whether works measure how long they take."""
 
     def __init__(
-        self, communicator: Communicator | Unformed, timeout: timedelta, ranks: list[int] | None = None
+        self,
+        communicator: Communicator | Unformed,
+        timeout: timedelta,
+        store: Store,
+        ranks: list[int] | None = None,
     ) -> None:
-        """``ranks`` are its members, where that is not all."""
+        """``store`` is the part of a store that belongs to this life of the group; ``ranks`` are its members, where that is
+        not all.
+        """
         # One that is not formed raises, and says why, where it is asked for more than its place in the group.
         self.communicator = cast(Communicator, communicator)
         self.forming = threading.Lock()
         self.formations = 0 if isinstance(communicator, Unformed) else 1
-        self.names: Counter[str] = Counter()
+        self.groups: Counter[tuple[int, ...]] = Counter()
         self.ranks = list(range(communicator.size)) if ranks is None else ranks
         self.seconds = timeout.total_seconds()
+        self.store = store
         # The threads are started with the first group: a process that forks has none before.
         self.threads = callback_threads()
         _open.append(self)
+
+    def subgroup(self, ranks: list[int], timeout: timedelta) -> Member:
+        """The membership in a group of these ``ranks`` of this group, which ascend.
+
+        Members meet by who they are and by how many groups of just these ranks each has made, which ``groups`` counts. One
+        that could not be made does not count: this process has told nobody of it.
+        """
+        made = self.groups[tuple(ranks)] + 1
+        some = ", ".join(map(str, ranks[:NAMED])) + (", ..." if len(ranks) > NAMED else "")
+        communicator = self.communicator.subgroup(f"group {made} of ranks {some}", ranks)
+        self.groups[tuple(ranks)] = made
+        member = Member(communicator, timeout, PrefixStore(f"{made}/", part_of(self.store, ranks)), ranks)
+        member.options = self.options
+        return member
 
     def close(self) -> None:
         """Leave the group once the others hold what they need from this rank."""
@@ -120,14 +146,19 @@ class Member:
 
     def form(self, communicator: Communicator, meeting: MeetingStore) -> None:
         """Be the member of a new formation: what it counts begins again on all ranks."""
-        self.communicator, self.meeting = communicator, meeting
+        self.communicator, self.meeting, self.store = communicator, meeting, meeting
         self.ranks = list(range(communicator.size))
         self.formations += 1
         self.calls = self.barriers = 0
-        self.names.clear()
+        self.groups.clear()
         self.apart = not self.is_world
         if self not in _open:
             _open.append(self)
+
+
+def part_of(store: Store, ranks: list[int]) -> Store:
+    """The part of a group's ``store`` that belongs to groups of these ``ranks`` of it."""
+    return PrefixStore(f"herringbone/ranks {','.join(map(str, ranks))}/", store)
 
 
 def leave_behind(communicator: Communicator | Unformed) -> None:

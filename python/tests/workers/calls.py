@@ -210,6 +210,36 @@ def groups_in_another_order_and_with_options() -> None:
 
 
 @case
+def groups_meet_by_their_members_whatever_else_a_rank_has_made() -> None:
+    def adds(group: dist.ProcessGroup) -> None:
+        tensor = mine()
+        dist.all_reduce(tensor, group=group)
+        same(tensor, torch.full((4,), total()))
+        dist.monitored_barrier(group, timeout=timedelta(seconds=60))
+
+    # torch names groups by how many a process has made, so from here on every rank has another name for the same group.
+    alone = [dist.new_group([rank()], use_local_synchronization=True) for _ in range(rank())]
+    everyone = {"ranks": list(range(size())), "use_local_synchronization": True, "timeout": timedelta(seconds=60)}
+    pair = [dist.new_group(**everyone) for _ in range(2)]
+    for group in pair if rank() % 2 else reversed(pair):
+        dist.destroy_process_group(group)
+    if rank() == 0:
+        try:
+            dist.new_group(**everyone, pg_options="none of ours")
+            raise AssertionError("such options were taken")
+        except TypeError:
+            pass
+    turned = {**everyone, "ranks": everyone["ranks"][::-1], "sort_ranks": False}
+    forced = {**everyone, "pg_options": herringbone.Options(transport="tcp")}
+    groups = [dist.new_group(**how) for how in (everyone, turned, turned, forced, everyone)]
+    groups.append(dist.split_group(groups[0], split_ranks=[everyone["ranks"]]))
+    for group in groups:
+        adds(group)
+    for group in groups + alone:
+        dist.destroy_process_group(group)
+
+
+@case
 def groups_that_are_split() -> None:
     whole = dist.split_group(split_ranks=[list(range(size()))], group_desc="all again")
     assert whole.group_desc == "all again" and dist.get_process_group_ranks(whole) == list(range(size()))

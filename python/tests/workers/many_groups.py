@@ -1,4 +1,4 @@
-"""A thousand groups of eight ranks: made, used and destroyed one after the other, then held all at once.
+"""A thousand groups of eight ranks: made, used and destroyed one after the other, then held all at once; and lives of the job.
 
 The ranks are forked. Each fails if its descriptors or threads become more, or its memory grows beyond what was measured.
 
@@ -69,7 +69,19 @@ def live(rank: int, path: str) -> None:
         dist.destroy_process_group(group)
     told.append(check(before, HELD_KIB, "released"))
     dist.destroy_process_group()
+    live_again(rank, dist.FileStore(f"{path}.again", SIZE))
     os.write(1, f"rank {rank} passed: {', '.join(told)}\n".encode())
+
+
+def live_again(rank: int, store: dist.Store) -> None:
+    """More groups of all ranks, or of fewer, over one store; a rank goes on to its next one while others are in theirs."""
+    for size in (SIZE, SIZE - 3, SIZE, SIZE - 3):
+        if rank < size:
+            dist.init_process_group("herringbone", store=store, rank=rank, world_size=size)
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor)
+            assert (tensor == size).all(), (size, tensor)
+            dist.destroy_process_group()
 
 
 if __name__ == "__main__":
