@@ -20,7 +20,7 @@ WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates pytho
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test soak bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator launchers matrix verify-large docs reference \
+.PHONY: help setup demo plan test soak layouts bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -42,6 +42,9 @@ test: setup ## All checks and tests, Rust and Python
 soak: | rust ## Simulate 10,000 clusters in trouble, to record/soak.md; ARGS="--seed 7": one, with its events
 	@HERRINGBONE_LOG=$${HERRINGBONE_LOG:-off} cargo bench --quiet --package herringbone --bench simulator \
 		--features simulator --profile soak -- $(ARGS)
+
+layouts: | rust ## Simulate all algorithms on all layouts of ranks on hosts, and find what never ends; ARGS="--seeds 4..8": others
+	@cargo bench --quiet --package herringbone-core --bench layouts --profile soak -- $(ARGS)
 
 bench: setup ## Time all-reduce on this machine; RIGS=folder: beside other libraries, to record/
 ifeq ($(RIGS),)

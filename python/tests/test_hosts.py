@@ -124,3 +124,18 @@ def test_the_least_staging_memory_is_enough(hosts: int, each: int) -> None:
     output = on_hosts(hosts, each, "-m", "herringbone", "bench", *words, HERRINGBONE_STAGING_BYTES="4M")
     rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert [row["in_place"]["wrong"] for row in rows] == [0, 0], output
+
+
+def test_forced_algorithms_end_where_some_ranks_only_talk_to_their_own_host() -> None:
+    """More segments than windows hold, and ranks that begin several at once beside ranks that send over links."""
+    names = [
+        *("tree", "trees", "trees(single)", "trees(mxnet)", "trees(mxnet,single)", "trees(best)", "trees(best,single)"),
+        *("trees(throughput)", "double_tree", "chain", "star", "ring", "radix", "radix(;4,2)", "doubling", "one_shot"),
+        HIERARCHICAL,
+    ]
+    counts = [4_800_000 + 1000 * number for number in range(len(names))]
+    rules = [f"all_reduce:{4 * count}-{4 * count + 4}:{name}" for count, name in zip(counts, names, strict=True)]
+    environment = {"HERRINGBONE_PLAN": ",".join(rules), "HERRINGBONE_TREE_ARRAY_BOUND": "0"}
+    output = on_hosts(3, 2, str(WORKERS / "forced.py"), *map(str, counts), **environment)
+    rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert rows == [{"algorithm": name, "wrong": 0} for name in names], output

@@ -22,6 +22,9 @@ pub(crate) enum Failure {
     /// Arguments that fit the grammar and still cannot be used.
     #[error("{problem}; {hint}")]
     Usage { problem: String, hint: &'static str },
+    /// A simulation that never ends, which is a fault of this library; the text names the ranks that wait.
+    #[error("{problem}")]
+    Stalled { problem: String },
     /// What the engine reported. Its text names itself, the ranks and the next thing to do.
     #[error(transparent)]
     Engine(#[from] herringbone::Error),

@@ -22,10 +22,7 @@ fn proved(algorithm: &str, collective: Collective, group: &Group, layout: &Layou
     let context = || format!("{algorithm}, {collective}, keys {:?}, {layout:?}", group.keys());
     let schedule = named(algorithm).schedule(collective, group, layout);
     let schedule = schedule.unwrap_or_else(|error| panic!("{}: {error}", context()));
-    let verified =
-        verify(schedule, collective, group).unwrap_or_else(|error| panic!("{}: {error}", context()));
-    assert!(verified.sends_in_order(), "{}", context());
-    verified
+    verify(schedule, collective, group).unwrap_or_else(|error| panic!("{}: {error}", context()))
 }
 
 fn all_reduce(algorithm: &str, size: u32) -> Verified {

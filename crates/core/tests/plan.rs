@@ -224,19 +224,32 @@ fn a_forced_algorithm_is_taken_or_refused() {
     assert_eq!(force("radix(3)", ALL_REDUCE, 0), Err(Unsupported::Factor { factor: 3 }));
     assert!(matches!(force("ring", Collective::Barrier, 0), Err(Unsupported::Collective { .. })));
     let guidance = Guidance { forced: Some(Algorithm::Ring), ..Guidance::default() };
-    assert_eq!(guidance.for_call(ALL_REDUCE, 4), Some(&Algorithm::Ring));
-    assert_eq!(guidance.for_call(Collective::Barrier, 0), None, "it is for all-reduces");
+    assert_eq!(guidance.for_call(ALL_REDUCE, 1, 4), Some(Algorithm::Ring));
+    assert_eq!(guidance.for_call(Collective::Barrier, 0, 0), None, "it is for all-reduces");
 }
 
 #[test]
 fn a_rule_counts_more_than_a_forced_algorithm() {
     let rules = PlanRules::parse("all_reduce:0-4K:doubling,broadcast:0-inf:chain").unwrap();
     let guidance = Guidance { rules, forced: Some(Algorithm::Ring), ..Guidance::default() };
-    let said = |collective, bytes| guidance.for_call(collective, bytes).map(ToString::to_string);
+    let said =
+        |collective, bytes| guidance.for_call(collective, bytes as usize, bytes).map(|said| said.to_string());
     assert_eq!(said(ALL_REDUCE, 4095).as_deref(), Some("doubling"));
     assert_eq!(said(ALL_REDUCE, 4096).as_deref(), Some("ring"));
     assert_eq!(said(Collective::Broadcast { root: 1 }, 9).as_deref(), Some("chain"));
     assert_eq!(said(Collective::AllGather, 9), None);
+}
+
+#[test]
+fn one_of_the_forced_trees_carries_a_small_buffer() {
+    let forced: Algorithm = "trees(best)".parse().unwrap();
+    let said = |tree_bound, count| {
+        let guidance = Guidance { forced: Some(forced.clone()), tree_bound, ..Guidance::default() };
+        guidance.for_call(ALL_REDUCE, count, 4 * count as u64).unwrap().to_string()
+    };
+    let names = [(None, 10_000_000), (None, 10_000_001), (Some(5), 5), (Some(5), 6)]
+        .map(|(bound, count)| said(bound, count));
+    assert_eq!(names, ["trees(best,single)", "trees(best)", "trees(best,single)", "trees(best)"]);
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn machine(workers: u32, costs: Costs) -> Rig {
 /// Several all-reduces of 25 MiB: bytes/s of the bus for each rank, as nccl-tests define it.
 fn bus(algorithm: &str, workers: u32, costs: Costs) -> (f64, Prediction) {
     let (verified, machine) = (proved(algorithm, workers), machine(workers, costs));
-    let outcome = estimate(50_000, &workload(&verified, &machine, 25 * MIB, OPERATIONS), &machine);
+    let outcome = estimate(50_000, &workload(&verified, &machine, 25 * MIB, OPERATIONS), &machine).unwrap();
     let bytes = Collective::AllReduce.bus_share(workers) * f64::from(OPERATIONS) * (25 * MIB) as f64;
     (bytes / (outcome.total() as f64 / 1e12), outcome)
 }
@@ -67,7 +67,8 @@ fn what_many_ranks_pay_for_is_the_number_of_messages() {
     let mut counter = RoofCounter::new();
     simulate(&workload(&verified, &machine, 25 * MIB, 1), &machine, &mut |span| {
         counter.add(span.place, Roof::of(&span), span.bytes, span.end - span.start);
-    });
+    })
+    .unwrap();
     assert_eq!(binding(&counter.bounds()).map(|bound| bound.roof), Some(Roof::Messages));
 }
 
@@ -102,7 +103,7 @@ fn absurd_sizes_are_estimated_from_as_few_messages_as_large_ones() {
         let (verified, machine) = (proved(algorithm, workers), machine(workers, Costs::DEFAULT));
         let [large, absurd] = [1 << 30, 16 << 40].map(|bytes| {
             let work = workload(&verified, &machine, bytes, 1);
-            (effort(10_000, &work, &machine), estimate(10_000, &work, &machine).total())
+            (effort(10_000, &work, &machine), estimate(10_000, &work, &machine).unwrap().total())
         });
         let (Effort { least, .. }, Effort { whole, least: absurd_least }) = (large.0, absurd.0);
         assert!(least == absurd_least && whole > 1000 * least, "{algorithm}: {large:?} {absurd:?}");

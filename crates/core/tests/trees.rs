@@ -20,7 +20,6 @@ fn proved(name: &str, collective: Collective, group: &Group, links: Option<&Link
     let schedule = schedule.unwrap_or_else(|error| panic!("{}: {error}", context()));
     let verified =
         verify(schedule, collective, group).unwrap_or_else(|error| panic!("{}: {error}", context()));
-    assert!(verified.sends_in_order(), "{}", context());
     assert!(name != "trees" || verified.order() == Order::Fixed, "{}", context());
     verified
 }

@@ -37,16 +37,17 @@ struct Row {
 
 impl Candidates {
     /// Those for a request.
-    pub(super) fn of(request: &Request<'_>, guidance: &Guidance) -> Self {
+    pub(super) fn of(request: &Request<'_>, guidance: &Guidance) -> Result<Self, Failure> {
         let known = guidance.calibration.unwrap_or_default();
         let request = &Request { forced: None, ..*request };
-        let compared = predicted::compared(request, &known, sizing(request));
-        Self {
+        let compared = predicted::compared(request, &known, sizing(request))
+            .map_err(|error| Failure::Stalled { problem: error.to_string() })?;
+        Ok(Self {
             bytes: request.bytes,
             rows: compared.iter().map(|candidate| Row::of(request, candidate)).collect(),
             changes: changes(request, guidance),
             is_calibrated: guidance.calibration.is_some(),
-        }
+        })
     }
 
     pub(super) fn print(&self, out: &mut dyn Write) -> Result<(), Failure> {

@@ -101,6 +101,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         rules: environment.plan()?.unwrap_or_default(),
         forced: environment.algorithm()?,
         calibration: environment.calibration()?,
+        tree_bound: environment.tree_bound()?,
     };
     let rows = rows(options, &guidance, links.as_ref())?;
     drop(progress);
@@ -176,7 +177,8 @@ fn rows(options: &Options, guidance: &Guidance, links: Option<&LinkMatrix>) -> R
             links,
             ..Request::of_elements(collective, dtype, ReduceOp::Sum, count, &group)
         };
-        let request = Request { forced: guidance.for_call(collective, request.bytes), ..request };
+        let forced = guidance.for_call(collective, count, request.bytes);
+        let request = Request { forced: forced.as_ref(), ..request };
         let choice = guidance.choose(&request, candidates::sizing(&request)).map_err(unusable)?;
         let name = choice.algorithm.to_string();
         if !known.contains_key(&name) {
@@ -189,6 +191,7 @@ fn rows(options: &Options, guidance: &Guidance, links: Option<&LinkMatrix>) -> R
         let has_several =
             matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather);
         let candidates = (shows && has_several && ranks > 1).then(|| Candidates::of(&request, guidance));
+        let candidates = candidates.transpose()?;
         let codecs = options.compression.as_ref();
         let codecs = codecs.map(|codecs| CodecComparison::of(&request, guidance, &codecs.known()));
         rows.push(Row { bytes: request.bytes, count, choice, cost, link, candidates, codecs });
@@ -307,6 +310,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn forced_trees_are_those_that_a_job_takes() {
+        let guidance = Guidance { forced: Some("trees".parse().unwrap()), ..Guidance::default() };
+        let options = options(&["--ranks", "6", "--per-host", "2", "--sizes", "25M,39M"]);
+        let rows = rows(&options, &guidance, None).unwrap();
+        let names: Vec<String> = rows.iter().map(|row| row.choice.algorithm.to_string()).collect();
+        assert_eq!(names, ["trees(single)", "trees"]);
     }
 
     #[test]

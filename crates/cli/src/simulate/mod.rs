@@ -147,6 +147,7 @@ mod tests {
     use super::*;
     use crate::{Command, Verb};
     use clap::Parser;
+    use herringbone::core::simulate::Disorder;
 
     fn simulated_with(args: &[&str]) -> Result<String, Failure> {
         let command = Command::parse_from(["herringbone", "simulate"].iter().chain(args));
@@ -171,6 +172,33 @@ mod tests {
             |gbps| object_of(&["--algorithm", "radix", "--gbps", gbps])["seconds"].as_f64().unwrap();
         let ratio = seconds("0.5") / seconds("1");
         assert!((1.9..2.01).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn what_never_ends_has_no_time_and_names_the_ranks() {
+        let args = ["herringbone", "simulate", "--algorithm", "tree", "--ranks", "6", "--per-host", "2"];
+        let Verb::Simulate(options) = Command::parse_from(args).verb else { panic!("simulate is a verb") };
+        let mut described = options.question.described().unwrap();
+        assert!(run::timed(&options.question, &described).is_ok());
+        // No window holds so many segments.
+        described.machine.disorder = Some(Disorder { seed: 0, lot: Some(1000) });
+        let timed = run::timed(&options.question, &described).map(|_| ()).unwrap_err();
+        let shown = run::shown(&options.question, &described, &mut |_| ()).map(|_| ()).unwrap_err();
+        for failure in [timed, shown] {
+            let said = failure.to_string();
+            assert!(
+                said.starts_with("tree has no time, because it never ends on ranks 0 (operation 0: of "),
+                "{said}"
+            );
+            assert_eq!(failure.code(), crate::failure::RUN);
+        }
+    }
+
+    #[test]
+    fn trees_are_simulated_as_a_job_takes_them() {
+        let of =
+            |bytes| object_of(&["--algorithm", "trees", "--ranks", "6", "--per-host", "2", "--bytes", bytes]);
+        assert_eq!(["25M", "39M"].map(|bytes| of(bytes)["algorithm"].clone()), ["trees(single)", "trees"]);
     }
 
     #[test]

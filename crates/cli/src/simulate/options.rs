@@ -10,11 +10,12 @@ use herringbone::{
         plan,
         prepare::Call,
         schedule::{Cut, Schedule},
+        session::TREE_BOUND,
         simulate::{Calibration, Cores, Picoseconds, Port, Rig},
         topology::LinkMatrix,
         verify::{Verified, verify},
     },
-    settings::Bytes,
+    settings::{Bytes, Environment},
 };
 use std::{fs, path::PathBuf, str::FromStr};
 
@@ -284,7 +285,10 @@ impl Question {
         let usage = |problem: String| Failure::Usage { problem, hint: "see herringbone simulate --help" };
         let reducers = self.machines.reducers;
         let codec = self.call.compression.unwrap_or_default();
-        let algorithm = match &self.call.algorithm {
+        // As a job takes an algorithm that is forced.
+        let bound = Environment::of_process().tree_bound()?.unwrap_or(TREE_BOUND);
+        let said = self.call.algorithm.as_ref().map(|algorithm| algorithm.for_elements(count, bound));
+        let algorithm = match &said {
             Some(algorithm) if codec != Codec::Plain => algorithm.plain().clone().coded(),
             Some(algorithm) => algorithm.clone(),
             None => {

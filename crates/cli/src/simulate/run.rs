@@ -2,7 +2,9 @@
 
 use super::options::{Described, Question};
 use crate::failure::Failure;
-use herringbone::core::simulate::{BusySpan, Effort, Prediction, Workload, effort, estimate, simulate};
+use herringbone::core::simulate::{
+    BusySpan, Effort, Prediction, Stalled, Workload, effort, estimate, simulate,
+};
 
 /// The messages that an estimate goes through, if that is enough: more make it no better.
 const ESTIMATED: u64 = 100_000;
@@ -13,7 +15,8 @@ pub(super) fn timed(question: &Question, described: &Described) -> Result<(Predi
     let Effort { whole, least } = effort(ESTIMATED, &work, &described.machine);
     let most = most_messages(question);
     if whole <= most {
-        return Ok((simulate(&work, &described.machine, &mut |_| ()), false));
+        let simulated = simulate(&work, &described.machine, &mut |_| ());
+        return Ok((simulated.map_err(|stalled| never_ends(described, &stalled))?, false));
     }
     if least > most {
         return Err(Failure::Usage {
@@ -24,7 +27,8 @@ pub(super) fn timed(question: &Question, described: &Described) -> Result<(Predi
                    0 lifts the limit",
         });
     }
-    Ok((estimate(ESTIMATED, &work, &described.machine), true))
+    let estimated = estimate(ESTIMATED, &work, &described.machine);
+    Ok((estimated.map_err(|stalled| never_ends(described, &stalled))?, true))
 }
 
 /// Simulates all of it and shows what takes time to `watch`.
@@ -41,7 +45,14 @@ pub(super) fn shown(
             hint: "ask for fewer bytes or for an algorithm of fewer messages, such as --algorithm 'radix(8,8,8)' of 512 ranks, or raise --most-messages; 0 lifts the limit",
         });
     }
-    Ok(simulate(&work, &described.machine, watch))
+    simulate(&work, &described.machine, watch).map_err(|stalled| never_ends(described, &stalled))
+}
+
+fn never_ends(described: &Described, stalled: &Stalled) -> Failure {
+    let name = &described.name;
+    Failure::Stalled {
+        problem: format!("{name} has no time, because {stalled}; this is a bug, please report it"),
+    }
 }
 
 fn most_messages(question: &Question) -> u64 {

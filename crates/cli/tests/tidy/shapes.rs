@@ -33,7 +33,7 @@ const WIDE: [(&str, usize); 6] = [
 ];
 
 /// The names that mean several types.
-const AMBIGUOUS: [(&str, usize); 30] = [
+const AMBIGUOUS: [(&str, usize); 29] = [
     ("Case", 2),
     ("Claim", 2),
     // Python's classes are called as what they hold.
@@ -64,7 +64,6 @@ const AMBIGUOUS: [(&str, usize); 30] = [
     ("Settings", 2),
     ("Source", 3),
     ("Step", 2),
-    ("Turn", 2),
     ("UnknownName", 2),
 ];
 

@@ -9,7 +9,7 @@ use crate::{
     algorithm::{Algorithm, ParseAlgorithmError, Unsupported},
     collective::Collective,
     prepare::Sizing,
-    session::Parameters,
+    session::{Parameters, TREE_BOUND},
     simulate::Calibration,
 };
 use alloc::{
@@ -26,6 +26,8 @@ pub struct Guidance {
     pub forced: Option<Algorithm>,
     /// Constants of the machines, by which times are predicted (`HERRINGBONE_CALIBRATION`); without them sizes decide.
     pub calibration: Option<Calibration>,
+    /// Up to how many elements one tree carries the whole buffer (`HERRINGBONE_TREE_ARRAY_BOUND`), if not [`TREE_BOUND`].
+    pub tree_bound: Option<u64>,
 }
 
 impl Guidance {
@@ -34,7 +36,7 @@ impl Guidance {
     /// # Errors
     /// The name of a setting whose value this build cannot read, and why.
     pub fn of(parameters: &Parameters) -> Result<Self, (&'static str, String)> {
-        let Parameters { algorithm, plan, calibration, .. } = parameters;
+        let Parameters { algorithm, plan, calibration, tree_bound, .. } = parameters;
         let forced = algorithm.as_deref().map(str::parse).transpose();
         let rules =
             if plan.is_empty() { Ok(PlanRules::default()) } else { PlanRules::parse(&plan.join(",")) };
@@ -53,6 +55,7 @@ impl Guidance {
             forced: forced
                 .map_err(|error: ParseAlgorithmError| ("HERRINGBONE_ALGORITHM", error.to_string()))?,
             calibration: calibration?,
+            tree_bound: Some(*tree_bound),
         })
     }
 
@@ -61,10 +64,11 @@ impl Guidance {
         self.calibration.map_or_else(Vec::new, |known| known.numbers().to_vec())
     }
 
-    /// The algorithm that a call has to take, if one is said.
-    pub fn for_call(&self, collective: Collective, bytes: u64) -> Option<&Algorithm> {
+    /// The algorithm that a call of `count` elements has to take, if one is said.
+    pub fn for_call(&self, collective: Collective, count: usize, bytes: u64) -> Option<Algorithm> {
         let forced = self.forced.as_ref().filter(|_| collective == Collective::AllReduce);
-        self.rules.algorithm(collective, bytes).or(forced)
+        let said = self.rules.algorithm(collective, bytes).or(forced)?;
+        Some(said.plain().for_elements(count, self.tree_bound.unwrap_or(TREE_BOUND)))
     }
 
     /// Chooses for a request, in which `forced` is what [`for_call`](Self::for_call) says; times are predicted for calls that are

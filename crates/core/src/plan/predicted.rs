@@ -12,10 +12,15 @@ use crate::{
     collective::Collective,
     element::{DType, ReduceOp},
     prepare::{Call, Sizing},
-    simulate::{Calibration, Cores, Effort, Port, Prediction, Rig, Workload, effort, estimate},
+    simulate::{Calibration, Cores, Effort, Port, Prediction, Rig, Stalled, Workload, effort, estimate},
     verify::{Verified, verify},
 };
-use alloc::{format, string::String, vec, vec::Vec};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
 use core::cmp::Reverse;
 
 /// The most messages of a simulation for a choice.
@@ -34,6 +39,23 @@ pub struct Candidate {
     pub verified: Verified,
     /// What the simulation says.
     pub outcome: Prediction,
+}
+
+/// Why a way has no predicted time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unpriced {
+    /// The algorithm has no schedule for the request.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// Its simulation stands still, which is a fault of this library.
+    #[error("{algorithm} has no predicted time, because {stalled}; this is a bug, please report it")]
+    Stalled {
+        /// The algorithm's name.
+        algorithm: String,
+        /// Who stands where.
+        stalled: Stalled,
+    },
 }
 
 impl Candidate {
@@ -154,19 +176,19 @@ pub fn planned_messages(request: &Request<'_>, known: &Calibration, sizing: Sizi
         // Half of an estimate's part comes twice.
         whole.min(least.max(MOST_MESSAGES + MOST_MESSAGES / 2))
     };
-    compared(request, known, sizing).iter().map(messages).sum()
+    leading(request, known, sizing).iter().map(messages).sum()
 }
 
 /// Makes, proves and simulates an algorithm for a request.
 ///
 /// # Errors
-/// [`Unsupported`] where it has no schedule for the request.
+/// [`Unpriced`] where it has no schedule for the request, or its simulation never ends.
 pub fn priced(
     request: &Request<'_>,
     algorithm: &Algorithm,
     known: &Calibration,
     sizing: Sizing,
-) -> Result<Candidate, Unsupported> {
+) -> Result<Candidate, Unpriced> {
     priced_up_to(MOST_MESSAGES, request, algorithm, known, sizing)
 }
 
@@ -176,18 +198,19 @@ fn priced_up_to(
     algorithm: &Algorithm,
     known: &Calibration,
     sizing: Sizing,
-) -> Result<Candidate, Unsupported> {
+) -> Result<Candidate, Unpriced> {
     let Request { collective, group, hosts, links, .. } = *request;
     let reducers = if algorithm.needs_reducers() { request.reducers } else { 0 };
     let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts, links })?;
     let verified = verify(schedule, collective, group).expect("algorithms make schedules that are right");
     let machine = machine(request, known, reducers);
-    let outcome = estimate(most_messages, &workload(request, &verified, sizing), &machine);
+    let outcome = estimate(most_messages, &workload(request, &verified, sizing), &machine)
+        .map_err(|stalled| Unpriced::Stalled { algorithm: algorithm.to_string(), stalled })?;
     Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
 }
 
 /// The candidates of a request by predicted time, of which only those that may be the first are simulated thoroughly. The others
-/// have times that are right but for ranks that drift apart, which takes longer.
+/// have times that are right but for ranks that drift apart, which takes longer. A way that never ends is none: a job takes another.
 fn leading(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> Vec<Candidate> {
     let roughly = |(place, algorithm): (usize, &Algorithm)| {
         Some((place, priced_up_to(0, request, algorithm, known, sizing).ok()?))
@@ -200,7 +223,9 @@ fn leading(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> Vec<Ca
     while let Some((place, next)) = waiting.pop_if(|(_, next)| next.outcome.total() <= least) {
         let reducers = next.verified.schedule().reducers();
         let work = workload(request, &next.verified, sizing);
-        let outcome = estimate(MOST_MESSAGES, &work, &machine(request, known, reducers));
+        let Ok(outcome) = estimate(MOST_MESSAGES, &work, &machine(request, known, reducers)) else {
+            continue;
+        };
         least = least.min(outcome.total());
         done.push((place, Candidate { outcome, ..next }));
     }
@@ -210,12 +235,24 @@ fn leading(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> Vec<Ca
 }
 
 /// All candidates of a request, those that can do it, by predicted time.
-pub fn compared(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> Vec<Candidate> {
-    let algorithms = candidates(request);
-    let mut priced: Vec<Candidate> =
-        algorithms.iter().filter_map(|algorithm| priced(request, algorithm, known, sizing).ok()).collect();
-    priced.sort_by_key(|candidate| candidate.outcome.total());
-    priced
+///
+/// # Errors
+/// [`Unpriced::Stalled`] for the first one whose simulation never ends.
+pub fn compared(
+    request: &Request<'_>,
+    known: &Calibration,
+    sizing: Sizing,
+) -> Result<Vec<Candidate>, Unpriced> {
+    let mut found = Vec::new();
+    for algorithm in candidates(request) {
+        match priced(request, &algorithm, known, sizing) {
+            Ok(candidate) => found.push(candidate),
+            Err(Unpriced::Unsupported(_)) => {}
+            Err(stalled) => return Err(stalled),
+        }
+    }
+    found.sort_by_key(|candidate| candidate.outcome.total());
+    Ok(found)
 }
 
 /// Chooses by predicted time.

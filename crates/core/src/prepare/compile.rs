@@ -7,7 +7,6 @@ use super::{
 use crate::{
     collective::Collective,
     schedule::{Chunk, Form, GRAIN, Origin, Place, Program, Step},
-    session::turns::numbered,
 };
 use alloc::{vec, vec::Vec};
 
@@ -32,8 +31,6 @@ pub(super) struct Compiler {
     /// The sends that may be read in the user's buffer, and the results that are received there.
     direct: Vec<u32>,
     results: Vec<u32>,
-    /// The turns of the messages that are yet to be compiled, if they have any.
-    numbers: alloc::vec::IntoIter<u32>,
 }
 
 impl Compiler {
@@ -44,7 +41,6 @@ impl Compiler {
         direct: Vec<u32>,
         results: Vec<u32>,
     ) -> Self {
-        let numbers = if out.turns.is_some() { numbered(program) } else { Vec::new() };
         let mut slot_offsets = Vec::new();
         for form in program.slots() {
             let bytes = out.call.bytes(out.per_segment, *form);
@@ -59,7 +55,6 @@ impl Compiler {
             edges: Vec::new(),
             direct,
             results,
-            numbers: numbers.into_iter(),
         }
     }
 
@@ -143,11 +138,7 @@ impl Compiler {
             let peer = self.peer(*rank);
             let answers = self.answered(from, peer);
             let state = &mut self.out.peers[peer as usize];
-            let turn = self.numbers.next().filter(|_| !state.shared);
-            if let (Some(turns), Some(number)) = (&mut self.out.turns, turn) {
-                turns.add(number);
-            }
-            self.out.lanes.push(Outbound { peer, index: state.sends, answers, turn });
+            self.out.lanes.push(Outbound { peer, index: state.sends, answers });
             state.sends += 1;
         }
         let lanes = start..self.out.lanes.len() as u32;

@@ -14,7 +14,6 @@ use self::{
 use crate::{
     collective::{Collective, UnevenParts, Viewpoint},
     schedule::{Cut, Form, Program, Step},
-    session::turns::Turns,
     verify::Verified,
 };
 use alloc::vec::Vec;
@@ -31,15 +30,6 @@ pub fn partners(program: &Program) -> Vec<u32> {
     ranks.sort_unstable();
     ranks.dedup();
     ranks
-}
-
-/// Whether every rank sends as much as every other. Where one has more to send than others, as the root of a broadcast, they
-/// would wait for their turns.
-fn all_send_alike(collective: Collective) -> bool {
-    matches!(
-        collective,
-        Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather | Collective::AllToAll
-    )
 }
 
 /// Compiles rank `me`'s program of a schedule. `parts` are this rank's, where they may differ. `shared` says with which ranks
@@ -60,9 +50,6 @@ pub fn prepare(
         (false, true) => Medium::Memory,
         (false, false) => Medium::Links,
     };
-    let over_links = medium == Medium::Links;
-    let in_turns =
-        over_links && parts.is_none() && all_send_alike(call.collective) && verified.sends_in_order();
     let is_coded = matches!(cut, Cut::Blocks { .. });
     // Coded messages may be a little longer than plain ones: by their prefix, and by a tag for each block.
     let bytes = if is_coded { sizing.most_staged / 64 * 63 } else { sizing.most_staged };
@@ -97,13 +84,13 @@ pub fn prepare(
         lead,
         stage_bytes: 0,
         eager,
-        turns: (in_turns && !eager).then(Turns::default),
         input,
         output,
         per_segment,
     };
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
-    let results = if over_links { received_in_place(call.collective, program) } else { Vec::new() };
+    let results =
+        if medium == Medium::Links { received_in_place(call.collective, program) } else { Vec::new() };
     let mut prepared = Compiler::new(prepared, program, cut.chunks(), direct, results).compile(program, me);
     if parts.is_some() {
         limit(&mut prepared);
@@ -165,33 +152,6 @@ mod tests {
             prepared.staging_bytes(prepared.depth)
         };
         (0..group.size()).map(needed).collect()
-    }
-
-    /// The turns of rank 0's messages, where all ranks have hosts of their own or one.
-    fn turns(algorithm: &str, collective: Collective, count: usize, shared: bool) -> Vec<Option<u32>> {
-        let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(4));
-        let layout = Layout { reducers: 2, hosts: &[], links: None };
-        let schedule = algorithm.schedule(collective, &group, &layout).unwrap();
-        let verified = verify(schedule, collective, &group).unwrap();
-        let call = Call::new(collective, DType::F32, ReduceOp::Sum, count);
-        let sizing = Sizing { hosts: 4, shared, segment_bytes: 0, most_staged: usize::MAX };
-        let program = verified.schedule().program(0);
-        let prepared = prepare(&verified, &program, 0, (call, None), sizing, |_| shared);
-        prepared.lanes.iter().map(|lane| lane.turn).collect()
-    }
-
-    #[test]
-    fn messages_take_turns_where_all_send_alike_over_links() {
-        let all_reduce = |algorithm, count, shared| turns(algorithm, Collective::AllReduce, count, shared);
-        // Two chunks to one partner, one to the other; then their results back.
-        let halves = [0, 0, 1, 2, 3, 3].map(Some);
-        assert_eq!(all_reduce("radix(2,2)", 1 << 20, false), halves);
-        assert_eq!(all_reduce("radix", 1 << 20, false), [0, 1, 2, 3, 4, 5].map(Some));
-        assert_eq!(all_reduce("radix(2,2)", 1 << 20, true), [None; 6]);
-        assert_eq!(all_reduce("radix(2,2)", 64, false), [None; 6]);
-        assert!(all_reduce("reduction_server", 1 << 20, false).iter().all(Option::is_none));
-        let broadcast = turns("tree", Collective::Broadcast { root: 0 }, 1 << 20, false);
-        assert!(broadcast.len() > 1 && broadcast.iter().all(Option::is_none), "{broadcast:?}");
     }
 
     #[test]

@@ -7,7 +7,6 @@ use crate::{
     element::{DType, ReduceOp},
     group::Rank,
     schedule::{Chunk, Form},
-    session::turns::Turns,
     wire::Fingerprint,
 };
 use alloc::{collections::BTreeSet, vec::Vec};
@@ -123,8 +122,6 @@ pub struct Outbound {
     pub index: u16,
     /// The head whose fold's result this message carries back to who sent it.
     pub answers: Option<u32>,
-    /// The number of its turn, if it has to wait for one.
-    pub turn: Option<u32>,
 }
 
 /// One source of a fold.
@@ -298,8 +295,6 @@ pub struct Prepared {
     pub stage_bytes: usize,
     /// Whether messages are [eager](crate::session::lane::EAGER_BYTES).
     pub eager: bool,
-    /// The order in which messages leave over links, if there is one.
-    pub turns: Option<Turns>,
     /// Per chunk: its elements in the input and in the output, empty where the buffer does not have it.
     pub(super) input: Vec<Range<usize>>,
     pub(super) output: Vec<Range<usize>>,

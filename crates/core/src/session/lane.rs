@@ -6,11 +6,23 @@
 //! sender may be [`depth`](Window::new) segments ahead of that. Messages of a few KiB need not wait for the first
 //! grant: each connection has **eager** slots for them, which come back as they are emptied.
 //!
-//! Why waiting for a window cannot deadlock: a segment is an instance of a whole proved schedule. Segment k begins
-//! on a rank when segment k - depth is over on it and on all to whom it sends. So if all ranks finish segments up to
-//! k - 1, all begin k; and an instance that all ranks have begun ends, because its schedule was proved with no buffer
-//! at all. A rank may make less of its window, but for a segment, or begin several at once when it can: that only makes
-//! its depth smaller.
+//! # Why waiting for a window cannot deadlock
+//!
+//! A segment is an instance of a whole proved schedule. It ends if all ranks begin it, because the schedule was proved over
+//! lanes that hold nothing, and because nothing in it waits for another segment: each of its messages has a place of its own at
+//! the receiver, and a step waits only for steps of its segment. Now let k be the first segment that a rank never ends. All
+//! ranks end all segments before k, and then each begins k:
+//!
+//! * It has nothing else in flight. So its own window has room, and also for a **lot**, which is how many segments a rank begins
+//!   at once where it reads messages in memory: a lot is never larger than the window.
+//! * All its receivers are done with k segments, and have granted all but the last few of them: fewer than a quarter of the
+//!   [lead](crate::prepare::Prepared::lead). Its window has at least the lead.
+//!
+//! So all ranks begin k, and it ends. A rank may make less of its window, down to the lead. The argument fails as soon as a
+//! message waits for messages of other segments. A rank once sent to one receiver after the other, all segments of a window
+//! each time, and stood still for ever when its partner in memory began in lots that were no part of the window.
+//!
+//! `crates/core/tests/layouts` runs all algorithms on simulated machines in any order, and finds what does not end.
 
 /// Messages of at most this many bytes may go to a rank that has not issued the operation yet.
 pub const EAGER_BYTES: usize = 4 << 10;

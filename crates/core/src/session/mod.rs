@@ -3,7 +3,7 @@
 //! Bytes and messages go in, bytes, messages and decisions come out; sockets, clocks and random numbers belong to the
 //! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
 //! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
-//! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`turns`] says in which order, [`fence`] brings a group back into step
+//! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`fence`] brings a group back into step
 //! after a disagreement, [`recovery`] finishes what a lost reducer has left, [`pool`] says which reducers are used,
 //! [`survivors`] who goes on after a death, [`muster`] how they find each other if the hub died, [`lateness`] who has not come to a call, and [`status`] how a process stands.
 
@@ -25,7 +25,6 @@ pub mod recovery;
 mod refusal;
 pub mod status;
 pub mod survivors;
-pub mod turns;
 mod versions;
 
 pub use basis::{Basis, CutBy, Difference, Machines, Shares, Summary};

@@ -160,6 +160,19 @@ pub struct Rig {
     pub background_per_mille: u32,
     /// What things cost.
     pub costs: Costs,
+    /// What is left to chance; `None`: nothing, all is done in the order in which it comes up.
+    pub disorder: Option<Disorder>,
+}
+
+/// What executors leave to chance, drawn by a seed: which of the steps and messages that are ready a thread does next, and whether
+/// a rank's buffer is mapped, so that it has more segments in flight. Messages of one sender stay in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disorder {
+    /// The seed.
+    pub seed: u64,
+    /// How many segments a rank begins at once at the least, in place of the executor's rule. More than its window stands still
+    /// for ever: a fault to plant, for checks of what looks for such faults.
+    pub lot: Option<u32>,
 }
 
 impl Rig {
@@ -175,6 +188,7 @@ impl Rig {
             slowness: Vec::new(),
             background_per_mille: 0,
             costs,
+            disorder: None,
         }
     }
 

@@ -3,17 +3,9 @@
 
 use crate::{
     prepare::{Kind, Loc, Peer, Prepared},
-    session::{
-        lane::Window,
-        turns::{Sending, Turn},
-    },
+    session::lane::Window,
 };
-use alloc::{
-    collections::{BTreeSet, VecDeque},
-    sync::Arc,
-    vec,
-    vec::Vec,
-};
+use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
 
 /// How many grants are given for as many segments as are in flight at the least.
 const GRANTS_PER_WINDOW: u32 = 4;
@@ -21,7 +13,7 @@ const GRANTS_PER_WINDOW: u32 = 4;
 const LOTS_PER_WINDOW: u32 = 4;
 
 /// A message to one rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingSend {
     pub(super) segment: u32,
     pub(super) instr: u32,
@@ -55,11 +47,14 @@ pub(super) struct SimulatedMember {
     /// Segments that have begun, that are done, and of which others know that they are.
     course: (u32, u32, u32),
     ahead: u32,
+    /// How many segments begin at once at the least.
+    lot: u32,
     counts: Counts,
     windows: Vec<Window>,
     stable: Vec<bool>,
     queue: VecDeque<Unit>,
-    later: Later,
+    /// Messages that their receivers have not granted.
+    blocked: Vec<PendingSend>,
 }
 
 /// What is counted per stage: of each instruction what it waits for, how many are left, of each send the messages that have not
@@ -72,31 +67,26 @@ struct Counts {
     placed: Vec<bool>,
 }
 
-/// Messages that may not go yet: their receiver has not granted them, or their turn has not come.
-#[derive(Clone, Debug)]
-struct Later {
-    blocked: Vec<PendingSend>,
-    sending: Sending,
-    held: BTreeSet<(Turn, PendingSend)>,
-}
-
 impl SimulatedMember {
-    pub(super) fn new(prepared: Arc<Prepared>, me: u32) -> Self {
+    /// `is_mapped` says whether host-mates find the user's buffer, `lot` how many segments begin at once if not as many as
+    /// executors say.
+    pub(super) fn new(prepared: Arc<Prepared>, me: u32, is_mapped: bool, lot: Option<u32>) -> Self {
         let is_worker = !prepared.is_reducer(me);
         let with_reducers = !is_worker || prepared.peers.iter().any(|peer| prepared.is_reducer(peer.rank));
         let stages = prepared.depth as usize;
-        let ahead = prepared.ahead(false);
+        let ahead = prepared.ahead(is_mapped);
+        let usual = if prepared.is_in_memory() { (ahead / LOTS_PER_WINDOW).max(1) } else { 1 };
         let window = |peer: &Peer| {
             let open = prepared.is_reducer(peer.rank) || !is_worker || (peer.shared && !prepared.eager);
             Window::new(ahead, open)
         };
-        let turns = prepared.turns.as_ref();
         Self {
             is_worker,
             with_reducers,
             has_started: false,
             course: (0, 0, 0),
             ahead,
+            lot: lot.unwrap_or(usual),
             counts: Counts {
                 waits: (0..stages).flat_map(|_| prepared.waits.iter().copied()).collect(),
                 left: vec![prepared.instrs.len() as u32; stages],
@@ -110,13 +100,7 @@ impl SimulatedMember {
                 .map(|peer| !(prepared.is_reducer(peer.rank) && is_worker))
                 .collect(),
             queue: VecDeque::new(),
-            later: Later {
-                blocked: Vec::new(),
-                sending: turns.map_or(Sending::default(), |turns| {
-                    Sending::new(turns, prepared.segments, prepared.depth)
-                }),
-                held: BTreeSet::new(),
-            },
+            blocked: Vec::new(),
             prepared,
         }
     }
@@ -147,6 +131,21 @@ impl SimulatedMember {
         self.queue.pop_front()
     }
 
+    /// What has come up at a position among all that can be done now.
+    pub(super) fn take(&mut self, at: usize) -> Option<Unit> {
+        self.queue.remove(at)
+    }
+
+    /// How much can be done now.
+    pub(super) fn ready(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Segments that have begun, and that are done.
+    pub(super) fn course(&self) -> (u32, u32) {
+        (self.course.0, self.course.1)
+    }
+
     pub(super) fn has_work(&self) -> bool {
         !self.queue.is_empty()
     }
@@ -160,7 +159,7 @@ impl SimulatedMember {
     }
 
     fn begin_segments(&mut self) {
-        let (segments, lot) = (self.prepared.segments, self.lot());
+        let (segments, lot) = (self.prepared.segments, self.lot);
         let (begun, finished, _) = self.course;
         if !self.has_started || segments.min(begun + lot) > finished + self.ahead {
             return;
@@ -181,10 +180,6 @@ impl SimulatedMember {
         }
     }
 
-    fn lot(&self) -> u32 {
-        if self.prepared.is_in_memory() { (self.ahead / LOTS_PER_WINDOW).max(1) } else { 1 }
-    }
-
     /// A step is done, but for the messages of a send. Returns what to tell others.
     pub(super) fn step(&mut self, segment: u32, instr: u32) -> Vec<Notice> {
         let prepared = self.prepared.clone();
@@ -199,37 +194,19 @@ impl SimulatedMember {
         self.complete(segment, instr)
     }
 
-    /// A message goes if it is its turn and there is room at its receiver.
+    /// A message goes if there is room at its receiver.
     fn offer(&mut self, unsent: PendingSend) {
         let lane = self.prepared.lanes[unsent.lane as usize];
-        if let Some(number) = lane.turn {
-            let turn = Turn { lap: unsent.segment / self.prepared.depth, number };
-            if turn != self.later.sending.turn() {
-                self.later.held.insert((turn, unsent));
-                return;
-            }
-        }
         if !self.windows[lane.peer as usize].is_open() && !self.prepared.eager {
-            self.later.blocked.push(unsent);
+            self.blocked.push(unsent);
             return;
         }
         // What may go goes before the next step.
         self.queue.push_front(Unit::Message(unsent));
     }
 
-    /// A message has left: its turn goes on, and its source is needed no more.
+    /// A message has left: its source is needed no more.
     pub(super) fn has_left(&mut self, unsent: PendingSend) -> Vec<Notice> {
-        if let Some(turns) = &self.prepared.turns
-            && self.prepared.lanes[unsent.lane as usize].turn.is_some()
-        {
-            self.later.sending.left(turns);
-        }
-        while let Some(&(turn, held)) = self.later.held.first()
-            && turn == self.later.sending.turn()
-        {
-            self.later.held.pop_first();
-            self.offer_last(held);
-        }
         let at = self.at(unsent.segment, unsent.instr);
         self.counts.undelivered[at] -= 1;
         match self.counts.undelivered[at] {
@@ -242,7 +219,7 @@ impl SimulatedMember {
         if self.windows[self.prepared.lanes[unsent.lane as usize].peer as usize].is_open() {
             self.queue.push_back(Unit::Message(unsent));
         } else {
-            self.later.blocked.push(unsent);
+            self.blocked.push(unsent);
         }
     }
 
@@ -279,9 +256,9 @@ impl SimulatedMember {
         }
         let (_, finished, granted) = self.course;
         let worth_a_grant = (prepared.lead / GRANTS_PER_WINDOW).max(1);
-        let ends_lap = finished == prepared.segments || self.stage(finished) == 0;
+        let is_over = finished == prepared.segments;
         let mut notices = Vec::new();
-        if finished - granted >= worth_a_grant || finished > granted && ends_lap {
+        if finished - granted >= worth_a_grant || finished > granted && is_over {
             self.course.2 = finished;
             for (at, peer) in (0..).zip(&prepared.peers) {
                 let in_place = peer.shared && !prepared.eager;
@@ -317,7 +294,7 @@ impl SimulatedMember {
             }
             None => self.stable[peer as usize] = true,
         }
-        for unsent in core::mem::take(&mut self.later.blocked) {
+        for unsent in core::mem::take(&mut self.blocked) {
             self.offer_last(unsent);
         }
         self.begin_segments();

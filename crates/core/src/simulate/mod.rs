@@ -2,15 +2,19 @@
 //! known.
 //!
 //! [`simulate`] goes from event to event: a rank's thread does one thing at a time, each for what its [`Costs`] say; a message
-//! goes through its sender's port, which its connections share, then through its receiver's; windows, grants and turns are the
+//! goes through its sender's port, which its connections share, then through its receiver's; windows and grants are the
 //! executor's. Nothing is random, and times are whole picoseconds, so all machines come to the same ones.
+//!
+//! Nothing that is proved stands still, for the reasons that [`lane`](crate::session::lane) gives. The simulator checks that they
+//! hold: where nothing is under way any more and an operation has not ended, [`simulate`] says who stands where. With a
+//! [`Disorder`] it goes through orders that a thread of its own would never come to; `make layouts` tries many.
 //!
 //! What it leaves out: packets that are lost, and how TCP learns its share of a port.
 //!
 //! Where all ranks do the same, one stands for all: what it sends comes back to it as the message that the rank at its place
 //! would have sent. That takes 4,096 ranks in the time of one; [`Prediction::by_symmetry`] says where it was done, which is only
-//! where there are too many messages to go from one to the next. It is within 2 % of that for one stage and for rings, within
-//! 6 % for several stages: those drift apart in time, which one rank cannot show.
+//! where there are too many messages to go from one to the next. For rings it comes to the same. Else it is too fast, by up to a
+//! third for small buffers: messages of several ranks wait before one port, which one rank cannot show.
 
 mod calibration;
 mod event;
@@ -25,8 +29,8 @@ mod workload;
 mod world;
 
 pub use calibration::{CALIBRATION_NUMBERS, Calibration, CalibrationError};
-pub use machine::{Cores, Costs, Picoseconds, Port, Rig, SECOND, Toll, duration};
-pub use outcome::{BusySpan, Prediction, Resource, Used, What};
+pub use machine::{Cores, Costs, Disorder, Picoseconds, Port, Rig, SECOND, Toll, duration};
+pub use outcome::{BusySpan, Prediction, Resource, Stalled, StalledMember, Used, What};
 pub use roofline::{Bound, Roof, RoofCounter, binding};
 pub use run::{Effort, effort, estimate, simulate, simulate_up_to};
 pub use workload::Workload;

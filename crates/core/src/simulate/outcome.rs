@@ -3,6 +3,7 @@
 use super::machine::Picoseconds;
 use crate::{group::Rank, schedule::Chunk};
 use alloc::vec::Vec;
+use core::fmt;
 
 /// What may be busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,6 +85,53 @@ pub struct Prediction {
     /// The staging memory of the member that needs most, in bytes.
     pub staged: u64,
 }
+
+/// A simulation that stands still: nothing is under way any more, and operations have not ended. No operation of a schedule that is
+/// proved does that, so the rules of execution are wrong, or what the simulation takes them to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stalled {
+    /// Who has not ended its first operation that is still open.
+    pub members: Vec<StalledMember>,
+}
+
+/// A member that waits for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StalledMember {
+    /// Its rank; reducers follow the workers.
+    pub rank: Rank,
+    /// Which of the operations.
+    pub operation: u32,
+    /// How many segments it has begun.
+    pub begun: u32,
+    /// How many of them it is done with.
+    pub finished: u32,
+    /// How many there are.
+    pub segments: u32,
+}
+
+/// The most members that are told one by one.
+const TOLD: usize = 8;
+
+impl fmt::Display for Stalled {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let many = if self.members.len() == 1 { "rank" } else { "ranks" };
+        write!(to, "it never ends on {many} ")?;
+        for (at, member) in self.members.iter().take(TOLD).enumerate() {
+            let StalledMember { rank, operation, begun, finished, segments } = member;
+            let comma = if at == 0 { "" } else { ", " };
+            write!(
+                to,
+                "{comma}{rank} (operation {operation}: of {segments} segments {begun} begun, {finished} done)"
+            )?;
+        }
+        match self.members.len().checked_sub(TOLD) {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(to, " and {more} more"),
+        }
+    }
+}
+
+impl core::error::Error for Stalled {}
 
 impl Prediction {
     /// What the operations take if others follow: until the last worker's call returns, and no less than the busiest port or

@@ -3,7 +3,7 @@
 use super::{
     machine::Rig,
     mirror::{self, Mirror},
-    outcome::{BusySpan, Prediction, Used},
+    outcome::{BusySpan, Prediction, Stalled, Used},
     workload::Workload,
     world::Simulator,
 };
@@ -17,13 +17,23 @@ const DRIFTING: u64 = 20;
 
 /// Simulates `work` on `machine` and shows what takes time to `watch`.
 ///
+/// # Errors
+/// [`Stalled`] if an operation never ends.
+///
 /// # Panics
 /// If the machine has fewer hosts' entries than the schedule has members.
-pub fn simulate(work: &Workload<'_>, machine: &Rig, watch: &mut dyn FnMut(BusySpan)) -> Prediction {
+pub fn simulate(
+    work: &Workload<'_>,
+    machine: &Rig,
+    watch: &mut dyn FnMut(BusySpan),
+) -> Result<Prediction, Stalled> {
     simulate_up_to(MOST_MESSAGES, work, machine, watch)
 }
 
 /// [`simulate`], with the most messages that are simulated one by one where one rank can stand for all.
+///
+/// # Errors
+/// As [`simulate`].
 ///
 /// # Panics
 /// As [`simulate`].
@@ -32,7 +42,7 @@ pub fn simulate_up_to(
     work: &Workload<'_>,
     machine: &Rig,
     watch: &mut dyn FnMut(BusySpan),
-) -> Prediction {
+) -> Result<Prediction, Stalled> {
     let ranks = work.verified.schedule().ranks();
     assert!(machine.hosts.len() >= ranks as usize, "each member has a host");
     let first = work.prepared(0, machine);
@@ -110,9 +120,12 @@ fn least_segments(first: &Prepared) -> u32 {
 /// [`simulate`] where a time is all that is wanted, and soon: where there would be more than `most_messages`, it simulates two
 /// numbers of segments and goes on as between them. Segments follow each other at one pace.
 ///
+/// # Errors
+/// As [`simulate`].
+///
 /// # Panics
 /// As [`simulate`].
-pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Prediction {
+pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Result<Prediction, Stalled> {
     let run = |segments| {
         let work = Workload { segments, ..*work };
         simulate_up_to(most_messages, &work, machine, &mut |_| ())
@@ -124,7 +137,7 @@ pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Predi
     if more >= first.segments {
         return run(0);
     }
-    let (half, whole) = (run(more / 2), run(more));
+    let (half, whole) = (run(more / 2)?, run(more)?);
     let (steps, left) = (u64::from(more - more / 2), u64::from(first.segments - more));
     let later = |half: u64, whole: u64| {
         let more = u128::from(whole.saturating_sub(half)) * u128::from(left) / u128::from(steps);
@@ -137,5 +150,6 @@ pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Predi
         bytes: later(half.bytes, whole.bytes),
         ..*whole
     });
-    Prediction { finished, used: used.collect(), messages: later(half.messages, whole.messages), ..whole }
+    let (used, messages) = (used.collect(), later(half.messages, whole.messages));
+    Ok(Prediction { finished, used, messages, ..whole })
 }

@@ -6,14 +6,16 @@ use super::{
     machine::{Cores, Picoseconds, Rig},
     member::{Notice, PendingSend, SimulatedMember, Unit},
     mirror::Mirror,
-    outcome::{BusySpan, Prediction, Resource, Used, What},
+    outcome::{BusySpan, Prediction, Resource, Stalled, StalledMember, Used, What},
     workload::Workload,
 };
 use crate::{
     prepare::{Kind, Loc, Operand, Prepared},
     schedule::Form,
+    topology::random::SplitMix,
 };
 use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
+use core::ops::Range;
 
 /// A member's thread.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +32,24 @@ struct Thread {
     finished: Picoseconds,
 }
 
+/// What is under way between members, by numbers that are used again.
+#[derive(Debug, Default)]
+struct UnderWay {
+    all: Vec<Transfer>,
+    spare: Vec<u32>,
+}
+
+impl UnderWay {
+    fn add(&mut self, message: Transfer) -> u32 {
+        let index = self.spare.pop().unwrap_or(self.all.len() as u32);
+        match self.all.get_mut(index as usize) {
+            Some(place) => *place = message,
+            None => self.all.push(message),
+        }
+        index
+    }
+}
+
 pub(super) struct Simulator<'a> {
     work: &'a Workload<'a>,
     machine: &'a Rig,
@@ -40,9 +60,10 @@ pub(super) struct Simulator<'a> {
     /// Per computer: until when each core is busy.
     cores: Vec<Vec<Picoseconds>>,
     lines: Lines<'a>,
-    under_way: Vec<Transfer>,
-    spare: Vec<u32>,
+    under_way: UnderWay,
     agenda: Agenda,
+    /// By which threads choose what they do next, if not in the order in which it comes up.
+    chance: Option<SplitMix>,
     used: (Vec<(Picoseconds, u64)>, u64),
     /// The time of the event that is dealt with.
     now: Picoseconds,
@@ -56,8 +77,15 @@ impl<'a> Simulator<'a> {
         mirror: Option<Mirror>,
     ) -> Self {
         let (ranks, is_mirrored) = (prepared.len(), mirror.is_some());
-        let member = |(rank, prepared): (u32, &Arc<Prepared>)| SimulatedMember::new(prepared.clone(), rank);
-        let members = (0..work.operations).flat_map(|_| (0..).zip(&prepared).map(member)).collect();
+        let mut chance = machine.disorder.map(|disorder| SplitMix::new(disorder.seed));
+        let lot = machine.disorder.and_then(|disorder| disorder.lot);
+        let mut members = Vec::with_capacity(work.operations as usize * ranks);
+        for _ in 0..work.operations {
+            for (rank, prepared) in (0..).zip(&prepared) {
+                let is_mapped = chance.as_mut().is_some_and(|chance| chance.below(2) == 1);
+                members.push(SimulatedMember::new(prepared.clone(), rank, is_mapped, lot));
+            }
+        }
         let hosts = machine.ports.len();
         let cores = match machine.cores {
             Cores::Enough => Vec::new(),
@@ -72,15 +100,15 @@ impl<'a> Simulator<'a> {
             threads: vec![Thread::default(); ranks],
             cores,
             lines: Lines::new(machine, is_mirrored),
-            under_way: Vec::new(),
-            spare: Vec::new(),
+            under_way: UnderWay::default(),
             agenda: Agenda::default(),
+            chance,
             used: (vec![(0, 0); ranks], 0),
             now: 0,
         }
     }
 
-    pub(super) fn run(mut self, watch: &mut dyn FnMut(BusySpan)) -> Prediction {
+    pub(super) fn run(mut self, watch: &mut dyn FnMut(BusySpan)) -> Result<Prediction, Stalled> {
         for rank in 0..self.threads.len() as u32 {
             self.threads[rank as usize].until = self.cost_of_member(rank, self.machine.costs.call);
             self.issue(rank, self.threads[rank as usize].until);
@@ -96,7 +124,22 @@ impl<'a> Simulator<'a> {
                 RigEvent::Arrives { message } => self.arrives(message),
             }
         }
-        self.outcome()
+        match self.stalled() {
+            members if members.is_empty() => Ok(self.outcome()),
+            members => Err(Stalled { members }),
+        }
+    }
+
+    /// Where those stand who have not ended all operations.
+    fn stalled(&self) -> Vec<StalledMember> {
+        let stands = |rank: u32| {
+            let operation = (0..self.work.operations)
+                .find(|operation| !self.members[self.at(*operation, rank)].is_complete())?;
+            let member = &self.members[self.at(operation, rank)];
+            let ((begun, finished), segments) = (member.course(), member.prepared.segments);
+            Some(StalledMember { rank, operation, begun, finished, segments })
+        };
+        (0..self.threads.len() as u32).filter_map(stands).collect()
     }
 
     fn outcome(self) -> Prediction {
@@ -166,9 +209,17 @@ impl<'a> Simulator<'a> {
     fn turn(&mut self, rank: u32, watch: &mut dyn FnMut(BusySpan)) {
         self.threads[rank as usize].goes_on = false;
         let (complete, issued) = self.threads[rank as usize].operations;
-        let next = (complete..issued).find_map(|operation| {
-            Some((operation, self.members[operation as usize * self.threads.len() + rank as usize].next()?))
-        });
+        let next = match self.chance.take() {
+            Some(mut chance) => {
+                let next = self.drawn(rank, complete..issued, &mut chance);
+                self.chance = Some(chance);
+                next
+            }
+            None => (complete..issued).find_map(|operation| {
+                let member = operation as usize * self.threads.len() + rank as usize;
+                Some((operation, self.members[member].next()?))
+            }),
+        };
         match next {
             Some((operation, Unit::Step { segment, instr })) => {
                 self.step(operation, rank, segment, instr, watch)
@@ -182,6 +233,32 @@ impl<'a> Simulator<'a> {
         }
         let until = self.threads[rank as usize].until;
         self.go_on(rank, until);
+    }
+
+    /// One of the steps of a thread's operations that can run, by chance; none if it looks at a message, which is then the next one
+    /// of a sender by chance.
+    fn drawn(&mut self, rank: u32, open: Range<u32>, chance: &mut SplitMix) -> Option<(u32, Unit)> {
+        let ready = |operation: u32| self.members[self.at(operation, rank)].ready();
+        let all: usize = open.clone().map(ready).sum();
+        let inbox = &self.threads[rank as usize].inbox;
+        if all == 0 || !inbox.is_empty() && chance.below(2) == 0 {
+            let sender = |at: usize| self.under_way.all[inbox[at] as usize].from;
+            let of_sender = (!inbox.is_empty()).then(|| sender(chance.below(inbox.len())));
+            let first = of_sender.and_then(|from| (0..inbox.len()).find(|at| sender(*at) == from));
+            let inbox = &mut self.threads[rank as usize].inbox;
+            let message = first.and_then(|at| inbox.remove(at));
+            message.into_iter().for_each(|message| inbox.push_front(message));
+            return None;
+        }
+        let mut at = chance.below(all);
+        for operation in open {
+            let member = self.at(operation, rank);
+            match self.members[member].ready() {
+                ready if at >= ready => at -= ready,
+                _ => return Some((operation, self.members[member].take(at)?)),
+            }
+        }
+        None
     }
 
     /// Keeps a rank's thread busy for what costs `cost`, on a core that is free; returns from when until when.
@@ -338,22 +415,13 @@ impl<'a> Simulator<'a> {
     }
 
     fn post(&mut self, message: Transfer, at: Picoseconds) {
-        let index = match self.spare.pop() {
-            Some(index) => {
-                self.under_way[index as usize] = message;
-                index
-            }
-            None => {
-                self.under_way.push(message);
-                self.under_way.len() as u32 - 1
-            }
-        };
+        let index = self.under_way.add(message);
         self.agenda.note(at, RigEvent::Leaves { message: index });
     }
 
     /// A message goes inside its host at once, or waits for its way out.
     fn leaves(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) {
-        let message = self.under_way[index as usize];
+        let message = self.under_way.all[index as usize];
         let Some(place) = self.lines.ways(&message)[0] else {
             self.agenda.note(self.now, RigEvent::Left { message: index });
             self.agenda.note(self.now, RigEvent::Arrives { message: index });
@@ -389,7 +457,7 @@ impl<'a> Simulator<'a> {
     }
 
     fn reaches(&mut self, burst: Burst, watch: &mut dyn FnMut(BusySpan)) {
-        let message = self.under_way[burst.message as usize];
+        let message = self.under_way.all[burst.message as usize];
         // It comes in as it goes out, at the lower of the two rates.
         let comes = self.now + burst.time;
         let arrives = match self.lines.ways(&message)[1] {
@@ -412,7 +480,7 @@ impl<'a> Simulator<'a> {
         (start, end): (Picoseconds, Picoseconds),
         watch: &mut dyn FnMut(BusySpan),
     ) {
-        let message = &self.under_way[burst.message as usize];
+        let message = &self.under_way.all[burst.message as usize];
         if let TransferContent::Data { unsent, .. } = message.content {
             let what = What::Message { from: message.from, to: message.rank };
             let (operation, bytes) = (message.operation, burst.payload);
@@ -422,7 +490,7 @@ impl<'a> Simulator<'a> {
 
     /// The sender learns that a message has left.
     fn left(&mut self, index: u32) {
-        let Transfer { operation, from, content, .. } = self.under_way[index as usize];
+        let Transfer { operation, from, content, .. } = self.under_way.all[index as usize];
         let TransferContent::Data { unsent, .. } = content else { return };
         let member = self.at(operation, from);
         let notices = self.members[member].has_left(unsent);
@@ -435,7 +503,7 @@ impl<'a> Simulator<'a> {
     /// A message waits for its receiver's thread, and wakes it if it sleeps. Threads that wait for small messages, or for memory,
     /// keep looking.
     fn arrives(&mut self, index: u32) {
-        let Transfer { to, operation, .. } = self.under_way[index as usize];
+        let Transfer { to, operation, .. } = self.under_way.all[index as usize];
         let prepared = &self.members[self.at(operation, to)].prepared;
         let streams = !prepared.eager && !prepared.is_in_memory();
         let thread = &mut self.threads[to as usize];
@@ -448,9 +516,9 @@ impl<'a> Simulator<'a> {
 
     /// A thread looks at a message.
     fn look(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) {
-        let message = self.under_way[index as usize];
+        let message = self.under_way.all[index as usize];
         let Transfer { operation, from, to, rank, bytes, content } = message;
-        self.spare.push(index);
+        self.under_way.spare.push(index);
         let costs = &self.machine.costs;
         let is_here = self.lines.ways(&message)[0].is_none();
         let toll = if is_here { costs.here } else { costs.receive };

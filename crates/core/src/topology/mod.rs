@@ -21,7 +21,7 @@ mod listed;
 mod measured;
 mod model;
 mod nccl;
-mod random;
+pub(crate) mod random;
 mod smi;
 mod text;
 pub mod trees;

@@ -35,7 +35,6 @@ use core::ops::Deref;
 use graph::Graph;
 use lower::Lowering;
 use matching::match_messages;
-use run::Rules;
 use symbols::{Results, Symbols};
 
 /// A schedule that [`verify`] proved: the only kind that anything runs. Dereferences to the [`Schedule`].
@@ -46,7 +45,6 @@ pub struct Verified {
     group: Group,
     order: Order,
     serial: bool,
-    sends_in_order: bool,
     restartable: bool,
     cost: Cost,
 }
@@ -78,12 +76,6 @@ impl Verified {
     /// The proof of the joined graph does not imply this, nor the other way round.
     pub fn serial(&self) -> bool {
         self.serial
-    }
-
-    /// Whether it also completes if each rank's sends start strictly in the order of its program, and everything else as
-    /// soon as it can, where there is room for what has not been taken: what [`turns`](crate::session::turns) need.
-    pub fn sends_in_order(&self) -> bool {
-        self.sends_in_order
     }
 
     /// Whether it can start again from what the workers hold at any time, after a reducer is lost: an input is
@@ -141,39 +133,16 @@ pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Resu
     check_fit(&schedule, collective, group)?;
     let (mut graph, count) = Lowering::new(&schedule, collective)?.all(&schedule)?;
     match_messages(&mut graph)?;
-    // There are no choices, so a run that keeps to an order proves as much as any, if it comes to its end.
-    let (proved, sends_in_order) = match run_on_symbols(&graph, collective, group, true) {
-        Err(VerifyError::Deadlock { .. }) => {
-            let proved = run_on_symbols(&graph, collective, group, false)?;
-            let rules = Rules { in_order: true, with_room: true };
-            (proved, run::joined(&graph, rules, |_| Ok(())).is_ok())
-        }
-        result => (result?, true),
-    };
-    let Results { order, rounds } = proved;
+    let Results { order, rounds } = run_on_symbols(&graph, collective, group)?;
     let (serial, restartable, cost) = (run::serial(&graph), graph.restartable, count.cost(rounds));
-    Ok(Verified {
-        schedule,
-        collective,
-        group: group.clone(),
-        order,
-        serial,
-        sends_in_order,
-        restartable,
-        cost,
-    })
+    Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable, cost })
 }
 
 /// Runs all steps on symbols, over lanes that hold nothing.
-fn run_on_symbols(
-    graph: &Graph,
-    collective: Collective,
-    group: &Group,
-    in_order: bool,
-) -> Result<Results, VerifyError> {
+fn run_on_symbols(graph: &Graph, collective: Collective, group: &Group) -> Result<Results, VerifyError> {
     let mut symbols = Symbols::new(graph, collective, group);
     let step = |node| symbols.step(node).map_err(|fault| graph.fault(node, fault));
-    run::joined(graph, Rules { in_order, with_room: false }, step)?;
+    run::joined(graph, step)?;
     symbols.results()
 }
 

@@ -11,43 +11,20 @@ use super::{
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// What a run keeps to beyond conflicts and messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rules {
-    /// Whether each of a rank's sends starts after the one before it in its program.
-    pub(super) in_order: bool,
-    /// Whether a lane holds any number of messages, not none.
-    pub(super) with_room: bool,
-}
-
-/// Runs all steps, each told to `step`. A send ends, for the steps that conflict with it, when its last receiver has taken
-/// the message; without room on its lanes it is joined with its receives.
+/// Runs all steps, each told to `step`, over lanes that hold nothing. A send is joined with its receives: it ends, for the steps
+/// that conflict with it, when its last receiver has taken the message.
 pub(super) fn joined(
     graph: &Graph,
-    rules: Rules,
     mut step: impl FnMut(Node) -> Result<(), VerifyError>,
 ) -> Result<(), VerifyError> {
     let mut run = Run::new(graph);
-    run.with_room = rules.with_room;
-    for rank in 0..graph.ranks() {
-        let nodes = graph.nodes_of(rank);
-        for node in nodes.clone() {
-            run.followers(node).for_each(|follower| run.wait(follower));
-        }
-        if rules.in_order {
-            nodes.filter(|node| graph.is_send(*node)).skip(1).for_each(|node| run.wait(node));
-        }
+    for node in 0..graph.nodes() {
+        run.followers(node).for_each(|follower| run.wait(follower));
     }
-    let mut nodes = 0..0;
     while let Some(node) = run.next() {
         step(node)?;
         match graph.op(node) {
-            Op::Send { to, .. } => {
-                run.start_send(node, to);
-                if rules.in_order {
-                    run.release_next_send(node, &mut nodes);
-                }
-            }
+            Op::Send { to, .. } => run.start_send(node, to),
             _ => run.end(node),
         }
     }
@@ -92,8 +69,6 @@ struct Run<'a> {
     ready: Vec<Node>,
     /// Nodes from this one on may have waited for nothing from the start.
     unseen: Node,
-    /// Whether a message need not wait for the one before it on its lane.
-    with_room: bool,
 }
 
 /// In place of what an ended node waits for.
@@ -102,7 +77,7 @@ const ENDED: u32 = u32::MAX;
 impl<'a> Run<'a> {
     /// Each node waits for the messages that it takes.
     fn new(graph: &'a Graph) -> Self {
-        let mut run = Self { graph, ready: Vec::new(), unseen: 0, with_room: false };
+        let mut run = Self { graph, ready: Vec::new(), unseen: 0 };
         for node in 0..graph.nodes() {
             run.set_waits(node, graph.senders_of(node).count() as u32);
         }
@@ -158,18 +133,6 @@ impl<'a> Run<'a> {
         self.release_all(to);
     }
 
-    /// Lets the send of the same rank start that comes after one. `nodes` are those of the rank that was asked for last,
-    /// which mostly is the same: to find them takes time.
-    fn release_next_send(&mut self, node: Node, nodes: &mut Range<Node>) {
-        let graph = self.graph;
-        if !nodes.contains(&node) {
-            *nodes = graph.nodes_of(graph.rank(node));
-        }
-        if let Some(next) = (node + 1..nodes.end).find(|later| graph.is_send(*later)) {
-            self.release(next);
-        }
-    }
-
     /// Ends a node, and the sends of which it took the last message.
     fn end(&mut self, node: Node) {
         for sender in self.graph.senders_of(node) {
@@ -183,8 +146,7 @@ impl<'a> Run<'a> {
     /// What waits for a node's end.
     fn followers(&self, node: Node) -> impl Iterator<Item = Node> + use<'a> {
         let graph = self.graph;
-        let own = if self.with_room { graph.nodes_of(graph.rank(node)) } else { 0..graph.nodes() };
-        graph.lists.of(graph.ops[node as usize].followers).filter(move |follower| own.contains(follower))
+        graph.lists.of(graph.ops[node as usize].followers)
     }
 
     fn release_followers(&mut self, ended: Node) {

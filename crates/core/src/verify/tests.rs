@@ -223,30 +223,6 @@ fn program_order_does_not_tie_what_does_not_conflict() {
     assert!(!prove(SUM, &text).unwrap().serial());
 }
 
-/// A send that comes later in the program may have to start first.
-#[test]
-fn what_completes_may_not_if_sends_start_in_order() {
-    let sends_in_order = |sends: &str| {
-        let text = "schedule workers=1 reducers=2 cut=even:1
-            rank 0
-                slots acc acc
-                fold c0 s0 = u0
-                recv c0 s1 <- 1
-                SENDS
-                finish c0 u0 = u0
-            rank 1
-                slots acc
-                recv c0 s0 <- 0
-                send s0 -> 0
-            rank 2
-                slots acc
-                recv c0 s0 <- 0";
-        prove(SUM, &text.replace("SENDS", sends)).unwrap().sends_in_order()
-    };
-    assert!(sends_in_order("send s0 -> 1\n send s1 -> 2"));
-    assert!(!sends_in_order("send s1 -> 2\n send s0 -> 1"));
-}
-
 fn wrong_result(own: &str) -> (u32, ResultFault) {
     match prove(SUM, &with_rank_0(own).replace("even:2", "even:1")) {
         Err(VerifyError::Result { rank, chunk: 0, fault }) => (rank, fault),

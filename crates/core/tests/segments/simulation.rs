@@ -2,10 +2,7 @@
 
 use herringbone_core::{
     schedule::{Origin, Place, Program, Rank, Schedule, Step},
-    session::{
-        lane::Window,
-        turns::{Sending, Turns, numbered},
-    },
+    session::lane::Window,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,10 +16,10 @@ pub(crate) struct Execution {
     pub(crate) in_order: bool,
     /// Whether a send puts a segment on all its lanes at once, rather than on each as soon as it has room.
     pub(crate) at_once: bool,
-    /// Whether a rank's messages go in turns.
-    pub(crate) in_turns: bool,
+    /// Whether a send is done when its messages have left, as over links, and not only when they have been taken.
+    pub(crate) leaves: bool,
     /// How many segments are in flight.
-    pub(crate) lap: usize,
+    pub(crate) window: usize,
     /// Whether a rank waits for the grants of its receivers before it begins a segment, and not only until it has ended
     /// one itself.
     pub(crate) granted: bool,
@@ -34,29 +31,29 @@ impl Execution {
         credit: 1,
         in_order: false,
         at_once: false,
-        in_turns: false,
-        lap: 5,
+        leaves: false,
+        window: 5,
         granted: true,
     };
     pub(crate) const SERIAL: Execution =
         Execution { segments: 1, in_order: true, at_once: true, ..Self::CUT };
-    /// A lap: there is room for all of its segments.
-    pub(crate) const TURNS: Execution = Execution { credit: usize::MAX, in_turns: true, ..Self::CUT };
-    pub(crate) const LAPS: Execution = Execution { lap: 2, ..Self::TURNS };
+    /// A window of two segments over links: there is room for all messages of both.
+    pub(crate) const WINDOWS: Execution =
+        Execution { credit: usize::MAX, leaves: true, window: 2, ..Self::CUT };
 
-    /// The message of that number on a lane: which of so many sends, and which segment. Those of a lap go send by send.
+    /// The message of that number on a lane: which of so many sends, and which segment. Those of a window go send by send.
     fn message(self, number: usize, sends: usize) -> (usize, usize) {
-        let first = number / (self.lap * sends) * self.lap;
-        let in_lap = self.lap.min(self.segments.saturating_sub(first)).max(1);
-        let rest = number % (self.lap * sends);
-        (rest / in_lap, first + rest % in_lap)
+        let first = number / (self.window * sends) * self.window;
+        let in_window = self.window.min(self.segments.saturating_sub(first)).max(1);
+        let rest = number % (self.window * sends);
+        (rest / in_window, first + rest % in_window)
     }
 
     /// The number of a message on its lane.
     fn number(self, send: usize, segment: usize, sends: usize) -> usize {
-        let first = segment / self.lap * self.lap;
-        let in_lap = self.lap.min(self.segments - first);
-        first * sends + send * in_lap + segment - first
+        let first = segment / self.window * self.window;
+        let in_window = self.window.min(self.segments - first);
+        first * sends + send * in_window + segment - first
     }
 }
 
@@ -75,7 +72,7 @@ struct Lane {
 
 impl Lane {
     fn new(execution: Execution) -> Self {
-        let window = Window::new(execution.lap as u32, true);
+        let window = Window::new(execution.window as u32, true);
         Self { sends: vec![], receives: vec![], sent: 0, taken: 0, window, occupied: BTreeSet::new() }
     }
 }
@@ -87,8 +84,6 @@ struct Node {
     reads: Vec<Place>,
     writes: Option<Place>,
     sends: Vec<Rank>,
-    /// Per receiver: the number of the turn.
-    turns: Vec<u32>,
     receives: Vec<Rank>,
     /// Segments done, but for sends: what they have done is on their lanes.
     done: usize,
@@ -97,10 +92,6 @@ struct Node {
 pub(crate) struct Simulation {
     execution: Execution,
     ranks: Vec<Vec<Node>>,
-    /// Per rank: the turns in which it sends, and how far it is.
-    sending: Vec<(Turns, Sending)>,
-    /// Ranks with the same host share memory: their messages have no turns.
-    hosts: Vec<u32>,
     lanes: BTreeMap<(Rank, Rank), Lane>,
     /// Per rank: how many segments it has begun, and how many it has ended.
     courses: Vec<(u32, u32)>,
@@ -109,14 +100,9 @@ pub(crate) struct Simulation {
 }
 
 impl Simulation {
-    /// Whether a schedule completes if each rank has a host of its own.
+    /// Whether a schedule completes.
     pub(crate) fn completes(schedule: &Schedule, execution: Execution) -> bool {
-        Self::completes_on(schedule, execution, &(0..schedule.ranks()).collect::<Vec<_>>())
-    }
-
-    /// Whether a schedule completes with ranks on these hosts.
-    pub(crate) fn completes_on(schedule: &Schedule, execution: Execution, hosts: &[u32]) -> bool {
-        let mut simulation = Self::new(schedule, execution, hosts.to_vec());
+        let mut simulation = Self::new(schedule, execution);
         simulation.run();
         assert_eq!(simulation.overwritten, 0, "slots that were occupied\n{schedule}");
         (0..simulation.ranks.len())
@@ -125,15 +111,15 @@ impl Simulation {
 
     /// How many messages come to a slot whose message before has not been taken.
     pub(crate) fn overwrites(schedule: &Schedule, execution: Execution) -> usize {
-        let mut simulation = Self::new(schedule, execution, (0..schedule.ranks()).collect());
+        let mut simulation = Self::new(schedule, execution);
         simulation.run();
         simulation.overwritten
     }
 
-    fn new(schedule: &Schedule, execution: Execution, hosts: Vec<u32>) -> Self {
+    fn new(schedule: &Schedule, execution: Execution) -> Self {
         let courses = vec![(0, 0); schedule.ranks() as usize];
-        let (ranks, sending, lanes) = (Vec::new(), Vec::new(), BTreeMap::new());
-        let mut simulation = Self { execution, ranks, sending, hosts, lanes, courses, overwritten: 0 };
+        let (ranks, lanes) = (Vec::new(), BTreeMap::new());
+        let mut simulation = Self { execution, ranks, lanes, courses, overwritten: 0 };
         for rank in 0..schedule.ranks() {
             simulation.add(rank, &schedule.program(rank));
         }
@@ -162,8 +148,8 @@ impl Simulation {
         let has_room = |((from, _), lane): (&(Rank, Rank), &Lane)| {
             *from as usize != rank || !self.execution.granted || lane.window.has_room(begun)
         };
-        let (segments, lap) = (self.execution.segments as u32, self.execution.lap as u32);
-        begun += u32::from(begun < segments.min(ended + lap) && self.lanes.iter().all(has_room));
+        let (segments, window) = (self.execution.segments as u32, self.execution.window as u32);
+        begun += u32::from(begun < segments.min(ended + window) && self.lanes.iter().all(has_room));
         let moved = self.courses[rank] != (begun, ended);
         self.courses[rank] = (begun, ended);
         for ((from, to), lane) in &mut self.lanes {
@@ -180,31 +166,20 @@ impl Simulation {
         (0..self.ranks[rank].len()).all(|step| self.is_done(rank, step, segment))
     }
 
-    fn are_mates(&self, one: Rank, other: Rank) -> bool {
-        self.hosts.get(one as usize).is_some_and(|host| self.hosts.get(other as usize) == Some(host))
-    }
-
     fn add(&mut self, rank: Rank, program: &Program) {
         let mut nodes: Vec<Node> = Vec::new();
-        let mut turns = Turns::default();
-        let mut numbers = numbered(program).into_iter();
         for (at, step) in program.steps().iter().enumerate() {
             let mut node = node(program, step);
             node.conflicts = (0..at).filter(|earlier| nodes[*earlier].conflicts_with(&node)).collect();
             for to in &node.sends {
                 self.lane((rank, *to)).sends.push(at);
             }
-            node.turns = numbers.by_ref().take(node.sends.len()).collect();
-            let over_links = node.sends.iter().zip(&node.turns).filter(|(to, _)| !self.are_mates(rank, **to));
-            over_links.for_each(|(_, number)| turns.add(*number));
             for from in &node.receives {
                 self.lane((*from, rank)).receives.push(at);
             }
             nodes.push(node);
         }
         self.ranks.push(nodes);
-        let sending = Sending::new(&turns, self.execution.segments as u32, self.execution.lap as u32);
-        self.sending.push((turns, sending));
     }
 
     fn lane(&mut self, ends: (Rank, Rank)) -> &mut Lane {
@@ -224,15 +199,13 @@ impl Simulation {
         moved
     }
 
-    /// A segment of a step is done; of a send, when it has been taken everywhere. Messages that go in turns only have to
-    /// leave: what the receiver has of them is a copy.
+    /// A segment of a step is done; of a send, when it has been taken everywhere, or has left: then what receivers have is a copy.
     fn is_done(&self, rank: usize, step: usize, segment: usize) -> bool {
         let node = &self.ranks[rank][step];
         let taken = |to: &Rank| {
             let lane = &self.lanes[&(rank as Rank, *to)];
             let at = lane.sends.iter().position(|send| *send == step).expect("the lane has its sends");
-            let leaves = self.execution.in_turns && !self.are_mates(rank as Rank, *to);
-            let gone = if leaves { lane.sent } else { lane.taken };
+            let gone = if self.execution.leaves { lane.sent } else { lane.taken };
             gone > self.execution.number(at, segment, lane.sends.len())
         };
         if node.sends.is_empty() { node.done > segment } else { node.sends.iter().all(taken) }
@@ -268,39 +241,19 @@ impl Simulation {
                 && lane.sent - lane.taken < self.execution.credit
                 && self.may_go(rank, step, segment)
         };
-        let Node { sends: to, turns, .. } = &self.ranks[rank][step];
-        let has_turn = |to: &Rank, number: u32| {
-            let lane = &self.lanes[&(rank as Rank, *to)];
-            let (_, segment) = self.execution.message(lane.sent, lane.sends.len());
-            !self.execution.in_turns
-                || self.are_mates(rank as Rank, *to)
-                || self.has_turn(rank, number, segment)
-        };
-        let may = to.iter().zip(turns).filter(|(to, number)| room(to) && has_turn(to, **number));
-        let ready: Vec<Rank> = may.map(|(to, _)| *to).collect();
+        let to = &self.ranks[rank][step].sends;
+        let ready: Vec<Rank> = to.iter().copied().filter(room).collect();
         if ready.is_empty() || (self.execution.at_once && ready.len() < to.len()) {
             return false;
         }
-        // In turns one message may end what another one had.
-        let at_most = if self.execution.in_turns { 1 } else { ready.len() };
-        for to in ready.into_iter().take(at_most) {
+        for to in ready {
             let (execution, lane) = (self.execution, self.lane((rank as Rank, to)));
             let (send, segment) = execution.message(lane.sent, lane.sends.len());
             lane.sent += 1;
-            let is_free = lane.occupied.insert((send, segment % execution.lap));
+            let is_free = lane.occupied.insert((send, segment % execution.window));
             self.overwritten += usize::from(!is_free);
-            if !self.are_mates(rank as Rank, to) {
-                let (turns, sending) = &mut self.sending[rank];
-                sending.left(turns);
-            }
         }
         true
-    }
-
-    /// Whether it is a message's turn.
-    fn has_turn(&self, rank: usize, number: u32, segment: usize) -> bool {
-        let turn = self.sending[rank].1.turn();
-        (turn.lap as usize, turn.number) == (segment / self.execution.lap, number)
     }
 
     fn receive(&mut self, rank: usize, step: usize) -> bool {
@@ -318,7 +271,7 @@ impl Simulation {
         for from in &node.receives {
             let lane = self.lanes.get_mut(&(*from, rank as Rank)).expect("a lane of this step");
             let (send, segment) = self.execution.message(lane.taken, lane.receives.len());
-            lane.occupied.remove(&(send, segment % self.execution.lap));
+            lane.occupied.remove(&(send, segment % self.execution.window));
             lane.taken += 1;
         }
         self.ranks[rank][step].done += 1;
@@ -366,5 +319,5 @@ fn node(program: &Program, step: &Step) -> Node {
             (Some(into), vec![])
         }
     };
-    Node { conflicts: vec![], reads, writes, sends, turns: vec![], receives, done: 0 }
+    Node { conflicts: vec![], reads, writes, sends, receives, done: 0 }
 }

@@ -47,12 +47,14 @@ fn predicted(fabric: &Fabric, group: &GroupHandle, bytes: u64) -> (Codec, String
     let settings = settings_of(fabric, group.number, (group.rank, &group.members), Vec::new());
     let (fold, links) = (settings.parameters.order.group(&settings.hosts), settings.links());
     let guidance = &fabric.settings.guidance;
+    let count = bytes as usize / DType::F32.bytes();
+    let forced = guidance.for_call(Collective::AllReduce, count, bytes);
     let request = plan::Request {
         bytes,
         reducers: settings.parameters.reducers.len() as u32,
         hosts: &settings.hosts,
         links: links.as_ref(),
-        forced: guidance.for_call(Collective::AllReduce, bytes),
+        forced: forced.as_ref(),
         ..plan::Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, 0, &fold)
     };
     let (codec, why) = plan::automatic(guidance, &request, settings.sizing);

@@ -96,6 +96,14 @@ impl Environment {
         }
     }
 
+    /// Up to how many elements one tree carries the whole buffer, if `HERRINGBONE_TREE_ARRAY_BOUND` says it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for what is no number of elements.
+    pub fn tree_bound(&self) -> Result<Option<u64>> {
+        Ok(self.parsed(&settings::TREE_ARRAY_BOUND)?.map(|Elements(bound)| bound))
+    }
+
     /// What `HERRINGBONE_TOPOLOGY` says of the links.
     pub(crate) fn trees(&self) -> Result<Option<Trees>> {
         let Some(found) = settings::TOPOLOGY.find(self)? else { return Ok(None) };
@@ -198,8 +206,7 @@ impl Config {
         if let Some(trees) = environment.trees()? {
             self.trees = Trees { bound: self.trees.bound, ..trees };
         }
-        let bound = environment.parsed(&settings::TREE_ARRAY_BOUND)?;
-        self.trees.bound = bound.map(|Elements(bound)| bound).or(self.trees.bound);
+        self.trees.bound = environment.tree_bound()?.or(self.trees.bound);
         if let Some(name) = settings::TRANSPORT.find(environment)? {
             let wrong = |error| Error::config(&name.variable, error);
             self.transport = Some(name.text.parse::<Transport>().map_err(wrong)?);

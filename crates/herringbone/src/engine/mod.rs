@@ -514,7 +514,7 @@ impl Engine {
             Todo::Broken { endpoint, reason } => self.broken(endpoint, reason),
             Todo::HandedOver(token) => {
                 if let Some((operation, _)) = ops.running(token.op, links, out) {
-                    operation.handed_over(token.segment, token.instr);
+                    operation.delivered(token.segment, token.instr);
                     out.push(Todo::Run(token.op));
                 }
             }

@@ -176,8 +176,7 @@ impl Plans {
             return self.made(settings, call, &Algorithm::OneShot, why);
         }
         let request = self.request(settings, &call);
-        let sized = |forced: &Algorithm| forced.plain().for_elements(count, settings.parameters.tree_bound);
-        let forced = settings.guidance.for_call(collective, request.bytes).map(sized);
+        let forced = settings.guidance.for_call(collective, count, request.bytes);
         // What was proved can be had for any count, and trees take long to plan.
         if let Some(forced) = &forced
             && codec == Codec::Plain

@@ -298,39 +298,3 @@ fn drain(engine: &mut Engine, mut stream: &UnixStream) -> Vec<u8> {
         }
     }
 }
-
-/// Rank 3 has nothing for as long as rank 1 has not taken all that is in flight, then rank 2.
-#[test]
-fn messages_leave_to_one_rank_after_the_other() {
-    const PART: usize = 1 << 18;
-    let (mut engine, theirs) = rank_0(4, Some("radix"));
-    begin(&mut engine, Collective::AllReduce, 4 * PART);
-    // The grant that each gets is what it would give.
-    for mut stream in &theirs {
-        let grant = drain(&mut engine, stream);
-        assert_eq!(grant.len(), HEADER_BYTES);
-        stream.write_all(&grant).unwrap();
-    }
-    go_on(&mut engine);
-    for (stream, parts) in theirs.iter().zip([1, 2, 3]) {
-        assert_eq!(engine.counted().workers_tcp.sent as usize, parts * PART);
-        let taken = drain(&mut engine, stream).len();
-        assert!((PART..PART + PART / 8).contains(&taken), "{taken} of turn {parts}");
-    }
-}
-
-/// Else rank 1 would wait for ever, and its partners for it.
-#[test]
-fn a_turn_whose_receiver_is_lost_makes_way_for_the_next() {
-    const PART: usize = 1 << 18;
-    let (mut engine, mut theirs) = rank_0(4, Some("radix(2,2)"));
-    begin(&mut engine, Collective::AllGather, PART);
-    let grants: Vec<Vec<u8>> = theirs.iter().map(|stream| drain(&mut engine, stream)).collect();
-    for (mut stream, grant) in theirs.iter().zip(&grants) {
-        stream.write_all(grant).unwrap();
-    }
-    // Rank 2, which is first, takes nothing: its socket holds less than a part.
-    assert_eq!(drain(&mut engine, &theirs[0]).len(), 0);
-    drop(theirs.remove(1));
-    assert_eq!(drain(&mut engine, &theirs[0]).len() / PART, 1);
-}

@@ -1,5 +1,4 @@
-//! What a running operation has to do with other ranks: messages that arrive, turns in which messages leave, and what it
-//! still needs.
+//! What a running operation has to do with other ranks: messages that arrive, and what it still needs.
 
 use super::{
     coding,
@@ -9,7 +8,7 @@ use super::{
 use crate::{
     core::{
         codec::PREFIX_BYTES,
-        prepare::{Head, Kind, Loc, Peer, Prepared},
+        prepare::{Head, Kind, Loc, Peer},
         session::membership::MemberId,
         wire::Header,
     },
@@ -118,35 +117,6 @@ impl Operation {
         self.room.heads[at] = arrived;
         self.satisfied(header.segment, instr);
         Ok(())
-    }
-}
-
-/// Messages that wait for their turn.
-impl Operation {
-    /// Sends what has come to its turn. Returns whether anything has.
-    pub(super) fn release(&mut self, prepared: &Prepared, io: &mut Io<'_>) -> bool {
-        let mut any = false;
-        while let Some(&(turn, unsent)) = self.room.held.first()
-            && turn == self.room.sending.turn()
-        {
-            self.room.held.pop_first();
-            self.send_later(prepared, unsent, io);
-            any = true;
-        }
-        any
-    }
-
-    /// A message was handed to the kernel, or its link is of no use any more.
-    pub(crate) fn handed_over(&mut self, segment: u32, instr: u32) {
-        self.has_left();
-        self.delivered(segment, instr);
-    }
-
-    /// A message of this turn has left, or need not.
-    pub(super) fn has_left(&mut self) {
-        if let Some(turns) = &self.prepared.turns {
-            self.room.sending.left(turns);
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     completion::Completion,
     core::{
         prepare::{Peer, Prepared},
-        session::{lane::Window, membership::MemberId, turns::Sending},
+        session::{lane::Window, membership::MemberId},
         wire::Header,
     },
     execute::{
@@ -181,9 +181,6 @@ impl Operation {
         if self.with_reducers && *is_worker {
             room.results.resize(stages * prepared.chunks() as usize, false);
         }
-        if let Some(turns) = &prepared.turns {
-            room.sending = Sending::new(turns, prepared.segments, prepared.depth);
-        }
         for peer in &prepared.peers {
             let endpoint = seats[peer.rank as usize];
             let reducer = prepared.is_reducer(peer.rank);
@@ -312,8 +309,7 @@ impl Operation {
                     self.complete(segment, instr);
                 }
             }
-            let released = self.release(&prepared, io);
-            if !self.advance(io) && !released {
+            if !self.advance(io) {
                 break;
             }
         }
@@ -357,10 +353,9 @@ impl Operation {
             }
         }
         let worth_a_grant = (self.prepared.lead / GRANTS_PER_WINDOW).max(1);
-        let ends_lap =
-            self.course.finished == self.prepared.segments || self.stage(self.course.finished) == 0;
+        let is_over = self.course.finished == self.prepared.segments;
         if self.course.finished - self.course.granted >= worth_a_grant
-            || self.course.finished > self.course.granted && ends_lap
+            || self.course.finished > self.course.granted && is_over
         {
             self.grant_finished(io);
         }
@@ -449,8 +444,8 @@ impl Operation {
         self.room.left[stage] -= 1;
     }
 
-    /// One of a send's messages needs its source no more.
-    pub(super) fn delivered(&mut self, segment: u32, instr: u32) {
+    /// One of a send's messages needs its source no more: the kernel has it, or its link is of no use any more.
+    pub(crate) fn delivered(&mut self, segment: u32, instr: u32) {
         let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
         self.room.deliveries[at].left -= 1;
         if self.room.deliveries[at].left == 0 {

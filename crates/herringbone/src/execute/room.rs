@@ -1,11 +1,7 @@
 //! What a running operation counts, in memory that goes from one operation to the next.
 
-use crate::core::session::{
-    lane::Window,
-    membership::MemberId,
-    turns::{Sending, Turn},
-};
-use std::collections::{BTreeSet, VecDeque};
+use crate::core::session::{lane::Window, membership::MemberId};
+use std::collections::VecDeque;
 
 /// Where a message that has arrived lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +37,7 @@ pub(super) struct Delivery {
 }
 
 /// A message to one rank that could not go when its instruction ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unsent {
     pub(super) segment: u32,
     pub(super) instr: u32,
@@ -66,9 +62,6 @@ pub(crate) struct Room {
     pub(super) ready: VecDeque<(u32, u32)>,
     /// What waits for a slot, or to be granted one.
     pub(super) blocked: Vec<Unsent>,
-    /// The turn in which I send, and what waits for later ones: of one turn by segments.
-    pub(super) sending: Sending,
-    pub(super) held: BTreeSet<(Turn, Unsent)>,
 }
 
 impl Room {
@@ -82,7 +75,6 @@ impl Room {
         self.left.clear();
         self.ready.clear();
         self.blocked.clear();
-        self.held.clear();
         self
     }
 }

@@ -12,7 +12,6 @@ use crate::{
         codec::PREFIX_BYTES,
         prepare::{Call, Fold, Kind, Loc, Operand, Prepared, Send},
         schedule::Form,
-        session::turns::Turn,
         wire::Kind as FrameKind,
     },
     sys::{
@@ -195,13 +194,6 @@ impl Operation {
         if segment >= prepared.peers[lane_to.peer as usize].takes {
             return true;
         }
-        if let Some(number) = lane_to.turn {
-            let turn = Turn { lap: segment / prepared.depth, number };
-            if turn != self.room.sending.turn() {
-                self.room.held.insert((turn, message));
-                return false;
-            }
-        }
         let flow = self.room.flows[lane_to.peer as usize];
         let endpoint = &mut io.endpoints[flow.endpoint];
         let mut header = self.header(FrameKind::Data, segment);
@@ -211,9 +203,6 @@ impl Operation {
             header.whole = prepared.whole(chunk).len() as u64;
         }
         if endpoint.is_away() {
-            if lane_to.turn.is_some() {
-                self.has_left();
-            }
             return true;
         }
         if !flow.window.is_open() {

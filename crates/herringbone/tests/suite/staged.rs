@@ -28,7 +28,7 @@ fn predicted(algorithm: &str, ranks: u32, count: usize, shared: bool) -> u64 {
         most_staged: Workload::STAGED,
     };
     let work = Workload { verified: &verified, call, sizing, operations: 1, at_once: 1, segments: 0 };
-    simulate(&work, &machine, &mut |_| ()).staged
+    simulate(&work, &machine, &mut |_| ()).unwrap().staged
 }
 
 #[test]
