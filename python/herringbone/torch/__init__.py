@@ -32,11 +32,10 @@ check_version(torch.__version__)
 
 from ..options import Options
 from .coalescing import mend_coalescing
-from .completion import mend_completion
 from .compressed import compression
 from .compression_hooks import CompressionHook, compress_if_asked, compression_hook, compression_hook_of
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
-from .hooks import mend_builtin_hooks
+from .hooks import mend_builtin_hooks, mend_logging_data
 from .memory import empty
 from .priorities import priority
 from .replacing import replace_gloo_if_asked
@@ -65,7 +64,7 @@ def register() -> None:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
         mend_coalescing()
         mend_builtin_hooks()
-        mend_completion()
+        mend_logging_data()
         compress_if_asked()
         replace_gloo_if_asked()
 

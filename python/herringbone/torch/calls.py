@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from types import FunctionType
@@ -76,11 +77,20 @@ CALLS = {
 """By the method's name."""
 
 
-def observed(group: Class) -> Class:
-    """Class decorator: number and show those methods of ``group`` that are calls of torch."""
-    for name, call in CALLS.items():
-        setattr(group, name, _observed(getattr(group, name), call))
-    return group
+def observed(note: Callable[[Any], None] | None = None, refuse: Callable[[str], None] | None = None) -> Callable[[Class], Class]:
+    """Class decorator: number and show those methods of a group or backend that are calls of torch.
+
+    Args:
+        note: is told of each work, because torch's dispatcher, which shows calls itself, has asked for it.
+        refuse: may refuse a call by its name, because it does not go through the dispatcher.
+    """
+
+    def decorate(kind: Class) -> Class:
+        for name, call in CALLS.items():
+            setattr(kind, name, _observed(getattr(kind, name), call, note, refuse))
+        return kind
+
+    return decorate
 
 
 def hidden(kind: Class) -> Class:
@@ -97,28 +107,42 @@ def hidden(kind: Class) -> Class:
     return kind
 
 
-def _observed(method: Callable[..., Any], call: Call) -> Callable[..., Any]:
+def _observed(
+    method: Callable[..., Any],
+    call: Call,
+    note: Callable[[Any], None] | None,
+    refuse: Callable[[str], None] | None,
+) -> Callable[..., Any]:
     @functools.wraps(method)
     def run(self: Any, *arguments: Any, **named: Any) -> Any:
+        if refuse is not None:
+            refuse(call.title)
         member = self.member
         member.calls += 1
         if member.timed or _profiler_enabled():
-            work = _measured(self, method, call, arguments, named)
+            work = _measured(self, method, call, arguments, named, dispatched=note is not None)
         else:
             work = method(self, *arguments, **named)
         work.op_type, work.sequence, work.group = call.number, member.calls, member.communicator
+        if note is not None:
+            note(work)
         return work
 
     return run
 
 
 def _measured(
-    group: Any, method: Callable[..., Any], call: Call, arguments: tuple[Any, ...], named: dict[str, Any]
+    group: Any,
+    method: Callable[..., Any],
+    call: Call,
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+    dispatched: bool,
 ) -> Any:
     shown = _shown(arguments[call.inputs]) if len(arguments) > call.inputs else []
     measured = Measured(f"{group.title}:{call.title}", shown)
     try:
-        with _RecordFunctionFast(f"c10d::{call.dispatched}", shown):
+        with contextlib.nullcontext() if dispatched else _RecordFunctionFast(f"c10d::{call.dispatched}", shown):
             work = method(group, *arguments, **named)
     except BaseException:
         measured.end()

@@ -32,6 +32,7 @@ from .tensors import (
     source,
     target,
     timeout_of,
+    written,
 )
 from .work import Finished, Work, torch_error
 
@@ -183,6 +184,7 @@ class Collectives:
         move_type(output)
         staged = source(output)
         target(output, staged, batch.finish)
+        written([output])
         batch.add("all_gather", dtype, tensor.numel() * scale, source(tensor), staged)
 
     # Scattering.
@@ -220,6 +222,7 @@ class Collectives:
         self._check_part("reduce_scatter", "inputs", rank, inputs[rank], output)
         staged = source(output)
         target(output, staged, batch.finish)
+        written([output])
         for root, tensor in enumerate(inputs):
             fold = folding(tensor, reduction)
             read = fold.staged(tensor)
@@ -249,6 +252,7 @@ class Collectives:
         folding(output, reduction)
         staged = source(output)
         target(output, staged, batch.finish)
+        written([output])
         count = output.numel() * fold.scale
         batch.add("reduce_scatter", fold.dtype, count, fold.staged(tensor), staged, fold.op)
 
@@ -282,14 +286,6 @@ class Collectives:
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
-
-    # Timeouts.
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Let operations started from now on take at most ``timeout``."""
-        self.member.seconds = timeout.total_seconds()
-
-    _set_default_timeout = set_timeout
 
     def _batch(self, name: str, opts: Any, timeout: timedelta | None) -> Batch:
         # torch says in its options that the caller wants to wait, and then calls `wait` at once.
@@ -347,6 +343,8 @@ def together(outputs: Tensors, finish: Finish) -> torch.Tensor:
         flat = torch.empty(sum(output.numel() for output in outputs), dtype=outputs[0].dtype)
         for output, part in zip(outputs, flat.split([output.numel() for output in outputs])):
             target(output, part.view(output.shape), finish)
+    else:
+        written(outputs)
     return flat
 
 

@@ -11,18 +11,16 @@ runs on a thread of its own: else it could wait for one that is to run after it 
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed as dist
 
 from .._herringbone import Communicator
 from .callbacks import callback_threads
 
-__all__ = ["mend_wrapped_futures", "take_turns"]
+__all__ = ["take_turns"]
 
 Future = torch.futures.Future[Any]
 Callback = Callable[[Future], Any]
@@ -30,15 +28,11 @@ Callback = Callable[[Future], Any]
 _groups: WeakKeyDictionary[Future, Communicator] = WeakKeyDictionary()
 """The group of each future whose callbacks take turns."""
 
-_made = threading.local()
-"""Has the ``future`` that this thread's call of ``get_future`` has given last."""
-
 
 def take_turns(future: Future, group: Communicator) -> None:
     """Let the callbacks of ``future``, a work's of ``group``, and of all futures that come of it take turns."""
     _patch_futures()
     _groups[future] = group
-    _made.future = future
 
 
 @functools.cache
@@ -123,23 +117,3 @@ def _same(value: Any) -> Any:
 
 def _raise(error: BaseException) -> None:
     raise error
-
-
-@functools.cache
-def mend_wrapped_futures() -> None:
-    """Let works that torch wraps, those of groups with several backends, give the futures that they wrap.
-
-    torch would make another object for the same future, which is not known here.
-    """
-    work: Any = dist.Work
-    get_future = work.get_future
-
-    @functools.wraps(get_future)
-    def mended(self: dist.Work) -> Future:
-        _made.future = None
-        future: Future = get_future(self)
-        ours: Future | None = _made.future
-        _made.future = None
-        return future if ours is None else ours
-
-    work.get_future = mended

@@ -19,15 +19,15 @@ from .._herringbone import Communicator
 from ..arguments import check_explained
 from ..options import Options
 from .calls import hidden, observed
+from .dispatched import DISPATCHES, Dispatched, mend_shared_groups, note_work, refuse_modes
 from .exchanges import Exchanges
-from .futures import mend_wrapped_futures
 from .member import Member, Unformed, part_of
 from .memory import tensor_in
 from .monitored import monitored_barrier
 from .reconfiguring import get_handle, reconfigure, renumber
 from .saving import mend_async_saves
-from .tensors import Reduction, folding
-from .work import Finished, torch_error
+from .tensors import Reduction, folding, timeout_of
+from .work import Finished, Work, torch_error
 
 __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "apart", "create"]
 
@@ -42,14 +42,13 @@ LATEST_SIZE = "herringbone/size"
 
 
 @hidden
-@observed
-class Named(Exchanges):
+class Named:
     """What torch asks every group and backend."""
+
+    member: Member
 
     title: str
     """What the profiler's events begin with: the name under which the program asked for the group."""
-
-    member: Member
 
     @property
     def store(self) -> Store:
@@ -59,9 +58,20 @@ class Named(Exchanges):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False, *, opts: Any = None
     ) -> None:
-        """A barrier whose error on rank 0 names the ranks that have not come; see :func:`monitored_barrier`."""
-        limit = timedelta(seconds=self.member.seconds) if timeout is None else timeout
-        monitored_barrier(self.member, self.store, limit, wait_all_ranks)
+        """A barrier whose error on rank 0 names the ranks that have not come; see :func:`monitored_barrier`.
+
+        torch gives a group the timeout, and a backend options that have it.
+        """
+        given = timeout if opts is None else opts
+        if given is None or isinstance(given, dist.BarrierOptions):
+            given = timedelta(seconds=timeout_of(given, None, self.member.seconds))
+        monitored_barrier(self.member, self.store, given, wait_all_ranks)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let operations started from now on take at most ``timeout``."""
+        self.member.seconds = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
 
     def getSequenceNumberForGroup(self) -> int:
         """How many calls the group has had in this process."""
@@ -186,6 +196,18 @@ class Named(Exchanges):
             note(self.member, options, is_world=True)  # it was aborted
         return work
 
+    def place_of(self, ranks: list[int], name: str, timeout: timedelta | None) -> Place:
+        """The place of this process in a group of those ``ranks`` of this group."""
+        return Place(
+            store=self.store,
+            group_rank=ranks.index(self.member.communicator.rank),
+            group_size=len(ranks),
+            timeout=timeout or timedelta(seconds=self.member.seconds),
+            group_id=name,
+            # Of a group that was formed anew they are its own.
+            global_ranks_in_group=[self.member.ranks[part] for part in ranks],
+        )
+
     def shutdown(self) -> None:
         """Leave the group once the others hold what they need from this rank."""
         forget_world(self.member)
@@ -198,7 +220,8 @@ class Named(Exchanges):
 
 
 @hidden
-class BackendHerringbone(Named, C10DBackend):
+@observed(note=note_work)
+class BackendHerringbone(Named, Exchanges, C10DBackend):
     """Herringbone for one device type of a group with several backends (``cpu:herringbone,cuda:nccl``).
 
     torch wraps what these methods return: ``wait``, ``get_future`` and ``is_completed`` work. The plain backend name
@@ -206,11 +229,11 @@ class BackendHerringbone(Named, C10DBackend):
     """
 
     # torch asks for each of these without end where a subclass does not define it.
-    supports_splitting = property(lambda self: self._splits)
+    supports_splitting = property(lambda self: True)
     supports_coalescing = property(lambda self: True)
     supports_shrinking = property(lambda self: False)
     # A group with several backends cannot: torch forwards to one of them alone.
-    supports_reconfigure = property(lambda self: self._splits)
+    supports_reconfigure = property(lambda self: self._alone)
     supports_window = property(lambda self: False)
     _supports_time_estimate = property(lambda self: False)
 
@@ -221,15 +244,49 @@ class BackendHerringbone(Named, C10DBackend):
         """The same, for torch's C++ code."""
         return self._options
 
-    def __init__(self, member: Member, title: str, splits: bool = False) -> None:
-        """``splits``: the group that this is the backend of can be split, and formed anew."""
+    def __init__(self, member: Member, title: str, alone: bool = False) -> None:
+        """``alone``: the group that this is the backend of has no other one, so it can be formed anew."""
         C10DBackend.__init__(self, member.communicator.rank, member.communicator.size)
-        self.member, self.title, self._splits = member, title, splits
+        self.member, self.title, self._alone = member, title, alone
         self._options = C10DBackend.Options(NAME, timedelta(seconds=member.seconds))
 
 
+    def end_coalescing(self, device: object = None) -> Work:
+        """One work for all calls since :meth:`start_coalescing`."""
+        work = super().end_coalescing(device)
+        note_work(work)
+        return work
+
+    def split(self, store: Store, ranks: list[int], opts: Any) -> BackendHerringbone:
+        """The backend of a group of those ``ranks`` of this group, as torch asks where a group has several backends.
+
+        A rank that is not among them gets one that can do nothing, because torch takes no ``None`` from Python.
+        """
+        limit = timedelta(seconds=timeout_of(None, getattr(opts, "_timeout", None), self.member.seconds))
+        if self.member.communicator.rank not in ranks:
+            outside = Member(Unformed(0, 1, "this process is not in the group"), limit, store)
+            outside.close()
+            return BackendHerringbone(outside, self.title)
+        name = getattr(opts, "group_name", "") or f"split:{'_'.join(map(str, ranks))}"
+        place = self.place_of(ranks, name, limit)
+        try:
+            member = join(place, None, self.member if self.member.apart else None)
+        except errors.HerringboneError as error:
+            raise torch_error(error) from None
+        return BackendHerringbone(member, self.title)
+
+
 @hidden
-class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  # torch has overloads
+@observed(refuse=refuse_modes)
+class Undispatched(Exchanges):
+    """The calls of a group where torch before 2.14, which calls no backend in Python, calls them directly."""
+
+
+Called: Any = Dispatched if DISPATCHES else Undispatched
+
+
+@hidden
+class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore[misc]  # torch has overloads
     """The group that ``init_process_group("herringbone")`` and ``new_group`` make."""
 
     supports_reconfigure = property(lambda self: True)
@@ -248,10 +305,9 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
 
     def _register(self) -> BackendHerringbone | None:
         """Show torch a backend for the CPU, where this version lets Python define one (2.14 and later)."""
-        try:
-            backend = BackendHerringbone(self.member, self.title, splits=True)
-        except TypeError:
+        if not DISPATCHES:
             return None
+        backend = BackendHerringbone(self.member, self.title, alone=True)
         kind = dist.ProcessGroup.BackendType.CUSTOM
         self._set_default_backend(kind)
         self._register_backend(CPU, kind, backend)
@@ -293,15 +349,7 @@ class ProcessGroupHerringbone(Named, dist.ProcessGroup):  # type: ignore[misc]  
         if rank not in ranks:
             return None
         name = group_name or f"{self._group_name}:split:{'_'.join(map(str, ranks))}"
-        place = Place(
-            store=self.store,
-            group_rank=ranks.index(rank),
-            group_size=len(ranks),
-            timeout=timeout or timedelta(seconds=self.member.seconds),
-            group_id=name,
-            # Of a group that was formed anew they are its own.
-            global_ranks_in_group=[self.member.ranks[part] for part in ranks],
-        )
+        place = self.place_of(ranks, name, timeout)
         group = create(place, opts, self.title, self.member if self.member.apart else None)
         assert isinstance(group, ProcessGroupHerringbone)
         group.setGroupName(name)
@@ -354,7 +402,6 @@ def create(
         TypeError: ``pg_options`` is something else than :class:`herringbone.Options` or one of torch's.
     """
     mixed = shares_group(opts)
-    mend_wrapped_futures()
     if not isinstance(options, Options):
         # Those of torch's own backends say nothing that concerns this one.
         if options is not None and not mixed and not isinstance(options, C10DBackend.Options):
@@ -367,7 +414,10 @@ def create(
             member = join(opts, options, parent)
     except errors.HerringboneError as error:
         raise torch_error(error) from None
-    return (BackendHerringbone if mixed else ProcessGroupHerringbone)(member, title)
+    if not mixed:
+        return ProcessGroupHerringbone(member, title)
+    mend_shared_groups()
+    return BackendHerringbone(member, title)
 
 
 def shares_group(opts: Any) -> bool:

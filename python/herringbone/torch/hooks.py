@@ -1,4 +1,4 @@
-"""DDP's built-in communication hooks, which are C++ code and read futures that only C++ can complete."""
+"""What DDP asks of its group in C++ code that does not reach one in Python."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .coalescing import cpu_backend
 from .collectives import Collectives
+from .group import ProcessGroupHerringbone
 
-__all__ = ["mend_builtin_hooks"]
+__all__ = ["mend_builtin_hooks", "mend_logging_data"]
 
 
 def mend_builtin_hooks() -> None:
-    """Let DDP over Herringbone's groups take torch's hooks in Python, which do the same; others are as before."""
+    """Let DDP over Herringbone's groups take torch's hooks in Python; others are as before.
+
+    The built-in hooks do the same, but read futures that only C++ can complete.
+    """
     ddp: Any = DistributedDataParallel
     register = ddp._register_builtin_comm_hook
 
@@ -34,3 +38,22 @@ def mend_builtin_hooks() -> None:
         self.register_comm_hook(group, hooks[comm_hook_type])
 
     ddp._register_builtin_comm_hook = mended
+
+
+def mend_logging_data() -> None:
+    """Let DDP's logging data have the name under which the program asked for a group of Herringbone's.
+
+    A group in Gloo's place has its name, for programs that look for it. torch's C++ code takes a group that itself says
+    this name for a group of Gloo's class.
+    """
+    ddp: Any = DistributedDataParallel
+    read = ddp._get_ddp_logging_data
+
+    @functools.wraps(read)
+    def mended(self: DistributedDataParallel) -> dict[str, Any]:
+        data: dict[str, Any] = read(self)
+        if isinstance(self.process_group, ProcessGroupHerringbone):
+            data["backend_name"] = self.process_group.title
+        return data
+
+    ddp._get_ddp_logging_data = mended

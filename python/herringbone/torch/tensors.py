@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.autograd.graph import increment_version
 
 from ..errors import ArgumentError, UnsupportedError
 
@@ -30,6 +31,7 @@ __all__ = [
     "source",
     "target",
     "timeout_of",
+    "written",
 ]
 
 Finish = list[Callable[[], object]]
@@ -210,6 +212,11 @@ def target(tensor: torch.Tensor, staged: torch.Tensor, finish: Finish) -> None:
     if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape)):
         raise ArgumentError("an expanded tensor can not receive a result; pass tensor.contiguous()")
     finish.append(lambda: tensor.detach().copy_(staged))
+
+
+def written(tensors: Sequence[torch.Tensor]) -> None:
+    """Tell autograd that the engine writes ``tensors``, where torch's Gloo does by copying to them."""
+    increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import cases
+import dispatching
 import torch
 import torch.distributed as dist
 from cases import error_of
@@ -300,6 +301,9 @@ def compiled_functions_and_models() -> None:
     compiled = torch.compile(model, backend="aot_eager")
     compiled(mine().view(1, 4)).sum().backward()
     same(model.module.weight.grad, torch.full((1, 4), total() / size()))
+
+
+CASES.update(dispatching.CASES)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import torch.distributed as dist
 def main() -> None:
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
+    assert model._get_ddp_logging_data()["backend_name"] == dist.get_backend() == "gloo"
     model(torch.full((1, 2), float(dist.get_rank() + 1))).sum().backward()
     group = dist.new_group(backend="gloo")
     total = torch.ones(1)

@@ -1,0 +1,249 @@
+"""What sees collectives through torch's dispatcher sees ours as it sees Gloo's; groups beside other backends; two ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import cases
+import torch
+import torch.distributed as dist
+from cases import error_of
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from values import rank, size
+
+import herringbone
+
+CASES, case = cases.registry()
+
+MIXED = "cpu:herringbone,cuda:gloo"
+SECONDS = timedelta(seconds=30)
+
+
+def mine(length: int = 2) -> torch.Tensor:
+    return torch.full((length,), float(rank() + 1))
+
+
+def everything(group: dist.ProcessGroup | None) -> dict[str, Callable[[], Any]]:
+    """A call of every collective, and of messages, on tensors that it makes."""
+
+    def message() -> None:
+        if rank() == 0:
+            dist.send(mine(), 1, group=group)
+        else:
+            dist.recv(torch.empty(2), 0, group=group)
+
+    def parts(number: int = 2) -> list[torch.Tensor]:
+        return [torch.ones(number) for _ in range(size())]
+
+    on_root = rank() == 0
+    return {
+        "allreduce": lambda: dist.all_reduce(mine(), group=group),
+        "reduce": lambda: dist.reduce(mine(), 0, group=group),
+        "broadcast": lambda: dist.broadcast(mine(), 0, group=group),
+        "barrier": lambda: dist.barrier(group),
+        "allgather": lambda: dist.all_gather(parts(), mine(), group=group),
+        "_allgather_base": lambda: dist.all_gather_into_tensor(torch.empty(4), mine(), group=group),
+        "gather": lambda: dist.gather(mine(), parts() if on_root else None, 0, group=group),
+        "scatter": lambda: dist.scatter(mine(), parts() if on_root else None, 0, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter(mine(), parts(), group=group),
+        "_reduce_scatter_base": lambda: dist.reduce_scatter_tensor(mine(), torch.ones(4), group=group),
+        "alltoall": lambda: dist.all_to_all(parts(), parts(), group=group),
+        "alltoall_base": lambda: dist.all_to_all_single(torch.empty(2), mine(), group=group),
+        "message": message,
+    }
+
+
+class Seen(TorchDispatchMode):
+    """Notes the operators of c10d that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            self.names.append(func._schema.name)
+        return func(*args, **kwargs or {})
+
+
+@case
+def modes_see_every_call_as_gloos() -> None:
+    real = dist.new_group(backend="gloo")
+    for name, call in everything(None).items():
+        with Seen() as ours:
+            call()
+        with Seen() as theirs:
+            everything(real)[name]()
+        assert ours.names == theirs.names != [], (name, ours.names, theirs.names)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    with CommDebugMode() as mode:
+        model(torch.ones(2, 4)).sum().backward()
+    assert mode.get_total_counts() == 1
+
+
+@case
+def a_traced_collective_is_in_the_graph() -> None:
+    def step(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor * 2
+        dist.all_reduce(tensor)
+        dist.broadcast(tensor, 0)
+        return tensor + 1
+
+    for kind in ("real", "fake"):
+        graph = make_fx(step, tracing_mode=kind)(mine())
+        assert "allreduce_" in graph.code and "broadcast_" in graph.code, graph.code
+    with FakeTensorMode():
+        tensor = torch.ones(4)
+        dist.all_reduce(tensor)
+        assert tensor.shape == (4,)
+    tensor = (mine() * 1j).conj().imag
+    assert tensor.is_neg()
+    error_of(herringbone.UnsupportedError, lambda: make_fx(lambda t: dist.all_reduce(t))(tensor), "would not contain")
+
+
+@case
+def negative_views_get_their_results() -> None:
+    tensor = (mine() * 1j).conj().imag
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [-3.0, -3.0], "through the dispatcher a copy would have got them"
+
+
+@case
+def observers_see_the_operators(folder: str = "trace") -> None:
+    path = Path(os.environ["RESULTS"]) / f"{folder}-{rank()}.json"
+    observer = torch.profiler.ExecutionTraceObserver().register_callback(str(path))
+    observer.start()
+    dist.all_reduce(mine())
+    dist.barrier()
+    observer.stop()
+    observer.unregister_callback()
+    names = {node["name"] for node in json.loads(path.read_text())["nodes"]}
+    path.unlink()
+    assert {"c10d::allreduce_", "c10d::barrier"} <= names, names
+
+
+@case
+def versions_count_as_gloos() -> None:
+    def versions(group: dist.ProcessGroup | None) -> list[list[bool]]:
+        changed = []
+        for work in (
+            lambda one, two: dist.all_reduce(one, group=group),
+            lambda one, two: dist.all_gather([one, two], torch.ones(2), group=group),
+            lambda one, two: dist.all_gather(list(one.chunk(2)), torch.ones(1), group=group),
+            lambda one, two: dist.all_gather_into_tensor(one, torch.ones(1), group=group),
+            lambda one, two: dist.reduce_scatter(one, [torch.ones(2), torch.ones(2)], group=group),
+            lambda one, two: dist.reduce_scatter_tensor(one, torch.ones(4), group=group),
+            lambda one, two: dist.all_to_all([one, two], [torch.ones(2), torch.ones(2)], group=group),
+        ):
+            tensors = torch.ones(2), torch.ones(2)
+            work(*tensors)
+            changed.append([tensor._version > 0 for tensor in tensors])
+        return changed
+
+    assert versions(None) == versions(dist.new_group(backend="gloo"))
+
+
+@case
+def hooks_of_a_group_are_called() -> None:
+    group = dist.new_group()
+    if not hasattr(group, "register_pre_hook"):
+        return
+    seen: list[str] = []
+    group.register_pre_hook(1, lambda args: seen.append(f"before {args.name.name}"))
+    group.register_post_hook(2, lambda args: seen.append(f"after {args.name.name}"))
+    dist.all_reduce(mine(), group=group)
+    assert seen == ["before ALLREDUCE", "after ALLREDUCE"], seen
+    group.unregister_pre_hook(1)
+    group.unregister_post_hook(2)
+    with mock.patch.dict(os.environ, TORCH_DIST_NAN_CHECK="1"):
+        checked = dist.new_group()
+    error_of(RuntimeError, lambda: dist.all_reduce(torch.tensor([float("nan")]), group=checked), "NaN")
+
+
+@case
+def a_hook_that_calls_gets_its_own_work() -> None:
+    group, other = dist.new_group(), dist.new_group()
+    if not hasattr(group, "register_post_hook"):
+        return
+    inner: list[Any] = []
+    again = mine()
+    group.register_post_hook(1, lambda args: inner.append(dist.all_reduce(again, group=other, async_op=True)))
+    tensor = mine()
+    work = dist.broadcast(tensor, 0, group=group, async_op=True)
+    work.wait(), inner[0].wait()
+    assert work.result()[0] is tensor and inner[0].result()[0] is again
+    group.unregister_post_hook(1)
+
+
+@case
+def the_flight_recorder_has_our_calls() -> None:
+    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    if dump is None or not hasattr(c10d, "_maybe_attach_flight_recorder"):
+        return
+    group = dist.new_group(group_desc="recorded")
+    dist.all_reduce(mine(), group=group)
+    dist.barrier(group)
+    entries = json.loads(dump(backend="herringbone"))["entries"]
+    names = [entry["profiling_name"] for entry in entries if "recorded" in str(entry["process_group"])]
+    assert [name.partition(":")[2] for name in names] == ["all_reduce", "barrier"], names
+
+
+@case
+def works_of_other_backends_are_theirs() -> None:
+    mixed = dist.new_group(backend=MIXED)
+    assert type(dist.all_reduce(mine(), group=mixed, async_op=True).wait()) is bool
+    real = dist.new_group(backend="gloo")
+    work = dist.reduce_scatter_tensor(mine(1), torch.ones(2), group=real, async_op=True)
+    assert type(work).__module__ != "herringbone.torch.work"
+    work.is_completed()
+    work.wait()
+    assert work.is_completed() in (True, False)
+
+
+@case
+def a_group_beside_another_backend_is_whole() -> None:
+    mixed = dist.new_group(backend=MIXED, timeout=SECONDS)
+    dist.monitored_barrier(mixed, timeout=SECONDS)
+    tensor = mine()
+    work = dist.all_reduce(tensor, group=mixed, async_op=True)
+    work.wait()
+    assert work.is_completed() and work.is_success() and work.exception() is None
+    assert work.result()[0] is tensor and tensor.tolist() == [3.0, 3.0]
+    if rank() == 0:
+        dist.send(mine(), 1, group=mixed)
+    else:
+        assert dist.recv(tensor, group=mixed) == 0 and tensor.tolist() == [1.0, 1.0]
+    for name, call in everything(mixed).items():
+        with Seen() as seen:
+            call()
+        assert seen.names, name
+    with torch.profiler.profile() as profile:
+        dist.all_reduce(mine(), group=mixed)
+    assert sum(event.name == "c10d::allreduce_" for event in profile.events()) == 1
+    failed = dist.all_reduce(mine(rank() + 1), group=mixed, async_op=True)
+    error_of(herringbone.MismatchError, failed.wait)
+    assert isinstance(failed.exception(), herringbone.MismatchError) and not failed.is_success()
+
+
+@case
+def a_group_beside_another_backend_is_split() -> None:
+    mixed = dist.new_group(backend=MIXED, timeout=SECONDS)
+    for ranks in ([[0], [1]], [[0, 1]], [[0]]):
+        part = dist.split_group(mixed, ranks)
+        own = next((members for members in ranks if rank() in members), None)
+        if own is None:
+            assert part is dist.GroupMember.NON_GROUP_MEMBER
+            continue
+        tensor = mine()
+        dist.all_reduce(tensor, group=part)
+        assert tensor.tolist() == [float(sum(member + 1 for member in own))] * 2
