@@ -62,6 +62,11 @@ fn a_lack_of_memory_fails_the_call_on_all_ranks_and_the_group_goes_on() {
             scope.spawn(move || {
                 let calls = [(Collective::AllReduce, false), (Collective::AllGather, true)];
                 for ((collective, is_uneven), priority) in calls.into_iter().zip([0, 1]) {
+                    if comm.rank() == 0 && priority == 0 {
+                        // Longer than a fence waits for a rank that has not come to older operations.
+                        std::thread::sleep(Duration::from_millis(1200));
+                    }
+                    let before = comm.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum).unwrap();
                     let lacks = comm.rank() == 1;
                     let memory = |elements: usize| Region::zeroed(if lacks { 0 } else { 4 * elements });
                     let elements = if is_uneven { 10 } else { 30 };
@@ -70,6 +75,7 @@ fn a_lack_of_memory_fails_the_call_on_all_ranks_and_the_group_goes_on() {
                     let request = if lacks { request.lacking(1 << 50) } else { request };
                     let error = comm.execute(request.priority(priority)).unwrap_err();
                     assert_eq!(*error.kind(), ErrorKind::Memory { rank: 1, bytes: 1 << 50 }, "{error}");
+                    assert_eq!(before.wait().unwrap(), [3.0; 1000]);
                     let mut one = [1.0_f32; 1000];
                     comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();
                     assert_eq!(one, [3.0; 1000]);

@@ -193,11 +193,13 @@ impl Backlog {
         }
     }
 
-    /// This rank lacks memory for a queued operation: it fails with everybody's, by a fence.
+    /// This rank lacks memory for a queued operation: it fails with everybody's, by a fence. Older ones end first, because a fence
+    /// does not wait long for ranks that have not come to these.
     fn lack(&mut self, at: usize, bytes: u64, group: &Group, (links, out): (&Links, &mut Outbox)) {
         let queued = &mut self.queue[at];
-        if !std::mem::replace(&mut queued.given_up, true) {
-            let operation = queued.id.fingerprint;
+        let operation = queued.id.fingerprint;
+        let has_older = group.running.iter().any(|(sequence, _)| *sequence < operation.sequence);
+        if !has_older && !std::mem::replace(&mut queued.given_up, true) {
             out.dispute(group, Cause::Memory { rank: links.rank, operation, bytes });
         }
     }
