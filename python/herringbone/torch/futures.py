@@ -51,11 +51,11 @@ def _patch_futures() -> None:
         if group is None or not callable(callback):
             plain: Future = then(self, callback)
             return plain
+        turn = _Turn(group, callback)
         # What torch completes through `then` fails for C++ waiters, too.
-        over: torch.futures.Future[Callable[[], Any]] = torch.futures.Future()
-        chained: Future = then(over, lambda over: over.value()())
+        chained: Future = then(turn.over, turn.outcome)
         _groups[chained] = group
-        _give(self, group, callback, over.set_result, add_done_callback)
+        add_done_callback(self, turn.begin)
         return chained
 
     @functools.wraps(add_done_callback)
@@ -64,10 +64,10 @@ def _patch_futures() -> None:
         if group is None or not callable(callback):
             add_done_callback(self, callback)
             return
-        over: torch.futures.Future[Callable[[], Any]] = torch.futures.Future()
+        turn = _Turn(group, callback)
         # torch logs what a callback raises.
-        add_done_callback(over, lambda over: over.value()())
-        _give(self, group, callback, over.set_result, add_done_callback)
+        add_done_callback(turn.over, turn.outcome)
+        add_done_callback(self, turn.begin)
 
     @functools.wraps(collect_all)
     def collected(futures: list[Future]) -> Future:
@@ -81,39 +81,37 @@ def _patch_futures() -> None:
     native._collect_all = collected
 
 
-def _give(
-    future: Future,
-    group: Communicator,
-    callback: Callback,
-    end: Callable[[Callable[[], Any]], None],
-    add_done_callback: Callable[[Future, Callback], None],
-) -> None:
-    """Give ``future`` a callback that takes the next turn of ``group``'s. ``end`` is given what says how it has ended: a function
-    that returns what it has returned, or raises what it has raised."""
-    turn = group.turn()
+class _Turn:
+    """A callback that has taken the next turn of its future's group."""
 
-    def run(complete: Future) -> None:
-        _groups.setdefault(complete, group)  # it may be torch's second object for the future
-        try:
-            outcome = functools.partial(_same, turn.run(callback, complete))
-        except BaseException as error:
-            outcome = functools.partial(_raise, error)
-        finally:
-            turn.end()
-        end(outcome)
+    __slots__ = ("_callback", "_group", "_outcome", "_turn", "over")
 
-    def begin(complete: Future) -> None:
-        if turn.is_next():
-            run(complete)
+    def __init__(self, group: Communicator, callback: Callback) -> None:
+        self._group, self._callback, self._turn = group, callback, group.turn()
+        self._outcome: tuple[Any, BaseException | None] = None, None
+        # It carries nothing: torch pickles what a future has, if that is an object of Python's.
+        self.over: torch.futures.Future[None] = torch.futures.Future()
+
+    def begin(self, complete: Future) -> None:
+        """The future is complete: run here, or where it may wait for its turn."""
+        if self._turn.is_next():
+            self._run(complete)
         else:
-            callback_threads().run(functools.partial(run, complete))
+            callback_threads().run(functools.partial(self._run, complete))
 
-    add_done_callback(future, begin)
+    def _run(self, complete: Future) -> None:
+        _groups.setdefault(complete, self._group)  # it may be torch's second object for the future
+        try:
+            self._outcome = self._turn.run(self._callback, complete), None
+        except BaseException as error:
+            self._outcome = None, error
+        finally:
+            self._turn.end()
+        self.over.set_result(None)
 
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _raise(error: BaseException) -> None:
-    raise error
+    def outcome(self, _: Future) -> Any:
+        """What the callback has returned or raised."""
+        (value, error), self._outcome = self._outcome, (None, None)
+        if error is not None:
+            raise error
+        return value
