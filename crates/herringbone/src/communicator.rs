@@ -2,6 +2,7 @@
 
 mod automatic;
 pub(crate) mod called;
+mod calling;
 mod handle;
 pub(crate) mod lines;
 mod messages;
@@ -327,7 +328,7 @@ impl Communicator {
         };
         let codec = automatic::codec_of(&self.fabric, &self.group, &request);
         let timeout = request.timeout.unwrap_or_else(|| self.timeout());
-        let (group, draws) = self.called_group(request.collective.name(), timeout)?;
+        let (group, draws) = calling::called_group(self.parts(), request.collective.name(), timeout)?;
         let draws = draws.as_deref().unwrap_or(&self.group.draws);
         let checked = residuals::checked(&request, codec, (&self.group.residuals, draws), self.group.rank);
         let fed = checked.map_err(|error| error.at(self.fabric.job.rank))?;

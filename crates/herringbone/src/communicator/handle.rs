@@ -1,7 +1,7 @@
 //! The handle of a group, and how groups are made known.
 
 use super::{
-    lines::Lines,
+    lines::AskedLines,
     residuals::{AutomaticCodecs, Draws},
 };
 use crate::{
@@ -37,7 +37,7 @@ pub(crate) struct GroupHandle {
     pub(crate) residuals: Residuals,
     pub(super) draws: Draws,
     pub(super) codecs: AutomaticCodecs,
-    pub(super) lines: Lines,
+    pub(super) lines: AskedLines,
     pub(super) fabric: std::sync::Weak<Fabric>,
 }
 
@@ -90,7 +90,7 @@ impl GroupHandle {
             residuals: Residuals::new(),
             draws: Draws::default(),
             codecs: AutomaticCodecs::default(),
-            lines: Lines::default(),
+            lines: AskedLines::default(),
             fabric: Arc::downgrade(fabric),
         }
     }

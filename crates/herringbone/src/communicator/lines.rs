@@ -5,16 +5,8 @@
 //! own, which has a group of its own with the same members. Where the program asks for a line, or for a turn in one, is in the
 //! program's order. So the line's number and the order of its turns are the same on all ranks, whatever runs first.
 
-use super::{
-    Communicator,
-    handle::{GroupHandle, make_known, settings_of},
-    residuals::Draws,
-};
-use crate::{
-    Error, ErrorKind, Result,
-    core::wire::digest,
-    engine::group::{self, Settings},
-};
+use super::residuals::Draws;
+use crate::{Result, core::wire::digest, fabric::Fabric};
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +16,7 @@ use std::{
 };
 
 /// The line of calls that are made in no turn.
-const PROGRAM: u64 = 0;
+pub(super) const PROGRAM: u64 = 0;
 
 thread_local! {
     /// The turns that run on this thread, the innermost last.
@@ -86,11 +78,11 @@ impl fmt::Debug for LineTurn {
 
 /// Calls whose order is that of their turns.
 #[derive(Debug)]
-struct Line {
+pub(super) struct Line {
     /// The same on all ranks.
-    number: u64,
+    pub(super) number: u64,
     /// What errors and lists call it.
-    what: &'static str,
+    pub(super) what: &'static str,
     turns: Mutex<Turns>,
     moved: Condvar,
     /// The groups that take its calls.
@@ -100,7 +92,8 @@ struct Line {
 /// A group that takes the calls of a line which are meant for another one.
 #[derive(Debug)]
 struct LineGroup {
-    of: Weak<GroupHandle>,
+    fabric: Weak<Fabric>,
+    of: u32,
     number: u32,
     draws: Arc<Draws>,
 }
@@ -164,17 +157,34 @@ impl Line {
         }
         true
     }
+
+    /// The number of the group that takes its calls which are meant for group `of`, and what these draw; `make` makes the group.
+    pub(super) fn group(
+        &self,
+        (fabric, of): (&Arc<Fabric>, u32),
+        make: impl FnOnce() -> Result<u32>,
+    ) -> Result<(u32, Arc<Draws>)> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it =
+            |group: &&LineGroup| group.of == of && std::ptr::eq(group.fabric.as_ptr(), Arc::as_ptr(fabric));
+        if let Some(known) = groups.iter().find(is_it) {
+            return Ok((known.number, known.draws.clone()));
+        }
+        let number = make()?;
+        groups.retain(|group| group.fabric.strong_count() > 0);
+        let draws = Arc::new(Draws::from(self.number));
+        groups.push(LineGroup { fabric: Arc::downgrade(fabric), of, number, draws: draws.clone() });
+        Ok((number, draws))
+    }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        for LineGroup { of, number, .. } in
-            self.groups.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..)
-        {
-            if let Some(fabric) = of.upgrade().and_then(|of| of.fabric.upgrade())
+        for group in self.groups.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            if let Some(fabric) = group.fabric.upgrade()
                 && !fabric.is_forked()
             {
-                fabric.node.with(|engine| engine.drop_group(number));
+                fabric.node.with(|engine| engine.drop_group(group.number));
             }
         }
     }
@@ -182,7 +192,7 @@ impl Drop for Line {
 
 /// The lines that a group was asked for.
 #[derive(Debug, Default)]
-pub(super) struct Lines(Mutex<Asked>);
+pub(super) struct AskedLines(Mutex<Asked>);
 
 #[derive(Debug, Default)]
 struct Asked {
@@ -192,87 +202,41 @@ struct Asked {
     others: BTreeMap<u64, u64>,
 }
 
-impl Communicator {
-    /// A turn for code that runs when an operation of this group is over: the next one in the line of such code. All ranks ask for
-    /// as many, in the same order. So its calls match those of the other ranks, whenever and on whichever thread it runs, and the
-    /// program's own calls go on meanwhile.
-    ///
-    /// A call in a turn waits until all earlier turns are over. Code that makes no calls waits for nothing.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Timeout`] if this is called in a turn, and earlier ones do not end within the group's timeout.
-    pub fn turn(&self) -> Result<LineTurn> {
-        let (of, number) = (self.asking_line()?, self.group.number);
-        let new = || Line::new("callbacks", (of, number, 0));
-        let mut asked = self.group.lines.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(asked.callbacks.entry(of).or_insert_with(new).take())
+impl AskedLines {
+    /// The next turn in the line of callbacks that code of line `asking` gives to operations of a group.
+    pub(super) fn turn(&self, group: u32, asking: u64) -> LineTurn {
+        let new = || Line::new("callbacks", (asking, group, 0));
+        self.lock().callbacks.entry(asking).or_insert_with(new).take()
     }
 
-    /// A line of calls apart from the program's, for a thread that makes them in an order of its own: all that runs in the turn
-    /// has its place. All ranks ask for as many lines, in the same order.
-    ///
-    /// # Errors
-    /// As [`turn`](Self::turn).
-    pub fn line(&self) -> Result<LineTurn> {
-        let of = self.asking_line()?;
-        let mut asked = self.group.lines.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = asked.others.entry(of).or_default();
+    /// The next line that code of line `asking` asks a group for: the turn is all of it.
+    pub(super) fn line(&self, group: u32, asking: u64) -> LineTurn {
+        let mut asked = self.lock();
+        let index = asked.others.entry(asking).or_default();
         *index += 1;
-        Ok(Line::new("line", (of, self.group.number, *index)).take())
+        Line::new("line", (asking, group, *index)).take()
     }
 
-    /// The number of this thread's line, once it is its turn.
-    fn asking_line(&self) -> Result<u64> {
-        let line = self.line_in_turn("turn", self.timeout())?;
-        Ok(line.map_or(PROGRAM, |line| line.number))
-    }
-
-    /// The line of this thread's calls, once it is its turn; `None` for the program's.
-    fn line_in_turn(&self, call: &'static str, limit: Duration) -> Result<Option<Arc<Line>>> {
-        let Some((line, place)) = RUNNING.with_borrow(|running| running.last().cloned()) else {
-            return Ok(None);
-        };
-        if line.wait(place, limit) {
-            return Ok(Some(line));
-        }
-        let (rank, missing) = (self.fabric.job.rank, vec!["an earlier callback to return".to_owned()]);
-        Err(Error::new(ErrorKind::Timeout { rank, after: limit, missing }).about(rank, call))
-    }
-
-    /// The number of the group that takes a call of this thread, once it is its turn, and what it draws if that is not this group.
-    pub(super) fn called_group(
-        &self,
-        call: &'static str,
-        limit: Duration,
-    ) -> Result<(u32, Option<Arc<Draws>>)> {
-        if RUNNING.with_borrow(Vec::is_empty) {
-            return Ok((self.group.number, None));
-        }
-        let Some(line) = self.line_in_turn(call, limit)? else { return Ok((self.group.number, None)) };
-        let mut groups = line.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = Arc::as_ptr(&self.group);
-        if let Some(known) = groups.iter().find(|group| std::ptr::eq(group.of.as_ptr(), own)) {
-            return Ok((known.number, Some(known.draws.clone())));
-        }
-        let number = self.make_group(&line).map_err(|error| error.about(self.fabric.job.rank, call))?;
-        groups.retain(|group| group.of.strong_count() > 0);
-        let draws = Arc::new(Draws::from(line.number));
-        groups.push(LineGroup { of: Arc::downgrade(&self.group), number, draws: draws.clone() });
-        Ok((number, Some(draws)))
-    }
-
-    /// Makes a group of the same ranks for the calls of a line.
-    fn make_group(&self, line: &Line) -> Result<u32> {
-        let (fabric, GroupHandle { number: of, rank, members, .. }) = self.parts();
-        let number = group::number_of(&format!("line {:016x} of group {of:08x}", line.number), members);
-        if !fabric.node.with(|engine| engine.add_line(*of, number, line.what))? {
-            return Err(Error::config("the name of a group", "it meets another one: choose other names"));
-        }
-        let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
-        let seats = members.iter().copied().chain(reducers).collect();
-        let settings = settings_of(fabric, number, (*rank, members), seats);
-        let (guidance, timeout) = (fabric.settings.guidance.clone(), self.timeout());
-        make_known(fabric, Settings { guidance, timeout, ..settings });
-        Ok(number)
+    fn lock(&self) -> MutexGuard<'_, Asked> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Whether this thread's calls are in a turn.
+pub(super) fn is_in_turn() -> bool {
+    !RUNNING.with_borrow(Vec::is_empty)
+}
+
+/// The line of this thread's calls, `None` for the program's, once all earlier turns are over.
+///
+/// # Errors
+/// They are not within `limit`.
+pub(super) fn line_in_turn(limit: Duration) -> std::result::Result<Option<Arc<Line>>, StillEarlier> {
+    let Some((line, place)) = RUNNING.with_borrow(|running| running.last().cloned()) else {
+        return Ok(None);
+    };
+    if line.wait(place, limit) { Ok(Some(line)) } else { Err(StillEarlier) }
+}
+
+/// Earlier turns have not ended in time.
+pub(super) struct StillEarlier;

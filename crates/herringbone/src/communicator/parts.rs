@@ -1,6 +1,10 @@
 //! What is coded or explained, and what moves and folds nothing: parts to one rank, from one rank, from every rank to every other, and messages between two.
 
-use super::{Communicator, Work, automatic, residuals};
+use super::{
+    Communicator, Work, automatic, calling,
+    lines::{LineTurn, PROGRAM},
+    residuals,
+};
 use crate::{
     Error, ErrorKind, Result,
     core::{
@@ -40,6 +44,37 @@ impl Communicator {
     /// What codecs have left of the tensors that have no other [owner](Compression::kept_by) than this group, on this rank.
     pub fn residuals(&self) -> &Residuals {
         &self.parts().1.residuals
+    }
+
+    /// A turn for code that runs when an operation of this group is over: the next one in the line of such code. All ranks ask for
+    /// as many, in the same order. So its calls match those of the other ranks, whenever and on whichever thread it runs, and the
+    /// program's own calls go on meanwhile.
+    ///
+    /// A call in a turn waits until all earlier turns are over. Code that makes no calls waits for nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`] if this is called in a turn, and earlier ones do not end within the group's timeout.
+    pub fn turn(&self) -> Result<LineTurn> {
+        let asking = self.asking_line()?;
+        let group = self.parts().1;
+        Ok(group.lines.turn(group.number, asking))
+    }
+
+    /// A line of calls apart from the program's, for a thread that makes them in an order of its own: all that runs in the turn
+    /// has its place. All ranks ask for as many lines, in the same order.
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    pub fn line(&self) -> Result<LineTurn> {
+        let asking = self.asking_line()?;
+        let group = self.parts().1;
+        Ok(group.lines.line(group.number, asking))
+    }
+
+    /// The number of this thread's line, once it is its turn.
+    fn asking_line(&self) -> Result<u64> {
+        let line = calling::own_line(self.parts(), "turn", self.timeout())?;
+        Ok(line.map_or(PROGRAM, |line| line.number))
     }
 
     /// Which algorithm a collective of `count` elements takes, and why, as `algorithm: reason`; what folds, for a sum:

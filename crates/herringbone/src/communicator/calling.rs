@@ -1,0 +1,55 @@
+//! Which group takes a call: the program's, or that of the line in which this thread makes it.
+
+use super::{
+    handle::{GroupHandle, make_known, settings_of},
+    lines::{self, Line, StillEarlier},
+    residuals::Draws,
+};
+use crate::{
+    Error, ErrorKind, Result,
+    engine::group::{self, Settings},
+    fabric::Fabric,
+};
+use std::{sync::Arc, time::Duration};
+
+/// The number of the group that takes a call of this thread, once it is its turn, and what it draws if that is not `group`.
+pub(super) fn called_group(
+    (fabric, group): (&Arc<Fabric>, &GroupHandle),
+    call: &'static str,
+    limit: Duration,
+) -> Result<(u32, Option<Arc<Draws>>)> {
+    if !lines::is_in_turn() {
+        return Ok((group.number, None));
+    }
+    let Some(line) = own_line((fabric, group), call, limit)? else { return Ok((group.number, None)) };
+    let make = || make_group((fabric, group), &line).map_err(|error| error.about(fabric.job.rank, call));
+    let (number, draws) = line.group((fabric, group.number), make)?;
+    Ok((number, Some(draws)))
+}
+
+/// The line of this thread's calls, `None` for the program's, once it is its turn.
+pub(super) fn own_line(
+    (fabric, _): (&Arc<Fabric>, &GroupHandle),
+    call: &'static str,
+    limit: Duration,
+) -> Result<Option<Arc<Line>>> {
+    lines::line_in_turn(limit).map_err(|StillEarlier| {
+        let (rank, missing) = (fabric.job.rank, vec!["an earlier callback to return".to_owned()]);
+        Error::new(ErrorKind::Timeout { rank, after: limit, missing }).about(rank, call)
+    })
+}
+
+/// Makes a group of the same ranks for the calls of a line.
+fn make_group((fabric, group): (&Arc<Fabric>, &GroupHandle), line: &Line) -> Result<u32> {
+    let GroupHandle { number: of, rank, members, .. } = group;
+    let number = group::number_of(&format!("line {:016x} of group {of:08x}", line.number), members);
+    if !fabric.node.with(|engine| engine.add_line(*of, number, line.what))? {
+        return Err(Error::config("the name of a group", "it meets another one: choose other names"));
+    }
+    let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
+    let seats = members.iter().copied().chain(reducers).collect();
+    let settings = settings_of(fabric, number, (*rank, members), seats);
+    let (guidance, timeout) = (fabric.settings.guidance.clone(), group.timeout());
+    make_known(fabric, Settings { guidance, timeout, ..settings });
+    Ok(number)
+}
