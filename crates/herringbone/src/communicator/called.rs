@@ -7,24 +7,21 @@ use super::{
 use crate::{
     Result,
     completion::Completion,
-    core::{algorithm::Algorithm, plan::Guidance},
     engine::group::{self, Settings},
 };
 use std::{sync::Arc, time::Duration};
 
-/// A group of all ranks of `whole` that sleep between its operations. They are small: each rank sends to each other rank at
-/// once, so a rank that calls one wakes all those that [wait for that](until_called). They have no timeout, as a rank may
-/// come to the first one long after another, and use no reducers.
+/// A group of all ranks of `whole` that sleep between its operations: a rank that calls one wakes all those that
+/// [wait for that](until_called). It uses no reducers, and has the timeout of `whole`.
 pub(crate) fn resting_group(whole: &Communicator, name: &str) -> Result<Communicator> {
     whole.check_open("a group of its own")?;
     let (fabric, of) = whole.parts();
-    let (rank, members) = (of.rank, of.members.clone());
+    let (rank, members, timeout) = (of.rank, of.members.clone(), whole.timeout());
     let number = group::number_of(name, &members);
     fabric.node.with(|engine| engine.out.observer.name_group(number, name));
-    let settings = settings_of(fabric, number, (rank, &members), members.clone());
-    let guidance = Arc::new(Guidance { forced: Some(Algorithm::OneShot), ..Guidance::default() });
-    make_known(fabric, Settings { guidance, timeout: Duration::MAX, ..settings });
-    let group = GroupHandle::new(fabric, number, (rank, members), Duration::MAX);
+    let settings = settings_of(fabric, number, (rank, &members), members.clone()).agreeing();
+    make_known(fabric, Settings { timeout, ..settings });
+    let group = GroupHandle::new(fabric, number, (rank, members), timeout);
     Ok(Communicator { fabric: fabric.clone(), group: Arc::new(group) })
 }
 

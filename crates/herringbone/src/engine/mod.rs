@@ -112,10 +112,14 @@ impl Engine {
         std::mem::take(&mut self.out.finished)
     }
 
-    /// Ends `completion` when another rank has called the next operation of a group, or none can be called any more.
+    /// Ends `completion` when another rank has called the next operation of a group, or none can be called any more. The group
+    /// is one in which ranks [agree](group::Service::Agreement): the next call of another one might be an heir's.
     pub(crate) fn watch(&mut self, number: u32, completion: Arc<Completion>) {
         match self.groups.get(number).filter(|group| !group.ending.is_dropped) {
-            Some(group) => self.out.finished |= self.backlog.watch(group, completion),
+            Some(group) => {
+                debug_assert_eq!(group.settings.serves, Some(group::Service::Agreement));
+                self.out.finished |= self.backlog.watch(group, completion);
+            }
             None => self.end_watch(&completion),
         }
     }

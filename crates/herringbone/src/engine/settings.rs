@@ -3,6 +3,7 @@
 use crate::{
     config::Transport,
     core::{
+        algorithm::Algorithm,
         group::Rank,
         plan::Guidance,
         prepare::Sizing,
@@ -47,6 +48,9 @@ pub(crate) enum Service {
     Messages(Rank, Rank),
     /// It finishes what a lost reducer has left.
     Remains,
+    /// In it ranks agree about named operations. Ranks watch for the next call of this very group, so it must never get an heir:
+    /// it takes no reducers, now or later.
+    Agreement,
 }
 
 /// A call as errors show it.
@@ -58,6 +62,8 @@ pub(crate) enum Named {
         from: Rank,
         to: Rank,
     },
+    /// One agreement about named operations.
+    Agreement(u64),
 }
 
 impl fmt::Display for Named {
@@ -67,6 +73,7 @@ impl fmt::Display for Named {
             Named::Message { bytes, from, to } => {
                 write!(f, "message of {bytes} bytes from rank {from} to rank {to}")
             }
+            Named::Agreement(sequence) => write!(f, "agreement {sequence} about named operations"),
         }
     }
 }
@@ -93,6 +100,14 @@ impl Settings {
         };
         let (guidance, timeout, serves) = (Arc::default(), Duration::MAX, None);
         Self { id, epoch, seats, me, ranks, hosts, parameters, memories, sizing, guidance, timeout, serves }
+    }
+
+    /// Of a group in which ranks agree, which are called rarely: each rank sends to each other one at once, so a rank that calls
+    /// wakes all that [watch](crate::engine::Engine::watch).
+    pub(crate) fn agreeing(self) -> Self {
+        let guidance = Guidance { forced: Some(Algorithm::OneShot), ..Guidance::default() };
+        let seats = self.members().to_vec();
+        Self { guidance: Arc::new(guidance), seats, serves: Some(Service::Agreement), ..self }
     }
 
     /// Those of a group as a worker tells a reducer of it, whose identity is `own`.
@@ -151,6 +166,7 @@ impl Settings {
     pub(super) fn named(&self, called: Fingerprint) -> Named {
         match self.serves {
             Some(Service::Messages(from, to)) => Named::Message { bytes: called.count, from, to },
+            Some(Service::Agreement) => Named::Agreement(called.sequence),
             Some(Service::Remains) | None => Named::Call(called.in_job(&self.ranks)),
         }
     }

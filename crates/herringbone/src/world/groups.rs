@@ -42,6 +42,21 @@ fn make(world: &mut VirtualWorld, number: u32, rank: Rank) {
     world.settle(rank as usize);
 }
 
+/// Adds a group in which all workers agree. Returns its number.
+#[cfg(test)]
+pub(super) fn add_agreement(world: &mut VirtualWorld) -> u32 {
+    let ranks: Vec<Rank> = (0..world.setup.workers).collect();
+    let members: Vec<MemberId> = ranks.iter().map(|rank| member_at(*rank as usize)).collect();
+    let (number, now) = (number_of("agreement", &members), world.clock.now());
+    for rank in &ranks {
+        let mut made = group(&world.setup, &world.roster, (number, &ranks), *rank);
+        made = crate::engine::group::Group::new(made.settings.agreeing(), made.member);
+        world.machine(*rank as usize).engine.at(now).add_group(made);
+        world.settle(*rank as usize);
+    }
+    number
+}
+
 /// Adds up to two groups of some of the ranks.
 pub(super) fn add_some(world: &mut VirtualWorld, dice: &mut Dice) {
     for _ in 0..dice.below(3) {

@@ -3,11 +3,12 @@
 use super::{
     Setup, VirtualWorld,
     exact::verdict,
+    groups,
     machine::ToCall,
     reducers::{sum, summing},
 };
-use crate::execute::issue::WORLD_GROUP;
-use std::time::Duration;
+use crate::{completion::Completion, execute::issue::WORLD_GROUP};
+use std::{sync::Arc, time::Duration};
 
 const SEEDS: u64 = 60;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -85,6 +86,35 @@ fn a_reducer_that_drains_is_needed_no_more() {
     assert!(!world.machine(4).engine.has_groups());
     world.kill(4);
     sum_and_wait(&mut world, Duration::ZERO);
+}
+
+/// Ranks that have nothing to agree about sleep until another one calls: in the group that they watch, whatever reducers do.
+#[test]
+fn a_rank_that_watches_an_agreement_is_woken_while_reducers_come_and_go() {
+    let mut world = VirtualWorld::new(Setup::of(3, 2), 1);
+    let number = groups::add_agreement(&mut world);
+    for round in 0..4 {
+        world.run_for(Duration::from_secs(70));
+        let there = if round == 2 { 1 } else { 2 };
+        assert_eq!(reducers_in_use(&mut world), [there; 3], "round {round}: another group uses them");
+        let awaited = Arc::new(Completion::default());
+        world.machine(1).engine.watch(number, awaited.clone());
+        match round {
+            0 => {}
+            1 => world.kill(3),
+            2 => world.restart(3),
+            _ => world.drain(4),
+        }
+        if round != 2 {
+            world.run_for(Duration::from_millis(1));
+        }
+        let todo = ToCall { group: number, ..ToCall::new(sum(8, 3, &mut world.dice), None) };
+        world.call([0, 2], &todo);
+        world.run_for(Duration::from_secs(1));
+        assert!(awaited.is_done(), "round {round}: ranks 0 and 2 wait for rank 1, which sleeps");
+        world.call([1], &todo);
+        verdict(&mut world).unwrap();
+    }
 }
 
 /// Reducers end, are stopped, or are told to end, and come back, at any moment.
