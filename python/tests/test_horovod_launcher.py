@@ -89,6 +89,25 @@ def test_a_rank_that_fails_ends_the_others() -> None:
     assert "rank 1 failed first, with exit status 3" in outcome.stderr
 
 
+def test_of_ranks_that_end_shortly_after_each_other_the_first_is_named(tmp_path: Path) -> None:
+    program = f"""import os, pathlib, select, time
+number = pathlib.Path({str(tmp_path / "number")!r})
+if os.environ['HOROVOD_RANK'] == '1':
+    number.with_suffix('.new').write_text(str(os.getpid()))
+    number.with_suffix('.new').rename(number)
+    os._exit(3)
+while not number.exists(): time.sleep(0.001)
+try:
+    select.select([os.pidfd_open(int(number.read_text()))], [], [])
+except ProcessLookupError:
+    pass
+os._exit(4)"""
+    for _ in range(2):
+        (tmp_path / "number").unlink(missing_ok=True)
+        outcome = horovodrun("-np", "2", sys.executable, "-S", "-c", program)
+        assert outcome.returncode == 3 and "rank 1 failed first, with exit status 3" in outcome.stderr
+
+
 def test_a_process_is_started_again_as_often_as_the_limit_says(tmp_path: Path) -> None:
     program = f"""import os, pathlib, time
 if os.environ['HOROVOD_RANK'] == '1':

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .common.launched import FOLDER, WORKER, Plan
 from .hosts import Discovery, Hosts, Slot, address_of, is_here, place_again, surplus
-from .processes import Process, StartError, end, say
+from .processes import Ends, Process, StartError, end, say
 
 __all__ = ["Job"]
 
@@ -98,6 +98,7 @@ class Job:
         if len(slots) > 1 or self._elastic:
             self._common.setdefault("OMP_NUM_THREADS", "1")
         self._workers: dict[int, Worker] = {}
+        self._ends = Ends()
         self._started = 0
         self._vacancies: list[Vacancy] = []
         self._restarts = 0
@@ -138,6 +139,7 @@ class Job:
         finally:
             if self._discovery is not None:
                 self._discovery.end()
+            self._ends.close()
             end([worker.process for worker in self._workers.values()])
             for worker in self._workers.values():
                 worker.process.finish()
@@ -151,11 +153,10 @@ class Job:
     def _watch(self) -> int:
         """Until all have ended, or one fails that is not started again."""
         while self._workers and self._stopped is None:
-            ended = [worker for worker in self._workers.values() if worker.process.ended() is not None]
-            for worker in ended:
-                del self._workers[worker.number]
+            for number in self._ends.next(LOOK_SECONDS):
+                worker = self._workers.pop(number)
                 worker.process.finish()
-                status = self._after(worker, worker.process.ended() or 0)
+                status = self._after(worker, worker.process.status())
                 if status:
                     self.failed = worker.number
                     return status
@@ -163,8 +164,8 @@ class Job:
                 self._change()
             if self._succeeded and all(self._came_too_late(worker) for worker in self._workers.values()):
                 break
-            if not ended:
-                time.sleep(LOOK_SECONDS)
+            for worker in self._workers.values():
+                worker.process.look()
         return self._stopped or 0
 
     def _after(self, worker: Worker, status: int) -> int:
@@ -309,6 +310,7 @@ class Job:
             own |= {WORKER: str(number)} | ({FOLDER: str(self._folder)} if is_here(slot.host) else {})
             told = self._plan.line()
         process = Process(slot, self._options.command, self._common | own, self._options, told)
+        self._ends.watch(number, process)
         self._workers[number] = Worker(number, slot, process, is_first, Part.STAYS if is_first else Part.COMES)
 
 

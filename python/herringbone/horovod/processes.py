@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -20,7 +21,7 @@ from typing import IO, TextIO
 
 from .hosts import Slot, is_here
 
-__all__ = ["END_SECONDS", "Process", "StartError", "end", "say"]
+__all__ = ["END_SECONDS", "Ends", "Process", "StartError", "end", "say"]
 
 END_SECONDS = 5.0
 """How long processes have to end by themselves once they are told to."""
@@ -85,16 +86,28 @@ class Process:
             self._readers.append(reader)
 
     @property
+    def pid(self) -> int:
+        """Its number, and that of its process group."""
+        return self._popen.pid
+
+    @property
     def age(self) -> float:
         """How many seconds ago it began."""
         return time.monotonic() - self._began
 
     def ended(self) -> int | None:
         """The exit status, or minus the signal; ``None`` while it runs."""
+        return self._popen.poll()
+
+    def status(self) -> int:
+        """The exit status, or minus the signal, of one that has ended."""
+        return self._popen.wait()
+
+    def look(self) -> None:
+        """Write what its shell is to be told, once that reads it."""
         if self._untold is not None and self.age > READS_SECONDS:
             self._write(self._untold.encode() + b"\n")
             self._untold = None
-        return self._popen.poll()
 
     def tell(self, line: str) -> None:
         """Have the shell on another host replace the file ``told`` of the process's folder there."""
@@ -155,6 +168,44 @@ class Process:
             text = line.decode(errors="replace").removesuffix("\n")
             terminal.write(f"{at}[{self.slot.rank}]<{name}>:{text}\n")
             terminal.flush()
+
+
+class Ends:
+    """In which order processes end: the kernel puts them in line, so those that end within one look are not confused."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._numbers: dict[int, int] = {}
+        self._unwatched: dict[int, Process] = {}
+
+    def watch(self, number: int, process: Process) -> None:
+        """Tell of this process by this number."""
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:
+            # The kernel is older, or its container forbids the call: the order of looks has to do.
+            self._unwatched[number] = process
+            return
+        self._numbers[descriptor] = number
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def next(self, seconds: float) -> list[int]:
+        """Wait for processes to end, for at most this long. Returns their numbers, the first one first."""
+        descriptors = [descriptor for descriptor, _ in self._epoll.poll(seconds)]
+        ended = [number for number, process in self._unwatched.items() if process.ended() is not None]
+        for number in ended:
+            del self._unwatched[number]
+        for descriptor in descriptors:
+            ended.append(self._numbers.pop(descriptor))
+            os.close(descriptor)
+        return ended
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        for descriptor in self._numbers:
+            os.close(descriptor)
+        self._numbers.clear()
+        self._epoll.close()
 
 
 def end(processes: Sequence[Process]) -> None:

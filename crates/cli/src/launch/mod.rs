@@ -1,5 +1,6 @@
 //! `herringbone launch`: a program as several ranks of this machine.
 
+mod ends;
 mod lines;
 mod processes;
 mod program;

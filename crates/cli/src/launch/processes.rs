@@ -1,5 +1,6 @@
 //! The processes of a job: started, watched, and all ended.
 
+use super::ends::Ends;
 use super::lines::Copies;
 use crate::parent::{OwnCommand, Reducer, spawn};
 use crate::{failure::Failure, outcome::Outcome};
@@ -84,6 +85,7 @@ impl Rank {
 pub(super) struct Processes {
     ranks: Vec<Rank>,
     reducers: Vec<Child>,
+    ends: Ends,
     copies: Copies,
 }
 
@@ -101,6 +103,7 @@ impl Processes {
         let name = format!("rank {}", self.ranks.len());
         let mut process = spawn(command, &name)?;
         let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
+        self.ends.watch(self.ranks.len(), Pid::from_child(&process));
         self.ranks.push(Rank { process, is_running: true });
         let copied = stdout
             .map_or(Ok(()), |from| self.copies.start(&name, from, io::stdout()))
@@ -167,7 +170,14 @@ impl Processes {
     /// Notes which ranks have ended, and returns the first that failed among them.
     fn note_ended(&mut self) -> Result<Option<usize>, Failure> {
         let mut failed = None;
-        for (number, rank) in self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.is_running) {
+        let mut looked_at = self.ends.next();
+        // Of the others no order is known.
+        looked_at.extend((0..self.ranks.len()).filter(|number| !self.ends.watches(*number)));
+        for number in looked_at {
+            let rank = &mut self.ranks[number];
+            if !rank.is_running {
+                continue;
+            }
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             let ended = waitid(WaitId::Pid(rank.pid()), options)
                 .map_err(|errno| Failure::system(format!("cannot wait for rank {number}"))(errno.into()))?;
