@@ -60,12 +60,16 @@ fn problem(error: &GreetError) -> String {
     }
 }
 
+/// What an address has answered: the life of the reducer there, or why there is none.
+type Answer = Result<u64, GreetError>;
+
 /// Calls the reducers that the settings name while a world forms.
 pub(crate) struct Greetings {
-    answers: mpsc::Receiver<(String, Result<u64, GreetError>)>,
-    known: BTreeMap<String, Result<u64, GreetError>>,
-    asked: usize,
+    answers: mpsc::Receiver<(String, Answer)>,
+    /// The last answer of each address, if it has answered at all.
+    known: BTreeMap<String, Option<Answer>>,
     patient: bool,
+    began: Instant,
 }
 
 impl Greetings {
@@ -76,15 +80,13 @@ impl Greetings {
         (patient, deadline): (bool, Instant),
     ) -> Self {
         let (sender, answers) = mpsc::channel();
-        let mut asked = 0;
-        for address in addresses {
+        let mut known: BTreeMap<String, Option<Answer>> =
+            addresses.iter().map(|address| (address.clone(), None)).collect();
+        for (address, answer) in &mut known {
             let (address, token, sender) = (address.clone(), token.to_vec(), sender.clone());
             let until_it_answers = move || loop {
                 let answer = call(&address, from, &token);
-                let ends = match &answer {
-                    Ok(_) => true,
-                    Err(error) => !error.may_pass() || Instant::now() >= deadline,
-                };
+                let ends = is_final(&answer) || Instant::now() >= deadline;
                 // Nobody listens any more once the world has formed.
                 if sender.send((address.clone(), answer)).is_err() || ends {
                     return;
@@ -92,61 +94,69 @@ impl Greetings {
                 std::thread::sleep(PAUSE);
             };
             let thread = std::thread::Builder::new().name("herringbone-greet".to_owned());
-            asked += usize::from(thread.spawn(until_it_answers).is_ok());
+            *answer = thread.spawn(until_it_answers).err().map(|error| Err(GreetError::Io(error)));
         }
-        Self { answers, known: BTreeMap::new(), asked, patient }
+        Self { answers, known, patient, began: Instant::now() }
     }
 
-    /// Who is not there, and why, now that all ranks are.
+    /// Who is not there, and why, now that all ranks are. An address that has not answered by then is not there either.
     pub(crate) fn end(mut self, deadline: Instant) -> Vec<(String, String)> {
         let last = if self.patient { deadline } else { deadline.min(Instant::now() + LAST_WAIT) };
-        let is_open = |known: &BTreeMap<String, Result<u64, GreetError>>, asked| {
-            let ended = |answer: &&Result<u64, GreetError>| match answer {
-                Ok(_) => true,
-                Err(error) => !error.may_pass(),
-            };
-            known.values().filter(ended).count() < asked
-        };
-        let began = Instant::now();
+        let waits = Instant::now();
         let mut warned = !self.patient;
-        while is_open(&self.known, self.asked) && Instant::now() < last {
-            let left = last.saturating_duration_since(Instant::now()).min(LAST_WAIT);
-            if let Ok((address, answer)) = self.answers.recv_timeout(left) {
-                self.known.insert(address, answer);
+        while !self.known.values().all(|answer| answer.as_ref().is_some_and(is_final)) {
+            let left = last.saturating_duration_since(Instant::now());
+            match self.answers.recv_timeout(left.min(LAST_WAIT)) {
+                Ok((address, answer)) => drop(self.known.insert(address, Some(answer))),
+                Err(mpsc::RecvTimeoutError::Timeout) if !left.is_zero() => {}
+                // Time is up, or nobody calls any more.
+                Err(_) => break,
             }
-            if began.elapsed() >= WORTH_A_WARNING && !std::mem::replace(&mut warned, true) {
-                let away =
-                    self.known.iter().filter_map(|(address, answer)| Some((address, answer.as_ref().err()?)));
-                for (address, error) in away {
-                    let what = format_args!(
-                        "waiting for the reducer at {address}, which is forced: {}",
-                        problem(error)
-                    );
+            if waits.elapsed() >= WORTH_A_WARNING && !std::mem::replace(&mut warned, true) {
+                for (address, reason) in self.away() {
+                    let what =
+                        format_args!("waiting for the reducer at {address}, which is forced: {reason}");
                     crate::log::warn("rank 0", what);
                 }
             }
         }
-        self.known.extend(self.answers.try_iter());
+        let late = self.answers.try_iter().map(|(address, answer)| (address, Some(answer)));
+        self.known.extend(late);
         self.away()
     }
 
     /// Who cannot be used, and why. A process that is named twice is used once.
-    fn away(self) -> Vec<(String, String)> {
-        let mut lives = BTreeMap::<u64, String>::new();
+    fn away(&self) -> Vec<(String, String)> {
+        let mut lives = BTreeMap::<u64, &String>::new();
         let mut away = Vec::new();
-        for (address, answer) in self.known {
+        for (address, answer) in &self.known {
             match answer {
-                Err(error) => away.push((address, problem(&error))),
-                Ok(life) => match lives.get(&life) {
+                None => away.push((address.clone(), self.silence())),
+                Some(Err(error)) => away.push((address.clone(), problem(error))),
+                Some(Ok(life)) => match lives.get(life) {
                     Some(first) => {
-                        away.push((address, format!("it is the reducer at {first}: name it once")))
+                        away.push((address.clone(), format!("it is the reducer at {first}: name it once")))
                     }
-                    None => drop(lives.insert(life, address)),
+                    None => drop(lives.insert(*life, address)),
                 },
             }
         }
         away
     }
+
+    /// Why an address that has not answered yet cannot be used.
+    fn silence(&self) -> String {
+        let seconds = self.began.elapsed().as_secs_f64();
+        format!(
+            "it has not answered for {seconds:.1} s: either nothing reaches it, or another program listens there; start \
+             herringbone serve there, or correct HERRINGBONE_REDUCERS"
+        )
+    }
+}
+
+/// Whether calling again would not change an answer.
+fn is_final(answer: &Answer) -> bool {
+    answer.as_ref().map_or_else(|error| !error.may_pass(), |_| true)
 }
 
 /// Calls a reducer from a thread of its own, and says what came of it.
@@ -200,4 +210,48 @@ pub(crate) fn hear_address(stream: &mut TcpStream, dialogue: &mut Dialogue) -> R
         }
         _ => address,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        collections::BTreeSet,
+        io::{Read, Write},
+        net::TcpListener,
+    };
+
+    /// What is wrong with each of these addresses, for a world that waits for them no longer than this.
+    fn away(addresses: &[String], (patient, wait): (bool, Duration)) -> BTreeMap<String, String> {
+        let deadline = Instant::now() + wait;
+        Greetings::begin(addresses, (None, b""), (patient, deadline)).end(deadline).into_iter().collect()
+    }
+
+    #[test]
+    fn an_address_that_says_nothing_is_no_reducer() {
+        let silent = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let addresses = silent.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
+        for patient in [false, true] {
+            let away = away(&addresses, (patient, Duration::from_millis(100)));
+            assert_eq!(away.keys().collect::<BTreeSet<_>>(), addresses.iter().collect::<BTreeSet<_>>());
+            for reason in away.values() {
+                let is_told = reason.starts_with("it has not answered for 0.");
+                assert!(is_told && reason.ends_with("correct HERRINGBONE_REDUCERS"), "{reason}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_that_speaks_another_protocol_is_no_reducer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert_ne!(stream.read(&mut [0; 256]).unwrap(), 0);
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").unwrap();
+        });
+        let away = away(&[address.clone(), address.clone()], (false, Duration::from_secs(30)));
+        server.join().unwrap();
+        assert!(away.len() == 1 && away[&address].ends_with("correct HERRINGBONE_REDUCERS"), "{away:?}");
+    }
 }
