@@ -46,12 +46,14 @@ pub(crate) struct ToCall {
     pub(crate) priority: i32,
     /// Whether it is the last one in its group, which is closed then.
     pub(crate) closes: bool,
+    /// Since when it waits for its group to go on.
+    pub(super) frozen: Option<Moment>,
 }
 
 impl ToCall {
     /// A call of all ranks.
     pub(crate) fn new(task: Rc<Task>, timeout: Option<Duration>) -> Self {
-        Self { group: WORLD_GROUP, task, timeout, priority: 0, closes: false }
+        Self { group: WORLD_GROUP, task, timeout, priority: 0, closes: false, frozen: None }
     }
 }
 
@@ -68,8 +70,6 @@ pub(crate) struct Machine {
     pub(crate) program: VecDeque<ToCall>,
     pub(crate) window: usize,
     pub(crate) called: Vec<Called>,
-    /// Since when its next call waits for its group to go on.
-    frozen: Option<Moment>,
     /// Whether it does not run for the time being.
     pub(crate) is_hung: bool,
     /// Whether no timer of its engine ever expires: a fault.
@@ -91,7 +91,6 @@ impl Machine {
             program: VecDeque::new(),
             window: 1,
             called: Vec::new(),
-            frozen: None,
             is_hung: false,
             is_timeless: false,
             held: Vec::new(),
@@ -162,10 +161,12 @@ impl Machine {
         self.called.iter_mut().for_each(|called| called.look(now));
         let mut made = false;
         while self.called.iter().filter(|called| called.ended.is_none()).count() < self.window
-            && let Some(todo) = self.program.front().cloned()
+            && let Some(mut todo) = self.program.pop_front()
         {
-            let Some(called) = self.call(&todo, now) else { return made };
-            self.program.pop_front();
+            let Some(called) = self.call(&mut todo, now) else {
+                self.program.push_front(todo);
+                return made;
+            };
             self.called.push(called);
             if todo.closes {
                 self.engine.at(now).drop_group(todo.group);
@@ -176,8 +177,8 @@ impl Machine {
     }
 
     /// Makes a call, unless a fence is under way or its group is not made yet.
-    fn call(&mut self, todo: &ToCall, now: Moment) -> Option<Called> {
-        let ToCall { group, task, timeout, priority, .. } = todo;
+    fn call(&mut self, todo: &mut ToCall, now: Moment) -> Option<Called> {
+        let ToCall { group, task, timeout, priority, frozen, .. } = todo;
         let rank = self.engine.groups.get(*group)?.settings.me as usize;
         note_group(&self.engine, self.engine.current(*group), "call");
         let input = Region::own(task.inputs[rank].clone());
@@ -201,11 +202,7 @@ impl Machine {
         };
         let buffers = Some((input, output));
         let task = task.clone();
-        let issued = self.engine.at(now).issue(&issue, &mut self.frozen);
-        if !matches!(issued, Err(Refused::Frozen)) {
-            self.frozen = None;
-        }
-        match issued {
+        match self.engine.at(now).issue(&issue, frozen) {
             Ok(completion) => {
                 let mut called = Called {
                     group: *group,
