@@ -235,7 +235,7 @@ mod tests {
             let away = away(&addresses, (patient, Duration::from_millis(100)));
             assert_eq!(away.keys().collect::<BTreeSet<_>>(), addresses.iter().collect::<BTreeSet<_>>());
             for reason in away.values() {
-                let is_told = reason.starts_with("it has not answered for 0.");
+                let is_told = reason.starts_with("it has not answered for ");
                 assert!(is_told && reason.ends_with("correct HERRINGBONE_REDUCERS"), "{reason}");
             }
         }

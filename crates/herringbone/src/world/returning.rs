@@ -94,7 +94,7 @@ fn a_rank_that_watches_an_agreement_is_woken_while_reducers_come_and_go() {
     let mut world = VirtualWorld::new(Setup::of(3, 2), 1);
     let number = groups::add_agreement(&mut world);
     for round in 0..4 {
-        world.run_for(Duration::from_secs(70));
+        sum_and_wait(&mut world, Duration::from_secs(70));
         let there = if round == 2 { 1 } else { 2 };
         assert_eq!(reducers_in_use(&mut world), [there; 3], "round {round}: another group uses them");
         let awaited = Arc::new(Completion::default());
