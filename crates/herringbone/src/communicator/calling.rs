@@ -2,7 +2,7 @@
 
 use super::{
     handle::{GroupHandle, make_known, settings_of},
-    lines::{self, Line, StillEarlier},
+    lines::{self, CallLine, StillEarlier},
     residuals::Draws,
 };
 use crate::{
@@ -32,7 +32,7 @@ pub(super) fn own_line(
     (fabric, _): (&Arc<Fabric>, &GroupHandle),
     call: &'static str,
     limit: Duration,
-) -> Result<Option<Arc<Line>>> {
+) -> Result<Option<Arc<CallLine>>> {
     lines::line_in_turn(limit).map_err(|StillEarlier| {
         let (rank, missing) = (fabric.job.rank, vec!["an earlier callback to return".to_owned()]);
         Error::new(ErrorKind::Timeout { rank, after: limit, missing }).about(rank, call)
@@ -40,7 +40,7 @@ pub(super) fn own_line(
 }
 
 /// Makes a group of the same ranks for the calls of a line.
-fn make_group((fabric, group): (&Arc<Fabric>, &GroupHandle), line: &Line) -> Result<u32> {
+fn make_group((fabric, group): (&Arc<Fabric>, &GroupHandle), line: &CallLine) -> Result<u32> {
     let GroupHandle { number: of, rank, members, .. } = group;
     let number = group::number_of(&format!("line {:016x} of group {of:08x}", line.number), members);
     if !fabric.node.with(|engine| engine.add_line(*of, number, line.what))? {

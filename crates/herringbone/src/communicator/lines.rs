@@ -20,14 +20,14 @@ pub(super) const PROGRAM: u64 = 0;
 
 thread_local! {
     /// The turns that run on this thread, the innermost last.
-    static RUNNING: RefCell<Vec<(Arc<Line>, u64)>> = const { RefCell::new(Vec::new()) };
+    static RUNNING: RefCell<Vec<(Arc<CallLine>, u64)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A place in the order of a group's calls, for code that runs later or on another thread; see [`Communicator::turn`].
 ///
 /// Its turn is over when this is dropped.
 pub struct LineTurn {
-    line: Arc<Line>,
+    line: Arc<CallLine>,
     place: u64,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Debug for LineTurn {
 
 /// Calls whose order is that of their turns.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct CallLine {
     /// The same on all ranks.
     pub(super) number: u64,
     /// What errors and lists call it.
@@ -108,7 +108,7 @@ struct Turns {
     over: BTreeSet<u64>,
 }
 
-impl Line {
+impl CallLine {
     /// A line that code of another one (`of`) asks a group for.
     fn new(what: &'static str, (of, group, index): (u64, u32, u64)) -> Arc<Self> {
         let bytes = [of.to_le_bytes(), u64::from(group).to_le_bytes(), index.to_le_bytes()].concat();
@@ -178,7 +178,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for CallLine {
     fn drop(&mut self) {
         for group in self.groups.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
             if let Some(fabric) = group.fabric.upgrade()
@@ -197,7 +197,7 @@ pub(super) struct AskedLines(Mutex<Asked>);
 #[derive(Debug, Default)]
 struct Asked {
     /// Of the callbacks of its operations, by the line that they were given in.
-    callbacks: BTreeMap<u64, Arc<Line>>,
+    callbacks: BTreeMap<u64, Arc<CallLine>>,
     /// How many others, by the line that has asked.
     others: BTreeMap<u64, u64>,
 }
@@ -205,7 +205,7 @@ struct Asked {
 impl AskedLines {
     /// The next turn in the line of callbacks that code of line `asking` gives to operations of a group.
     pub(super) fn turn(&self, group: u32, asking: u64) -> LineTurn {
-        let new = || Line::new("callbacks", (asking, group, 0));
+        let new = || CallLine::new("callbacks", (asking, group, 0));
         self.lock().callbacks.entry(asking).or_insert_with(new).take()
     }
 
@@ -214,7 +214,7 @@ impl AskedLines {
         let mut asked = self.lock();
         let index = asked.others.entry(asking).or_default();
         *index += 1;
-        Line::new("line", (asking, group, *index)).take()
+        CallLine::new("line", (asking, group, *index)).take()
     }
 
     fn lock(&self) -> MutexGuard<'_, Asked> {
@@ -231,7 +231,7 @@ pub(super) fn is_in_turn() -> bool {
 ///
 /// # Errors
 /// They are not within `limit`.
-pub(super) fn line_in_turn(limit: Duration) -> std::result::Result<Option<Arc<Line>>, StillEarlier> {
+pub(super) fn line_in_turn(limit: Duration) -> std::result::Result<Option<Arc<CallLine>>, StillEarlier> {
     let Some((line, place)) = RUNNING.with_borrow(|running| running.last().cloned()) else {
         return Ok(None);
     };
