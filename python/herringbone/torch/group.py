@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from dataclasses import dataclass
@@ -34,11 +33,11 @@ __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "apart", "create"]
 NAME = "herringbone"
 CPU = torch.device("cpu")
 
-JOINED = "herringbone/joined"
-"""The store's key that counts the ranks which have come, in all lives of the group of this size: the size follows."""
+LIVES = "herringbone/lives"
+"""The store's key that counts the lives of the group which have begun: each has its own keys."""
 
-LATEST_SIZE = "herringbone/size"
-"""How many ranks the group has, as the rank has it that came last."""
+BEGUN, COUNTED = "begun", "counted"
+"""The keys of a life: how many ranks are in, and that the life is counted."""
 
 
 @hidden
@@ -503,35 +502,18 @@ def connect(
     if not (options.token or os.environ.get("HERRINGBONE_TOKEN") or os.environ.get("HERRINGBONE_TOKEN_FILE")):
         keep_private(store)
     rank, size = opts.group_rank, opts.group_size
-    # A store outlives destroy_process_group, and a later group may have more or fewer ranks: each life of each size has its own
-    # keys.
-    joined = f"{JOINED}/{size}"
-    life = (store.add(joined, 1) - 1) // size
-    store.set(LATEST_SIZE, str(size))
-    part = PrefixStore(f"herringbone/{size}/{life}/", store)
-    try:
-        # The host that the store's connection leads to; none for a store of this machine alone.
-        seconds = opts.timeout.total_seconds()
-        communicator = connect_through(options, rank, size, part, host_of(store), seconds, nameless)
-    except errors.HerringboneError as error:
-        # One that does not belong here is not to be counted in the place of one that does.
-        with contextlib.suppress(RuntimeError):
-            store.add(joined, -1)
-        if not isinstance(error, errors.RendezvousError):
-            raise
-        raise errors.RendezvousError(f"{error}{why_alone(store, size)}") from None
+    # A store outlives destroy_process_group, and the next life may have more or fewer ranks.
+    part = PrefixStore(f"herringbone/{store.add(LIVES, 0)}/", store)
+    # The host that the store's connection leads to; none for a store of this machine alone.
+    seconds = opts.timeout.total_seconds()
+    communicator = connect_through(options, rank, size, part, host_of(store), seconds, nameless)
+    # It is counted once, before any of its ranks can ask for the next one.
+    if part.add(BEGUN, 1) == 1:
+        store.add(LIVES, 1)
+        part.set(COUNTED, "")
+    else:
+        part.wait([COUNTED])
     return Member(communicator, opts.timeout, part, ranks)
-
-
-def why_alone(store: Store, size: int) -> str:
-    """What else is known where the ranks of a group of ``size`` did not come together."""
-    file = getattr(innermost(store), "path", None)
-    with contextlib.suppress(RuntimeError):
-        latest = int(store.get(LATEST_SIZE))
-        if latest != size:
-            return f"; this rank was told a world of {size}, and another one a world of {latest}: give all the same world_size"
-    # Ranks of an earlier job that came there are counted with this job's.
-    return "" if file is None else f"; if an earlier job has left {file}, remove it first"
 
 
 def connect_through(

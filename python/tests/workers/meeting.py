@@ -1,7 +1,7 @@
 """Ranks that are forked and meet in one of several ways, then add; what each says is a line.
 
 Usage: meeting.py RANKS PATH WAY... One job after the other. The ways: file: a FileStore at PATH, as `file://` makes it; crash:
-the same, and all ranks end without a goodbye; alone: rank 0 alone comes to it and is killed; ipv6: `tcp://[::1]`; stores:
+the same, and all ranks end without a goodbye; alone: rank 0 alone comes to it and is killed; late: rank 0 comes to it last; ipv6: `tcp://[::1]`; stores:
 TCPStore, PrefixStore and FileStore that the program makes by itself; port: the environment's MASTER_ADDR and MASTER_PORT.
 """
 
@@ -55,6 +55,8 @@ def say(text: str) -> None:
 
 def live(rank: int, way: str, size: int, path: str, port: int) -> None:
     torch.set_num_threads(1)
+    if way == "late" and rank == 0:
+        time.sleep(1)
     try:
         if way == "stores":
             by_hand(rank, size, path, port)
