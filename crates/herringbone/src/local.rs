@@ -4,13 +4,13 @@ use crate::{
     Communicator, Error, Result,
     assembly::{Doors, Parts, assemble, whole},
     config::Config,
-    core::prepare::cutting,
     core::session::{
         Parameters, TREE_BOUND,
         control::Dialogue,
         handshake::Keys,
         membership::{Member, Process, Roster},
     },
+    core::{plan::Guidance, prepare::cutting},
     fabric::{Job, Shared, connection::Connection, greet},
 };
 use std::{collections::BTreeMap, io, os::unix::net::UnixStream, sync::Arc, time::Duration};
@@ -71,6 +71,7 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
     let process = |_| Ok(Process { address: String::new(), host: 0, incarnation: random()? });
     let processes = (0..size).map(process).collect::<Result<Vec<_>>>()?;
     let roster = Roster::founded(processes, &[]).map_err(|error| Error::config("ranks as threads", error))?;
+    let tree_bound = config.trees.bound.unwrap_or(TREE_BOUND);
     let parameters = Parameters {
         order: config.fold_order.unwrap_or_default(),
         algorithm: config.guidance.forced.as_ref().map(ToString::to_string),
@@ -81,13 +82,13 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
         cutting: cutting::digest(),
         links: config.trees.links.clone(),
         measure: false,
-        tree_bound: config.trees.bound.unwrap_or(TREE_BOUND),
+        tree_bound,
         plan: config.guidance.rules.texts(),
         calibration: config.guidance.numbers(),
     };
     let shared = Shared {
         parameters: Arc::new(parameters),
-        guidance: Arc::new(config.guidance.clone()),
+        guidance: Arc::new(Guidance { tree_bound: Some(tree_bound), ..config.guidance.clone() }),
         transport: None,
         timeout: config.timeout,
         manual_progress: config.manual_progress,

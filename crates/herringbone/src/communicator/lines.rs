@@ -23,7 +23,8 @@ thread_local! {
     static RUNNING: RefCell<Vec<(Arc<CallLine>, u64)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A place in the order of a group's calls, for code that runs later or on another thread; see [`Communicator::turn`].
+/// A place in the order of a group's calls, for code that runs later or on another thread; see
+/// [`Communicator::turn`](crate::Communicator::turn).
 ///
 /// Its turn is over when this is dropped.
 pub struct LineTurn {
