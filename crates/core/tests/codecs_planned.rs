@@ -159,7 +159,8 @@ fn what_loses_more_has_to_gain_more() {
     assert_eq!(codec, expected, "{why}");
 }
 
-/// Of 25 MiB among four hosts the busiest port carries what the codecs say, and the time falls with it where links are slow.
+/// Of 25 MiB among four hosts the busiest port carries what the codecs say, and the time falls with it where links are slow. For
+/// topk the workers alone are faster than with reducers: 1.5 x 0.0376 of what the port carries with reducers and no codec.
 #[test]
 fn times_fall_with_the_bytes_on_slow_links() {
     let hosts = [0, 1, 2, 3];
@@ -178,7 +179,7 @@ fn times_fall_with_the_bytes_on_slow_links() {
         (0..codecs.len()).map(|at| (cost(at).0 / time, cost(at).1 / bytes)).collect()
     };
     for (reducers, expected) in
-        [(0, [1.0, 0.5, 0.2505, 0.096, 0.0376]), (4, [1.0, 0.5, 0.2505, 0.128, 0.0605])]
+        [(0, [1.0, 0.5, 0.2505, 0.096, 0.0376]), (4, [1.0, 0.5, 0.2505, 0.128, 0.0564])]
     {
         for ((codec, (time, bytes)), expected) in codecs.iter().zip(parts(reducers)).zip(expected) {
             assert!(
