@@ -403,10 +403,10 @@ impl Watch {
         if stood_still >= STOOD_STILL {
             self.excuse(stood_still, now);
         }
-        // The end that has seen the damage says so first: the other one only sees that its connection was closed.
+        // The end that has seen the damage knows the reason. The other one only sees that its connection was closed.
         let patience = |reason: &Broken| match reason {
-            Broken::Corrupt | Broken::Coded { .. } => BROKEN_FOR,
-            _ => BROKEN_FOR + TICK,
+            Broken::Corrupt | Broken::Coded { .. } => Duration::ZERO,
+            _ => BROKEN_FOR,
         };
         let late = self.broken.extract_if(.., |(_, reason, since)| now.since(*since) >= patience(reason));
         let late: Vec<(MemberId, Broken)> = late.map(|(endpoint, reason, _)| (endpoint, reason)).collect();

@@ -574,8 +574,9 @@ fn settle(world: &mut VirtualWorld, at: Duration) {
     assert!(settled && told.iter().all(|told| *told), "seed {seed}: {told:?} of the ranks were told");
 }
 
-/// A link of rank 0 whose connection breaks, or of which a byte changes on its way, fails what needs it half a second later, `at`
-/// this time, on all ranks, and is made again.
+/// A link of rank 0 whose connection breaks, or of which a byte changes on its way, fails what needs it `at` this time, on all
+/// ranks, and is made again. Damage is said at the next look at the time. A connection that is only closed waits half a second,
+/// because another rank may know why.
 fn break_link(seed: u64, at: Duration, fault: impl FnOnce(&mut VirtualWorld)) {
     let mut world = begun(3, 0, seed);
     fault(&mut world);
@@ -589,7 +590,7 @@ fn break_link(seed: u64, at: Duration, fault: impl FnOnce(&mut VirtualWorld)) {
 #[test]
 fn a_byte_that_changes_on_its_way_is_found_and_the_link_made_again() {
     for seed in 0..20 {
-        break_link(seed, ms(1600), |world| {
+        break_link(seed, ms(1100), |world| {
             let (link, side) = world.link(0, 1).expect("a link");
             let (after, bit) = (world.dice.below(50_000) as usize, world.dice.below(8));
             link.flip(side, after, 1 << bit);
@@ -600,7 +601,7 @@ fn a_byte_that_changes_on_its_way_is_found_and_the_link_made_again() {
 #[test]
 fn a_connection_that_breaks_in_the_middle_is_made_again() {
     for seed in 0..20 {
-        break_link(seed, ms(1700), |world| {
+        break_link(seed, ms(1600), |world| {
             let after = Duration::from_micros(100 + world.dice.below(100));
             let cut = |world: &mut VirtualWorld| world.link(0, 1).expect("a link").0.cut();
             world.later(after, cut);
