@@ -1,7 +1,7 @@
 //! `herringbone serve`: a reducer, until SIGTERM or SIGINT.
 
 use crate::failure::{Failure, RUN};
-use crate::{outcome::Outcome, parent::end_with_parent, token::token};
+use crate::{outcome::Outcome, parent::end_with_parent, token::token_at};
 use clap::builder::UnknownArgumentValueParser;
 use herringbone::ErrorKind;
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
@@ -21,7 +21,8 @@ use std::thread;
 /// go on without it, and no operation fails. A second signal ends it at once. Workers are told by
 /// HERRINGBONE_REDUCERS=ADDR:PORT,..., or this reducer goes to them with --join. It may start before or after them, and come
 /// back: jobs use it from their next operation on. The token is read from --token-file, HERRINGBONE_TOKEN_FILE or
-/// HERRINGBONE_TOKEN; without one only loopback addresses are served.
+/// HERRINGBONE_TOKEN; without these it is that of the job that --join names, if that runs on this host already, as this user.
+/// Without a token only loopback addresses are served.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Where to listen, as ADDR:PORT; port 0 takes a free one, and the line printed says which
@@ -83,7 +84,8 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     }
     check(&Environment::of_process())?;
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;
-    let (token, join) = (token(options.token_file.as_deref())?, options.join.clone());
+    let join = options.join.clone();
+    let token = token_at(options.token_file.as_deref(), &join)?;
     let server = Server::bind(ServerOptions { token, join, ..ServerOptions::new(options.listen) })
         .map_err(unusable)?;
     stop_on_signals(signals, server.stop())?;

@@ -9,3 +9,9 @@ pub(crate) fn token(file: Option<&str>) -> Result<Option<String>, Failure> {
         None => herringbone::token_from_env()?,
     })
 }
+
+/// As [`token`]; where none is set, that of the job of which a process of this user and host listens at one of these addresses.
+pub(crate) fn token_at(file: Option<&str>, addresses: &[String]) -> Result<Option<String>, Failure> {
+    let found = || addresses.iter().find_map(|address| herringbone::token_of_listener(address));
+    Ok(token(file)?.or_else(found))
+}

@@ -146,6 +146,23 @@ fn reducers_serve_the_ranks_alone() {
 }
 
 #[test]
+fn a_job_has_a_token_unless_it_meets_reducers_that_run_already() {
+    let token = |name: &str, value: &str| {
+        let mut command = launch(&["-n", "2", "--", "sh", "-c", "echo $HERRINGBONE_TOKEN"]);
+        let (code, lines, stderr) = output(command.env_remove("HERRINGBONE_TOKEN_FILE").env(name, value));
+        assert_eq!(code, 0, "{stderr}");
+        let told: Vec<String> = lines.iter().map(|line| line["[rank 0]".len()..].trim().to_owned()).collect();
+        assert_eq!(told[0], told[1], "all ranks have the same");
+        told[0].clone()
+    };
+    let [one, other] = [token("HERRINGBONE_TOKEN", ""), token("HERRINGBONE_REDUCERS", "")];
+    assert!(one.len() == 64 && other.len() == 64 && one != other);
+    assert_eq!(token("HERRINGBONE_TOKEN", "a token of the user"), "a token of the user");
+    assert_eq!(token("HERRINGBONE_TOKEN_FILE", "/a/file"), "");
+    assert_eq!(token("HERRINGBONE_REDUCERS", "127.0.0.1:7070"), "");
+}
+
+#[test]
 fn the_exit_code_is_that_of_the_rank_that_failed_first() {
     let others = "trap 'exit 9' TERM; while :; do sleep 0.05; done";
     let (code, _, stderr) = shell("4", &format!("[ $RANK = 2 ] && exit 7; {others}"));

@@ -176,13 +176,24 @@ fn a_reducer_without_jobs_says_so() {
 }
 
 #[test]
-fn without_the_token_nobody_answers() {
+fn with_another_token_nobody_answers() {
     let (_reducer, address) = serve();
-    let other = output(herringbone(&["status", &address]).env("HERRINGBONE_TOKEN", "another token of tests"));
-    let none = output(herringbone(&["status", &address]).env_remove("HERRINGBONE_TOKEN"));
-    for (code, stdout, stderr) in [other, none] {
-        assert_eq!((code, &*stdout), (3, ""), "{stderr}");
-        assert!(stderr.contains("the job tokens differ") && stderr.contains("HERRINGBONE_TOKEN"), "{stderr}");
+    let mut command = herringbone(&["status", &address]);
+    let (code, stdout, stderr) = output(command.env("HERRINGBONE_TOKEN", "another token of tests"));
+    assert_eq!((code, &*stdout), (3, ""), "{stderr}");
+    assert!(stderr.contains("the job tokens differ") && stderr.contains("HERRINGBONE_TOKEN"), "{stderr}");
+}
+
+/// The user who started a process may know its token anyway.
+#[test]
+fn a_token_need_not_be_typed_where_the_process_of_the_same_user_has_it() {
+    let (_reducer, address) = serve();
+    for token in [None, Some("")] {
+        let mut command = herringbone(&["status", &address]);
+        command.env_remove("HERRINGBONE_TOKEN");
+        command.envs(token.map(|token| ("HERRINGBONE_TOKEN", token)));
+        let (code, page, stderr) = output(&mut command);
+        assert!(code == 0 && page.starts_with("a reducer: "), "{stderr}");
     }
     let elsewhere = output(herringbone(&["status", "192.0.2.1:7"]).env_remove("HERRINGBONE_TOKEN"));
     assert!(elsewhere.2.contains("192.0.2.1 is not loopback"), "{}", elsewhere.2);

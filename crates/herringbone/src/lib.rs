@@ -50,6 +50,7 @@ mod residuals;
 mod seen;
 pub mod server;
 pub mod status;
+mod tcp_table;
 mod transport;
 mod work;
 #[cfg(any(test, feature = "simulator"))]
@@ -64,7 +65,7 @@ pub use crate::core::{
 pub use communicator::{Communicator, Work, lines::LineTurn};
 pub use config::{
     Config, Rendezvous, Route, Transport, UnknownName, is_own_address, nearest_name, parse_algorithm,
-    route_to, settings, token_from_env, token_from_file,
+    route_to, settings, token_from_env, token_from_file, token_of_listener,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};

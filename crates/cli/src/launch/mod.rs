@@ -19,7 +19,8 @@ use std::process::{Command, Stdio};
 ///
 /// A rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and in
 /// HERRINGBONE_STORE without torch. Each line of its output begins with the rank. Unless they are set, PYTHONUNBUFFERED
-/// is 1 and, for several ranks, OMP_NUM_THREADS is 1.
+/// is 1 and, for several ranks, OMP_NUM_THREADS is 1. Unless HERRINGBONE_TOKEN, HERRINGBONE_TOKEN_FILE or HERRINGBONE_REDUCERS
+/// is set, HERRINGBONE_TOKEN is a token drawn for this job, so that no other user's process can take part.
 ///
 /// If a rank fails, the others have 2 seconds to say what they saw of it. Then SIGTERM ends them, and SIGKILL after 30
 /// seconds more. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on; a second one kills the ranks. SIGUSR1 and
@@ -105,21 +106,23 @@ fn common(
 ) -> Result<Vec<(&'static str, String)>, Failure> {
     let mut set = Vec::new();
     let is_unset = |name: &str| env::var_os(name).is_none_or(|value| value.is_empty());
+    // Reducers that run already could not know one that is drawn here.
+    let meets_others = options.reducers.is_none() && !is_unset("HERRINGBONE_REDUCERS");
+    let token = match is_unset("HERRINGBONE_TOKEN") && is_unset("HERRINGBONE_TOKEN_FILE") && !meets_others {
+        true => Some(random_token()?),
+        false => None,
+    };
     if let Some(reducers) = options.reducers {
-        let token = match is_unset("HERRINGBONE_TOKEN") && is_unset("HERRINGBONE_TOKEN_FILE") {
-            true => Some(random_token()?),
-            false => None,
-        };
         let addresses = (0..reducers)
             .map(|_| processes.start_reducer(own, token.as_deref()))
             .collect::<Result<Vec<String>, Failure>>()?;
         set.push(("HERRINGBONE_REDUCERS", addresses.join(",")));
-        set.extend(token.map(|token| ("HERRINGBONE_TOKEN", token)));
         // On one host nothing else would make them worth using.
         if is_unset("HERRINGBONE_ALGORITHM") {
             set.push(("HERRINGBONE_ALGORITHM", "reduction_server".to_owned()));
         }
     }
+    set.extend(token.map(|token| ("HERRINGBONE_TOKEN", token)));
     set.extend(options.replace.clone().map(|backend| ("HERRINGBONE_REPLACE", backend)));
     // One for torch's store and one for ours: a program may use both.
     let [torch, store] = free_ports()?;

@@ -6,7 +6,7 @@ mod text;
 mod waits;
 
 use crate::failure::{Failure, RUN};
-use crate::{outcome::Outcome, token::token};
+use crate::{outcome::Outcome, token::token_at};
 use ask::{Asker, Round};
 use herringbone::settings::{ALL, Environment};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -21,8 +21,8 @@ const USUAL_PAUSE: &str = "2";
 /// Show how a job stands: its members, what each does and whom it waits for, its links, its reducers
 ///
 /// Asks one member of the job for the others, and then all of them at once, workers and reducers: one that is stopped, or
-/// cut off, is shown as such. The token is read from --token-file, HERRINGBONE_TOKEN_FILE or HERRINGBONE_TOKEN. Rank 0's
-/// log says its address at HERRINGBONE_LOG=info, and the property `address` of a communicator that of each rank.
+/// cut off, is shown as such. The token is read from --token-file, HERRINGBONE_TOKEN_FILE or HERRINGBONE_TOKEN; without
+/// these it is that of the job, if the member that is asked is a process of this user on this host. Rank 0's log says its address at HERRINGBONE_LOG=info, and the property `address` of a communicator that of each rank.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Where a member of the job listens; of several the first that answers counts [default: HERRINGBONE_STORE]
@@ -59,8 +59,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let token = token(options.token_file.as_deref())?;
     let addresses = if options.addresses.is_empty() { usual()? } else { options.addresses.clone() };
+    let token = token_at(options.token_file.as_deref(), &addresses)?;
     let mut asker = Asker::new(addresses, token);
     let Some(pause) = options.watch else {
         show(&asker.ask_twice()?, options.json, false, out)?;

@@ -104,6 +104,17 @@ pub enum Refusal {
         /// What the refused rank's build cuts by.
         theirs: String,
     },
+    /// The two sides belong to two users of a host, and no token proves that both are of one job.
+    #[error(
+        "a process of user {theirs} reached one of user {ours}, and without a token all of a job is one user's: run all as one \
+         user, or give every worker and reducer the same HERRINGBONE_TOKEN"
+    )]
+    User {
+        /// The user of the refusing side, as it sees it.
+        ours: u32,
+        /// The user of the refused side, as the other one sees it.
+        theirs: u32,
+    },
     /// No more connections, groups or memory for this one.
     #[error("no room: {what} is limited to {limit} here")]
     NoRoom {
@@ -212,6 +223,11 @@ impl Refusal {
             Refusal::OtherJob { rank, ours, theirs } => {
                 about(to, 14, *rank, &[ours, theirs]);
             }
+            Refusal::User { ours, theirs } => {
+                to.u8(16);
+                to.u32(*ours);
+                to.u32(*theirs);
+            }
             Refusal::Unusable { setting, problem } => write_texts(to, 15, [setting, problem]),
             Refusal::Absent { missing } => {
                 to.u8(11);
@@ -240,6 +256,7 @@ impl Refusal {
             11 => Refusal::Absent { missing: from.ranks()? },
             12 => Refusal::Build { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
             15 => Refusal::Unusable { setting: from.text()?, problem: from.text()? },
+            16 => Refusal::User { ours: from.u32()?, theirs: from.u32()? },
             13 => Refusal::NoReducer { address: from.text()?, reason: from.text()? },
             14 => Refusal::OtherJob { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
             _ => return Err(Malformed("its refusal is unknown")),

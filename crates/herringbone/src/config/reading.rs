@@ -7,6 +7,7 @@ use super::{
     interface::Interfaces,
     launchers,
     nearest::{UnknownName, parse_algorithm},
+    route::is_own_address,
     settings::{self, Setting},
 };
 use crate::{
@@ -18,8 +19,9 @@ use crate::{
         simulate::Calibration,
         topology::{self, LinkMatrix},
     },
+    tcp_table::variable_of_listener,
 };
-use std::{fmt, fs, os::unix::fs::MetadataExt, str::FromStr, time::Duration};
+use std::{fmt, fs, net::ToSocketAddrs, os::unix::fs::MetadataExt, str::FromStr, time::Duration};
 
 impl Environment {
     /// What is wrong with it: each setting that cannot be used by itself, or else how they do not go together.
@@ -254,6 +256,18 @@ pub fn token_from_env() -> Result<Option<String>> {
 /// If the file cannot be read or is empty.
 pub fn token_from_file(path: &str) -> Result<String> {
     token_in(path, "the token's file")
+}
+
+/// The token of the job of which a process listens at `host:port`, if that is a process of this user and host that was started
+/// with it in its environment.
+pub fn token_of_listener(address: &str) -> Option<String> {
+    let mut there =
+        address.to_socket_addrs().ok()?.filter(|there| is_own_address(there.ip()).unwrap_or(false));
+    there.find_map(|there| {
+        let value =
+            |name| variable_of_listener(there, name)?.into_string().ok().filter(|text| !text.is_empty());
+        value(settings::TOKEN.name).or_else(|| token_from_file(&value(settings::TOKEN_FILE.name)?).ok())
+    })
 }
 
 /// The token that a file holds, which is called `name` in errors.

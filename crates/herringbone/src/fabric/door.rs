@@ -5,11 +5,12 @@
 //! [origin](guests::Whence), and who comes when all are taken gets the place of whoever is least likely to be a rank.
 
 use super::{
-    greet::{DEADLINE, GreetError, Stream},
+    greet::{self, DEADLINE, GreetError, Stream},
     guests::{FEW, Guest, Guests, PLACES, Whence},
+    owner,
 };
 use crate::{
-    core::session::handshake::{Claim, HandshakeError, Keys, Policy},
+    core::session::handshake::{Claim, HandshakeError, Keys, Policy, Purpose},
     sys::{fork::Guarded, peer, socket},
 };
 use rustix::{
@@ -92,17 +93,13 @@ impl Accepted for TcpStream {
 impl Accepted for UnixStream {
     fn origin(&self) -> Option<Whence> {
         let owner = peer::peer_owner(self).ok()?;
-        may_call(owner.user, rustix::process::geteuid().as_raw()).then_some(Whence::Process(owner.process))
+        owner::may_call(owner.user, rustix::process::geteuid().as_raw())
+            .then_some(Whence::Process(owner.process))
     }
 
     fn set_blocking(&self) -> io::Result<()> {
         self.set_nonblocking(false)
     }
-}
-
-/// Whether a process of a user may call one of another at a socket of the host: ranks of a job are one user's.
-pub(super) fn may_call(caller: u32, called: u32) -> bool {
-    caller == called || caller == 0
 }
 
 /// A listener, and those who have called at it and not proved themselves yet.
@@ -241,7 +238,19 @@ impl<L: Listen> Door<L> {
         let Some(guest) = self.guests.get_mut(number) else { return };
         match guest.hear(&self.token, self.policy) {
             Ok(None) => {}
-            Ok(Some(claim)) => proved.extend(self.dismiss(number).map(|guest| (guest.stream, claim))),
+            Ok(Some(claim)) => {
+                // A rank that makes a link in a job that has formed names its life, which is a secret of members.
+                let is_member = self.policy.job.is_some() && claim.hello().purpose == Purpose::Data;
+                let is_unproven = self.token.is_empty() && !is_member;
+                let is_checked = is_unproven.then(|| owner::check(guest.stream.owner()));
+                let Some(mut guest) = self.dismiss(number) else { return };
+                if let Some(Err(refusal)) = is_checked {
+                    greet::refuse(&mut guest.stream, claim, &refusal);
+                    let error = HandshakeError::Refusing(refusal).into();
+                    return self.strangers.turned_away(&self.who, guest.origin, &error);
+                }
+                proved.push((guest.stream, claim));
+            }
             Err(error) => self.send_away(number, Some(error)),
         }
     }

@@ -1,5 +1,6 @@
 //! The caller's side of the handshake, and what follows it: blocking, with a deadline, on threads of their own.
 
+use super::owner;
 use crate::{
     Error, ErrorKind,
     core::session::{
@@ -10,6 +11,8 @@ use crate::{
             NONCE_BYTES,
         },
     },
+    sys::peer,
+    tcp_table::{TcpOwner, tcp_owner},
 };
 use std::{
     io::{self, Read, Write},
@@ -25,6 +28,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_millis(DEADLINE_MILLISECOND
 pub(crate) trait Stream: Read + Write {
     /// Bounds the next read or write.
     fn limit(&self, limit: Duration) -> io::Result<()>;
+    /// Whose process is at the other end, as the kernel says.
+    fn owner(&self) -> io::Result<TcpOwner>;
 }
 
 impl Stream for TcpStream {
@@ -32,12 +37,20 @@ impl Stream for TcpStream {
         self.set_read_timeout(Some(limit))?;
         self.set_write_timeout(Some(limit))
     }
+
+    fn owner(&self) -> io::Result<TcpOwner> {
+        tcp_owner(self)
+    }
 }
 
 impl Stream for UnixStream {
     fn limit(&self, limit: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(limit))?;
         self.set_write_timeout(Some(limit))
+    }
+
+    fn owner(&self) -> io::Result<TcpOwner> {
+        Ok(TcpOwner::User(peer::peer_owner(self)?.user))
     }
 }
 
@@ -94,7 +107,9 @@ impl GreetError {
     pub(crate) fn at(&self, whom: &str) -> Error {
         match self {
             GreetError::Handshake(
-                error @ (HandshakeError::Refused(Refusal::Token) | HandshakeError::Unproven),
+                error @ (HandshakeError::Refused(Refusal::Token | Refusal::User { .. })
+                | HandshakeError::Refusing(Refusal::User { .. })
+                | HandshakeError::Unproven),
             ) => Error::new(ErrorKind::Auth {
                 problem: format!("{whom}: {error}"),
                 hint: "a file for all of them is HERRINGBONE_TOKEN_FILE",
@@ -156,7 +171,14 @@ pub(crate) fn greet(
     expected: Expected,
     token: &[u8],
 ) -> Result<Established, GreetError> {
-    converse(stream, Client::new(hello, expected, token, nonce()?), Instant::now() + DEADLINE)
+    // A life is a secret of members, too.
+    let is_unproven = token.is_empty() && expected.incarnation.is_none();
+    let client = Client::new(hello, expected, token, nonce()?);
+    let established = converse(stream, client, Instant::now() + DEADLINE)?;
+    if is_unproven {
+        owner::check(stream.owner()).map_err(HandshakeError::Refusing)?;
+    }
+    Ok(established)
 }
 
 /// As [`greet`], whoever is at the other end, until `deadline`.

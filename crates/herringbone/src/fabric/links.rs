@@ -6,7 +6,7 @@ use super::{
     command::{Command, Commands},
     dial, door,
     greet::{self, GreetError},
-    muster, reducers,
+    muster, owner, reducers,
     wire_up::Mapping,
 };
 use crate::{
@@ -99,7 +99,7 @@ fn share(
 
 /// Whether a host-mate of a user answers a process of another: it would only see its call end.
 fn check_owner(mate: u32, own: u32) -> Result<(), GreetError> {
-    if door::may_call(own, mate) {
+    if owner::may_call(own, mate) {
         return Ok(());
     }
     Err(GreetError::Unshared(format!(

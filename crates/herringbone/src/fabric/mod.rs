@@ -19,6 +19,7 @@ pub(crate) mod instruction;
 pub(crate) mod links;
 mod meeting;
 pub(crate) mod muster;
+mod owner;
 pub(crate) mod reducers;
 pub(crate) mod watch;
 pub(crate) mod wire_up;

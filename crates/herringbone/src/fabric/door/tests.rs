@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     core::session::{
-        Role,
+        Refusal, Role,
         handshake::{Expected, Hello, Identity, Purpose, Versions},
     },
     fabric::{dial, greet, guests::OF_ONE_ORIGIN},
@@ -202,12 +202,6 @@ fn a_process_of_this_host_gets_so_many_places_and_no_thread() {
     assert_eq!(open.iter().filter(gone).count(), 1000 - OF_ONE_ORIGIN);
 }
 
-#[test]
-fn only_the_same_user_and_root_may_call_at_a_socket_of_the_host() {
-    assert!(may_call(1000, 1000) && may_call(0, 1000) && may_call(0, 0));
-    assert!(!may_call(1001, 1000) && !may_call(1000, 0));
-}
-
 /// What a test's second process is told: it lowers a limit of the whole process, or is another user's.
 const ALONE: &str = "DOOR_TEST_ALONE";
 
@@ -248,6 +242,42 @@ fn another_users_process_is_not_heard_at_a_socket_of_the_host() {
     };
     assert!(ended.success());
     assert_eq!(most, 0, "it has no place");
+}
+
+/// Without a token the handshake proves nothing: the kernel says whose process calls, and whose is called.
+#[test]
+fn without_a_token_another_users_process_takes_no_part() {
+    let hello = Hello { identity: identity(1), purpose: Purpose::Join, versions: Versions::CURRENT };
+    let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
+    let greet_at = |there: &str| {
+        greet::greet(&mut dial::dial(there, None, |_| Ok(())).unwrap(), hello, expected, b"").unwrap_err()
+    };
+    if let Ok(there) = std::env::var(ALONE) {
+        let refused = greet_at(&there);
+        let refusal = Refusal::User { ours: 0, theirs: 1_000_001 };
+        assert!(
+            matches!(&refused, GreetError::Handshake(HandshakeError::Refused(why)) if *why == refusal),
+            "{refused}"
+        );
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let there = listener.local_addr().unwrap().to_string();
+    let mut door = Door::new("a test", listener, b"", POLICY).unwrap();
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root starts processes of other users");
+        return;
+    }
+    let mut command = again("without_a_token_another_users_process_takes_no_part", &there);
+    let mut stranger = std::os::unix::process::CommandExt::uid(&mut command, 1_000_001).spawn().unwrap();
+    let ended = loop {
+        assert!(door.serve().is_empty());
+        if let Some(ended) = stranger.try_wait().unwrap() {
+            break ended;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert!(ended.success());
 }
 
 #[test]
