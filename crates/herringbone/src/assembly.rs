@@ -52,7 +52,8 @@ fn put_together(config: &Config, origin: &Config, world: World) -> Result<Commun
     let session::formation::Formed { job: id, roster, parameters } = formed;
     let me = roster.worker(config.rank).map(|worker| worker.id);
     let me = me.ok_or_else(|| Error::rendezvous("this rank is not in the roster"))?;
-    let job = Job { id, me, rank: config.rank, roster: Arc::new(roster), incarnation, token, from, names };
+    let (rank, roster, patience) = (config.rank, Arc::new(roster), config.waits.patience);
+    let job = Job { id, me, rank, roster, incarnation, token, from, names, patience };
     let transport = match parameters.transport.as_deref() {
         Some("shm") => Some(Transport::Shm),
         Some("tcp") => Some(Transport::Tcp),
@@ -63,7 +64,7 @@ fn put_together(config: &Config, origin: &Config, world: World) -> Result<Commun
         parameters: Arc::new(parameters),
         guidance: Arc::new(guidance),
         transport,
-        timeout: config.timeout,
+        timeout: config.waits.timeout,
         manual_progress: config.manual_progress,
     };
     check_possible(&job, &shared)?;

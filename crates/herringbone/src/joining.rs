@@ -4,7 +4,7 @@
 use crate::{
     Communicator, Error, Result, assembly,
     communicator::shrink::{self, Agreed},
-    config::{Config, Rendezvous, Trees},
+    config::{Config, Rendezvous, Trees, WaitLimits},
     core::{group::Rank, plan::Guidance, session::survivors::Shrink},
     fabric::{
         Fabric, decline, formation,
@@ -150,7 +150,10 @@ impl Communicator {
     pub fn replace(&self, timeout: Option<Duration>) -> Result<Self> {
         let origin = self.make_way("replace")?;
         let timeout = timeout.unwrap_or(self.timeout());
-        let world = formation::form_again(&Config { timeout, ..origin.clone() })?;
+        let world = formation::form_again(&Config {
+            waits: WaitLimits { timeout, ..origin.waits },
+            ..origin.clone()
+        })?;
         assembly::over(&origin, &origin, world)
     }
 
@@ -167,15 +170,16 @@ impl Communicator {
             let problem = format!("rank {} is not one of them", origin.rank);
             return Err(Error::config("ranks that go on", problem).about(origin.rank, "regather"));
         };
+        let waits = WaitLimits { timeout: timeout.unwrap_or(self.timeout()), ..origin.waits };
         let next = Config {
             rank: rank as Rank,
             world: ranks.len() as u32,
-            timeout: timeout.unwrap_or(self.timeout()),
+            waits,
             trees: origin.trees.among(ranks),
             ..origin.clone()
         };
         let world = formation::form_again(&next)?;
-        assembly::over(&Config { timeout: origin.timeout, ..next }, &origin, world)
+        assembly::over(&Config { waits: origin.waits, ..next }, &origin, world)
     }
 
     /// Ends all groups, so that the job can form anew; returns what this process was first started with.
@@ -250,7 +254,10 @@ fn regather(
             bound: Some(settings.parameters.tree_bound),
             ..Trees::default()
         },
-        timeout: MEETING.min(deadline.saturating_duration_since(Instant::now())),
+        waits: WaitLimits {
+            timeout: MEETING.min(deadline.saturating_duration_since(Instant::now())),
+            ..config.waits
+        },
         ..config.clone()
     };
     let world = match meeting {
@@ -263,6 +270,6 @@ fn regather(
             formation::form(&next)?
         }
     };
-    next.timeout = config.timeout;
+    next.waits = config.waits;
     assembly::over(&next, config, world)
 }

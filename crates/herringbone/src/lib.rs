@@ -28,6 +28,7 @@ mod communicator;
 mod completion;
 mod config;
 pub mod dependency;
+mod descriptors;
 mod engine;
 mod error;
 mod execute;
@@ -67,6 +68,7 @@ pub use config::{
     Config, Rendezvous, Route, Transport, UnknownName, is_own_address, nearest_name, parse_algorithm,
     route_to, settings, token_from_env, token_from_file, token_of_listener,
 };
+pub use descriptors::raise_limit_of_descriptors;
 pub use error::{Error, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};
 pub use local::{local, local_with};

@@ -3,7 +3,7 @@
 use crate::{
     Communicator, Error, Result,
     assembly::{Doors, Parts, assemble, whole},
-    config::Config,
+    config::{Config, WaitLimits},
     core::session::{
         Parameters, TREE_BOUND,
         control::Dialogue,
@@ -90,7 +90,7 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
         parameters: Arc::new(parameters),
         guidance: Arc::new(Guidance { tree_bound: Some(tree_bound), ..config.guidance.clone() }),
         transport: None,
-        timeout: config.timeout,
+        timeout: config.waits.timeout,
         manual_progress: config.manual_progress,
     };
     assemble_local(id, roster, |_| shared.clone())
@@ -107,7 +107,8 @@ pub(crate) fn assemble_local(
     let job = |(rank, worker): (u32, &Member)| {
         let (from, token) = (None, Vec::new());
         let (roster, incarnation) = (roster.clone(), worker.incarnation.unwrap_or_default());
-        Job { id, me: worker.id, rank, roster, incarnation, token, from, names: Vec::new() }
+        let (names, patience) = (Vec::new(), WaitLimits::default().patience);
+        Job { id, me: worker.id, rank, roster, incarnation, token, from, names, patience }
     };
     let jobs: Vec<Job> = (0..).zip(roster.workers()).map(job).collect();
     let mut parts = Vec::new();

@@ -18,6 +18,7 @@ use crate::{
     Error, Result,
     config::check_exposure,
     core::session::handshake::{Policy, Versions},
+    descriptors::raise_limit_of_descriptors,
     engine::control::SIGN_OF_LIFE,
     fabric::{door::Door, greet},
     sys::fork::Guarded,
@@ -101,6 +102,7 @@ impl Server {
     /// [`ErrorKind::Auth`](crate::ErrorKind::Auth) without a token, or with a short one, on an address that is not loopback;
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the address cannot be listened at.
     pub fn bind(options: ServerOptions) -> Result<Self> {
+        raise_limit_of_descriptors();
         let token = options.token.clone().filter(|token| !token.is_empty());
         check_exposure(options.listen, token.as_deref())?;
         let at = |error: io::Error| {

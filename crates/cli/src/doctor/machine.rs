@@ -70,23 +70,18 @@ const UNKNOWN: &str = "this kernel does not tell the limit";
 
 fn descriptors(limit: Option<Limit>) -> Finding {
     const CHECK: &str = "open files";
-    let Some(Limit { soft, hard }) = limit else { return Finding::ok(CHECK, UNKNOWN) };
-    let Some(soft) = soft else { return Finding::ok(CHECK, "a process may have any number of files open") };
-    let ranks = soft.saturating_sub(OWN_FILES) / FILES_PER_RANK;
-    let says = format!("a process may have {soft} files open, enough for a job of about {ranks} ranks");
-    let command = match hard {
-        Some(hard) if hard < USUAL_FILES => {
-            "LimitNOFILE=65536 in the unit, or nofile in /etc/security/limits.conf".to_owned()
-        }
-        Some(hard) => format!("ulimit -n {}", hard.min(65_536)),
-        None => "ulimit -n 65536".to_owned(),
-    };
-    match soft {
+    // Ranks raise the limit that counts now to this one.
+    let Some(Limit { hard, .. }) = limit else { return Finding::ok(CHECK, UNKNOWN) };
+    let Some(hard) = hard else { return Finding::ok(CHECK, "a process may have any number of files open") };
+    let ranks = hard.saturating_sub(OWN_FILES) / FILES_PER_RANK;
+    let says = format!("a process may have {hard} files open, enough for a job of about {ranks} ranks");
+    let command = "LimitNOFILE=65536 in the unit, or nofile in /etc/security/limits.conf".to_owned();
+    match hard {
         USUAL_FILES.. => Finding::ok(CHECK, says),
         FEWEST_FILES.. => Finding::warning(CHECK, says, command),
         _ => Finding::wrong(
             CHECK,
-            format!("a process may have {soft} files open, which is too few for a rank with torch"),
+            format!("a process may have {hard} files open, which is too few for a rank with torch"),
             command,
         ),
     }
@@ -205,7 +200,7 @@ mod tests {
 
     const TABLE: &str = "\
 Limit                     Soft Limit           Hard Limit           Units
-Max open files            200                  4096                 files
+Max open files            200                  220                  files
 Max locked memory         65536                65536                bytes
 Max address space         unlimited            unlimited            bytes
 ";
@@ -216,7 +211,7 @@ Max address space         unlimited            unlimited            bytes
 
     #[test]
     fn limits_are_read_from_the_kernels_table() {
-        assert_eq!(limit(TABLE, "Max open files"), finite(200, 4096));
+        assert_eq!(limit(TABLE, "Max open files"), finite(200, 220));
         assert_eq!(limit(TABLE, "Max address space"), Some(Limit { soft: None, hard: None }));
         assert_eq!(limit(TABLE, "Max processes"), None);
     }
@@ -238,16 +233,17 @@ Max address space         unlimited            unlimited            bytes
     }
 
     #[test]
-    fn few_files_are_raised_as_far_as_they_may_be() {
+    fn files_count_as_far_as_ranks_may_raise_the_limit() {
         let said = |soft, hard| {
             let finding = descriptors(finite(soft, hard));
             (finding.level, finding.command.unwrap_or_default())
         };
         assert_eq!(said(65_536, 65_536).0, Ok);
-        assert_eq!(said(512, 4096), (Warning, "ulimit -n 4096".to_owned()));
-        assert_eq!(said(64, 1 << 20), (Wrong, "ulimit -n 65536".to_owned()));
-        let (level, command) = said(64, 64);
-        assert!(level == Wrong && command.contains("LimitNOFILE="), "{command}");
+        assert_eq!(said(64, 1 << 20).0, Ok);
+        for (hard, expected) in [(512, Warning), (64, Wrong)] {
+            let (level, command) = said(64, hard);
+            assert!(level == expected && command.contains("LimitNOFILE="), "{command}");
+        }
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
     program::check(program)?;
     let ranks = options.ranks.unwrap_or(1);
     let own = OwnCommand::before(args);
+    // Each rank takes three, and inherits the limit.
+    herringbone::raise_limit_of_descriptors();
     let signals = processes::Signals::listen()?;
     let mut processes = Processes::default();
     let common = common(options, ranks, &own, &mut processes)?;

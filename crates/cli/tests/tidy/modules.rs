@@ -91,7 +91,7 @@ const ORDERS: [Order; 6] = [
             "completion config planted seen",
             "request",
             "residuals",
-            "clock error feedback log rendezvous tcp_table",
+            "clock descriptors error feedback log rendezvous tcp_table",
             "memory",
         ],
     },

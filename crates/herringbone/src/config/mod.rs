@@ -87,7 +87,7 @@ pub struct Config {
     pub(crate) fold_order: Option<FoldOrder>,
     pub(crate) transport: Option<Transport>,
     pub(crate) interfaces: Option<Interfaces>,
-    pub(crate) timeout: Duration,
+    pub(crate) waits: WaitLimits,
     pub(crate) staging_bytes: usize,
     pub(crate) segment_bytes: usize,
     pub(crate) manual_progress: bool,
@@ -101,7 +101,23 @@ const STAGING_LIMITS: (usize, usize) = (4 << 20, 64 << 30);
 const SEGMENT_LIMITS: (usize, usize) = (4 << 10, 8 << 20);
 /// How many segments the staging memory has room for at the least: those in flight.
 const SEGMENTS: usize = crate::core::session::lane::LEAST_DEPTH as usize;
-const TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// How long a process waits for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaitLimits {
+    /// Until an operation, or the forming of the group, has to be over.
+    pub(crate) timeout: Duration,
+    /// For a sign of life of another rank.
+    pub(crate) patience: Duration,
+}
+
+/// How long another rank may be silent at the least: signs of life come every second, and may be held up on their way.
+const PATIENCE: Duration = Duration::from_secs(6);
+
+impl Default for WaitLimits {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(30 * 60), patience: PATIENCE }
+    }
+}
 
 impl Config {
     /// Rank `rank` of `world`, which meet as `rendezvous` says; everything else as by default, not from the environment.
@@ -116,7 +132,7 @@ impl Config {
             fold_order: None,
             transport: None,
             interfaces: None,
-            timeout: TIMEOUT,
+            waits: WaitLimits::default(),
             staging_bytes: STAGING_BYTES,
             segment_bytes: 0,
             manual_progress: false,
@@ -210,7 +226,14 @@ impl Config {
 
     /// How long an operation, or the forming of the group, may take.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.waits.timeout = timeout;
+        self
+    }
+
+    /// How long another rank may be silent until this one takes it for lost: 6 seconds, or more where ranks get little time of
+    /// their processors. From half of it on a warning names that rank.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.waits.patience = patience;
         self
     }
 
@@ -271,6 +294,13 @@ impl Config {
                 self.rank, self.world
             );
             return Err(Error::config("RANK, WORLD_SIZE", problem));
+        }
+        if self.waits.patience < PATIENCE {
+            let problem = format!(
+                "{} s: signs of life come every second and may be held up on their way; write 6 or more",
+                self.waits.patience.as_secs_f64()
+            );
+            return Err(Error::config(settings::PATIENCE_S.name, problem));
         }
         check_sizes(self.staging_bytes, self.segment_bytes)?;
         self.check_algorithm()?;

@@ -217,7 +217,10 @@ impl Config {
             self.interfaces = Some(Interfaces::new(names.variable, names.text));
         }
         if let Some(Seconds(timeout)) = environment.parsed(&settings::TIMEOUT_S)? {
-            self.timeout = timeout;
+            self.waits.timeout = timeout;
+        }
+        if let Some(Seconds(patience)) = environment.parsed(&settings::PATIENCE_S)? {
+            self.waits.patience = patience;
         }
         if let Some(bytes) = environment.bytes(&settings::STAGING_BYTES)? {
             self.staging_bytes = bytes;
@@ -358,7 +361,7 @@ mod tests {
         assert_eq!((config.fold_order, config.transport), (Some(FoldOrder::Hosts), Some(Transport::Tcp)));
         assert_eq!((config.trees.links.map(|links| links.size()), config.trees.bound), (Some(8), Some(1000)));
         assert_eq!(config.interfaces, Some(Interfaces::new("HERRINGBONE_IFNAME", "eth0")));
-        assert_eq!(config.timeout, Duration::from_millis(1500));
+        assert_eq!(config.waits.timeout, Duration::from_millis(1500));
         assert_eq!((config.staging_bytes, config.segment_bytes), (16 << 20, 256 << 10));
     }
 

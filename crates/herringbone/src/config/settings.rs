@@ -220,6 +220,14 @@ pub(crate) const TIMEOUT_S: Setting = setting(
     "1800",
     WORKER,
 );
+pub(crate) const PATIENCE_S: Setting = setting(
+    "HERRINGBONE_PATIENCE_S",
+    "how long a rank may be silent until this one takes it for lost; a warning comes after half of it; raise it on all ranks \
+     where they get little time of their processors",
+    "seconds, 6 or more",
+    "6",
+    WORKER,
+);
 pub(crate) const STAGING_BYTES: Setting = setting(
     "HERRINGBONE_STAGING_BYTES",
     "memory of each process for slots; the smallest of all ranks counts",
@@ -244,7 +252,7 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 21] = [
+pub const ALL: [&Setting; 22] = [
     &REDUCERS,
     &TOKEN,
     &TOKEN_FILE,
@@ -263,6 +271,7 @@ pub const ALL: [&Setting; 21] = [
     &WORLD_SIZE,
     &JOB,
     &TIMEOUT_S,
+    &PATIENCE_S,
     &STAGING_BYTES,
     &SLICE_BYTES,
     &LOG,

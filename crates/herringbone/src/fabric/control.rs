@@ -9,7 +9,7 @@ use super::{
     door::Door,
     instruction::Instruction,
     links, reducers,
-    watch::{TICK, Watch},
+    watch::{RankPatience, TICK, Watch},
     wire_up::Mapping,
 };
 use crate::{
@@ -97,7 +97,8 @@ impl Control {
             watch(&connection.fd, CONNECTIONS + u64::from(*rank))?;
         }
         let peers = connections.keys().copied();
-        let mut watch = Watch::new(job.rank, job.roster.clone(), peers, linger, Moment::now());
+        let patience = RankPatience { silence: job.patience, linger };
+        let mut watch = Watch::new(job.rank, job.roster.clone(), peers, patience, Moment::now());
         away.into_iter().for_each(|address| watch.name_reducer(address));
         Ok(Self {
             watch,
@@ -118,7 +119,9 @@ impl Control {
         let mut ticked = Instant::now();
         while !self.is_finished() {
             let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
-            let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+            // A tick that is late counts as time in which this process did not run.
+            let left = TICK.saturating_sub(ticked.elapsed());
+            let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as i64 };
             // An interrupted wait is a short one.
             if let Ok((events, _)) = epoll::wait(&self.poller, &mut room[..], Some(&timeout)) {
                 let keys: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();

@@ -31,7 +31,7 @@ pub(crate) fn tell(config: &Config, why: &Error) {
     let what = format_args!("{setting}: {problem}; this rank waits for the others, to tell them");
     crate::log::warn("rank 0", what);
     // Where there is no door the others run into their timeouts.
-    let _untold = answer(&config.bare(), &refusal, Instant::now() + PATIENCE.min(config.timeout));
+    let _untold = answer(&config.bare(), &refusal, Instant::now() + PATIENCE.min(config.waits.timeout));
 }
 
 /// A text that fits a refusal: what is wrong stands at its beginning, and what to do at its end.

@@ -10,6 +10,7 @@ use super::{
     owner,
 };
 use crate::{
+    config::WaitLimits,
     core::session::handshake::{Claim, HandshakeError, Keys, Policy, Purpose},
     sys::{fork::Guarded, peer, socket},
 };
@@ -318,14 +319,23 @@ impl Strangers {
 }
 
 /// Prepares an admitted connection for frames.
-pub(crate) fn into_link(stream: TcpStream, keys: Keys) -> Result<crate::transport::tcp::TcpLink, GreetError> {
-    socket::tune_tcp(&stream, SILENCE)?;
+pub(crate) fn into_link(
+    stream: TcpStream,
+    keys: Keys,
+    patience: Duration,
+) -> Result<crate::transport::tcp::TcpLink, GreetError> {
+    socket::tune_tcp(&stream, unacknowledged(patience))?;
     stream.set_nonblocking(true)?;
     Ok(crate::transport::tcp::TcpLink::new(Guarded::new(stream.into())?, keys))
 }
 
 /// How long unacknowledged data may hang before the kernel gives a connection up.
 pub(crate) const SILENCE: Duration = Duration::from_millis(5200);
+
+/// As [`SILENCE`], between ranks of this patience: a bit less than that.
+pub(crate) fn unacknowledged(patience: Duration) -> Duration {
+    SILENCE + patience.saturating_sub(WaitLimits::default().patience)
+}
 
 const _: () = assert!(DEADLINE.as_millis() < SILENCE.as_millis());
 

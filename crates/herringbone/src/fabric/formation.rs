@@ -21,6 +21,7 @@ use crate::{
         handshake::{Claim, Expected, Hello, Identity, Policy, Purpose, Versions},
         membership::{MEMBERS, Process},
     },
+    descriptors::raise_limit_of_descriptors,
     execute::issue::WORLD_GROUP,
     sys::doorbell::Bell,
 };
@@ -64,7 +65,8 @@ pub(crate) fn form_again(config: &Config) -> Result<World> {
 }
 
 fn form_as(config: &Config, returns: bool) -> Result<World> {
-    let deadline = Instant::now() + config.timeout;
+    raise_limit_of_descriptors();
+    let deadline = Instant::now() + config.waits.timeout;
     if config.rank == 0 {
         return gather(config, meeting::open_hub(config)?, deadline);
     }
@@ -73,7 +75,7 @@ fn form_as(config: &Config, returns: bool) -> Result<World> {
 
 /// As [`form`], on rank 0 which listens already.
 pub(crate) fn form_at(config: &Config, listener: TcpListener, address: SocketAddr) -> Result<World> {
-    gather(config, (listener, address, config.token.clone()), Instant::now() + config.timeout)
+    gather(config, (listener, address, config.token.clone()), Instant::now() + config.waits.timeout)
 }
 
 fn drawn_number() -> Result<u64> {
@@ -176,13 +178,17 @@ fn gather(
         // It is told so, and the world has formed without it.
         let _refused = take_in(&mut formation, &mut Joined::new(), applicant);
     }
-    let connections = tell_all(joined, &formed)?;
+    let connections = tell_all(joined, &formed, config.waits.patience)?;
     let (listener, names) = (door.into_listener(), formation.job().to_vec());
     Ok(World { formed, token, incarnation, listener, from, connections, away, names })
 }
 
 /// Tells each rank the world that it is in.
-fn tell_all(joined: Joined, formed: &formation::Formed) -> Result<BTreeMap<u32, Connection>> {
+fn tell_all(
+    joined: Joined,
+    formed: &formation::Formed,
+    patience: Duration,
+) -> Result<BTreeMap<u32, Connection>> {
     let mut connections = BTreeMap::new();
     for (rank, (mut stream, mut dialogue, _)) in joined {
         let formation::Formed { job, roster, parameters } = formed.clone();
@@ -192,7 +198,7 @@ fn tell_all(joined: Joined, formed: &formation::Formed) -> Result<BTreeMap<u32, 
         ];
         let mut tell = |message| greet::say(&mut stream, &mut dialogue, message);
         messages.iter().try_for_each(&mut tell).map_err(|error| error.at(&format!("rank {rank}")))?;
-        connections.insert(rank, connection(stream, dialogue)?);
+        connections.insert(rank, connection(stream, dialogue, patience)?);
     }
     Ok(connections)
 }
@@ -284,8 +290,8 @@ fn wait(door: &Door<TcpListener>, bell: &Bell, deadline: Instant) {
     let _rung = bell.drain();
 }
 
-fn connection(stream: TcpStream, dialogue: Dialogue) -> Result<Connection> {
-    let prepared = crate::sys::socket::tune_tcp(&stream, super::door::SILENCE);
+fn connection(stream: TcpStream, dialogue: Dialogue, patience: Duration) -> Result<Connection> {
+    let prepared = crate::sys::socket::tune_tcp(&stream, super::door::unacknowledged(patience));
     prepared
         .and_then(|()| Connection::new(OwnedFd::from(stream), dialogue))
         .map_err(|error| Error::io("preparing a connection", error))
@@ -336,7 +342,7 @@ fn give_up(
 ) -> Error {
     let missing = formation.missing();
     refuse_all(joined, &Refusal::Absent { missing: missing.clone() });
-    let seconds = config.timeout.as_secs_f64();
+    let seconds = config.waits.timeout.as_secs_f64();
     let reasons = missing.iter().filter_map(|rank| Some((rank, refused.get(rank)?)));
     let mut advice: Vec<_> = reasons.map(|(rank, why)| format!("rank {rank} was refused: {why}")).collect();
     if advice.is_empty() {
@@ -393,7 +399,7 @@ fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Resul
         Ok(Message::Refuse(refusal)) => return Err(Error::rendezvous(refusal).at(config.rank)),
         Ok(_) => Err(GreetError::Protocol("it answered with something else")),
         Err(GreetError::Late) => {
-            let seconds = config.timeout.as_secs_f64();
+            let seconds = config.waits.timeout.as_secs_f64();
             let text = format!("not all ranks came within {seconds} s; rank 0's log names the missing ones");
             return Err(Error::rendezvous(text).at(config.rank));
         }
@@ -401,7 +407,7 @@ fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Resul
     };
     let formed = formed.map_err(problem)?;
     check_formed(&formed, config, incarnation).map_err(problem)?;
-    let connections = BTreeMap::from([(0, connection(stream, dialogue)?)]);
+    let connections = BTreeMap::from([(0, connection(stream, dialogue, config.waits.patience)?)]);
     let (away, names) = (Vec::new(), config.job.clone());
     Ok(Some(World { formed, token: secret, incarnation, listener, from, connections, away, names }))
 }

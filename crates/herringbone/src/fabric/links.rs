@@ -153,7 +153,7 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
     loop {
         let error = match attempt(job, address, expected) {
             Ok((stream, keys)) => {
-                let link = door::into_link(stream, keys)?;
+                let link = door::into_link(stream, keys, job.patience)?;
                 node.with(|engine| {
                     // A member that was given up meanwhile may answer late: it is another one by now.
                     if !matches!(engine.links.endpoints[endpoint].link, Link::Wanted) {
@@ -243,7 +243,7 @@ pub(crate) fn admit(
         }
     };
     let keys = greet::welcome(&mut stream, claim, job.identity())?.keys;
-    let link = door::into_link(stream, keys)?;
+    let link = door::into_link(stream, keys, job.patience)?;
     node.with(|engine| engine.connect(caller, Link::Tcp(link)));
     node.wake();
     Ok(())

@@ -68,6 +68,8 @@ pub(crate) struct Job {
     pub(crate) from: Option<IpAddr>,
     /// What launchers call it, as far as this process knows.
     pub(crate) names: Vec<JobName>,
+    /// How long another rank may be silent.
+    pub(crate) patience: Duration,
 }
 
 impl Job {

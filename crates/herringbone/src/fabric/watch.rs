@@ -34,11 +34,7 @@ use std::{
 /// How often time is looked at.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// After this silence a rank is suspected, in a warning.
-const SUSPECT: Duration = Duration::from_secs(3);
-/// After this silence a rank is dead.
-const DEAD: Duration = Duration::from_secs(6);
-/// A pause between two looks at time that says that this process did not run.
+/// A pause between two looks at time that is worth a warning: this process did not run.
 const STOOD_STILL: Duration = Duration::from_secs(2);
 /// How long rank 0 may take to hear a rank's goodbye.
 const PARTING: Duration = Duration::from_secs(1);
@@ -61,6 +57,22 @@ enum Gone {
     Died,
     /// It may live beyond a broken network.
     Silent,
+}
+
+/// How long a process waits for other ranks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankPatience {
+    /// After this silence a rank is dead, and after half of it suspected, in a warning.
+    pub(crate) silence: Duration,
+    /// How long rank 0 stays for the others when it leaves.
+    pub(crate) linger: Duration,
+}
+
+impl RankPatience {
+    /// What is worth a warning.
+    fn half(self) -> Duration {
+        self.silence / 2
+    }
 }
 
 /// A process that leaves.
@@ -89,8 +101,7 @@ pub(crate) struct Watch {
     /// When time was last looked at.
     ticked: Moment,
     leaving: Option<Leaving>,
-    /// How long rank 0 stays for the others when it leaves.
-    linger: Duration,
+    patience: RankPatience,
     orders: VecDeque<Instruction>,
 }
 
@@ -100,7 +111,7 @@ impl Watch {
         me: Rank,
         roster: Arc<Roster>,
         peers: impl IntoIterator<Item = Rank>,
-        linger: Duration,
+        patience: RankPatience,
         now: Moment,
     ) -> Self {
         let peer = |rank| (rank, Peer { heard: now, suspected: false });
@@ -115,7 +126,7 @@ impl Watch {
             beat: now,
             ticked: now,
             leaving: None,
-            linger,
+            patience,
             orders: VecDeque::new(),
         }
     }
@@ -399,10 +410,8 @@ impl Watch {
 
     /// Time has passed. Called about ten times a second.
     pub(crate) fn tick(&mut self, now: Moment) {
-        let stood_still = now.since(std::mem::replace(&mut self.ticked, now)).saturating_sub(TICK);
-        if stood_still >= STOOD_STILL {
-            self.excuse(stood_still, now);
-        }
+        let late = now.since(std::mem::replace(&mut self.ticked, now)).saturating_sub(TICK);
+        self.excuse(late, now);
         // The end that has seen the damage knows the reason. The other one only sees that its connection was closed.
         let patience = |reason: &Broken| match reason {
             Broken::Corrupt | Broken::Coded { .. } => Duration::ZERO,
@@ -440,13 +449,16 @@ impl Watch {
         }
     }
 
-    /// This process, or the whole machine, was stopped for a while: what others said meanwhile may be on its way yet.
-    fn excuse(&mut self, stood_still: Duration, now: Moment) {
-        let seconds = stood_still.as_secs();
-        let what = format_args!("this process stood still for {seconds} s: others may have given it up");
-        crate::log::warn(&self.name(), what);
+    /// This process looks at the time late: it, or the whole machine, had no processor for a while. What others said meanwhile
+    /// may be on its way yet, and they may have had none either. So only time in which this process ran counts as silence.
+    fn excuse(&mut self, late: Duration, now: Moment) {
+        if late >= STOOD_STILL {
+            let seconds = late.as_secs();
+            let what = format_args!("this process stood still for {seconds} s: others may have given it up");
+            crate::log::warn(&self.name(), what);
+        }
         for peer in self.peers.values_mut() {
-            peer.heard = now.min(peer.heard + stood_still);
+            peer.heard = now.min(peer.heard + late);
         }
     }
 
@@ -454,9 +466,9 @@ impl Watch {
         let (mut dead, name) = (Vec::new(), self.name());
         for (rank, peer) in &mut self.peers {
             let silence = now.since(peer.heard);
-            if silence >= DEAD {
+            if silence >= self.patience.silence {
                 dead.push((*rank, silence.as_millis() as u64));
-            } else if silence >= SUSPECT && !peer.suspected {
+            } else if silence >= self.patience.half() && !peer.suspected {
                 peer.suspected = true;
                 let seconds = silence.as_secs();
                 crate::log::warn(&name, format_args!("rank {rank} has been silent for {seconds} s"));

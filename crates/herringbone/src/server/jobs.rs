@@ -2,6 +2,7 @@
 
 use super::journal::JobTold;
 use crate::{
+    config::WaitLimits,
     core::session::{
         Refusal, Role,
         control::{Dispute, Message},
@@ -218,7 +219,7 @@ impl Jobs {
             return Ok(false);
         }
         let keys = greet::welcome(&mut stream, claim, self.identity(who.job))?.keys;
-        let link = door::into_link(stream, keys)?;
+        let link = door::into_link(stream, keys, WaitLimits::default().patience)?;
         job.node.with(|engine| {
             engine.links.endpoints.meet(&[worker]);
             engine.connect(worker, Link::Tcp(link));

@@ -17,7 +17,7 @@ use crate::{
     fabric::{
         control::LAST_OUT,
         instruction::{Deed, Instruction},
-        watch::Watch,
+        watch::{RankPatience, Watch},
     },
     transport::tcp::virtual_link::Dice,
 };
@@ -193,7 +193,8 @@ fn ranks_take_from_others_nothing_that_the_hub_says() {
     let world = VirtualWorld::new(Setup::of(4, 0), 0);
     let waits = begun(2, 0, 0).machine(1).engine.groups.get(0).unwrap().member.waiting(2, 0).unwrap();
     for message in forged().into_iter().chain([waits, Message::Forget { group: 0 }]) {
-        let mut watch = Watch::new(1, world.roster.clone(), [0, 2], LAST_OUT, Moment::default());
+        let patience = RankPatience { silence: world.setup.patience, linger: LAST_OUT };
+        let mut watch = Watch::new(1, world.roster.clone(), [0, 2], patience, Moment::default());
         let what = format!("{message:?}");
         watch.message(2, message.clone());
         let mut orders = std::iter::from_fn(|| watch.next_order());
@@ -315,6 +316,47 @@ fn a_rank_that_was_stopped_for_five_seconds_goes_on() {
     world.run_for(ms(5000));
     assert!(!world.machine(0).is_done());
     world.resume(1);
+    works(&mut world);
+}
+
+/// Ranks that are to be patient give up nobody sooner, and warn later.
+#[test]
+fn a_rank_is_given_up_after_the_patience_that_is_set() {
+    for patience in [6, 30] {
+        let setup = Setup { patience: Duration::from_secs(patience), ..Setup::of(3, 0) };
+        let mut world = VirtualWorld::new(setup, 1);
+        works(&mut world);
+        world.hang(2);
+        world.run_for(Duration::from_secs(patience) - ms(1200));
+        world.resume(2);
+        works(&mut world);
+        world.hang(2);
+        let (began, limit) = (world.now(), Duration::from_secs(100));
+        sum(&mut world, 0..2, 3, None);
+        assert!(world.run_until(limit, |world| world.workers().take(2).all(|(_, worker)| worker.is_done())));
+        let (at, error) = told(&mut world, 0);
+        assert!(matches!(&error, ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error:?}");
+        let waited = at - began;
+        assert!(
+            (patience * 1000 - 1100..=patience * 1000 + 200).contains(&(waited.as_millis() as u64)),
+            "{waited:?}"
+        );
+    }
+}
+
+/// A machine whose processes get little time of its processors: a rank gets none for longer than others wait, but rank 0 gets
+/// so little itself that it cannot know.
+#[test]
+fn a_starved_rank_0_gives_others_the_time_that_it_lacks_itself() {
+    let mut world = begun(3, 0, 1);
+    world.hang(2);
+    for _ in 0..6 {
+        (0..2).for_each(|rank| world.hang(rank));
+        world.run_for(ms(1500));
+        (0..2).for_each(|rank| world.resume(rank));
+        world.run_for(ms(200));
+    }
+    world.resume(2);
     works(&mut world);
 }
 

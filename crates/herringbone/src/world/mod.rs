@@ -26,6 +26,7 @@ mod trouble;
 
 use crate::{
     clock::Moment,
+    config::WaitLimits,
     core::{
         algorithm::Algorithm,
         group::Rank,
@@ -45,7 +46,7 @@ use crate::{
     execute::{issue::WORLD_GROUP, staging::Staging},
     fabric::{
         control::LAST_OUT,
-        watch::{TICK, Watch},
+        watch::{RankPatience, TICK, Watch},
     },
     sys::segment::Segment,
     transport::{
@@ -72,6 +73,8 @@ pub(crate) struct Setup {
     pub(crate) forced: Option<Algorithm>,
     pub(crate) segment_bytes: usize,
     pub(crate) timeout: Duration,
+    /// How long a rank may be silent.
+    pub(crate) patience: Duration,
 }
 
 impl Setup {
@@ -79,7 +82,8 @@ impl Setup {
     pub(crate) fn of(workers: u32, reducers: u32) -> Self {
         let timeout = Duration::from_secs(60);
         let forced = (reducers > 0).then_some(Algorithm::ReductionServer);
-        Self { workers, reducers, nature: Nature::default(), forced, segment_bytes: 0, timeout }
+        let patience = WaitLimits::default().patience;
+        Self { workers, reducers, nature: Nature::default(), forced, segment_bytes: 0, timeout, patience }
     }
 }
 
@@ -187,7 +191,8 @@ impl VirtualWorld {
         let (number, members) = &self.groups[0];
         engine.at(self.clock.now()).add_group(group(&self.setup, &self.roster, (*number, members), rank));
         let peers: Vec<u32> = if rank == 0 { (1..self.setup.workers).collect() } else { vec![0] };
-        let mut watch = Watch::new(rank, self.roster.clone(), peers, LAST_OUT, self.clock.now());
+        let patience = RankPatience { silence: self.setup.patience, linger: LAST_OUT };
+        let mut watch = Watch::new(rank, self.roster.clone(), peers, patience, self.clock.now());
         if rank == 0 {
             watch.tell_hub(Message::GroupInfo { group: *number, generation: 0, members: members.clone() });
         }

@@ -1,6 +1,6 @@
 //! Leaving in order: a rank until its goodbye was heard, rank 0 until the others have left.
 
-use super::{Leaving, PARTING, SUSPECT, Watch};
+use super::{Leaving, PARTING, Watch};
 use crate::{
     clock::Moment,
     core::{
@@ -15,7 +15,7 @@ impl Watch {
     /// This process leaves; rank 0 lingers for the others, or does not.
     pub(crate) fn leave(&mut self, lingers: bool, now: Moment) {
         if !lingers {
-            self.linger = Duration::ZERO;
+            self.patience.linger = Duration::ZERO;
         }
         self.leaving = Some(Leaving { since: now, warned: false });
         self.order(Deed::SayGoodbye);
@@ -36,10 +36,10 @@ impl Watch {
         let Some(Leaving { since, warned }) = &mut self.leaving else { return false };
         let (left_for, is_hub) = (now.since(*since), self.hub.is_some());
         let waits = !self.peers.is_empty() && (is_hub || unsent || left_for < PARTING);
-        if waits && left_for < self.linger {
-            if is_hub && left_for >= SUSPECT && !std::mem::replace(warned, true) {
+        if waits && left_for < self.patience.linger {
+            if is_hub && left_for >= self.patience.half() && !std::mem::replace(warned, true) {
                 let others: Vec<Rank> = self.peers.keys().copied().collect();
-                let (others, most) = (Ranks(&others), self.linger.as_secs());
+                let (others, most) = (Ranks(&others), self.patience.linger.as_secs());
                 let problem = format_args!(
                     "waiting for {others} to leave, for at most {most} s: they learn from rank 0 who is lost"
                 );
