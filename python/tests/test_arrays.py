@@ -95,11 +95,12 @@ def test_memory_that_cannot_be_shared_is_told_of_once(
     group.start_ranks("limits.py", 2, limit, limited, HERRINGBONE_STORE=f"127.0.0.1:{free_port()}")
     outcomes = group.finish()
     assert all(status == 0 and way in output for status, output in outcomes), outcomes
-    warnings = [line for _, output in outcomes for line in output.splitlines() if "warning" in line]
+    # On a busy machine there may be warnings of ranks that are late.
+    told = [line for _, output in outcomes for line in output.splitlines() if "cannot be shared" in line]
     if remedy is None:
-        assert not warnings
+        assert not told
     else:
-        [warning] = warnings
+        [warning] = told
         said = "[herringbone rank 1] warning: rank 0 is on this host, but its memory cannot be shared"
         assert warning.startswith(said) and remedy in warning, warning
 
