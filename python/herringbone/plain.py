@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .errors import HerringboneError
+from .unlike import unlike_its_memory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,8 +108,9 @@ def _unnamed(value: Any) -> Any:
 def _tensor_told(call: str, torch: Any, value: Any, where: str, arrays: list[Array]) -> Any:
     import numpy as np
 
-    if value.layout != torch.strided or value.is_quantized:
-        raise TypeError(f"{call}: {where} is a tensor that is sparse or quantized")
+    problem = unlike_its_memory(value)
+    if problem is not None:
+        raise TypeError(f"{call}: {where} is {problem}")
     held = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     arrays.append(held.reshape(-1).view(torch.uint8).numpy() if held.numel() else np.empty(0, np.uint8))
     return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}

@@ -208,6 +208,11 @@ def test_a_state_is_built_again_from_what_is_sent() -> None:
     assert same(more, unpack("test", pack("test", more)))
     with pytest.raises(TypeError, match="test: the object\\['code'\\] is a function"):
         pack("test", {"code": same})
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="test: the object\\['weights'\\] is a quantized tensor"):
+        pack("test", {"weights": torch.quantize_per_tensor(torch.ones(3), 0.5, 1, torch.quint8)})
+    with pytest.raises(TypeError, match="is a nested tensor"):
+        pack("test", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
 
 
 def test_a_new_process_that_ends_before_all_have_met_does_not_end_the_job(

@@ -306,6 +306,14 @@ def test_torch_tensors_are_taken_as_they_are() -> None:
     assert out.tolist() == [5, 5, 5]
     with pytest.raises(UnsupportedError, match="bfloat16"):
         kv.push(1, torch.ones(3, dtype=torch.bfloat16))
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.5, 1, torch.quint8)
+    for call in (lambda value: kv.push(1, value), lambda value: kv.pull(1, value), lambda value: kv.init(2, value)):
+        with pytest.raises(UnsupportedError, match="quantized"):
+            call(quantized)
+        with pytest.raises(UnsupportedError, match="nested"):
+            call(torch.nested.nested_tensor([tensor, tensor]))
+        with pytest.raises(TypeError, match="masked"):
+            call(np.ma.array([1.0, 2.0, 3.0], np.float32, mask=[True, False, False]))
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -6,8 +6,9 @@ import operator
 import sys
 from typing import Any
 
-from ..arrays import FOLDED, fold_type
+from ..arrays import FOLDED, check_array, fold_type
 from ..errors import ArgumentError, UnsupportedError
+from ..unlike import unlike_its_memory
 from .sparse import RowSparse
 
 __all__ = ["TREE_BOUND", "Trees", "as_given", "by_trees", "check_alike", "keyed", "summed", "targets_of", "view"]
@@ -53,13 +54,17 @@ def view(call: str, value: Any) -> Any:
         return value
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        if value.layout != torch.strided or value.device.type != "cpu":
-            raise UnsupportedError(f"{call}: a tensor of {value.layout} on {value.device}; pass dense tensors of the CPU")
+        if value.device.type != "cpu":
+            raise UnsupportedError(f"{call}: a tensor on {value.device}; pass tensors of the CPU")
+        problem = unlike_its_memory(value)
+        if problem is not None:
+            raise UnsupportedError(f"{call}: {problem}")
         if value.dtype == torch.bfloat16:
             raise UnsupportedError(f"{call}: numpy has no bfloat16; pass tensor.float()")
         value = value.detach().numpy()
     if not hasattr(value, "__array_interface__"):
         raise TypeError(f"{call}: a value is a {type(value).__name__}, not a numpy array, a torch tensor or a RowSparse")
+    check_array(call, value)
     if value.dtype.name not in FOLDED or not value.dtype.isnative:
         fold_type(call, value, "sum")
     return value

@@ -14,6 +14,7 @@ import torch
 
 from .. import errors
 from ..arguments import whole
+from ..unlike import unlike_its_memory
 from .batch import Batch, span
 from .compressed import current_compression
 from .member import Member
@@ -25,6 +26,7 @@ from .tensors import (
     Finish,
     Reduction,
     adjacent,
+    check_cpu,
     folding,
     in_order,
     move_type,
@@ -77,7 +79,7 @@ class Collectives:
         dtype, op = FOLDED.get(tensor.dtype), BY_HASH.get(hash(opts.reduceOp))
         if dtype is None or op is None or not tensor.is_cpu or tensor.layout is not torch.strided:
             return None
-        if not in_order(tensor):
+        if not in_order(tensor) or unlike_its_memory(tensor) is not None:
             return None
         place, member = span(tensor), self.member
         seconds = timeout_of(opts, None, member.seconds)
@@ -310,6 +312,8 @@ class Collectives:
 
     def _check_whole(self, name: str, role: str, whole: torch.Tensor, part: torch.Tensor) -> None:
         size = self.member.communicator.size
+        check_cpu(whole)
+        check_cpu(part)
         if whole.dtype != part.dtype:
             raise errors.ArgumentError(f"{name}: input and output differ in type: {part.dtype} and {whole.dtype}")
         if whole.numel() != part.numel() * size:
@@ -329,6 +333,8 @@ class Collectives:
             raise errors.ArgumentError(f"{name}: {len(parts)} {role} for {size} ranks; pass one for each")
 
     def _check_part(self, name: str, role: str, place: int, part: torch.Tensor, own: torch.Tensor) -> None:
+        check_cpu(part)
+        check_cpu(own)
         if part.shape != own.shape or part.dtype != own.dtype:
             raise errors.ArgumentError(
                 f"{name}: number {place} of the {role} has shape {tuple(part.shape)} of {part.dtype}; expected "

@@ -91,12 +91,13 @@ def _through_torch(name: str) -> Callable[..., Any]:
             own = made.work
         except RuntimeError as error:
             if not isinstance(error, HerringboneError):
-                _refuse_foreign(self, arguments)
+                _refuse_foreign(self, arguments, of_cpu=True)
             raise
         except TypeError as error:
             # torch knows no such arguments, such as tags of more than 32 bits; our backend may, or says what is wrong.
             ours = _backend_of(self) if "incompatible function arguments" in str(error) else None
             if ours is None:
+                _refuse_foreign(self, arguments, of_cpu=True)
                 raise
             return _directly(ours, name, arguments, named)
         finally:
@@ -145,16 +146,20 @@ def _backend_of(group: Any) -> Any:
     return backend if isinstance(backend, Collectives) else None
 
 
-def _refuse_foreign(group: Any, arguments: Iterable[Any]) -> None:
-    """Name the alternative to a tensor that no backend of a group of ours takes; torch only says that there is none."""
+def _refuse_foreign(group: Any, arguments: Iterable[Any], of_cpu: bool = False) -> None:
+    """Name the alternative to a tensor that no backend of a group of ours takes; torch only says that there is none.
+
+    A tensor ``of_cpu`` is looked at where torch has refused the call: one that has no memory of its own may answer for itself.
+    """
     if not isinstance(group, Dispatched):
         return
+    of_cpu = of_cpu and not torch._C._len_torch_dispatch_stack()
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
-            if not argument.is_cpu:
+            if of_cpu or not argument.is_cpu:
                 check_cpu(argument)
         elif isinstance(argument, (list, tuple)):
-            _refuse_foreign(group, argument)
+            _refuse_foreign(group, argument, of_cpu)
 
 
 class Dispatched:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.autograd.graph import increment_version
 
 from ..errors import ArgumentError, UnsupportedError
+from ..unlike import unlike_its_memory
 
 __all__ = [
     "BY_HASH",
@@ -175,7 +176,7 @@ def move_type(tensor: torch.Tensor) -> tuple[str, int]:
 
 
 def check_cpu(tensor: torch.Tensor) -> None:
-    """Refuse what has no memory of the CPU that the engine could read."""
+    """Refuse what has no memory of the CPU that the engine could read, and memory that is not the tensor's values."""
     if not tensor.is_cpu:
         device = tensor.device.type
         if device == "meta":
@@ -185,11 +186,9 @@ def check_cpu(tensor: torch.Tensor) -> None:
             f"herringbone moves CPU tensors and got one on {tensor.device}; pass tensor.cpu(), or give that "
             f'device a backend of its own: init_process_group("cpu:herringbone,{device}:{backend}")'
         )
-    if tensor.layout is not torch.strided:
-        raise UnsupportedError(
-            f"herringbone does not move {tensor.layout} tensors; pass tensor.to_dense() "
-            "(for an Embedding's gradients: sparse=False)"
-        )
+    problem = unlike_its_memory(tensor)
+    if problem is not None:
+        raise UnsupportedError(f"herringbone does not move {problem}")
 
 
 def in_order(tensor: torch.Tensor) -> bool:

@@ -16,12 +16,15 @@ import torch.distributed as dist
 from cases import error_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from values import rank, size
 
 import herringbone
+from herringbone.torch.calls import CALLS
 
 CASES, case = cases.registry()
 
@@ -208,6 +211,78 @@ def works_of_other_backends_are_theirs() -> None:
     work.is_completed()
     work.wait()
     assert work.is_completed() in (True, False)
+
+
+class Wrapper(torch.Tensor):
+    """A tensor that has another one in it, and no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapper:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return NotImplemented
+
+
+def of_every_method(group: Any, tensor: torch.Tensor) -> dict[str, Callable[[], Any]]:
+    """A call of every method of a group or backend, all of whose tensors are ``tensor``."""
+    each = [tensor] * size()
+    rooted, reduced, gathered, scattered = (
+        getattr(c10d, f"{kind}Options")() for kind in ("Broadcast", "Reduce", "Gather", "Scatter")
+    )
+    for options in (rooted, reduced, gathered, scattered):
+        options.rootRank = rank()
+    everywhere, folded = c10d.AllgatherOptions(), c10d.ReduceScatterOptions()
+    return {
+        "allreduce": lambda: group.allreduce([tensor], c10d.AllreduceOptions()),
+        "allreduce_coalesced": lambda: group.allreduce_coalesced([tensor], c10d.AllreduceCoalescedOptions()),
+        "reduce": lambda: group.reduce([tensor], reduced),
+        "broadcast": lambda: group.broadcast([tensor], rooted),
+        "allgather": lambda: group.allgather([each], [tensor], everywhere),
+        "allgather_coalesced": lambda: group.allgather_coalesced([[tensor]] * size(), [tensor], everywhere),
+        "all_gather_single": lambda: group.all_gather_single(tensor, tensor, everywhere),
+        "all_gather_single_coalesced": lambda: group.all_gather_single_coalesced([tensor], [tensor], everywhere),
+        "reduce_scatter": lambda: group.reduce_scatter([tensor], [each], folded),
+        "reduce_scatter_single": lambda: group.reduce_scatter_single(tensor, tensor, folded),
+        "reduce_scatter_single_coalesced": lambda: group.reduce_scatter_single_coalesced([tensor], [tensor], folded),
+        "gather": lambda: group.gather([each], [tensor], gathered),
+        "gather_single": lambda: group.gather_single(tensor, tensor, gathered),
+        "scatter": lambda: group.scatter([tensor], [each], scattered),
+        "alltoall": lambda: group.alltoall(each, each, c10d.AllToAllOptions()),
+        "all_to_all_single": lambda: group.all_to_all_single(tensor, tensor, [], [], c10d.AllToAllOptions()),
+        "send": lambda: group.send([tensor], 1 - rank(), 0),
+        "recv": lambda: group.recv([tensor], 1 - rank(), 0),
+        "recv_anysource": lambda: group.recv_anysource([tensor], 0),
+    }
+
+
+@case
+def tensors_whose_memory_is_not_their_values_are_refused_by_name() -> None:
+    parts, mesh = [torch.ones(2, 3), torch.ones(1, 3)], init_device_mesh("cpu", (size(),))
+    strange = [
+        (torch.quantize_per_tensor(torch.arange(6.0), 0.5, 1, torch.qint8), "torch.qint8", "dequantize()"),
+        (torch.nested.nested_tensor(parts), "nested", "unbind()"),
+        (torch.nested.nested_tensor(parts, layout=torch.jagged), "nested", "unbind()"),
+        (DTensor.from_local(torch.ones(6), mesh, [Replicate()]), "DTensor", "to_local()"),
+        (Wrapper(torch.ones(6)), "Wrapper", "the tensor that it wraps"),
+        (torch.eye(3).to_sparse_csr(), "torch.sparse_csr", "to_dense()"),
+    ]
+    others = {"barrier", "_allgather_base", "allgather_into_tensor_coalesced", "_reduce_scatter_base", "alltoall_base"}
+    others |= {"reduce_scatter_tensor_coalesced", "gather_into_tensor"}
+    # A backend is called at once by versions of torch whose dispatcher calls none in Python.
+    for group in (dist.group.WORLD, dist.group.WORLD._get_backend(torch.device("cpu"))):
+        for tensor, *words in strange:
+            calls = of_every_method(group, tensor)
+            assert set(calls) == set(CALLS) - others
+            for name, call in calls.items():
+                try:
+                    error_of(herringbone.UnsupportedError, call, *words)
+                except Exception as error:
+                    raise AssertionError(f"{name} of {words[0]} on {type(group).__name__}") from error
+    tensor = mine().as_subclass(type("Plain", (torch.Tensor,), {}))
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor, torch.full((2,), 3.0)), "a class of the program's with memory is a tensor like others"
 
 
 @case

@@ -72,6 +72,21 @@ def allreduces_of_all_operations() -> None:
 
 
 @case
+def tensors_whose_memory_is_not_their_values() -> None:
+    strange = [
+        (torch.quantize_per_tensor(torch.ones(hvd.size()), 0.5, 1, torch.qint8), "torch.qint8"),
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(2)]), "nested"),
+    ]
+    for tensor, word in strange:
+        calls = (hvd.allreduce_, hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter)
+        for call in (*calls, lambda one: hvd.broadcast(one, 0), lambda one: hvd.broadcast_(one, 0)):
+            error_of(NotImplementedError, lambda call=call, tensor=tensor: call(tensor), word)
+        for grouped in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+            error_of(NotImplementedError, lambda call=grouped, tensor=tensor: call([tensor]), word)
+        error_of(NotImplementedError, lambda tensor=tensor: hvd.broadcast_parameters([("a", tensor)], 0), word)
+
+
+@case
 def names_in_any_order() -> None:
     for turn in range(5):
         names = [f"tensor.{turn}.{number}" for number in range(40)]

@@ -162,7 +162,7 @@ const ORDERS: [Order; 6] = [
             "work",
             "arrays extents plain torch/callbacks torch/calls torch/compressed torch/priorities torch/tensors",
             "compression torch/measured torch/rearranged",
-            "_herringbone aliases arguments errors options",
+            "_herringbone aliases arguments errors options unlike",
         ],
     },
 ];

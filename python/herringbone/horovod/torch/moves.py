@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...torch.tensors import check_cpu
 from ..common.handles import Part, start, start_group, synchronize
 from ..common.operations import Average
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in, member_of
@@ -106,12 +107,12 @@ def alltoall_async(
     """
     tensor = tensor.detach()
     kind = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
+    lengths = checked_splits(process_set, _lengths(splits), _rows(tensor))
     whole = gathered(tensor)
 
     def finish(result: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return whole(result), torch.tensor(list(result.received_splits), dtype=kind)
 
-    lengths = checked_splits(process_set, _lengths(splits), tensor.shape[0] if tensor.dim() else 1)
     # Rows that go to nobody stay here.
     part = move_part(tensor[: sum(lengths)] if tensor.dim() else tensor, None, finish)
     return start(process_set, "alltoall", name, part, splits=lengths)
@@ -125,6 +126,12 @@ def alltoall(
 ) -> Any:
     """The parts of all ranks' tensors for this rank; with ``splits`` also how many rows came from each rank."""
     return _Alltoall.apply(tensor, splits, name, process_set)
+
+
+def _rows(tensor: torch.Tensor) -> int:
+    """How many rows a tensor has that can be sent; others, such as nested ones, have no number of rows."""
+    check_cpu(tensor)
+    return tensor.shape[0] if tensor.dim() else 1
 
 
 def _lengths(splits: torch.Tensor | Sequence[int] | None) -> Sequence[int] | None:
@@ -148,7 +155,7 @@ class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, grouped: bool, *tensors: torch.Tensor) -> Any:
         ctx.process_set = process_set
-        ctx.lengths = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
+        ctx.lengths = [_rows(tensor) for tensor in tensors]
         if grouped:
             return synchronize(grouped_allgather_async(tensors, name, process_set))
         return (synchronize(allgather_async(tensors[0], name, process_set)),)
