@@ -24,7 +24,7 @@ fn ranks_connect_only_to_those_whom_a_schedule_names() {
     assert_eq!(connections, [14; RANKS as usize]);
 }
 
-/// What is in flight is a lap: 4 to 14 segments, told of in lots that a lap may not be a multiple of.
+/// 4 to 14 segments are in flight, and begin in lots. Their number need not be a multiple of a lot.
 #[test]
 fn laps_of_any_number_of_segments_end() {
     const COUNT: usize = 6 << 20;
