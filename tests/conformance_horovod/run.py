@@ -31,6 +31,7 @@ OWN_REASONS = {
     r"'NoneType' object has no attribute 'max'": "it counts on gradients of zeros, and `zero_grad()` of torch 2 leaves none",
     r"has no attribute 'alltrue'": "it calls `numpy.alltrue`, which numpy 2 has no more",
     r"Herringbone has no horovod\.tensorflow": "it imports `horovod.tensorflow`, which Herringbone does not have",
+    r"Muon only supports 2D parameters": "it makes every optimizer of torch with parameters of one dimension, and torch 2.9's Muon takes two",
     r"unexpected keyword argument 'sparse'": "it passes an argument that Horovod has renamed `sparse_as_dense`",
 }
 """Failures that say nothing about Herringbone: a part of the error's text, and the reason."""

@@ -53,6 +53,7 @@ def reductions() -> None:
     assert hvd.grouped_reducescatter([np.ones(size + 1)], op=hvd.Sum)[0].shape == (2 if rank == 0 else 1,)
     error_of(ValueError, lambda: hvd.allreduce(np.ones(2, np.complex64)), "Tensor type complex64 is not supported")
     error_of(ValueError, lambda: hvd.allreduce_(np.ones((2, 3)).T), "not C-contiguous")
+    error_of(NotImplementedError, lambda: hvd.reducescatter(np.ones(size), op=hvd.Adasum), "whole tensors")
     error_of(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2 + rank), name="x"), "Mismatched ALLREDUCE")
 
 

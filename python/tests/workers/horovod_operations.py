@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -151,6 +152,8 @@ def reducescatters() -> None:
     first = 2 * rank + min(rank, 1)
     assert part.shape == (3 if rank == 0 else 2, 3)
     assert part[:, 0].tolist() == [size * (first + row) for row in range(len(part))]
+    for call in (hvd.reducescatter, lambda x, op: hvd.grouped_reducescatter([x], op=op)):
+        error_of(NotImplementedError, functools.partial(call, torch.ones(size), op=hvd.Adasum), "whole tensors")
 
 
 @case

@@ -167,6 +167,7 @@ def adasum_merges_steps() -> None:
     parameter = torch.nn.Parameter(torch.zeros(hvd.size()))
     plain = torch.optim.SGD([parameter], lr=1.0)
     optimizer = hvd.DistributedOptimizer(plain, [("parameter", parameter)], op=hvd.Adasum)
+    assert optimizer._parameter_names == {parameter: "parameter"}  # Horovod's own tests look at it, so programs may
     parameter[hvd.rank()].backward()
     error_of(AssertionError, optimizer.zero_grad, "zero_grad() was called after loss.backward()")
     error_of(AssertionError, lambda: optimizer.skip_synchronize().__enter__(), "not supported when using Adasum")

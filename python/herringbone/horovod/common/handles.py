@@ -139,6 +139,17 @@ def reduction(op: ReduceOp, prescale: float, postscale: float, process_set: Proc
     return {"op": op.native, "prescale": float(prescale), "postscale": float(postscale)}
 
 
+def reduction_to_parts(op: int, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:
+    """The same for a reduction of which each rank keeps a part.
+
+    Raises:
+        NotImplementedError: it is Adasum, which weighs whole tensors.
+    """
+    if op == Adasum:
+        raise NotImplementedError("Adasum weighs whole tensors, so there is no reducescatter of it; use allreduce.")
+    return reduction(ReduceOp(op), prescale, postscale, process_set)
+
+
 def join() -> int:
     """Say that this rank has no more tensors, and return the rank that said it last, once all have.
 

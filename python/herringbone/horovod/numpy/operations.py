@@ -10,8 +10,8 @@ import numpy as np
 
 from ...arrays import fold_type, move_type, readable, writable
 from ...errors import UnsupportedError
-from ..common.handles import Part, reduction, start, start_group, synchronize
-from ..common.operations import Average, ReduceOp, chosen_op
+from ..common.handles import Part, reduction, reduction_to_parts, start, start_group, synchronize
+from ..common.operations import Average, chosen_op
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in
 
 __all__ = [
@@ -181,7 +181,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Array:
     """Reduce ``array`` and return this rank's part of the first dimension; the first ranks may have one row more."""
-    more = reduction(ReduceOp(op), prescale_factor, postscale_factor, process_set)
+    more = reduction_to_parts(op, prescale_factor, postscale_factor, process_set)
     return _one(process_set, "reducescatter", name, _folded(_in_order(array), None), priority=priority, **more)
 
 
@@ -195,7 +195,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Array]:
     """Like :func:`reducescatter` for several arrays, none of which is reduced before all are there."""
-    more = reduction(ReduceOp(op), prescale_factor, postscale_factor, process_set)
+    more = reduction_to_parts(op, prescale_factor, postscale_factor, process_set)
     parts = [_folded(_in_order(array), None) for array in arrays]
     return _several(process_set, "reducescatter", name, parts, priority=priority, **more)
 

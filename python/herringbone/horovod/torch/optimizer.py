@@ -87,7 +87,7 @@ def DistributedOptimizer(
     wrapped = made.__new__(made)
     # A learning rate's schedule has put its own `step` into the optimizer, which would go past this one.
     vars(wrapped).update({name: value for name, value in vars(optimizer).items() if name != "step"})
-    wrapped._names = _named(optimizer, named_parameters)
+    wrapped._parameter_names = _named(optimizer, named_parameters)
     wrapped._compression = compression
     wrapped._residuals = Residuals()
     wrapped._process_set = process_set
@@ -101,7 +101,7 @@ def DistributedOptimizer(
 class _Distributed(torch.optim.Optimizer):
     """What both ways have in common: they count backward passes, and refuse what would lose gradients."""
 
-    _names: dict[torch.Tensor, str]
+    _parameter_names: dict[torch.Tensor, str]
     _compression: type[Compressor]
     _residuals: Residuals
     _process_set: ProcessSet
@@ -111,7 +111,7 @@ class _Distributed(torch.optim.Optimizer):
 
     def _begin(self, passes: int, groups: Groups | None) -> None:
         self.backward_passes_per_step = passes
-        self._left = dict.fromkeys(self._names, passes)
+        self._left = dict.fromkeys(self._parameter_names, passes)
         """How many passes each parameter's gradient still gets before it is reduced."""
         self._watched: list[torch.Tensor] = []
         self._hooks: list[Any] = []
@@ -134,7 +134,7 @@ class _Distributed(torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many ``backward()`` come before each ``step()``, from now on."""
         self.backward_passes_per_step = passes
-        self._left = dict.fromkeys(self._names, passes)
+        self._left = dict.fromkeys(self._parameter_names, passes)
 
     def _watch(self) -> None:
         """Hear of each gradient that is there, as long as this optimizer lives."""
@@ -182,9 +182,9 @@ class _Reducing(_Distributed):
         """Which parameters' gradients are reduced together: on all ranks as rank 0 orders them."""
         parameters = [each for group in self.param_groups for each in group["params"] if each.requires_grad]
         first = self._process_set.ranks[0]
-        order = broadcast_object([self._names[each] for each in parameters], first, process_set=self._process_set)
+        order = broadcast_object([self._parameter_names[each] for each in parameters], first, process_set=self._process_set)
         place = {name: at for at, name in enumerate(order)}
-        parameters.sort(key=lambda each: place[self._names[each]])
+        parameters.sort(key=lambda each: place[self._parameter_names[each]])
         formed: list[list[torch.Tensor]]
         if isinstance(groups, int):
             shares = [len(parameters) * at // groups for at in range(groups + 1)]
@@ -218,7 +218,7 @@ class _Reducing(_Distributed):
         if parameter.grad is None:
             # Another rank may have a gradient, as its part of the model may have been another one.
             parameter.grad = torch.zeros_like(parameter)
-        tensor, name = parameter.grad.detach(), self._names[parameter]
+        tensor, name = parameter.grad.detach(), self._parameter_names[parameter]
         if tensor.is_sparse and not self._sparse_as_dense:
             return sparse_allreduce_async(tensor, name, self._op, self._process_set), None
         (narrow, told), factors = self._compressed(tensor), self._factors()
@@ -232,7 +232,7 @@ class _Reducing(_Distributed):
             self._handles.pop(each, None)
         narrow = [self._compressed(each.grad.detach()) for each in members if each.grad is not None]
         tensors = [tensor for tensor, _ in narrow]
-        name = self._names[members[0]]
+        name = self._parameter_names[members[0]]
         more, coded = (*self._factors(), self._process_set), self._coded()
         handle = grouped_allreduce_async_(tensors, None, name, self._op, *more, **coded)
         self._handles[members] = (handle, [told for _, told in narrow])
@@ -258,7 +258,7 @@ class _Reducing(_Distributed):
             handles, self._handles = self._handles, {}
             for parameter, (handle, told) in handles.items():
                 self._take(parameter, handle, told)
-            self._left = dict.fromkeys(self._names, self.backward_passes_per_step)
+            self._left = dict.fromkeys(self._parameter_names, self.backward_passes_per_step)
         self._synchronized = True
 
     def _reduce_what_is_left(self) -> None:
@@ -324,7 +324,7 @@ class _Reducing(_Distributed):
         self._handles.clear()
         self._here = dict.fromkeys(self._here, 0)
         self._synchronized, self._should_synchronize = False, True
-        self._left = dict.fromkeys(self._names, self.backward_passes_per_step)
+        self._left = dict.fromkeys(self._parameter_names, self.backward_passes_per_step)
         load_in_place(self, state_dict)
 
 
@@ -367,11 +367,11 @@ class _MergingSteps(_Distributed):
         handles = []
         for each, start in zip(self._watched, starts, strict=True):
             narrow, told = self._compression.compress(each.detach() - start)
-            handles.append((allreduce_async_(narrow.contiguous(), None, self._names[each], Adasum), told))
+            handles.append((allreduce_async_(narrow.contiguous(), None, self._parameter_names[each], Adasum), told))
         with torch.no_grad():
             for each, start, (handle, told) in zip(self._watched, starts, handles, strict=True):
                 each.copy_(start + self._compression.decompress(synchronize(handle), told))
-        self._left = dict.fromkeys(self._names, self.backward_passes_per_step)
+        self._left = dict.fromkeys(self._parameter_names, self.backward_passes_per_step)
         self._stepped = True
         return loss
 

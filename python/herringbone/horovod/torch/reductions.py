@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...compression import Residuals
-from ..common.handles import reduction, start, start_group, synchronize
+from ..common.handles import reduction, reduction_to_parts, start, start_group, synchronize
 from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
 from .compression import Compression, Compressor, codec_of
@@ -216,7 +216,7 @@ def reducescatter_async(
 
     The parts are of the first dimension; if it does not divide, the first ranks get one more.
     """
-    more = reduction(ReduceOp(op), prescale_factor, postscale_factor, process_set)
+    more = reduction_to_parts(op, prescale_factor, postscale_factor, process_set)
     return start(process_set, "reducescatter", name, fold_part(tensor.detach(), None), **more)
 
 
@@ -246,7 +246,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Like :func:`reducescatter_async` for several tensors, none of which is reduced before all are there."""
-    more = reduction(ReduceOp(op), prescale_factor, postscale_factor, process_set)
+    more = reduction_to_parts(op, prescale_factor, postscale_factor, process_set)
     return start_group(process_set, "reducescatter", name, [fold_part(each.detach(), None) for each in tensors], **more)
 
 
