@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import os
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _herringbone
 from .arguments import check_explained, check_seconds, level, whole
 from .arrays import OPS, SYNONYMS, fold_type, mapped_array, move_type, new_array, readable, same_size, writable
+from .closing import at_exit, close_each, tell
 from .compression import LOAD, Coded, Residuals, compressed
 from .errors import ClosedError
 from .messages import Messages
@@ -342,9 +342,9 @@ class Communicator(Messages):
         seconds. What has not ended then, or never can, raises ``ClosedError`` where it is waited for. Rank 0 waits
         until the others have left, for at most 10 seconds: they learn from it which ranks are lost.
         """
-        self._native.close()
         if self in _made:
             _made.remove(self)
+        tell(close_each([self._native]))
 
     def __enter__(self) -> Communicator:
         return self
@@ -471,9 +471,14 @@ def empty(
 
 def finalize() -> None:
     """Close every communicator that :func:`init` has made. The end of the process does it, too."""
-    while _made:
-        _made[-1].close()
+    tell(_close_made())
 
 
-atexit.register(finalize)
+def _close_made() -> list[Exception]:
+    made = [communicator._native for communicator in reversed(_made)]
+    _made.clear()
+    return close_each(made)
+
+
+at_exit(_close_made)
 os.register_at_fork(after_in_child=_made.clear)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,9 +135,10 @@ class Elastic:
 
     def close(self) -> None:
         """Leave the job in order. If other ranks are to make more steps, they go on without this one."""
-        self._note("leaves" if self.leaving else "ended", step=self.steps)
-        self.communicator.close()
-        self._restore_handler()
+        with ExitStack() as ends:
+            ends.callback(self._restore_handler)
+            ends.callback(self.communicator.close)
+            self._note("leaves" if self.leaving else "ended", step=self.steps)
 
     def _restore_handler(self) -> None:
         if self._previous is not None:

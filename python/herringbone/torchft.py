@@ -66,9 +66,11 @@ class ProcessGroupHerringbone(ProcessGroupWrapper):  # type: ignore[misc,unused-
     def shutdown(self) -> None:
         """Leave the group once the others have what they need from this rank."""
         group = self._pg
-        super().shutdown()
-        if group is not None:
-            group.shutdown()
+        try:
+            super().shutdown()
+        finally:
+            if group is not None:
+                group.shutdown()
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Let formations and operations that begin later take at most ``timeout``."""

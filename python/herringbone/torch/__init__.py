@@ -34,6 +34,7 @@ from ..options import Options
 from .coalescing import mend_coalescing
 from .compressed import compression
 from .compression_hooks import CompressionHook, compress_if_asked, compression_hook, compression_hook_of
+from .destroying import mend_destroying
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
 from .hooks import mend_builtin_hooks, mend_logging_data
 from .memory import empty
@@ -63,6 +64,7 @@ def register() -> None:
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
         mend_coalescing()
+        mend_destroying()
         mend_builtin_hooks()
         mend_logging_data()
         compress_if_asked()

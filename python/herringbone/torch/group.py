@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store
 from .. import errors
 from .._herringbone import Communicator
 from ..arguments import check_explained
+from ..closing import close_each, tell
 from ..options import Options
 from .calls import hidden, observed
 from .dispatched import DISPATCHES, Dispatched, mend_shared_groups, note_work, refuse_modes
@@ -208,9 +209,14 @@ class Named:
         )
 
     def shutdown(self) -> None:
-        """Leave the group once the others hold what they need from this rank."""
+        """Leave the group once the others hold what they need from this rank.
+
+        Raises:
+            MismatchError: the ranks disagree about the last calls of the group. It is left all the same. While another
+                exception is under way this is only printed.
+        """
         forget_world(self.member)
-        self.member.close()
+        tell(close_each([self.member]))
 
     def abort(self) -> None:
         """Leave the group at once: running operations fail with ``ClosedError``."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from collections import Counter
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, cast
 
@@ -13,13 +13,14 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from .. import errors
 from .._herringbone import Communicator
+from ..closing import at_exit, close_each, print_errors
 from ..options import Options
 from .callbacks import callback_threads, close_callback_threads
 from .meetings import MeetingStore
 from .places import MeetingPlace
 from .work import torch_error
 
-__all__ = ["Member", "Unformed", "leave_behind", "part_of"]
+__all__ = ["Member", "Unformed", "leave_all", "leave_behind", "part_of"]
 
 NAMED = 8
 """The name of a group has at most so many of its ranks."""
@@ -118,14 +119,18 @@ class Member:
         return member
 
     def close(self) -> None:
-        """Leave the group once the others hold what they need from this rank."""
+        """Leave the group once the others hold what they need from this rank. One that was left is left already.
+
+        Raises:
+            MismatchError: the ranks disagree about the last calls of the group. It is left all the same.
+        """
+        parts: list[Any] = [self.meeting, self.place]
         if self in _open:
             _open.remove(self)
-        self.communicator.close()
-        if self.meeting is not None:
-            self.meeting.close()
-        if self.place is not None:
-            self.place.close()
+            parts.insert(0, self.communicator)
+        errors = close_each(part for part in parts if part is not None)
+        if errors:
+            raise torch_error(errors[0]) from None
 
     def abort(self) -> None:
         """Leave the group at once: running operations fail with ``ClosedError``, and nothing waits for the others.
@@ -164,20 +169,34 @@ def part_of(store: Store, ranks: list[int]) -> Store:
 def leave_behind(communicator: Communicator | Unformed) -> None:
     """Leave a group at once and for good, and wait for nobody: its rank 0 stays until the others have left, too."""
     communicator.abort()
-    threading.Thread(target=communicator.close, name="herringbone-leaving", daemon=True).start()
+    threading.Thread(target=_close_behind, args=(communicator,), name="herringbone-leaving", daemon=True).start()
+
+
+def _close_behind(communicator: Communicator | Unformed) -> None:
+    print_errors(close_each([communicator]))
 
 
 _open: list[Member] = []
 """The groups of this process that it has not left, in the order of their creation."""
 
 
-def _close_all() -> None:
+def leave_all(members: Collection[Member]) -> list[Exception]:
+    """Leave those of these groups that are not left yet, and return what they have raised.
+
+    The oldest is left first. So the group of all ranks comes before those of some ranks, and its end is that of all of them:
+    what each of its own ends may wait for the other ranks, they wait for at once.
+    """
+    return close_each([member for member in _open if member in members])
+
+
+def _close_all() -> list[Exception]:
     """Leave all groups, so that the other ranks see a goodbye and not a death; then end the callbacks' threads."""
-    for member in reversed(_open.copy()):
-        member.close()
-    close_callback_threads()
+    try:
+        return leave_all(_open)
+    finally:
+        close_callback_threads()
 
 
-atexit.register(_close_all)
+at_exit(_close_all)
 # The parent's groups are not a forked child's to leave.
 os.register_at_fork(after_in_child=_open.clear)

@@ -145,7 +145,7 @@ const ORDERS: [Order; 6] = [
              horovod/common/settings horovod/common/util",
             "torch/__init__ torchft",
             "torch/replacing",
-            "torch/compression_hooks torch/hooks",
+            "torch/compression_hooks torch/destroying torch/hooks",
             "torch/group",
             "torch/saving",
             "torch/coalescing torch/dispatched torch/exchanges",
@@ -162,7 +162,7 @@ const ORDERS: [Order; 6] = [
             "work",
             "arrays extents plain torch/callbacks torch/calls torch/compressed torch/priorities torch/tensors",
             "compression torch/measured torch/rearranged",
-            "_herringbone aliases arguments errors options unlike",
+            "_herringbone aliases arguments closing errors options unlike",
         ],
     },
 ];

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ...closing import at_exit, tell
 from ...communicator import Communicator
 from . import launched
 from .handles import forget_all
@@ -80,7 +80,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     if _job is None:
         pass_on_log_level()
         _job = launched.first_job(settings)
-        atexit.register(shutdown)
+        at_exit(_end_world)
     key = tuple(ranks or range(_job.size))
     _inits[key] += 1
     # All of these ranks have counted the same, so they agree about the name, and none of their groups has had it.
@@ -129,12 +129,19 @@ def _ranks_of(comm: Any) -> list[int] | None:
 
 
 def shutdown() -> None:
-    """End all operations, on every rank. ``init`` may be called again."""
+    """End all operations, on every rank. ``init`` may be called again.
+
+    Raises:
+        MismatchError: the ranks disagree about the last calls of a process set. All of them are ended all the same.
+    """
+    tell(_end_world())
+
+
+def _end_world() -> list[Exception]:
     world = leave()
-    if world is None:
-        return
-    world.end()
+    errors = [] if world is None else world.end()
     forget_all()
+    return errors
 
 
 def is_initialized() -> bool:
@@ -249,7 +256,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     member = world.sets.pop(number, None)
     if member is None:
         return False
-    member.end()
+    member.close()
     return True
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import _herringbone
+from ...closing import close_each
 from ...communicator import Communicator
 from ...compression import Residuals
 from .settings import Settings
@@ -61,12 +62,14 @@ class Member:
     residuals: Residuals = field(default_factory=Residuals)
     """What codecs lose of tensors that a program reduces by name, and not by an optimizer."""
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End its controller: operations under way fail, on all ranks of the set."""
-        if self.controller is not None:
-            self.controller.shutdown()
-        if self.communicator is not None:
-            self.communicator.close()
+        try:
+            if self.controller is not None:
+                self.controller.shutdown()
+        finally:
+            if self.communicator is not None:
+                self.communicator.close()
 
 
 class World:
@@ -127,11 +130,10 @@ class World:
             **tuning,
         )
 
-    def end(self) -> None:
-        """End all controllers; the job goes on, for the next ``init``."""
-        while self.sets:
-            _, member = self.sets.popitem()
-            member.end()
+    def end(self) -> list[Exception]:
+        """End all controllers, and return what goes wrong; the job goes on, for the next ``init``."""
+        members = [self.sets.pop(number) for number in reversed(list(self.sets))]
+        return close_each(members)
 
 
 _world: World | None = None
