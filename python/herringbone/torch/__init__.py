@@ -36,7 +36,7 @@ from .compressed import compression
 from .compression_hooks import CompressionHook, compress_if_asked, compression_hook, compression_hook_of
 from .destroying import mend_destroying
 from .group import BackendHerringbone, ProcessGroupHerringbone, create
-from .hooks import mend_builtin_hooks, mend_logging_data
+from .hooks import mend_builtin_hooks, mend_logging_data, mend_uneven_inputs
 from .memory import empty
 from .priorities import priority
 from .replacing import replace_gloo_if_asked
@@ -67,6 +67,7 @@ def register() -> None:
         mend_destroying()
         mend_builtin_hooks()
         mend_logging_data()
+        mend_uneven_inputs()
         compress_if_asked()
         replace_gloo_if_asked()
 

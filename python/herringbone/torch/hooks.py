@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from torch._C._distributed_c10d import BuiltinCommHookType
+import torch.distributed as dist
+from torch._C._distributed_c10d import BuiltinCommHookType, Reducer
 from torch.nn.parallel import DistributedDataParallel
 
 from .coalescing import cpu_backend
 from .collectives import Collectives
 from .group import ProcessGroupHerringbone
+from .work import Numbered
 
-__all__ = ["mend_builtin_hooks", "mend_logging_data"]
+__all__ = ["mend_builtin_hooks", "mend_logging_data", "mend_uneven_inputs"]
 
 
 def mend_builtin_hooks() -> None:
@@ -57,3 +60,21 @@ def mend_logging_data() -> None:
         return data
 
     ddp._get_ddp_logging_data = mended
+
+
+def mend_uneven_inputs() -> None:
+    """Let DDP keep the work from which a backward pass learns how many ranks still have inputs (``join``).
+
+    torch keeps its C++ part alone, which waits for ever once the part in Python is gone. Other backends' are as before.
+    """
+    reducer: Any = Reducer
+    set_handle = reducer._set_forward_pass_work_handle
+    kept: WeakKeyDictionary[Reducer, dist.Work] = WeakKeyDictionary()
+
+    @functools.wraps(set_handle, assigned=("__doc__", "__name__"), updated=())
+    def mended(self: Reducer, work: dist.Work, use_static_world_size: bool) -> None:
+        if isinstance(work, Numbered):
+            kept[self] = work
+        set_handle(self, work, use_static_world_size)
+
+    reducer._set_forward_pass_work_handle = mended

@@ -18,7 +18,7 @@ from .calls import hidden
 from .futures import take_turns
 from .measured import Measured
 
-__all__ = ["Finished", "Received", "StagedWork", "Work", "torch_error"]
+__all__ = ["Finished", "Numbered", "Received", "StagedWork", "Work", "torch_error"]
 
 NO_TIMEOUT = timedelta(0)
 

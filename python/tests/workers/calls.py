@@ -285,6 +285,17 @@ def ddps_built_in_hooks() -> None:
 
 
 @case
+def ddp_divides_by_the_ranks_that_still_have_inputs() -> None:
+    model = DistributedDataParallel(torch.nn.Linear(4, 2, bias=False))
+    with model.join(divide_by_initial_world_size=False):
+        for _ in range(1 + rank()):
+            model.zero_grad()
+            model(mine().view(1, 4)).sum().backward()
+    # Rank 0's only step is with both ranks, and rank 1's last one is alone.
+    same(model.module.weight.grad, torch.full((2, 4), total() / size() if rank() == 0 else 2.0))
+
+
+@case
 def compiled_functions_and_models() -> None:
     def calls(tensor: torch.Tensor) -> torch.Tensor:
         work = dist.all_reduce(tensor, async_op=True)
