@@ -508,18 +508,27 @@ def connect(
     if not (options.token or os.environ.get("HERRINGBONE_TOKEN") or os.environ.get("HERRINGBONE_TOKEN_FILE")):
         keep_private(store)
     rank, size = opts.group_rank, opts.group_size
-    # A store outlives destroy_process_group, and the next life may have more or fewer ranks.
-    part = PrefixStore(f"herringbone/{store.add(LIVES, 0)}/", store)
+    # A store outlives destroy_process_group, and the next life may have more or fewer ranks. A rank that is in no life of fewer
+    # comes to its own before these have begun, so each size has its count. The first life is for all sizes: ranks that were told
+    # different ones by mistake meet there, and hear of it.
+    life = f"{size}/{store.add(of_size(size), 0)}" if store.add(LIVES, 0) else "0"
+    part = PrefixStore(f"herringbone/{life}/", store)
     # The host that the store's connection leads to; none for a store of this machine alone.
     seconds = opts.timeout.total_seconds()
     communicator = connect_through(options, rank, size, part, host_of(store), seconds, nameless)
     # It is counted once, before any of its ranks can ask for the next one.
     if part.add(BEGUN, 1) == 1:
+        store.add(of_size(size), 1)
         store.add(LIVES, 1)
         part.set(COUNTED, "")
     else:
         part.wait([COUNTED])
     return Member(communicator, opts.timeout, part, ranks)
+
+
+def of_size(size: int) -> str:
+    """The store's key that counts the lives of so many ranks."""
+    return f"{LIVES}/{size}"
 
 
 def connect_through(
