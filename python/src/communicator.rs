@@ -352,9 +352,10 @@ impl Communicator {
         py.detach(|| self.inner.describe())
     }
 
-    /// Leave the group; the world's end is the job's end for this process, which says goodbye to the others.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.inner.close());
+    /// Leave the group; the world's end is the job's end for this process, which says goodbye to the others. Raises what has failed
+    /// elsewhere and no call here has learnt of; the group is closed all the same.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.inner.close()).map_err(|error| errors::to_python(&error))
     }
 
     /// Leave at once: every running operation fails with `ClosedError`.

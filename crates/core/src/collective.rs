@@ -132,6 +132,20 @@ impl Collective {
         }
     }
 
+    /// Whether a worker that has completed it has heard of all others, be it through others: then all have called it, and the same
+    /// before.
+    pub fn hears_all(self, worker: Rank) -> bool {
+        match self {
+            Collective::AllReduce
+            | Collective::ReduceScatter
+            | Collective::AllGather
+            | Collective::AllToAll
+            | Collective::Barrier => true,
+            Collective::Reduce { root } | Collective::Gather { root } => worker == root,
+            Collective::Broadcast { .. } | Collective::Scatter { .. } => false,
+        }
+    }
+
     /// Whether results are folds, so that an element type and a reduce operation matter; if not, bytes are moved.
     pub fn folds(self) -> bool {
         match self {

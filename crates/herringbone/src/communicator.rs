@@ -451,15 +451,27 @@ impl Communicator {
 
     /// Ends the group here: operations called later fail, those under way go on.
     ///
-    /// On the communicator of all ranks this leaves the job in order, and dropping the last handle does the same. It lets the
-    /// operations of all groups end, waits for them as long as anything moves in 10 s, and fails what is left with
-    /// [`ErrorKind::Closed`]. Then it says goodbye, once what was sent is on its way.
-    pub fn close(&self) {
+    /// A rank whose last calls only sent, such as the root of a broadcast, does not know yet whether the others have called the same.
+    /// It asks them, and waits until all have come to these calls, have closed the group, left or died, for 2 s at most. After a
+    /// call that needs all ranks, such as an all-reduce, there is nothing to ask.
+    ///
+    /// On the communicator of all ranks this leaves the job in order. It lets the operations of all groups end, waits for them as
+    /// long as anything moves in 10 s, and fails what is left with [`ErrorKind::Closed`]. Then it asks, for all groups in 2 s, and says
+    /// goodbye, once what was sent is on its way. Dropping the last handle does the same, but waits for no answer: an error that is
+    /// known by then is a warning.
+    ///
+    /// # Errors
+    /// If an operation that was complete here has failed on another rank, and no call has returned that error:
+    /// [`ErrorKind::Mismatch`] if the ranks have not called the same. The group is closed all the same.
+    pub fn close(&self) -> Result<()> {
         if self.fabric.is_whole(self.group.number) {
-            self.fabric.close();
-        } else if !self.fabric.is_forked() {
-            self.fabric.node.with(|engine| engine.drop_group(self.group.number));
+            return self.fabric.close();
         }
+        if self.fabric.is_forked() {
+            return Ok(());
+        }
+        let ends = self.fabric.node.with(|engine| engine.close_group(self.group.number));
+        self.fabric.say_farewell(&ends)
     }
 }
 

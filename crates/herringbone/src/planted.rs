@@ -23,11 +23,13 @@ pub(crate) enum Plant {
     LostCompletion,
     /// What a lost reducer has left of operations that run is finished before that of operations that wait.
     RunningFirst,
+    /// A member confirms what a rank has called that leaves, and does not compare.
+    ConfirmBlindly,
 }
 
 impl Plant {
     /// Each with its name.
-    pub(crate) const ALL: [(&str, Plant); 8] = [
+    pub(crate) const ALL: [(&str, Plant); 9] = [
         ("complete-early", Plant::CompleteEarly),
         ("no-fence", Plant::NoFence),
         ("drop-newer", Plant::DropNewer),
@@ -36,6 +38,7 @@ impl Plant {
         ("resume-twice", Plant::ResumeTwice),
         ("lost-completion", Plant::LostCompletion),
         ("running-first", Plant::RunningFirst),
+        ("confirm-blindly", Plant::ConfirmBlindly),
     ];
 
     /// The error of a name.

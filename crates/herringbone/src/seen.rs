@@ -51,6 +51,8 @@ const TABLES: [Table; 5] = [
             "Gain",
             "Members",
             "Late",
+            "Confirm",
+            "Confirmed",
         ],
         impossible: &[
             // Rank 0 is the hub: it hears no hub.
@@ -81,6 +83,8 @@ const TABLES: [Table; 5] = [
             "Accuse",
             "Held",
             "Gain",
+            "Confirm",
+            "Confirmed",
             "a rank is lost",
             "a rank has left",
         ],
@@ -89,7 +93,7 @@ const TABLES: [Table; 5] = [
     Table {
         machine: "member",
         states: &["not made", "runs", "disputes", "is frozen", "is over"],
-        inputs: &["Fence", "Decide", "Waiting", "call"],
+        inputs: &["Fence", "Decide", "Waiting", "Confirm", "Confirmed", "call"],
         impossible: &[("not made", &["call"])],
     },
     Table {
@@ -178,6 +182,8 @@ fn group_of(message: &Message) -> Option<u32> {
         Message::Accuse(accuse) => accuse.group,
         Message::Gain(gain) => gain.group,
         Message::Held(held) => held.group,
+        Message::Confirm(question) => question.group,
+        Message::Confirmed(told) => told.group,
         _ => return None,
     })
 }
@@ -214,6 +220,8 @@ pub(crate) fn name_of(message: &Message) -> &'static str {
         Message::Unshrink { .. } => "Unshrink",
         Message::Shrunk(_) => "Shrunk",
         Message::Late(_) => "Late",
+        Message::Confirm(_) => "Confirm",
+        Message::Confirmed(_) => "Confirmed",
         Message::Status(_) => "Status",
         Message::Bye => "Bye",
     }

@@ -72,7 +72,7 @@ const ORDERS: [Order; 6] = [
             "engine/links",
             "engine/outbox",
             "engine/buffers engine/early engine/group engine/refused engine/table engine/timers",
-            "engine/doom engine/told",
+            "engine/doom engine/farewell engine/told",
             "engine/plans",
             "engine/settings",
             // An operation that runs.

@@ -4,13 +4,14 @@
 //! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
 //! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
 //! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`fence`] brings a group back into step
-//! after a disagreement, [`recovery`] finishes what a lost reducer has left, [`pool`] says which reducers are used,
+//! after a disagreement, [`farewell`] finds out before a rank leaves a group whether there was one, [`recovery`] finishes what a lost reducer has left, [`pool`] says which reducers are used,
 //! [`survivors`] who goes on after a death, [`muster`] how they find each other if the hub died, [`lateness`] who has not come to a call, and [`status`] how a process stands.
 
 mod basis;
 mod cause;
 mod codec;
 pub mod control;
+pub mod farewell;
 pub mod fence;
 pub mod formation;
 pub mod handshake;

@@ -10,6 +10,7 @@ use herringbone_core::{
             ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, PlanTold,
             Report, Waiting,
         },
+        farewell::{Confirmation, Question},
         formation::{Join, Settings},
         handshake::Versions,
         membership::{MemberId, Process, Roster},
@@ -177,6 +178,14 @@ fn any_message() -> impl Strategy<Value = Message> {
                 Message::Waiting(Waiting { rank, group, generation, round, hash, fingerprint })
             }
         ),
+        (place(), any::<(u32, u64)>(), any_fingerprint()).prop_map(
+            |((group, generation), (rank, hash), fingerprint)| {
+                Message::Confirm(Question { rank, group, generation, hash, fingerprint })
+            }
+        ),
+        (place(), any::<(u64, u64)>()).prop_map(|((group, generation), (sequence, hash))| {
+            Message::Confirmed(Confirmation { group, generation, sequence, hash })
+        }),
         (place(), any_ranks(), any_cause()).prop_map(|((group, generation), members, cause)| {
             Message::Dispute(Dispute { group, generation, members, cause })
         }),
@@ -286,7 +295,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_does_not_panic(number in 0_u8..24, noise in vec(any::<u8>(), 0..200)) {
+    fn noise_does_not_panic(number in 0_u8..40, noise in vec(any::<u8>(), 0..200)) {
         let _ = decoded(&noise);
         let body = [&[number][..], &noise].concat();
         if let Ok(Some(read)) = decoded(&framed(&body)) {

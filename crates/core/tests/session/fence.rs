@@ -46,6 +46,19 @@ fn every_disagreement_reaches_every_rank_once_and_leaves_them_in_step() {
     });
 }
 
+/// Also one in their last calls, where there is no call after it.
+#[test]
+fn every_disagreement_is_known_to_every_rank_that_has_closed() {
+    let learnt = std::cell::Cell::new(0);
+    simulate(120, Trouble { operations: 12, mistakes: 12, ..CALM }, |mut simulation| {
+        simulation.close();
+        simulation.check_news();
+        simulation.check_decisions();
+        learnt.set(learnt.get() + simulation.learnt_at_the_end());
+    });
+    assert!(learnt.get() > 100, "{learnt:?}");
+}
+
 #[test]
 fn timeouts_and_disagreements_together_leave_them_in_step() {
     simulate(60, Trouble { mistakes: 30, timeouts: 30, ..CALM }, |mut simulation| {
@@ -129,7 +142,7 @@ fn a_member_remembers_so_far_and_no_further() {
     assert_eq!(member.check(0, first.hash), Check::Match);
     issue(&mut member, 1);
     assert_eq!(member.check(0, first.hash), Check::Match, "it is open");
-    member.complete(0);
+    member.complete(0, false);
     issue(&mut member, 1);
     assert_eq!(member.check(0, first.hash), Check::Forgotten);
     assert_eq!(member.check(1, roll(first.hash, &Fingerprint { sequence: 1, ..call() })), Check::Match);
@@ -139,7 +152,7 @@ fn a_member_remembers_so_far_and_no_further() {
 fn open_operations_fail_and_numbers_go_on() {
     let mut member = member(1);
     issue(&mut member, 3);
-    member.complete(0);
+    member.complete(0, false);
     assert_eq!(settle(&mut member, 5, corrupt()), Some(true));
     assert_eq!(failure(&mut member), (Some(3), corrupt()));
     assert_eq!(failure(&mut member), (Some(4), corrupt()));
@@ -156,11 +169,11 @@ fn an_older_operation_is_not_counted_again() {
     issue(&mut member, 1);
     assert_eq!(settle(&mut member, 1, corrupt()), Some(true));
     issue(&mut member, 1);
-    member.complete(0);
+    member.complete(0, false);
     member.fail(0);
     assert_eq!(settle(&mut member, 2, corrupt()), Some(true), "operation 1 is open");
     issue(&mut member, 1);
-    member.complete(2);
+    member.complete(2, false);
     member.fail(0);
     assert_eq!(settle(&mut member, 3, corrupt()), Some(false));
     assert_eq!(failure(&mut member), (Some(3), corrupt()));
@@ -170,7 +183,7 @@ fn an_older_operation_is_not_counted_again() {
 fn whoever_had_finished_hears_of_it_in_its_next_operation() {
     let mut member = member(1);
     issue(&mut member, 2);
-    (0..2).for_each(|sequence| member.complete(sequence));
+    (0..2).for_each(|sequence| member.complete(sequence, false));
     assert_eq!(settle(&mut member, 2, corrupt()), Some(false));
     assert_eq!(failure(&mut member), (Some(2), corrupt()));
     assert_eq!(issue(&mut member, 1).fingerprint.sequence, 3);
@@ -180,12 +193,12 @@ fn whoever_had_finished_hears_of_it_in_its_next_operation() {
 fn what_a_failed_call_has_reported_is_not_repeated() {
     let mut member = member(1);
     issue(&mut member, 2);
-    member.complete(0);
+    member.complete(0, false);
     member.fail(1);
     assert!(member.dispute(corrupt()).is_some());
     assert_eq!(settle(&mut member, 2, corrupt()), Some(false));
     assert_eq!(issue(&mut member, 1).fingerprint.sequence, 2);
-    member.complete(2);
+    member.complete(2, false);
     assert_eq!(settle(&mut member, 3, corrupt()), Some(false), "it was reported in the generation before");
     assert_eq!(failure(&mut member), (Some(3), corrupt()));
 }
@@ -194,7 +207,7 @@ fn what_a_failed_call_has_reported_is_not_repeated() {
 fn news_come_in_their_order() {
     let mut member = member(1);
     issue(&mut member, 1);
-    member.complete(0);
+    member.complete(0, false);
     settle(&mut member, 1, Cause::Corrupt { from: 0, to: 2 });
     settle(&mut member, 4, Cause::Corrupt { from: 2, to: 0 });
     settle(&mut member, 4, corrupt());

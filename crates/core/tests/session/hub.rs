@@ -8,7 +8,8 @@ use herringbone_core::{
     session::{
         Cause, Mismatch,
         control::{Decision, Dispute, Message, Report, Waiting},
-        fence::{Action, Directed, Hub, NotIssued},
+        farewell::Question,
+        fence::{Action, Answer, Directed, Hub, NotIssued},
     },
     wire::Fingerprint,
 };
@@ -252,4 +253,83 @@ fn causes_are_shared_not_copied() {
         other => panic!("{other:?}"),
     });
     assert!(Arc::ptr_eq(&causes[0], &causes[1]));
+}
+
+fn question(rank: u32, sequence: u64, hash: u64) -> Question {
+    Question { rank, group: GROUP, generation: 0, hash, fingerprint: Fingerprint { sequence, ..call() } }
+}
+
+#[test]
+fn the_hub_asks_all_others_once_and_answers_when_all_have_made_the_same_calls() {
+    let mut hub = Hub::new();
+    let ask = |rank, hash| Message::Confirm(question(rank, 7, hash));
+    let confirmed = || Message::Confirmed(question(0, 7, 70).confirmed());
+    assert!(hub.receive(1, ask(1, 70)).is_empty(), "nobody knows who is in the group");
+    assert!(hub.receive(3, ask(1, 70)).is_empty(), "it is another one's question");
+    let info = Message::GroupInfo { group: GROUP, generation: 0, members: vec![0, 1, 2, 3] };
+    let asked = hub.receive(0, info);
+    assert_eq!(asked, [0, 2, 3].map(|to| Directed { to, message: ask(1, 70) }));
+    assert!(hub.receive(2, ask(2, 70)).is_empty(), "the others were asked that already");
+    assert!(hub.receive(0, confirmed()).is_empty(), "rank 3 has not answered");
+    assert_eq!(targets(&hub.receive(0, ask(0, 71))), [1, 2, 3], "that is another one");
+    let told = hub.lose(3);
+    assert_eq!(told, [1, 2].map(|to| Directed { to, message: confirmed() }));
+    assert!(hub.receive(0, confirmed()).is_empty(), "all were told");
+    assert!(hub.receive(2, Message::Forget { group: GROUP }).is_empty());
+    let told = hub.receive(1, Message::Forget { group: GROUP });
+    assert_eq!(told, [Directed { to: 0, message: Message::Confirmed(question(0, 7, 71).confirmed()) }]);
+}
+
+/// Whoever left in order has not died: the mismatch is what went wrong.
+#[test]
+fn a_mismatch_with_a_rank_that_left_is_no_loss() {
+    let mut hub = Hub::new();
+    hub.leave(1);
+    let theirs = Fingerprint { sequence: 3, count: 7, ..call() };
+    let cause = Cause::Mismatch(Mismatch::new(3, [(1, theirs), (2, Fingerprint { sequence: 3, ..call() })]));
+    hub.receive(2, dispute(&[0, 1, 2], cause.clone()));
+    hub.receive(0, report(4, vec![]));
+    assert_eq!(decided(&hub.receive(2, report(4, vec![]))).1.cause, cause);
+}
+
+#[test]
+fn a_member_confirms_what_it_has_completed_and_disputes_what_differs() {
+    let mut member = member(2);
+    let asked = |sequence, hash| Message::Confirm(question(0, sequence, hash));
+    let first = issue(&mut member, 1);
+    assert_eq!(member.receive(&asked(0, first.hash)), Action::Nothing);
+    assert_eq!(member.next_answer(), None, "it is under way");
+    member.complete(0, false);
+    assert_eq!(
+        member.next_answer(),
+        Some(Answer::Confirmed(Message::Confirmed(question(0, 0, first.hash).confirmed())))
+    );
+    assert!(!member.is_asked());
+    member.receive(&asked(1, 1));
+    assert_eq!(member.next_answer(), None, "it has not come that far");
+    let own = issue(&mut member, 1).fingerprint;
+    let theirs = question(0, 1, 1).fingerprint;
+    let mismatch = Cause::Mismatch(Mismatch::new(1, [(0, theirs), (2, own)]));
+    assert_eq!(member.next_answer(), Some(Answer::Differs(mismatch)));
+}
+
+#[test]
+fn a_member_asks_only_what_it_does_not_know() {
+    let mut member = member(1);
+    assert_eq!(member.question(), None, "it has called nothing");
+    let issued = issue(&mut member, 2);
+    member.complete(0, false);
+    member.complete(1, false);
+    let own = Question { rank: 1, ..question(1, 1, issued.hash) };
+    assert_eq!(member.question(), Some(own));
+    let other = Message::Confirmed(question(1, 1, issued.hash ^ 1).confirmed());
+    assert_eq!(member.receive(&other), Action::Nothing);
+    assert_eq!(member.receive(&Message::Confirmed(own.confirmed())), Action::Confirmed);
+    assert_eq!(member.question(), None);
+    issue(&mut member, 1);
+    member.complete(2, true);
+    assert_eq!(member.question(), None, "all have called it");
+    settle(&mut member, 4, corrupt());
+    assert_eq!(member.take_unlearnt().as_deref(), Some(&corrupt()));
+    assert_eq!((member.take_unlearnt(), member.question()), (None, None));
 }

@@ -2,10 +2,11 @@
 
 use crate::{call, crc32c};
 use herringbone_core::{
+    collective::Collective,
     session::{
         Cause, Mismatch,
         control::{Death, Decision, Decoder, Message},
-        fence::{Action, Admission, Check, Hub, Issued, Member, NotIssued, Settled},
+        fence::{Action, Admission, Answer, Check, Hub, Issued, Member, NotIssued, Settled},
     },
     wire::Fingerprint,
 };
@@ -78,6 +79,8 @@ struct News {
     numbered: Vec<u64>,
     /// Calls that failed and took no number.
     bare: u32,
+    /// Whether it was learnt when the group was closed.
+    closed: bool,
 }
 
 struct Process {
@@ -89,6 +92,8 @@ struct Process {
     news: Vec<News>,
     ahead: bool,
     issued: Vec<u64>,
+    /// Whether it leaves, and waits for the others' answer.
+    asks: bool,
 }
 
 pub(crate) struct Simulation {
@@ -115,6 +120,7 @@ impl Simulation {
             news: Vec::new(),
             ahead: false,
             issued: Vec::new(),
+            asks: false,
         };
         let mut hub = Hub::new();
         let info = Message::GroupInfo { group: GROUP, generation: 0, members: members.clone() };
@@ -242,8 +248,22 @@ impl Simulation {
         let process = &mut self.processes[rank as usize];
         if process.open.get(&sequence).is_some_and(|operation| operation.needs.is_empty()) {
             process.open.remove(&sequence);
-            process.member.complete(sequence);
+            let own = *process.member.issued(sequence).expect("it is not that far back");
+            let collective = Collective::from_code(own.collective, own.root).unwrap();
+            process.member.complete(sequence, collective.hears_all(rank));
             self.progress += 1;
+        }
+        self.answer(rank);
+    }
+
+    /// Answers what others ask that leave.
+    fn answer(&mut self, rank: u32) {
+        while let Some(answer) = self.processes[rank as usize].member.next_answer() {
+            let message = match answer {
+                Answer::Confirmed(message) => Some(message),
+                Answer::Differs(cause) => self.processes[rank as usize].member.dispute(cause),
+            };
+            self.tell_hub(rank, message);
         }
     }
 
@@ -319,14 +339,16 @@ impl Simulation {
             return self.tell_hub(rank, dispute);
         }
         match process.member.receive(&message) {
-            Action::Nothing => {}
+            Action::Nothing => self.answer(rank),
+            Action::Confirmed => process.asks = false,
             Action::Send(message) => self.tell_hub(rank, Some(message)),
             Action::Settled(settled) => {
                 let Message::Decide(decision) = message else { panic!("only a decision settles") };
                 assert_eq!(settled.fails_open, !process.open.is_empty(), "rank {rank}");
                 process.open.clear();
                 let ahead = std::mem::take(&mut process.ahead);
-                process.news.push(News { settled, ahead, numbered: Vec::new(), bare: 0 });
+                process.news.push(News { settled, ahead, numbered: Vec::new(), bare: 0, closed: false });
+                process.asks = false;
                 match self.decisions.get(decision.generation as usize) {
                     Some(known) => assert_eq!(*known, decision),
                     None => self.decisions.push(decision),
@@ -378,6 +400,35 @@ impl Simulation {
         }
     }
 
+    /// All ranks close the group, some of them late, and make no other call. Each gets an answer.
+    pub(crate) fn close(&mut self) {
+        let mut open: Vec<u32> = (0..self.trouble.members).collect();
+        loop {
+            let busy: Vec<(u32, u32)> =
+                self.links.iter().filter(|(_, link)| !link.is_empty()).map(|(ends, _)| *ends).collect();
+            if !open.is_empty() && (busy.is_empty() || self.dice.one_in(10)) {
+                let rank = open.swap_remove(self.dice.below(open.len() as u64) as usize);
+                let question = self.processes[rank as usize].member.question();
+                self.processes[rank as usize].asks = question.is_some();
+                self.tell_hub(rank, question.map(Message::Confirm));
+            } else if busy.is_empty() {
+                break;
+            } else {
+                let link = self.dice.pick(&busy);
+                self.deliver(link);
+            }
+        }
+        for process in &mut self.processes {
+            assert!(!process.asks, "it was not answered");
+            while let Some(cause) = process.member.take_unlearnt() {
+                let mut news = process.news.iter_mut();
+                let news =
+                    news.find(|news| Arc::ptr_eq(&news.settled.cause, &cause)).expect("it was decided");
+                assert!(!std::mem::replace(&mut news.closed, true), "it is told once");
+            }
+        }
+    }
+
     /// One more call, the same on every rank, brings the last news and ends in step: same number, generation, history.
     pub(crate) fn check_alignment(&mut self) {
         let mut last = Vec::new();
@@ -401,7 +452,7 @@ impl Simulation {
             let mut taken = process.issued.clone();
             for (news, decision) in process.news.iter().zip(&self.decisions) {
                 assert_eq!(*news.settled.cause, decision.cause);
-                let heard = news.ahead || news.settled.fails_open || !news.numbered.is_empty();
+                let heard = news.ahead || news.settled.fails_open || !news.numbered.is_empty() || news.closed;
                 assert!(heard && news.bare == 0, "rank {rank}, {decision:?}");
                 assert!(news.numbered.iter().all(|sequence| *sequence < decision.next));
                 taken.extend(&news.numbered);
@@ -409,6 +460,11 @@ impl Simulation {
             taken.sort_unstable();
             assert!(taken.into_iter().eq(0..process.member.next()), "rank {rank} skipped a number");
         }
+    }
+
+    /// How many ranks have learnt of something only when they closed the group.
+    pub(crate) fn learnt_at_the_end(&self) -> usize {
+        self.processes.iter().filter(|process| process.news.iter().any(|news| news.closed)).count()
     }
 
     /// Every rank has been told of the death, and is told again whenever it calls.

@@ -149,13 +149,13 @@ fn a_member_knows_its_last_operation_that_is_over() {
         member.issue(call()).unwrap();
     }
     assert_eq!((member.next(), member.over()), (3, None));
-    member.complete(0);
+    member.complete(0, false);
     assert_eq!(member.over(), Some(0));
-    member.complete(2);
+    member.complete(2, false);
     assert_eq!(member.over(), Some(2), "a later one may be over before");
     (3..1000).for_each(|number| {
         member.issue(call()).unwrap();
-        member.complete(number);
+        member.complete(number, false);
     });
     member.issue(call()).unwrap();
     assert_eq!((member.next(), member.over()), (1001, Some(999)));

@@ -343,7 +343,7 @@ fn calls_in_turns_match_whatever_runs_first() {
                 assert!(turns.iter().all(LineTurn::is_next));
                 drop((line, other, turns));
                 comm.barrier().unwrap();
-                comm.close();
+                comm.close().unwrap();
                 let error = comm.turn().unwrap().run(|| comm.barrier()).unwrap_err();
                 assert!(matches!(error.kind(), ErrorKind::Closed), "{error}");
             });
@@ -361,4 +361,40 @@ fn a_turn_that_does_not_end_is_an_error_in_the_next_one() {
     assert!(error.to_string().contains("an earlier callback to return"), "{error}");
     drop(first);
     second.run(|| comm.barrier()).unwrap();
+}
+
+/// Ranks whose last calls only send hear nothing of the others: they learn when they close their groups, each in another order, that
+/// these calls differ.
+#[test]
+fn all_ranks_that_close_are_told_of_a_last_mismatch() {
+    let is_mismatch = |result: Result<(), Error>| match result {
+        Ok(()) => false,
+        Err(error) => {
+            assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+            assert!(error.to_string().contains("called broadcast of 20 u8 from rank"), "{error}");
+            true
+        }
+    };
+    std::thread::scope(|scope| {
+        for comm in local(3).unwrap() {
+            scope.spawn(move || {
+                let me = comm.rank();
+                let groups = ["one", "two"].map(|name| comm.subgroup(name, &[0, 1, 2]).unwrap());
+                let differ = |group: &Communicator| {
+                    group.barrier().unwrap();
+                    is_mismatch(group.broadcast(&mut [me; 5], me))
+                };
+                let told = groups.each_ref().map(differ);
+                let in_turn = if me == 1 { [1, 0] } else { [0, 1] };
+                for at in in_turn {
+                    assert!(is_mismatch(groups[at].close()) | told[at], "group {at}");
+                    assert_eq!(groups[at].barrier().unwrap_err().kind(), &ErrorKind::Closed);
+                    groups[at].close().unwrap();
+                }
+                let told = differ(&comm);
+                assert!(is_mismatch(comm.close()) | told, "the group of all");
+                comm.close().unwrap();
+            });
+        }
+    });
 }

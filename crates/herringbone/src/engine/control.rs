@@ -120,7 +120,7 @@ impl Engine {
         links.endpoints[index].dead = true;
         out.observer.lost(index, reason);
         groups.lose(index, (reason, hub_is_gone), (ops, backlog), (links, out));
-        self.catch_up();
+        self.look_at_farewells();
     }
 
     /// A rank has left in order: it has finished its part, and nobody is to be harmed. What it sent is read to its end, and still
@@ -199,6 +199,12 @@ impl Engine {
     pub(crate) fn without_hub(&mut self) {
         self.links.without_hub = true;
         self.groups.doom_undecided(&self.links, &mut self.out);
+        self.look_at_farewells();
+    }
+
+    /// What groups wait for that are closed may never come.
+    fn look_at_farewells(&mut self) {
+        self.groups.numbers().into_iter().for_each(|number| self.out.push(Todo::Forget(number)));
         self.catch_up();
     }
 

@@ -3,8 +3,14 @@
 //! Operations that are under way go on. What this rank has left in memory stays until the others have read it. A rank that has
 //! failed an operation reads no more and says nothing of it, so the others keep its slots until the hub says that no member
 //! needs the group. Then only the group's number is left.
+//!
+//! A rank that does not know whether all have made the same calls [asks](crate::core::session::farewell) before it takes no part
+//! any more, and stays as long as somebody waits for the answer.
 
 use super::{
+    doom,
+    farewell::Farewell,
+    group::Group,
     groups::Groups,
     links::Links,
     ops::Ops,
@@ -12,9 +18,11 @@ use super::{
 };
 use crate::{
     Error, ErrorKind,
-    core::session::{control::Message, recovery::Held},
+    completion::Completion,
+    core::session::{control::Message, farewell::Question, fence::Phase, recovery::Held},
     transport::ticket::OpKey,
 };
+use std::sync::Arc;
 
 impl Groups {
     /// A group was closed, or its last handle is gone: nothing more is called in it here. What is under way goes on.
@@ -22,6 +30,25 @@ impl Groups {
         if let Some(group) = self.get_mut(number) {
             group.ending.is_dropped = true;
             out.push(Todo::Forget(number));
+        }
+    }
+
+    /// Somebody waits until all members have made the same calls in a group that is to be dropped. Returns the end of that.
+    pub(super) fn await_farewell(&mut self, number: u32) -> Option<Arc<Completion>> {
+        let is_users = |group: &&mut Group| group.settings.serves.is_none() && !group.ending.is_dropped;
+        let group = self.get_mut(number).filter(is_users)?;
+        let end = Arc::new(Completion::default());
+        group.ending.farewell = Farewell::Awaited(end.clone());
+        Some(end)
+    }
+
+    /// Nobody waits for these ends any more.
+    pub(super) fn end_farewells(&mut self, ends: &[Arc<Completion>], out: &mut Outbox) {
+        for (number, group) in &mut self.groups {
+            if ends.iter().any(|end| group.ending.farewell.is_awaited_by(end)) {
+                group.ending.farewell.end(Ok(()));
+                out.push(Todo::Forget(*number));
+            }
         }
     }
 
@@ -33,6 +60,9 @@ impl Groups {
         out.push(Todo::FailQueued { group: number, error: error.clone() });
         for (_, key) in group.running.iter().filter(|(_, key)| ops.is_awaited(*key)) {
             out.push(Todo::Fail { key: *key, error: error.clone(), keep_memory: true });
+        }
+        if let Some(group) = self.get_mut(number) {
+            group.ending.farewell.end(Ok(()));
         }
         self.drop_group(number, out);
     }
@@ -47,6 +77,9 @@ impl Groups {
     pub(super) fn forget_if_over(&mut self, number: u32, ops: &Ops, (links, out): (&mut Links, &mut Outbox)) {
         let Some(group) = self.get_mut(number).filter(|group| group.ending.is_dropped) else { return };
         if group.running.iter().any(|(_, key)| ops.is_awaited(*key)) {
+            return;
+        }
+        if !group.ending.is_left && !may_leave(group, (links, out)) {
             return;
         }
         let is_read = group.running.is_empty() && group.ending.kept.is_empty();
@@ -79,4 +112,56 @@ impl Groups {
         out.push(Todo::RedeliverGroup(number));
         out.finished = true;
     }
+}
+
+/// What a rank does before it leaves a group in which it has nothing under way.
+enum BeforeLeaving {
+    Nothing,
+    /// An operation that was complete here has failed elsewhere.
+    Tell(Error),
+    /// A decision is under way.
+    Wait,
+    Ask(Question),
+}
+
+fn before_leaving(group: &mut Group, links: &Links) -> BeforeLeaving {
+    if let Some(cause) = group.member.take_unlearnt() {
+        return BeforeLeaving::Tell(doom::error(&cause, &group.settings.ranks).about(links.rank, "close"));
+    }
+    let is_over = group.is_lost() || group.doom.is_some() || links.lost_hub().is_some();
+    if is_over || group.settings.serves.is_some() {
+        return BeforeLeaving::Nothing;
+    }
+    let stops = group.frozen.is_some() || group.unanswered.is_some();
+    if stops || group.member.phase() != Phase::Running {
+        return BeforeLeaving::Wait;
+    }
+    group.member.question().map_or(BeforeLeaving::Nothing, BeforeLeaving::Ask)
+}
+
+/// Whether a rank may leave a group in which it has nothing under way. It may not while somebody waits for what the others say.
+fn may_leave(group: &mut Group, (links, out): (&Links, &mut Outbox)) -> bool {
+    if group.ending.farewell.is_over() {
+        return true;
+    }
+    let is_awaited = group.ending.farewell.is_awaited();
+    let result = match before_leaving(group, links) {
+        BeforeLeaving::Wait if is_awaited => return false,
+        BeforeLeaving::Ask(question) => {
+            if group.ending.farewell.asks() {
+                out.events.push(Event::ToHub(Message::Confirm(question)));
+            }
+            if is_awaited {
+                return false;
+            }
+            Ok(())
+        }
+        BeforeLeaving::Tell(error) => Err(error),
+        BeforeLeaving::Nothing | BeforeLeaving::Wait => Ok(()),
+    };
+    if let Some(error) = group.ending.farewell.end(result) {
+        crate::log::warn(&format!("rank {}", links.rank), error);
+    }
+    out.finished = true;
+    true
 }

@@ -57,6 +57,12 @@ impl Groups {
         message: &Message,
         (links, out): (&Links, &mut Outbox),
     ) -> Option<Message> {
+        #[cfg(any(test, feature = "simulator"))]
+        if let Message::Confirm(question) = message
+            && crate::planted::has(crate::planted::Plant::ConfirmBlindly)
+        {
+            return Some(Message::Confirmed(question.confirmed()));
+        }
         let Some(group) = self.groups.get_mut(&number) else {
             return self.told_early(number, message, links.rank);
         };
@@ -72,7 +78,10 @@ impl Groups {
             return None;
         }
         match group.member.receive(message) {
-            Action::Nothing => None,
+            Action::Nothing => {
+                out.answer(group);
+                None
+            }
             Action::Send(answer) => {
                 if matches!(message, Message::Fence { .. }) {
                     group.frozen = Some(0);
@@ -83,18 +92,25 @@ impl Groups {
                 self.settle(number, &settled, (links, out));
                 None
             }
+            Action::Confirmed => {
+                group.ending.farewell.end(Ok(()));
+                out.finished = true;
+                out.push(Todo::Forget(number));
+                None
+            }
         }
     }
 
     /// The others of a group may disagree, or give up waiting, before this rank has made it: they are answered as by a rank that
     /// has called nothing, whose first calls fail then.
     fn told_early(&mut self, number: u32, message: &Message, me: Rank) -> Option<Message> {
-        if matches!(message, Message::Fence { .. }) && !self.forgotten.contains(&number) {
+        if matches!(message, Message::Fence { .. } | Message::Confirm(_)) && !self.forgotten.contains(&number)
+        {
             self.unmade.entry(number).or_insert_with(|| Member::new(number, me, Vec::new()));
         }
         match self.unmade.get_mut(&number)?.receive(message) {
             Action::Send(answer) => Some(answer),
-            Action::Nothing | Action::Settled(_) => None,
+            Action::Nothing | Action::Settled(_) | Action::Confirmed => None,
         }
     }
 
@@ -139,6 +155,8 @@ impl Groups {
             }
         }
         out.push(Todo::RedeliverGroup(number));
+        // It may have been closed, and waited for this.
+        out.push(Todo::Forget(number));
         out.finished = true;
     }
 
@@ -229,8 +247,7 @@ impl Groups {
         if self.get(number).is_none_or(|group| group.doom.is_some()) {
             return;
         }
-        let hub = links.endpoints.ids().find(|id| links.endpoints[*id].rank == Some(0));
-        if let Some(hub) = hub.filter(|hub| links.endpoints[*hub].dead || links.without_hub)
+        if let Some(hub) = links.lost_hub()
             && self.doom(number, hub, "rank 0 is gone, which decides", links)
         {
             out.after(Timer::Doom(number), GRACE);

@@ -1,12 +1,13 @@
 //! A group, as one of its ranks (or a reducer) sees it: who is in it, what its calls mean, where it stands.
 
+use super::{
+    farewell::Farewell,
+    plans::Plans,
+    told::{Told, call_of},
+};
 pub(crate) use super::{
     plans::Planned,
     settings::{Service, Settings},
-};
-use super::{
-    plans::Plans,
-    told::{Told, call_of},
 };
 use crate::{
     Error, Result,
@@ -42,6 +43,7 @@ pub(crate) struct Ending {
     pub(crate) kept: Vec<Range<usize>>,
     /// Workers that have told a reducer that they take no part in it any more.
     pub(crate) dropped_by: BTreeSet<MemberId>,
+    pub(crate) farewell: Farewell,
 }
 
 /// Whether a group's operations use reducers.

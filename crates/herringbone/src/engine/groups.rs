@@ -162,11 +162,12 @@ impl Groups {
         out.observer.issued(&id, algorithm);
         if let Some(error) = group.without_reducers.as_ref().filter(|_| with_reducers) {
             // All ranks know, and fail the same call: there is nothing to decide.
-            group.member.complete(issued.fingerprint.sequence);
+            group.member.complete(issued.fingerprint.sequence, false);
             let error = error.about(me, group.settings.named(issued.fingerprint));
             out.observer.ended(&id, out.now(), &Err(error.clone()));
             return Err(Refused::Counted(error));
         }
+        out.answer(group);
         Ok((id, group.settings.timeout))
     }
 

@@ -331,6 +331,12 @@ impl Links {
         layout::goodbye(segment).load(Ordering::Acquire) != 0
     }
 
+    /// Rank 0, if nobody decides for groups any more.
+    pub(super) fn lost_hub(&self) -> Option<MemberId> {
+        let hub = self.endpoints.ids().find(|id| self.endpoints[*id].rank == Some(0))?;
+        (self.endpoints[hub].dead || self.without_hub).then_some(hub)
+    }
+
     /// The endpoints that left so long ago and from which nothing more will come, in the order in which they left.
     pub(super) fn departed(&self, now: Moment, grace: Duration) -> Vec<MemberId> {
         let left = |index: &MemberId| self.endpoints[*index].left;

@@ -15,6 +15,7 @@ pub(crate) mod control;
 mod disband;
 mod doom;
 mod early;
+mod farewell;
 mod fences;
 pub(crate) mod group;
 pub(crate) mod groups;
@@ -253,6 +254,48 @@ impl Engine {
         self.catch_up();
         let lines = self.groups.lines_of(number);
         heir.into_iter().chain(lines).for_each(|other| self.drop_group(other));
+    }
+
+    /// As [`drop_group`](Self::drop_group), for a thread that waits until all members have made the same calls in what is closed with
+    /// it. Returns the ends of that. Where something is under way nobody waits: that says how it ends.
+    pub(crate) fn close_group(&mut self, number: u32) -> Vec<Arc<Completion>> {
+        let is_busy = |number: &u32| {
+            let runs = |group: &Group| group.running.iter().any(|(_, key)| self.ops.is_awaited(*key));
+            self.backlog.has_any(*number) || self.groups.get(*number).is_some_and(runs)
+        };
+        let quiet: Vec<u32> = self.family(number).into_iter().filter(|number| !is_busy(number)).collect();
+        let ends = quiet.into_iter().filter_map(|number| self.groups.await_farewell(number)).collect();
+        self.drop_group(number);
+        ends
+    }
+
+    /// The same for all groups, after what is under way.
+    pub(crate) fn close_all_groups(&mut self) -> Vec<Arc<Completion>> {
+        let numbers = self.groups.numbers().into_iter();
+        let ends = numbers.filter_map(|number| self.groups.await_farewell(number)).collect();
+        self.drop_all_groups();
+        ends
+    }
+
+    /// Nobody waits for these ends any more.
+    pub(crate) fn end_farewells(&mut self, ends: &[Arc<Completion>]) {
+        self.groups.end_farewells(ends, &mut self.out);
+        self.catch_up();
+    }
+
+    /// A group, and those that are closed with it.
+    fn family(&self, number: u32) -> Vec<u32> {
+        let mut family = vec![number];
+        let mut at = 0;
+        while let Some(&number) = family.get(at) {
+            family.extend(self.groups.lines_of(number));
+            if let Some(Recovering::Over { next, .. }) = self.groups.get(number).map(|group| group.recovering)
+            {
+                family.push(next);
+            }
+            at += 1;
+        }
+        family
     }
 
     /// Fails what is under way in a group. Nothing more is called in it here.

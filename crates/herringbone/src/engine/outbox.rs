@@ -12,7 +12,7 @@ use crate::{
     core::{
         group::Rank,
         prepare::Call,
-        session::{Cause, control::Message, membership::MemberId},
+        session::{Cause, control::Message, fence::Answer, membership::MemberId},
     },
     execute::issue::{Identity, Queued},
     observe::Observer,
@@ -161,6 +161,18 @@ impl Outbox {
         self.events.push(Event::Dispute { group, generation, cause });
     }
 
+    /// Answers what other members have asked that leave, as far as this one can.
+    pub(super) fn answer(&mut self, group: &mut Group) {
+        while group.member.is_asked()
+            && let Some(answer) = group.member.next_answer()
+        {
+            match answer {
+                Answer::Confirmed(message) => self.events.push(Event::ToHub(message)),
+                Answer::Differs(cause) => self.dispute(group, cause),
+            }
+        }
+    }
+
     /// Tells those that wait for an operation of rank `me` how it ended.
     pub(super) fn conclude(&mut self, group: &mut Group, me: Rank, ended: Ended) {
         let Ended { id, call, completion, issued, result } = ended;
@@ -168,7 +180,9 @@ impl Outbox {
         self.observer.ended(&id, issued, &result);
         if result.is_ok() {
             group.completed(&call);
-            group.member.complete(id.fingerprint.sequence);
+            let hears_all = call.count != Call::UNEVEN && call.collective.hears_all(group.settings.me);
+            group.member.complete(id.fingerprint.sequence, hears_all);
+            self.answer(group);
         }
         if group.unanswered.is_some() {
             self.push(Todo::Answer(id.group));

@@ -25,6 +25,8 @@ pub(crate) mod watch;
 pub(crate) mod wire_up;
 
 use crate::{
+    Result,
+    completion::Completion,
     config::{Config, Transport},
     core::{
         algorithm::{Algorithm, Layout, Unsupported},
@@ -51,8 +53,11 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
+
+/// How long a rank that leaves groups waits for others to confirm its calls in them.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What all parts of a process know of its job.
 #[derive(Clone)]
@@ -175,19 +180,30 @@ impl Fabric {
         self.node.is_forked()
     }
 
-    /// Leaves in order: lets operations end that all ranks have issued, says goodbye once what was sent is on its way, and ends
-    /// the threads.
-    pub(crate) fn close(&self) {
+    /// Leaves in order: lets operations end that all ranks have issued, finds out whether these have made the same calls, says goodbye
+    /// once what was sent is on its way, and ends the threads.
+    ///
+    /// # Errors
+    /// An operation that was complete here has failed elsewhere, and no call has learnt of it.
+    pub(crate) fn close(&self) -> Result<()> {
+        self.leave(Engine::close_all_groups)
+    }
+
+    /// Leaves in order. `close` ends the groups, and returns what to wait for.
+    fn leave(&self, close: impl FnOnce(&mut Engine) -> Vec<Arc<Completion>>) -> Result<()> {
         if self.is_forked() {
-            return;
+            return Ok(());
         }
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if threads.is_empty() {
-            return;
+            return Ok(());
         }
         let (who, seconds) = (format!("rank {}", self.job.rank), FLUSH.as_secs());
-        self.node.with(Engine::drop_all_groups);
-        if let Some((count, name)) = self.node.see_to_the_end() {
+        let ends = self.node.with(close);
+        let unfinished = self.node.see_to_the_end();
+        let farewell = if unfinished.is_none() { FAREWELL } else { Duration::ZERO };
+        let said = self.wait_for_farewells(&ends, farewell);
+        if let Some((count, name)) = unfinished {
             let others = if count == 1 { String::new() } else { format!(" and {} more", count - 1) };
             crate::log::warn(
                 &who,
@@ -207,6 +223,28 @@ impl Fabric {
             );
         }
         self.end(&mut threads, true);
+        said
+    }
+
+    /// Waits until all ranks have confirmed what this one has called in groups that it closes.
+    ///
+    /// # Errors
+    /// An operation that was complete here has failed elsewhere.
+    pub(crate) fn say_farewell(&self, ends: &[Arc<Completion>]) -> Result<()> {
+        self.wait_for_farewells(ends, FAREWELL)
+    }
+
+    /// For so long in all. Of several errors all but the first are warnings.
+    fn wait_for_farewells(&self, ends: &[Arc<Completion>], limit: Duration) -> Result<()> {
+        let began = Instant::now();
+        for end in ends {
+            self.node.wait(end, Some(limit.saturating_sub(began.elapsed())));
+        }
+        self.node.with(|engine| engine.end_farewells(ends));
+        let mut errors = ends.iter().filter_map(|end| end.result()?.err());
+        let first = errors.next();
+        errors.for_each(|error| crate::log::warn(&format!("rank {}", self.job.rank), error));
+        first.map_or(Ok(()), Err)
     }
 
     /// Leaves at once, so that the job can form anew.
@@ -245,7 +283,11 @@ impl Fabric {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        self.close();
+        // Nobody waits for the others, nor sees an error: one that is known is a warning.
+        let _nobody_waits = self.leave(|engine| {
+            engine.drop_all_groups();
+            Vec::new()
+        });
     }
 }
 

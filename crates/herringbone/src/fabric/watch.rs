@@ -238,6 +238,8 @@ impl Watch {
             Message::Resume(resume) => resume.group,
             Message::Waiting(waiting) => waiting.group,
             Message::Late(late) => late.group,
+            Message::Confirm(question) => question.group,
+            Message::Confirmed(told) => told.group,
             Message::Forget { group } => return self.order(Deed::LeftByAll(*group)),
             Message::Shrunk(shrunk) => return self.shrunk(shrunk.clone()),
             _ => return,

@@ -403,7 +403,7 @@ fn what_runs_in_a_closed_group_outlives_a_reducer() {
         groups::add(&mut world, vec![0, 1, 2], &mut dice);
         world.run_for(ms(50));
         let (task, group) = (Task::sum(count, 3, &mut dice), world.groups[1].0);
-        world.call(0..3, &ToCall { group, closes: true, ..ToCall::new(task, None) });
+        world.call(0..3, &ToCall { group, closes: vec![(group, false)], ..ToCall::new(task, None) });
         world.kill(3);
         assert!(world.run_to_the_end(ms(5000)), "the group hangs");
         for (rank, worker) in world.workers() {

@@ -86,16 +86,45 @@ pub(super) fn fill(
         let priority = i32::from(mixes && dice.one_in(3));
         todo.push((which, ToCall { group: *group, priority, ..ToCall::new(task, None) }));
     }
+    let mut open: Vec<usize> = (0..groups.len()).collect();
     for which in 1..groups.len() {
         let last = todo.iter_mut().rev().find(|(other, _)| *other == which);
-        last.into_iter().filter(|_| dice.one_in(2)).for_each(|(_, last)| last.closes = true);
+        for (_, last) in last.into_iter().filter(|_| dice.one_in(2)) {
+            last.closes = vec![(last.group, false)];
+            open.retain(|other| *other != which);
+        }
     }
     for (which, todo) in todo {
         for rank in &groups[which].1 {
             world.machine(*rank as usize).program.push_back(todo.clone());
         }
     }
+    if dice.one_in(2) {
+        close(world, open.into_iter().map(|which| groups[which].clone()).collect(), (3, dice));
+    }
     world.workers().for_each(|(_, worker)| worker.window = window);
+}
+
+/// Has ranks close all groups at their end, and not before.
+pub(super) fn close_all(world: &mut VirtualWorld, dice: &mut Dice) {
+    for (_, worker) in world.workers() {
+        worker.program.iter_mut().for_each(|todo| todo.closes.clear());
+    }
+    close(world, world.groups.clone(), (0, dice));
+}
+
+/// Has ranks close these groups after their last calls, each in an order of its own: one in so many at once, others when all
+/// calls have ended.
+fn close(world: &mut VirtualWorld, groups: Vec<(u32, Vec<Rank>)>, (at_once, dice): (u64, &mut Dice)) {
+    for (rank, worker) in world.workers() {
+        let mut own: Vec<u32> =
+            groups.iter().filter(|(_, ranks)| ranks.contains(&rank)).map(|(group, _)| *group).collect();
+        let Some(last) = worker.program.back_mut() else { continue };
+        while !own.is_empty() {
+            let group = own.swap_remove(dice.below(own.len() as u64) as usize);
+            last.closes.push((group, at_once == 0 || !dice.one_in(at_once)));
+        }
+    }
 }
 
 /// Each rank begins with its calls at some time.

@@ -2,6 +2,7 @@
 
 use super::{
     calls::{Called, Task, TensorTask},
+    exit::Exit,
     occurrence::Occurrence,
 };
 use crate::{
@@ -44,8 +45,8 @@ pub(crate) struct ToCall {
     pub(crate) task: Rc<Task>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) priority: i32,
-    /// Whether it is the last one in its group, which is closed then.
-    pub(crate) closes: bool,
+    /// The groups that are closed after it, in this order; `true` for those that are closed once all calls have ended.
+    pub(crate) closes: Vec<(u32, bool)>,
     /// Since when it waits for its group to go on.
     pub(super) frozen: Option<Moment>,
 }
@@ -53,7 +54,7 @@ pub(crate) struct ToCall {
 impl ToCall {
     /// A call of all ranks.
     pub(crate) fn new(task: Rc<Task>, timeout: Option<Duration>) -> Self {
-        Self { group: WORLD_GROUP, task, timeout, priority: 0, closes: false, frozen: None }
+        Self { group: WORLD_GROUP, task, timeout, priority: 0, closes: Vec::new(), frozen: None }
     }
 }
 
@@ -76,8 +77,7 @@ pub(crate) struct Machine {
     pub(crate) is_timeless: bool,
     /// What has happened meanwhile, for when it runs again.
     pub(super) held: Vec<Occurrence>,
-    /// When it began to leave, and whether it has said so.
-    pub(crate) leaving: Option<(Moment, bool)>,
+    pub(crate) exit: Exit,
 }
 
 impl Machine {
@@ -94,7 +94,7 @@ impl Machine {
             is_hung: false,
             is_timeless: false,
             held: Vec::new(),
-            leaving: None,
+            exit: Exit::default(),
         }
     }
 
@@ -160,7 +160,8 @@ impl Machine {
     fn make_calls(&mut self, now: Moment) -> bool {
         self.called.iter_mut().for_each(|called| called.look(now));
         let mut made = false;
-        while self.called.iter().filter(|called| called.ended.is_none()).count() < self.window
+        while self.closes(now)
+            && self.called.iter().filter(|called| called.ended.is_none()).count() < self.window
             && let Some(mut todo) = self.program.pop_front()
         {
             let Some(called) = self.call(&mut todo, now) else {
@@ -168,12 +169,16 @@ impl Machine {
                 return made;
             };
             self.called.push(called);
-            if todo.closes {
-                self.engine.at(now).drop_group(todo.group);
-            }
+            todo.closes.into_iter().for_each(|(group, patient)| self.exit.close(group, patient));
             made = true;
         }
         made
+    }
+
+    /// Closes what is to be closed. Returns whether the program goes on.
+    fn closes(&mut self, now: Moment) -> bool {
+        let is_quiet = self.called.iter().all(|called| called.ended.is_some());
+        self.exit.go_on(&mut self.engine, is_quiet, now)
     }
 
     /// Makes a call, unless a fence is under way or its group is not made yet.
@@ -256,7 +261,9 @@ impl Machine {
 
     /// Goes on leaving in order, as [`Fabric::close`](crate::fabric::Fabric::close) does. Returns whether it has left.
     pub(super) fn go_on_leaving(&mut self, now: Moment) -> bool {
-        let (Some((since, said)), Some(watch)) = (&mut self.leaving, &mut self.watch) else { return false };
+        let (Some((since, said)), Some(watch)) = (&mut self.exit.leaving, &mut self.watch) else {
+            return false;
+        };
         if !*said && self.engine.at(now).is_flushed() {
             (*since, *said) = (now, true);
             watch.leave(true, now);
@@ -271,9 +278,11 @@ impl Machine {
         self.called.iter().map(|called| called.ended.as_ref().map(|(_, end)| end.clone())).collect()
     }
 
-    /// Whether all calls were made and have ended.
+    /// Whether all calls were made and have ended, and what is to be closed is.
     pub(crate) fn is_done(&self) -> bool {
-        self.program.is_empty() && self.called.iter().all(|called| called.ended.is_some())
+        self.exit.is_done()
+            && self.program.is_empty()
+            && self.called.iter().all(|called| called.ended.is_some())
     }
 }
 
@@ -289,7 +298,7 @@ fn note_group(engine: &Engine, number: u32, input: &'static str) {
     if !["Recover", "Resume", "a reducer is lost"].contains(&input) {
         seen::note("member", member.unwrap_or("not made"), input);
     }
-    if !["Fence", "Decide", "Waiting"].contains(&input) {
+    if !["Fence", "Decide", "Waiting", "Confirm", "Confirmed"].contains(&input) {
         seen::note("recovery", recovery.unwrap_or("not made"), input);
     }
 }

@@ -7,10 +7,14 @@
 
 mod calls;
 mod exact;
+mod exit;
+#[cfg(test)]
+mod farewells;
 #[cfg(test)]
 mod faults;
 mod groups;
 mod machine;
+mod mistakes;
 mod network;
 mod occurrence;
 mod occurrences;
@@ -262,7 +266,8 @@ impl VirtualWorld {
     /// Whether some group has lost a reducer, and goes on without.
     pub(crate) fn has_recovered(&self) -> bool {
         let of = |machine: &Machine| {
-            self.groups.iter().any(|(number, _)| machine.engine.current(*number) != *number)
+            let closed = machine.exit.closed.iter().any(|closed| closed.has_recovered);
+            closed || self.groups.iter().any(|(number, _)| machine.engine.current(*number) != *number)
         };
         self.machines.iter().flatten().any(of)
     }

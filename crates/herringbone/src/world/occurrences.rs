@@ -116,7 +116,7 @@ impl VirtualWorld {
         let machine = self.machine(at);
         let (ready, left) = (machine.is_ready(), machine.go_on_leaving(now));
         let waits = machine.called.iter().all(|called| called.ended.is_some()) && !machine.program.is_empty();
-        let leaves = machine.leaving.is_some();
+        let leaves = machine.exit.leaving.is_some();
         if left {
             let (orders, _) = self.machine(at).orders(now);
             orders.into_iter().for_each(|order| self.carry_out(at, order));
@@ -261,7 +261,7 @@ impl VirtualWorld {
     pub(crate) fn leave(&mut self, at: usize) {
         self.trace.note(self.clock.passed(), &format_args!("{at} leaves"));
         let now = self.clock.now();
-        self.machine(at).leaving = Some((now, false));
+        self.machine(at).exit.leaving = Some((now, false));
         self.settle(at);
     }
 }

@@ -21,7 +21,7 @@ fn trouble(world: &mut VirtualWorld) {
     let most = world.dice.pick(&[50, 9000]);
     let delay = Duration::from_millis(world.dice.below(most));
     let runs = |world: &VirtualWorld, at: usize| {
-        world.machines[at].as_ref().is_some_and(|machine| !machine.is_hung && machine.leaving.is_none())
+        world.machines[at].as_ref().is_some_and(|machine| !machine.is_hung && machine.exit.leaving.is_none())
     };
     let byte = world.dice.below(10_000) as usize;
     match (world.dice.below(9), world.link(worker, other)) {

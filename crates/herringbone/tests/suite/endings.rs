@@ -21,7 +21,7 @@ const ENDS: [End; 3] = [End::Close, End::Abort, End::Drop];
 impl End {
     fn of(self, group: Communicator) {
         match self {
-            End::Close => group.close(),
+            End::Close => group.close().unwrap(),
             End::Abort => group.abort(),
             End::Drop => {}
         }
@@ -103,7 +103,7 @@ fn operations_of_a_group_that_is_closed_go_on() {
             let group = make(comm, 0);
             let begin = || group.all_reduce_async(vec![1_i64; COUNT], ReduceOp::Sum);
             let works: Vec<_> = (0..4).map(|_| begin().unwrap()).collect();
-            group.close();
+            group.close().unwrap();
             let error = begin().err().unwrap();
             assert_eq!(error.kind(), &ErrorKind::Closed);
             assert_eq!((error.rank(), error.operation()), (Some(comm.rank()), Some("all_reduce")));
@@ -165,7 +165,7 @@ fn what_all_ranks_have_issued_ends_though_they_leave() {
                 let issued: Vec<_> = (0..2).flat_map(|_| issue_one_of_each(comm, count)).collect();
                 // In the last round all ranks leave at once.
                 if leaver == comm.rank() || leaver == world.size {
-                    comm.close();
+                    comm.close().unwrap();
                 }
                 check(issued);
             });
@@ -199,7 +199,7 @@ fn what_cannot_end_says_that_this_rank_has_left() {
         world.run(|comm| {
             let extra =
                 (comm.rank() == 1).then(|| comm.all_reduce_async(vec![1_i64; COUNT], ReduceOp::Sum).unwrap());
-            comm.close();
+            comm.close().unwrap();
             if let Some(work) = extra {
                 let error = work.wait().unwrap_err();
                 assert_eq!((error.kind(), error.rank()), (&ErrorKind::Closed, Some(1)), "{error}");
@@ -220,7 +220,7 @@ fn a_rank_that_leaves_waits_only_as_long_as_anything_moves() {
     World::new(2, Transport::Shm).run(|comm| {
         if comm.rank() == 1 {
             let work = comm.all_reduce_async(vec![1_i64; COUNT], ReduceOp::Sum).unwrap();
-            comm.close();
+            comm.close().unwrap();
             assert_eq!(work.wait().unwrap_err().kind(), &ErrorKind::Closed);
             tell.send(()).unwrap();
         } else {

@@ -274,7 +274,7 @@ fn groups_end_with_their_messages() {
                 let group = comm.subgroup(&format!("closed {round}"), &[0, 1]).unwrap();
                 let sent = group.send_async(values(me, 0, 5_000), other, 0).unwrap();
                 let got = group.recv_async::<f32>(5_000, other, 0).unwrap();
-                group.close();
+                group.close().unwrap();
                 assert!(matches!(group.send(&[1u8], other, 0).unwrap_err().kind(), ErrorKind::Closed));
                 assert!(got.wait().unwrap() == values(other, 0, 5_000));
                 sent.wait().unwrap();
@@ -320,7 +320,7 @@ fn a_rank_that_leaves_ends_its_own_receives() {
         World::new(2, transport).run(|comm| {
             comm.barrier().unwrap();
             let waits = [Some(1 - comm.rank()), None].map(|from| comm.recv_async::<f32>(1, from, 4).unwrap());
-            comm.close();
+            comm.close().unwrap();
             for work in waits {
                 let error = work.wait().unwrap_err();
                 assert!(matches!(error.kind(), ErrorKind::Closed | ErrorKind::PeerLost { .. }), "{error}");

@@ -18,6 +18,7 @@ pub use groups::{Decision, Dispute, Introduction, PlanTold, REPORTED, Report, Wa
 use super::{
     cause::Cause,
     codec::{Malformed, Reader, TooLong, Writer},
+    farewell::{Confirmation, Question},
     formation::Join,
     handshake::{Key, Seals},
     lateness::Late,
@@ -95,6 +96,11 @@ pub enum Message {
     Waiting(Waiting),
     /// Ranks have not come to an operation that others wait in. From the hub.
     Late(Late),
+    /// Whether all members of a group have made the same calls as a rank that leaves it. To the hub, and from it to the members; see
+    /// [`farewell`](super::farewell).
+    Confirm(Question),
+    /// The answer to that. To the hub, and from it to who has asked.
+    Confirmed(Confirmation),
     /// Something went wrong in a group. To the hub.
     Dispute(Dispute),
     /// The generation is over: stop, and report. From the hub.
@@ -288,6 +294,8 @@ impl Message {
             Message::Shrink(shrink) => shrink.write(to),
             Message::Shrunk(shrunk) => shrunk.write(to),
             Message::Late(late) => late.write(to),
+            Message::Confirm(question) => question.write(to),
+            Message::Confirmed(told) => told.write(to),
             Message::Enlist { address } | Message::Hub { address } => to.text("an address", address),
             Message::Enlisted { hubs } => {
                 to.list("the list of hubs", hubs, |to, address| to.text("an address", address));
@@ -339,6 +347,8 @@ impl Message {
             Message::Unshrink { .. } => 29,
             Message::Shrunk(_) => 30,
             Message::Late(_) => 31,
+            Message::Confirm(_) => 32,
+            Message::Confirmed(_) => 33,
             Message::Status(_) => 22,
         }
     }
@@ -382,6 +392,8 @@ impl Message {
             29 => Message::Unshrink { group: from.u32()? },
             30 => Message::Shrunk(Shrunk::read(from)?),
             31 => Message::Late(Late::read(from)?),
+            32 => Message::Confirm(Question::read(from)?),
+            33 => Message::Confirmed(Confirmation::read(from)?),
             22 => Message::Status(Status::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })

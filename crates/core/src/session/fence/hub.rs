@@ -3,6 +3,7 @@
 use super::super::{
     cause::{Cause, Mismatch},
     control::{Decision, Dispute, Message, Report, Waiting},
+    farewell::{Confirmation, Question, Questions},
     lateness::Lateness,
     recovery::{Held, Recovery},
 };
@@ -43,6 +44,8 @@ impl Gone {
         let mut left = self.left.iter().copied().filter(|rank| members.contains(rank));
         match cause {
             _ if !dead.is_empty() => dead,
+            // What a rank called that left is known, and differs.
+            Cause::Mismatch(_) => Vec::new(),
             Cause::PeerLost { ranks } if ranks.iter().any(|rank| self.left.contains(rank)) => {
                 left.filter(|rank| ranks.contains(rank)).collect()
             }
@@ -65,6 +68,7 @@ struct Group {
     lateness: Lateness,
     /// Who waits in an operation, and has said so in the highest round.
     waiting: BTreeMap<u64, Waiting>,
+    questions: Questions,
 }
 
 #[derive(Debug)]
@@ -126,12 +130,11 @@ impl Hub {
     ///   ahead of it, to one who waits in the same operation with another hash, and, if it is the first of its
     ///   [round](Waiting::round), to all members. So a disagreement with a rank that has gone on, or waits nowhere, is
     ///   found too, at the cost of one message to each member per second and stuck operation.
+    /// * Confirm and Confirmed are the questions of members that leave, and their answers; see
+    ///   [`farewell`](super::super::farewell).
     pub fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
         match message {
-            Message::GroupInfo { group, members, .. } => {
-                self.groups.entry(group).or_default().members = members;
-                self.drop_if_left(group)
-            }
+            Message::GroupInfo { group, members, .. } => self.made(group, members),
             Message::Forget { group } => self.forget(from, group),
             Message::Dispute(dispute) => self.dispute(dispute),
             Message::Report(report) => self.report(from, report),
@@ -144,6 +147,8 @@ impl Hub {
             }
             Message::Held(held) => self.held(from, held),
             Message::Waiting(waiting) if waiting.rank == from => self.waiting(waiting),
+            Message::Confirm(question) if question.rank == from => self.ask(question),
+            Message::Confirmed(told) => self.confirmed(from, told),
             _ => Vec::new(),
         }
     }
@@ -174,9 +179,23 @@ impl Hub {
                 recovery.without(rank);
                 sent.extend(group.resume_if_known(*number, None, &self.gone));
             }
+            sent.extend(group.answer_questions(&self.gone));
         }
         let numbers: Vec<u32> = self.groups.keys().copied().collect();
         sent.extend(numbers.into_iter().flat_map(|number| self.drop_if_left(number)));
+        sent
+    }
+
+    /// Who is in a group.
+    fn made(&mut self, number: u32, members: Vec<Rank>) -> Vec<Directed> {
+        let group = self.groups.entry(number).or_default();
+        group.members = members;
+        let live: Vec<Rank> = group.live(&self.gone).collect();
+        let shown = group.questions.shown(&live).into_iter();
+        let mut sent: Vec<Directed> =
+            shown.map(|(to, question)| Directed { to, message: Message::Confirm(question) }).collect();
+        sent.extend(group.answer_questions(&self.gone));
+        sent.extend(self.drop_if_left(number));
         sent
     }
 
@@ -191,6 +210,7 @@ impl Hub {
         }
         let mut sent = group.decide_if_complete(number, &self.gone);
         sent.extend(group.resume_if_known(number, None, &self.gone));
+        sent.extend(group.answer_questions(&self.gone));
         sent.extend(self.drop_if_left(number));
         sent
     }
@@ -273,6 +293,28 @@ impl Hub {
         sent.extend(group.show_waiting(waiting, &live));
         sent
     }
+
+    /// A member leaves, and asks whether the others have made the same calls.
+    fn ask(&mut self, question: Question) -> Vec<Directed> {
+        let group = self.groups.entry(question.group).or_default();
+        if question.generation != group.generation || group.fence.is_some() {
+            return Vec::new();
+        }
+        let mut sent = Vec::new();
+        if group.questions.ask(question) {
+            let others = group.live(&self.gone).filter(|rank| *rank != question.rank);
+            sent.extend(others.map(|to| Directed { to, message: Message::Confirm(question) }));
+        }
+        sent.extend(group.answer_questions(&self.gone));
+        sent
+    }
+
+    fn confirmed(&mut self, from: Rank, told: Confirmation) -> Vec<Directed> {
+        let group = self.groups.get_mut(&told.group).filter(|group| group.generation == told.generation);
+        let Some(group) = group else { return Vec::new() };
+        group.questions.confirmed(from, &told);
+        group.answer_questions(&self.gone)
+    }
 }
 
 impl Group {
@@ -303,6 +345,16 @@ impl Group {
         behind.into_iter().chain(ahead).collect()
     }
 
+    /// Tells those that leave, once all members have made the same calls, or take no part any more.
+    fn answer_questions(&mut self, gone: &Gone) -> Vec<Directed> {
+        if self.members.is_empty() {
+            return Vec::new();
+        }
+        let live: Vec<Rank> = self.live(gone).collect();
+        let told = self.questions.answered(&live).into_iter();
+        told.map(|(to, told)| Directed { to, message: Message::Confirmed(told) }).collect()
+    }
+
     fn begin(&mut self, number: u32, cause: Cause, gone: &Gone) -> Vec<Directed> {
         let awaited: BTreeSet<Rank> = self.live(gone).collect();
         let fence = Message::Fence { group: number, generation: self.generation, cause: cause.clone() };
@@ -323,6 +375,7 @@ impl Group {
         self.generation += 1;
         self.waiting.clear();
         self.lateness.clear();
+        self.questions.clear();
         let message = Message::Decide(decision);
         let mut sent: Vec<Directed> =
             live.into_iter().map(|to| Directed { to, message: message.clone() }).collect();

@@ -5,6 +5,7 @@ use super::{
         basis::Basis,
         cause::{Cause, Mismatch},
         control::{Decision, Dispute, Message, REPORTED, Report, Waiting},
+        farewell::Question,
     },
     REMEMBERED,
 };
@@ -37,6 +38,8 @@ pub struct Member {
     /// Whether a call of this generation has failed already, ahead of the decision.
     told: bool,
     debts: VecDeque<Debt>,
+    /// What others have asked that leave, and this member has not answered.
+    questions: Vec<Question>,
     /// What the plans of its operations were made from, by digest.
     plans: BTreeMap<u64, Arc<Basis>>,
     /// Why the group is over at this member.
@@ -56,6 +59,8 @@ struct History {
     operations: VecDeque<Remembered>,
     /// How many operations of this generation are issued and not complete.
     open: u64,
+    /// All members have issued the same below this number, as far as is known.
+    confirmed: u64,
 }
 
 /// Where a member stands in its generation.
@@ -94,6 +99,12 @@ impl History {
         }
     }
 
+    /// Whether an operation that is remembered, and all before it, are complete.
+    fn is_complete(&self, sequence: u64) -> bool {
+        let up_to = self.place(sequence).map_or(0, |at| at + 1);
+        self.operations.iter().take(up_to).all(|operation| !operation.open)
+    }
+
     fn remembered(&self, sequence: u64) -> Option<&Remembered> {
         self.operations.get(self.place(sequence)?)
     }
@@ -121,6 +132,8 @@ struct Debt {
     /// Calls below this number fail.
     below: u64,
     cause: Arc<Cause>,
+    /// Whether a call has.
+    is_learnt: bool,
 }
 
 /// An operation that may begin.
@@ -186,6 +199,18 @@ pub enum Action {
     Send(Message),
     /// A decision has come.
     Settled(Settled),
+    /// All members have made the same calls as this one.
+    Confirmed,
+}
+
+/// What comes of a question that a member was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "it is looked at where it is returned, and not kept")]
+pub enum Answer {
+    /// Send this to the hub.
+    Confirmed(Message),
+    /// It has called something else: [dispute](Member::dispute) this.
+    Differs(Cause),
 }
 
 /// The end of a generation at this member.
@@ -213,6 +238,7 @@ impl Member {
             history: History::default(),
             told: false,
             debts: VecDeque::new(),
+            questions: Vec::new(),
             plans: BTreeMap::new(),
             ended: None,
         }
@@ -283,20 +309,26 @@ impl Member {
 
     fn pay_debt(&mut self) -> Option<Failed> {
         self.debts.retain(|debt| self.history.next < debt.below);
-        let cause = self.debts.front()?.cause.clone();
+        let debt = self.debts.front_mut()?;
+        debt.is_learnt = true;
+        let cause = debt.cause.clone();
         let sequence = Some(self.history.next);
         self.history.next += 1;
         Some(Failed { sequence, cause })
     }
 
-    /// An operation has succeeded, and its caller can know.
-    pub fn complete(&mut self, sequence: u64) {
+    /// An operation has succeeded, and its caller can know. `hears_all`: it cannot have, unless all members have issued the same up
+    /// to it.
+    pub fn complete(&mut self, sequence: u64, hears_all: bool) {
         self.history.complete(sequence);
+        if hears_all && sequence >= self.history.first {
+            self.history.confirmed = self.history.confirmed.max(sequence + 1);
+        }
     }
 
     /// An operation has failed, and its caller can know, ahead of a decision; [`dispute`](Self::dispute) must follow.
     pub fn fail(&mut self, sequence: u64) {
-        self.complete(sequence);
+        self.history.complete(sequence);
         self.told |= sequence >= self.history.first;
     }
 
@@ -354,9 +386,66 @@ impl Member {
         Some(Message::Dispute(Dispute { group, generation, members: self.members.to_vec(), cause }))
     }
 
+    /// What to ask the others before it leaves; `None` if it knows that all have issued what it has, or a fence is under way.
+    pub fn question(&self) -> Option<Question> {
+        let Self { rank, group, generation, ref history, .. } = *self;
+        let Remembered { hash, fingerprint, .. } = *history.operations.back()?;
+        let runs = self.phase == Phase::Running && self.ended.is_none();
+        let asks = runs && self.members.len() > 1 && history.confirmed < history.next;
+        asks.then_some(Question { rank, group, generation, hash, fingerprint })
+    }
+
+    /// Why operations have failed elsewhere that were complete here, if no call of this member has learnt of it; once. Not if the
+    /// group is over for it.
+    pub fn take_unlearnt(&mut self) -> Option<Arc<Cause>> {
+        let Self { debts, history, ended, .. } = self;
+        let is_news = |debt: &&mut Debt| !debt.is_learnt && history.next < debt.below;
+        let debt = debts.iter_mut().find(is_news).filter(|_| ended.is_none())?;
+        debt.is_learnt = true;
+        Some(debt.cause.clone())
+    }
+
+    /// Whether it was asked what it has not answered. An answer may be there whenever it has issued or completed an operation, and
+    /// when it was asked.
+    pub fn is_asked(&self) -> bool {
+        !self.questions.is_empty()
+    }
+
+    /// The next answer that it can give.
+    pub fn next_answer(&mut self) -> Option<Answer> {
+        if self.phase != Phase::Running || self.told {
+            return None;
+        }
+        let answer = |question: &Question| {
+            let sequence = question.fingerprint.sequence;
+            match self.check(sequence, question.hash) {
+                Check::NotYet => None,
+                Check::Match if !self.history.is_complete(sequence) => None,
+                check => Some(check),
+            }
+        };
+        let found =
+            self.questions.iter().enumerate().find_map(|(at, question)| Some((at, answer(question)?)));
+        let (at, check) = found?;
+        let question = self.questions.swap_remove(at);
+        Some(match check {
+            Check::Differs => Answer::Differs(self.mismatch(question.rank, question.fingerprint)),
+            _ => Answer::Confirmed(Message::Confirmed(question.confirmed())),
+        })
+    }
+
     /// A message from the hub about this group.
     pub fn receive(&mut self, message: &Message) -> Action {
         match message {
+            Message::Confirm(question) if question.generation == self.generation => {
+                self.questions.retain(|earlier| earlier.rank != question.rank);
+                self.questions.push(*question);
+                Action::Nothing
+            }
+            Message::Confirmed(told) if self.question().is_some_and(|own| own.confirmed() == *told) => {
+                self.history.confirmed = self.history.next;
+                Action::Confirmed
+            }
             Message::Fence { generation, cause, .. } if *generation == self.generation => self.freeze(cause),
             Message::Decide(decision) if decision.generation == self.generation => self.settle(decision),
             Message::Waiting(theirs) if theirs.generation == self.generation => self.compare(theirs),
@@ -410,8 +499,10 @@ impl Member {
         if self.debts.len() == DEBTS {
             self.debts.pop_back();
         }
-        self.debts.push_back(Debt { below, cause: cause.clone() });
+        let is_learnt = fails_open || self.told;
+        self.debts.push_back(Debt { below, cause: cause.clone(), is_learnt });
         self.told = false;
+        self.questions.clear();
         self.history = History { next: self.history.next, first: below, ..History::default() };
         Settled { generation: self.generation, below, cause, fails_open }
     }

@@ -1,0 +1,258 @@
+//! What ranks learn when they close groups whose last calls only sent, and how long they wait for it.
+
+use super::{Setup, VirtualWorld, calls::Task, groups, machine::ToCall};
+use crate::{
+    Collective, DType, Error, ErrorKind, ReduceOp,
+    core::{prepare::Call, session::control::Message},
+    execute::issue::WORLD_GROUP,
+    fabric::{FAREWELL, watch::TICK},
+    transport::tcp::virtual_link::Dice,
+};
+use std::{cell::Cell, rc::Rc, time::Duration};
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// A world in which a first call has made all links.
+fn begun(workers: u32) -> VirtualWorld {
+    let mut world = VirtualWorld::new(Setup::of(workers, 0), 1);
+    call(&mut world, 0..workers, Collective::AllReduce);
+    world.run_for(ms(200));
+    world
+}
+
+fn task(world: &mut VirtualWorld, collective: Collective) -> Rc<Task> {
+    let call = Call::new(collective, DType::U8, ReduceOp::Max, 5);
+    Task::new(call, world.setup.workers, &mut world.dice)
+}
+
+fn call(world: &mut VirtualWorld, ranks: impl IntoIterator<Item = u32>, collective: Collective) {
+    let task = task(world, collective);
+    world.call(ranks, &ToCall::new(task, None));
+}
+
+/// A rank closes the group of all once its calls have ended.
+fn close(world: &mut VirtualWorld, rank: u32) {
+    world.machine(rank as usize).exit.close(WORLD_GROUP, true);
+    world.settle(rank as usize);
+}
+
+fn closes(world: &mut VirtualWorld, rank: u32, collective: Collective) {
+    call(world, [rank], collective);
+    close(world, rank);
+}
+
+fn broadcast(root: u32) -> Collective {
+    Collective::Broadcast { root }
+}
+
+/// How long a rank took to close the group, and what it learnt.
+#[track_caller]
+fn closed(world: &mut VirtualWorld, rank: u32) -> (Duration, Result<(), Error>) {
+    let closed = world.machine(rank as usize).exit.closed.last().expect("it has closed the group");
+    let (at, result) = closed.ended.clone().expect("it has gone on");
+    (at.since(closed.began), result)
+}
+
+#[track_caller]
+fn ended_well(world: &mut VirtualWorld, rank: u32, most: Duration) {
+    let (took, result) = closed(world, rank);
+    assert!(result.is_ok() && took <= most, "rank {rank}: {took:?}, {result:?}");
+}
+
+/// Whether a rank was told of a mismatch, in its last call or when it closed the group.
+fn is_told(world: &mut VirtualWorld, rank: u32) -> bool {
+    let is_mismatch = |error: &Error| matches!(error.kind(), ErrorKind::Mismatch { .. });
+    let machine = world.machine(rank as usize);
+    let closed = machine.exit.closed.iter().filter_map(|closed| closed.ended.as_ref()?.1.as_ref().err());
+    let calls = machine.ends();
+    let called = calls.iter().flatten().filter_map(|end| end.as_ref().err());
+    closed.chain(called).any(is_mismatch)
+}
+
+/// Counts what is said of questions.
+fn count_questions(world: &mut VirtualWorld) -> Rc<Cell<u32>> {
+    let said = Rc::new(Cell::new(0));
+    let count = said.clone();
+    world.network.filter = Some(Box::new(move |_, message| {
+        let asks = matches!(message, Message::Confirm(_) | Message::Confirmed(_));
+        count.set(count.get() + u32::from(asks));
+        true
+    }));
+    said
+}
+
+#[test]
+fn after_a_call_that_needs_all_nothing_is_asked() {
+    let needs_all = [
+        Collective::AllReduce,
+        Collective::AllGather,
+        Collective::ReduceScatter,
+        Collective::AllToAll,
+        Collective::Barrier,
+    ];
+    for collective in needs_all {
+        let mut world = begun(3);
+        let said = count_questions(&mut world);
+        let count = if collective == Collective::Barrier { 0 } else { 5 };
+        let call = Call::new(collective, DType::U8, ReduceOp::Max, count);
+        let task = Task::new(call, 3, &mut world.dice);
+        for rank in 0..3 {
+            world.call([rank], &ToCall::new(task.clone(), None));
+            close(&mut world, rank);
+        }
+        assert!(world.run_to_the_end(ms(60_000)));
+        assert_eq!(said.get(), 0, "{collective:?}");
+        (0..3).for_each(|rank| ended_well(&mut world, rank, Duration::ZERO));
+    }
+}
+
+#[test]
+fn ranks_that_have_called_the_same_are_not_held_up() {
+    for collective in [broadcast(1), Collective::Scatter { root: 0 }, Collective::Gather { root: 2 }] {
+        let mut world = begun(3);
+        let said = count_questions(&mut world);
+        let task = task(&mut world, collective);
+        for rank in 0..3 {
+            world.call([rank], &ToCall::new(task.clone(), None));
+            close(&mut world, rank);
+        }
+        assert!(world.run_to_the_end(ms(60_000)));
+        (0..3).for_each(|rank| ended_well(&mut world, rank, ms(100)));
+        assert!(said.get() > 0, "{collective:?}");
+    }
+}
+
+/// Whoever closes first, and however late the others come within 2 s.
+#[test]
+fn all_are_told_of_a_last_mismatch() {
+    for (first, late) in [(0, 0), (1, 0), (2, 300), (0, 1500), (1, 1500)] {
+        let mut world = begun(3);
+        let first = first as u32;
+        closes(&mut world, first, broadcast(first));
+        world.run_for(ms(late));
+        for rank in (0..3).filter(|rank| *rank != first) {
+            closes(&mut world, rank, broadcast(rank));
+        }
+        assert!(world.run_to_the_end(ms(60_000)));
+        (0..3).for_each(|rank| assert!(is_told(&mut world, rank), "rank {rank}, {first} first, {late} ms"));
+    }
+}
+
+/// A question stays where it was shown: who comes later than anybody waits learns of it all the same.
+#[test]
+fn who_comes_after_2_s_is_told_and_holds_nobody_up() {
+    let mut world = begun(3);
+    for rank in [0, 1] {
+        closes(&mut world, rank, broadcast(0));
+    }
+    world.run_for(FAREWELL + 2 * TICK);
+    (0..2).for_each(|rank| ended_well(&mut world, rank, FAREWELL + TICK));
+    closes(&mut world, 2, broadcast(2));
+    assert!(world.run_to_the_end(ms(60_000)));
+    assert!(is_told(&mut world, 2));
+}
+
+#[test]
+fn nobody_waits_for_a_rank_that_dies_or_leaves() {
+    type End = fn(&mut VirtualWorld);
+    let ends: [End; 3] = [|world| world.kill(2), |world| world.leave(2), |world| close(world, 2)];
+    for (which, end) in ends.into_iter().enumerate() {
+        for before in [true, false] {
+            let mut world = begun(3);
+            if before {
+                end(&mut world);
+                world.run_for(ms(5));
+            }
+            for rank in [0, 1] {
+                closes(&mut world, rank, broadcast(0));
+            }
+            world.run_for(ms(100));
+            if !before {
+                end(&mut world);
+            }
+            assert!(world.run_to_the_end(ms(60_000)), "{which}, {before}");
+            (0..2).for_each(|rank| ended_well(&mut world, rank, ms(1000)));
+        }
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_hub_that_dies() {
+    let mut world = begun(3);
+    for rank in [1, 2] {
+        closes(&mut world, rank, broadcast(1));
+    }
+    world.run_for(ms(50));
+    world.kill(0);
+    assert!(world.run_to_the_end(ms(60_000)));
+    (1..3).for_each(|rank| ended_well(&mut world, rank, ms(1000)));
+}
+
+#[test]
+fn after_an_abort_nothing_is_asked() {
+    let mut world = begun(2);
+    let said = count_questions(&mut world);
+    call(&mut world, [0], broadcast(0));
+    world.run_for(ms(10));
+    let now = world.clock.now();
+    world.machine(0).engine.at(now).abort_group(WORLD_GROUP);
+    world.settle(0);
+    world.run_for(ms(100));
+    assert_eq!(said.get(), 0);
+}
+
+/// What is dropped leaves word of what it has called, and waits for nothing.
+#[test]
+fn a_group_that_is_dropped_is_compared_too() {
+    let mut world = begun(2);
+    call(&mut world, [0], broadcast(0));
+    world.run_for(ms(10));
+    let now = world.clock.now();
+    world.machine(0).engine.at(now).drop_group(WORLD_GROUP);
+    world.settle(0);
+    world.run_for(ms(10));
+    world.leave(0);
+    world.run_for(ms(10));
+    closes(&mut world, 1, broadcast(1));
+    assert!(world.run_to_the_end(ms(60_000)));
+    assert!(is_told(&mut world, 1));
+}
+
+/// The order in which ranks close groups does not matter, nor who has made one late.
+#[test]
+fn groups_are_closed_in_any_order() {
+    for late in [0, 1200] {
+        let mut world = begun(3);
+        let mut dice = Dice(7);
+        for _ in 0..2 {
+            groups::add(&mut world, vec![0, 1, 2], &mut dice);
+        }
+        world.run_for(ms(50));
+        let (one, two) = (world.groups[1].0, world.groups[2].0);
+        for (rank, order) in [(0, [one, two]), (1, [two, one]), (2, [one, two])] {
+            if rank == 2 {
+                world.run_for(ms(late));
+            }
+            for group in [one, two] {
+                // Only of the second one do ranks disagree.
+                let root = if group == two { rank } else { 1 };
+                let task = task(&mut world, broadcast(root));
+                let mut todo = ToCall { group, ..ToCall::new(task, None) };
+                if group == two {
+                    todo.closes = order.map(|group| (group, true)).into();
+                }
+                world.call([rank], &todo);
+            }
+        }
+        assert!(world.run_to_the_end(ms(60_000)));
+        for rank in 0..3 {
+            assert!(is_told(&mut world, rank), "rank {rank}");
+            for closed in &world.machine(rank as usize).exit.closed {
+                let (_, result) = closed.ended.as_ref().expect("it is over");
+                assert!(closed.group == two || result.is_ok(), "rank {rank}: {result:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! One rank calls something else than the others: all are told, at the latest when they close the group, and no result is wrong.
+
+use super::{VirtualWorld, calls::Task, exact, groups, reducers, trouble::WELL};
+use crate::{Error, ErrorKind, transport::tcp::virtual_link::Dice};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Of another call, at most.
+const MOST_BYTES: usize = 1 << 14;
+
+/// How a call or the end of a group has told of the mistake.
+const TOLD: &str = "ranks disagree";
+
+/// A world in which one rank makes one mistake, after it has run, and how its calls have ended, or what is wrong with it.
+pub(super) fn mistaken(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), String> {
+    let mut dice = Dice(seed ^ 0x0dd_ca11);
+    let mut world = match dice.one_in(2) {
+        true => reducers::summing(seed, TIMEOUT),
+        false => exact::any_world(seed, TIMEOUT),
+    };
+    groups::close_all(&mut world, &mut dice);
+    let Some((group, ranks)) = confuse(&mut world, &mut dice) else { return Ok((world, Vec::new())) };
+    let done = world.run_to_the_end(exact::LONG);
+    let (mut seen, problems) = (Vec::new(), world.problems());
+    for (rank, worker) in world.workers() {
+        let told = |what: &str| format!("seed {seed}: rank {rank} {what}: {:?}", worker.ends());
+        if !done {
+            return Err(told("does not come to its end"));
+        }
+        let calls = worker.called.iter().filter_map(|called| Some((called.group, &called.ended.as_ref()?.1)));
+        let closed = worker.exit.closed.iter();
+        let closed = closed.filter_map(|closed| Some((closed.group, &closed.ended.as_ref()?.1)));
+        let mut knows = !ranks.contains(&rank);
+        for (number, end) in calls.chain(closed) {
+            let end = named(end, number == group).ok_or_else(|| told("was told something else"))?;
+            knows |= end == TOLD;
+            seen.push(end);
+        }
+        if !knows {
+            return Err(told("was not told of the mistake"));
+        }
+    }
+    if problems.is_empty() { Ok((world, seen)) } else { Err(format!("seed {seed}: {problems:?}")) }
+}
+
+/// Has a rank call something else in place of one of its calls. Returns the group of it, and its ranks.
+fn confuse(world: &mut VirtualWorld, dice: &mut Dice) -> Option<(u32, Vec<u32>)> {
+    let rank = dice.below(u64::from(world.setup.workers)) as usize;
+    let calls = world.machine(rank).program.len() as u64;
+    let at = dice.below(calls.max(1)) as usize;
+    let todo = world.machine(rank).program.get(at)?.clone();
+    let (group, ranks) = world.groups.iter().find(|(number, _)| *number == todo.group)?.clone();
+    let other = loop {
+        let other = Task::any(ranks.len() as u32, MOST_BYTES, dice);
+        if other.call != todo.task.call {
+            break other;
+        }
+    };
+    world.machine(rank).program[at].task = other;
+    (ranks.len() > 1).then_some((group, ranks))
+}
+
+/// How a call has ended, or a group, if that is a way in which it may end.
+fn named(end: &Result<(), Error>, is_confused: bool) -> Option<&'static str> {
+    match end.as_ref().map_err(|error| error.kind()) {
+        Ok(()) => Some(WELL),
+        Err(ErrorKind::Mismatch { .. }) => is_confused.then_some(TOLD),
+        Err(_) => None,
+    }
+}
