@@ -68,10 +68,11 @@ const ORDERS: [Order; 6] = [
             "engine/begin engine/disband engine/fences",
             // Its parts.
             "engine/backlog engine/ops",
+            "engine/queue",
             "engine/groups",
             "engine/links",
             "engine/outbox",
-            "engine/buffers engine/early engine/group engine/refused engine/table engine/timers",
+            "engine/buffers engine/early engine/group engine/refused engine/table engine/timers engine/touched",
             "engine/doom engine/farewell engine/told",
             "engine/plans",
             "engine/settings",

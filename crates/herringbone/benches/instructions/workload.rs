@@ -1,5 +1,5 @@
 //! What is counted: all-reduces in place of all ranks of a world, in one thread; or of one rank that waits for the others,
-//! whose messages are there before it begins.
+//! whose messages are there before it begins; or that one rank issues while many others are in flight.
 
 use herringbone::{Collective, Communicator, Config, DType, Pending, ReduceOp, Region, Rendezvous, Request};
 use nix::sys::{ptrace, signal};
@@ -11,6 +11,8 @@ pub(crate) const MARK: &str = "--work";
 pub(crate) const BETWEEN: signal::Signal = signal::Signal::SIGUSR1;
 /// Operations until plans, links and rooms are made.
 const WARM_UP: usize = 4;
+/// Operations in flight beside one that is issued.
+const BESIDE: usize = 2000;
 
 /// A kind of all-reduce.
 pub(crate) struct Case {
@@ -21,26 +23,41 @@ pub(crate) struct Case {
     pub(crate) operations: usize,
     /// How far instructions may be off, in percent.
     pub(crate) tolerance: u64,
-    /// Whether one rank is counted, in calls that return when the operation is over.
-    blocking: bool,
+    counted: Counted,
+}
+
+/// Which part of the operations is counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// All of all ranks.
+    All,
+    /// One rank's calls, which return when the operation is over.
+    Blocking,
+    /// That one rank issues them, while [`BESIDE`] others are in flight.
+    Issuing,
 }
 
 impl Case {
     const fn small(ranks: u32) -> Self {
-        Self { ranks, elements: 1, name: "4 B", operations: 2, tolerance: 5, blocking: false }
+        Self { ranks, elements: 1, name: "4 B", operations: 2, tolerance: 5, counted: Counted::All }
     }
 
     const fn large(ranks: u32) -> Self {
-        Self { ranks, elements: 1 << 18, name: "1 MiB", operations: 2, tolerance: 10, blocking: false }
+        Self { ranks, elements: 1 << 18, name: "1 MiB", operations: 2, tolerance: 10, counted: Counted::All }
     }
 
     const fn blocking(ranks: u32, elements: usize, name: &'static str) -> Self {
-        Self { ranks, elements, name, operations: 4, tolerance: 5, blocking: true }
+        Self { ranks, elements, name, operations: 4, tolerance: 5, counted: Counted::Blocking }
+    }
+
+    const fn issued(ranks: u32) -> Self {
+        let name = "4 B, issued beside 2,000";
+        Self { ranks, elements: 1, name, operations: 4, tolerance: 10, counted: Counted::Issuing }
     }
 
     /// How many ranks the counted thread works for.
     pub(crate) fn counted_ranks(&self) -> u64 {
-        if self.blocking { 1 } else { u64::from(self.ranks) }
+        if self.counted == Counted::All { u64::from(self.ranks) } else { 1 }
     }
 }
 
@@ -51,7 +68,7 @@ impl fmt::Display for Case {
 }
 
 /// All that are counted.
-pub(crate) const CASES: [Case; 7] = [
+pub(crate) const CASES: [Case; 8] = [
     Case::small(2),
     Case::small(4),
     Case::large(2),
@@ -59,6 +76,7 @@ pub(crate) const CASES: [Case; 7] = [
     Case::blocking(2, 1, "4 B, blocking"),
     Case::blocking(4, 1, "4 B, blocking"),
     Case::blocking(4, 256, "1 KiB, blocking"),
+    Case::issued(2),
 ];
 
 /// How long the counted rank waits until the others must have sent what they send.
@@ -80,7 +98,11 @@ impl Watched {
 pub(crate) fn run(case: &Case) {
     let config = Config::new(0, case.ranks, Rendezvous::Tcp(String::new())).manual_progress(true);
     let world = herringbone::local_with(config).expect("a world of threads");
-    let allocations = if case.blocking { one_waits(case, world) } else { all_by_hand(case, &world) };
+    let allocations = match case.counted {
+        Counted::All => all_by_hand(case, &world),
+        Counted::Blocking => one_waits(case, world),
+        Counted::Issuing => one_issues(case, &world),
+    };
     println!("{allocations}");
     std::io::stdout().flush().expect("somebody reads");
 }
@@ -134,6 +156,36 @@ fn one_waits(case: &Case, mut world: Vec<Communicator>) -> u64 {
     })
 }
 
+fn one_issues(case: &Case, world: &[Communicator]) -> u64 {
+    let buffers: Vec<Region> = (0..case.ranks).map(|rank| filled(case, rank as f32)).collect();
+    let mut pending = Vec::new();
+    (0..WARM_UP).for_each(|_| all_reduce(world, &buffers, &mut pending));
+    let issued = BESIDE + 2 * case.operations;
+    let buffers = |rank: u32| (0..issued).map(|_| filled(case, rank as f32)).collect::<Vec<Region>>();
+    let (ours, mut pending) = (buffers(0), Vec::with_capacity(world.len() * issued));
+    let mut next = ours.iter();
+    let mut issue = || pending.extend(next.next().map(|buffer| submit(&world[0], buffer)));
+    (0..BESIDE).for_each(|_| issue());
+    // Now and then a list of what is in flight grows.
+    let allocations = (0..case.operations).map(|_| allocation_counter::measure(&mut issue).count_total).min();
+    let watched = watched();
+    watched.between();
+    watched.between();
+    for _ in 0..case.operations {
+        issue();
+        watched.between();
+    }
+    for (rank, comm) in (1..).zip(&world[1..]) {
+        pending.extend(buffers(rank).iter().map(|buffer| submit(comm, buffer)));
+    }
+    finish(world, &mut pending);
+    let expected = vec![(case.ranks * (case.ranks - 1) / 2) as f32; case.elements];
+    let is_right =
+        |buffer: &Region| buffer.access().expect("not revoked").span().to_vec() == bytes(&expected);
+    assert!(ours.iter().all(is_right), "{case}: a wrong sum");
+    allocations.expect("operations that were counted")
+}
+
 fn wait_for(comm: &Communicator, buffer: &mut [f32]) {
     comm.all_reduce(buffer, ReduceOp::Sum).expect("an operation that ends well");
 }
@@ -147,11 +199,17 @@ fn filled(case: &Case, value: f32) -> Region {
 }
 
 fn all_reduce(world: &[Communicator], buffers: &[Region], pending: &mut Vec<Pending>) {
-    for (comm, buffer) in world.iter().zip(buffers) {
-        let (input, output, count) = (buffer.clone(), buffer.clone(), buffer.len() / DType::F32.bytes());
-        let request = Request::new(Collective::AllReduce, DType::F32, count, input, output);
-        pending.push(comm.submit(request).expect("an operation that can be issued"));
-    }
+    pending.extend(world.iter().zip(buffers).map(|(comm, buffer)| submit(comm, buffer)));
+    finish(world, pending);
+}
+
+fn submit(comm: &Communicator, buffer: &Region) -> Pending {
+    let (input, output, count) = (buffer.clone(), buffer.clone(), buffer.len() / DType::F32.bytes());
+    let request = Request::new(Collective::AllReduce, DType::F32, count, input, output);
+    comm.submit(request).expect("an operation that can be issued")
+}
+
+fn finish(world: &[Communicator], pending: &mut Vec<Pending>) {
     while !pending.iter().all(Pending::is_done) {
         for comm in world {
             comm.progress();

@@ -2,14 +2,15 @@
 
 use super::{
     early::{Content, Early, Parked},
-    group::Group,
+    group::{Group, Recovering},
     groups::Groups,
     links::Links,
     outbox::{Ended, Outbox, Todo},
+    queue::Queue,
     refused::Refused,
     timers::Timer,
 };
-use crate::core::{session::membership::MemberId, wire::Header};
+use crate::core::{prepare::Call, session::membership::MemberId, wire::Header};
 use crate::{
     Error,
     completion::Completion,
@@ -17,7 +18,7 @@ use crate::{
     sys::span::Span,
     transport::{Broken, frame::Body},
 };
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 /// More frames than this cannot be backlog for operations that this rank has not issued.
 const PARKED_MOST: usize = u16::MAX as usize;
@@ -25,8 +26,8 @@ const PARKED_MOST: usize = u16::MAX as usize;
 /// Operations that have not started, and frames that came early.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    /// Operations that wait for links, memory or their turn, in the order in which they were issued.
-    pub(super) queue: VecDeque<Queued>,
+    /// Operations that wait for links, memory or their turn.
+    pub(super) queue: Queue,
     pub(super) early: Early,
     /// Those that wait for other ranks to call the next operation of a group.
     watches: Vec<(u32, Arc<Completion>)>,
@@ -35,13 +36,12 @@ pub(crate) struct Backlog {
 impl Backlog {
     /// Whether an operation of a group with this number has not started.
     pub(super) fn has(&self, group: u32, sequence: u64) -> bool {
-        let wanted = (group, sequence);
-        self.queue.iter().any(|queued| (queued.id.group, queued.id.fingerprint.sequence) == wanted)
+        self.queue.has(group, sequence)
     }
 
     /// Whether an operation of a group has not started.
     pub(super) fn has_any(&self, group: u32) -> bool {
-        self.queue.iter().any(|queued| queued.id.group == group)
+        self.queue.has_any(group)
     }
 
     /// Ends `completion` when another rank calls the next operation of a group; at once if one has. Returns whether it ended.
@@ -68,13 +68,12 @@ impl Backlog {
 
     /// Whether an operation of a group before this one has not started.
     pub(super) fn has_before(&self, group: u32, sequence: u64) -> bool {
-        self.queue.iter().any(|queued| queued.id.group == group && queued.id.fingerprint.sequence < sequence)
+        self.queue.has_before(group, sequence)
     }
 
     /// Takes an operation that has not started out of the queue.
     pub(super) fn take(&mut self, id: &Identity) -> Option<Queued> {
-        let at = self.queue.iter().position(|queued| queued.id.is(id))?;
-        self.queue.remove(at)
+        self.queue.take(id)
     }
 
     /// Fails all operations of a group that have not started.
@@ -85,9 +84,7 @@ impl Backlog {
         groups: &mut Groups,
         (links, out): (&Links, &mut Outbox),
     ) {
-        let (failed, others): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.queue).into_iter().partition(|queued| queued.id.group == number);
-        self.queue = others;
+        let failed = self.queue.take_of(number, |_| true);
         failed.into_iter().for_each(|queued| not_started(queued, error, groups, (links, out)));
     }
 
@@ -102,13 +99,7 @@ impl Backlog {
         groups: &mut Groups,
         (links, out): (&mut Links, &mut Outbox),
     ) -> Result<(), Refused> {
-        let (id, timeout) = groups.agree(issue, links.rank, out)?;
-        self.queue.push_back(Queued::new(id, issue, Some(completion), timeout, out.now()));
-        out.look_soon(Timer::Operations);
-        self.check_early(&id, out);
-        out.push(Todo::Start);
-        out.push(Todo::Flush);
-        Ok(())
+        self.issue_at(None, (issue, completion), groups, (links, out))
     }
 
     /// Issues an operation that finishes what an older one has left: before those that were issued after that.
@@ -122,10 +113,23 @@ impl Backlog {
         groups: &mut Groups,
         (links, out): (&mut Links, &mut Outbox),
     ) -> Result<(), Refused> {
+        self.issue_at(Some(order), (issue, completion), groups, (links, out))
+    }
+
+    fn issue_at(
+        &mut self,
+        order: Option<u64>,
+        (issue, completion): (&Issue, Arc<Completion>),
+        groups: &mut Groups,
+        (links, out): (&mut Links, &mut Outbox),
+    ) -> Result<(), Refused> {
         let (id, timeout) = groups.agree(issue, links.rank, out)?;
-        let queued = Queued::new(id, issue, Some(completion), timeout, out.now());
-        let at = self.queue.iter().position(|later| later.order > order).unwrap_or(self.queue.len());
-        self.queue.insert(at, Queued { order, ..queued });
+        let mut queued = Queued::new(id, issue, Some(completion), timeout, out.now());
+        if groups.get_mut(id.group).is_some_and(|group| queued.is_redone(group, out)) {
+            out.push(Todo::Redo(id.group));
+        }
+        order.into_iter().for_each(|order| queued.set_order(order));
+        self.queue.push(queued);
         out.look_soon(Timer::Operations);
         self.check_early(&id, out);
         out.push(Todo::Start);
@@ -184,6 +188,19 @@ impl Backlog {
             out.push(Todo::Redeliver(self.early.take(group, sequence, |_| true)));
         }
     }
+}
+
+impl Queued {
+    /// Whether it is to be done without the reducers that it was to use. One that lacks memory fails, and has no buffers.
+    pub(super) fn is_redone(&self, group: &mut Group, out: &mut Outbox) -> bool {
+        self.lacks.is_none() && is_redone(group, self.call, out)
+    }
+}
+
+/// Whether a call was to use reducers of a group that uses none any more.
+pub(super) fn is_redone(group: &mut Group, call: Call, out: &mut Outbox) -> bool {
+    let is_over = matches!(group.recovering, Recovering::Over { .. });
+    is_over && group.plan(call, &mut out.observer).is_ok_and(|planned| planned.with_reducers)
 }
 
 /// Tells those that wait for an operation which has not started that it failed.

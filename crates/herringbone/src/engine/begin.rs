@@ -2,12 +2,12 @@
 
 use super::{
     backlog::Backlog,
-    buffers::interfere,
     group::{Group, Recovering, Settings},
     groups::Groups,
     links::Links,
     ops::Ops,
     outbox::{Outbox, Todo},
+    touched::{LAST, Touched},
 };
 use crate::{
     Error, ErrorKind,
@@ -42,8 +42,9 @@ enum Start {
 /// will take.
 #[derive(Default)]
 struct Stuck {
-    classes: Vec<(u32, bool)>,
     claims: Vec<Claim>,
+    /// Whether one of them is ordinary.
+    ordinary: bool,
 }
 
 impl Backlog {
@@ -57,40 +58,30 @@ impl Backlog {
         ops: &mut Ops,
         (links, out): (&mut Links, &mut Outbox),
     ) {
-        let mut stuck = Stuck::default();
-        let mut at = 0;
-        while at < self.queue.len() {
-            let id = self.queue[at].id;
-            let class = (id.group, id.is_urgent());
-            let queued = &self.queue[at];
-            if groups.get_mut(id.group).is_some_and(|group| queued.is_redone(group, out)) {
-                out.push(Todo::Redo(id.group));
-                at += 1;
-                continue;
-            }
-            if stuck.classes.contains(&class) {
-                at += 1;
-                continue;
-            }
-            let part = match (id.is_urgent(), stuck.classes.iter().any(|(_, urgent)| !urgent)) {
+        let (mut stuck, mut after) = (Stuck::default(), None);
+        while let Some((place, queued, touched)) = self.queue.head_after(after) {
+            let (id, class) = (queued.id, queued.class());
+            let part = match (id.is_urgent(), stuck.ordinary) {
                 (false, _) => Part::Common,
                 (true, false) => Part::Either,
                 // What an older operation waits for must not go to one that other ranks may issue only after that has ended.
                 (true, true) => Part::Urgent,
             };
             let start = match groups.get_mut(id.group) {
-                Some(group) => self.can_start(at, (part, &stuck.claims), (group, ops), (links, out)),
+                Some(group) => {
+                    can_start((queued, touched), (part, &stuck.claims), (group, ops), (links, out))
+                }
                 None => Start::Never(Error::new(ErrorKind::Closed)),
             };
             if let Start::Later(bytes) = start {
                 let part = if id.is_urgent() { Part::Either } else { Part::Common };
                 out.observer.waited(&id, || missing(id.group, groups, links));
-                stuck.classes.push(class);
+                stuck.ordinary |= !id.is_urgent();
                 stuck.claims.push(Claim { bytes, part });
-                at += 1;
+                after = Some(place);
                 continue;
             }
-            let Some(queued) = self.queue.remove(at) else { return };
+            let Some(queued) = self.queue.pop(class) else { return };
             match (start, groups.get_mut(id.group)) {
                 (Start::Now(memory, prepared), Some(group)) => {
                     let key = ops.start(queued, memory, prepared, group, (links, out));
@@ -102,66 +93,6 @@ impl Backlog {
         }
     }
 
-    fn can_start(
-        &mut self,
-        at: usize,
-        (part, claims): (Part, &[Claim]),
-        (group, ops): (&mut Group, &mut Ops),
-        (links, out): (&mut Links, &mut Outbox),
-    ) -> Start {
-        let Queued { id, call, ref parts, .. } = self.queue[at];
-        let stands_still = group.recovering == Recovering::StandsStill;
-        let planned = match group.plan(call, &mut out.observer) {
-            Ok(planned) => planned,
-            Err(error) => return Start::Never(error),
-        };
-        let with_reducers = planned.with_reducers;
-        if stands_still && with_reducers {
-            return Start::Later(None);
-        }
-        if let Some(bytes) = self.queue[at].lacks {
-            self.lack(at, bytes, group, (links, out));
-            return Start::Later(None);
-        }
-        if planned.is_prepared(links.changes, parts.as_ref()).is_none() {
-            match links.are_up(&planned.partners, out) {
-                Ok(true) => {}
-                Ok(false) => return Start::Later(None),
-                Err(reducer) => {
-                    self.give_up(at, reducer, group, (links, out));
-                    return Start::Later(None);
-                }
-            }
-        }
-        let prepared = match prepared(group, (call, parts.as_ref()), links, &mut out.observer) {
-            Ok(prepared) => prepared,
-            Err(error) => return Start::Never(error),
-        };
-        let (least, most) = (prepared.staging_bytes(prepared.lead), ops.staging.most());
-        if least > most {
-            return Start::Never(Error::config(
-                "HERRINGBONE_STAGING_BYTES",
-                format_args!(
-                    "this operation needs {least} bytes, and one operation gets at most {most}, 7/8 of it; raise it \
-                     on every rank"
-                ),
-            ));
-        }
-        let crowded = || with_reducers && ops.with_reducers(group, id.is_urgent()) >= REDUCER_OPERATIONS;
-        if self.waits_for_buffers(at, ops) || crowded() {
-            return Start::Later(Some(least));
-        }
-        if let Err(bytes) = self.queue[at].furnish(group.settings.me) {
-            self.lack(at, bytes, group, (links, out));
-            return Start::Later(None);
-        }
-        let is_mapped = self.queue[at].mapped(ops.heap.as_deref()).is_some();
-        let wanted = prepared.staging_bytes(prepared.ahead(is_mapped));
-        let memory =
-            [wanted, least].into_iter().find_map(|bytes| ops.staging.take_beside(bytes, part, claims));
-        memory.map_or(Start::Later(Some(least)), |memory| Start::Now(memory, prepared))
-    }
-
     /// Takes out the operations of a group that were to use reducers which the group uses no more, in the order of their calls.
     pub(super) fn take_with_reducers(
         &mut self,
@@ -170,13 +101,8 @@ impl Backlog {
         (links, out): (&Links, &mut Outbox),
     ) -> Vec<(Queued, Arc<Prepared>)> {
         let Some(group) = groups.get_mut(number) else { return Vec::new() };
-        let (mut taken, mut at) = (Vec::new(), 0);
-        while at < self.queue.len() {
-            if self.queue[at].id.group != number || !self.queue[at].is_redone(group, out) {
-                at += 1;
-                continue;
-            }
-            let Some(queued) = self.queue.remove(at) else { break };
+        let mut taken = Vec::new();
+        for queued in self.queue.take_of(number, |queued| queued.is_redone(group, out)) {
             match prepared(group, (queued.call, queued.parts.as_ref()), links, &mut out.observer) {
                 Ok(prepared) => taken.push((queued, prepared)),
                 Err(error) => out.push(Todo::NotStarted { queued: Box::new(queued), error }),
@@ -184,35 +110,98 @@ impl Backlog {
         }
         taken
     }
+}
 
-    /// A queued operation's reducer is gone: it fails with everybody's, by a fence, so that nobody is told twice.
-    fn give_up(&mut self, at: usize, reducer: MemberId, group: &Group, (links, out): (&Links, &mut Outbox)) {
-        let queued = &mut self.queue[at];
-        if !std::mem::replace(&mut queued.given_up, true) {
-            links.accuse(group, reducer, links.why_lost(reducer), out);
+/// Whether the first operation of a line can start, beside what all that are queued touch if some are older.
+fn can_start(
+    (queued, touched): (&mut Queued, Option<&Touched>),
+    (part, claims): (Part, &[Claim]),
+    (group, ops): (&mut Group, &mut Ops),
+    (links, out): (&mut Links, &mut Outbox),
+) -> Start {
+    let Queued { id, call, lacks, .. } = *queued;
+    let recovering = group.recovering;
+    let planned = match group.plan(call, &mut out.observer) {
+        Ok(planned) => planned,
+        Err(error) => return Start::Never(error),
+    };
+    let with_reducers = planned.with_reducers;
+    let waits = match recovering {
+        Recovering::No => false,
+        Recovering::StandsStill => with_reducers,
+        // What is to be redone will be taken out of the queue.
+        Recovering::Over { .. } => with_reducers && lacks.is_none(),
+    };
+    if waits {
+        return Start::Later(None);
+    }
+    if let Some(bytes) = lacks {
+        lack(queued, bytes, group, (links, out));
+        return Start::Later(None);
+    }
+    let parts = queued.parts.as_ref();
+    if planned.is_prepared(links.changes, parts).is_none() {
+        match links.are_up(&planned.partners, out) {
+            Ok(true) => {}
+            Ok(false) => return Start::Later(None),
+            Err(reducer) => {
+                give_up(queued, reducer, group, (links, out));
+                return Start::Later(None);
+            }
         }
     }
-
-    /// This rank lacks memory for a queued operation: it fails with everybody's, by a fence. Older ones end first, because a fence
-    /// does not wait long for ranks that have not come to these.
-    fn lack(&mut self, at: usize, bytes: u64, group: &Group, (links, out): (&Links, &mut Outbox)) {
-        let queued = &mut self.queue[at];
-        let operation = queued.id.fingerprint;
-        let has_older = group.running.iter().any(|(sequence, _)| *sequence < operation.sequence);
-        if !has_older && !std::mem::replace(&mut queued.given_up, true) {
-            out.dispute(group, Cause::Memory { rank: links.rank, operation, bytes });
-        }
+    let prepared = match prepared(group, (call, parts), links, &mut out.observer) {
+        Ok(prepared) => prepared,
+        Err(error) => return Start::Never(error),
+    };
+    let (least, most) = (prepared.staging_bytes(prepared.lead), ops.staging.most());
+    if least > most {
+        return Start::Never(Error::config(
+            "HERRINGBONE_STAGING_BYTES",
+            format_args!(
+                "this operation needs {least} bytes, and one operation gets at most {most}, 7/8 of it; raise it on every rank"
+            ),
+        ));
     }
-
-    /// Whether a queued operation has to wait for older ones, of which one writes what it uses or uses what it writes: on the
-    /// same memory, operations run in the order in which they were issued. What an older one leaves of its tensor has to be known, too.
-    fn waits_for_buffers(&self, at: usize, ops: &Ops) -> bool {
-        let Some(own) = self.queue[at].pair() else { return false };
-        let queued = self.queue.iter().take(at).filter_map(Queued::pair);
-        let running = ops.table.iter().filter_map(|operation| operation.buffers());
-        let is_fed = self.queue[at].fed.as_ref().is_none_or(Fed::may_begin);
-        !is_fed || running.chain(queued).any(|other| interfere(own, other))
+    let running = group.running.with_reducers[usize::from(id.is_urgent())];
+    if waits_for_buffers(queued, touched, ops) || with_reducers && running >= REDUCER_OPERATIONS {
+        return Start::Later(Some(least));
     }
+    if let Err(bytes) = queued.furnish(group.settings.me) {
+        lack(queued, bytes, group, (links, out));
+        return Start::Later(None);
+    }
+    let is_mapped = queued.mapped(ops.heap.as_deref()).is_some();
+    let wanted = prepared.staging_bytes(prepared.ahead(is_mapped));
+    let memory = [wanted, least].into_iter().find_map(|bytes| ops.staging.take_beside(bytes, part, claims));
+    memory.map_or(Start::Later(Some(least)), |memory| Start::Now(memory, prepared))
+}
+
+/// A queued operation's reducer is gone: it fails with everybody's, by a fence, so that nobody is told twice.
+fn give_up(queued: &mut Queued, reducer: MemberId, group: &Group, (links, out): (&Links, &mut Outbox)) {
+    if !std::mem::replace(&mut queued.given_up, true) {
+        links.accuse(group, reducer, links.why_lost(reducer), out);
+    }
+}
+
+/// This rank lacks memory for a queued operation: it fails with everybody's, by a fence. Older ones end first, because a fence
+/// does not wait long for ranks that have not come to these.
+fn lack(queued: &mut Queued, bytes: u64, group: &Group, (links, out): (&Links, &mut Outbox)) {
+    let operation = queued.id.fingerprint;
+    let has_older = group.running.first().is_some_and(|first| first < operation.sequence);
+    if !has_older && !std::mem::replace(&mut queued.given_up, true) {
+        out.dispute(group, Cause::Memory { rank: links.rank, operation, bytes });
+    }
+}
+
+/// Whether a queued operation has to wait for older ones, of which one writes what it uses or uses what it writes: on the
+/// same memory, operations run in the order in which they were issued. What an older one leaves of its tensor has to be known, too.
+fn waits_for_buffers(queued: &Queued, touched: Option<&Touched>, ops: &Ops) -> bool {
+    let Some(own) = &queued.touches else { return false };
+    let is_fed = queued.fed.as_ref().is_none_or(Fed::may_begin);
+    !is_fed
+        || ops.touched.interferes(own, LAST)
+        || touched.is_some_and(|touched| touched.interferes(own, own.place))
 }
 
 impl Ops {
@@ -252,6 +241,7 @@ impl Ops {
             timeout: Duration::MAX,
             given_up: false,
             order: number,
+            touches: None,
         };
         self.start(queued, memory, prepared, group, (links, out));
         Ok(())
@@ -261,19 +251,6 @@ impl Ops {
 /// The endpoints to which links are missing.
 fn missing(group: u32, groups: &Groups, links: &Links) -> Vec<MemberId> {
     groups.get(group).map_or_else(Vec::new, |group| links.wanted(group).collect())
-}
-
-impl Queued {
-    /// Whether it is to be done without the reducers that it was to use. One that lacks memory fails, and has no buffers.
-    fn is_redone(&self, group: &mut Group, out: &mut Outbox) -> bool {
-        self.lacks.is_none() && is_redone(group, self.call, out)
-    }
-}
-
-/// Whether a call was to use reducers of a group that uses none any more.
-pub(super) fn is_redone(group: &mut Group, call: Call, out: &mut Outbox) -> bool {
-    let is_over = matches!(group.recovering, Recovering::Over { .. });
-    is_over && group.plan(call, &mut out.observer).is_ok_and(|planned| planned.with_reducers)
 }
 
 /// The program of a call, compiled for the links there are.

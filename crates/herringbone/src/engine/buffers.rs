@@ -28,14 +28,6 @@ pub(super) fn are_usable(call: &Call, me: u32, input: &Region, output: &Region) 
     }
 }
 
-/// Whether the operation of one of these pairs of input and output writes what that of the other reads or writes.
-pub(super) fn interfere(one: (&Region, &Region), other: (&Region, &Region)) -> bool {
-    let writes = |one: (&Region, &Region), other: (&Region, &Region)| {
-        one.1.overlaps(other.1) || one.1.overlaps(other.0)
-    };
-    writes(one, other) || writes(other, one)
-}
-
 impl Queued {
     /// Takes the memory that it needs beside its buffers: for what a codec leaves, and for a copy of the input if the output
     /// overlaps it in a way that operations are not made for.
@@ -50,9 +42,5 @@ impl Queued {
             *input = memory::copy(input).ok_or(input.len() as u64)?;
         }
         Ok(())
-    }
-
-    pub(super) fn pair(&self) -> Option<(&Region, &Region)> {
-        self.buffers.as_ref().map(|(input, output)| (input, output))
     }
 }

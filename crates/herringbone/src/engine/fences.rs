@@ -164,7 +164,7 @@ impl Groups {
     fn fail(&mut self, number: u32, error: &Error, keep_memory: bool, out: &mut Outbox) {
         let Some(group) = self.get(number) else { return };
         out.push(Todo::FailQueued { group: number, error: error.clone() });
-        for (_, key) in &group.running {
+        for (_, key) in group.running.iter() {
             out.push(Todo::Fail { key: *key, error: error.clone(), keep_memory });
         }
     }

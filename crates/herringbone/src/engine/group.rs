@@ -32,6 +32,59 @@ use std::{
     sync::Arc,
 };
 
+/// Operations by their numbers, ascending. Most come last, and most go first.
+#[derive(Debug, Default)]
+pub(crate) struct InProgress {
+    all: VecDeque<(u64, OpKey)>,
+    /// How many use reducers: ordinary ones, and urgent ones.
+    pub(crate) with_reducers: [usize; 2],
+}
+
+impl InProgress {
+    pub(crate) fn insert(&mut self, sequence: u64, key: OpKey) {
+        match self.all.back() {
+            Some((last, _)) if *last >= sequence => {
+                let at = self.all.partition_point(|(earlier, _)| *earlier < sequence);
+                self.all.insert(at, (sequence, key));
+            }
+            _ => self.all.push_back((sequence, key)),
+        }
+    }
+
+    /// Returns whether it was there.
+    pub(crate) fn remove(&mut self, sequence: u64, key: OpKey) -> bool {
+        if self.all.front().is_some_and(|(_, first)| *first == key) {
+            return self.all.pop_front().is_some();
+        }
+        let first = self.all.partition_point(|(earlier, _)| *earlier < sequence);
+        let at = self.all.range(first..).position(|(_, running)| *running == key);
+        at.and_then(|at| self.all.remove(first + at)).is_some()
+    }
+
+    /// The number of the oldest.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.all.front().map(|(sequence, _)| *sequence)
+    }
+
+    /// The one with this number.
+    pub(crate) fn find(&self, sequence: u64) -> Option<OpKey> {
+        let at = self.all.binary_search_by_key(&sequence, |(sequence, _)| *sequence).ok()?;
+        Some(self.all[at].1)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(u64, OpKey)> {
+        self.all.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+}
+
 /// How far a group has come to its end.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
@@ -74,8 +127,8 @@ pub(crate) struct Group {
     pub(crate) settings: Settings,
     pub(crate) member: Member,
     pub(crate) ending: Ending,
-    /// Operations that have been issued and are not over, oldest first.
-    pub(crate) running: VecDeque<(u64, OpKey)>,
+    /// Operations that have begun and are not over, oldest first.
+    pub(crate) running: InProgress,
     /// Set when the group cannot go on.
     pub(crate) lost: Option<Error>,
     /// Why operations that need reducers fail, once all ranks have agreed that one is lost.
@@ -98,7 +151,7 @@ impl Group {
             settings,
             member,
             ending: Ending::default(),
-            running: VecDeque::new(),
+            running: InProgress::default(),
             lost: None,
             without_reducers: None,
             doom: None,
@@ -126,7 +179,7 @@ impl Group {
 
     /// The running operation with a sequence number.
     pub(crate) fn operation(&self, sequence: u64) -> Option<OpKey> {
-        self.running.iter().find(|(at, _)| *at == sequence).map(|(_, key)| *key)
+        self.running.find(sequence)
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -164,7 +217,7 @@ impl Group {
     /// A reducer remembers what the first worker to come says of an operation, and of those that run.
     pub(crate) fn note_told(&mut self, header: &Header, told: Fingerprint) {
         let Self { told: known, running, .. } = self;
-        known.note(header, told, |sequence| running.iter().any(|(at, _)| *at == sequence));
+        known.note(header, told, |sequence| running.find(sequence).is_some());
     }
 
     /// A worker tells a reducer what a plan was made from.
@@ -291,7 +344,7 @@ mod tests {
         let mut group = group(2, parameters());
         let told = group.plan(CALL, &mut Observer::default()).unwrap().fingerprint;
         let header = |sequence| Header::new(Kind::Data, 7, 0, sequence);
-        group.running.push_back((3, OpKey { number: 0, place: 0 }));
+        group.running.insert(3, OpKey { number: 0, place: 0 });
         let many = 2 * REMEMBERED as u64;
         (0..many).for_each(|sequence| group.note_told(&header(sequence), told));
         let known: Vec<u64> =

@@ -25,6 +25,7 @@ pub(crate) mod messages;
 pub(crate) mod ops;
 pub(crate) mod outbox;
 mod plans;
+mod queue;
 mod recovery;
 pub(crate) mod refused;
 mod settings;
@@ -33,6 +34,7 @@ pub(crate) mod straight;
 mod table;
 mod timers;
 mod told;
+mod touched;
 mod waits;
 
 use crate::{
@@ -103,7 +105,7 @@ impl Engine {
     /// Whether nobody waits for anything here, nor for what is still queued for a link.
     pub(crate) fn is_idle(&self) -> bool {
         self.backlog.queue.is_empty()
-            && self.ops.table.iter().all(|operation| operation.caller.completion.is_none())
+            && !self.ops.has_awaited()
             && self.messages.is_idle()
             && !self.links.has_unsent()
     }
@@ -434,7 +436,7 @@ impl Engine {
             let late = Issue { group: self.current(issue.group), ..issue.clone() };
             let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
             let group = groups.get_mut(late.group);
-            let issued = match group.is_some_and(|group| begin::is_redone(group, late.call, out)) {
+            let issued = match group.is_some_and(|group| backlog::is_redone(group, late.call, out)) {
                 _ if waits => Err(Refused::Frozen),
                 true => recoveries.issue_late(&late, &mut EngineParts { groups, ops, backlog, links, out }),
                 false => groups.issue_late(&late, Vec::new(), (links, out)),
@@ -580,7 +582,12 @@ impl Engine {
             }
             Todo::Answer(number) => groups.answer(number, false, (ops, backlog), out),
             Todo::Forget(number) if backlog.has_any(number) => {}
-            Todo::Forget(number) => groups.forget_if_over(number, ops, (links, out)),
+            Todo::Forget(number) => {
+                groups.forget_if_over(number, ops, (links, out));
+                if groups.get(number).is_none() {
+                    backlog.queue.forget(number);
+                }
+            }
             Todo::Departed => {
                 backlog.start_ready(groups, ops, (links, out));
                 out.finished = true;

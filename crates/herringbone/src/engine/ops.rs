@@ -7,13 +7,14 @@ use super::{
     outbox::{Ended, Outbox, Todo},
     table::Table,
     timers::Timer,
+    touched::Touched,
 };
 use crate::{
     Error,
     core::{prepare::Prepared, session::membership::MemberId},
     execute::{
         io::Io,
-        issue::Queued,
+        issue::{Queued, Touches},
         operation::{Operation, Progress},
         staging::Staging,
     },
@@ -41,6 +42,10 @@ pub(crate) enum Haste {
 #[derive(Debug)]
 pub(crate) struct Ops {
     pub(super) table: Table,
+    /// What those touch whose callers wait.
+    pub(super) touched: Touched,
+    /// How many these are.
+    awaited: usize,
     pub(crate) staging: Staging,
     /// Where users' buffers may lie so that local ranks can reach them; reducers have none.
     pub(crate) heap: Option<Arc<Heap>>,
@@ -48,7 +53,8 @@ pub(crate) struct Ops {
 
 impl Ops {
     pub(super) fn new(staging: Staging) -> Self {
-        Self { table: Table::default(), staging, heap: None }
+        let (table, touched) = (Table::default(), Touched::default());
+        Self { table, touched, awaited: 0, staging, heap: None }
     }
 
     pub(super) fn get(&self, key: OpKey) -> Option<&Operation> {
@@ -96,7 +102,12 @@ impl Ops {
 
     /// Takes in an operation that has started.
     pub(super) fn insert(&mut self, operation: Operation, group: &mut Group, out: &mut Outbox) {
-        group.running.push_back((operation.id.fingerprint.sequence, operation.key));
+        group.running.insert(operation.id.fingerprint.sequence, operation.key);
+        if operation.with_reducers() {
+            group.running.with_reducers[usize::from(operation.id.is_urgent())] += 1;
+        }
+        operation.touches().into_iter().for_each(|touches| self.touched.insert(touches));
+        self.awaited += usize::from(operation.caller.completion.is_some());
         self.table.insert(operation);
         out.look_soon(Timer::Operations);
     }
@@ -115,7 +126,8 @@ impl Ops {
         let progress = operation.run(&mut io);
         if progress == Progress::Running {
             io.observer.waited(&operation.id, || operation.missing());
-        } else if let Some(ended) = ended(operation, Ok(())) {
+        } else if let Some((ended, touches)) = ended(operation, Ok(())) {
+            self.released(touches);
             out.conclude(group, me, ended);
             if group.ending.is_dropped {
                 out.push(Todo::Forget(group.settings.id));
@@ -136,14 +148,14 @@ impl Ops {
     ) {
         self.cancel(key, links);
         let Some(operation) = self.table.get_mut(key) else { return };
-        if let Some(group) = groups.get_mut(operation.id.group)
-            && let Some(ended) = ended(operation, Err(error.clone()))
-        {
-            out.conclude(group, links.rank, ended);
-        }
-        if keep_memory && let Some(group) = groups.get_mut(operation.id.group) {
-            let memory = std::mem::take(&mut operation.memory);
-            group.ending.kept.extend((!memory.is_empty()).then_some(memory));
+        let number = operation.id.group;
+        if let Some(group) = groups.get_mut(number) {
+            let kept = if keep_memory { std::mem::take(&mut operation.memory) } else { 0..0 };
+            group.ending.kept.extend((!kept.is_empty()).then_some(kept));
+            if let Some((ended, touches)) = ended(operation, Err(error.clone())) {
+                self.released(touches);
+                out.conclude(group, links.rank, ended);
+            }
         }
         self.end(key, Err(error), groups, out);
     }
@@ -159,8 +171,20 @@ impl Ops {
         let operation = self.table.get_mut(key)?;
         let prepared = operation.prepared.clone();
         let queued = operation.taken_back()?;
+        self.released(queued.touches.clone());
         self.end(key, Ok(()), groups, out);
         Some((queued, prepared))
+    }
+
+    /// The caller of an operation waits no more.
+    fn released(&mut self, touches: Option<Touches>) {
+        self.awaited -= 1;
+        touches.into_iter().for_each(|touches| self.touched.remove(&touches));
+    }
+
+    /// Whether anybody waits for an operation.
+    pub(super) fn has_awaited(&self) -> bool {
+        self.awaited > 0
     }
 
     /// Forgets an operation and frees its memory.
@@ -176,9 +200,14 @@ impl Ops {
             out.observer.reduced(&operation.id, result);
         }
         let number = operation.id.group;
+        if operation.caller.completion.is_some() {
+            self.released(operation.touches().cloned());
+        }
         if let Some(group) = groups.get_mut(number) {
-            let at = group.running.iter().position(|(_, running)| *running == key);
-            at.and_then(|at| group.running.remove(at));
+            let was_running = group.running.remove(operation.id.fingerprint.sequence, key);
+            if was_running && operation.with_reducers() {
+                group.running.with_reducers[usize::from(operation.id.is_urgent())] -= 1;
+            }
             if group.ending.is_dropped {
                 out.push(Todo::Forget(number));
             }
@@ -212,10 +241,9 @@ impl Ops {
     /// How an answer can be expected to come, at the soonest. Where large messages go between hosts, local ranks wait for
     /// links, too.
     pub(super) fn haste(&self, links: &Links) -> Haste {
-        let streams = |operation: &Operation| !operation.prepared.eager && !operation.prepared.is_in_memory();
-        if links.are_local() && !self.table.iter().any(streams) {
+        if links.are_local() && !self.table.has_streams() {
             Haste::Memory
-        } else if self.table.iter().any(|operation| operation.prepared.eager) {
+        } else if self.table.has_eager() {
             Haste::Message
         } else {
             Haste::Stream
@@ -227,12 +255,6 @@ impl Ops {
         self.get(key).is_some_and(|operation| operation.caller.completion.is_some())
     }
 
-    /// How many operations of a group and class that use reducers are running.
-    pub(super) fn with_reducers(&self, group: &Group, urgent: bool) -> usize {
-        let counts = |operation: &&Operation| operation.with_reducers() && operation.id.is_urgent() == urgent;
-        group.running.iter().filter_map(|(_, key)| self.get(*key)).filter(counts).count()
-    }
-
     /// Whether an operation cannot end without more of an endpoint.
     pub(super) fn needs(&self, key: OpKey, index: MemberId, groups: &Groups) -> bool {
         let Some(operation) = self.get(key) else { return false };
@@ -242,11 +264,11 @@ impl Ops {
 }
 
 /// The end of an operation that somebody waits for.
-fn ended(operation: &mut Operation, result: crate::Result<()>) -> Option<Ended> {
+fn ended(operation: &mut Operation, result: crate::Result<()>) -> Option<(Ended, Option<Touches>)> {
     let completion = operation.caller.completion.take()?;
-    operation.release_buffers();
+    let touches = operation.release_buffers();
     let (id, call, issued) = (operation.id, operation.prepared.call, operation.caller.issued);
-    Some(Ended { id, call, completion: Some(completion), issued, result })
+    Some((Ended { id, call, completion: Some(completion), issued, result }, touches))
 }
 
 /// Where links find outgoing payloads.

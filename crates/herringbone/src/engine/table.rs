@@ -13,8 +13,15 @@ pub(crate) struct Table {
     len: usize,
     /// How many keys were given out.
     begun: u64,
+    /// How many of the operations send small messages at once, and how many send streams between hosts.
+    eager: usize,
+    streams: usize,
     /// Room that operations which are over have left for the next ones.
     spare: Vec<Room>,
+}
+
+fn is_stream(operation: &Operation) -> bool {
+    !operation.prepared.eager && !operation.prepared.is_in_memory()
 }
 
 /// How much of it is kept.
@@ -34,6 +41,8 @@ impl Table {
 
     pub(crate) fn insert(&mut self, operation: Operation) {
         let key = operation.key;
+        self.eager += usize::from(operation.prepared.eager);
+        self.streams += usize::from(is_stream(&operation));
         self.places[key.place as usize] = Some(Box::new(operation));
         self.len += 1;
     }
@@ -57,12 +66,24 @@ impl Table {
         let operation = self.places.get_mut(key.place as usize)?.take_if(|operation| operation.key == key)?;
         self.free.push(key.place);
         self.len -= 1;
+        self.eager -= usize::from(operation.prepared.eager);
+        self.streams -= usize::from(is_stream(&operation));
         Some(operation)
     }
 
     /// How many operations there are.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether any sends small messages at once.
+    pub(crate) fn has_eager(&self) -> bool {
+        self.eager > 0
+    }
+
+    /// Whether any sends large messages between hosts.
+    pub(crate) fn has_streams(&self) -> bool {
+        self.streams > 0
     }
 
     pub(crate) fn keys(&self) -> Vec<OpKey> {

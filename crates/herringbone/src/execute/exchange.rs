@@ -159,7 +159,7 @@ impl Operation {
     pub(crate) fn taken_back(&mut self) -> Option<Queued> {
         let (input, output) = self.buffers().map(|(input, output)| (input.clone(), output.clone()))?;
         let completion = self.caller.completion.take()?;
-        self.release_buffers();
+        let touches = self.release_buffers();
         Some(Queued {
             id: self.id,
             call: self.prepared.call,
@@ -172,6 +172,7 @@ impl Operation {
             timeout: self.caller.timeout,
             given_up: false,
             order: self.id.number,
+            touches,
         })
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     feedback::Fed,
     sys::{heap::Heap, region::Region},
 };
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// The number of the group of all ranks.
 pub(crate) const WORLD_GROUP: u32 = 0;
@@ -88,6 +88,37 @@ pub(crate) struct Queued {
     pub(crate) given_up: bool,
     /// Its place among the queued ones: its number, or that of the operation that it finishes.
     pub(crate) order: u64,
+    /// What it touches, if it has buffers.
+    pub(crate) touches: Option<Touches>,
+}
+
+/// An operation's place among those of a process: its [order](Queued::order), then its number.
+pub(crate) type Place = (u64, u64);
+
+/// The bytes that an operation reads and writes, by their addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Touches {
+    pub(crate) place: Place,
+    /// Without those that it writes as well, if they are the same.
+    pub(crate) reads: Range<usize>,
+    pub(crate) writes: Range<usize>,
+}
+
+impl Touches {
+    fn of(place: Place, input: &Region, output: &Region) -> Self {
+        let reads = if input.is_same(output) { 0..0 } else { input.addresses() };
+        Self { place, reads, writes: output.addresses() }
+    }
+
+    /// Whether one of two operations writes what the other reads or writes.
+    pub(crate) fn interferes(&self, other: &Self) -> bool {
+        let meet = |one: &Range<usize>, two: &Range<usize>| {
+            !one.is_empty() && !two.is_empty() && one.start < two.end && two.start < one.end
+        };
+        meet(&self.writes, &other.writes)
+            || meet(&self.writes, &other.reads)
+            || meet(&self.reads, &other.writes)
+    }
 }
 
 impl Queued {
@@ -110,7 +141,25 @@ impl Queued {
             timeout: issue.timeout.unwrap_or(timeout),
             given_up: false,
             order: id.number,
+            touches: Some(Touches::of((id.number, id.number), &issue.input, &issue.output)),
         }
+    }
+
+    /// Gives it the place of an operation that it finishes.
+    pub(crate) fn set_order(&mut self, order: u64) {
+        self.order = order;
+        let place = self.place();
+        self.touches.iter_mut().for_each(|touches| touches.place = place);
+    }
+
+    /// Its place among those that wait.
+    pub(crate) fn place(&self) -> Place {
+        (self.order, self.id.number)
+    }
+
+    /// Its group, and whether it is urgent: operations of a class start in the order of their calls.
+    pub(crate) fn class(&self) -> (u32, bool) {
+        (self.id.group, self.id.is_urgent())
     }
 
     /// Where in my segment the user's buffer lies, if it does and is input and output in one: then host-mates may put

@@ -15,7 +15,7 @@ use crate::{
     },
     execute::{
         io::Io,
-        issue::{Identity, Queued},
+        issue::{Identity, Queued, Touches},
         room::Arrived,
     },
     feedback::Fed,
@@ -49,6 +49,8 @@ pub(super) struct Lent {
     pub(super) mapped: Option<usize>,
     /// What is left of the tensor, if that is fed back.
     pub(super) fed: Option<Fed>,
+    /// What others have to wait for.
+    touches: Option<Touches>,
     /// Whether the results of the ranks of this host are more than a cache holds when the last comes.
     pub(super) outgrows_cache: bool,
 }
@@ -121,7 +123,7 @@ impl Operation {
             id: queued.id,
             caller: Caller { completion: queued.completion, timeout: queued.timeout, issued: queued.issued },
             memory,
-            lent: Lent { input, output, mapped, fed: queued.fed, outgrows_cache },
+            lent: Lent { input, output, mapped, fed: queued.fed, touches: queued.touches, outgrows_cache },
             course: Course {
                 ahead,
                 lot: if prepared.is_in_memory() { (ahead / LOTS_PER_WINDOW).max(1) } else { 1 },
@@ -459,8 +461,14 @@ impl Operation {
         Some((self.lent.input.as_ref().unwrap_or(output), output))
     }
 
-    /// Gives the user's buffers back.
-    pub(crate) fn release_buffers(&mut self) {
+    /// What it touches, until its buffers are given back.
+    pub(crate) fn touches(&self) -> Option<&Touches> {
+        self.lent.touches.as_ref()
+    }
+
+    /// Gives the user's buffers back. Returns what is not touched any more.
+    pub(crate) fn release_buffers(&mut self) -> Option<Touches> {
         (self.lent.input, self.lent.output) = (None, None);
+        self.lent.touches.take()
     }
 }

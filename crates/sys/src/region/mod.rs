@@ -197,6 +197,12 @@ impl Region {
         self.memory.start.addr().get() + self.from
     }
 
+    /// Where its bytes lie, to be compared with where others do.
+    #[inline]
+    pub fn addresses(&self) -> Range<usize> {
+        self.address()..self.address() + self.len
+    }
+
     /// Whether both are the same bytes, as when an output is its input.
     #[inline]
     pub fn is_same(&self, other: &Region) -> bool {
