@@ -23,6 +23,8 @@ pub(crate) enum TcpOwner {
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 /// The number that stands for users without one in this container.
 const OVERFLOW: &str = "/proc/sys/kernel/overflowuid";
+/// Which users have a number in this container.
+const USERS: &str = "/proc/self/uid_map";
 /// A socket that listens.
 const LISTENS: &str = "0A";
 
@@ -47,9 +49,11 @@ pub(crate) fn tcp_owner(stream: &TcpStream) -> io::Result<TcpOwner> {
     // What the kernel uses unless it says another number.
     let unnamed =
         fs::read_to_string(OVERFLOW).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65534);
+    // Outside of containers it is the number of a user, such as "nobody".
+    let all_are_named = fs::read_to_string(USERS).is_ok_and(|map| all_users_have_numbers(&map));
     Ok(match found {
         Some(Line { inode: 0, .. }) => TcpOwner::Nobody,
-        Some(Line { user, .. }) if user != unnamed => TcpOwner::User(user),
+        Some(Line { user, .. }) if all_are_named || user != unnamed => TcpOwner::User(user),
         _ => TcpOwner::Unknown,
     })
 }
@@ -90,6 +94,12 @@ fn table() -> io::Result<Vec<Line>> {
         }
     }
     Ok(lines)
+}
+
+/// Whether a map of users, as the kernel writes it, leaves none out.
+fn all_users_have_numbers(map: &str) -> bool {
+    let every: [Result<u32, _>; 3] = [Ok(0), Ok(0), Ok(u32::MAX)];
+    map.lines().any(|line| line.split_ascii_whitespace().map(str::parse).eq(every.clone()))
 }
 
 fn line(text: &str) -> Option<Line> {
@@ -148,6 +158,16 @@ mod tests {
             assert_eq!(variable_of_listener(there, "PAT"), None);
             drop(listener);
             assert_eq!(variable_of_listener(there, "PATH"), None);
+        }
+    }
+
+    #[test]
+    fn users_are_without_numbers_only_in_containers() {
+        assert!(all_users_have_numbers("         0          0 4294967295\n"));
+        for container in
+            ["", "0 0\n", "0 1000 1\n", "0 0 65536\n", "0 100000 4294967295\n", "0 0 4294967295 0\n"]
+        {
+            assert!(!all_users_have_numbers(container), "{container}");
         }
     }
 
