@@ -156,8 +156,8 @@ class Communicator:
     def newcomers(self) -> list[int]:
         """The lost ranks whose new processes wait to join, on rank 0."""
 
-    def turn(self) -> Turn:
-        """The next turn in the line of this group's callbacks."""
+    def turn(self, apart: bool = False) -> Turn:
+        """The next turn in the line of this group's callbacks; those that wait for more than collectives are a line ``apart``."""
 
     def line(self) -> Turn:
         """A line of calls of its own, beside the program's: the turn is all of it."""

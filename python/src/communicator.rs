@@ -200,9 +200,11 @@ impl Communicator {
         Ok(Pending(pending.map_err(|error| errors::to_python(&error))?))
     }
 
-    /// The next turn in the line of this group's callbacks.
-    fn turn(&self, py: Python<'_>) -> PyResult<PyTurn> {
-        py.detach(|| self.inner.turn()).map(PyTurn).map_err(|error| errors::to_python(&error))
+    /// The next turn in the line of this group's callbacks; those that wait for more than collectives are a line `apart`.
+    #[pyo3(signature = (apart=false))]
+    fn turn(&self, py: Python<'_>, apart: bool) -> PyResult<PyTurn> {
+        let turn = py.detach(|| if apart { self.inner.turn_apart() } else { self.inner.turn() });
+        turn.map(PyTurn).map_err(|error| errors::to_python(&error))
     }
 
     /// A line of calls of its own, beside the program's: the turn is all of it.

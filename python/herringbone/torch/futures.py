@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,19 +25,31 @@ __all__ = ["take_turns"]
 Future = torch.futures.Future[Any]
 Callback = Callable[[Future], Any]
 
-_groups: WeakKeyDictionary[Future, Communicator] = WeakKeyDictionary()
-"""The group of each future whose callbacks take turns."""
+class Line(NamedTuple):
+    """In which a future's callbacks take turns."""
+
+    group: Communicator
+
+    apart: bool
+    """Whether the future waits for more than collectives, such as messages: callbacks of collectives do not wait for it."""
 
 
-def take_turns(future: Future, group: Communicator) -> None:
-    """Let the callbacks of ``future``, a work's of ``group``, and of all futures that come of it take turns."""
+_lines: WeakKeyDictionary[Future, Line] = WeakKeyDictionary()
+"""The line of each future whose callbacks take turns."""
+
+
+def take_turns(future: Future, group: Communicator, apart: bool) -> None:
+    """Let the callbacks of ``future``, a work's of ``group``, and of all futures that come of it take turns.
+
+    ``apart``: the work is not only one of collectives.
+    """
     _patch_futures()
-    _groups[future] = group
+    _lines[future] = Line(group, apart)
 
 
 @functools.cache
 def _patch_futures() -> None:
-    """Let torch's methods take turns for the futures in :data:`_groups`, and leave all others as they are.
+    """Let torch's methods take turns for the futures in :data:`_lines`, and leave all others as they are.
 
     torch makes futures of its own class in C++, so no subclass can do this.
     """
@@ -47,24 +59,24 @@ def _patch_futures() -> None:
 
     @functools.wraps(then)
     def then_in_turn(self: Future, callback: Callback) -> Future:
-        group = _groups.get(self)
-        if group is None or not callable(callback):
+        line = _lines.get(self)
+        if line is None or not callable(callback):
             plain: Future = then(self, callback)
             return plain
-        turn = _Turn(group, callback)
+        turn = _Turn(line, callback)
         # What torch completes through `then` fails for C++ waiters, too.
         chained: Future = then(turn.over, turn.outcome)
-        _groups[chained] = group
+        _lines[chained] = line
         add_done_callback(self, turn.begin)
         return chained
 
     @functools.wraps(add_done_callback)
     def add_in_turn(self: Future, callback: Callback) -> None:
-        group = _groups.get(self)
-        if group is None or not callable(callback):
+        line = _lines.get(self)
+        if line is None or not callable(callback):
             add_done_callback(self, callback)
             return
-        turn = _Turn(group, callback)
+        turn = _Turn(line, callback)
         # torch logs what a callback raises.
         add_done_callback(turn.over, turn.outcome)
         add_done_callback(self, turn.begin)
@@ -72,9 +84,12 @@ def _patch_futures() -> None:
     @functools.wraps(collect_all)
     def collected(futures: list[Future]) -> Future:
         all_of_them: Future = collect_all(futures)
-        groups = [group for future in futures if (group := _groups.get(future)) is not None]
-        if groups:
-            _groups[all_of_them] = groups[0]
+        lines = [_lines.get(future) for future in futures]
+        known = [line for line in lines if line is not None]
+        if known:
+            # The program itself completes a future that is of no work.
+            apart = len(known) < len(lines) or any(line.apart for line in known)
+            _lines[all_of_them] = known[0]._replace(apart=apart)
         return all_of_them
 
     kind.then, kind.add_done_callback = then_in_turn, add_in_turn
@@ -82,12 +97,12 @@ def _patch_futures() -> None:
 
 
 class _Turn:
-    """A callback that has taken the next turn of its future's group."""
+    """A callback that has taken the next turn of its future's line."""
 
-    __slots__ = ("_callback", "_group", "_outcome", "_turn", "over")
+    __slots__ = ("_callback", "_line", "_outcome", "_turn", "over")
 
-    def __init__(self, group: Communicator, callback: Callback) -> None:
-        self._group, self._callback, self._turn = group, callback, group.turn()
+    def __init__(self, line: Line, callback: Callback) -> None:
+        self._line, self._callback, self._turn = line, callback, line.group.turn(line.apart)
         self._outcome: tuple[Any, BaseException | None] = None, None
         # It carries nothing: torch pickles what a future has, if that is an object of Python's.
         self.over: torch.futures.Future[None] = torch.futures.Future()
@@ -100,7 +115,7 @@ class _Turn:
             callback_threads().run(functools.partial(self._run, complete))
 
     def _run(self, complete: Future) -> None:
-        _groups.setdefault(complete, self._group)  # it may be torch's second object for the future
+        _lines.setdefault(complete, self._line)  # it may be torch's second object for the future
         try:
             self._outcome = self._turn.run(self._callback, complete), None
         except BaseException as error:

@@ -14,13 +14,16 @@ import torch.distributed as dist
 from .. import errors
 from .._herringbone import Communicator, Pending
 from .callbacks import CallbackThreads
-from .calls import hidden
+from .calls import CALLS, hidden
 from .futures import take_turns
 from .measured import Measured
 
 __all__ = ["Finished", "Numbered", "Received", "StagedWork", "Work", "torch_error"]
 
 NO_TIMEOUT = timedelta(0)
+
+MESSAGES = frozenset(CALLS[name].number for name in ("send", "recv", "recv_anysource"))
+"""The calls that end when another rank's program comes to theirs, in no order with collectives."""
 
 
 class Numbered(dist.Work):
@@ -35,7 +38,15 @@ class Numbered(dist.Work):
     group: Communicator | None = None
     """The group that it was called in."""
 
+    has_messages = False
+    """Whether messages are among the calls that it stands for."""
+
     _measured: Measured | None = None
+
+    def _take_turns(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
+        """Let the callbacks of ``future``, this work's, match between ranks."""
+        if self.group is not None:
+            take_turns(future, self.group, apart=self.has_messages or self.op_type in MESSAGES)
 
     def _get_op_type(self) -> int:
         return self.op_type
@@ -87,7 +98,9 @@ class Work(Numbered):
         handles = [handle for work in works for handle in work._handles]
         names = [name for work in works for name in work._names]
         tensors = [tensor for work in works for tensor in work._tensors]
-        return cls(handles, names, tensors, [work._settle for work in works if work._finish], threads)
+        joined = cls(handles, names, tensors, [work._settle for work in works if work._finish], threads)
+        joined.has_messages = any(work.has_messages or work.op_type in MESSAGES for work in works)
+        return joined
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the collective has finished, without the GIL.
@@ -169,8 +182,7 @@ class Work(Numbered):
                 # what `Future.set_exception` stores as a value.
                 trigger: torch.futures.Future[None] = torch.futures.Future()
                 self._future = trigger.then(self._conclude)
-                if self.group is not None:
-                    take_turns(self._future, self.group)
+                self._take_turns(self._future)
                 self._threads.watch(self._handles, lambda: trigger.set_result(None))
             return self._future
 
@@ -261,8 +273,7 @@ class Finished(Numbered):
         """A future that has the result tensors."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self.result())
-        if self.group is not None:
-            take_turns(future, self.group)
+        self._take_turns(future)
         return future
 
 

@@ -346,6 +346,23 @@ def a_callback_that_fails_or_calls_nothing_leaves_its_turn() -> None:
 
 
 @case
+def callbacks_of_messages_keep_no_others_waiting() -> None:
+    """When a message comes, or the program completes a future of its own, is not in the order of collectives."""
+    n, own = size(), torch.futures.Future()
+    message = torch.zeros(2)
+    if rank() == 0:
+        received = dist.irecv(message, 1).get_future().then(lambda _: message[0].item())
+    both = torch.futures.collect_all([started(2.0), own]).then(lambda both: again(both.value()[0]))
+    assert started(1.0).then(again).wait() == n**2
+    if rank() == 1:
+        dist.send(torch.full((2,), 7.0), 0)
+    own.set_result(None)
+    assert both.wait() == 2 * n**2
+    if rank() == 0:
+        assert received.wait() == 7
+
+
+@case
 def a_work_answers_after_its_caller_has_waited() -> None:
     options = dist.AllreduceOptions()
     options.reduceOp, options.asyncOp = Op.MAX, False

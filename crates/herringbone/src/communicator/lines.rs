@@ -107,6 +107,8 @@ struct Turns {
     first: u64,
     /// Later ones that are over.
     over: BTreeSet<u64>,
+    /// A call of this one was given up, so that the other ranks have made a call more: no later one may make any.
+    given_up: Option<u64>,
 }
 
 impl CallLine {
@@ -146,17 +148,23 @@ impl CallLine {
         self.moved.notify_all();
     }
 
-    /// Waits until all turns before this one are over, for at most `limit`. Returns whether they are.
+    /// Waits until all turns before this one are over, for at most `limit`. Returns whether they are, and the calls of this
+    /// one still match those of other ranks.
     fn wait(&self, place: u64, limit: Duration) -> bool {
         let began = Instant::now();
         let mut turns = self.lock();
-        while turns.first < place {
-            let Some(left) = limit.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) else {
-                return false;
-            };
-            turns = self.moved.wait_timeout(turns, left).unwrap_or_else(PoisonError::into_inner).0;
+        while turns.given_up.is_none_or(|first| place < first) {
+            if turns.first >= place {
+                return true;
+            }
+            if let Some(left) = limit.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
+                turns = self.moved.wait_timeout(turns, left).unwrap_or_else(PoisonError::into_inner).0;
+            } else {
+                turns.given_up = Some(place);
+                self.moved.notify_all();
+            }
         }
-        true
+        false
     }
 
     /// The number of the group that takes its calls which are meant for group `of`, and what these draw; `make` makes the group.
@@ -197,17 +205,17 @@ pub(super) struct AskedLines(Mutex<Asked>);
 
 #[derive(Debug, Default)]
 struct Asked {
-    /// Of the callbacks of its operations, by the line that they were given in.
-    callbacks: BTreeMap<u64, Arc<CallLine>>,
+    /// Of callbacks, by what these are of and the line that they were given in.
+    callbacks: BTreeMap<(&'static str, u64), Arc<CallLine>>,
     /// How many others, by the line that has asked.
     others: BTreeMap<u64, u64>,
 }
 
 impl AskedLines {
-    /// The next turn in the line of callbacks that code of line `asking` gives to operations of a group.
-    pub(super) fn turn(&self, group: u32, asking: u64) -> LineTurn {
-        let new = || CallLine::new("callbacks", (asking, group, 0));
-        self.lock().callbacks.entry(asking).or_insert_with(new).take()
+    /// The next turn in the line of those callbacks (`what`) that code of line `asking` gives to operations of a group.
+    pub(super) fn turn(&self, what: &'static str, group: u32, asking: u64) -> LineTurn {
+        let new = || CallLine::new(what, (asking, group, 0));
+        self.lock().callbacks.entry((what, asking)).or_insert_with(new).take()
     }
 
     /// The next line that code of line `asking` asks a group for: the turn is all of it.

@@ -50,14 +50,28 @@ impl Communicator {
     /// as many, in the same order. So its calls match those of the other ranks, whenever and on whichever thread it runs, and the
     /// program's own calls go on meanwhile.
     ///
-    /// A call in a turn waits until all earlier turns are over. Code that makes no calls waits for nothing.
+    /// A call in a turn waits until all earlier turns are over. Code that makes no calls waits for nothing. If a call has not
+    /// come to its turn within its timeout, all later ones of the line fail, because the other ranks have made one more.
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`] if this is called in a turn, and earlier ones do not end within the group's timeout.
     pub fn turn(&self) -> Result<LineTurn> {
+        self.turn_of("callbacks")
+    }
+
+    /// A [`turn`](Self::turn) for code that runs when a message is here, or when the program says. No collective's order tells
+    /// when that is, so these turns are a line of their own, for which the others do not wait.
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    pub fn turn_apart(&self) -> Result<LineTurn> {
+        self.turn_of("callbacks of messages")
+    }
+
+    fn turn_of(&self, callbacks: &'static str) -> Result<LineTurn> {
         let asking = self.asking_line()?;
         let group = self.parts().1;
-        Ok(group.lines.turn(group.number, asking))
+        Ok(group.lines.turn(callbacks, group.number, asking))
     }
 
     /// A line of calls apart from the program's, for a thread that makes them in an order of its own: all that runs in the turn

@@ -351,16 +351,21 @@ fn calls_in_turns_match_whatever_runs_first() {
     });
 }
 
-/// Code that waits for a turn that never comes gets an error.
+/// Code that waits for a turn that never comes gets an error, and so does all that would not match other ranks' calls after it.
 #[test]
-fn a_turn_that_does_not_end_is_an_error_in_the_next_one() {
+fn a_turn_that_does_not_end_is_an_error_in_all_later_ones() {
     let comm = local(1).unwrap().remove(0);
     comm.set_timeout(Duration::from_millis(10));
-    let [first, second] = [comm.turn().unwrap(), comm.turn().unwrap()];
-    let error = second.run(|| comm.barrier()).unwrap_err();
-    assert!(error.to_string().contains("an earlier callback to return"), "{error}");
-    drop(first);
-    second.run(|| comm.barrier()).unwrap();
+    let [first, second, third] = [(); 3].map(|()| comm.turn().unwrap());
+    for (turn, ends) in [(&second, &first), (&second, &second), (&third, &third)] {
+        let error = turn.run(|| comm.barrier()).unwrap_err();
+        assert!(error.to_string().contains("an earlier callback to return"), "{error}");
+        // What was given up stays so.
+        first.run(|| comm.barrier()).unwrap();
+        ends.end();
+    }
+    comm.turn_apart().unwrap().run(|| comm.barrier()).unwrap();
+    comm.barrier().unwrap();
 }
 
 /// Ranks whose last calls only send hear nothing of the others: they learn when they close their groups, each in another order, that
