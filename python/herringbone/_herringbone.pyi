@@ -141,8 +141,15 @@ class Communicator:
     def set_timeout(self, seconds: float) -> None:
         """How long its operations may take from here on, and those of groups that it makes."""
 
-    def subgroup(self, name: str, ranks: Sequence[int]) -> Communicator:
-        """The group of ``ranks``, which ascend and are ranks of this group; only they call it. A name serves once."""
+    @property
+    def name(self) -> str:
+        """What lists and errors call the group."""
+
+    def subgroup(self, ranks: Sequence[int], name: str | None = None) -> Communicator:
+        """The group of ``ranks``, which ascend and are ranks of this group; only they call it.
+
+        A name serves once. Without one the count of groups of just these ranks is their name.
+        """
 
     def shrink(self, least: int = 1, timeout: float | None = None) -> Communicator:
         """A group of the ranks that are left."""

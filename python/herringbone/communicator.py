@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -43,7 +42,6 @@ class Communicator(Messages):
     def __init__(self, native: _herringbone.Communicator) -> None:
         """For :func:`init` and :meth:`subgroup`."""
         self._native = native
-        self._subgroups: Counter[tuple[int, ...]] = Counter()
 
     @property
     def rank(self) -> int:
@@ -205,16 +203,14 @@ class Communicator(Messages):
 
         Args:
             ranks: ascending ranks of this group; this process's is among them.
-            name: the same on all members, and not used for these ranks before. If it is left out, the number of groups
-                that these ranks have made before is the name.
+            name: the same on all members, and not used for these ranks before. If it is left out, each rank's n-th group of
+                just these ranks is the same one. Where a call to make it fails on some ranks, the others wait in it for their
+                timeout; then all can make it again.
         """
         if isinstance(ranks, str) or not isinstance(ranks, Iterable):
             raise TypeError(f"subgroup: ranks is a {type(ranks).__name__}, not a sequence of ranks like [0, 1]")
         ranks = [whole("subgroup", "one of ranks", rank, "a rank") for rank in ranks]
-        if name is None:
-            self._subgroups[tuple(ranks)] += 1
-            name = f"#{self._subgroups[tuple(ranks)]}"
-        return Communicator(self._native.subgroup(name, ranks))
+        return Communicator(self._native.subgroup(ranks, name))
 
     def shrink(self, least: int = 1, *, timeout: float | None = None) -> Communicator:
         """A group of the ranks that are left, after a :class:`PeerLostError` or for any other reason.

@@ -105,6 +105,12 @@ impl Communicator {
         self.inner.size()
     }
 
+    /// What lists and errors call the group.
+    #[getter]
+    fn name(&self, py: Python<'_>) -> String {
+        py.detach(|| self.inner.name())
+    }
+
     /// How many collectives of the group before this one all of its ranks have completed, after `shrink`.
     #[getter]
     fn completed_before(&self) -> Option<u64> {
@@ -124,15 +130,20 @@ impl Communicator {
         Ok(())
     }
 
-    /// The group of `ranks`, which ascend and are ranks of this group; only they call it. A name serves once.
-    fn subgroup(&self, py: Python<'_>, name: &str, ranks: Vec<i64>) -> PyResult<Self> {
+    /// The group of `ranks`, which ascend and are ranks of this group; only they call it. A name serves once; without one the count
+    /// of groups of just these ranks is their name.
+    #[pyo3(signature = (ranks, name=None))]
+    fn subgroup(&self, py: Python<'_>, ranks: Vec<i64>, name: Option<&str>) -> PyResult<Self> {
         let rank = |rank: &i64| {
             let no_rank = |_| errors::config(format!("ranks of a group: {rank} is no rank"));
             u32::try_from(*rank).map_err(no_rank)
         };
         let ranks = ranks.iter().map(rank).collect::<PyResult<Vec<u32>>>()?;
-        let inner =
-            py.detach(|| self.inner.subgroup(name, &ranks)).map_err(|error| errors::to_python(&error))?;
+        let inner = py.detach(|| match name {
+            Some(name) => self.inner.subgroup(name, &ranks),
+            None => self.inner.subgroup_of(&ranks),
+        });
+        let inner = inner.map_err(|error| errors::to_python(&error))?;
         Ok(Self { inner: inner.into() })
     }
 

@@ -18,7 +18,7 @@ use crate::{
         element::{DType, Element, ReduceOp},
         group::Rank,
         prepare::Call,
-        session::membership::MemberId,
+        session::{Ranks, control::Ordinal, membership::MemberId},
     },
     engine::group::{self, Settings},
     execute::issue::Issue,
@@ -78,7 +78,7 @@ impl<T: Plain> Work<T> {
 }
 
 impl Communicator {
-    /// A group of these members, of which this process is the one at place `rank`.
+    /// A group of these members, of which this process is the one at place `rank`, and which is part of no other.
     pub(crate) fn group(
         fabric: Arc<Fabric>,
         number: u32,
@@ -86,12 +86,22 @@ impl Communicator {
         members: Vec<MemberId>,
         timeout: Duration,
     ) -> Self {
+        Self::part_of((fabric, number), (number, None), (rank, members), timeout)
+    }
+
+    /// The same, which is a part of `root`, and may be named by a count.
+    fn part_of(
+        (fabric, root): (Arc<Fabric>, u32),
+        (number, ordinal): (u32, Option<Ordinal>),
+        (rank, members): (Rank, Vec<MemberId>),
+        timeout: Duration,
+    ) -> Self {
         let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
         let seats = members.iter().copied().chain(reducers).collect();
         let guidance = fabric.settings.guidance.clone();
         let settings = settings_of(&fabric, number, (rank, &members), seats);
-        make_known(&fabric, Settings { guidance, timeout, ..settings });
-        let group = GroupHandle::new(&fabric, number, (rank, members), timeout);
+        make_known(&fabric, Settings { guidance, timeout, ..settings }, ordinal);
+        let group = GroupHandle::new(&fabric, (number, root), (rank, members), timeout);
         Self { fabric, group: Arc::new(group) }
     }
 
@@ -101,8 +111,63 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::Config`] if the ranks make no group with this rank in it, or the name was used.
     pub fn subgroup(&self, name: &str, ranks: &[u32]) -> Result<Self> {
+        let (rank, members) = self.members_of(ranks)?;
+        let number = group::number_of(name, &members);
+        self.check_free(number, "give every group a name of its own")?;
+        self.fabric.node.with(|engine| engine.out.observer.name_group(number, name));
+        Ok(self.part((number, None), (rank, members)))
+    }
+
+    /// The same without a name: each rank's n-th group of just these ranks is the same group. It is made here, and waits for
+    /// nobody.
+    ///
+    /// Where a call to make one fails on some ranks, the others wait in theirs for their timeout. Then that group is over, with an
+    /// error that names these ranks, and all ranks can make it again: their counts are the same.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if the ranks make no group with this rank in it.
+    pub fn subgroup_of(&self, ranks: &[u32]) -> Result<Self> {
+        let (rank, members) = self.members_of(ranks)?;
+        let roster = &self.fabric.job.roster;
+        let in_job: Vec<Rank> = members.iter().filter_map(|member| roster.rank_of(*member)).collect();
+        let (number, ordinal) = self.name_next("group", Ranks(&in_job), &members);
+        self.check_free(number, "a group with a name of its own has it: give that one another name")?;
+        Ok(self.part((number, Some(ordinal)), (rank, members)))
+    }
+
+    fn part(&self, named: (u32, Option<Ordinal>), place: (Rank, Vec<MemberId>)) -> Self {
+        Self::part_of((self.fabric.clone(), self.group.root), named, place, self.timeout())
+    }
+
+    /// Names the next group of these members: its number, and what names it. Ranks that are left of a job begin to count anew: a
+    /// loss may have found some of them in the middle of making groups.
+    fn name_next(&self, kind: &str, of: impl fmt::Display, members: &[MemberId]) -> (u32, Ordinal) {
+        let root = self.group.root;
+        let all = group::number_of(&format!("every {kind} of {of} in {root:08x}"), members);
+        self.fabric.node.with(|engine| {
+            let ordinal = engine.name_next(all);
+            let name = format!("{kind} {} of {of}", ordinal.at + 1);
+            let number = group::number_of(&format!("{name} in {root:08x}"), members);
+            engine.out.observer.name_group(number, &name);
+            (number, ordinal)
+        })
+    }
+
+    fn check_free(&self, number: u32, remedy: &str) -> Result<()> {
+        match self.fabric.node.with(|engine| engine.has_had_group(number)) {
+            true => Err(self.wrong_ranks(&format!("there is such a group with this name already: {remedy}"))),
+            false => Ok(()),
+        }
+    }
+
+    fn wrong_ranks(&self, problem: &str) -> Error {
+        Error::config("ranks of a group", problem).at(self.fabric.job.rank)
+    }
+
+    /// This rank's place among some of this group's ranks, and who they are.
+    fn members_of(&self, ranks: &[u32]) -> Result<(Rank, Vec<MemberId>)> {
         self.check_open("subgroup")?;
-        let wrong = |problem: &str| Error::config("ranks of a group", problem).at(self.fabric.job.rank);
+        let wrong = |problem: &str| self.wrong_ranks(problem);
         if let Some(pair) = ranks.windows(2).find(|pair| pair[0] >= pair[1]) {
             return Err(wrong(&format!("they have to ascend, and {} stands before {}", pair[0], pair[1])));
         }
@@ -112,15 +177,12 @@ impl Communicator {
         let Some(rank) = ranks.iter().position(|rank| *rank == self.rank()) else {
             return Err(wrong("this rank is not one of them: only members form a group"));
         };
-        let members: Vec<MemberId> = ranks.iter().map(|rank| self.group.members[*rank as usize]).collect();
-        let number = group::number_of(name, &members);
-        if self.fabric.node.with(|engine| engine.has_had_group(number)) {
-            return Err(wrong(
-                "there is such a group with this name already: give every group a name of its own",
-            ));
-        }
-        self.fabric.node.with(|engine| engine.out.observer.name_group(number, name));
-        Ok(Self::group(self.fabric.clone(), number, rank as u32, members, self.timeout()))
+        Ok((rank as Rank, ranks.iter().map(|rank| self.group.members[*rank as usize]).collect()))
+    }
+
+    /// What lists and errors call the group.
+    pub fn name(&self) -> String {
+        self.fabric.node.with(|engine| engine.out.observer.name_of(self.group.number))
     }
 
     /// Its fabric and its group's handle.

@@ -49,7 +49,8 @@ pub enum ErrorKind {
         /// What ranks called, where they differ.
         calls: Vec<(Vec<Rank>, String)>,
     },
-    /// An operation took longer than its timeout. The group stays usable if the missing ranks come back.
+    /// An operation took longer than its timeout. The group stays usable if the missing ranks come back, unless they have never made
+    /// it, and it is one [without a name](crate::Communicator::subgroup_of).
     #[error("the operation timed out: its timeout of {} s passed on rank {}{}; if the ranks are only slow, raise the timeout (the call's, the process group's or HERRINGBONE_TIMEOUT_S)", .after.as_secs_f64(), .rank, waited_for(.missing))]
     Timeout {
         /// The rank that gave up; it may be one that was not late itself.

@@ -441,16 +441,28 @@ def join(opts: Any, options: Options | None, parent: Member | None = None) -> Me
 
     The members of a subgroup find each other by who they are, and by how many groups of just these members there were
     before. torch's name of the group does not serve: it counts all groups that a process has made, and a process that is in
-    more groups than another has another name for the same one.
+    more groups than another has another name for the same one. Where a call to make a group fails on a member, the engine
+    brings the counts together; where it is formed through the store, the store counts the groups that were formed.
     """
     ranks, parent = list(opts.global_ranks_in_group), parent or _world
     if ranks and parent is not None and options is None and sorted(ranks) == ranks:
-        return parent.subgroup(ranks, opts.timeout)
+        member = parent.subgroup(ranks, opts.timeout)
+        if ends_with_barrier():
+            member.meet()
+        return member
     store = opts.store
     if ranks:
         store = part_of(store_of_all(store) if parent is None else parent.store, ranks)
     member = connect(opts, options or Options(), store, ranks or None)
     return note(member, options, is_world=not ranks)
+
+
+def ends_with_barrier() -> bool:
+    """Whether torch ends the creation of a group with a barrier, through the store: one of the group's own finds, before that,
+    who has not made it.
+    """
+    asked = getattr(dist.distributed_c10d, "_is_barrier_after_init", None)
+    return asked is not None and asked() == 1
 
 
 def store_of_all(store: Store) -> Store:

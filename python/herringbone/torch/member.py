@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, cast
@@ -21,9 +20,6 @@ from .places import MeetingPlace
 from .work import torch_error
 
 __all__ = ["Member", "Unformed", "leave_all", "leave_behind", "part_of"]
-
-NAMED = 8
-"""The name of a group has at most so many of its ranks."""
 
 
 class Unformed:
@@ -96,7 +92,6 @@ class Member:
         self.communicator = cast(Communicator, communicator)
         self.forming = threading.Lock()
         self.formations = 0 if isinstance(communicator, Unformed) else 1
-        self.groups: Counter[tuple[int, ...]] = Counter()
         self.ranks = list(range(communicator.size)) if ranks is None else ranks
         self.seconds = timeout.total_seconds()
         self.store = store
@@ -107,16 +102,21 @@ class Member:
     def subgroup(self, ranks: list[int], timeout: timedelta) -> Member:
         """The membership in a group of these ``ranks`` of this group, which ascend.
 
-        Members meet by who they are and by how many groups of just these ranks each has made, which ``groups`` counts. One
-        that could not be made does not count: this process has told nobody of it.
+        Members meet by who they are and by how many groups of just these ranks each has made.
         """
-        made = self.groups[tuple(ranks)] + 1
-        some = ", ".join(map(str, ranks[:NAMED])) + (", ..." if len(ranks) > NAMED else "")
-        communicator = self.communicator.subgroup(f"group {made} of ranks {some}", ranks)
-        self.groups[tuple(ranks)] = made
-        member = Member(communicator, timeout, PrefixStore(f"{made}/", part_of(self.store, ranks)), ranks)
+        communicator = self.communicator.subgroup(ranks)
+        store = PrefixStore(f"{communicator.name}/", part_of(self.store, ranks))
+        member = Member(communicator, timeout, store, ranks)
         member.options = self.options
         return member
+
+    def meet(self) -> None:
+        """Return once all members have made the group. Where one has not, the group is over, and all can make it again."""
+        try:
+            self.communicator.run("barrier", "u8", "sum", 0, 0, (0, 0), (0, 0), None, self.seconds)
+        except errors.HerringboneError:
+            self.abort()
+            raise
 
     def close(self) -> None:
         """Leave the group once the others hold what they need from this rank. One that was left is left already.
@@ -155,7 +155,6 @@ class Member:
         self.ranks = list(range(communicator.size))
         self.formations += 1
         self.calls = self.barriers = 0
-        self.groups.clear()
         self.apart = not self.is_world
         if self not in _open:
             _open.append(self)

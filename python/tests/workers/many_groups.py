@@ -1,4 +1,5 @@
-"""A thousand groups of eight ranks: made, used and destroyed one after the other, then held all at once; and lives of the job.
+"""A thousand groups of eight ranks: made, used and destroyed one after the other, then held all at once; groups that some ranks
+fail to make; and lives of the job.
 
 The ranks are forked. Each fails if its descriptors or threads become more, or its memory grows beyond what was measured.
 
@@ -9,11 +10,16 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import Iterator
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
+
+import herringbone
 
 SIZE = 8
 GROUPS = 1000
@@ -52,6 +58,56 @@ def check(before: tuple[int, int, int], most_kib: int, when: str) -> str:
     return f"{when} {now[0] - before[0]} KiB"
 
 
+UNMADE = "to make the group, which is over: make it again on all of its ranks"
+
+
+@contextmanager
+def told(missing: int) -> Iterator[None]:
+    """Fail unless the block raises that this rank has not made the group."""
+    try:
+        yield
+    except herringbone.OperationTimeoutError as error:
+        assert f"while waiting for rank {missing} {UNMADE}" in str(error), error
+    else:
+        raise AssertionError(f"rank {missing} has made no group, and nobody was told")
+
+
+def fail_and_meet(sets: dict[int, list[int]], times: int, **options: object) -> None:
+    """In each set of ranks a call to make a group fails on one of them, the key, so often, and the others wait in theirs; then all
+    make it, and it adds.
+    """
+    mine = {failing: members for failing, members in sets.items() if dist.get_rank() in members}
+    for failing, members in mine.items():
+        fail(members, failing, times, **options)
+    dist.barrier()
+    for members in mine.values():
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor, group=dist.new_group(members, **options))
+        assert (tensor == len(members)).all(), (members, tensor)
+
+
+def fail(members: list[int], failing: int, times: int, **options: object) -> None:
+    for _ in range(times):
+        if dist.get_rank() == failing:
+            try:
+                dist.new_group(members, **options, pg_options="not any")
+            except TypeError:
+                continue
+            raise AssertionError("no options are a string")
+        with told(failing):
+            group = dist.new_group(members, timeout=timedelta(seconds=1), **options)
+            dist.all_reduce(torch.ones(3), group=group)
+
+
+def fail_to_make() -> None:
+    """Groups that one of their ranks fails to make: the others' counts of groups are ahead of its own."""
+    # torch's own barrier meets only while all ranks have called new_group as often.
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
+    fail_and_meet({7: list(range(SIZE))}, 1)
+    del os.environ["TORCH_DIST_INIT_BARRIER"]
+    fail_and_meet({1: [0, 1], 2: [2, 4, 5]}, 2, use_local_synchronization=True)
+
+
 def live(rank: int, path: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("herringbone", init_method=f"file://{path}", rank=rank, world_size=SIZE)
@@ -60,17 +116,18 @@ def live(rank: int, path: str) -> None:
     before = taken()
     for seed in range(GROUPS):
         dist.destroy_process_group(used_group(seed))
-    told = [check(before, DESTROYED_KIB, "destroyed")]
+    seen = [check(before, DESTROYED_KIB, "destroyed")]
     held = [used_group(seed) for seed in range(GROUPS)]
     for seed, group in enumerate(held):
         use(group, seed + 1)
-    told.append(check(before, HELD_KIB, "held"))
+    seen.append(check(before, HELD_KIB, "held"))
     for group in held:
         dist.destroy_process_group(group)
-    told.append(check(before, HELD_KIB, "released"))
+    seen.append(check(before, HELD_KIB, "released"))
+    fail_to_make()
     dist.destroy_process_group()
     live_again(rank, dist.FileStore(f"{path}.again", SIZE))
-    os.write(1, f"rank {rank} passed: {', '.join(told)}\n".encode())
+    os.write(1, f"rank {rank} passed: {', '.join(seen)}\n".encode())
 
 
 def live_again(rank: int, store: dist.Store) -> None:

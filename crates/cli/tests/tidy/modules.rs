@@ -73,7 +73,7 @@ const ORDERS: [Order; 6] = [
             "engine/links",
             "engine/outbox",
             "engine/buffers engine/early engine/group engine/refused engine/table engine/timers engine/touched",
-            "engine/doom engine/farewell engine/told",
+            "engine/counts engine/doom engine/farewell engine/told",
             "engine/plans",
             "engine/settings",
             // An operation that runs.

@@ -62,6 +62,20 @@ pub enum Cause {
         /// Whose messages had not come, ascending.
         waiting_for: Vec<Rank>,
     },
+    /// Members have not made the group while others waited in it. The group ends with it: if they make one of the same members
+    /// now, the others cannot know that it is meant to be this one.
+    #[error(
+        "rank {rank} waited {} s for {} to make the group, which is over: make it again on all of its ranks",
+        Seconds(*.milliseconds), Ranks(.ranks)
+    )]
+    Unmade {
+        /// The member that gave up.
+        rank: Rank,
+        /// How long it had waited.
+        milliseconds: u64,
+        /// Who has not made it, ascending.
+        ranks: Vec<Rank>,
+    },
     /// A member lacks memory for its part of an operation.
     #[error(
         "rank {rank} lacks {bytes} bytes of memory for {operation}: give that rank more memory, or send less at once"
@@ -121,7 +135,7 @@ pub enum Cause {
 impl Cause {
     /// Whether the group ends with it; after any other cause its next generation works.
     pub fn is_final(&self) -> bool {
-        matches!(self, Cause::PeerLost { .. } | Cause::Panicked { .. })
+        matches!(self, Cause::PeerLost { .. } | Cause::Panicked { .. } | Cause::Unmade { .. })
     }
 
     /// The operation over which it came to light, where there is one.
@@ -155,6 +169,12 @@ impl Cause {
                 to.fingerprint(operation);
                 to.u64(*milliseconds);
                 to.ranks(waiting_for);
+            }
+            Cause::Unmade { rank, milliseconds, ranks } => {
+                to.u8(11);
+                to.u32(*rank);
+                to.u64(*milliseconds);
+                to.ranks(ranks);
             }
             Cause::Memory { rank, operation, bytes } => {
                 to.u8(10);
@@ -210,6 +230,7 @@ impl Cause {
                 milliseconds: from.u64()?,
                 waiting_for: from.ranks()?,
             },
+            11 => Cause::Unmade { rank: from.u32()?, milliseconds: from.u64()?, ranks: from.ranks()? },
             10 => Cause::Memory { rank: from.u32()?, operation: from.fingerprint()?, bytes: from.u64()? },
             4 => Cause::Corrupt { from: from.u32()?, to: from.u32()? },
             8 => Cause::LinkLost { from: from.u32()?, to: from.u32()? },

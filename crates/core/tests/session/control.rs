@@ -7,8 +7,8 @@ use herringbone_core::{
         Basis, Cause, CutBy, Machines, Mismatch, PARAMETERS_BYTES, Parameters, Ranks, Refusal, Role, Shares,
         Summary, TooLong, Variant,
         control::{
-            ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, PlanTold,
-            Report, Waiting,
+            ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, Ordinal,
+            PlanTold, Report, Waiting,
         },
         farewell::{Confirmation, Question},
         formation::{Join, Settings},
@@ -134,6 +134,11 @@ fn any_cause() -> impl Strategy<Value = Cause> {
             problem
         }),
         any_ranks().prop_map(|ranks| Cause::PeerLost { ranks }),
+        (any::<u32>(), any::<u64>(), any_ranks()).prop_map(|(rank, milliseconds, ranks)| Cause::Unmade {
+            rank,
+            milliseconds,
+            ranks
+        }),
         any::<u32>().prop_map(|rank| Cause::Panicked { rank }),
         (any::<u32>(), any_fingerprint(), any::<u64>()).prop_map(|(rank, operation, bytes)| Cause::Memory {
             rank,
@@ -144,6 +149,10 @@ fn any_cause() -> impl Strategy<Value = Cause> {
             |(operation, (from, to, sent, expected))| Cause::Uneven { operation, from, to, sent, expected }
         ),
     ]
+}
+
+fn any_ordinal() -> impl Strategy<Value = Option<Ordinal>> {
+    option::of(any::<(u32, u64)>().prop_map(|(of, at)| Ordinal { of, at }))
 }
 
 fn any_death() -> impl Strategy<Value = Death> {
@@ -186,21 +195,20 @@ fn any_message() -> impl Strategy<Value = Message> {
         (place(), any::<(u64, u64)>()).prop_map(|((group, generation), (sequence, hash))| {
             Message::Confirmed(Confirmation { group, generation, sequence, hash })
         }),
-        (place(), any_ranks(), any_cause()).prop_map(|((group, generation), members, cause)| {
-            Message::Dispute(Dispute { group, generation, members, cause })
-        }),
-        (place(), any_cause()).prop_map(|((group, generation), cause)| Message::Fence {
-            group,
-            generation,
-            cause
-        }),
-        (place(), any::<(u64, u64)>(), vec((any_fingerprint(), any_basis()), 0..32), 0_usize..32).prop_map(
-            |((group, generation), (next, below), issued, plans)| {
-                let (recent, mut bases): (Vec<_>, Vec<_>) = issued.into_iter().unzip();
-                bases.truncate(plans);
-                Message::Report(Report { group, generation, next, below, recent, plans: bases })
+        (place(), any_ranks(), any_cause(), any_ordinal()).prop_map(
+            |((group, generation), members, cause, ordinal)| {
+                Message::Dispute(Dispute { group, generation, members, cause, ordinal })
             }
         ),
+        (place(), any_cause(), any_ordinal()).prop_map(|((group, generation), cause, ordinal)| {
+            Message::Fence { group, generation, cause, ordinal }
+        }),
+        (place(), any::<(bool, u64, u64)>(), vec((any_fingerprint(), any_basis()), 0..32), 0_usize..32)
+            .prop_map(|((group, generation), (is_made, next, below), issued, plans)| {
+                let (recent, mut bases): (Vec<_>, Vec<_>) = issued.into_iter().unzip();
+                bases.truncate(plans);
+                Message::Report(Report { group, generation, is_made, next, below, recent, plans: bases })
+            }),
         (place(), any::<u64>(), any_cause()).prop_map(|((group, generation), next, cause)| {
             Message::Decide(Decision { group, generation, next, cause })
         }),
@@ -250,7 +258,13 @@ fn a_reason_is_cut_and_has_no_control_characters() {
     let reason = format!("one\ntwo\u{1b}{}", "ä".repeat(200));
     let lost = |reason| Cause::ReducerLost { address: "here:1".to_owned(), rank: 3, reason, sequence: 9 };
     let dispute = |reason| {
-        Message::Dispute(Dispute { group: 1, generation: 2, members: vec![0, 3], cause: lost(reason) })
+        Message::Dispute(Dispute {
+            group: 1,
+            generation: 2,
+            members: vec![0, 3],
+            cause: lost(reason),
+            ordinal: None,
+        })
     };
     let expected = format!("one two {}", "ä".repeat(124));
     assert_eq!(decoded(&encoded(&dispute(reason))), Ok(Some(dispute(expected))));
@@ -479,6 +493,10 @@ fn causes_read_well() {
         Cause::Timeout { rank: 1, operation: one, milliseconds: 1_800_042, waiting_for: vec![3] }.to_string(),
         "rank 1 waited 1800.042 s in all_reduce of 1000 f32, sum (operation 17) for rank 3: see what they are \
          doing, or raise the timeout"
+    );
+    assert_eq!(
+        Cause::Unmade { rank: 0, milliseconds: 3_000, ranks: vec![1, 2] }.to_string(),
+        "rank 0 waited 3.000 s for ranks 1, 2 to make the group, which is over: make it again on all of its ranks"
     );
     let uneven =
         Fingerprint { collective: Collective::AllToAll.code(), count: Fingerprint::UNEVEN, op: 0, ..one };

@@ -98,7 +98,7 @@ pub(crate) fn corrupt() -> Cause {
 /// Fences and settles the member's generation, with `next` from the other members' reports.
 pub(crate) fn settle(member: &mut Member, next: u64, cause: Cause) -> Option<bool> {
     let generation = member.generation();
-    let fence = Message::Fence { group: GROUP, generation, cause: cause.clone() };
+    let fence = Message::Fence { group: GROUP, generation, cause: cause.clone(), ordinal: None };
     let Action::Send(Message::Report(report)) = member.receive(&fence) else { panic!("it reports") };
     assert_eq!(member.receive(&fence), Action::Nothing, "a member reports once");
     let next = next.max(report.below);
@@ -240,13 +240,14 @@ fn a_silent_member_stays_small_and_in_step() {
 fn calls_wait_for_the_decision() {
     let mut member = member(1);
     issue(&mut member, 1);
-    let dispute = Dispute { group: GROUP, generation: 0, members: vec![0, 1, 2], cause: corrupt() };
+    let dispute =
+        Dispute { group: GROUP, generation: 0, members: vec![0, 1, 2], cause: corrupt(), ordinal: None };
     assert_eq!(member.dispute(corrupt()), Some(Message::Dispute(dispute)));
     assert_eq!(member.dispute(corrupt()), None, "once is enough");
     assert_eq!(member.issue(call()), Err(NotIssued::Frozen));
     assert_eq!(member.waiting(0, 0), None);
     assert_eq!(member.admit(0), Admission::Accept);
-    member.receive(&Message::Fence { group: GROUP, generation: 0, cause: corrupt() });
+    member.receive(&Message::Fence { group: GROUP, generation: 0, cause: corrupt(), ordinal: None });
     assert_eq!(member.issue(call()), Err(NotIssued::Frozen));
     assert_eq!([0, 1].map(|generation| member.admit(generation)), [Admission::Discard, Admission::Hold]);
     member.receive(&Message::Decide(Decision { group: GROUP, generation: 0, next: 1, cause: corrupt() }));
@@ -287,7 +288,7 @@ fn older_and_newer_generations_are_none_of_its_business() {
     settle(&mut member, 1, corrupt());
     let before = format!("{member:?}");
     for generation in [0, 2] {
-        let fence = Message::Fence { group: GROUP, generation, cause: corrupt() };
+        let fence = Message::Fence { group: GROUP, generation, cause: corrupt(), ordinal: None };
         let decide = Message::Decide(Decision { group: GROUP, generation, next: 9, cause: corrupt() });
         assert_eq!((member.receive(&fence), member.receive(&decide)), (Action::Nothing, Action::Nothing));
     }

@@ -7,19 +7,28 @@ use crate::{
 use herringbone_core::{
     session::{
         Cause, Mismatch,
-        control::{Decision, Dispute, Message, Report, Waiting},
+        control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
         farewell::Question,
-        fence::{Action, Answer, Directed, Hub, NotIssued},
+        fence::{Action, Answer, Directed, Hub, Member, NotIssued},
     },
     wire::Fingerprint,
 };
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
+
 fn dispute(members: &[u32], cause: Cause) -> Message {
-    Message::Dispute(Dispute { group: GROUP, generation: 0, members: members.into(), cause })
+    Message::Dispute(Dispute { group: GROUP, generation: 0, members: members.into(), cause, ordinal: None })
 }
 
 fn report(next: u64, recent: Vec<Fingerprint>) -> Message {
-    Message::Report(Report { group: GROUP, generation: 0, next, below: next, recent, plans: vec![] })
+    Message::Report(Report {
+        group: GROUP,
+        generation: 0,
+        is_made: true,
+        next,
+        below: next,
+        recent,
+        plans: vec![],
+    })
 }
 
 fn targets(sent: &[Directed]) -> Vec<u32> {
@@ -39,7 +48,10 @@ fn the_hub_fences_once_and_decides_when_all_have_reported() {
     let mut hub = Hub::new();
     let sent = hub.receive(2, dispute(&[1, 2, 3], corrupt()));
     assert_eq!(targets(&sent), [1, 2, 3]);
-    assert_eq!(sent[0].message, Message::Fence { group: GROUP, generation: 0, cause: corrupt() });
+    assert_eq!(
+        sent[0].message,
+        Message::Fence { group: GROUP, generation: 0, cause: corrupt(), ordinal: None }
+    );
     assert!(hub.receive(1, dispute(&[1, 2, 3], lost(3))).is_empty());
     assert!(hub.receive(1, report(7, vec![])).is_empty());
     assert!(hub.receive(1, report(99, vec![])).is_empty(), "a second report does not count");
@@ -58,9 +70,55 @@ fn the_hub_lets_an_operation_fail_on_whoever_had_finished() {
     let mut hub = Hub::new();
     hub.receive(2, dispute(&[1, 2], corrupt()));
     hub.receive(2, report(7, vec![]));
-    let finished = Report { group: GROUP, generation: 0, next: 7, below: 8, recent: vec![], plans: vec![] };
-    let (_, decision) = decided(&hub.receive(1, Message::Report(finished)));
+    let mut finished = report(7, vec![]);
+    if let Message::Report(report) = &mut finished {
+        report.below = 8;
+    }
+    let (_, decision) = decided(&hub.receive(1, finished));
     assert_eq!(decision.next, 8);
+}
+
+/// Says what rank 0's timeout comes to in a group that this names, and what rank 1 was told, whose program may not have made the
+/// group.
+fn timed_out(ordinal: Option<Ordinal>, has_made: bool) -> (Cause, Option<Ordinal>) {
+    let made = Member::new(GROUP, 0, vec![0, 1]).named(ordinal);
+    let (mut hub, mut members) = (Hub::new(), [made, Member::new(GROUP, 1, Vec::new())]);
+    issue(&mut members[0], 1);
+    let operation = *members[0].issued(0).unwrap();
+    let cause = Cause::Timeout { rank: 0, operation, milliseconds: 9, waiting_for: vec![1] };
+    let mut pending: VecDeque<(u32, Message)> =
+        members[0].dispute(cause).into_iter().map(|message| (0, message)).collect();
+    let (mut decided, mut told) = (None, None);
+    while let Some((from, message)) = pending.pop_front() {
+        for Directed { to, message } in hub.receive(from, message) {
+            match (&message, to) {
+                (Message::Fence { ordinal, .. }, 1) => told = *ordinal,
+                (Message::Decide(decision), 0) => decided = Some(decision.cause.clone()),
+                _ => {}
+            }
+            if let Action::Send(mut answer) = members[to as usize].receive(&message) {
+                if let (Message::Report(report), true) = (&mut answer, to == 1 && !has_made) {
+                    report.is_made = false;
+                }
+                pending.push_back((to, answer));
+            }
+        }
+    }
+    (decided.unwrap(), told)
+}
+
+/// Its members have counted differently since one failed to make a group: that one is told how far the others are, and the group
+/// is over. A group with a name of its own can be made later, under the same name.
+#[test]
+fn a_group_that_a_member_has_not_made_is_over_if_it_is_named_by_a_count() {
+    let ordinal = Some(Ordinal { of: 77, at: 3 });
+    let (cause, told) = timed_out(ordinal, false);
+    assert_eq!((&cause, told), (&Cause::Unmade { rank: 0, milliseconds: 9, ranks: vec![1] }, ordinal));
+    assert!(cause.is_final());
+    for (ordinal, has_made) in [(None, false), (ordinal, true)] {
+        let (cause, _) = timed_out(ordinal, has_made);
+        assert!(matches!(cause, Cause::Timeout { .. }), "{ordinal:?}, {has_made}: {cause}");
+    }
 }
 
 #[test]
@@ -229,7 +287,7 @@ fn reports_end_with_the_disputed_operation() {
         let mut member = member(1);
         issue(&mut member, 100);
         let Action::Send(Message::Report(report)) =
-            member.receive(&Message::Fence { group: GROUP, generation: 0, cause })
+            member.receive(&Message::Fence { group: GROUP, generation: 0, cause, ordinal: None })
         else {
             panic!()
         };

@@ -43,13 +43,15 @@ pub(super) fn own_line(
 fn make_group((fabric, group): (&Arc<Fabric>, &GroupHandle), line: &CallLine) -> Result<u32> {
     let GroupHandle { number: of, rank, members, .. } = group;
     let number = group::number_of(&format!("line {:016x} of group {of:08x}", line.number), members);
-    if !fabric.node.with(|engine| engine.add_line(*of, number, line.what))? {
+    let (is_free, ordinal) =
+        fabric.node.with(|engine| (engine.add_line(*of, number, line.what), engine.ordinal_of(*of)));
+    if !is_free? {
         return Err(Error::config("the name of a group", "it meets another one: choose other names"));
     }
     let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
     let seats = members.iter().copied().chain(reducers).collect();
     let settings = settings_of(fabric, number, (*rank, members), seats);
     let (guidance, timeout) = (fabric.settings.guidance.clone(), group.timeout());
-    make_known(fabric, Settings { guidance, timeout, ..settings });
+    make_known(fabric, Settings { guidance, timeout, ..settings }, ordinal);
     Ok(number)
 }

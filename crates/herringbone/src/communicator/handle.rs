@@ -7,7 +7,11 @@ use super::{
 use crate::{
     core::{
         group::Rank,
-        session::{control::Message, fence::Member, membership::MemberId},
+        session::{
+            control::{Message, Ordinal},
+            fence::Member,
+            membership::MemberId,
+        },
     },
     engine::group::{Group, Settings},
     fabric::{Fabric, command::Command},
@@ -25,6 +29,8 @@ use std::{
 /// One group, as this process holds it: closed here when the last handle is gone.
 pub(crate) struct GroupHandle {
     pub(super) number: u32,
+    /// The group that it is a part of, of any depth, which is no part of another: that of all ranks, or of those that were left.
+    pub(super) root: u32,
     pub(super) rank: u32,
     pub(super) members: Vec<MemberId>,
     /// In nanoseconds.
@@ -56,14 +62,14 @@ pub(super) fn settings_of(
     Settings::new(number, roster.epoch(), (seats, ranks, rank), hosts, parameters)
 }
 
-/// Makes a group known to the engine and to the hub.
-pub(super) fn make_known(fabric: &Fabric, settings: Settings) {
+/// Makes a group known to the engine and to the hub, with what names it, or the group that it is a part of, if that is a count.
+pub(super) fn make_known(fabric: &Fabric, settings: Settings, ordinal: Option<Ordinal>) {
     let members = settings.ranks.clone();
     if settings.me == 0 {
         let message = Message::GroupInfo { group: settings.id, generation: 0, members: members.clone() };
         fabric.commands.send(Command::ToHub(message));
     }
-    let member = Member::new(settings.id, fabric.job.rank, members);
+    let member = Member::new(settings.id, fabric.job.rank, members).named(ordinal);
     fabric.node.with(|engine| engine.add_group(Group::new(settings, member)));
 }
 
@@ -73,15 +79,16 @@ pub(super) fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl GroupHandle {
-    /// Of a group that has done nothing yet, of which this process is the member at place `rank`.
+    /// Of a group that has done nothing yet, of which this process is the member at place `rank`; it is a part of `root`.
     pub(super) fn new(
         fabric: &Arc<Fabric>,
-        number: u32,
+        (number, root): (u32, u32),
         (rank, members): (Rank, Vec<MemberId>),
         timeout: Duration,
     ) -> Self {
         Self {
             number,
+            root,
             rank,
             members,
             timeout: AtomicU64::new(nanoseconds(timeout)),

@@ -93,8 +93,11 @@ impl GroupHandle {
         let serves = in_job(from).zip(in_job(to)).map(|(from, to)| Service::Messages(from, to));
         let place = Rank::from(self.rank > from.min(to));
         let settings = settings_of(fabric, number, (place, &members), members.to_vec());
-        fabric.node.with(|engine| engine.out.observer.name_group(number, &name));
-        make_known(fabric, Settings { serves, ..settings });
+        let ordinal = fabric.node.with(|engine| {
+            engine.out.observer.name_group(number, &name);
+            engine.ordinal_of(self.number)
+        });
+        make_known(fabric, Settings { serves, ..settings }, ordinal);
         Ok(number)
     }
 }

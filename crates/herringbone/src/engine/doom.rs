@@ -2,7 +2,10 @@
 
 use crate::{
     Error, ErrorKind,
-    core::{group::Rank, session::Cause},
+    core::{
+        group::Rank,
+        session::{Cause, Ranks},
+    },
 };
 use std::time::Duration;
 
@@ -40,6 +43,14 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
             rank: *rank,
             after: Duration::from_millis(*milliseconds),
             missing: waiting_for.iter().map(|rank| format!("rank {rank}")).collect(),
+        },
+        Cause::Unmade { rank, milliseconds, ranks } => ErrorKind::Timeout {
+            rank: *rank,
+            after: Duration::from_millis(*milliseconds),
+            missing: vec![format!(
+                "{} to make the group, which is over: make it again on all of its ranks",
+                Ranks(ranks)
+            )],
         },
         Cause::Memory { rank, bytes, .. } => ErrorKind::Memory { rank: *rank, bytes: *bytes },
         Cause::Corrupt { from, to } => {

@@ -16,7 +16,7 @@ use crate::{
         group::Rank,
         session::{
             Cause, Mismatch,
-            control::Message,
+            control::{Message, Report},
             fence::{Action, Member, Settled},
             membership::MemberId,
         },
@@ -64,7 +64,7 @@ impl Groups {
             return Some(Message::Confirmed(question.confirmed()));
         }
         let Some(group) = self.groups.get_mut(&number) else {
-            return self.told_early(number, message, links.rank);
+            return self.told_early(number, message, (links.rank, out));
         };
         if let Message::Fence { generation, cause, .. } = message
             && let Some(sequence) = disputed(cause)
@@ -102,14 +102,34 @@ impl Groups {
     }
 
     /// The others of a group may disagree, or give up waiting, before this rank has made it: they are answered as by a rank that
-    /// has called nothing, whose first calls fail then.
-    fn told_early(&mut self, number: u32, message: &Message, me: Rank) -> Option<Message> {
+    /// has called nothing, whose first calls fail then. One that is named by a count, and in which others give up waiting, is never
+    /// made here: the next one that this rank makes is their next one.
+    fn told_early(
+        &mut self,
+        number: u32,
+        message: &Message,
+        (me, out): (Rank, &mut Outbox),
+    ) -> Option<Message> {
+        let mut is_made = true;
         if matches!(message, Message::Fence { .. } | Message::Confirm(_)) && !self.forgotten.contains(&number)
         {
             self.unmade.entry(number).or_insert_with(|| Member::new(number, me, Vec::new()));
         }
+        if let Message::Fence { cause, ordinal: Some(ordinal), .. } = message {
+            is_made = self.counts.has_made(*ordinal);
+            if !is_made && matches!(cause, Cause::Timeout { .. }) {
+                self.counts.pass(*ordinal);
+            }
+        }
         match self.unmade.get_mut(&number)?.receive(message) {
+            Action::Send(Message::Report(report)) => Some(Message::Report(Report { is_made, ..report })),
             Action::Send(answer) => Some(answer),
+            Action::Settled(settled) if matches!(*settled.cause, Cause::Unmade { .. }) => {
+                self.unmade.remove(&number);
+                self.forgotten.insert(number);
+                out.push(Todo::RedeliverGroup(number));
+                Some(Message::Forget { group: number })
+            }
             Action::Nothing | Action::Settled(_) | Action::Confirmed => None,
         }
     }

@@ -164,7 +164,7 @@ impl Group {
 
     /// Goes on where the hub has left a member of which nothing but its number was known.
     pub(crate) fn follow(&mut self, member: Member) {
-        self.member = member.among(self.settings.ranks.clone());
+        self.member = member.made(&self.member);
     }
 
     /// Whether this process is one of the group's reducers.

@@ -3,6 +3,7 @@
 #[cfg(any(test, feature = "simulator"))]
 use super::group::Recovering;
 use super::{
+    counts::Counts,
     doom::{Doom, error},
     group::{Group, Settings},
     links::Links,
@@ -57,6 +58,7 @@ pub(crate) struct Groups {
     lines: BTreeMap<u32, u32>,
     /// What the hub has said of groups that this rank has not made yet.
     pub(super) unmade: BTreeMap<u32, Member>,
+    pub(super) counts: Counts,
     /// What workers have told a reducer of groups that they have not introduced yet: by group and digest.
     parameters: BTreeMap<(u32, u64), Arc<Parameters>>,
 }

@@ -12,6 +12,7 @@ mod backlog;
 mod begin;
 mod buffers;
 pub(crate) mod control;
+mod counts;
 mod disband;
 mod doom;
 mod early;
@@ -42,6 +43,7 @@ use crate::{
     clock::Moment,
     completion::Completion,
     core::session::{
+        control::Ordinal,
         membership::{MemberId, Roster},
         recovery::Resume,
     },
@@ -241,6 +243,16 @@ impl Engine {
     /// Whether there is a group of this number, or was one.
     pub(crate) fn has_had_group(&self, number: u32) -> bool {
         self.groups.has_had(number)
+    }
+
+    /// Names the next group of a kind, for which this number stands: all members that have made as many call it the same.
+    pub(crate) fn name_next(&mut self, of: u32) -> Ordinal {
+        self.groups.counts.name_next(of)
+    }
+
+    /// What names a group, if it was [named so](Self::name_next), or is part of one that was.
+    pub(crate) fn ordinal_of(&self, number: u32) -> Option<Ordinal> {
+        self.groups.get(number)?.member.ordinal()
     }
 
     /// A group was closed, or its last handle is gone: nothing more is called in it here. What is under way goes on.

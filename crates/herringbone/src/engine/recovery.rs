@@ -214,7 +214,7 @@ impl Recoveries {
         let (carrier, heir) = (carrier_of(&group.settings), heir_of(&group.settings, &resume, links));
         self.tell(&resume, heir.reducers(), links);
         group.recovering = Recovering::Over { from: resume.from, next: heir.id };
-        let ranks = &group.settings.ranks;
+        let (ranks, ordinal) = (&group.settings.ranks, group.member.ordinal());
         let rests = resume.operations.into_iter().map(|rest| (rest.sequence, rest.among(ranks))).collect();
         let decided = Decided { carrier: carrier.id, rests, redone: BTreeMap::new(), is_closing: false };
         self.carriers.insert(carrier.id, number);
@@ -228,7 +228,7 @@ impl Recoveries {
                     Message::GroupInfo { group: settings.id, generation: 0, members: ranks.clone() };
                 out.events.push(Event::ToHub(message));
             }
-            let member = Member::new(settings.id, me, ranks).starting_at(first);
+            let member = Member::new(settings.id, me, ranks).starting_at(first).named(ordinal);
             Group::new(settings, member)
         });
         out.push(Todo::Redo(number));

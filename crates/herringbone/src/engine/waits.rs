@@ -19,6 +19,7 @@ use crate::{
         group::Rank,
         session::{
             Ranks,
+            control::Message,
             fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
             lateness::{Late, TOLD_IN_ROUND},
             membership::MemberId,
@@ -75,6 +76,12 @@ impl Waits {
             let due = WAITING_MILLISECONDS + WAITING_AGAIN_MILLISECONDS * u64::from(first.told);
             if waited < Duration::from_millis(due) {
                 continue;
+            }
+            if first.told == 0 {
+                // Its first member, which says this to the hub, may not have made it yet.
+                let members = group.settings.ranks.clone();
+                let told = Message::GroupInfo { group: *number, generation: 0, members };
+                out.events.push(Event::ToHub(told));
             }
             let message = group.member.waiting(first.id.fingerprint.sequence, first.told);
             first.told += 1;

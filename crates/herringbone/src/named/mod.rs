@@ -16,7 +16,7 @@ mod work;
 
 use crate::{
     Communicator, Error, Result,
-    communicator::called::{resting_group, unused_name},
+    communicator::called::resting_group,
     core::named::{Negotiator, NegotiatorSettings, StallSettings, Tuning},
 };
 use autotune::Autotune;
@@ -83,9 +83,10 @@ impl NamedController {
     /// If the communicator is closed, or the system has no thread left.
     pub fn new(communicator: &Communicator, options: &NamedOptions) -> Result<Self> {
         let (rank, size) = (communicator.rank(), communicator.size());
-        let agreement = resting_group(communicator, &unused_name(communicator, "agreement"))?;
+        let agreement = resting_group(communicator, "agreement")?;
         let ranks: Vec<u32> = (0..size).collect();
-        let data = communicator.subgroup(&unused_name(communicator, "named operations"), &ranks)?;
+        let data = format!("named operations of group {:08x}", agreement.parts().1.number());
+        let data = communicator.subgroup(&data, &ranks)?;
         let settings = NegotiatorSettings {
             capacity: options.capacity,
             stall: StallSettings { warning: options.stall_warning, shutdown: options.stall_shutdown },

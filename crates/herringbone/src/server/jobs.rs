@@ -410,7 +410,7 @@ pub(crate) fn heed(engine: &mut Engine, event: Event) {
             let members = state.settings.ranks.clone();
             let is_up = |member: &MemberId| engine.links.endpoints[*member].is_up();
             let lowest = state.settings.members().iter().copied().find(is_up);
-            let dispute = Message::Dispute(Dispute { group, generation, members, cause });
+            let dispute = Message::Dispute(Dispute { group, generation, members, cause, ordinal: None });
             if let Some(lowest) = lowest {
                 engine.say(lowest, &dispute);
             }

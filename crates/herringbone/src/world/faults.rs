@@ -163,7 +163,7 @@ fn forged() -> [Message; 7] {
     [
         Message::Recover { group: 0 },
         Message::Resume(resume),
-        Message::Fence { group: 0, generation: 0, cause: cause() },
+        Message::Fence { group: 0, generation: 0, cause: cause(), ordinal: None },
         Message::Decide(Decision { group: 0, generation: 0, next: 9, cause: cause() }),
         Message::Late(Late { group: 0, sequence: 3, ranks: vec![1] }),
         Message::Shrunk(shrunk),

@@ -6,7 +6,7 @@ use crate::{
         group::Rank,
         session::{control::Message, membership::MemberId},
     },
-    engine::group::number_of,
+    engine::group::{Group, number_of},
     transport::tcp::virtual_link::Dice,
 };
 use std::{rc::Rc, time::Duration};
@@ -27,12 +27,18 @@ pub(super) fn add(world: &mut VirtualWorld, ranks: Vec<Rank>, dice: &mut Dice) {
 
 fn make(world: &mut VirtualWorld, number: u32, rank: Rank) {
     let Some((_, ranks)) = world.groups.iter().find(|(other, _)| *other == number).cloned() else { return };
-    let now = world.clock.now();
     let made = group(&world.setup, &world.roster, (number, &ranks), rank);
     let Some(machine) = &mut world.machines[rank as usize] else { return };
     if machine.is_hung {
         return world.later(MADE_LATER, move |world| make(world, number, rank));
     }
+    make_known(world, made, rank);
+}
+
+/// What a communicator does.
+fn make_known(world: &mut VirtualWorld, made: Group, rank: Rank) {
+    let (now, number, ranks) = (world.clock.now(), made.settings.id, made.settings.ranks.clone());
+    let machine = world.machine(rank as usize);
     machine.engine.at(now).add_group(made);
     if ranks[0] == rank
         && let Some(watch) = &mut machine.watch
@@ -40,6 +46,17 @@ fn make(world: &mut VirtualWorld, number: u32, rank: Rank) {
         watch.tell_hub(Message::GroupInfo { group: number, generation: 0, members: ranks });
     }
     world.settle(rank as usize);
+}
+
+/// A rank makes its next group of these ranks. Returns the group's number.
+#[cfg(test)]
+pub(super) fn make_next(world: &mut VirtualWorld, ranks: &[Rank], rank: Rank) -> u32 {
+    let members: Vec<MemberId> = ranks.iter().map(|rank| member_at(*rank as usize)).collect();
+    let ordinal = world.machine(rank as usize).engine.name_next(number_of("groups", &members));
+    let number = number_of(&format!("group {}", ordinal.at), &members);
+    let Group { settings, member, .. } = group(&world.setup, &world.roster, (number, ranks), rank);
+    make_known(world, Group::new(settings, member.named(Some(ordinal))), rank);
+    number
 }
 
 /// Adds a group in which all workers agree. Returns its number.
@@ -50,7 +67,7 @@ pub(super) fn add_agreement(world: &mut VirtualWorld) -> u32 {
     let (number, now) = (number_of("agreement", &members), world.clock.now());
     for rank in &ranks {
         let mut made = group(&world.setup, &world.roster, (number, &ranks), *rank);
-        made = crate::engine::group::Group::new(made.settings.agreeing(), made.member);
+        made = Group::new(made.settings.agreeing(), made.member);
         world.machine(*rank as usize).engine.at(now).add_group(made);
         world.settle(*rank as usize);
     }

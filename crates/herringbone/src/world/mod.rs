@@ -6,6 +6,8 @@
 #![cfg_attr(not(test), allow(dead_code, reason = "some of it is for tests only"))]
 
 mod calls;
+#[cfg(test)]
+mod counted;
 mod exact;
 mod exit;
 #[cfg(test)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -50,10 +49,6 @@ LOGGER = logging.getLogger("herringbone")
 
 _job: Communicator | None = None
 """The ranks that the launcher started. It outlives ``shutdown``, so that ``init`` may follow."""
-_shrinks = 0
-"""How many times the job has gone on with the ranks that were left, since processes began that cannot know it."""
-_inits: Counter[tuple[int, ...]] = Counter()
-"""How many times ``init`` has begun with these ranks of the job since then."""
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
@@ -81,10 +76,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         pass_on_log_level()
         _job = launched.first_job(settings)
         at_exit(_end_world)
-    key = tuple(ranks or range(_job.size))
-    _inits[key] += 1
-    # All of these ranks have counted the same, so they agree about the name, and none of their groups has had it.
-    world = World(_job, ranks, settings, f"horovod.{_shrinks}.{_inits[key]}")
+    world = World(_job, ranks, settings)
     enter(world)
     try:
         _settle(world, list(process_sets or ()))
@@ -160,12 +152,10 @@ def job() -> Communicator:
     return _job
 
 
-def replace_job(communicator: Communicator, *, anew: bool) -> None:
-    """Let the next ``init`` begin with these ranks; ``anew`` says that processes are among them that have begun just now."""
-    global _job, _shrinks
+def replace_job(communicator: Communicator) -> None:
+    """Let the next ``init`` begin with these ranks."""
+    global _job
     _job = communicator
-    _shrinks = 0 if anew else _shrinks + 1
-    _inits.clear()
 
 
 def rank() -> int:

@@ -67,7 +67,7 @@ def recover() -> None:
         left = job.shrink()
     except PeerLostError as final:
         raise TooFewWorkersError(str(final), final.ranks) from final
-    basics.replace_job(left, anew=False)
+    basics.replace_job(left)
     LOGGER.warning("herringbone: the job goes on with %s of %s ranks", left.size, whole)
     until = time.monotonic() + settings.elastic_timeout
     while left.size < min(settings.least_workers, whole):
@@ -101,7 +101,7 @@ def take_in() -> None:
     except (RendezvousError, ConnectionLostError) as error:
         LOGGER.warning("herringbone: the new processes did not come: %s", error)
         whole = job.regather(members, timeout=2 * COMING_BACK_SECONDS)
-    basics.replace_job(whole, anew=True)
+    basics.replace_job(whole)
 
 
 def _follow_plan() -> None:
@@ -113,7 +113,7 @@ def _follow_plan() -> None:
     basics.shutdown()
     if told is None:
         # The plan is gone that was seen: the interrupt was a program's own.
-        basics.replace_job(job, anew=False)
+        basics.replace_job(job)
         return
     plan = launched.Plan(told["generation"], told["store"], tuple(told["workers"]))
     stays = own in plan.workers
@@ -133,7 +133,7 @@ def _follow_plan() -> None:
         if following is not None:
             following.close()
         _not_before = time.monotonic() + MEET_SECONDS
-        basics.replace_job(job, anew=False)
+        basics.replace_job(job)
         return
     job.close()
     launched.adopt(plan)
@@ -141,7 +141,7 @@ def _follow_plan() -> None:
         LOGGER.warning("herringbone: the job goes on without worker %s, which ends", own)
         raise SystemExit(0)
     LOGGER.warning("herringbone: the job goes on with %s ranks", following.size)
-    basics.replace_job(following, anew=True)
+    basics.replace_job(following)
 
 
 def _whole(job: Communicator) -> int:

@@ -75,9 +75,9 @@ class Member:
 class World:
     """The state between ``init`` and ``shutdown``."""
 
-    def __init__(self, job: Communicator, ranks: Sequence[int] | None, settings: Settings, name: str) -> None:
-        """Join with ``ranks`` of ``job``, all if they are left out; those ranks do the same, under a name that is new to them."""
-        self.job, self.settings, self._name = job, settings, name
+    def __init__(self, job: Communicator, ranks: Sequence[int] | None, settings: Settings) -> None:
+        """Join with ``ranks`` of ``job``, all if they are left out; those ranks do the same."""
+        self.job, self.settings = job, settings
         self._of_job = tuple(ranks) if ranks else tuple(range(job.size))
         """The job's number of each rank here."""
         if job.rank not in self._of_job:
@@ -86,7 +86,7 @@ class World:
         self.sets: dict[int, Member] = {}
         self._ids: Iterator[int] = itertools.count()
         first = next(self._ids)
-        everybody = job.subgroup(self._of_job, f"{name}.{first}")
+        everybody = job.subgroup(self._of_job)
         # Before a controller has the communicator: what it calls is its own.
         self.place = Place.among(_hosts(everybody), self.rank)
         self.sets[first] = Member(tuple(range(self.size)), self._controller(everybody), everybody)
@@ -103,7 +103,7 @@ class World:
             )
         number = next(self._ids)
         if self.rank in ranks:
-            communicator = self.job.subgroup([self._of_job[rank] for rank in ranks], f"{self._name}.{number}")
+            communicator = self.job.subgroup([self._of_job[rank] for rank in ranks])
             self.sets[number] = Member(ranks, self._controller(communicator), communicator)
         else:
             self.sets[number] = Member(ranks, None, None)

@@ -61,6 +61,16 @@ pub struct Waiting {
     pub fingerprint: Fingerprint,
 }
 
+/// What names a group to which programs give no name: who is in it, and how many groups of just these members each of them had
+/// made before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ordinal {
+    /// The number that stands for what is counted: groups of one kind with the same members.
+    pub of: u32,
+    /// How many there were before.
+    pub at: u64,
+}
+
 /// Something went wrong in a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dispute {
@@ -72,6 +82,8 @@ pub struct Dispute {
     pub members: Vec<Rank>,
     /// What went wrong.
     pub cause: Cause,
+    /// What names the group, if it is that.
+    pub ordinal: Option<Ordinal>,
 }
 
 /// Where a member stands at a fence.
@@ -81,6 +93,8 @@ pub struct Report {
     pub group: u32,
     /// The generation that ends.
     pub generation: u32,
+    /// Whether the member's program has made the group.
+    pub is_made: bool,
     /// The sequence number of the member's next operation: how many it has issued.
     pub next: u64,
     /// Calls below this number have to fail, so that the member learns of it in one that takes its number.
@@ -163,17 +177,30 @@ impl Waiting {
     }
 }
 
+impl Ordinal {
+    pub(super) fn write(to: &mut Writer, ordinal: &Self) {
+        to.u32(ordinal.of);
+        to.u64(ordinal.at);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { of: from.u32()?, at: from.u64()? })
+    }
+}
+
 impl Dispute {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.u32(self.generation);
         to.ranks(&self.members);
         self.cause.write(to);
+        to.option(self.ordinal.as_ref(), Ordinal::write);
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (group, generation) = (from.u32()?, from.u32()?);
-        Ok(Self { group, generation, members: from.ranks()?, cause: Cause::read(from)? })
+        let (members, cause) = (from.ranks()?, Cause::read(from)?);
+        Ok(Self { group, generation, members, cause, ordinal: from.option(Ordinal::read)? })
     }
 }
 
@@ -181,6 +208,7 @@ impl Report {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.u32(self.generation);
+        to.bool(self.is_made);
         to.u64(self.next);
         to.u64(self.below);
         to.list("a list of operations", &self.recent, Writer::fingerprint);
@@ -188,13 +216,13 @@ impl Report {
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (group, generation) = (from.u32()?, from.u32()?);
+        let (group, generation, is_made) = (from.u32()?, from.u32()?, from.bool()?);
         let (next, below) = (from.u64()?, from.u64()?);
         let (recent, plans) = (from.list(Reader::fingerprint)?, from.list(Basis::read)?);
         if recent.len() > REPORTED || plans.len() > recent.len() {
             return Err(Malformed("it lists too many operations"));
         }
-        Ok(Self { group, generation, next, below, recent, plans })
+        Ok(Self { group, generation, is_made, next, below, recent, plans })
     }
 }
 

@@ -13,7 +13,7 @@ mod dialogue;
 mod groups;
 
 pub use dialogue::Dialogue;
-pub use groups::{Decision, Dispute, Introduction, PlanTold, REPORTED, Report, Waiting};
+pub use groups::{Decision, Dispute, Introduction, Ordinal, PlanTold, REPORTED, Report, Waiting};
 
 use super::{
     cause::Cause,
@@ -111,6 +111,8 @@ pub enum Message {
         generation: u32,
         /// What began it; the decision may know more.
         cause: Cause,
+        /// What names the group, for members that have not made it.
+        ordinal: Option<Ordinal>,
     },
     /// The answer to a fence. To the hub.
     Report(Report),
@@ -282,10 +284,11 @@ impl Message {
             Message::Forget { group } => to.u32(*group),
             Message::Waiting(waiting) => waiting.write(to),
             Message::Dispute(dispute) => dispute.write(to),
-            Message::Fence { group, generation, cause } => {
+            Message::Fence { group, generation, cause, ordinal } => {
                 to.u32(*group);
                 to.u32(*generation);
                 cause.write(to);
+                to.option(ordinal.as_ref(), Ordinal::write);
             }
             Message::Report(report) => report.write(to),
             Message::Accuse(accuse) => accuse.write(to),
@@ -370,7 +373,12 @@ impl Message {
             6 => Message::Leave { rank: from.u32()? },
             7 => Message::Waiting(Waiting::read(from)?),
             8 => Message::Dispute(Dispute::read(from)?),
-            9 => Message::Fence { group: from.u32()?, generation: from.u32()?, cause: Cause::read(from)? },
+            9 => Message::Fence {
+                group: from.u32()?,
+                generation: from.u32()?,
+                cause: Cause::read(from)?,
+                ordinal: from.option(Ordinal::read)?,
+            },
             10 => Message::Report(Report::read(from)?),
             11 => Message::Decide(Decision::read(from)?),
             12 => Message::GroupInfo { group: from.u32()?, generation: from.u32()?, members: from.ranks()? },

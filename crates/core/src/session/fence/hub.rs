@@ -2,7 +2,7 @@
 
 use super::super::{
     cause::{Cause, Mismatch},
-    control::{Decision, Dispute, Message, Report, Waiting},
+    control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
     farewell::{Confirmation, Question, Questions},
     lateness::Lateness,
     recovery::{Held, Recovery},
@@ -74,6 +74,8 @@ struct Group {
 #[derive(Debug)]
 struct Fence {
     cause: Cause,
+    /// What names the group, if it is that.
+    ordinal: Option<Ordinal>,
     awaited: BTreeSet<Rank>,
     reports: BTreeMap<Rank, Report>,
 }
@@ -227,13 +229,13 @@ impl Hub {
     }
 
     fn dispute(&mut self, dispute: Dispute) -> Vec<Directed> {
-        let Dispute { group: number, generation, members, cause } = dispute;
+        let Dispute { group: number, generation, members, cause, ordinal } = dispute;
         let group = self.groups.entry(number).or_default();
         if generation != group.generation || group.fence.is_some() {
             return Vec::new();
         }
         group.members = members;
-        let mut sent = group.begin(number, cause, &self.gone);
+        let mut sent = group.begin(number, (cause, ordinal), &self.gone);
         sent.extend(group.decide_if_complete(number, &self.gone));
         sent
     }
@@ -355,21 +357,31 @@ impl Group {
         told.map(|(to, told)| Directed { to, message: Message::Confirmed(told) }).collect()
     }
 
-    fn begin(&mut self, number: u32, cause: Cause, gone: &Gone) -> Vec<Directed> {
+    fn begin(
+        &mut self,
+        number: u32,
+        (cause, ordinal): (Cause, Option<Ordinal>),
+        gone: &Gone,
+    ) -> Vec<Directed> {
         let awaited: BTreeSet<Rank> = self.live(gone).collect();
-        let fence = Message::Fence { group: number, generation: self.generation, cause: cause.clone() };
+        let (generation, cause_told) = (self.generation, cause.clone());
+        let fence = Message::Fence { group: number, generation, cause: cause_told, ordinal };
         let to_all = awaited.iter().map(|&to| Directed { to, message: fence.clone() }).collect();
-        self.fence = Some(Fence { cause, awaited, reports: BTreeMap::new() });
+        self.fence = Some(Fence { cause, ordinal, awaited, reports: BTreeMap::new() });
         to_all
     }
 
     fn decide_if_complete(&mut self, number: u32, gone: &Gone) -> Vec<Directed> {
-        let Some(Fence { cause, reports, .. }) = self.fence.take_if(|fence| fence.awaited.is_empty()) else {
-            return Vec::new();
-        };
+        let Some(fence) = self.fence.take_if(|fence| fence.awaited.is_empty()) else { return Vec::new() };
+        let unmade = fence.unmade();
+        let Fence { cause, reports, .. } = fence;
         let lost = gone.blamed(&self.members, &cause);
         let live: Vec<Rank> = self.live(gone).collect();
-        let cause = if lost.is_empty() { explain(cause, &reports) } else { Cause::PeerLost { ranks: lost } };
+        let cause = match unmade {
+            _ if !lost.is_empty() => Cause::PeerLost { ranks: lost },
+            Some(unmade) => unmade,
+            None => explain(cause, &reports),
+        };
         let next = reports.values().map(|report| report.next.max(report.below)).max().unwrap_or_default();
         let decision = Decision { group: number, generation: self.generation, next, cause };
         self.generation += 1;
@@ -398,6 +410,17 @@ impl Group {
     /// The members that take part.
     fn live(&self, gone: &Gone) -> impl Iterator<Item = Rank> {
         self.members.iter().copied().filter(|rank| !gone.has(*rank) && !self.left.contains(rank))
+    }
+}
+
+impl Fence {
+    /// That members have not made the group, where others have given up waiting. A group with a name of its own can be made later.
+    fn unmade(&self) -> Option<Cause> {
+        let Cause::Timeout { rank, milliseconds, .. } = self.cause else { return None };
+        let unmade = self.reports.iter().filter(|(_, report)| !report.is_made);
+        let ranks: Vec<Rank> = unmade.map(|(rank, _)| *rank).collect();
+        let is_over = self.ordinal.is_some() && !ranks.is_empty();
+        is_over.then_some(Cause::Unmade { rank, milliseconds, ranks })
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     super::{
         basis::Basis,
         cause::{Cause, Mismatch},
-        control::{Decision, Dispute, Message, REPORTED, Report, Waiting},
+        control::{Decision, Dispute, Message, Ordinal, REPORTED, Report, Waiting},
         farewell::Question,
     },
     REMEMBERED,
@@ -32,6 +32,8 @@ pub struct Member {
     rank: Rank,
     group: u32,
     members: Arc<[Rank]>,
+    /// What names the group, if it is that.
+    ordinal: Option<Ordinal>,
     generation: u32,
     phase: Phase,
     history: History,
@@ -233,6 +235,7 @@ impl Member {
             rank,
             group,
             members: members.into(),
+            ordinal: None,
             generation: 0,
             phase: Phase::Running,
             history: History::default(),
@@ -250,15 +253,26 @@ impl Member {
         Self { history: History { next: first, first, ..History::default() }, ..self }
     }
 
-    /// The same, of a group of which only now is known who is in it.
+    /// The same, of a group that this names.
     #[must_use]
-    pub fn among(self, members: Vec<Rank>) -> Self {
-        Self { members: members.into(), ..self }
+    pub fn named(self, ordinal: Option<Ordinal>) -> Self {
+        Self { ordinal, ..self }
+    }
+
+    /// The same, of a group whose members and name are known only now: those of `made`.
+    #[must_use]
+    pub fn made(self, made: &Self) -> Self {
+        Self { members: made.members.clone(), ordinal: made.ordinal, ..self }
     }
 
     /// The current generation, to be written into frames.
     pub fn generation(&self) -> u32 {
         self.generation
+    }
+
+    /// What names the group, if it is that.
+    pub fn ordinal(&self) -> Option<Ordinal> {
+        self.ordinal
     }
 
     /// Where it stands in this generation.
@@ -382,8 +396,8 @@ impl Member {
             return None;
         }
         self.phase = Phase::Disputed;
-        let Self { group, generation, .. } = *self;
-        Some(Message::Dispute(Dispute { group, generation, members: self.members.to_vec(), cause }))
+        let Self { group, generation, ordinal, .. } = *self;
+        Some(Message::Dispute(Dispute { group, generation, members: self.members.to_vec(), cause, ordinal }))
     }
 
     /// What to ask the others before it leaves; `None` if it knows that all have issued what it has, or a fence is under way.
@@ -471,7 +485,8 @@ impl Member {
         let after_debts = self.debts.back().map_or(next, |debt| debt.below.max(next));
         let learns_later = self.history.open == 0 && !self.told;
         let below = after_debts.saturating_add(u64::from(learns_later));
-        Action::Send(Message::Report(Report { group, generation, next, below, recent, plans }))
+        let is_made = true;
+        Action::Send(Message::Report(Report { group, generation, is_made, next, below, recent, plans }))
     }
 
     fn settle(&mut self, decision: &Decision) -> Action {

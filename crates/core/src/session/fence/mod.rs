@@ -23,6 +23,11 @@
 //! [`WAITING_MILLISECONDS`] says so to the hub, and again every [`WAITING_AGAIN_MILLISECONDS`]. The hub compares those
 //! who wait in the same operation, and asks others to look into their history; see [`Hub::receive`].
 //!
+//! A group to which programs give no name has one by its [`Ordinal`](super::control::Ordinal): its members, and how many groups of
+//! just these each of them has made before. Where a member's call to make one fails, its count stays behind the others'. They
+//! find out as they wait in the group for their timeout: the fence tells the member the ordinal, and it counts on from there.
+//! The group is over on those who have made it, so that all make the next one, under the same ordinal.
+//!
 //! All of it relies on connections that keep the order of their messages, and on nothing else: no clock is read here.
 //! A process that does not report is either alive, and its control thread will, or it will be declared dead.
 

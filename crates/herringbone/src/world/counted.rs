@@ -1,0 +1,119 @@
+//! Groups without names: where a program's call to make one fails on some ranks, the counts of all come together.
+
+use super::{Setup, VirtualWorld, calls::Task, groups::make_next, machine::ToCall};
+use crate::{Error, ErrorKind, core::group::Rank, transport::tcp::virtual_link::Dice};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+const COUNT: usize = 5000;
+
+/// These ranks make their next group of `all`, and those of them that call sum in it, until all have ended. Returns its number at
+/// each rank, and how each call has ended.
+fn attempt(world: &mut VirtualWorld, all: &[Rank], making: &[Rank]) -> (Vec<u32>, Vec<Result<(), Error>>) {
+    let numbers: Vec<u32> = making.iter().map(|rank| make_next(world, all, *rank)).collect();
+    let task = Task::sum(COUNT, all.len() as u32, &mut world.dice);
+    for (rank, number) in making.iter().zip(&numbers) {
+        world.call([*rank], &ToCall { group: *number, ..ToCall::new(task.clone(), Some(TIMEOUT)) });
+    }
+    let limit = world.now() + 4 * TIMEOUT;
+    assert!(world.run_to_the_end(limit), "seed {}: it hangs", world.seed);
+    let ended = |rank: &Rank| world.machines[*rank as usize].as_ref()?.ends().last()?.clone();
+    let ended = making.iter().map(|rank| ended(rank).expect("it has called")).collect();
+    assert_eq!(world.problems(), [""; 0], "seed {}", world.seed);
+    (numbers, ended)
+}
+
+/// All make the next group together, which works.
+#[track_caller]
+fn meet(world: &mut VirtualWorld, all: &[Rank]) {
+    let (numbers, ended) = attempt(world, all, all);
+    assert!(numbers.iter().all(|number| *number == numbers[0]), "seed {}: {numbers:?}", world.seed);
+    assert!(ended.iter().all(Result::is_ok), "seed {}: {ended:?}", world.seed);
+}
+
+/// Asserts that a call was told that these ranks have not made its group.
+#[track_caller]
+fn unmade(ended: &Result<(), Error>, ranks: &str) {
+    let Err(error) = ended else { panic!("it has succeeded") };
+    let expected = format!("{ranks} to make the group, which is over: make it again on all of its ranks");
+    assert!(matches!(error.kind(), ErrorKind::Timeout { missing, .. } if *missing == [expected]), "{error}");
+}
+
+/// Whether the rank that fails is the hub or another one, and however many there are.
+#[test]
+fn ranks_meet_again_after_a_call_to_make_a_group_has_failed_on_one() {
+    for (all, failing) in [(vec![0, 1], 1), (vec![0, 1], 0), (vec![0, 1, 2], 0), (vec![1, 2], 2)] {
+        let mut world = VirtualWorld::new(Setup::of(3, 0), 1);
+        meet(&mut world, &all);
+        let others: Vec<Rank> = all.iter().copied().filter(|rank| *rank != failing).collect();
+        for _ in 0..3 {
+            let (numbers, ended) = attempt(&mut world, &all, &others);
+            ended.iter().for_each(|ended| unmade(ended, &format!("rank {failing}")));
+            // The group is over, also for later calls.
+            let began = world.now();
+            let task = Task::sum(COUNT, all.len() as u32, &mut world.dice);
+            world.call([others[0]], &ToCall { group: numbers[0], ..ToCall::new(task, Some(TIMEOUT)) });
+            unmade(
+                &world.machine(others[0] as usize).ends().pop().unwrap().unwrap(),
+                &format!("rank {failing}"),
+            );
+            assert_eq!(world.now(), began, "at once");
+        }
+        (0..2).for_each(|_| meet(&mut world, &all));
+    }
+}
+
+/// Ranks that have made many groups without a call in them, as one that came anew would find them.
+#[test]
+fn a_rank_that_has_made_none_comes_to_those_that_have_made_many() {
+    let (mut world, all) = (VirtualWorld::new(Setup::of(3, 0), 1), [0, 1, 2]);
+    for rank in [0, 1] {
+        (0..7).for_each(|_| {
+            make_next(&mut world, &all, rank);
+        });
+    }
+    let (numbers, ended) = attempt(&mut world, &all, &all);
+    assert!(numbers[0] == numbers[1] && numbers[0] != numbers[2], "{numbers:?}");
+    ended[..2].iter().for_each(|ended| unmade(ended, "rank 2"));
+    (0..2).for_each(|_| meet(&mut world, &all));
+}
+
+/// A group that all have made stays as it is while another one of the same ranks is given up, and so does one with other ranks.
+#[test]
+fn groups_that_all_have_made_go_on() {
+    let (mut world, all) = (VirtualWorld::new(Setup::of(3, 1), 1), [0, 1, 2]);
+    let made = [0, 1, 2].map(|rank| make_next(&mut world, &all, rank));
+    let pair = [0, 1].map(|rank| make_next(&mut world, &[0, 1], rank));
+    let (_, ended) = attempt(&mut world, &all, &[0, 2]);
+    ended.iter().for_each(|ended| unmade(ended, "rank 1"));
+    for (group, ranks) in [(made[0], &all[..]), (pair[0], &all[..2])] {
+        let task = Task::sum(COUNT, ranks.len() as u32, &mut world.dice);
+        world.call(ranks.to_vec(), &ToCall { group, ..ToCall::new(task, Some(TIMEOUT)) });
+        let limit = world.now() + TIMEOUT;
+        assert!(world.run_to_the_end(limit));
+        for rank in ranks {
+            assert!(matches!(world.machine(*rank as usize).ends().last(), Some(Some(Ok(())))), "rank {rank}");
+        }
+    }
+    meet(&mut world, &all);
+}
+
+/// Whichever ranks fail to make groups, and however often: after each time in which one has called and waited, all can meet.
+#[test]
+fn counts_come_together_whoever_fails() {
+    for seed in 0..40 {
+        let mut dice = Dice(seed);
+        let workers = 2 + dice.below(4) as u32;
+        let mut world = VirtualWorld::new(Setup::of(workers, dice.below(2) as u32), seed);
+        let all: Vec<Rank> = (0..workers).collect();
+        for _ in 0..6 {
+            let making: Vec<Rank> = all.iter().copied().filter(|_| !dice.one_in(3)).collect();
+            match making.len() {
+                0 => {}
+                some if some == all.len() => meet(&mut world, &all),
+                _ => drop(attempt(&mut world, &all, &making)),
+            }
+        }
+        meet(&mut world, &all);
+    }
+}
