@@ -72,7 +72,7 @@ const ORDERS: [Order; 6] = [
             "engine/groups",
             "engine/links",
             "engine/outbox",
-            "engine/buffers engine/early engine/group engine/refused engine/table engine/timers engine/touched",
+            "engine/buffers engine/early engine/elsewhere engine/group engine/refused engine/table engine/timers engine/touched",
             "engine/counts engine/doom engine/farewell engine/told",
             "engine/plans",
             "engine/settings",

@@ -230,7 +230,7 @@ impl Engine {
                 None
             }
             Message::Late(late) => {
-                waits.tell(late, (groups, ops, backlog), recoveries, links);
+                waits.tell(late, (groups, ops, backlog), recoveries, (links, out));
                 None
             }
             message => groups.told_by_hub(number, message, (links, out)),

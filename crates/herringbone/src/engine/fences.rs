@@ -3,6 +3,7 @@
 use super::{
     backlog::Backlog,
     doom::{Doom, GONE, error},
+    elsewhere::title,
     group::Group,
     groups::Groups,
     links::Links,
@@ -15,13 +16,14 @@ use crate::{
     core::{
         group::Rank,
         session::{
-            Cause, Mismatch,
+            Cause, Mismatch, Ranks,
             control::{Message, Report},
             fence::{Action, Member, Settled},
             membership::MemberId,
         },
     },
     execute::operation::Operation,
+    observe::Observer,
     transport::{endpoint::Endpoint, ticket::OpKey},
 };
 use std::time::Duration;
@@ -30,6 +32,9 @@ use std::time::Duration;
 const AGREED_END: Duration = Duration::from_secs(1);
 /// How long operations may stand still after the hub's death, which needed nothing of it themselves.
 const GRACE: Duration = Duration::from_millis(300);
+
+/// Of so many ranks is said where they wait.
+const NAMED: usize = 4;
 
 /// Why a rank is missed that left in order.
 const LEFT: &str = "it left, by close() or the end of its program";
@@ -62,6 +67,9 @@ impl Groups {
             && crate::planted::has(crate::planted::Plant::ConfirmBlindly)
         {
             return Some(Message::Confirmed(question.confirmed()));
+        }
+        if let Message::Waiting(waiting) = message {
+            self.elsewhere.note(waiting, out.now());
         }
         let Some(group) = self.groups.get_mut(&number) else {
             return self.told_early(number, message, (links.rank, out));
@@ -162,6 +170,7 @@ impl Groups {
     fn settle(&mut self, number: u32, settled: &Settled, (links, out): (&Links, &mut Outbox)) {
         let Some(group) = self.get(number) else { return };
         let error = error_of(&settled.cause, group, links);
+        let error = self.explained(error, &settled.cause, number, &out.observer);
         let is_final = settled.cause.is_final();
         self.fail(number, &error, is_final, out);
         if let Some(group) = self.get_mut(number) {
@@ -178,6 +187,32 @@ impl Groups {
         // It may have been closed, and waited for this.
         out.push(Todo::Forget(number));
         out.finished = true;
+    }
+
+    /// In what calls of other groups these ranks wait instead of coming to a call of a group, and what to do about it; nothing if
+    /// that is not known, as for groups that this rank is not in.
+    pub(super) fn instead(&self, late: &[Rank], number: u32, observer: &Observer) -> Option<String> {
+        let waits = |rank: &Rank| {
+            let (elsewhere, call) = self.elsewhere.of(*rank, number, observer.now)?;
+            let group = self.get(elsewhere).filter(|group| group.settings.serves.is_none())?;
+            Some(format!(
+                "rank {rank} waits in {} of {}",
+                group.settings.named(call),
+                title(elsewhere, observer)
+            ))
+        };
+        let waits: Vec<String> = late.iter().filter_map(waits).take(NAMED).collect();
+        (!waits.is_empty())
+            .then(|| format!("{}; make all ranks call their groups in the same order", waits.join(", ")))
+    }
+
+    /// The error of a call that has waited for ranks which wait in calls of other groups says so.
+    fn explained(&self, error: Error, cause: &Cause, number: u32, observer: &Observer) -> Error {
+        let Cause::Timeout { rank, milliseconds, waiting_for, .. } = cause else { return error };
+        let Some(instead) = self.instead(waiting_for, number, observer) else { return error };
+        let (after, which) = (Duration::from_millis(*milliseconds), title(number, observer));
+        let missing = vec![format!("{} to come to this call of {which}: {instead}", Ranks(waiting_for))];
+        Error::new(ErrorKind::Timeout { rank: *rank, after, missing })
     }
 
     /// Fails all operations of a group. Slots that others may still read stay until no member needs the group if `keep_memory`.

@@ -5,6 +5,7 @@ use super::group::Recovering;
 use super::{
     counts::Counts,
     doom::{Doom, error},
+    elsewhere::Elsewhere,
     group::{Group, Settings},
     links::Links,
     outbox::Outbox,
@@ -59,6 +60,7 @@ pub(crate) struct Groups {
     /// What the hub has said of groups that this rank has not made yet.
     pub(super) unmade: BTreeMap<u32, Member>,
     pub(super) counts: Counts,
+    pub(super) elsewhere: Elsewhere,
     /// What workers have told a reducer of groups that they have not introduced yet: by group and digest.
     parameters: BTreeMap<(u32, u64), Arc<Parameters>>,
 }

@@ -16,6 +16,7 @@ mod counts;
 mod disband;
 mod doom;
 mod early;
+mod elsewhere;
 mod farewell;
 mod fences;
 pub(crate) mod group;

@@ -5,6 +5,7 @@
 
 use super::{
     backlog::Backlog,
+    elsewhere::{self, title},
     group::Group,
     groups::Groups,
     links::Links,
@@ -90,15 +91,28 @@ impl Waits {
         }
     }
 
-    /// Says who has not come to an operation that others have waited in for a while, once for all of them that are in flight.
+    /// Whether this rank waits in a call of another group that programs call.
+    fn are_elsewhere(&self, number: u32, groups: &Groups) -> bool {
+        let calls = |group: &Group| group.settings.serves.is_none();
+        let waits = |(other, first): (&u32, &Oldest)| {
+            *other != number && first.told > 0 && groups.get(*other).is_some_and(calls)
+        };
+        self.oldest.iter().any(waits)
+    }
+
+    /// Says who has not come to an operation that others have waited in for a while, once for all of them that are in flight. Of a
+    /// rank that waits in another group the others say so, and it says for whom it waits there.
     pub(super) fn tell(
         &mut self,
         late: &Late,
         (groups, ops, backlog): (&Groups, &Ops, &Backlog),
         recoveries: &Recoveries,
-        links: &Links,
+        (links, out): (&Links, &Outbox),
     ) {
         let Some(group) = groups.get(late.group) else { return };
+        if late.ranks.contains(&links.rank) && self.are_elsewhere(late.group, groups) {
+            return;
+        }
         let next = group.member.next();
         let is_known = |(ranks, then): &(Vec<Rank>, u64)| {
             *ranks == late.ranks && (late.sequence < *then || *then == next)
@@ -110,16 +124,20 @@ impl Waits {
         let after =
             |(id, _): &(Identity, Moment)| id.group == late.group && id.fingerprint.sequence > late.sequence;
         let operation = name_of(late, group, groups, recoveries);
+        let instead = groups.instead(&late.ranks, late.group, &out.observer);
+        let operation = match elsewhere::name_of(late.group, &out.observer) {
+            None if instead.is_none() => operation,
+            _ => format!("{operation} of {}", title(late.group, &out.observer)),
+        };
         let operation = match in_flight(ops, backlog).filter(after).count() {
             0 => operation,
             1 => format!("{operation} and the call after it"),
             more => format!("{operation} and the {more} calls after it"),
         };
         let awaited = links.ranks(&missing(group, late.sequence, ops));
-        crate::log::warn(
-            &format!("rank {}", links.rank),
-            format_args!("{}", said(&late.ranks, &operation, (links.rank, &awaited))),
-        );
+        let said = said(&late.ranks, &operation, (links.rank, &awaited));
+        let line = instead.map_or_else(|| said.clone(), |instead| format!("{said}: {instead}"));
+        crate::log::warn(&format!("rank {}", links.rank), line);
     }
 }
 

@@ -1,7 +1,8 @@
-//! Groups without names: where a program's call to make one fails on some ranks, the counts of all come together.
+//! Several groups of the same ranks, which have no names: where a call to make one fails on some ranks, the counts of all come together;
+//! and where ranks call them in other orders, they are told so.
 
 use super::{Setup, VirtualWorld, calls::Task, groups::make_next, machine::ToCall};
-use crate::{Error, ErrorKind, core::group::Rank, transport::tcp::virtual_link::Dice};
+use crate::{Error, ErrorKind, core::group::Rank, log::SAID, transport::tcp::virtual_link::Dice};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -115,5 +116,50 @@ fn counts_come_together_whoever_fails() {
             }
         }
         meet(&mut world, &all);
+    }
+}
+
+/// Each of two ranks waits in another group, and both are in both: one line on each names both groups and both calls, and so does
+/// the error. The third rank has called neither.
+#[test]
+fn ranks_that_call_two_groups_in_other_orders_are_told_both() {
+    let (mut world, all, timeout) = (VirtualWorld::new(Setup::of(3, 0), 1), [0, 1], Duration::from_secs(5));
+    meet(&mut world, &[0, 1, 2]);
+    let made = [0, 1].map(|rank| [0, 1].map(|_| make_next(&mut world, &all, rank)));
+    assert_eq!(made[0], made[1]);
+    SAID.take();
+    for (rank, count) in [(0, 3), (1, 4)] {
+        let name = format!("the {} one", ["first", "second"][rank as usize]);
+        for member in 0..3 {
+            let engine = &mut world.machine(member).engine;
+            engine.out.observer.name_group(made[0][rank as usize], &name);
+        }
+        let task = Task::sum(count, 2, &mut world.dice);
+        world.call([rank], &ToCall { group: made[0][rank as usize], ..ToCall::new(task, Some(timeout)) });
+    }
+    let limit = world.now() + 2 * timeout;
+    assert!(world.run_to_the_end(limit));
+    let first = "all_reduce of 3 f32, sum (operation 0) of group \"the first one\"";
+    let second = "all_reduce of 4 f32, sum (operation 0) of group \"the second one\"";
+    let remedy = "make all ranks call their groups in the same order";
+    let line = |(me, called), (other, its)| {
+        format!(
+            "[herringbone rank {me}] warning: rank {other} has not come to {called}, in which others wait, for 3 s: rank {other} \
+             waits in {its}; {remedy}\n"
+        )
+    };
+    let mut said = SAID.take();
+    said.sort();
+    assert_eq!(said, [line((0, first), (1, second)), line((1, second), (0, first))]);
+    for (rank, other, its, own) in [(0, 1, second, "first"), (1, 0, first, "second")] {
+        let ends = world.machine(rank).ends();
+        let Some(Some(Err(error))) = ends.last() else { panic!("{ends:?}") };
+        let expected = format!(
+            "rank {other} to come to this call of group \"the {own} one\": rank {other} waits in {its}; {remedy}"
+        );
+        assert!(
+            matches!(error.kind(), ErrorKind::Timeout { missing, .. } if *missing == [expected]),
+            "{error}"
+        );
     }
 }
