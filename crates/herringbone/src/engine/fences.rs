@@ -4,7 +4,7 @@ use super::{
     backlog::Backlog,
     doom::{Doom, GONE, error},
     elsewhere::title,
-    group::Group,
+    group::{Group, number_of},
     groups::Groups,
     links::Links,
     ops::Ops,
@@ -14,10 +14,13 @@ use super::{
 use crate::{
     Error, ErrorKind,
     core::{
+        collective::Collective,
+        element::{DType, ReduceOp},
         group::Rank,
+        prepare::Call,
         session::{
             Cause, Mismatch, Ranks,
-            control::{Message, Report},
+            control::{Message, Ordinal, Report},
             fence::{Action, Member, Settled},
             membership::MemberId,
         },
@@ -121,7 +124,8 @@ impl Groups {
         let mut is_made = true;
         if matches!(message, Message::Fence { .. } | Message::Confirm(_)) && !self.forgotten.contains(&number)
         {
-            self.unmade.entry(number).or_insert_with(|| Member::new(number, me, Vec::new()));
+            let ordinal = if let Message::Fence { ordinal, .. } = message { *ordinal } else { None };
+            self.unmade.entry(number).or_insert_with(|| Member::new(number, me, Vec::new()).named(ordinal));
         }
         if let Message::Fence { cause, ordinal: Some(ordinal), .. } = message {
             is_made = self.counts.has_made(*ordinal);
@@ -133,9 +137,10 @@ impl Groups {
             Action::Send(Message::Report(report)) => Some(Message::Report(Report { is_made, ..report })),
             Action::Send(answer) => Some(answer),
             Action::Settled(settled) if matches!(*settled.cause, Cause::Unmade { .. }) => {
-                self.unmade.remove(&number);
+                let ordinal = self.unmade.remove(&number).and_then(|member| member.ordinal());
                 self.forgotten.insert(number);
                 out.push(Todo::RedeliverGroup(number));
+                self.end_all_named(ordinal, &settled.cause, out);
                 Some(Message::Forget { group: number })
             }
             Action::Nothing | Action::Settled(_) | Action::Confirmed => None,
@@ -183,10 +188,39 @@ impl Groups {
                 _ => {}
             }
         }
+        if matches!(*settled.cause, Cause::Unmade { .. }) {
+            let ordinal = self.get(number).and_then(|group| group.member.ordinal());
+            self.end_all_named(ordinal, &settled.cause, out);
+        }
         out.push(Todo::RedeliverGroup(number));
         // It may have been closed, and waited for this.
         out.push(Todo::Forget(number));
         out.finished = true;
+    }
+
+    /// A group that a member has not made is over, with all that is a part of it: what carries its messages, and its lines.
+    fn end_all_named(&mut self, ordinal: Option<Ordinal>, cause: &Cause, out: &mut Outbox) {
+        let is_part = |group: &&Group| group.member.ordinal() == ordinal && !group.is_lost();
+        let parts: Vec<u32> = self.iter().filter(is_part).map(|group| group.settings.id).collect();
+        for part in parts.into_iter().filter(|_| ordinal.is_some()) {
+            self.close(part, &error(cause, &[]), out);
+        }
+        out.finished = true;
+    }
+
+    /// A message of a group has waited for its timeout. If a member has not made the group, that is to come out as it does after
+    /// a call; it is asked under a number of its own, so nothing of the group fails if all have made it.
+    pub(super) fn ask_who_has_made(&mut self, number: u32, after: Duration, (me, out): (Rank, &mut Outbox)) {
+        let Some(group) = self.groups.get_mut(&number).filter(|group| !group.is_lost()) else { return };
+        let Some(ordinal) = group.member.ordinal() else { return };
+        let barrier = Call::new(Collective::Barrier, DType::U8, ReduceOp::Sum, 0);
+        let Ok(planned) = group.plan(barrier, &mut out.observer) else { return };
+        let (operation, milliseconds) = (planned.fingerprint, after.as_millis() as u64);
+        let question = number_of(&format!("who has made group {number:08x}"), group.settings.members());
+        let asking = || Member::new(question, me, group.settings.ranks.clone()).named(Some(ordinal));
+        let member = self.unmade.entry(question).or_insert_with(asking);
+        let cause = Cause::Timeout { rank: me, operation, milliseconds, waiting_for: Vec::new() };
+        out.events.extend(member.dispute(cause).map(Event::ToHub));
     }
 
     /// In what calls of other groups these ranks wait instead of coming to a call of a group, and what to do about it; nothing if

@@ -251,6 +251,13 @@ impl Engine {
         self.groups.counts.name_next(of)
     }
 
+    /// A message of a group has waited for a second.
+    #[cfg(test)]
+    pub(crate) fn message_is_late(&mut self, number: u32) {
+        let (rank, after) = (self.links.rank, std::time::Duration::from_secs(1));
+        self.groups.ask_who_has_made(number, after, (rank, &mut self.out));
+    }
+
     /// What names a group, if it was [named so](Self::name_next), or is part of one that was.
     pub(crate) fn ordinal_of(&self, number: u32) -> Option<Ordinal> {
         self.groups.get(number)?.member.ordinal()

@@ -99,6 +99,37 @@ fn groups_that_all_have_made_go_on() {
     meet(&mut world, &all);
 }
 
+/// A message that nobody takes is all that a rank has waited for: the group is over if a rank has not made it, and goes on if all
+/// have.
+#[test]
+fn counts_come_together_after_a_late_message() {
+    for asking in [0, 1] {
+        let (mut world, all) = (VirtualWorld::new(Setup::of(3, 0), 1), [0, 1, 2]);
+        meet(&mut world, &all);
+        for has_made in [all.to_vec(), vec![asking, 2]] {
+            let made: Vec<u32> = has_made.iter().map(|rank| make_next(&mut world, &all, *rank)).collect();
+            (0..2).for_each(|_| {
+                world.machine(asking as usize).engine.message_is_late(made[0]);
+                world.run_for(Duration::from_millis(100));
+            });
+            let task = Task::sum(COUNT, 3, &mut world.dice);
+            for rank in &has_made {
+                world.call([*rank], &ToCall { group: made[0], ..ToCall::new(task.clone(), Some(TIMEOUT)) });
+            }
+            let limit = world.now() + TIMEOUT;
+            assert!(world.run_to_the_end(limit), "at once");
+            for rank in &has_made {
+                let ended = world.machine(*rank as usize).ends().pop().unwrap().unwrap();
+                match has_made.len() {
+                    3 => assert!(ended.is_ok(), "{ended:?}"),
+                    _ => unmade(&ended, &format!("rank {}", 1 - asking)),
+                }
+            }
+        }
+        meet(&mut world, &all);
+    }
+}
+
 /// Whichever ranks fail to make groups, and however often: after each time in which one has called and waited, all can meet.
 #[test]
 fn counts_come_together_whoever_fails() {

@@ -13,6 +13,7 @@ use crate::{
     },
     engine::{fences::left_because, groups::Groups, outbox::Outbox},
 };
+use std::time::Duration;
 
 /// A send or a receive that waits for its other end.
 pub(crate) struct WaitingCall {
@@ -66,17 +67,21 @@ impl Exchange {
     }
 
     fn end_sends(&mut self, silent: &[(Rank, Error)], others: &mut Others<'_>) {
-        let mut ended: Vec<(Rank, u64, Error, bool)> = Vec::new();
+        let (mut ended, mut late): (Vec<(Rank, u64, Error, bool)>, _) = (Vec::new(), None);
         for (to, number, sent) in self.mailbox.sends() {
             let why = silent.iter().find(|(peer, _)| *peer == to).map(|(_, error)| error);
             let error = match (why, sent.is_late(others.out)) {
                 (Some(error), _) => error.clone(),
-                (None, true) if !sent.is_over => self.timeout(sent, vec![to], others),
+                (None, true) if !sent.is_over => {
+                    late = Some(sent.timeout);
+                    self.timeout(sent, vec![to], others)
+                }
                 _ => continue,
             };
             let error = error.about(others.links.rank, self.named_send(to, &sent.envelope, others.groups));
             ended.push((to, number, error, why.is_some()));
         }
+        self.ask_who_is_there(late, others);
         for (to, number, error, for_good) in ended {
             let Some(sent) = self.mailbox.send_mut(to, number) else { continue };
             if !std::mem::replace(&mut sent.is_over, true) {
@@ -99,10 +104,11 @@ impl Exchange {
             None if silent.len() == self.channels.len() => silent.last().map(|(_, error)| error.clone()),
             None => None,
         };
-        let out = &others.out;
+        let (out, mut late) = (&others.out, None);
         let over = self.mailbox.give_up(|wanted| why(wanted.from).is_some() || wanted.receive.is_late(out));
         for wanted in over {
             let error = why(wanted.from).unwrap_or_else(|| {
+                late = Some(wanted.receive.timeout);
                 let missing = match wanted.from {
                     Some(from) => vec![from],
                     None => self.channels.keys().copied().collect(),
@@ -111,6 +117,14 @@ impl Exchange {
             });
             let name = self.named_receive(wanted.from, &wanted.envelope, others.groups);
             wanted.receive.end(Err(error.about(others.links.rank, name)), others.out);
+        }
+        self.ask_who_is_there(late, others);
+    }
+
+    /// A message has waited for so long, if any has: perhaps the other rank has not made the group.
+    fn ask_who_is_there(&self, late: Option<Duration>, others: &mut Others<'_>) {
+        if let Some(after) = late {
+            others.groups.ask_who_has_made(self.group, after, (others.links.rank, others.out));
         }
     }
 
