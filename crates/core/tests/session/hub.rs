@@ -391,3 +391,12 @@ fn a_member_asks_only_what_it_does_not_know() {
     assert_eq!(member.take_unlearnt().as_deref(), Some(&corrupt()));
     assert_eq!((member.take_unlearnt(), member.question()), (None, None));
 }
+
+#[test]
+fn a_member_that_leaves_is_not_told_what_failed_in_calls_that_it_has_not_made() {
+    let mut member = member(1);
+    let operation = question(0, 0, 0).fingerprint;
+    settle(&mut member, 1, Cause::Timeout { rank: 2, operation, milliseconds: 500, waiting_for: vec![1] });
+    assert_eq!(member.take_unlearnt(), None, "rank 2 has waited for it in vain");
+    assert!(matches!(member.issue(call()), Err(NotIssued::Failed(_))), "a call would have learnt of it");
+}

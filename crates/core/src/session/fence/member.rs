@@ -410,10 +410,13 @@ impl Member {
     }
 
     /// Why operations have failed elsewhere that were complete here, if no call of this member has learnt of it; once. Not if the
-    /// group is over for it.
+    /// group is over for it, nor if this member has not come to what failed: others have waited for it there.
     pub fn take_unlearnt(&mut self) -> Option<Arc<Cause>> {
         let Self { debts, history, ended, .. } = self;
-        let is_news = |debt: &&mut Debt| !debt.is_learnt && history.next < debt.below;
+        let is_news = |debt: &&mut Debt| {
+            let was_issued = debt.cause.sequence().is_none_or(|sequence| sequence < history.next);
+            !debt.is_learnt && history.next < debt.below && was_issued
+        };
         let debt = debts.iter_mut().find(is_news).filter(|_| ended.is_none())?;
         debt.is_learnt = true;
         Some(debt.cause.clone())
