@@ -50,4 +50,4 @@ def at_exit(close: Callable[[], Iterable[Exception]]) -> None:
 def print_errors(errors: Iterable[Exception]) -> None:
     """Write a line for each to standard error, where nobody can be told by an exception."""
     for error in errors:
-        print(f"herringbone: {error}", file=sys.stderr, flush=True)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

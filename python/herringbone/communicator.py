@@ -337,6 +337,10 @@ class Communicator(Messages):
         The group of all ranks waits for its operations, and those of its subgroups, as long as anything moves in 10
         seconds. What has not ended then, or never can, raises ``ClosedError`` where it is waited for. Rank 0 waits
         until the others have left, for at most 10 seconds: they learn from it which ranks are lost.
+
+        Raises:
+            MismatchError: the ranks disagree about the last calls of the group, or of its subgroups if it is that of all ranks.
+                It is left all the same. While another exception is under way this is only printed.
         """
         if self in _made:
             _made.remove(self)
@@ -466,7 +470,11 @@ def empty(
 
 
 def finalize() -> None:
-    """Close every communicator that :func:`init` has made. The end of the process does it, too."""
+    """Close every communicator that :func:`init` has made. The end of the process does it, too.
+
+    Raises:
+        MismatchError: as of :meth:`Communicator.close`, once all are closed. At the end of the process it is only printed.
+    """
     tell(_close_made())
 
 

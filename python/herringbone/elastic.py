@@ -134,7 +134,11 @@ class Elastic:
         self.steps += 1
 
     def close(self) -> None:
-        """Leave the job in order. If other ranks are to make more steps, they go on without this one."""
+        """Leave the job in order. If other ranks are to make more steps, they go on without this one.
+
+        Raises:
+            MismatchError: as of :meth:`Communicator.close`.
+        """
         with ExitStack() as ends:
             ends.callback(self._restore_handler)
             ends.callback(self.communicator.close)

@@ -103,6 +103,11 @@ def test_endings(endings: Run, case: str) -> None:
     endings.check(case)
 
 
+def test_the_end_of_a_program_tells_of_the_mismatch_in_its_last_call(endings: Run) -> None:
+    assert "MismatchError: herringbone, on rank 0: close: the ranks disagree" in endings.output, endings.output
+    assert "ended with" not in endings.output, "the exit status is not what it was"
+
+
 @pytest.mark.parametrize("case", cases_of("training.py"))
 def test_training(training: Run, case: str) -> None:
     training.check(case)

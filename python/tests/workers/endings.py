@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import itertools
 import os
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 
 import cases
@@ -89,22 +91,47 @@ def aborting_everything_waits_for_nobody() -> None:
     dist.init_process_group("herringbone", store=again, rank=int(os.environ["RANK"]), world_size=2, timeout=timedelta(seconds=30))
 
 
-class Tells:
-    """A communicator whose end finds something wrong."""
-
-    def __init__(self, group: dist.ProcessGroup, text: str) -> None:
-        member = group.member
-        self.inner, self.text, member.communicator = member.communicator, text, self
-
-    def close(self) -> None:
-        self.inner.close()
-        raise herringbone.MismatchError(self.text)
-
-
 def check_all_ranks_add() -> None:
     tensor = torch.ones(COUNT)
     dist.all_reduce(tensor)
     same(tensor, torch.full((COUNT,), float(size())))
+
+
+def send_as_the_root(group: dist.ProcessGroup | None = None) -> bool:
+    """Each rank says that it is the root. Whether this call tells of it: not on rank 0, which is first, and waits for nobody."""
+    store, number = dist.distributed_c10d._get_default_store(), next(NUMBERS)
+    if rank() > 0:
+        store.wait([f"sent {number}"])
+    is_told = tells(lambda: dist.broadcast(torch.ones(3), rank(), group=group))
+    if rank() == 0:
+        assert not is_told
+        store.set(f"sent {number}", "")
+    return is_told
+
+
+NUMBERS = itertools.count()
+
+
+def expect_another_split(group: dist.ProcessGroup) -> bool:
+    """Rank 0 expects more than rank 1 sends it, and rank 1 may be done. Whether this call tells of it."""
+    more = int(rank() == 0)
+    received, sent = torch.zeros(2 * size() + more), torch.zeros(2 * size())
+    return tells(lambda: dist.all_to_all_single(received, sent, [2, 2 + more], [2, 2], group=group))
+
+
+def tells(call: Callable[[], object]) -> bool:
+    """Whether a call tells of a mismatch."""
+    try:
+        call()
+    except herringbone.MismatchError as error:
+        assert "disagree" in str(error) and isinstance(error, dist.DistBackendError), repr(error)
+        return True
+    return False
+
+
+def check_told_once(is_told: bool, end: Callable[[], object]) -> None:
+    """The end of a group tells of what its last call has not told."""
+    assert tells(end) != is_told
 
 
 def is_known(group: dist.ProcessGroup) -> bool:
@@ -112,13 +139,26 @@ def is_known(group: dist.ProcessGroup) -> bool:
 
 
 @case
-def a_group_is_gone_when_its_end_tells_of_an_error() -> None:
-    group, mixed = dist.new_group(), dist.new_group(backend="cpu:herringbone,cuda:gloo")
-    Tells(group, "told")
-    Tells(mixed._get_backend(torch.device("cpu")), "told, too")
-    error_of(dist.DistBackendError, lambda: dist.destroy_process_group(group), "told")
-    error_of(herringbone.MismatchError, lambda: dist.destroy_process_group(mixed), "told, too")
-    assert not is_known(group) and not is_known(mixed)
+def the_end_of_a_group_tells_of_the_mismatch_in_its_last_call() -> None:
+    for call in (send_as_the_root, expect_another_split):
+        for backend in (None, "cpu:herringbone,cuda:gloo"):
+            group = dist.new_group(backend=backend)
+            dist.all_reduce(torch.ones(3), group=group)
+            check_told_once(call(group), lambda: dist.destroy_process_group(group))
+            assert not is_known(group)
+            error_of(ValueError, lambda: dist.destroy_process_group(group), "Invalid process group")
+    check_all_ranks_add()
+
+
+@case
+def each_rank_ends_groups_in_its_own_order() -> None:
+    """Where calls match there is no error, and where they do not there is one."""
+    groups = [dist.new_group() for _ in range(4)]
+    told = {group: send_as_the_root(group) for group in groups[:2]}
+    for group in groups[2:]:
+        dist.broadcast(torch.ones(3), 0, group=group)
+    for group in sorted(groups, key=groups.index, reverse=rank() == 1):
+        check_told_once(told.get(group, True), lambda: dist.destroy_process_group(group))
     check_all_ranks_add()
 
 
@@ -127,17 +167,49 @@ def an_exception_under_way_keeps_its_place() -> None:
     class Oops(Exception):
         pass
 
-    def fail(group: dist.ProcessGroup) -> None:
+    def fail(end: Callable[[], None]) -> None:
         try:
             raise Oops
         finally:
-            dist.destroy_process_group(group)
+            end()
 
+    for ends_by in (dist.destroy_process_group, lambda group: group.shutdown()):
+        group = dist.new_group()
+        is_told = send_as_the_root(group)
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            error_of(Oops, lambda: fail(lambda: ends_by(group)))
+        assert ("disagree" in printed.getvalue()) != is_told, printed.getvalue()
+        if is_known(group):
+            dist.destroy_process_group(group)
+    check_all_ranks_add()
+
+
+@case
+def nobody_is_asked_after_an_abort() -> None:
     group = dist.new_group()
-    Tells(group, "told")
+    send_as_the_root(group)
+    dist.barrier()
     with contextlib.redirect_stderr(io.StringIO()) as printed:
-        error_of(Oops, lambda: fail(group))
-    assert printed.getvalue() == "herringbone: told\n" and not is_known(group), printed.getvalue()
+        dist.distributed_c10d._abort_process_group(group)
+        assert not is_known(group)
+        group.shutdown()
+    assert not printed.getvalue(), printed.getvalue()
+    check_all_ranks_add()
+
+
+@case
+def the_end_of_a_group_does_not_wait_for_a_rank_that_is_late() -> None:
+    group, store = dist.new_group(), dist.distributed_c10d._get_default_store()
+    if rank() == 0:
+        dist.broadcast(torch.ones(3), 0, group=group)
+        dist.destroy_process_group(group)
+        store.set("rank 0 has left", "")
+    else:
+        store.wait(["rank 0 has left"])
+        tensor = torch.zeros(3)
+        dist.broadcast(tensor, 0, group=group)
+        same(tensor, torch.ones(3))
+        dist.destroy_process_group(group)
     check_all_ranks_add()
 
 
@@ -145,14 +217,19 @@ def an_exception_under_way_keeps_its_place() -> None:
 def all_groups_end_before_one_of_them_tells() -> None:
     """torch can begin anew then; groups of other backends end, too."""
     store = dist.PrefixStore("ended", dist.distributed_c10d._get_default_store())
-    groups, place = [dist.new_group() for _ in range(3)], {"rank": rank(), "world_size": size()}
-    groups.append(dist.new_group(backend="gloo"))
-    for group in groups[:2]:
-        Tells(group, "told")
-    error = error_of(herringbone.MismatchError, dist.destroy_process_group, "told")
-    assert isinstance(error, dist.DistBackendError) and isinstance(error.__context__, herringbone.MismatchError)
+    place = {"rank": rank(), "world_size": size()}
+    groups = [dist.new_group(), dist.new_group(pg_options=herringbone.Options()), dist.new_group(backend="gloo")]
+    send_as_the_root(groups[0])
+    # This one shares no connections with the others, so its end is its own.
+    send_as_the_root(groups[1])
+    if rank() == 0:
+        error = error_of(herringbone.MismatchError, dist.destroy_process_group, "disagree")
+        assert isinstance(error.__context__, herringbone.MismatchError), error.__context__
+    else:
+        tells(dist.destroy_process_group)
     assert not dist.is_initialized() and not any(map(is_known, groups))
-    error_of(herringbone.ClosedError, lambda: groups[2].allreduce(torch.ones(3)))
+    for group in groups[:2]:
+        error_of(herringbone.ClosedError, lambda: group.allreduce(torch.ones(3)))
     dist.init_process_group("herringbone", store=store, timeout=timedelta(seconds=30), **place)
     check_all_ranks_add()
 
@@ -165,4 +242,5 @@ def the_group_of_all_ranks_works_as_before() -> None:
 if __name__ == "__main__":
     dist.init_process_group("herringbone", timeout=timedelta(seconds=30))
     cases.run(CASES, dist.get_rank())
-    dist.destroy_process_group()
+    # The program ends, and has not destroyed its groups.
+    send_as_the_root()

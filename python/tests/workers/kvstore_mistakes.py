@@ -109,5 +109,14 @@ if is_odd:
 works("b", 1)
 kv.wait_all()
 
+# In the last call of all; rank 0, which only sends in it, may learn of it where the job ends.
+ends = 0
+for end in (lambda: kv.init("last", full(1, shape)), kv.wait_all, group.close):
+    try:
+        end()
+    except herringbone.MismatchError as error:
+        assert "the ranks disagree" in str(error), error
+        ends += 1
+assert ends == 1, ends
+
 print(json.dumps({"told": told}))
-group.close()
