@@ -270,7 +270,7 @@ class Communicator:
         """Leave the group; the world's end is the job's end for this process, which says goodbye to the others."""
 
     def abort(self) -> None:
-        """Leave at once: every running operation fails with ``ClosedError``."""
+        """Leave at once: every running operation fails with ``ClosedError``, and on the other ranks with ``PeerLostError``."""
 
 @final
 class Residuals:

@@ -57,7 +57,7 @@ class ProcessGroupHerringbone(ProcessGroupWrapper):  # type: ignore[misc,unused-
         return self._error
 
     def abort(self, errored: bool = True) -> None:
-        """Leave the group at once: running operations fail with ``ClosedError``."""
+        """Leave the group at once: running operations fail with ``ClosedError``, on the other ranks with ``PeerLostError``."""
         group = self._pg
         super().abort(errored)
         if group is not None:

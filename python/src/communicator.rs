@@ -371,7 +371,7 @@ impl Communicator {
         py.detach(|| self.inner.close()).map_err(|error| errors::to_python(&error))
     }
 
-    /// Leave at once: every running operation fails with `ClosedError`.
+    /// Leave at once: every running operation fails with `ClosedError`, and on the other ranks with `PeerLostError`.
     fn abort(&self, py: Python<'_>) {
         py.detach(|| self.inner.abort());
     }

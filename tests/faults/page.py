@@ -20,6 +20,9 @@ What happens when processes, links or calls go wrong. In plain words:
 * **A worker that dies is named on every rank in under a second.** One that hangs, or whose host is cut off, is named after
   about six. Nobody waits for the timeout of the operation. The job goes on [without it or with a new
   process](tutorials/when-a-machine-dies.md), or starts again from its checkpoint.
+* **A worker that aborts a group is named on every rank at once.** Its call, and all after it, fail on every rank on which they
+  have not ended when that hears of it. A rank on which the call has ended before has the right result, and is told in its next
+  call. Calls before it, which have ended well on the worker that aborts, have one second to end on the others.
 * **Two workers that are cut from each other**, while both live, are named on every rank after about six seconds.
 * **A reducer that dies costs no step.** Nor does one that hangs, is cut off or is started again. The workers finish its
   operations themselves, with the same bits. One that hangs or is cut off holds them up for about three seconds.

@@ -504,7 +504,11 @@ impl Communicator {
         self.fabric.to_string()
     }
 
-    /// Fails everything that is under way in this group, here, and everything that is called later.
+    /// Fails everything that is under way in this group, and everything that is called later, and waits for nobody.
+    ///
+    /// On this rank calls fail with [`ErrorKind::Closed`]. On the others they fail with [`ErrorKind::PeerLost`], which names this
+    /// rank: at once, except for calls that have ended there before they hear of it, and those before the first that failed
+    /// here, which have a second to end.
     pub fn abort(&self) {
         if !self.fabric.is_forked() {
             self.fabric.node.with(|engine| engine.abort_group(self.group.number));

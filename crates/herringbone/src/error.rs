@@ -21,7 +21,8 @@ struct Inner {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Ranks died or left while an operation needed them. The group is finished: restart the job, or form a new group.
+    /// Ranks died, left or aborted the group while an operation needed them. The group is finished: restart the job, or form a new
+    /// group.
     #[error("{} lost: {reason}; the group cannot go on without: shrink() it to the ranks that are left, or restart the job", ranks_are(.ranks))]
     PeerLost {
         /// The lost ranks, by their numbers in the job.

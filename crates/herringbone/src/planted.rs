@@ -25,11 +25,13 @@ pub(crate) enum Plant {
     RunningFirst,
     /// A member confirms what a rank has called that leaves, and does not compare.
     ConfirmBlindly,
+    /// A rank that aborts a group does not say so.
+    SilentAbort,
 }
 
 impl Plant {
     /// Each with its name.
-    pub(crate) const ALL: [(&str, Plant); 9] = [
+    pub(crate) const ALL: [(&str, Plant); 10] = [
         ("complete-early", Plant::CompleteEarly),
         ("no-fence", Plant::NoFence),
         ("drop-newer", Plant::DropNewer),
@@ -39,6 +41,7 @@ impl Plant {
         ("lost-completion", Plant::LostCompletion),
         ("running-first", Plant::RunningFirst),
         ("confirm-blindly", Plant::ConfirmBlindly),
+        ("silent-abort", Plant::SilentAbort),
     ];
 
     /// The error of a name.

@@ -219,7 +219,7 @@ class Named:
         tell(close_each([self.member]))
 
     def abort(self) -> None:
-        """Leave the group at once: running operations fail with ``ClosedError``."""
+        """Leave the group at once: running operations fail with ``ClosedError``, on the other ranks with ``PeerLostError``."""
         forget_world(self.member)
         self.member.abort()
 

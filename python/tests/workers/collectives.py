@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import random
 import time
@@ -558,6 +559,29 @@ def an_aborted_group_answers() -> None:
         group.abort()
         error_of(herringbone.HerringboneError, work.wait)
         error_of(herringbone.ClosedError, lambda: dist.barrier(group))
+    dist.barrier()
+
+
+@case
+def a_call_that_one_rank_aborts_fails_on_all() -> None:
+    """On the rank that waits in it, and on those that make it later, though the rank that aborts has sent what they need."""
+    if size() == 2:
+        return  # Where one rank aborts and the other waits in the call, it ends: nobody comes late to it.
+    sums = [functools.partial(dist.all_reduce, torch.ones(count)) for count in (1000, 300_000)]
+    for call, aborter in itertools.product((dist.barrier, *sums), (0, size() - 1)):
+        group, waits = dist.new_group(), (aborter + 1) % size()
+        work = call(group=group, async_op=True) if rank() in (aborter, waits) else None
+        dist.barrier()
+        told = functools.partial(error_of, herringbone.PeerLostError)
+        if rank() == aborter:
+            group.abort()
+            error_of(herringbone.ClosedError, work.wait)
+        elif rank() == waits:
+            told(work.wait, f"rank {aborter} is lost: it aborted the group")
+        dist.barrier()
+        if rank() != aborter:
+            told(lambda call=call, group=group: call(group=group), f"rank {aborter} is lost: it aborted the group")
+        dist.destroy_process_group(group)
     dist.barrier()
 
 

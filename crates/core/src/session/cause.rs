@@ -124,6 +124,14 @@ pub enum Cause {
         /// Who, ascending.
         ranks: Vec<Rank>,
     },
+    /// A member has aborted what it had under way. The group ends with it.
+    #[error("rank {rank} aborted the group: see why in its log; the group has to be formed again without it")]
+    Aborted {
+        /// Which member.
+        rank: Rank,
+        /// Its first operation that had not ended well.
+        sequence: u64,
+    },
     /// A member's engine panicked: a defect of this software. What it holds is not to be trusted, so the group ends with it.
     #[error("the engine of rank {rank} panicked: see that rank's output, and report it")]
     Panicked {
@@ -135,10 +143,13 @@ pub enum Cause {
 impl Cause {
     /// Whether the group ends with it; after any other cause its next generation works.
     pub fn is_final(&self) -> bool {
-        matches!(self, Cause::PeerLost { .. } | Cause::Panicked { .. } | Cause::Unmade { .. })
+        matches!(
+            self,
+            Cause::PeerLost { .. } | Cause::Aborted { .. } | Cause::Panicked { .. } | Cause::Unmade { .. }
+        )
     }
 
-    /// The operation over which it came to light, where there is one.
+    /// The operation over which it came to light, where there is one, and a disagreement may be behind it.
     pub fn sequence(&self) -> Option<u64> {
         match self {
             Cause::Mismatch(mismatch) => Some(mismatch.sequence),
@@ -206,6 +217,11 @@ impl Cause {
                 to.u8(6);
                 to.u32(*rank);
             }
+            Cause::Aborted { rank, sequence } => {
+                to.u8(12);
+                to.u32(*rank);
+                to.u64(*sequence);
+            }
             Cause::Uneven { operation, from, to: receiver, sent, expected } => {
                 to.u8(7);
                 to.fingerprint(operation);
@@ -237,6 +253,7 @@ impl Cause {
             9 => Cause::Protocol { from: from.u32()?, to: from.u32()?, problem: from.text()? },
             5 => Cause::PeerLost { ranks: from.ranks()? },
             6 => Cause::Panicked { rank: from.u32()? },
+            12 => Cause::Aborted { rank: from.u32()?, sequence: from.u64()? },
             7 => Cause::Uneven {
                 operation: from.fingerprint()?,
                 from: from.u32()?,

@@ -140,6 +140,7 @@ fn any_cause() -> impl Strategy<Value = Cause> {
             ranks
         }),
         any::<u32>().prop_map(|rank| Cause::Panicked { rank }),
+        any::<(u32, u64)>().prop_map(|(rank, sequence)| Cause::Aborted { rank, sequence }),
         (any::<u32>(), any_fingerprint(), any::<u64>()).prop_map(|(rank, operation, bytes)| Cause::Memory {
             rank,
             operation,
@@ -508,6 +509,10 @@ fn causes_read_well() {
     assert_eq!(
         Cause::PeerLost { ranks: vec![3] }.to_string(),
         "lost rank 3: see why in their logs; the group has to be formed again without them"
+    );
+    assert_eq!(
+        Cause::Aborted { rank: 3, sequence: 7 }.to_string(),
+        "rank 3 aborted the group: see why in its log; the group has to be formed again without it"
     );
 }
 

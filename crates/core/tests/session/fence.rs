@@ -269,6 +269,30 @@ fn a_loss_is_the_end() {
     assert_eq!(member.dispute(corrupt()), None);
 }
 
+/// It names the first call that has not ended well, in any phase; where the group is over nobody has to be told.
+#[test]
+fn an_abort_names_the_first_call_that_it_ends() {
+    let sequence = |member: &Member| match member.abort() {
+        Some(Message::Dispute(dispute)) => match dispute.cause {
+            Cause::Aborted { rank: 1, sequence } => Some(sequence),
+            other => panic!("{other:?}"),
+        },
+        other => other.map(|other| panic!("{other:?}")),
+    };
+    let mut member = member(1);
+    assert_eq!(sequence(&member), Some(0));
+    issue(&mut member, 3);
+    member.complete(0, true);
+    member.complete(2, true);
+    assert_eq!(sequence(&member), Some(1));
+    member.dispute(corrupt());
+    assert_eq!(sequence(&member), Some(1));
+    settle(&mut member, 5, corrupt());
+    assert_eq!(sequence(&member), Some(3));
+    settle(&mut member, 5, lost(2));
+    assert_eq!(sequence(&member), None);
+}
+
 #[test]
 fn whoever_has_closed_still_reports() {
     let mut member = member(1);

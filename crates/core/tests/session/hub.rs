@@ -19,16 +19,12 @@ fn dispute(members: &[u32], cause: Cause) -> Message {
     Message::Dispute(Dispute { group: GROUP, generation: 0, members: members.into(), cause, ordinal: None })
 }
 
+fn a_report(next: u64) -> Report {
+    Report { group: GROUP, generation: 0, is_made: true, next, below: next, recent: vec![], plans: vec![] }
+}
+
 fn report(next: u64, recent: Vec<Fingerprint>) -> Message {
-    Message::Report(Report {
-        group: GROUP,
-        generation: 0,
-        is_made: true,
-        next,
-        below: next,
-        recent,
-        plans: vec![],
-    })
+    Message::Report(Report { recent, ..a_report(next) })
 }
 
 fn targets(sent: &[Directed]) -> Vec<u32> {
@@ -62,6 +58,34 @@ fn the_hub_fences_once_and_decides_when_all_have_reported() {
     assert_eq!(decision, Decision { group: GROUP, generation: 0, next: 9, cause: corrupt() });
     assert!(hub.receive(2, dispute(&[1, 2, 3], corrupt())).is_empty(), "that generation is over");
     assert!(hub.receive(2, report(9, vec![])).is_empty());
+}
+
+/// It is heard in any generation, and it is what the fence decides that is under way.
+#[test]
+fn an_abort_ends_the_group_whatever_is_under_way() {
+    let aborted = |rank| Cause::Aborted { rank, sequence: 7 };
+    let mut hub = Hub::new();
+    hub.receive(2, dispute(&[1, 2, 3], corrupt()));
+    assert!(hub.receive(3, dispute(&[1, 2, 3], aborted(3))).is_empty());
+    assert!(hub.receive(1, dispute(&[1, 2, 3], aborted(1))).is_empty(), "the first counts");
+    hub.receive(3, Message::Forget { group: GROUP });
+    hub.receive(1, report(7, vec![]));
+    let (to, decision) = decided(&hub.receive(2, report(7, vec![])));
+    assert_eq!((to, decision.cause), (vec![1, 2], aborted(3)));
+
+    let mut hub = Hub::new();
+    hub.receive(2, dispute(&[1, 2], corrupt()));
+    hub.receive(1, report(7, vec![]));
+    hub.receive(2, report(7, vec![]));
+    let sent = hub.receive(1, dispute(&[1, 2], aborted(1)));
+    let fence = Message::Fence { group: GROUP, generation: 1, cause: aborted(1), ordinal: None };
+    assert_eq!(sent[0].message, fence);
+    // It leaves the job at once: it has aborted nevertheless.
+    let (to, decision) = {
+        hub.receive(2, Message::Report(Report { generation: 1, ..a_report(7) }));
+        decided(&hub.leave(1))
+    };
+    assert_eq!((to, decision.cause), (vec![2], aborted(1)));
 }
 
 /// Else its next call would be the others' second next one.

@@ -68,7 +68,7 @@ pub(crate) fn agree(
     let number = group::number_of(&name, &members);
     fabric.hand_on(group.number, number);
     fabric.node.with(|engine| {
-        engine.abort_group(group.number);
+        engine.end_group(group.number);
         engine.drop_group(group.number);
         engine.out.observer.name_group(number, &name);
     });

@@ -53,9 +53,15 @@ impl Groups {
     }
 
     /// Fails what is under way in a group, except operations that have ended for their callers, which others may still read.
-    /// Nothing more is called in it here.
-    pub(super) fn abort(&mut self, number: u32, ops: &Ops, out: &mut Outbox) {
-        let Some(group) = self.get(number) else { return };
+    /// Nothing more is called in it here. If it `tells` the others, their calls fail as well: all but those before the first that
+    /// fails here. It need not where all members end the group, or hear otherwise that this rank leaves it.
+    pub(super) fn abort(&mut self, number: u32, tells: bool, ops: &Ops, out: &mut Outbox) {
+        let Some(group) = self.get_mut(number) else { return };
+        #[cfg(any(test, feature = "simulator"))]
+        let tells = tells && !crate::planted::has(crate::planted::Plant::SilentAbort);
+        if tells && !group.ending.is_left && !std::mem::replace(&mut group.ending.is_aborted, true) {
+            out.events.extend(group.member.abort().map(Event::ToHub));
+        }
         let error = Error::new(ErrorKind::Closed);
         out.push(Todo::FailQueued { group: number, error: error.clone() });
         for (_, key) in group.running.iter().filter(|(_, key)| ops.is_awaited(*key)) {

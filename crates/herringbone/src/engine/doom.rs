@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// What is known of ranks that the hub calls lost.
 pub(super) const GONE: &str = "ended, hung or left";
+/// Why a rank is missed that lives.
+pub(crate) const ABORTED: &str = "it aborted the group";
 
 /// Why a group takes no new operations, while those under way may still end well.
 #[derive(Debug)]
@@ -62,6 +64,7 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
         },
         Cause::LinkLost { from, to } => ErrorKind::LinkLost { ranks: [*from.min(to), *from.max(to)] },
         Cause::PeerLost { ranks } => ErrorKind::PeerLost { ranks: ranks.clone(), reason: GONE.to_owned() },
+        Cause::Aborted { rank, .. } => ErrorKind::PeerLost { ranks: vec![*rank], reason: ABORTED.to_owned() },
         Cause::Panicked { rank } => ErrorKind::Protocol {
             from: format!("rank {rank}"),
             problem: "its engine panicked, see its output".to_owned(),

@@ -47,6 +47,7 @@ fn disputed(cause: &Cause) -> Option<u64> {
     match cause {
         Cause::Mismatch(Mismatch { sequence, .. }) | Cause::ReducerLost { sequence, .. } => Some(*sequence),
         Cause::Uneven { operation, .. } | Cause::Memory { operation, .. } => Some(operation.sequence),
+        Cause::Aborted { sequence, .. } => Some(*sequence),
         _ => None,
     }
 }
@@ -77,6 +78,10 @@ impl Groups {
         let Some(group) = self.groups.get_mut(&number) else {
             return self.told_early(number, message, (links.rank, out));
         };
+        // The hub does not wait for a rank that has aborted. What that has left to be read goes on, for earlier calls of others.
+        if group.ending.is_aborted {
+            return None;
+        }
         if let Message::Fence { generation, cause, .. } = message
             && let Some(sequence) = disputed(cause)
             && *generation == group.member.generation()

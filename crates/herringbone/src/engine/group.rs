@@ -92,6 +92,8 @@ pub(crate) struct Ending {
     pub(crate) is_dropped: bool,
     /// Whether this rank has said that it takes no part any more.
     pub(crate) is_left: bool,
+    /// Whether it has said that it aborts the group.
+    pub(crate) is_aborted: bool,
     /// Staging memory of operations that failed: other ranks of the host may still read it.
     pub(crate) kept: Vec<Range<usize>>,
     /// Workers that have told a reducer that they take no part in it any more.

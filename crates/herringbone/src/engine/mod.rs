@@ -320,18 +320,27 @@ impl Engine {
         family
     }
 
-    /// Fails what is under way in a group. Nothing more is called in it here.
+    /// Fails what is under way in a group, on all its members. Nothing more is called in it here.
     pub(crate) fn abort_group(&mut self, number: u32) {
-        self.groups.abort(number, &self.ops, &mut self.out);
+        self.abort(number, true);
+    }
+
+    /// Fails what is under way in a group here, which the others end as well. Nothing more is called in it.
+    pub(crate) fn end_group(&mut self, number: u32) {
+        self.abort(number, false);
+    }
+
+    fn abort(&mut self, number: u32, tells: bool) {
+        self.groups.abort(number, tells, &self.ops, &mut self.out);
         for served in self.messages.abort(number, &mut self.out) {
-            self.groups.abort(served, &self.ops, &mut self.out);
+            self.groups.abort(served, tells, &self.ops, &mut self.out);
         }
         let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
         let closed = Error::new(ErrorKind::Closed);
         let others = recoveries.abort(number, &closed, &mut EngineParts { groups, ops, backlog, links, out });
         self.catch_up();
         let lines = self.groups.lines_of(number);
-        others.into_iter().chain(lines).for_each(|other| self.abort_group(other));
+        others.into_iter().chain(lines).for_each(|other| self.abort(other, tells));
     }
 
     /// Another group of the same members is to take calls of a group that are a line of their own: it ends with that, and has its
@@ -358,10 +367,10 @@ impl Engine {
         self.groups.numbers().into_iter().for_each(|number| self.drop_group(number));
     }
 
-    /// Fails what is under way in all groups.
-    pub(crate) fn abort_all_groups(&mut self) {
+    /// Fails what is under way in all groups here, of which others hear as this rank leaves.
+    pub(crate) fn end_all_groups(&mut self) {
         let numbers = self.groups.numbers().into_iter().chain(self.messages.groups());
-        numbers.collect::<Vec<u32>>().into_iter().for_each(|number| self.abort_group(number));
+        numbers.collect::<Vec<u32>>().into_iter().for_each(|number| self.end_group(number));
     }
 
     /// The operations and messages whose callers have not seen them end: how many, and the name of one.

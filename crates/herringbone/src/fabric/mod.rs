@@ -213,7 +213,7 @@ impl Fabric {
                 ),
             );
         }
-        self.node.with(Engine::abort_all_groups);
+        self.node.with(Engine::end_all_groups);
         if !self.node.flush_out() {
             crate::log::warn(
                 &who,
@@ -265,7 +265,7 @@ impl Fabric {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if !threads.is_empty() {
             self.node.with(Engine::drop_all_groups);
-            self.node.with(Engine::abort_all_groups);
+            self.node.with(Engine::end_all_groups);
             self.end(&mut threads, false);
         }
     }

@@ -5,6 +5,7 @@
 //! that happens follows from the seed. The [`simulation`] makes worlds of any kind from seeds.
 #![cfg_attr(not(test), allow(dead_code, reason = "some of it is for tests only"))]
 
+mod aborts;
 mod calls;
 #[cfg(test)]
 mod counted;

@@ -1,17 +1,18 @@
 //! Worlds from seeds: the simulator.
 //!
 //! Real engines, hubs and control threads' decisions run in virtual time, over links that are slow, break and are cut in two,
-//! under processes that end, stop and leave. Three of eight seeds harm only reducers, which costs no call. In one of eight a rank
-//! calls something else than the others, and all are told, at the latest when they close the group. In the others anything
-//! may happen, and no call hangs or returns a wrong result. Sums are of integers, and every result is compared bit by bit
-//! with the interpreter's. A buffer is taken back as soon as its call returns, as by a user who overwrites it.
+//! under processes that end, stop, leave and abort. Three of eight seeds harm only reducers, which costs no call. In one of eight
+//! a rank calls something else than the others, and all are told, at the latest when they close the group. In some, ranks abort
+//! groups and nothing else happens, which all are told. In the others anything may happen, and no call hangs or returns a wrong
+//! result. Sums are of integers, and every result is compared bit by bit with the interpreter's. A buffer is taken back as soon
+//! as its call returns, as by a user who overwrites it.
 #![cfg_attr(
     not(feature = "simulator"),
     allow(unreachable_pub, dead_code, reason = "only the simulator calls some of it, from outside")
 )]
 
 use super::{
-    VirtualWorld, mistakes, reducers, trace,
+    VirtualWorld, aborts, mistakes, reducers, trace,
     trouble::{self, WELL},
 };
 use crate::{
@@ -109,6 +110,7 @@ fn live(seed: u64) -> Result<WorldEnd, String> {
             let calls: usize = world.workers().map(|(_, worker)| worker.ends().len()).sum();
             Ok(ended(&mut world, vec![WELL; calls]))
         }
+        1 | 5 if seed % 3 == 0 => aborts::aborting(seed).map(|(mut world, ends)| ended(&mut world, ends)),
         1 | 5 => trouble::troubled(seed).map(|(mut world, ends)| ended(&mut world, ends)),
         _ => trouble::harmed_and_troubled(seed).map(|(mut world, ends)| ended(&mut world, ends)),
     }

@@ -1,7 +1,7 @@
 //! Anything may happen to a world: no call hangs, no result is wrong, and errors are of the kinds that there are for it.
 
-use super::{VirtualWorld, exact::any_world, partitions::Partition, reducers};
-use crate::{Error, ErrorKind};
+use super::{VirtualWorld, aborts, exact::any_world, partitions::Partition, reducers};
+use crate::{Error, ErrorKind, transport::tcp::virtual_link::Dice};
 use std::time::Duration;
 
 /// How long a call may take in a world of trouble.
@@ -82,6 +82,10 @@ pub(super) fn harmed_and_troubled(seed: u64) -> Result<(VirtualWorld, Vec<&'stat
 
 fn after_trouble(mut world: VirtualWorld) -> Result<(VirtualWorld, Vec<&'static str>), String> {
     let seed = world.seed;
+    let mut dice = Dice(!seed);
+    if dice.one_in(3) {
+        aborts::mix_in(&mut world, &mut dice);
+    }
     for _ in 0..1 + world.dice.below(4) {
         let delay = Duration::from_micros(world.dice.below(50_000));
         world.later(delay, trouble);

@@ -46,6 +46,8 @@ impl Gone {
             _ if !dead.is_empty() => dead,
             // What a rank called that left is known, and differs.
             Cause::Mismatch(_) => Vec::new(),
+            // Whoever left has aborted, or has left because of that.
+            Cause::Aborted { .. } => Vec::new(),
             Cause::PeerLost { ranks } if ranks.iter().any(|rank| self.left.contains(rank)) => {
                 left.filter(|rank| ranks.contains(rank)).collect()
             }
@@ -123,7 +125,8 @@ impl Hub {
     /// * GroupInfo and Dispute say who is in a group.
     /// * Forget says that a member takes no part in a group any more. A group that no member needs is forgotten, and
     ///   all members that live are told so: then nobody reads what others have left in memory for it.
-    /// * Dispute begins a fence, if it is of the current generation and none is under way.
+    /// * Dispute begins a fence, if it is of the current generation and none is under way. An abort ends the group in any
+    ///   generation: where a fence is under way, it is what that decides.
     /// * Report brings a fence forward; the last one ends it.
     /// * Accuse and Gain begin a recovery, if the group has had none: after one no operation of it uses reducers.
     /// * Held brings a recovery forward; the last one ends it, unless a fence is under way: then that goes first. A member that
@@ -231,7 +234,14 @@ impl Hub {
     fn dispute(&mut self, dispute: Dispute) -> Vec<Directed> {
         let Dispute { group: number, generation, members, cause, ordinal } = dispute;
         let group = self.groups.entry(number).or_default();
-        if generation != group.generation || group.fence.is_some() {
+        let aborts = matches!(cause, Cause::Aborted { .. });
+        if let Some(fence) = &mut group.fence {
+            if aborts && !fence.cause.is_final() {
+                fence.cause = cause;
+            }
+            return Vec::new();
+        }
+        if generation != group.generation && !aborts {
             return Vec::new();
         }
         group.members = members;

@@ -107,6 +107,12 @@ impl History {
         self.operations.iter().take(up_to).all(|operation| !operation.open)
     }
 
+    /// The number of the first operation whose caller does not know yet how it ended; if there is none, of the next one.
+    fn first_open(&self) -> u64 {
+        let open = self.operations.iter().position(|operation| operation.open);
+        self.next - open.map_or(0, |at| (self.operations.len() - at) as u64)
+    }
+
     fn remembered(&self, sequence: u64) -> Option<&Remembered> {
         self.operations.get(self.place(sequence)?)
     }
@@ -449,6 +455,17 @@ impl Member {
             Check::Differs => Answer::Differs(self.mismatch(question.rank, question.fingerprint)),
             _ => Answer::Confirmed(Message::Confirmed(question.confirmed())),
         })
+    }
+
+    /// This member takes no part any more, and what it has under way fails here: to be sent to the hub, in any phase. `None` if
+    /// the group is over.
+    pub fn abort(&self) -> Option<Message> {
+        if self.ended.is_some() {
+            return None;
+        }
+        let Self { rank, group, generation, ordinal, .. } = *self;
+        let cause = Cause::Aborted { rank, sequence: self.history.first_open() };
+        Some(Message::Dispute(Dispute { group, generation, members: self.members.to_vec(), cause, ordinal }))
     }
 
     /// A message from the hub about this group.
