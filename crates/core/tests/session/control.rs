@@ -163,6 +163,29 @@ fn any_death() -> impl Strategy<Value = Death> {
     ]
 }
 
+fn any_message_of_fences() -> impl Strategy<Value = Message> {
+    let place = any::<(u32, u32)>;
+    prop_oneof![
+        (place(), any_ranks(), any_cause(), any_ordinal()).prop_map(
+            |((group, generation), members, cause, ordinal)| {
+                Message::Dispute(Dispute { group, generation, members, cause, ordinal })
+            }
+        ),
+        (place(), any_cause(), any_ordinal()).prop_map(|((group, generation), cause, ordinal)| {
+            Message::Fence { group, generation, cause, ordinal }
+        }),
+        (place(), any::<(bool, u64, u64)>(), vec((any_fingerprint(), any_basis()), 0..32), 0_usize..32)
+            .prop_map(|((group, generation), (is_made, next, below), issued, plans)| {
+                let (recent, mut bases): (Vec<_>, Vec<_>) = issued.into_iter().unzip();
+                bases.truncate(plans);
+                Message::Report(Report { group, generation, is_made, next, below, recent, plans: bases })
+            }),
+        (place(), any::<u64>(), any_cause()).prop_map(|((group, generation), next, cause)| {
+            Message::Decide(Decision { group, generation, next, cause })
+        }),
+    ]
+}
+
 fn any_message() -> impl Strategy<Value = Message> {
     let place = any::<(u32, u32)>;
     prop_oneof![
@@ -196,23 +219,7 @@ fn any_message() -> impl Strategy<Value = Message> {
         (place(), any::<(u64, u64)>()).prop_map(|((group, generation), (sequence, hash))| {
             Message::Confirmed(Confirmation { group, generation, sequence, hash })
         }),
-        (place(), any_ranks(), any_cause(), any_ordinal()).prop_map(
-            |((group, generation), members, cause, ordinal)| {
-                Message::Dispute(Dispute { group, generation, members, cause, ordinal })
-            }
-        ),
-        (place(), any_cause(), any_ordinal()).prop_map(|((group, generation), cause, ordinal)| {
-            Message::Fence { group, generation, cause, ordinal }
-        }),
-        (place(), any::<(bool, u64, u64)>(), vec((any_fingerprint(), any_basis()), 0..32), 0_usize..32)
-            .prop_map(|((group, generation), (is_made, next, below), issued, plans)| {
-                let (recent, mut bases): (Vec<_>, Vec<_>) = issued.into_iter().unzip();
-                bases.truncate(plans);
-                Message::Report(Report { group, generation, is_made, next, below, recent, plans: bases })
-            }),
-        (place(), any::<u64>(), any_cause()).prop_map(|((group, generation), next, cause)| {
-            Message::Decide(Decision { group, generation, next, cause })
-        }),
+        any_message_of_fences(),
         any::<u32>().prop_map(|group| Message::Forget { group }),
         (place(), any_ranks()).prop_map(|((group, generation), members)| Message::GroupInfo {
             group,
