@@ -27,7 +27,7 @@ const QUESTIONS: usize = 64;
 
 /// What a rank that leaves a group has called last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct FarewellQuestion {
     /// Who asks.
     pub rank: Rank,
     /// In which group.
@@ -53,7 +53,7 @@ pub struct Confirmation {
     pub hash: u64,
 }
 
-impl Question {
+impl FarewellQuestion {
     /// The answer of who has made the same calls.
     pub fn confirmed(&self) -> Confirmation {
         let Self { group, generation, hash, fingerprint, .. } = *self;
@@ -98,7 +98,7 @@ pub(super) struct Questions {
 /// A question, and who has answered it.
 #[derive(Debug)]
 struct Asked {
-    first: Question,
+    first: FarewellQuestion,
     /// Who has made the same calls: has confirmed it, or asked the same.
     same: BTreeSet<Rank>,
     /// Who waits for the answer.
@@ -107,7 +107,7 @@ struct Asked {
 
 impl Questions {
     /// Returns whether nobody has asked the same before: then it is to be shown to the other members.
-    pub(super) fn ask(&mut self, question: Question) -> bool {
+    pub(super) fn ask(&mut self, question: FarewellQuestion) -> bool {
         let key = (question.fingerprint.sequence, question.hash);
         let is_new = !self.asked.contains_key(&key);
         let new = || Asked { first: question, same: BTreeSet::new(), waiting: BTreeSet::new() };
@@ -128,7 +128,7 @@ impl Questions {
     }
 
     /// What to show to whom of the members that take part, once it is known who they are.
-    pub(super) fn shown(&self, live: &[Rank]) -> Vec<(Rank, Question)> {
+    pub(super) fn shown(&self, live: &[Rank]) -> Vec<(Rank, FarewellQuestion)> {
         let of = |asked: &Asked| {
             let others = live.iter().copied().filter(|rank| !asked.same.contains(rank));
             others.map(|rank| (rank, asked.first)).collect::<Vec<_>>()

@@ -10,7 +10,7 @@ use herringbone_core::{
             ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, Ordinal,
             PlanTold, Report, Waiting,
         },
-        farewell::{Confirmation, Question},
+        farewell::{Confirmation, FarewellQuestion},
         formation::{Join, Settings},
         handshake::Versions,
         membership::{MemberId, Process, Roster},
@@ -213,7 +213,7 @@ fn any_message() -> impl Strategy<Value = Message> {
         ),
         (place(), any::<(u32, u64)>(), any_fingerprint()).prop_map(
             |((group, generation), (rank, hash), fingerprint)| {
-                Message::Confirm(Question { rank, group, generation, hash, fingerprint })
+                Message::Confirm(FarewellQuestion { rank, group, generation, hash, fingerprint })
             }
         ),
         (place(), any::<(u64, u64)>()).prop_map(|((group, generation), (sequence, hash))| {

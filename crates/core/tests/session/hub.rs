@@ -8,8 +8,8 @@ use herringbone_core::{
     session::{
         Cause, Mismatch,
         control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
-        farewell::Question,
-        fence::{Action, Answer, Directed, Hub, Member, NotIssued},
+        farewell::FarewellQuestion,
+        fence::{Action, Directed, FarewellAnswer, Hub, Member, NotIssued},
     },
     wire::Fingerprint,
 };
@@ -337,8 +337,14 @@ fn causes_are_shared_not_copied() {
     assert!(Arc::ptr_eq(&causes[0], &causes[1]));
 }
 
-fn question(rank: u32, sequence: u64, hash: u64) -> Question {
-    Question { rank, group: GROUP, generation: 0, hash, fingerprint: Fingerprint { sequence, ..call() } }
+fn question(rank: u32, sequence: u64, hash: u64) -> FarewellQuestion {
+    FarewellQuestion {
+        rank,
+        group: GROUP,
+        generation: 0,
+        hash,
+        fingerprint: Fingerprint { sequence, ..call() },
+    }
 }
 
 #[test]
@@ -384,7 +390,7 @@ fn a_member_confirms_what_it_has_completed_and_disputes_what_differs() {
     member.complete(0, false);
     assert_eq!(
         member.next_answer(),
-        Some(Answer::Confirmed(Message::Confirmed(question(0, 0, first.hash).confirmed())))
+        Some(FarewellAnswer::Confirmed(Message::Confirmed(question(0, 0, first.hash).confirmed())))
     );
     assert!(!member.is_asked());
     member.receive(&asked(1, 1));
@@ -392,7 +398,7 @@ fn a_member_confirms_what_it_has_completed_and_disputes_what_differs() {
     let own = issue(&mut member, 1).fingerprint;
     let theirs = question(0, 1, 1).fingerprint;
     let mismatch = Cause::Mismatch(Mismatch::new(1, [(0, theirs), (2, own)]));
-    assert_eq!(member.next_answer(), Some(Answer::Differs(mismatch)));
+    assert_eq!(member.next_answer(), Some(FarewellAnswer::Differs(mismatch)));
 }
 
 #[test]
@@ -402,7 +408,7 @@ fn a_member_asks_only_what_it_does_not_know() {
     let issued = issue(&mut member, 2);
     member.complete(0, false);
     member.complete(1, false);
-    let own = Question { rank: 1, ..question(1, 1, issued.hash) };
+    let own = FarewellQuestion { rank: 1, ..question(1, 1, issued.hash) };
     assert_eq!(member.question(), Some(own));
     let other = Message::Confirmed(question(1, 1, issued.hash ^ 1).confirmed());
     assert_eq!(member.receive(&other), Action::Nothing);

@@ -6,7 +6,7 @@ use herringbone_core::{
     session::{
         Cause, Mismatch,
         control::{Death, Decision, Decoder, Message},
-        fence::{Action, Admission, Answer, Check, Hub, Issued, Member, NotIssued, Settled},
+        fence::{Action, Admission, Check, FarewellAnswer, Hub, Issued, Member, NotIssued, Settled},
     },
     wire::Fingerprint,
 };
@@ -260,8 +260,8 @@ impl Simulation {
     fn answer(&mut self, rank: u32) {
         while let Some(answer) = self.processes[rank as usize].member.next_answer() {
             let message = match answer {
-                Answer::Confirmed(message) => Some(message),
-                Answer::Differs(cause) => self.processes[rank as usize].member.dispute(cause),
+                FarewellAnswer::Confirmed(message) => Some(message),
+                FarewellAnswer::Differs(cause) => self.processes[rank as usize].member.dispute(cause),
             };
             self.tell_hub(rank, message);
         }

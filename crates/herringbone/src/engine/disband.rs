@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Error, ErrorKind,
     completion::Completion,
-    core::session::{control::Message, farewell::Question, fence::Phase, recovery::Held},
+    core::session::{control::Message, farewell::FarewellQuestion, fence::Phase, recovery::Held},
     transport::ticket::OpKey,
 };
 use std::sync::Arc;
@@ -127,7 +127,7 @@ enum BeforeLeaving {
     Tell(Error),
     /// A decision is under way.
     Wait,
-    Ask(Question),
+    Ask(FarewellQuestion),
 }
 
 fn before_leaving(group: &mut Group, links: &Links) -> BeforeLeaving {
@@ -166,7 +166,8 @@ fn may_leave(group: &mut Group, (links, out): (&Links, &mut Outbox)) -> bool {
         BeforeLeaving::Nothing | BeforeLeaving::Wait => Ok(()),
     };
     if let Some(error) = group.ending.farewell.end(result) {
-        crate::log::warn(&format!("rank {}", links.rank), error);
+        let what = format_args!("at the end of a group: {}", error.kind());
+        crate::log::warn(&format!("rank {}", links.rank), what);
     }
     out.finished = true;
     true

@@ -12,7 +12,7 @@ use crate::{
     core::{
         group::Rank,
         prepare::Call,
-        session::{Cause, control::Message, fence::Answer, membership::MemberId},
+        session::{Cause, control::Message, fence::FarewellAnswer, membership::MemberId},
     },
     execute::issue::{Identity, Queued},
     observe::Observer,
@@ -167,8 +167,8 @@ impl Outbox {
             && let Some(answer) = group.member.next_answer()
         {
             match answer {
-                Answer::Confirmed(message) => self.events.push(Event::ToHub(message)),
-                Answer::Differs(cause) => self.dispute(group, cause),
+                FarewellAnswer::Confirmed(message) => self.events.push(Event::ToHub(message)),
+                FarewellAnswer::Differs(cause) => self.dispute(group, cause),
             }
         }
     }

@@ -243,7 +243,10 @@ impl Fabric {
         self.node.with(|engine| engine.end_farewells(ends));
         let mut errors = ends.iter().filter_map(|end| end.result()?.err());
         let first = errors.next();
-        errors.for_each(|error| crate::log::warn(&format!("rank {}", self.job.rank), error));
+        for error in errors {
+            let what = format_args!("at the end of a group: {}", error.kind());
+            crate::log::warn(&format!("rank {}", self.job.rank), what);
+        }
         first.map_or(Ok(()), Err)
     }
 

@@ -18,7 +18,7 @@ pub use groups::{Decision, Dispute, Introduction, Ordinal, PlanTold, REPORTED, R
 use super::{
     cause::Cause,
     codec::{Malformed, Reader, TooLong, Writer},
-    farewell::{Confirmation, Question},
+    farewell::{Confirmation, FarewellQuestion},
     formation::Join,
     handshake::{Key, Seals},
     lateness::Late,
@@ -98,7 +98,7 @@ pub enum Message {
     Late(Late),
     /// Whether all members of a group have made the same calls as a rank that leaves it. To the hub, and from it to the members; see
     /// [`farewell`](super::farewell).
-    Confirm(Question),
+    Confirm(FarewellQuestion),
     /// The answer to that. To the hub, and from it to who has asked.
     Confirmed(Confirmation),
     /// Something went wrong in a group. To the hub.
@@ -400,7 +400,7 @@ impl Message {
             29 => Message::Unshrink { group: from.u32()? },
             30 => Message::Shrunk(Shrunk::read(from)?),
             31 => Message::Late(Late::read(from)?),
-            32 => Message::Confirm(Question::read(from)?),
+            32 => Message::Confirm(FarewellQuestion::read(from)?),
             33 => Message::Confirmed(Confirmation::read(from)?),
             22 => Message::Status(Status::read(from)?),
             _ => return Err(Malformed("its number is unknown")),

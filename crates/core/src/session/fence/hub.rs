@@ -3,7 +3,7 @@
 use super::super::{
     cause::{Cause, Mismatch},
     control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
-    farewell::{Confirmation, Question, Questions},
+    farewell::{Confirmation, FarewellQuestion, Questions},
     lateness::Lateness,
     recovery::{Held, Recovery},
 };
@@ -307,7 +307,7 @@ impl Hub {
     }
 
     /// A member leaves, and asks whether the others have made the same calls.
-    fn ask(&mut self, question: Question) -> Vec<Directed> {
+    fn ask(&mut self, question: FarewellQuestion) -> Vec<Directed> {
         let group = self.groups.entry(question.group).or_default();
         if question.generation != group.generation || group.fence.is_some() {
             return Vec::new();

@@ -5,7 +5,7 @@ use super::{
         basis::Basis,
         cause::{Cause, Mismatch},
         control::{Decision, Dispute, Message, Ordinal, REPORTED, Report, Waiting},
-        farewell::Question,
+        farewell::FarewellQuestion,
     },
     REMEMBERED,
 };
@@ -41,7 +41,7 @@ pub struct Member {
     told: bool,
     debts: VecDeque<Debt>,
     /// What others have asked that leave, and this member has not answered.
-    questions: Vec<Question>,
+    questions: Vec<FarewellQuestion>,
     /// What the plans of its operations were made from, by digest.
     plans: BTreeMap<u64, Arc<Basis>>,
     /// Why the group is over at this member.
@@ -214,7 +214,7 @@ pub enum Action {
 /// What comes of a question that a member was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "it is looked at where it is returned, and not kept")]
-pub enum Answer {
+pub enum FarewellAnswer {
     /// Send this to the hub.
     Confirmed(Message),
     /// It has called something else: [dispute](Member::dispute) this.
@@ -407,12 +407,12 @@ impl Member {
     }
 
     /// What to ask the others before it leaves; `None` if it knows that all have issued what it has, or a fence is under way.
-    pub fn question(&self) -> Option<Question> {
+    pub fn question(&self) -> Option<FarewellQuestion> {
         let Self { rank, group, generation, ref history, .. } = *self;
         let Remembered { hash, fingerprint, .. } = *history.operations.back()?;
         let runs = self.phase == Phase::Running && self.ended.is_none();
         let asks = runs && self.members.len() > 1 && history.confirmed < history.next;
-        asks.then_some(Question { rank, group, generation, hash, fingerprint })
+        asks.then_some(FarewellQuestion { rank, group, generation, hash, fingerprint })
     }
 
     /// Why operations have failed elsewhere that were complete here, if no call of this member has learnt of it; once. Not if the
@@ -435,11 +435,11 @@ impl Member {
     }
 
     /// The next answer that it can give.
-    pub fn next_answer(&mut self) -> Option<Answer> {
+    pub fn next_answer(&mut self) -> Option<FarewellAnswer> {
         if self.phase != Phase::Running || self.told {
             return None;
         }
-        let answer = |question: &Question| {
+        let answer = |question: &FarewellQuestion| {
             let sequence = question.fingerprint.sequence;
             match self.check(sequence, question.hash) {
                 Check::NotYet => None,
@@ -452,8 +452,8 @@ impl Member {
         let (at, check) = found?;
         let question = self.questions.swap_remove(at);
         Some(match check {
-            Check::Differs => Answer::Differs(self.mismatch(question.rank, question.fingerprint)),
-            _ => Answer::Confirmed(Message::Confirmed(question.confirmed())),
+            Check::Differs => FarewellAnswer::Differs(self.mismatch(question.rank, question.fingerprint)),
+            _ => FarewellAnswer::Confirmed(Message::Confirmed(question.confirmed())),
         })
     }
 

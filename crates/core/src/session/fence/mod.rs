@@ -35,7 +35,9 @@ mod hub;
 mod member;
 
 pub use hub::{Directed, Hub, HubState};
-pub use member::{Action, Admission, Answer, Check, Failed, Issued, Member, NotIssued, Phase, Settled};
+pub use member::{
+    Action, Admission, Check, Failed, FarewellAnswer, Issued, Member, NotIssued, Phase, Settled,
+};
 
 /// How long a member waits before it first tells the hub what it is waiting for.
 pub const WAITING_MILLISECONDS: u64 = 50;
