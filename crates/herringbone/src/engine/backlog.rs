@@ -6,7 +6,7 @@ use super::{
     groups::Groups,
     links::Links,
     outbox::{Ended, Outbox, Todo},
-    queue::Queue,
+    queue::OpQueue,
     refused::Refused,
     timers::Timer,
 };
@@ -27,7 +27,7 @@ const PARKED_MOST: usize = u16::MAX as usize;
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     /// Operations that wait for links, memory or their turn.
-    pub(super) queue: Queue,
+    pub(super) queue: OpQueue,
     pub(super) early: Early,
     /// Those that wait for other ranks to call the next operation of a group.
     watches: Vec<(u32, Arc<Completion>)>,

@@ -1,7 +1,7 @@
 //! Operations that have not started, in lines: one for each group and class, of which only the first can start.
 
 use super::touched::Touched;
-use crate::execute::issue::{Identity, Place, Queued};
+use crate::execute::issue::{Identity, OpPlace, Queued};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A group, and whether its operations are urgent.
@@ -10,14 +10,14 @@ pub(super) type Class = (u32, bool);
 /// Operations that wait for links, memory or their turn. However many they are, it takes few steps to issue one or to find
 /// the next that can start.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct OpQueue {
     /// Each in the order of the calls.
     lines: BTreeMap<Class, VecDeque<Queued>>,
     heads: Heads,
     touched: Touched,
 }
 
-impl Queue {
+impl OpQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.heads.0.is_empty()
     }
@@ -52,8 +52,8 @@ impl Queue {
     /// were called before it.
     pub(super) fn head_after(
         &mut self,
-        after: Option<Place>,
-    ) -> Option<(Place, &mut Queued, Option<&Touched>)> {
+        after: Option<OpPlace>,
+    ) -> Option<(OpPlace, &mut Queued, Option<&Touched>)> {
         let (place, class) = self.heads.after(after)?;
         Some((place, self.lines.get_mut(&class)?.front_mut()?, after.map(|_| &self.touched)))
     }
@@ -134,16 +134,16 @@ impl Queue {
 
 /// The first operation of each line, by their places. Most come last and go first.
 #[derive(Debug, Default)]
-struct Heads(VecDeque<(Place, Class)>);
+struct Heads(VecDeque<(OpPlace, Class)>);
 
 impl Heads {
     /// The first one after a place, or of all.
-    fn after(&self, place: Option<Place>) -> Option<(Place, Class)> {
+    fn after(&self, place: Option<OpPlace>) -> Option<(OpPlace, Class)> {
         let at = place.map_or(0, |place| self.0.partition_point(|(head, _)| *head <= place));
         self.0.get(at).copied()
     }
 
-    fn insert(&mut self, place: Place, class: Class) {
+    fn insert(&mut self, place: OpPlace, class: Class) {
         if self.0.back().is_none_or(|(last, _)| *last < place) {
             return self.0.push_back((place, class));
         }
@@ -151,7 +151,7 @@ impl Heads {
         self.0.insert(at, (place, class));
     }
 
-    fn remove(&mut self, place: Place) {
+    fn remove(&mut self, place: OpPlace) {
         if self.0.front().is_some_and(|(first, _)| *first == place) {
             self.0.pop_front();
         } else if let Ok(at) = self.0.binary_search_by_key(&place, |(head, _)| *head) {

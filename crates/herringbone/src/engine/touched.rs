@@ -1,6 +1,6 @@
 //! The bytes that operations read and write, to find those of which one has to wait for the other.
 
-use crate::execute::issue::{Place, Touches};
+use crate::execute::issue::{OpPlace, Touches};
 use std::{collections::BTreeSet, ops::Range};
 
 /// So many are looked through one by one: fewer steps than keeping them in order.
@@ -35,12 +35,12 @@ impl Touched {
 
     /// Whether an operation that was called before `place` writes what another one touches, or touches what that writes.
     #[inline]
-    pub(crate) fn interferes(&self, own: &Touches, place: Place) -> bool {
+    pub(crate) fn interferes(&self, own: &Touches, place: OpPlace) -> bool {
         self.few.iter().any(|few| few.place < place && few.interferes(own)) || self.has_many_of(own, place)
     }
 
     #[inline]
-    fn has_many_of(&self, own: &Touches, place: Place) -> bool {
+    fn has_many_of(&self, own: &Touches, place: OpPlace) -> bool {
         let Self { reads, writes, .. } = self;
         !(reads.0.is_empty() && writes.0.is_empty())
             && (writes.has(&own.reads, place)
@@ -52,31 +52,31 @@ impl Touched {
 /// Stretches of memory of operations. By size, of which each class has lengths up to twice the least: what reaches into a
 /// stretch begins in it, or before it by less than the longest of its class. Then by where they begin, and by their places.
 #[derive(Debug, Default)]
-struct Stretches(BTreeSet<(u32, usize, Place, usize)>);
+struct Stretches(BTreeSet<(u32, usize, OpPlace, usize)>);
 
 /// The first place of all.
-const FIRST: Place = (0, 0);
+const FIRST: OpPlace = (0, 0);
 /// A place after all others.
-pub(super) const LAST: Place = (u64::MAX, u64::MAX);
+pub(super) const LAST: OpPlace = (u64::MAX, u64::MAX);
 
 impl Stretches {
-    fn key(bytes: &Range<usize>, place: Place) -> Option<(u32, usize, Place, usize)> {
+    fn key(bytes: &Range<usize>, place: OpPlace) -> Option<(u32, usize, OpPlace, usize)> {
         let class = bytes.len().checked_ilog2()?;
         Some((class, bytes.start, place, bytes.end))
     }
 
-    fn insert(&mut self, bytes: &Range<usize>, place: Place) {
+    fn insert(&mut self, bytes: &Range<usize>, place: OpPlace) {
         self.0.extend(Self::key(bytes, place));
     }
 
-    fn remove(&mut self, bytes: &Range<usize>, place: Place) {
+    fn remove(&mut self, bytes: &Range<usize>, place: OpPlace) {
         if let Some(key) = Self::key(bytes, place) {
             self.0.remove(&key);
         }
     }
 
     /// Whether a stretch of an operation before `place` has bytes of these.
-    fn has(&self, bytes: &Range<usize>, place: Place) -> bool {
+    fn has(&self, bytes: &Range<usize>, place: OpPlace) -> bool {
         if bytes.is_empty() {
             return false;
         }

@@ -93,19 +93,19 @@ pub(crate) struct Queued {
 }
 
 /// An operation's place among those of a process: its [order](Queued::order), then its number.
-pub(crate) type Place = (u64, u64);
+pub(crate) type OpPlace = (u64, u64);
 
 /// The bytes that an operation reads and writes, by their addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Touches {
-    pub(crate) place: Place,
+    pub(crate) place: OpPlace,
     /// Without those that it writes as well, if they are the same.
     pub(crate) reads: Range<usize>,
     pub(crate) writes: Range<usize>,
 }
 
 impl Touches {
-    fn of(place: Place, input: &Region, output: &Region) -> Self {
+    fn of(place: OpPlace, input: &Region, output: &Region) -> Self {
         let reads = if input.is_same(output) { 0..0 } else { input.addresses() };
         Self { place, reads, writes: output.addresses() }
     }
@@ -153,7 +153,7 @@ impl Queued {
     }
 
     /// Its place among those that wait.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> OpPlace {
         (self.order, self.id.number)
     }
 

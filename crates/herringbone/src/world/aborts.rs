@@ -7,16 +7,14 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 /// Which rank has aborted which group.
 type Aborted = Rc<RefCell<Vec<(u32, Rank)>>>;
 
-impl VirtualWorld {
-    /// A rank aborts a group that it has, in which it calls nothing more.
-    pub(super) fn abort(&mut self, rank: Rank, group: u32) {
-        let now = self.clock.now();
-        self.trace.note(self.clock.passed(), &format_args!("{rank} aborts {group:x}"));
-        let machine = self.machine(rank as usize);
-        machine.program.retain(|todo| todo.group != group);
-        machine.engine.at(now).abort_group(group);
-        self.settle(rank as usize);
-    }
+/// A rank aborts a group that it has, in which it calls nothing more.
+fn abort(world: &mut VirtualWorld, rank: Rank, group: u32) {
+    let now = world.clock.now();
+    world.trace.note(world.clock.passed(), &format_args!("{rank} aborts {group:x}"));
+    let machine = world.machine(rank as usize);
+    machine.program.retain(|todo| todo.group != group);
+    machine.engine.at(now).abort_group(group);
+    world.settle(rank as usize);
 }
 
 /// Has some ranks of a world abort groups, at any time. All is drawn before, so that what else happens stays as it is.
@@ -30,7 +28,7 @@ pub(super) fn mix_in(world: &mut VirtualWorld, dice: &mut Dice) -> Aborted {
             let machine = world.machines[rank as usize].as_ref();
             if machine.is_some_and(|machine| !machine.is_hung && machine.engine.takes_calls(group)) {
                 noted.borrow_mut().push((group, rank));
-                world.abort(rank, group);
+                abort(world, rank, group);
             }
         });
     }
@@ -54,7 +52,7 @@ pub(super) fn aborting(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), S
             seen.push(match end.as_ref().map_err(|error| error.kind()) {
                 Ok(()) => {
                     well.entry(group).and_modify(|last| *last = (*last).max(*at)).or_insert(*at);
-                    super::trouble::WELL
+                    exact::WELL
                 }
                 Err(ErrorKind::Closed) if aborted.contains(&(group, me)) => "its group was closed",
                 Err(ErrorKind::PeerLost { ranks, .. })
@@ -129,7 +127,7 @@ mod tests {
                 let call = task(&mut world, collective, count);
                 world.call([aborter, early], &call);
                 world.run_for(MOMENT);
-                world.abort(aborter, WORLD_GROUP);
+                abort(&mut world, aborter, WORLD_GROUP);
                 let last = 3 - aborter - early;
                 world.run_for(MOMENT);
                 let told = ends(&mut world, early);
@@ -161,7 +159,7 @@ mod tests {
             world.run_for(MOMENT);
             world.call([0, 1], &second);
             world.run_for(MOMENT);
-            world.abort(0, WORLD_GROUP);
+            abort(&mut world, 0, WORLD_GROUP);
             world.run_for(MOMENT);
             if collective != Collective::AllReduce {
                 world.call([2], &first);
@@ -186,7 +184,7 @@ mod tests {
             (task(&mut world, Collective::AllReduce, 3), task(&mut world, Collective::AllReduce, 4));
         world.call([0, 1], &one);
         world.call([2], &other);
-        world.abort(1, WORLD_GROUP);
+        abort(&mut world, 1, WORLD_GROUP);
         let limit = world.now() + Duration::from_secs(3);
         assert!(world.run_to_the_end(limit));
         world.call([0, 2], &one);
@@ -200,7 +198,7 @@ mod tests {
         let mut told = 0;
         for seed in 0..150 {
             let (_, ends) = aborting(seed).unwrap();
-            told += ends.iter().filter(|end| **end != super::super::trouble::WELL).count();
+            told += ends.iter().filter(|end| **end != exact::WELL).count();
         }
         assert!(told > 100, "{told}");
     }

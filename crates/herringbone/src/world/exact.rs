@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// How long a world may run whose links are slow at worst.
 pub(super) const LONG: Duration = Duration::from_secs(600);
+/// How a call has ended that gave its result.
+pub(super) const WELL: &str = "well";
 
 /// A world that nothing was done to, and what it is to do.
 pub(super) fn any_world(seed: u64, timeout: Duration) -> VirtualWorld {

@@ -1,6 +1,11 @@
 //! One rank calls something else than the others: all are told, at the latest when they close the group, and no result is wrong.
 
-use super::{VirtualWorld, calls::Task, exact, groups, reducers, trouble::WELL};
+use super::{
+    VirtualWorld,
+    calls::Task,
+    exact::{self, WELL},
+    groups, reducers,
+};
 use crate::{
     Collective, DType, Error, ErrorKind, ReduceOp, core::prepare::Call, transport::tcp::virtual_link::Dice,
 };

@@ -11,10 +11,7 @@
     allow(unreachable_pub, dead_code, reason = "only the simulator calls some of it, from outside")
 )]
 
-use super::{
-    VirtualWorld, aborts, mistakes, reducers, trace,
-    trouble::{self, WELL},
-};
+use super::{VirtualWorld, aborts, exact::WELL, mistakes, reducers, trace, trouble};
 use crate::{
     planted::{self, Plant},
     seen::{self, Transition},
@@ -109,7 +106,9 @@ fn live(seed: u64) -> Result<WorldEnd, String> {
             let calls: usize = world.workers().map(|(_, worker)| worker.ends().len()).sum();
             Ok(ended(&mut world, vec![WELL; calls]))
         }
-        1 | 5 if seed % 3 == 0 => aborts::aborting(seed).map(|(mut world, ends)| ended(&mut world, ends)),
+        1 | 5 if seed.is_multiple_of(3) => {
+            aborts::aborting(seed).map(|(mut world, ends)| ended(&mut world, ends))
+        }
         5 => mistakes::mistaken(seed).map(|(mut world, ends)| ended(&mut world, ends)),
         1 => trouble::troubled(seed).map(|(mut world, ends)| ended(&mut world, ends)),
         _ => trouble::harmed_and_troubled(seed).map(|(mut world, ends)| ended(&mut world, ends)),

@@ -1,6 +1,11 @@
 //! Anything may happen to a world: no call hangs, no result is wrong, and errors are of the kinds that there are for it.
 
-use super::{VirtualWorld, aborts, exact::any_world, partitions::Partition, reducers};
+use super::{
+    VirtualWorld, aborts,
+    exact::{WELL, any_world},
+    partitions::Partition,
+    reducers,
+};
 use crate::{Error, ErrorKind, transport::tcp::virtual_link::Dice};
 use std::time::Duration;
 
@@ -8,9 +13,6 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// When all calls of a world are over: ten at most, each of which may run into its timeout and wait for a decision.
 const LIMIT: Duration = Duration::from_secs(200);
-
-/// How a call has ended that gave its result.
-pub(super) const WELL: &str = "well";
 
 /// Something goes wrong.
 fn trouble(world: &mut VirtualWorld) {
