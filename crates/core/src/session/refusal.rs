@@ -69,7 +69,8 @@ pub enum Refusal {
     },
     /// The two sides were told different sizes of the world.
     #[error(
-        "rank {rank} was told a world of {theirs}, others one of {ours}: give every process the same WORLD_SIZE"
+        "rank {rank} was told a world of {theirs}, others one of {ours}: give every process the same WORLD_SIZE, or, if these \
+         are two groups over one torch store, each a PrefixStore of its own"
     )]
     World {
         /// The refused rank.
