@@ -221,7 +221,8 @@ class Communicator:
         """Start one operation.
 
         ``source`` and ``target`` are (address, bytes) of memory that lives as long as ``keep`` does: wrong
-        numbers here are wrong memory accesses, which is why this class is private. ``timeout`` is in seconds.
+        numbers here are wrong memory accesses, which is why this class is private. Bytes at address 0 are those that
+        there is no memory for: the operation fails on all ranks. ``timeout`` is in seconds.
         Messages of a higher ``priority`` go first. ``parts`` are the lengths of the input's and the output's parts, in
         place of the count, where they may differ. ``mark`` is a number for what it is for, which ranks compare.
         ``compression`` is a codec's name, the tensor's if what is lost is fed back, and who keeps that if it is not the group.

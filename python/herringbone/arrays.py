@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = [
     "OPS",
     "SYNONYMS",
+    "Lacking",
+    "copied",
     "fold_type",
     "holder_of",
     "mapped_array",
@@ -163,11 +165,36 @@ def row(array: Array) -> int:
     return math.prod(array.shape[1:])
 
 
-def new_array(shape: tuple[int, ...], like: Array) -> Array:
-    """An array for a result."""
+class Lacking:
+    """Stands for an array where there is no memory for one. A collective on it fails on all ranks, so no rank waits for this one."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+        """It has shape and type, and no values."""
+        import numpy as np
+
+        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        self.ndim, self.size = len(self.shape), math.prod(self.shape)
+        self.nbytes = self.size * self.dtype.itemsize
+        # numpy reads nothing that has no type here.
+        self.__array_interface__ = {"shape": self.shape, "strides": None, "data": (0, False)}
+
+
+def new_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
+    """An array for a result, or what stands for it (:class:`Lacking`)."""
     import numpy as np
 
-    return np.empty(shape, like.dtype)
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError:
+        return Lacking(shape, dtype)
+
+
+def copied(array: Array) -> Any:
+    """A copy whose memory is its values in order, or what stands for it (:class:`Lacking`)."""
+    copy = new_array(array.shape, array.dtype)
+    if not isinstance(copy, Lacking):
+        copy[...] = array
+    return copy
 
 
 def mapped_array(

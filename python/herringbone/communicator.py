@@ -36,7 +36,8 @@ class Communicator(Messages):
     Every collective takes ``async_op=True`` to return a :class:`Work` at once (the arrays may not be touched until
     it has finished), and ``timeout`` in seconds. Those that move data take ``priority``, the same on all ranks: above 0
     an operation is urgent, so it overtakes ordinary ones that were started before it, and among messages that wait for
-    a socket the higher priority goes first. A communicator is a context manager that closes itself.
+    a socket the higher priority goes first. If a rank has no memory for a result that a call makes, the call fails on all ranks
+    with ``OutOfMemoryError``, on that one also a ``MemoryError``. A communicator is a context manager that closes itself.
     """
 
     def __init__(self, native: _herringbone.Communicator) -> None:
@@ -177,7 +178,7 @@ class Communicator(Messages):
         if array.ndim == 0 or array.shape[0] % self.size:
             raise ValueError(f"reduce_scatter: the first length of {array.shape} has to be a multiple of the {self.size} ranks")
         if out is None:
-            out = new_array((array.shape[0] // self.size, *array.shape[1:]), array)
+            out = new_array((array.shape[0] // self.size, *array.shape[1:]), array.dtype)
         same_size("reduce_scatter", array, out, array.size // self.size)
         return self._run("reduce_scatter", dtype, op, out.size, 0, array, out, async_op, timeout, priority)
 

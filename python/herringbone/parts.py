@@ -127,7 +127,7 @@ class Parts(ABC):
             given = self._lengths("scatter", array, counts)
             own = array.shape[0] // self.size if given is None else given[self.rank]
             if out is None:
-                out = new_array((own, *array.shape[1:]), array)
+                out = new_array((own, *array.shape[1:]), array.dtype)
             same_size("scatter", array, out, own * row(array))
         elif counts is not None:
             given = []
@@ -170,7 +170,7 @@ class Parts(ABC):
         taken = None if receives is None else self._counts("all_to_all", "receives", receives)
         total = array.shape[0] if taken is None else sum(taken)
         if out is None:
-            out = new_array((total, *array.shape[1:]), array)
+            out = new_array((total, *array.shape[1:]), array.dtype)
         same_size("all_to_all", array, out, total * rows)
         if given is not None and taken is not None:
             lengths = [[length * rows * scale for length in side] for side in (given, taken)]
@@ -198,7 +198,7 @@ class Parts(ABC):
         if not takes and out is not None:
             raise ValueError(f"{name} on rank {self.rank}: only rank {root} has a result; pass out= there only")
         if takes and out is None:
-            out = new_array((total, *shape[1:]), array)
+            out = new_array((total, *shape[1:]), array.dtype)
         if out is not None:
             same_size(name, array, out, total * rows)
         parts = None

@@ -6,9 +6,11 @@ What travels is a description in JSON and the bytes of the arrays. Nothing is pi
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from .arguments import whole
+from .arrays import copied, new_array
 from .errors import HerringboneError
 from .plain import build, describe
 
@@ -42,7 +44,8 @@ def broadcast_state(communicator: Communicator, state: Any, *, root: int | None 
 
     Raises:
         TypeError: on the root, if the state holds something else.
-        HerringboneError: on the others then; or the collective failed.
+        OutOfMemoryError: on all ranks, if one has no memory for it.
+        HerringboneError: the root's state cannot be sent; or the collective failed.
     """
     import numpy as np
 
@@ -58,14 +61,20 @@ def broadcast_state(communicator: Communicator, state: Any, *, root: int | None 
         raise HerringboneError(f"broadcast_state: rank {root} has a state that cannot be sent; its own error says why")
     if length > MOST_DESCRIBED:
         raise HerringboneError(f"broadcast_state: rank {root} announces a description of {length} bytes: too long")
-    text = bytes(communicator.broadcast(np.zeros(length, np.uint8), root))
+    text = bytes(communicator.broadcast(new_array((length,), np.uint8), root))
     told = json.loads(text)
     # All is received before anything is made of it: whatever fails then leaves the ranks in step.
-    arrays = [np.empty(shape, dtype) for dtype, shape in told["arrays"]]
-    for array in arrays:
-        if array.size:
-            communicator.broadcast(array.reshape(-1).view(np.uint8), root)
+    arrays = [_received(communicator, np.dtype(dtype), shape, root) for dtype, shape in told["arrays"]]
     return build("broadcast_state", told["state"], iter(arrays))
+
+
+def _received(communicator: Communicator, dtype: np.dtype[Any], shape: list[int], root: int) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    size = math.prod(shape) * dtype.itemsize
+    values = communicator.broadcast(new_array((size,), np.uint8), root) if size else np.empty(0, np.uint8)
+    array: np.ndarray[Any, Any] = values.view(dtype).reshape(shape)
+    return array
 
 
 def _furthest(communicator: Communicator, newest: int) -> int:
@@ -92,7 +101,7 @@ def _send(communicator: Communicator, state: Any, root: int) -> Any:
         communicator.broadcast(np.array([-1], np.int64), root)
         raise
     communicator.broadcast(np.array([len(text)], np.int64), root)
-    communicator.broadcast(np.frombuffer(text, np.uint8).copy(), root)
+    communicator.broadcast(copied(np.frombuffer(text, np.uint8)), root)
     for array in arrays:
         if array.size:
             communicator.broadcast(array.reshape(-1).view(np.uint8), root)

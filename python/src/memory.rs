@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 /// Address and length in bytes, as Python's numbers.
 pub(crate) type PySpan = (usize, usize);
 
-/// The memory of an operation's input and output as regions that keep `owner` alive; one region where they coincide.
+/// The memory of an operation's input and output as regions that keep `owner` alive; one region where they coincide. Bytes at
+/// address 0 are those that Python had no memory for.
 ///
 /// # Safety
 /// `source` is mapped and readable, and `target` writable, as long as `owner` lives, and Python code touches neither
@@ -15,6 +16,9 @@ pub(crate) type PySpan = (usize, usize);
 /// arrays and tensors that they pass as `owner`; the module that exports this is private to them.
 pub(crate) unsafe fn regions(source: PySpan, target: PySpan, owner: &Bound<'_, PyAny>) -> (Region, Region) {
     let region = |(address, bytes): PySpan, writable| {
+        if address == 0 && bytes > 0 {
+            return Region::lacking(bytes);
+        }
         let start = std::ptr::with_exposed_provenance_mut(address);
         let keep = Box::new(owner.clone().unbind());
         // SAFETY: what the caller promises of this span is what the region needs, and the region holds the owner.

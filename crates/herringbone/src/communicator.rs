@@ -384,21 +384,18 @@ impl Communicator {
     fn checked(&self, request: Request) -> Result<Issue> {
         self.check_usable()?;
         let is_uneven = request.parts.is_some();
-        let parts = match request.lacks {
-            Some(_) => None,
-            None => self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?,
-        };
+        let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
         let codec = automatic::codec_of(&self.fabric, &self.group, &request);
         let timeout = request.timeout.unwrap_or_else(|| self.timeout());
         let (group, draws) = calling::called_group(self.parts(), request.collective.name(), timeout)?;
         let draws = draws.as_deref().unwrap_or(&self.group.draws);
         let checked = residuals::checked(&request, codec, (&self.group.residuals, draws), self.group.rank);
         let fed = checked.map_err(|error| error.at(self.fabric.job.rank))?;
-        let Request { collective, dtype, op, count, priority, mark, lacks, input, output, .. } = request;
+        let Request { collective, dtype, op, count, priority, mark, input, output, .. } = request;
         let count = if is_uneven { Call::UNEVEN } else { count };
         let call = Call { codec, ..Call::new(collective, dtype, op, count) };
         let timeout = Some(timeout);
-        Ok(Issue { group, call, parts, fed, lacks, priority, mark, input, output, timeout })
+        Ok(Issue { parts, fed, priority, mark, timeout, ..Issue::new(group, call, input, output) })
     }
 
     pub(crate) fn check_usable(&self) -> Result<()> {
@@ -408,7 +405,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Checks what a request says, and works out its parts where they may differ.
+    /// Checks what a request says, and works out its parts where they may differ. Of a rank that lacks memory for it nobody asks
+    /// how much would be right.
     fn check_request(&self, request: &Request) -> Result<Option<Arc<UnevenParts>>> {
         let Request { collective, dtype, op, count, parts, input, output, .. } = request;
         if collective.folds() && !op.takes(*dtype) {
@@ -423,6 +421,9 @@ impl Communicator {
                 collective.name(),
                 self.size() - 1
             )));
+        }
+        if input.is_lacking() || output.is_lacking() {
+            return Ok(None);
         }
         let parts = match parts {
             Some((input, output)) => {

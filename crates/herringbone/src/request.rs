@@ -30,7 +30,8 @@ pub struct MessageRequest {
 }
 
 impl MessageRequest {
-    /// `count` elements of a type, which are sent from the region or received into it: all of it.
+    /// `count` elements of a type, which are sent from the region or received into it: all of it. With a region that is
+    /// [lacking](Region::lacking) the message fails on both ranks.
     pub fn new(dtype: DType, count: usize, region: Region) -> Self {
         Self { envelope: Envelope { tag: 0, dtype, count: count as u64 }, region, timeout: None }
     }
@@ -108,7 +109,6 @@ pub struct Request {
     pub(crate) compression: Compression,
     pub(crate) priority: i32,
     pub(crate) mark: u32,
-    pub(crate) lacks: Option<u64>,
     pub(crate) input: Region,
     pub(crate) output: Region,
     pub(crate) timeout: Option<Duration>,
@@ -122,6 +122,9 @@ impl Request {
     /// output may be this rank's part of the input. If they have other bytes in common, the engine works on a copy of the
     /// input. Operations of which one writes what another reads or writes run one after the other, in the order in which
     /// they were issued.
+    ///
+    /// Where a rank has no memory for a buffer, [`Region::lacking`] stands for it. Then the operation fails on all ranks with
+    /// [`Memory`](crate::ErrorKind::Memory), and no rank waits.
     pub fn new(collective: Collective, dtype: DType, count: usize, input: Region, output: Region) -> Self {
         Self {
             collective,
@@ -132,7 +135,6 @@ impl Request {
             compression: Compression::default(),
             priority: 0,
             mark: 0,
-            lacks: None,
             input,
             output,
             timeout: None,
@@ -161,12 +163,6 @@ impl Request {
     /// that were issued before it have taken all memory, and overtakes them at their next segment.
     pub fn priority(self, priority: i32) -> Self {
         Self { priority, ..self }
-    }
-
-    /// The caller lacks so many bytes of memory for a buffer, and has passed none: it fails on all ranks, with
-    /// [`Memory`](crate::ErrorKind::Memory).
-    pub(crate) fn lacking(self, bytes: usize) -> Self {
-        Self { lacks: Some(bytes as u64), ..self }
     }
 
     /// A number for what it is for, such as a hash of a name, 0 if this is not said. Ranks compare it, as they do the count: if

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import zlib
+from collections.abc import Callable
 from typing import Any
 
-from ..arrays import fold_type, move_type
+from ..arrays import Lacking, fold_type, move_type
 from ..communicator import Communicator
 from ..compression import Coded
 from ..dependency import Engine, Variable
 from ..errors import UnsupportedError
 
 __all__ = ["Exchange", "with_rows"]
+
+Made = tuple[Any, Any, Any]
 
 MOST_WORKERS = 255
 """So many add up a one of 8 bits."""
@@ -29,6 +32,19 @@ class Exchange:
         self._communicator = communicator
         if communicator is not None:
             engine._line_of(communicator)  # all workers create their stores in the same order
+
+    def furnished(self, make: Callable[[], Made], shape: tuple[int, ...], dtype: Any, rows: int = 0) -> Made:
+        """The arrays of a collective: what travels, the value in it of this shape, and its rows if they travel, too.
+
+        Where this worker has no memory for them something stands for them. Then the collective fails on all workers.
+        """
+        try:
+            return make()
+        except MemoryError:
+            if self._communicator is None:
+                raise
+            value = Lacking(shape, dtype)
+            return Lacking((value.size + rows,), dtype), value, None
 
     def sum(
         self,

@@ -136,19 +136,14 @@ class KVStore:
             raise
 
     def _begin(self, call: str, key: Any, value: Any) -> Stored:
-        import numpy as np
-
         given = view(call, value)
         variable = self._engine.var(f"key {key}")
-        if isinstance(given, RowSparse):
-            present = np.zeros(given.shape[0], given.dtype)
-            present[given.indices] = 1
-            both, array, rows = with_rows(given.toarray(), present)
-        else:
-            array, rows = np.array(given, copy=True, order="C"), None
-            both = array
+        is_sparse = isinstance(given, RowSparse)
+        rows_there = given.shape[0] if is_sparse else 0
+        make = functools.partial(_first_value, given)
+        both, array, rows = self._exchange.furnished(make, given.shape, given.dtype, rows_there)
         self._exchange.broadcast(call, key, both, variable, array)
-        return Stored(array, variable, rows, rows is None and given is not value)
+        return Stored(array, variable, rows, not is_sparse and given is not value)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Replace the stored values by the sums of these over devices and workers, or give the sums to the updater.
@@ -179,23 +174,29 @@ class KVStore:
         self._wait_for_all(array for _, values in pairs for array in values)
 
     def _push(self, call: str, key: Any, values: list[Any], priority: int) -> None:
-        import numpy as np
-
-        stored = self._stored[key]
-        arrays, compressed = [view(call, value) for value in values], self._compression
-        if compressed is not None:
-            arrays = compressed.of_devices(key, arrays)
-        total = summed(arrays, self._trees)
-        merged, both, rows = self._engine.var(f"sum {key}"), total, None
-        if stored.rows is not None:
-            pushed = np.zeros_like(stored.rows)
-            for array in arrays:
-                pushed[array.indices if isinstance(array, RowSparse) else slice(None)] = 1
-            both, total, rows = with_rows(total, pushed)
+        stored, compressed = self._stored[key], self._compression
+        arrays, merged = [view(call, value) for value in values], self._engine.var(f"sum {key}")
+        rows_there = 0 if stored.rows is None else stored.rows.size
+        make = functools.partial(self._pushed, key, stored, arrays)
+        both, total, rows = self._exchange.furnished(make, stored.value.shape, stored.value.dtype, rows_there)
         coded = None if compressed is None else compressed.of_workers(key)
         self._exchange.sum(call, key, both, merged, total, priority, coded)
         apply = functools.partial(stored.apply, key, self._updater, total, rows)
         self._engine.push(apply, (merged,), (stored.variable,), priority, name=f"update {key}")
+
+    def _pushed(self, key: Any, stored: Stored, arrays: list[Any]) -> tuple[Any, Any, Any]:
+        """What of a push travels, the sum in it, and its rows."""
+        import numpy as np
+
+        if self._compression is not None:
+            arrays = self._compression.of_devices(key, arrays)
+        total = summed(arrays, self._trees)
+        if stored.rows is None:
+            return total, total, None
+        pushed = np.zeros_like(stored.rows)
+        for array in arrays:
+            pushed[array.indices if isinstance(array, RowSparse) else slice(None)] = 1
+        return with_rows(total, pushed)
 
     def pull(
         self, key: Any, out: Any, priority: int = 0, ignore_sparse: bool = True, *, async_op: bool = False
@@ -274,9 +275,19 @@ class KVStore:
 
     def _sum(self, call: str, key: Any, values: list[Any], priority: int) -> tuple[Variable, Any]:
         """The sum over workers, which is not stored."""
-        total, merged = summed([view(call, value) for value in values], self._trees), self._engine.var(f"sum {key}")
+        arrays, merged = [view(call, value) for value in values], self._engine.var(f"sum {key}")
+        total = self._summed(arrays, self._trees)
         self._exchange.sum(call, key, total, merged, total, priority)
         return merged, total
+
+    def _summed(self, arrays: list[Any], trees: Trees | None = None) -> Any:
+        """A sum that travels as it is."""
+
+        def make() -> tuple[Any, Any, Any]:
+            total = summed(arrays, trees)
+            return total, total, None
+
+        return self._exchange.furnished(make, arrays[0].shape, arrays[0].dtype)[1]
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0, *, async_op: bool = False) -> None:
         """Give all of ``out`` rank 0's value, and store it: :meth:`init`, then :meth:`pull`."""
@@ -295,7 +306,7 @@ class KVStore:
             return
         self._check_sum("broadcast", pairs)
         for (one, values), (_, arrays) in zip(pairs, outs):
-            held, variable = summed([view("broadcast", values[0])]), self._engine.var(f"broadcast {one}")
+            held, variable = self._summed([view("broadcast", values[0])]), self._engine.var(f"broadcast {one}")
             self._exchange.broadcast("broadcast", one, held, variable, held, priority)
             self._copy_later("broadcast", variable, held, arrays, targets[one], priority)
         if not async_op:
@@ -477,6 +488,18 @@ class KVStore:
         except PeerLostError as error:
             self._lost.update(error.ranks)
             raise
+
+
+def _first_value(given: Any) -> tuple[Any, Any, Any]:
+    """What of the first value of a key travels, the value in it, and its rows."""
+    import numpy as np
+
+    if not isinstance(given, RowSparse):
+        array = np.array(given, copy=True, order="C")
+        return array, array, None
+    present = np.zeros(given.shape[0], given.dtype)
+    present[given.indices] = 1
+    return with_rows(given.toarray(), present)
 
 
 def _update(optimizer: Optimizer, key: Any, received: Any, stored: Any) -> None:

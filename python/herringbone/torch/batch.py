@@ -11,7 +11,7 @@ from .._herringbone import Pending
 from .compressed import current_compression
 from .member import Member
 from .priorities import current_priority
-from .tensors import Finish, Folding, source, target
+from .tensors import Finish, Folding, Lacking, source, target
 from .work import StagedWork, Work, torch_error
 
 __all__ = ["Batch", "span"]
@@ -115,11 +115,11 @@ class Batch:
 
 
 def span(tensor: torch.Tensor | None) -> tuple[int, int]:
-    """Address and length in bytes."""
+    """Address and length in bytes; the address is 0 where there is no memory for them."""
     if tensor is None:
         return 0, 0
     address, length = tensor.data_ptr(), tensor.nbytes
-    if not address and length:
+    if not address and length and not isinstance(tensor, Lacking):
         raise errors.UnsupportedError(
             f"herringbone got a tensor of shape {tuple(tensor.shape)} without memory: a fake or zero tensor, or one "
             "whose storage was freed; pass one with values"

@@ -29,8 +29,10 @@ from .tensors import (
     check_cpu,
     folding,
     in_order,
+    joined,
     move_type,
     reduce_op,
+    room,
     source,
     target,
     timeout_of,
@@ -208,10 +210,7 @@ class Collectives:
             self._scatter_uneven(batch, output, inputs, kind)
             return batch.work([output])
         self._check_parts("reduce_scatter", "inputs", inputs, output)
-        flat = adjacent(inputs)
-        if flat is None:
-            flat = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
-        self._scatter("reduce_scatter", batch, output, flat, kind)
+        self._scatter("reduce_scatter", batch, output, joined(inputs), kind)
         return batch.work([output])
 
     def _scatter_uneven(
@@ -346,8 +345,8 @@ def together(outputs: Tensors, finish: Finish) -> torch.Tensor:
     """One flat tensor for all ``outputs``: their own memory, or one that they get their values from in the end."""
     flat = adjacent(outputs)
     if flat is None:
-        flat = torch.empty(sum(output.numel() for output in outputs), dtype=outputs[0].dtype)
-        for output, part in zip(outputs, flat.split([output.numel() for output in outputs])):
+        flat = room((sum(output.numel() for output in outputs),), outputs[0].dtype)
+        for output, part in zip(outputs, torch.split(flat, [output.numel() for output in outputs])):
             target(output, part.view(output.shape), finish)
     else:
         written(outputs)

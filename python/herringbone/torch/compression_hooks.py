@@ -18,6 +18,7 @@ from .coalescing import cpu_backend
 from .collectives import Collectives
 from .compressed import compression
 from .rearranged import Averaged, Layout, Pieces, Rearranged, pairs
+from .tensors import Lacking, packed
 
 __all__ = ["CompressionHook", "compress_if_asked", "compression_hook", "compression_hook_of"]
 
@@ -122,7 +123,7 @@ class CompressionHook:
     def _reduced(self, index: int, flat: torch.Tensor, pieces: Pieces) -> Averaged:
         """Average a bucket, some parameters of which are left out."""
         kept = [gradient for parameter, gradient in pieces if id(parameter) in self._excluded]
-        plain = torch.cat([gradient.reshape(-1) for gradient in kept]) if kept else None
+        plain = packed(kept) if kept else None
         for gradient in kept:
             gradient.zero_()
         tensor, owner = (self._tensor(index), self._residuals) if self.feedback else (None, None)
@@ -229,8 +230,16 @@ def compression_hook(
 
 def averaged(tensor: torch.Tensor, group: dist.ProcessGroup) -> Averaged:
     """The tensor, averaged over the group in place, once it is."""
-    future = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, group=group, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0])
+    if isinstance(tensor, Lacking):
+        # torch knows no backend for it.
+        backend: Any = group if isinstance(group, Collectives) else cpu_backend(group)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.AVG
+        future: Any = backend.allreduce([tensor], options).get_future()
+    else:
+        future = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, group=group, async_op=True).get_future()
+    reduced: Averaged = future.then(lambda done: done.value()[0])
+    return reduced
 
 
 _hooks: weakref.WeakKeyDictionary[Any, CompressionHook] = weakref.WeakKeyDictionary()

@@ -30,7 +30,7 @@ from .. import errors
 from ..arguments import message_tag
 from .batch import Batch, span
 from .collectives import Collectives, Tensors, check_type, one, together
-from .tensors import Finish, adjacent, check_cpu, move_type, source, target
+from .tensors import Finish, check_cpu, joined, move_type, source, target
 from .work import Received, Work, torch_error
 
 __all__ = ["Exchanges"]
@@ -196,14 +196,6 @@ def staged(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor``, or a copy of it whose values are in order; refuses what cannot be moved."""
     check_cpu(tensor)
     return source(tensor)
-
-
-def joined(tensors: Tensors) -> torch.Tensor:
-    """All of ``tensors`` in one: their own memory where they lie one after the other."""
-    for tensor in tensors:
-        check_cpu(tensor)
-    flat = adjacent(tensors)
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if flat is None else flat
 
 
 def lengths(tensors: Tensors) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import errors
+from .tensors import packed
 
 __all__ = ["Averaged", "Layout", "Pieces", "Rearranged", "pairs"]
 
@@ -69,7 +70,7 @@ class Rearranged:
         return arrived.future
 
     def _send(self, index: int, pieces: Pieces) -> None:
-        flat = torch.cat([gradient.reshape(-1) for _, gradient in pieces])
+        flat = packed([gradient for _, gradient in pieces])
         parts = torch.split(flat, [gradient.numel() for _, gradient in pieces])
 
         def put_back(future: Averaged) -> None:

@@ -13,7 +13,7 @@ import torch
 from ..errors import MismatchError, UnsupportedError
 from .batch import Batch
 from .member import Member
-from .tensors import Reduction, move_type
+from .tensors import Lacking, Reduction, move_type, or_lacking
 from .work import torch_error
 
 __all__ = ["all_reduce_sparse"]
@@ -32,16 +32,18 @@ def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduct
         raise UnsupportedError(
             f"herringbone moves CPU tensors and got a sparse one on {tensor.device}; pass tensor.cpu()"
         )
-    part = tensor.detach().coalesce()
+    part = or_lacking(lambda: tensor.detach().coalesce(), (tensor._nnz(),), tensor.dtype)
     lengths = _lengths(member, batch, part)
     size, longest = len(lengths), max(lengths)
     indices, values = part.indices(), part.values()
-    all_indices = torch.zeros((size, indices.shape[0], longest), dtype=torch.int64)
-    all_values = torch.zeros((size, longest, *values.shape[1:]), dtype=values.dtype)
+    all_indices = _zeros((size, indices.shape[0], longest), torch.int64)
+    all_values = _zeros((size, longest, *values.shape[1:]), values.dtype)
     if all_values.numel():
         rank = member.communicator.rank
-        all_indices[rank, :, : lengths[rank]] = indices
-        all_values[rank, : lengths[rank]] = values
+        if not isinstance(all_indices, Lacking):
+            all_indices[rank, :, : lengths[rank]] = indices
+        if not isinstance(all_values, Lacking):
+            all_values[rank, : lengths[rank]] = values
         for whole in (all_indices, all_values):
             own = whole[rank].contiguous()
             dtype, scale = move_type(own)
@@ -61,13 +63,19 @@ def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduct
     batch.finish.append(merge)
 
 
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return or_lacking(lambda: torch.zeros(shape, dtype=dtype), shape, dtype)
+
+
 def _lengths(member: Member, batch: Batch, part: torch.Tensor) -> list[int]:
     """How many indices each rank has; checks that the tensors are alike otherwise."""
     communicator = member.communicator
     alike = zlib.crc32(repr((tuple(part.shape), part.dtype)).encode())
+    all = torch.empty((communicator.size, 4), dtype=torch.int64)
+    if isinstance(part, Lacking):
+        batch.at_once("all_gather", "i64", 4, part, all)
     own = torch.tensor([part._nnz(), part.sparse_dim(), part.dense_dim(), alike])
-    all = torch.empty((communicator.size, len(own)), dtype=torch.int64)
-    batch.at_once("all_gather", "i64", len(own), own, all)
+    batch.at_once("all_gather", "i64", 4, own, all)
     unlike = [rank for rank, other in enumerate(all[:, 1:].tolist()) if other != own[1:].tolist()]
     if unlike:
         raise torch_error(

@@ -22,13 +22,20 @@ __all__ = [
     "FOLDED",
     "Finish",
     "Folding",
+    "Lacking",
     "Reduction",
     "adjacent",
     "check_cpu",
+    "contiguous",
     "folding",
     "in_order",
+    "joined",
+    "like",
     "move_type",
+    "or_lacking",
+    "packed",
     "reduce_op",
+    "room",
     "source",
     "target",
     "timeout_of",
@@ -78,6 +85,47 @@ OF_TRUTHS = {"sum": "max", **{op: op for op in ("product", "min", "max", "bit_an
 """What ops on booleans are on their bytes, which are 0 or 1: a sum is true if any is."""
 
 
+class Lacking(torch.Tensor):
+    """Stands for a tensor where there is no memory for one: it has shape and type, and no values.
+
+    A collective on it fails on all ranks, so no rank waits for this one.
+    """
+
+
+def or_lacking(
+    make: Callable[[], torch.Tensor], like: torch.Tensor | Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """The tensor that ``make`` makes, of the shape of ``like``, or what stands for it where there is no memory (:class:`Lacking`)."""
+    try:
+        return make()
+    except RuntimeError as error:
+        # torch has no error of its own for this.
+        if "DefaultCPUAllocator" not in str(error):
+            raise
+        return stand_in(like.shape if isinstance(like, torch.Tensor) else like, dtype)
+
+
+def stand_in(shape: Sequence[int], dtype: torch.dtype) -> Lacking:
+    return torch.empty(shape, dtype=dtype, device="meta").as_subclass(Lacking)
+
+
+def room(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor for values, or what stands for it (:class:`Lacking`)."""
+    return or_lacking(lambda: torch.empty(shape, dtype=dtype), shape, dtype)
+
+
+def like(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor for values like those of ``tensor``, in the same order; or what stands for it (:class:`Lacking`)."""
+    if isinstance(tensor, Lacking):
+        return tensor
+    return or_lacking(lambda: torch.empty_like(tensor), tensor, tensor.dtype)
+
+
+def contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor.contiguous()``, or what stands for it (:class:`Lacking`)."""
+    return tensor if isinstance(tensor, Lacking) else or_lacking(tensor.contiguous, tensor, tensor.dtype)
+
+
 class Reduction(NamedTuple):
     """What a caller wants done with elements."""
 
@@ -105,7 +153,7 @@ class Folding(NamedTuple):
         if is_whole and isinstance(factor, float):
             # torch keeps every number as a float, and multiplies integers by it in float32.
             factor = int(factor) if factor.is_integer() else torch.tensor(factor, dtype=torch.float64)
-        return (tensor.detach() * factor).to(tensor.dtype).contiguous()
+        return or_lacking(lambda: (tensor.detach() * factor).to(tensor.dtype).contiguous(), tensor, tensor.dtype)
 
 
 def reduce_op(opts: Any) -> Reduction:
@@ -178,6 +226,8 @@ def move_type(tensor: torch.Tensor) -> tuple[str, int]:
 def check_cpu(tensor: torch.Tensor) -> None:
     """Refuse what has no memory of the CPU that the engine could read, and memory that is not the tensor's values."""
     if not tensor.is_cpu:
+        if isinstance(tensor, Lacking):
+            return
         device = tensor.device.type
         if device == "meta":
             raise UnsupportedError("herringbone moves CPU tensors, and a meta tensor has no values to move")
@@ -200,8 +250,8 @@ def source(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` where its memory is its values in order, else a copy that is."""
     if in_order(tensor):
         return tensor
-    staged = torch.empty(tensor.shape, dtype=tensor.dtype)
-    return staged.copy_(tensor.detach())
+    staged = room(tensor.shape, tensor.dtype)
+    return staged if isinstance(staged, Lacking) else staged.copy_(tensor.detach())
 
 
 def target(tensor: torch.Tensor, staged: torch.Tensor, finish: Finish) -> None:
@@ -232,3 +282,20 @@ def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
         if tensor.data_ptr() != first.data_ptr() + place * step:
             return None
     return first.detach().as_strided((first.numel() * len(tensors),), (1,))
+
+
+def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All of ``tensors`` in one: their own memory where they lie one after the other, else a copy."""
+    flat = adjacent(tensors)
+    return packed(tensors) if flat is None else flat
+
+
+def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A copy of all of ``tensors`` in one, or what stands for it (:class:`Lacking`)."""
+    lengths = [tensor.numel() for tensor in tensors]
+    flat = room((sum(lengths),), tensors[0].dtype)
+    if any(isinstance(each, Lacking) for each in (flat, *tensors)):
+        return stand_in(flat.shape, flat.dtype)
+    for part, tensor in zip(torch.split(flat, lengths), tensors):
+        part.view(tensor.shape).copy_(tensor.detach())
+    return flat

@@ -13,7 +13,7 @@ import time
 import cases
 import ml_dtypes
 import numpy as np
-from cases import error_of
+from cases import MUCH, error_of, told_of_a_lack
 
 import herringbone
 from herringbone._herringbone import Completions
@@ -476,6 +476,25 @@ def the_last_operations_are_remembered() -> None:
     assert {key: last[key] for key in called} == called, last
     assert last["issued_s"] >= last["began_s"] >= last["ended_s"] >= 0, last
     assert last["text"].startswith("for recent #0 all_reduce max of 3 f64 by "), last
+
+
+@case
+def a_result_that_finds_no_memory_fails_the_call_on_all_ranks() -> None:
+    share, everything = np.zeros(MUCH, np.uint8), np.zeros(group.size * MUCH, np.uint8)
+    own = np.empty(MUCH, np.uint8)
+    calls = [
+        lambda: group.all_gather(share),
+        lambda: group.all_gather(share, counts=[MUCH] * group.size, async_op=True).wait(),
+        lambda: group.gather(share, 1),
+        lambda: group.scatter(everything, 1) if group.rank == 1 else group.scatter(None, 1, out=own),
+        lambda: group.all_to_all(everything),
+        lambda: group.all_to_all(everything, sends=[MUCH] * group.size, receives=[MUCH] * group.size),
+        lambda: group.reduce_scatter(everything),
+        lambda: herringbone.broadcast_state(group, [1, share] if group.rank == 0 else None, root=0),
+    ]
+    for call in calls:
+        told_of_a_lack(group.rank, call, herringbone.OutOfMemoryError)
+        assert group.all_reduce(np.ones(1)) == group.size
 
 
 @case

@@ -51,6 +51,19 @@ def error_of(kind: type[BaseException], function: Callable[[], Any], *texts: str
     raise AssertionError(f"no {kind.__name__}")
 
 
+MUCH = 80 << 20
+"""More bytes than the 64 MiB of addresses that a thread may have in reserve."""
+
+
+def told_of_a_lack(rank: int, call: Callable[[], Any], elsewhere: type[BaseException]) -> None:
+    """All ranks are told that rank 1 has no memory for its part of ``call``, which needs :data:`MUCH`: there by a MemoryError."""
+    if rank == 1:
+        with limited_memory(8 << 20):
+            error_of(MemoryError, call, "rank 1 lacks", "bytes of memory")
+    else:
+        assert not isinstance(error_of(elsewhere, call, "rank 1"), MemoryError)
+
+
 @contextlib.contextmanager
 def limited_memory(more: int) -> Iterator[None]:
     """Let this process take no more bytes of address space than so many, in the body."""

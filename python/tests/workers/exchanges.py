@@ -12,7 +12,7 @@ from pathlib import Path
 import cases
 import torch
 import torch.distributed as dist
-from cases import error_of
+from cases import MUCH, error_of, told_of_a_lack
 from values import Op, all_gathered, fold, pieces, rank, same, size
 
 import herringbone
@@ -438,6 +438,33 @@ def gradients_through_collectives() -> None:
     same(output.detach(), torch.arange(float(size())))
     (output * (rank() + 1)).sum().backward()
     same(tensor.grad, torch.arange(1.0, size() + 1))
+
+
+@case
+def memory_that_lacks_fails_the_call_on_all_ranks() -> None:
+    columns = torch.zeros(2, MUCH // 2, dtype=torch.uint8).t()
+    share, parts = torch.zeros(MUCH, dtype=torch.uint8), [torch.empty(MUCH, dtype=torch.uint8) for _ in range(size())]
+    sparse = torch.sparse_coo_tensor(torch.arange(MUCH // 4).unsqueeze(0), torch.ones(MUCH // 4), (MUCH,), check_invariants=True)
+    calls: list[Callable[[], object]] = [
+        lambda: dist.all_reduce(columns),
+        lambda: dist.all_reduce_coalesced([torch.ones(3, dtype=torch.uint8), columns]),
+        lambda: dist.broadcast(columns, 0, async_op=True).wait(),
+        lambda: dist.all_reduce(share, dist._make_nccl_premul_sum(2)),
+        lambda: dist.all_gather(parts, share),
+        lambda: dist.gather(share, parts if rank() == 1 else None, 1),
+        lambda: dist.scatter(share, parts if rank() == 1 else None, 1),
+        lambda: dist.reduce_scatter(share, parts),
+        lambda: dist.all_to_all(parts, parts),
+        lambda: dist.all_reduce(sparse),
+    ]
+    if rank() < 2:
+        calls += [
+            lambda: dist.send(columns, 0) if rank() == 1 else dist.recv(columns, 1),
+            lambda: dist.recv(columns, 0) if rank() == 1 else dist.send(columns, 1),
+        ]
+    for call in calls:
+        told_of_a_lack(rank(), call, herringbone.OutOfMemoryError)
+    assert dist.all_reduce(one := torch.ones(1)) is None and one.item() == size()
 
 
 @case

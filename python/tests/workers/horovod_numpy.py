@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from cases import error_of, limited_memory, registry, run
+from cases import MUCH, error_of, registry, run, told_of_a_lack
 
 import herringbone.horovod.numpy as hvd
 
@@ -77,13 +77,20 @@ def moves() -> None:
 
 @case
 def a_lack_of_memory_ends_the_operation_and_not_the_job() -> None:
-    # More than the 64 MiB of addresses that a thread has in reserve, on rank 1.
-    share, splits = np.ones(33 << 20, np.uint8), [0] * hvd.size()
+    share, splits = np.ones(MUCH // 2, np.uint8), [0] * hvd.size()
     splits[1] = share.size
     calls: list[Callable[[], Any]] = [lambda: hvd.allgather(share), lambda: hvd.alltoall(share, splits)[0]]
-    for call in calls:
-        with limited_memory(8 << 20) if hvd.rank() == 1 else contextlib.nullcontext():
-            error_of(MemoryError if hvd.rank() == 1 else hvd.HorovodInternalError, call, "rank 1 lacks", "bytes of memory")
+    much, floats, columns = np.zeros(MUCH, np.uint8), np.zeros(MUCH // 4, np.float32), np.zeros((2, MUCH // 2), np.uint8).T
+    refused: list[Callable[[], Any]] = [
+        lambda: hvd.allreduce(floats, name="result"),
+        lambda: hvd.allreduce(floats, name="scaled", prescale_factor=0.5),
+        lambda: hvd.grouped_allreduce([floats, np.ones(3, np.float32), np.ones(4, np.float32)], name="grouped"),
+        lambda: hvd.broadcast(much, 0, name="result"),
+        lambda: hvd.allgather(columns, name="copy"),
+        lambda: hvd.broadcast_object({"much": much} if hvd.rank() == 0 else None, 0),
+    ]
+    for call in calls + refused:
+        told_of_a_lack(hvd.rank(), call, hvd.HorovodInternalError)
     everything = hvd.size() * share.size
     assert [call().size for call in calls] == [everything, everything if hvd.rank() == 1 else 0]
 

@@ -6,10 +6,11 @@ import functools
 import json
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from cases import error_of, registry
+from cases import MUCH, error_of, registry, told_of_a_lack
 
 import herringbone.horovod.torch as hvd
 
@@ -206,6 +207,22 @@ def objects() -> None:
     )
     error_of(wrong, lambda: hvd.broadcast_object(own), told)
     error_of(wrong, lambda: hvd.allgather_object(own if hvd.rank() == 0 else 1), told)
+
+
+@case
+def memory_that_lacks_fails_the_operation_on_all_ranks() -> None:
+    floats, columns = torch.zeros(MUCH // 4), torch.zeros(2, MUCH // 2, dtype=torch.uint8).t()
+    halves = torch.zeros(MUCH // 2)
+    calls: list[Callable[[], object]] = [
+        lambda: hvd.allreduce(floats, name="result"),
+        lambda: hvd.allreduce(halves, name="narrow", compression=hvd.Compression.fp16),
+        lambda: hvd.allreduce(floats, name="adaptive", op=hvd.Adasum),
+        lambda: hvd.broadcast(floats, 1, name="result"),
+        lambda: hvd.broadcast_parameters({"columns": columns}, 0),
+    ]
+    for call in calls:
+        told_of_a_lack(hvd.rank(), call, hvd.HorovodInternalError)
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
 
 
 @case

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+from cases import MUCH, told_of_a_lack
 
 import herringbone
 from herringbone import kvstore
@@ -77,6 +78,17 @@ for at in range(50):
     kv.pull(7, out=one)
     other.pull(7, out=two)
     assert (one == n * 2 * (at + 1)).all() and (two == 2 * n).all() and (sums[-1] == n * at).all(), (at, one, two, sums[-1])
+
+# A value for which a worker has no memory: all are told, and the store goes on.
+much = np.zeros(MUCH // 4, np.float32)
+if n > 1:
+    told_of_a_lack(rank, lambda: kv.init([11, 12], [much, np.zeros(3, np.float32)]), herringbone.OutOfMemoryError)
+kv.init([11, 12], [much, np.zeros(3, np.float32)])
+if n > 1:
+    told_of_a_lack(rank, lambda: (kv.push(11, much), kv.pull(11, much)), herringbone.OutOfMemoryError)
+kv.push(12, np.ones(3, np.float32))
+kv.pull(12, out=one)
+assert one.tolist() == [2 * n] * 3
 
 kv.barrier()
 print(json.dumps({"rank": rank, "workers": n, "local": [kv.local_rank, kv.num_local_workers], "dead": kv.num_dead_node()}))

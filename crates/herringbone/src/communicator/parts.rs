@@ -17,7 +17,10 @@ use crate::{
     memory,
     request::{Compression, MessageRequest, Request},
     residuals::Residuals,
-    sys::{plain::Plain, region::Region},
+    sys::{
+        plain::Plain,
+        region::{Owned, Region},
+    },
     work::Pending,
 };
 
@@ -321,11 +324,8 @@ impl Communicator {
         from: impl Into<Option<u32>>,
         tag: i64,
     ) -> Result<Work<T>> {
-        let rank = self.parts().0.job.rank;
-        let bytes = count.saturating_mul(size_of::<T>()) as u64;
-        let lacking = || Error::new(ErrorKind::Memory { rank, bytes }).at(rank);
-        let buffer = Region::own(memory::zeros(count).ok_or_else(lacking)?);
-        let message = MessageRequest::new(T::DTYPE, count, buffer.region().clone()).tag(tag);
+        let (buffer, region) = owned(count);
+        let message = MessageRequest::new(T::DTYPE, count, region).tag(tag);
         Ok(Work { pending: self.submit_recv(from, message)?, buffer })
     }
 
@@ -376,13 +376,18 @@ impl Communicator {
         input: Vec<T>,
         output: usize,
     ) -> Result<Work<T>> {
-        let buffer = memory::zeros(output);
-        let has_memory = buffer.is_some();
-        let buffer = Region::own(buffer.unwrap_or_default());
+        let (buffer, region) = owned(output);
         let input = Region::own(input).region().clone();
-        let request = Request::new(collective, DType::U8, part, input, buffer.region().clone());
-        let bytes = output.saturating_mul(size_of::<T>());
-        let request = if has_memory { request } else { request.lacking(bytes) };
+        let request = Request::new(collective, DType::U8, part, input, region);
         Ok(Work { pending: self.submit(request)?, buffer })
     }
+}
+
+/// Zeroed memory for a result, as a region, which is lacking if there is not so much.
+fn owned<T: Plain + Default>(count: usize) -> (Owned<T>, Region) {
+    let zeros = memory::zeros(count);
+    let lacking = zeros.is_none().then(|| Region::lacking(count.saturating_mul(size_of::<T>())));
+    let buffer = Region::own(zeros.unwrap_or_default());
+    let region = lacking.unwrap_or_else(|| buffer.region().clone());
+    (buffer, region)
 }

@@ -420,43 +420,21 @@ fn end(queued: Queued, result: Result<(), Error>, parts: &mut EngineParts<'_>) {
 fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Prepared)) -> VecDeque<Issue> {
     let Some((input, output)) = &queued.buffers else { return VecDeque::new() };
     let timeout = Some(queued.timeout);
+    let (priority, mark) = (queued.id.fingerprint.priority, queued.id.fingerprint.mark);
     let again = |bytes: std::ops::Range<usize>| {
         let (input, output) = match input.is_same(output) {
             true => (output.part(bytes.clone()), output.part(bytes.clone())),
             false => (input.part(bytes.clone()), output.part(bytes.clone())),
         };
         let call = Call { count: bytes.len() / queued.call.dtype.bytes(), ..queued.call };
-        Issue {
-            group: carrier,
-            call,
-            parts: None,
-            fed: queued.fed.as_ref().map(|fed| fed.part(bytes.start / queued.call.dtype.bytes())),
-            lacks: None,
-            priority: queued.id.fingerprint.priority,
-            mark: queued.id.fingerprint.mark,
-            input,
-            output,
-            timeout,
-        }
+        let fed = queued.fed.as_ref().map(|fed| fed.part(bytes.start / queued.call.dtype.bytes()));
+        Issue { fed, priority, mark, timeout, ..Issue::new(carrier, call, input, output) }
     };
     let sent = |root: u32, bytes: std::ops::Range<usize>| {
         let region = output.part(bytes);
         let (collective, dtype, op) = (Collective::Broadcast { root }, DType::U8, queued.call.op);
         let call = Call::new(collective, dtype, op, region.len());
-        let (input, output, priority) = (region.clone(), region, queued.id.fingerprint.priority);
-        let mark = queued.id.fingerprint.mark;
-        Issue {
-            group: carrier,
-            call,
-            parts: None,
-            fed: None,
-            lacks: None,
-            priority,
-            mark,
-            input,
-            output,
-            timeout,
-        }
+        Issue { priority, mark, timeout, ..Issue::new(carrier, call, region.clone(), region) }
     };
     let Some(Rest { chunks, .. }) = rest.filter(|rest| !rest.chunks.is_empty()) else {
         return [again(0..output.len())].into();

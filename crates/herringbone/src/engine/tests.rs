@@ -78,19 +78,7 @@ fn group(id: u32, ranks: u32, forced: Option<&str>) -> Group {
 fn begin(engine: &mut Engine, collective: Collective, count: usize) -> Arc<Completion> {
     let call = Call::new(collective, DType::U8, ReduceOp::Sum, count);
     let buffer = Region::zeroed(count);
-    let issue = Issue {
-        group: 0,
-        call,
-        parts: None,
-        fed: None,
-        lacks: None,
-        priority: 0,
-        mark: 0,
-        input: buffer.clone(),
-        output: buffer,
-        timeout: None,
-    };
-    engine.issue(&issue, &mut None).unwrap()
+    engine.issue(&Issue::new(0, call, buffer.clone(), buffer), &mut None).unwrap()
 }
 
 #[test]
@@ -128,19 +116,7 @@ fn a_group_with_a_dead_member_is_lost_from_the_start() {
     engine.links.endpoints[MemberId::new(2)].dead = true;
     engine.add_group(group(7, 3, None));
     let call = Call::new(Collective::Barrier, DType::U8, ReduceOp::Sum, 0);
-    let (input, output) = (Region::zeroed(0), Region::zeroed(0));
-    let issue = Issue {
-        group: 7,
-        call,
-        parts: None,
-        fed: None,
-        lacks: None,
-        priority: 0,
-        mark: 0,
-        input,
-        output,
-        timeout: None,
-    };
+    let issue = Issue::new(7, call, Region::zeroed(0), Region::zeroed(0));
     let Err(Refused::Failed(error)) = engine.issue(&issue, &mut None) else { panic!("it was issued") };
     assert!(matches!(error.kind(), crate::ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
     assert!(matches!(&engine.out.events[..], [Event::Dispute { group: 7, .. }]), "the others are told");
@@ -221,20 +197,7 @@ fn a_message_that_has_left_in_part_leaves_in_full_though_its_operation_fails() {
     let mut bytes: Vec<u8> = (0..1 << 20).map(|at| (at % 251) as u8).collect();
     Region::lend(&mut bytes, |buffer| {
         let call = Call::new(Collective::AllReduce, DType::U8, ReduceOp::Sum, 1 << 20);
-        let (input, output) = (buffer.clone(), buffer.clone());
-        let issue = Issue {
-            group: 0,
-            call,
-            parts: None,
-            fed: None,
-            lacks: None,
-            priority: 0,
-            mark: 0,
-            input,
-            output,
-            timeout: None,
-        };
-        engine.issue(&issue, &mut None).unwrap();
+        engine.issue(&Issue::new(0, call, buffer.clone(), buffer.clone()), &mut None).unwrap();
         // The grant that the other gets is what it would give.
         let grant = drain(&mut engine, &theirs[0]);
         (&theirs[0]).write_all(&grant).unwrap();

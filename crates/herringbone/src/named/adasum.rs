@@ -1,38 +1,33 @@
 //! Adaptive summation: two tensors add up where they are orthogonal, and average where they are parallel.
 
 use super::{NamedFailure, scale::open};
-use crate::{
-    Communicator, DType, Error, MessageRequest, Region, core::element::Element, memory, sys::span::Span,
-};
+use crate::{Communicator, DType, MessageRequest, Region, core::element::Element, sys::span::Span};
 
 /// The tag of its messages.
 const TAG: i64 = 1;
 /// How many bytes are taken at a time. A multiple of every element's length.
 const BLOCK: usize = 8 << 10;
 
-/// The messages of this rank's partners cannot fail because of it, so the controllers of all ranks end.
-pub(super) fn no_memory() -> NamedFailure {
-    NamedFailure::Engine(Error::unsupported(
-        "there is no memory left for a second tensor, which Adasum needs; give the rank more",
-    ))
-}
-
 /// Folds a tensor over all ranks, a power of two of them, in place: in round i with the rank whose number differs in bit i.
-/// Both compute the same, so all ranks end with the same bits.
-pub(super) fn all_reduce(group: &Communicator, dtype: DType, tensor: &Region) -> Result<(), NamedFailure> {
+/// Both compute the same, so all ranks end with the same bits. `other` has room for a second tensor.
+pub(super) fn all_reduce(
+    group: &Communicator,
+    dtype: DType,
+    tensor: &Region,
+    other: &Region,
+) -> Result<(), NamedFailure> {
     let (rank, size) = (group.rank(), group.size());
-    let other = memory::region(tensor.len()).ok_or_else(no_memory)?;
     let mut distance = 1;
     while distance < size {
         let partner = rank ^ distance;
         let message = |region: &Region| {
             MessageRequest::new(dtype, region.len() / dtype.bytes(), region.clone()).tag(TAG)
         };
-        let receive = group.submit_recv(partner, message(&other))?;
+        let receive = group.submit_recv(partner, message(other))?;
         let send = group.submit_send(partner, message(tensor))?;
         send.wait()?;
         receive.wait()?;
-        let (own, theirs) = (open(tensor)?, open(&other)?);
+        let (own, theirs) = (open(tensor)?, open(other)?);
         let is_lower = rank & distance == 0;
         match dtype {
             DType::F64 => combine::<f64>(own.span(), theirs.span(), is_lower, |x| x, |x| x),

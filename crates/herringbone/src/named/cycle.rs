@@ -194,9 +194,9 @@ impl Cycles {
         let rest = if is_root { Some(answers) } else { memory::zeros(length) };
         let has_memory = rest.is_some();
         let rest = Region::own(rest.unwrap_or_default());
-        let (all, region) = (Collective::Broadcast { root: 0 }, rest.region().clone());
-        let request = Request::new(all, DType::U8, length, region.clone(), region);
-        group.execute(if has_memory { request } else { request.lacking(length) })?;
+        let region = if has_memory { rest.region().clone() } else { Region::lacking(length) };
+        let all = Collective::Broadcast { root: 0 };
+        group.execute(Request::new(all, DType::U8, length, region.clone(), region))?;
         Ok(rest.take())
     }
 

@@ -22,7 +22,7 @@ use std::{
 pub struct NamedSubmission {
     /// What is to be done.
     pub request: NamedRequest,
-    /// The tensor.
+    /// The tensor. Where it or the output is [lacking](Region::lacking), the operation fails on all ranks.
     pub input: Region,
     /// Where the result goes, where its size is known.
     pub output: Option<Region>,
@@ -79,6 +79,13 @@ impl NamedTask {
             Some(owner) => compression.tensor(&self.response.name).kept_by(owner),
             None => compression,
         }
+    }
+
+    /// Whether this rank has no memory for its tensor, or for the result.
+    pub(super) fn lacks(&self) -> bool {
+        self.tensor.as_ref().is_some_and(|Tensor { input, output, .. }| {
+            input.is_lacking() || output.as_ref().is_some_and(Region::is_lacking)
+        })
     }
 
     /// Who keeps what codecs lose of it.

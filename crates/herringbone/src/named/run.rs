@@ -85,32 +85,31 @@ impl BatchRunner {
     }
 
     /// Has an operation fail on all ranks, as this one lacks so many bytes for it. What it is folds, or moves bytes in parts.
+    ///
+    /// # Errors
+    /// That of the engine.
     fn lack<T>(
         &self,
         (collective, dtype, op): (Collective, DType, ReduceOp),
         bytes: usize,
     ) -> Result<T, NamedFailure> {
-        let nothing = Region::zeroed(0);
+        let nothing = Region::lacking(bytes);
         let count = bytes / dtype.bytes();
         let request = Request::new(collective, dtype, count, nothing.clone(), nothing).op(op);
-        let request = if collective.folds() { request } else { request.parts(&[], &[]) };
-        self.group.execute(request.lacking(bytes))?;
+        self.group.execute(if collective.folds() { request } else { request.parts(&[], &[]) })?;
         Err(NamedFailure::Engine(Error::new(ErrorKind::Closed)))
     }
 
-    /// Begins an operation on so many bytes of elements like those of a task, in an input and an output if there is memory for these.
+    /// Begins an operation on so many bytes of elements like those of a task, in an input and an output.
     fn begin(
         &self,
         task: &NamedTask,
         bytes: usize,
-        buffers: Option<(Region, Region)>,
+        (input, output): (Region, Region),
     ) -> Result<Pending, NamedFailure> {
         let call = &task.response.call;
-        let is_there = buffers.is_some();
-        let (input, output) = buffers.unwrap_or_else(|| (Region::zeroed(0), Region::zeroed(0)));
         let count = bytes / call.dtype.bytes();
         let request = Request::new(Collective::AllReduce, call.dtype, count, input, output);
-        let request = if is_there { request } else { request.lacking(bytes) };
         Ok(self.group.begin(request.op(call.op).compression(task.compression()))?)
     }
 
@@ -131,10 +130,7 @@ impl BatchRunner {
         let fused = if small.is_empty() { None } else { Some(self.put_together(&small, &places, trace)?) };
         let all: Vec<&NamedTask> = tasks.iter().collect();
         trace.run(&all, "HERRINGBONE_ALLREDUCE", || {
-            let fused = fused.iter().map(|fused| {
-                let buffers = fused.as_ref().map(|fused| (fused.clone(), fused.clone()));
-                self.begin(small[0], bytes, buffers)
-            });
+            let fused = fused.iter().map(|fused| self.begin(small[0], bytes, (fused.clone(), fused.clone())));
             let (mut running, mut outcome) = (Vec::with_capacity(1 + large.len()), Ok(()));
             for begun in fused.chain(large.iter().map(|task| self.begin_where_it_is(task))) {
                 match begun {
@@ -151,7 +147,7 @@ impl BatchRunner {
                 outcome.and(ended)
             })
         })?;
-        if let Some(fused) = fused.flatten() {
+        if let Some(fused) = fused {
             take_apart(&small, &fused, trace)?;
         }
         large.iter().try_for_each(|task| scale_result(task))?;
@@ -164,23 +160,24 @@ impl BatchRunner {
         let Some(Tensor { input, output: Some(output), .. }) = &task.tensor else {
             // This rank has joined.
             let bytes = capped(call.bytes());
-            return self.begin(task, bytes, memory::region(bytes).map(|zeros| (zeros.clone(), zeros)));
+            let zeros = memory::region(bytes).unwrap_or_else(|| Region::lacking(bytes));
+            return self.begin(task, bytes, (zeros.clone(), zeros));
         };
-        if call.prescale == 1.0 {
-            return self.begin(task, output.len(), Some((input.clone(), output.clone())));
+        if call.prescale == 1.0 || task.lacks() {
+            return self.begin(task, output.len(), (input.clone(), output.clone()));
         }
         copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
-        self.begin(task, output.len(), Some((output.clone(), output.clone())))
+        self.begin(task, output.len(), (output.clone(), output.clone()))
     }
 
-    /// Several tensors, one behind the other in these places: where their results go, if these lie so, else in the fusion buffer,
-    /// if there is memory for that.
+    /// Several tensors, one behind the other in these places: where their results go, if these lie so, else in the fusion buffer.
+    /// It is lacking if there is no memory for that, or for one of the tensors.
     fn put_together(
         &mut self,
         tasks: &[&NamedTask],
         places: &[Range<usize>],
         trace: &mut Tracer<'_>,
-    ) -> Result<Option<Region>, NamedFailure> {
+    ) -> Result<Region, NamedFailure> {
         let call = &tasks[0].response.call;
         if let Some(outputs) = neighbours(tasks) {
             for Tensor { input, output, .. } in tasks.iter().filter_map(|task| task.tensor.as_ref()) {
@@ -188,9 +185,13 @@ impl BatchRunner {
                     copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
                 }
             }
-            return Ok(Some(outputs));
+            return Ok(outputs);
         }
-        let Some(fusion) = self.fusion(places.last().map_or(0, |last| last.end)) else { return Ok(None) };
+        let bytes = places.last().map_or(0, |last| last.end);
+        let is_there = !tasks.iter().any(|task| task.lacks());
+        let Some(fusion) = is_there.then(|| self.fusion(bytes)).flatten() else {
+            return Ok(Region::lacking(bytes));
+        };
         trace.run(tasks, "MEMCPY_IN_FUSION_BUFFER", || {
             let access = open(&fusion)?;
             for (task, place) in tasks.iter().zip(places) {
@@ -202,20 +203,29 @@ impl BatchRunner {
             }
             Ok(())
         })?;
-        Ok(Some(fusion))
+        Ok(fusion)
     }
 
     fn adasum(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
         let call = &task.response.call;
         let bytes = whole(call.bytes())?;
         let target = match &task.tensor {
-            Some(Tensor { input, output: Some(output), .. }) => {
-                copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
-                output.clone()
-            }
-            _ => memory::region(bytes).ok_or_else(adasum::no_memory)?,
+            Some(Tensor { output: Some(output), .. }) => Some(output.clone()),
+            _ => memory::region(bytes),
         };
-        trace.run(&[task], "HERRINGBONE_ADASUM", || adasum::all_reduce(&self.group, call.dtype, &target))?;
+        let memory = if task.lacks() { None } else { target.zip(memory::region(bytes)) };
+        // Its messages are between two ranks at a time, so all ranks agree first that there is memory.
+        let agreed = if memory.is_some() { Region::zeroed(0) } else { Region::lacking(bytes) };
+        self.group.execute(Request::new(Collective::Barrier, DType::U8, 0, agreed.clone(), agreed))?;
+        let Some((target, second)) = memory else {
+            return Err(NamedFailure::Engine(Error::new(ErrorKind::Closed)));
+        };
+        if let Some(Tensor { input, .. }) = &task.tensor {
+            copy_scaled(open(input)?.span(), open(&target)?.span(), call.dtype, call.prescale);
+        }
+        trace.run(&[task], "HERRINGBONE_ADASUM", || {
+            adasum::all_reduce(&self.group, call.dtype, &target, &second)
+        })?;
         let access = open(&target)?;
         copy_scaled(access.span(), access.span(), call.dtype, call.postscale);
         Ok(NamedResult { shape: call.shape.clone(), ..NamedResult::default() })
@@ -226,12 +236,13 @@ impl BatchRunner {
         let Some(Tensor { input, output: Some(output), .. }) = &task.tensor else {
             return Ok(NamedResult::default());
         };
-        if call.root == self.group.rank() {
+        let buffer = if task.lacks() { Region::lacking(output.len()) } else { output.clone() };
+        if call.root == self.group.rank() && !task.lacks() {
             copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, 1.0);
         }
         let collective = Collective::Broadcast { root: call.root };
         trace.run(&[task], "HERRINGBONE_BCAST", || {
-            let request = Request::new(collective, DType::U8, output.len(), output.clone(), output.clone());
+            let request = Request::new(collective, DType::U8, output.len(), buffer.clone(), buffer.clone());
             Ok(self.group.execute(request)?)
         })?;
         Ok(NamedResult { shape: call.shape.clone(), ..NamedResult::default() })
@@ -251,7 +262,7 @@ impl BatchRunner {
     fn all_gather(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<Outcomes, NamedFailure> {
         let parts = Self::gathered(&task.response);
         let Some(Tensor { input, .. }) = &task.tensor else { return Ok(vec![NamedResult::default()]) };
-        let Some(result) = memory::zeros(total(&parts)) else {
+        let (Some(result), false) = (memory::zeros(total(&parts)), task.lacks()) else {
             return self.lack(GATHER, total(&parts));
         };
         let result = Region::own(result);
@@ -274,7 +285,8 @@ impl BatchRunner {
         let own = totals[self.group.rank() as usize];
         let bytes = own.saturating_add(total(&totals));
         let results: Option<Vec<Vec<u8>>> = parts.iter().map(|parts| memory::zeros(total(parts))).collect();
-        let (Some(buffer), Some(mut results)) = (self.fusion(bytes), results) else {
+        let lacks = tasks.iter().any(NamedTask::lacks);
+        let (Some(buffer), Some(mut results), false) = (self.fusion(bytes), results, lacks) else {
             return self.lack(GATHER, bytes);
         };
         let (input, output) = (buffer.part(0..own), buffer.part(own..buffer.len()));
@@ -315,7 +327,7 @@ impl BatchRunner {
             rows.iter().map(|rows| capped(rows.saturating_mul(row))).collect()
         };
         let (sends, receives) = (bytes(splits), bytes(&received));
-        let Some(result) = memory::zeros(total(&receives)) else {
+        let (Some(result), false) = (memory::zeros(total(&receives)), task.lacks()) else {
             let kind = (Collective::AllToAll, DType::U8, ReduceOp::Sum);
             return self.lack(kind, total(&receives));
         };
@@ -348,7 +360,9 @@ impl BatchRunner {
         let part = row * (least + usize::from(longer > 0));
         let own = row * (least + usize::from((self.group.rank() as usize) < longer));
         let kind = (Collective::ReduceScatter, call.dtype, call.op);
-        let Some(result) = memory::zeros(part) else { return self.lack(kind, part) };
+        let (Some(result), false) = (memory::zeros(part), task.lacks()) else {
+            return self.lack(kind, part);
+        };
         let source = if longer == 0 && call.prescale == 1.0 {
             input.clone()
         } else {

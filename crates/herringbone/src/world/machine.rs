@@ -193,18 +193,10 @@ impl Machine {
         };
         let feedback = self.feedback(task, rank);
         let read = if task.in_place { &output } else { &input };
-        let issue = Issue {
-            group: *group,
-            call: task.call,
-            parts: None,
-            fed: feedback.as_ref().map(Fed::next),
-            lacks: None,
-            priority: *priority,
-            mark: 0,
-            input: read.region().clone(),
-            output: output.region().clone(),
-            timeout: *timeout,
-        };
+        let (fed, priority, timeout) = (feedback.as_ref().map(Fed::next), *priority, *timeout);
+        let (input_region, output_region) = (read.region().clone(), output.region().clone());
+        let plain = Issue::new(*group, task.call, input_region, output_region);
+        let issue = Issue { fed, priority, timeout, ..plain };
         let buffers = Some((input, output));
         let task = task.clone();
         match self.engine.at(now).issue(&issue, frozen) {

@@ -51,6 +51,8 @@ struct Memory {
     writable: bool,
     /// Whether something else owns it.
     foreign: bool,
+    /// Whether there is no such memory.
+    lacking: bool,
     /// The regions that it consists of, if it is no memory of its own.
     parts: Box<[Region]>,
     turn: Turn,
@@ -120,6 +122,22 @@ impl Region {
         region.marked_foreign()
     }
 
+    /// Stands for `bytes` bytes of memory that could not be had: every access fails, as if it was revoked. An operation on it is to
+    /// fail on all ranks.
+    pub fn lacking(bytes: usize) -> Region {
+        let (start, turn) = (NonNull::dangling(), Turn::new());
+        turn.close();
+        let (writable, foreign, lacking, parts) = (true, false, true, Box::default());
+        let memory = Arc::new(Memory { start, writable, foreign, lacking, parts, turn, keep: None });
+        Region { memory, from: 0, len: bytes }
+    }
+
+    /// Whether it stands for memory that could not be [had](Self::lacking).
+    #[inline]
+    pub fn is_lacking(&self) -> bool {
+        self.memory.lacking
+    }
+
     /// # Safety
     /// The invariant of [`Memory`].
     unsafe fn new(
@@ -129,8 +147,8 @@ impl Region {
         keep: Option<Box<dyn Any + Send>>,
     ) -> Region {
         let keep = keep.map(|keep| Mutex::new(Some(keep)));
-        let (foreign, parts, turn) = (false, Box::default(), Turn::new());
-        let memory = Arc::new(Memory { start, writable, foreign, parts, turn, keep });
+        let (foreign, lacking, parts, turn) = (false, false, Box::default(), Turn::new());
+        let memory = Arc::new(Memory { start, writable, foreign, lacking, parts, turn, keep });
         Region { memory, from: 0, len }
     }
 
@@ -441,6 +459,15 @@ mod tests {
         assert!(heard.try_recv().is_err());
         region.revoke();
         heard.try_recv().unwrap();
+    }
+
+    #[test]
+    fn memory_that_could_not_be_had_is_never_touched() {
+        let region = Region::lacking(1 << 60);
+        assert_eq!((region.len(), region.is_lacking(), region.is_writable()), (1 << 60, true, true));
+        assert!(region.access().is_none() && region.part(1..4).access().is_none());
+        region.revoke();
+        assert!(!Region::zeroed(0).is_lacking());
     }
 
     #[test]

@@ -26,6 +26,7 @@ impl Region {
             start,
             writable: true,
             foreign: false,
+            lacking: false,
             parts: parts.into(),
             turn: Turn::new(),
             keep: None,

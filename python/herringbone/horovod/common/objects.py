@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ... import plain
+from ...arrays import new_array, writable
 from .exceptions import HorovodInternalError
 from .handles import Part, start, synchronize
 from .process_sets import ProcessSet, index_in
@@ -27,6 +28,7 @@ def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet) ->
 
     Raises:
         TypeError: on the root, if the object holds something that does not travel.
+        MemoryError: on a rank that has no memory for it.
         HorovodInternalError: on the others then; or the collective failed.
     """
     import numpy as np
@@ -37,7 +39,7 @@ def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet) ->
     if is_root:
         try:
             packed = plain.pack("broadcast_object", obj)
-        except TypeError as error:
+        except Exception as error:
             refused = error
     length = np.array([REFUSED if refused else packed.size], np.int64)
     _broadcast(length, root_rank, name + ".sz", process_set)
@@ -47,7 +49,7 @@ def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet) ->
         text = f"broadcast_object: rank {root_rank} has an object that cannot be sent; its own error says why"
         raise HorovodInternalError(text)
     if not is_root:
-        packed = np.empty(int(length[0]), np.uint8)
+        packed = new_array((int(length[0]),), np.uint8)
     _broadcast(packed, root_rank, name + ".t", process_set)
     return obj if is_root else plain.unpack("broadcast_object", packed)
 
@@ -57,6 +59,7 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
 
     Raises:
         TypeError: on the rank whose object holds something that does not travel.
+        MemoryError: on a rank that has no memory for its own.
         HorovodInternalError: on the others then; or the collective failed.
     """
     import numpy as np
@@ -64,7 +67,7 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
     packed, refused = np.empty(0, np.uint8), None
     try:
         packed = plain.pack("allgather_object", obj)
-    except TypeError as error:
+    except Exception as error:
         refused = error
     lengths = _gather(np.array([REFUSED if refused else packed.size], np.int64), name + ".sz", process_set)
     if refused is not None:
@@ -79,7 +82,7 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
 
 
 def _broadcast(array: Array, root_rank: int, name: str, process_set: ProcessSet) -> None:
-    span = (array.ctypes.data, array.nbytes)
+    span = writable("broadcast", array)
     part = Part(span, span, _NAMES[array.dtype.name], array.shape, lambda _: None, array)
     synchronize(start(process_set, "broadcast", name, part, root=index_in(process_set, root_rank, "broadcast")))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import fold_type, move_type, readable, writable
+from ...arrays import copied, fold_type, move_type, new_array, readable, writable
 from ...errors import UnsupportedError
 from ..common.handles import Part, reduction, reduction_to_parts, start, start_group, synchronize
 from ..common.operations import Average, chosen_op
@@ -52,9 +52,10 @@ def allreduce(
         process_set: the ranks that take part.
         op: ``Average`` (the default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``.
     """
-    array = np.ascontiguousarray(array).reshape(np.shape(array))
+    array = _in_order(array)
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _one(process_set, "allreduce", name, _folded(array, np.empty_like(array)), priority=priority, **more)
+    part = _folded(array, new_array(array.shape, array.dtype))
+    return _one(process_set, "allreduce", name, part, priority=priority, **more)
 
 
 def allreduce_(
@@ -84,7 +85,7 @@ def grouped_allreduce(
 ) -> list[Array]:
     """Like :func:`allreduce` for several arrays, none of which is reduced before all are there."""
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    parts = [_folded(held, np.empty_like(held)) for held in map(_in_order, arrays)]
+    parts = [_folded(held, new_array(held.shape, held.dtype)) for held in map(_in_order, arrays)]
     return _several(process_set, "allreduce", name, parts, priority=priority, **more)
 
 
@@ -131,7 +132,8 @@ def broadcast(
 ) -> Array:
     """The array of ``root_rank``, of the shape and type of ``array``, on every rank."""
     array, root = _in_order(array), index_in(process_set, root_rank, "broadcast")
-    return _one(process_set, "broadcast", name, _moved(array, np.empty_like(array)), root=root, priority=priority)
+    part = _moved(array, new_array(array.shape, array.dtype))
+    return _one(process_set, "broadcast", name, part, root=root, priority=priority)
 
 
 def broadcast_(
@@ -158,9 +160,9 @@ def alltoall(
     Args:
         splits: how many rows go to each rank, in their order; equal parts if it is left out.
     """
-    array = _in_order(array)
+    array = np.asarray(array)
     lengths = checked_splits(process_set, None if splits is None else list(splits), len(array))
-    part = _moved(array[: sum(lengths)], None)
+    part = _moved(_in_order(array[: sum(lengths)]), None)
     whole = part.finish
 
     def finish(result: Any) -> tuple[Array, Array]:
@@ -211,9 +213,10 @@ def _several(
     return list(synchronize(start_group(process_set, operation, name, parts, **more)))
 
 
-def _in_order(array: Array) -> Array:
+def _in_order(array: Array) -> Any:
     """The array, or a copy whose memory is its values in order; a number is an array without dimensions."""
-    return np.ascontiguousarray(array).reshape(np.shape(array))
+    array = np.asarray(array)
+    return array if array.flags.c_contiguous else copied(array)
 
 
 def _folded(array: Array, output: Array | None) -> Part:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ...torch.tensors import or_lacking
 from ..common.operations import Average, Sum
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor", "codec_of"]
@@ -50,7 +51,9 @@ class _Narrower(Compressor):
     @classmethod
     def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """The tensor in the narrower type, and its own type."""
-        return (tensor.to(cls.narrow) if tensor.dtype.is_floating_point else tensor), tensor.dtype
+        if not tensor.dtype.is_floating_point:
+            return tensor, tensor.dtype
+        return or_lacking(lambda: tensor.to(cls.narrow), tensor, cls.narrow), tensor.dtype
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...torch.tensors import contiguous
 from ..common.handles import synchronize
 from ..common.objects import gather_objects, send_object
 from ..common.process_sets import ProcessSet, global_process_set
@@ -34,7 +35,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     waiting = []
     for name, tensor in named:
         held = tensor.detach()
-        travels = held.contiguous()
+        travels = contiguous(held)
         waiting.append((held, travels, broadcast_async_(travels, root_rank, name)))
     for held, travels, handle in waiting:
         synchronize(handle)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...torch.tensors import check_cpu
+from ...torch.tensors import check_cpu, contiguous, like
 from ..common.handles import Part, start, start_group, synchronize
 from ..common.operations import Average
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in, member_of
@@ -61,7 +61,7 @@ def broadcast_async(
 ) -> int:
     """Begin to give every rank the tensor of ``root_rank``, in a new tensor; returns a handle."""
     tensor = tensor.detach()
-    return _begin_broadcast(tensor, torch.empty_like(tensor), root_rank, name, process_set)
+    return _begin_broadcast(tensor, like(tensor), root_rank, name, process_set)
 
 
 def broadcast_async_(
@@ -144,7 +144,8 @@ def _lengths(splits: torch.Tensor | Sequence[int] | None) -> Sequence[int] | Non
 
 
 def _averaged(gradients: Sequence[torch.Tensor], process_set: ProcessSet) -> list[torch.Tensor]:
-    parts: list[Part] = [fold_part(each.contiguous(), torch.empty_like(each.contiguous())) for each in gradients]
+    held = [contiguous(gradient) for gradient in gradients]
+    parts: list[Part] = [fold_part(each, like(each)) for each in held]
     averaged = [synchronize(start(process_set, "allreduce", None, part, op=Average.native)) for part in parts]
     return averaged
 
@@ -199,5 +200,5 @@ class _Alltoall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:
-        returned, _ = synchronize(alltoall_async(gradient.contiguous(), ctx.received, None, ctx.process_set))
+        returned, _ = synchronize(alltoall_async(contiguous(gradient), ctx.received, None, ctx.process_set))
         return returned, None, None, None

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ...compression import Residuals
+from ...torch.tensors import Lacking, contiguous, or_lacking
 from ..common.basics import size
 from ..common.handles import synchronize
 from ..common.operations import Adasum, Average, ReduceOp
@@ -215,10 +216,7 @@ class _Reducing(_Distributed):
             self._reduce_group(members)
 
     def _reduce(self, parameter: torch.Tensor) -> tuple[Any, Any]:
-        if parameter.grad is None:
-            # Another rank may have a gradient, as its part of the model may have been another one.
-            parameter.grad = torch.zeros_like(parameter)
-        tensor, name = parameter.grad.detach(), self._parameter_names[parameter]
+        tensor, name = _gradient_of(parameter), self._parameter_names[parameter]
         if tensor.is_sparse and not self._sparse_as_dense:
             return sparse_allreduce_async(tensor, name, self._op, self._process_set), None
         (narrow, told), factors = self._compressed(tensor), self._factors()
@@ -227,10 +225,8 @@ class _Reducing(_Distributed):
 
     def _reduce_group(self, members: tuple[torch.Tensor, ...]) -> None:
         for each in members:
-            if each.grad is None:
-                each.grad = torch.zeros_like(each)
             self._handles.pop(each, None)
-        narrow = [self._compressed(each.grad.detach()) for each in members if each.grad is not None]
+        narrow = [self._compressed(_gradient_of(each)) for each in members]
         tensors = [tensor for tensor, _ in narrow]
         name = self._parameter_names[members[0]]
         more, coded = (*self._factors(), self._process_set), self._coded()
@@ -239,8 +235,8 @@ class _Reducing(_Distributed):
         self._here[members] = 0
 
     def _compressed(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        dense = gradient.to_dense() if gradient.is_sparse else gradient
-        return self._compression.compress(dense.contiguous())
+        dense = or_lacking(gradient.to_dense, gradient, gradient.dtype) if gradient.is_sparse else gradient
+        return self._compression.compress(contiguous(dense))
 
     def _coded(self) -> dict[str, Any]:
         """The codec, and who keeps what it loses."""
@@ -384,6 +380,16 @@ class _MergingSteps(_Distributed):
         if not self._stepped and any(left == 0 for left in self._left.values()):
             raise AssertionError(ZEROED_TOO_EARLY)
         super().zero_grad(*arguments, **named)
+
+
+def _gradient_of(parameter: torch.Tensor) -> torch.Tensor:
+    """The gradient, which is zeros if there is none: another rank's part of the model may have been another one, and given one."""
+    if parameter.grad is None:
+        zeros = or_lacking(lambda: torch.zeros_like(parameter), parameter, parameter.dtype)
+        if isinstance(zeros, Lacking):
+            return zeros
+        parameter.grad = zeros
+    return parameter.grad.detach()
 
 
 def _named(

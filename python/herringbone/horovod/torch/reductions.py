@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...compression import Residuals
+from ...torch.tensors import contiguous, like, or_lacking
 from ..common.handles import reduction, reduction_to_parts, start, start_group, synchronize
 from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
@@ -61,7 +62,7 @@ def allreduce_async(
     how = chosen_op(op, average)
     more = reduction(how, prescale_factor, postscale_factor, process_set)
     tensor = tensor.detach()
-    part = fold_part(tensor, torch.empty_like(tensor), codec_of(compression, tensor, how))
+    part = fold_part(tensor, like(tensor), codec_of(compression, tensor, how))
     return start(process_set, "allreduce", name, part, residuals=residuals, **more)
 
 
@@ -133,7 +134,7 @@ def grouped_allreduce_async(
     how = chosen_op(op, average)
     more = reduction(how, prescale_factor, postscale_factor, process_set)
     held = [tensor.detach() for tensor in tensors]
-    parts = [fold_part(each, torch.empty_like(each), codec_of(compression, each, how)) for each in held]
+    parts = [fold_part(each, like(each), codec_of(compression, each, how)) for each in held]
     return start_group(process_set, "allreduce", name, parts, residuals=residuals, **more)
 
 
@@ -192,8 +193,8 @@ def sparse_allreduce_async(
     tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
     """Begin to reduce a sparse tensor, and return a function that waits for the result: all ranks' entries, not merged."""
-    indices = allgather_async(tensor._indices().transpose(0, 1).contiguous(), f"{name}.indices", process_set)
-    values = allgather_async(tensor._values().contiguous(), f"{name}.values", process_set)
+    indices = allgather_async(contiguous(tensor._indices().transpose(0, 1)), f"{name}.indices", process_set)
+    values = allgather_async(contiguous(tensor._values()), f"{name}.values", process_set)
 
     def result() -> torch.Tensor:
         entries, places = synchronize(values), synchronize(indices)
@@ -278,6 +279,10 @@ def _check_whole(compression: Compressors) -> None:
         raise ValueError(f"reducescatter has no coded form, so {codec} cannot compress it; use Compression.fp16 or bf16")
 
 
+def _scaled(gradient: torch.Tensor, factor: float) -> torch.Tensor:
+    return or_lacking(lambda: gradient * factor, gradient, gradient.dtype)
+
+
 class _Allreduce(torch.autograd.Function):
     """The gradient of a reduction is the same reduction of the gradients."""
 
@@ -293,7 +298,7 @@ class _Allreduce(torch.autograd.Function):
         _, op, prescale, postscale, process_set, _ = ctx.about
         (gradient,) = gradients
         reduced = allreduce(
-            gradient.contiguous(),
+            contiguous(gradient),
             op=op,
             prescale_factor=prescale,
             postscale_factor=postscale,
@@ -314,7 +319,7 @@ class _GroupedAllreduce(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         _, op, prescale, postscale, process_set, _ = ctx.about
         reduced = grouped_allreduce(
-            [gradient.contiguous() for gradient in gradients],
+            [contiguous(gradient) for gradient in gradients],
             op=op,
             prescale_factor=prescale,
             postscale_factor=postscale,
@@ -338,7 +343,7 @@ class _Reducescatter(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         _, op, process_set, prescale, postscale = ctx.about
         factor = prescale * postscale * (len(member_of(process_set).ranks) if op == Sum else 1)
-        scaled = [gradient.contiguous() if factor == 1 else gradient * factor for gradient in gradients]
+        scaled = [contiguous(gradient) if factor == 1 else _scaled(gradient, factor) for gradient in gradients]
         if ctx.grouped:
             return (None, None, *grouped_allgather(scaled, process_set=process_set))
         return None, None, allgather(scaled[0], process_set=process_set)

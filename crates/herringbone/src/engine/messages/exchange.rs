@@ -115,7 +115,7 @@ impl Exchange {
             self.announced(to, number, envelope, Enclosed::Own(region), others);
             return;
         }
-        if region.len() > CARRIED_BYTES {
+        if !is_carried(&region) {
             self.announce(to, number, &Record::Announced { number, envelope, carried: None }, others);
         } else if let Some(access) = region.access() {
             let carried = Some(&access.span().to_vec()[..]);
@@ -276,15 +276,16 @@ impl Exchange {
                 if let Some(access) = receive.region.access() {
                     access.span().write(&bytes);
                 }
-                receive.end(Ok(()), others.out);
+                receive.end(there_is(&[&receive.region], others), others.out);
                 self.tell(from, &Record::Taken { number }, others);
             }
             Enclosed::Own(region) => {
                 if let (Some(from), Some(to)) = (region.access(), receive.region.access()) {
                     to.span().copy_from(from.span());
                 }
-                receive.end(Ok(()), others.out);
-                self.end_own(number, Ok(()), others.out);
+                let result = there_is(&[&region, &receive.region], others);
+                receive.end(result.clone(), others.out);
+                self.end_own(number, result, others.out);
             }
         }
     }
@@ -304,7 +305,7 @@ impl Exchange {
             }
             return;
         };
-        if sent.region.len() <= CARRIED_BYTES {
+        if is_carried(&sent.region) {
             if !sent.is_over {
                 sent.end(Ok(()), others.out);
             }
@@ -452,6 +453,18 @@ impl Exchange {
             None => format!("recv of {wanted} from any rank"),
         }
     }
+}
+
+/// Whether a message goes with its announcement. One for which there is no memory fails where a long one would be moved.
+fn is_carried(sent: &Region) -> bool {
+    sent.len() <= CARRIED_BYTES && !sent.is_lacking()
+}
+
+/// Whether this rank has the memory of a message of which it moves the bytes itself.
+fn there_is(regions: &[&Region], others: &Others<'_>) -> Result<(), Error> {
+    let lacking = regions.iter().find(|region| region.is_lacking());
+    let (rank, kind) = (others.links.rank, |bytes| ErrorKind::Memory { rank: others.links.rank, bytes });
+    lacking.map_or(Ok(()), |region| Err(Error::new(kind(region.len() as u64)).at(rank)))
 }
 
 /// The place of the first of two ranks in the group of the two.

@@ -94,17 +94,5 @@ impl Others<'_> {
 pub(super) fn broadcast(group: u32, root: Rank, region: &Region, timeout: Duration) -> Issue {
     let collective = Collective::Broadcast { root };
     let call = Call::new(collective, DType::U8, ReduceOp::Sum, region.len());
-    let (input, output) = (region.clone(), region.clone());
-    Issue {
-        group,
-        call,
-        parts: None,
-        fed: None,
-        lacks: None,
-        priority: 0,
-        mark: 0,
-        input,
-        output,
-        timeout: Some(timeout),
-    }
+    Issue { timeout: Some(timeout), ..Issue::new(group, call, region.clone(), region.clone()) }
 }
