@@ -344,8 +344,12 @@ class KVStore:
                 self._wait(array)
             except Exception as error:
                 failures.append(error)
-        if failures:
-            raise failures[0]
+        try:
+            if failures:
+                raise failures[0]
+        finally:
+            # Else the error keeps this frame, and the frame the error: what the call made would live on, and tell it again.
+            failures.clear()
 
     def wait_all(self) -> None:
         """Wait for all that goes on behind this store, and raise what has failed."""

@@ -127,6 +127,10 @@ class _Turn:
     def outcome(self, _: Future) -> Any:
         """What the callback has returned or raised."""
         (value, error), self._outcome = self._outcome, (None, None)
-        if error is not None:
-            raise error
+        try:
+            if error is not None:
+                raise error
+        finally:
+            # Else the error keeps this frame, and the frame the error: what the callback holds would stay.
+            del error
         return value

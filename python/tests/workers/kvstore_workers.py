@@ -86,6 +86,7 @@ if n > 1:
 kv.init([11, 12], [much, np.zeros(3, np.float32)])
 if n > 1:
     told_of_a_lack(rank, lambda: (kv.push(11, much), kv.pull(11, much)), herringbone.OutOfMemoryError)
+    told_of_a_lack(rank, lambda: direct.pushpull("much", much), herringbone.OutOfMemoryError)
 kv.push(12, np.ones(3, np.float32))
 kv.pull(12, out=one)
 assert one.tolist() == [2 * n] * 3

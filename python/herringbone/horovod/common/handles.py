@@ -61,11 +61,15 @@ class _Running:
                 work.wait()
             except RuntimeError as error:
                 failure = failure or error
-        if isinstance(failure, MemoryError):
-            # No failure of the job, which an elastic one would begin again for.
-            raise failure
-        if failure is not None:
-            raise HorovodInternalError(str(failure)) from failure
+        try:
+            if isinstance(failure, MemoryError):
+                # No failure of the job, which an elastic one would begin again for.
+                raise failure
+            if failure is not None:
+                raise HorovodInternalError(str(failure)) from failure
+        finally:
+            # Else the error keeps this frame, and the frame the error: the tensors would stay.
+            del failure
         results = [finish(work.result()) for work, finish in zip(self.works, self.finishes, strict=True)]
         return tuple(results) if self.grouped else results[0]
 
