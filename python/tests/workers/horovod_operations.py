@@ -213,7 +213,11 @@ def objects() -> None:
 def memory_that_lacks_fails_the_operation_on_all_ranks() -> None:
     floats, columns = torch.zeros(MUCH // 4), torch.zeros(2, MUCH // 2, dtype=torch.uint8).t()
     halves = torch.zeros(MUCH // 2)
+    weight = torch.nn.Parameter(torch.zeros(MUCH // 4))
+    weight.grad = torch.zeros(MUCH // 4)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], 0.1), [("weight", weight)], op=hvd.Adasum)
     calls: list[Callable[[], object]] = [
+        optimizer.step,
         lambda: hvd.allreduce(floats, name="result"),
         lambda: hvd.allreduce(halves, name="narrow", compression=hvd.Compression.fp16),
         lambda: hvd.allreduce(floats, name="adaptive", op=hvd.Adasum),

@@ -355,15 +355,12 @@ class _MergingSteps(_Distributed):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make this rank's step, and then the merged one in its place."""
         loss = closure() if closure is not None else None
-        starts = [each.detach().clone() for each in self._watched]
-        for each in self._watched:
-            if each.grad is None:
-                each.grad = torch.zeros_like(each)
+        starts = [_start_of(each) for each in self._watched]
         super().step()
         handles = []
         for each, start in zip(self._watched, starts, strict=True):
-            narrow, told = self._compression.compress(each.detach() - start)
-            handles.append((allreduce_async_(narrow.contiguous(), None, self._parameter_names[each], Adasum), told))
+            narrow, told = self._compression.compress(_moved(each.detach(), start))
+            handles.append((allreduce_async_(contiguous(narrow), None, self._parameter_names[each], Adasum), told))
         with torch.no_grad():
             for each, start, (handle, told) in zip(self._watched, starts, handles, strict=True):
                 each.copy_(start + self._compression.decompress(synchronize(handle), told))
@@ -390,6 +387,21 @@ def _gradient_of(parameter: torch.Tensor) -> torch.Tensor:
             return zeros
         parameter.grad = zeros
     return parameter.grad.detach()
+
+
+def _start_of(parameter: torch.Tensor) -> torch.Tensor:
+    """Where a step begins that has a gradient, or what stands for it where there is no memory for either."""
+    gradient = _gradient_of(parameter)
+    if isinstance(gradient, Lacking):
+        return gradient
+    return or_lacking(parameter.detach().clone, parameter, parameter.dtype)
+
+
+def _moved(parameter: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """How far a step has gone."""
+    if isinstance(start, Lacking):
+        return start
+    return or_lacking(lambda: parameter - start, parameter, parameter.dtype)
 
 
 def _named(
