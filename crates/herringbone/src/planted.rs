@@ -27,11 +27,13 @@ pub(crate) enum Plant {
     ConfirmBlindly,
     /// A rank that aborts a group does not say so.
     SilentAbort,
+    /// A member does not say what it has called when a reducer is lost.
+    ResumeBlindly,
 }
 
 impl Plant {
     /// Each with its name.
-    pub(crate) const ALL: [(&str, Plant); 10] = [
+    pub(crate) const ALL: [(&str, Plant); 11] = [
         ("complete-early", Plant::CompleteEarly),
         ("no-fence", Plant::NoFence),
         ("drop-newer", Plant::DropNewer),
@@ -42,6 +44,7 @@ impl Plant {
         ("running-first", Plant::RunningFirst),
         ("confirm-blindly", Plant::ConfirmBlindly),
         ("silent-abort", Plant::SilentAbort),
+        ("resume-blindly", Plant::ResumeBlindly),
     ];
 
     /// The error of a name.

@@ -4,9 +4,14 @@
 //! worker    Accuse       a reducer that an operation needs is gone
 //! worker    Gain         or there are reducers that the group does not use
 //! hub       Recover      to all members of the group: operations with reducers stand still from now on
-//! worker    Held         which segments of which unfinished operations it holds, for each chunk
+//! worker    Held         what it has called, and which segments of which unfinished operations it holds, for each chunk
 //! hub       Resume       once all members have answered: what somebody holds and what nobody holds
 //! ```
+//!
+//! All of it holds where all members have made the same calls: who has called something else has nothing of an operation that the
+//! others have begun, as if it had ended there. So the hub compares their [histories](Calls) first. If they differ, a
+//! [fence](super::fence) comes before the decision, and nothing is left to do. Who has called less compares its next calls with
+//! what the others have called, which comes with the decision.
 //!
 //! What a worker returned to its user all workers hold, because an operation with reducers is complete only once every worker
 //! has said that it holds the whole result. So what is not held by all has not been returned by any, and everything that
@@ -75,13 +80,25 @@ pub struct Holding {
     pub chunks: Vec<Vec<Range<u32>>>,
 }
 
+/// What a member has called in a generation of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// The generation: in each, the hashes begin anew.
+    pub generation: u32,
+    /// How many operations it has issued.
+    pub next: u64,
+    /// The rolling hashes after the last of them, up to that of number `next - 1`; as many as are known, and at most
+    /// [`Calls::KNOWN`].
+    pub hashes: Vec<u64>,
+}
+
 /// The answer of a worker. To the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The group.
     pub group: u32,
-    /// How many operations it has issued.
-    pub next: u64,
+    /// What it has called.
+    pub calls: Calls,
     /// Those with reducers that have not ended, ascending. All others of these have ended well.
     pub operations: Vec<Holding>,
 }
@@ -109,8 +126,8 @@ pub struct Rest {
 pub struct Resume {
     /// The group.
     pub group: u32,
-    /// Operations of the group from this one on run in the next group.
-    pub from: u64,
+    /// All operations of the group: those from [`Calls::next`] on run in the next group.
+    pub calls: Calls,
     /// The reducers that are gone, ascending.
     pub lost: Vec<LostReducer>,
     /// The reducers that are new, ascending.
@@ -130,6 +147,61 @@ impl Rest {
     }
 }
 
+impl Calls {
+    /// Of so many operations the hashes are told.
+    pub const KNOWN: usize = 4_096;
+
+    /// The number of the first operation whose hash is known.
+    fn first(&self) -> u64 {
+        self.next.saturating_sub(self.hashes.len() as u64)
+    }
+
+    /// The rolling hash after an operation, if it is known.
+    pub fn hash(&self, sequence: u64) -> Option<u64> {
+        let at = sequence.checked_sub(self.first())?;
+        self.hashes.get(usize::try_from(at).ok()?).copied()
+    }
+
+    /// The first operation after which another member's hash is known to be another.
+    fn differ_at(&self, other: &Self) -> Option<u64> {
+        let mut both = self.first().max(other.first())..self.next.min(other.next);
+        both.find(|sequence| {
+            self.generation == other.generation && self.hash(*sequence) != other.hash(*sequence)
+        })
+    }
+
+    /// The same without the hashes of operations below this number.
+    fn since(mut self, sequence: u64) -> Self {
+        let before = sequence.saturating_sub(self.first()).min(self.hashes.len() as u64);
+        self.hashes.drain(..before as usize);
+        self
+    }
+
+    fn write(&self, to: &mut Writer) {
+        to.u32(self.generation);
+        to.u64(self.next);
+        to.list("a list of hashes", &self.hashes, |to, hash| to.u64(*hash));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (generation, next, hashes) = (from.u32()?, from.u64()?, from.list(Reader::u64)?);
+        match hashes.len() <= Self::KNOWN && hashes.len() as u64 <= next {
+            true => Ok(Self { generation, next, hashes }),
+            false => Err(Malformed("hashes that cannot be")),
+        }
+    }
+}
+
+/// What comes of a recovery once all members have answered.
+#[derive(Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "it is looked at where it is returned, and not kept")]
+pub(super) enum Outcome {
+    /// This is to be told.
+    Resume(Resume),
+    /// Members have called something else than others, first in this operation: the decision follows a fence.
+    Differ(u64),
+}
+
 /// A recovery at the hub.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
@@ -137,6 +209,8 @@ pub(super) struct Recovery {
     held: BTreeMap<Rank, Held>,
     lost: BTreeMap<MemberId, LostReducer>,
     gained: BTreeSet<MemberId>,
+    /// All operations below this number have failed.
+    failed: Option<u64>,
     is_over: bool,
 }
 
@@ -177,21 +251,33 @@ impl Recovery {
         self.awaited.remove(&rank);
     }
 
-    /// The decision, once all have answered. If all operations below `failed` have failed, nothing is left to do of these.
-    /// Members that take no part any more had issued `left` operations.
-    pub(super) fn decide(&mut self, group: u32, failed: Option<u64>, left: u64) -> Option<Resume> {
+    /// A fence has ended meanwhile: all operations below this number have failed, so nothing is left to do of them.
+    pub(super) fn fenced(&mut self, next: u64) {
+        self.failed = self.failed.max(Some(next));
+    }
+
+    /// What comes of it, once all have answered. Of the members that take no part any more, the one that called most had called
+    /// `left`.
+    pub(super) fn decide(&mut self, group: u32, left: &Calls) -> Option<Outcome> {
         if self.is_over || !self.awaited.is_empty() {
             return None;
         }
-        self.is_over = true;
-        let issued = self.held.values().map(|held| held.next).max().unwrap_or(0).max(left);
-        let (from, operations) = match failed {
-            Some(next) => (next.max(issued), Vec::new()),
-            None => (issued, self.rests()),
+        let all = || self.held.values().map(|held| &held.calls);
+        let most = all().chain([left]).max_by_key(|calls| calls.next)?;
+        let (calls, operations) = match self.failed {
+            Some(failed) => (Calls { next: failed.max(most.next), ..Calls::default() }, Vec::new()),
+            None => {
+                if let Some(sequence) = all().filter_map(|calls| calls.differ_at(most)).min() {
+                    return Some(Outcome::Differ(sequence));
+                }
+                let least = all().map(|calls| calls.next).min().unwrap_or_default();
+                (most.clone().since(least), self.rests())
+            }
         };
+        self.is_over = true;
         let lost = self.lost.values().cloned().collect();
         let gained = self.gained.iter().copied().collect();
-        Some(Resume { group, from, lost, gained, operations })
+        Some(Outcome::Resume(Resume { group, calls, lost, gained, operations }))
     }
 
     fn rests(&self) -> Vec<Rest> {
@@ -204,7 +290,7 @@ impl Recovery {
     fn rest(&self, sequence: u64) -> Rest {
         let of = |held: &Held| held.operations.iter().find(|holding| holding.sequence == sequence).cloned();
         let holdings: Vec<(Rank, Option<Holding>, bool)> =
-            self.held.iter().map(|(rank, held)| (*rank, of(held), held.next > sequence)).collect();
+            self.held.iter().map(|(rank, held)| (*rank, of(held), held.calls.next > sequence)).collect();
         if holdings.iter().any(|(_, holding, issued)| holding.is_none() && *issued) {
             // It has ended on that one, so all hold all of it.
             return Rest { sequence, chunks: Vec::from([Vec::new()]) };
@@ -322,7 +408,7 @@ fn ascending<'a>(runs: impl Iterator<Item = &'a Range<u32>> + Clone) -> Result<(
 impl Held {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
-        to.u64(self.next);
+        self.calls.write(to);
         to.list("a list of operations", &self.operations, |to, holding| {
             to.u64(holding.sequence);
             to.u32(holding.segments);
@@ -333,7 +419,7 @@ impl Held {
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (group, next) = (from.u32()?, from.u64()?);
+        let (group, calls) = (from.u32()?, Calls::read(from)?);
         let operations: Vec<Holding> = from.list(|from| {
             let (sequence, segments) = (from.u64()?, from.u32()?);
             let chunks = from.list(|from| {
@@ -344,17 +430,17 @@ impl Held {
             Ok(Holding { sequence, segments, chunks })
         })?;
         let ascend = operations.is_sorted_by(|a, b| a.sequence < b.sequence);
-        if !ascend || operations.len() > OPERATIONS || operations.iter().any(|of| of.sequence >= next) {
+        if !ascend || operations.len() > OPERATIONS || operations.iter().any(|of| of.sequence >= calls.next) {
             return Err(Malformed("operations that cannot be"));
         }
-        Ok(Self { group, next, operations })
+        Ok(Self { group, calls, operations })
     }
 }
 
 impl Resume {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
-        to.u64(self.from);
+        self.calls.write(to);
         to.list("a list of reducers", &self.lost, |to, lost| lost.write(to));
         write_members(to, &self.gained);
         to.list("a list of operations", &self.operations, |to, rest| {
@@ -369,7 +455,7 @@ impl Resume {
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (group, first) = (from.u32()?, from.u64()?);
+        let (group, calls) = (from.u32()?, Calls::read(from)?);
         let lost = from.list(LostReducer::read)?;
         let gained = read_members(from)?;
         let operations = from.list(|from| {
@@ -384,7 +470,7 @@ impl Resume {
             })?;
             Ok(Rest { sequence, chunks })
         })?;
-        Ok(Self { group, from: first, lost, gained, operations })
+        Ok(Self { group, calls, lost, gained, operations })
     }
 }
 
@@ -392,6 +478,8 @@ impl Resume {
 #[expect(clippy::single_range_in_vec_init, reason = "lists of one run of segments")]
 mod tests {
     use super::*;
+
+    const NONE: Calls = Calls { generation: 0, next: 0, hashes: Vec::new() };
 
     fn accuse(address: &str) -> Accuse {
         let id = MemberId::new(u32::from(address.as_bytes()[0]));
@@ -405,7 +493,15 @@ mod tests {
             segments: 4,
             chunks: chunks.iter().map(|runs| runs.to_vec()).collect(),
         };
-        Held { group: 7, next, operations: operations.iter().map(holding).collect() }
+        let calls = Calls { next, hashes: (0..next).collect(), ..NONE };
+        Held { group: 7, calls, operations: operations.iter().map(holding).collect() }
+    }
+
+    fn resume(recovery: &mut Recovery, left: &Calls) -> Resume {
+        match recovery.decide(7, left) {
+            Some(Outcome::Resume(resume)) => resume,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn decided(answers: [Held; 3]) -> Resume {
@@ -414,11 +510,11 @@ mod tests {
         recovery.accuse(accuse("a:1"));
         recovery.accuse(accuse("b:1"));
         for (rank, held) in (0..).zip(answers) {
-            assert_eq!(recovery.decide(7, None, 0), None);
+            assert_eq!(recovery.decide(7, &NONE), None);
             recovery.answered(rank, held);
         }
-        let resume = recovery.decide(7, None, 0).unwrap();
-        assert_eq!(recovery.decide(7, None, 0), None, "once");
+        let resume = resume(&mut recovery, &NONE);
+        assert_eq!(recovery.decide(7, &NONE), None, "once");
         resume
     }
 
@@ -433,7 +529,7 @@ mod tests {
             held(5, &[(3, &[&[0..1, 2..3], &[0..4]]), (4, &[])]),
             held(4, &[(3, &[&[0..2], &[0..1]])]),
         ]);
-        assert_eq!(resume.from, 5);
+        assert_eq!((resume.calls.next, resume.calls.hashes), (5, [4].into()));
         assert_eq!(resume.lost.iter().map(|lost| &lost.address[..]).collect::<Vec<_>>(), ["a:1", "b:1"]);
         let first = [piece(1..2, Some(0)), piece(2..3, Some(1)), piece(3..4, None)];
         let second = [piece(0..4, Some(1))];
@@ -475,10 +571,10 @@ mod tests {
         recovery.accuse(accuse("a:1"));
         recovery.gain([5].map(MemberId::new).into());
         recovery.answered(0, held(5, &[]));
-        let resume = recovery.decide(7, None, 0).unwrap();
+        let resume = resume(&mut recovery, &NONE);
         assert_eq!((resume.lost.len(), resume.gained), (1, [5, 7].map(MemberId::new).into()));
         recovery.gain([9].map(MemberId::new).into());
-        assert_eq!(recovery.decide(7, None, 0), None);
+        assert_eq!(recovery.decide(7, &NONE), None);
     }
 
     /// Whoever has left has issued operations that the others issue yet: in the group, as it did.
@@ -487,7 +583,12 @@ mod tests {
         let mut recovery = Recovery::of([0, 2].into());
         recovery.answered(0, held(1, &[]));
         recovery.answered(2, held(0, &[]));
-        assert_eq!(recovery.decide(7, None, 3).unwrap().from, 3);
+        let left = Calls { next: 3, hashes: [0, 1, 2].into(), ..NONE };
+        assert_eq!(
+            resume(&mut recovery, &left).calls,
+            left,
+            "a rank that has called nothing compares them all"
+        );
     }
 
     #[test]
@@ -496,7 +597,37 @@ mod tests {
         recovery.accuse(accuse("a:1"));
         recovery.answered(0, held(5, &[(4, &[])]));
         recovery.without(1);
-        let resume = recovery.decide(7, Some(9), 0).unwrap();
-        assert_eq!((resume.from, resume.operations), (9, Vec::new()));
+        recovery.fenced(9);
+        let resume = resume(&mut recovery, &NONE);
+        assert_eq!((resume.calls, resume.operations), (Calls { next: 9, ..NONE }, Vec::new()));
+    }
+
+    /// A rank that has called something else holds nothing of what the others have begun, as if it had ended there.
+    #[test]
+    fn ranks_that_have_not_called_the_same_do_not_resume() {
+        let recovery = |other: Calls| {
+            let mut recovery = Recovery::of([0, 1].into());
+            recovery.answered(0, held(5, &[(4, &[])]));
+            recovery.answered(1, Held { group: 7, calls: other, operations: Vec::new() });
+            recovery
+        };
+        let calls = |next, hashes: &[u64]| Calls { next, hashes: hashes.into(), ..NONE };
+        let differ = |other: Calls, left: &Calls| match recovery(other).decide(7, left) {
+            Some(Outcome::Differ(sequence)) => Some(sequence),
+            _ => None,
+        };
+        assert_eq!(differ(calls(5, &[0, 1, 2, 8, 9]), &NONE), Some(3));
+        assert_eq!(differ(calls(4, &[2, 8]), &NONE), Some(3), "it has called less");
+        let left = calls(9, &[8, 5, 6, 7, 8]);
+        assert_eq!(differ(calls(4, &[2, 3]), &left), Some(4), "who left had called something else");
+        assert_eq!(
+            differ(calls(4, &[2, 3]), &Calls { generation: 1, ..left }),
+            None,
+            "not in this generation"
+        );
+        let mut recovery = recovery(calls(5, &[7]));
+        assert_eq!(recovery.decide(7, &NONE), Some(Outcome::Differ(4)));
+        recovery.fenced(6);
+        assert_eq!(resume(&mut recovery, &NONE).calls, calls(6, &[]));
     }
 }

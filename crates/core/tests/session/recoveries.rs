@@ -2,7 +2,7 @@ use herringbone_core::session::{
     control::Message,
     lateness::Late,
     membership::MemberId,
-    recovery::{Accuse, Gain, Held, Holding, LostReducer, Piece, Rest, Resume},
+    recovery::{Accuse, Calls, Gain, Held, Holding, LostReducer, Piece, Rest, Resume},
     survivors::{Shrink, Shrunk, Survival},
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -73,14 +73,15 @@ fn any_report() -> impl Strategy<Value = Message> {
     let names = || "[a-z0-9.:]{1,30}";
     let holders = option::of(any::<u32>());
     prop_oneof![
-        (any::<u32>(), vec(chunks(), 0..4)).prop_map(|(group, operations)| {
+        (any::<(u32, u32)>(), vec(chunks(), 0..4)).prop_map(|((group, generation), operations)| {
             let next = operations.len() as u64;
+            let calls = Calls { generation, next, hashes: (1..next).collect() };
             let holding = |(sequence, chunks)| Holding { sequence, segments: 100, chunks };
             let operations = (0..).zip(operations).map(holding).collect();
-            Message::Held(Held { group, next, operations })
+            Message::Held(Held { group, calls, operations })
         }),
         (any::<(u32, u64)>(), holders, (names(), names(), any_members()), vec(chunks(), 0..4)).prop_map(
-            |((group, from), holder, (address, reason, gained), operations)| {
+            |((group, next), holder, (address, reason, gained), operations)| {
                 let piece = |segments| Piece { segments, holder };
                 let pieces = |runs: Vec<Range<u32>>| runs.into_iter().map(piece).collect();
                 let rest = |(sequence, chunks): (u64, Vec<Vec<Range<u32>>>)| Rest {
@@ -90,7 +91,7 @@ fn any_report() -> impl Strategy<Value = Message> {
                 let operations = (0..).zip(operations).map(rest).collect();
                 Message::Resume(Resume {
                     group,
-                    from,
+                    calls: Calls { generation: group, next, hashes: vec![next; next.min(3) as usize] },
                     lost: vec![LostReducer { id: MemberId::new(group), address, reason }],
                     gained,
                     operations,

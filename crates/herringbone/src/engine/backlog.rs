@@ -66,11 +66,6 @@ impl Backlog {
         called.map(|(_, completion)| completion.finish(Ok(()))).count() > 0
     }
 
-    /// Whether an operation of a group before this one has not started.
-    pub(super) fn has_before(&self, group: u32, sequence: u64) -> bool {
-        self.queue.has_before(group, sequence)
-    }
-
     /// Takes an operation that has not started out of the queue.
     pub(super) fn take(&mut self, id: &Identity) -> Option<Queued> {
         self.queue.take(id)

@@ -309,7 +309,7 @@ impl Engine {
     }
 
     fn expired(&mut self, timer: Timer) {
-        let Self { links, groups, ops, backlog, out, .. } = self;
+        let Self { links, groups, out, .. } = self;
         match timer {
             Timer::Operations => {
                 self.issue_late();
@@ -325,7 +325,7 @@ impl Engine {
                 }
             }
             Timer::Silence => self.listen_for_silence(),
-            Timer::Answer(number) => groups.answer(number, true, (ops, backlog), out),
+            Timer::Answer(number) => groups.answer(number, true, out),
             Timer::Doom(number) => groups.fail_doomed(number, out),
             Timer::UnderWay(index) => {
                 let endpoint = &mut links.endpoints[index];

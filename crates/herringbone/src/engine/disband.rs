@@ -91,7 +91,7 @@ impl Groups {
         let is_read = group.running.is_empty() && group.ending.kept.is_empty();
         if !std::mem::replace(&mut group.ending.is_left, true) {
             links.forget(number);
-            let held = Held { group: number, next: group.member.next(), operations: Vec::new() };
+            let held = Held { group: number, calls: group.member.calls(), operations: Vec::new() };
             out.events.push(Event::ToHub(Message::Held(held)));
             out.events.push(Event::ToHub(Message::Forget { group: number }));
         }

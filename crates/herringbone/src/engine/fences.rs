@@ -154,19 +154,9 @@ impl Groups {
 
     /// Answers a fence once the operations before a disputed one have ended, also those that are to be called yet: they were
     /// agreed on, or need no reducer. If they do not end in time (`late`), something was wrong before, or this rank is late.
-    pub(super) fn answer(
-        &mut self,
-        number: u32,
-        late: bool,
-        (ops, backlog): (&Ops, &Backlog),
-        out: &mut Outbox,
-    ) {
+    pub(super) fn answer(&mut self, number: u32, late: bool, out: &mut Outbox) {
         let Some(group) = self.groups.get_mut(&number) else { return };
-        let from = group.frozen.unwrap_or(0);
-        let running = group.running.iter().any(|(sequence, key)| {
-            *sequence < from && ops.get(*key).is_some_and(|operation| operation.caller.completion.is_some())
-        });
-        if (running || backlog.has_before(number, from) || group.member.next() < from) && !late {
+        if !late && !group.member.has_completed(group.frozen.unwrap_or(0)) {
             return;
         }
         let Some(message) = group.unanswered.take() else { return };
@@ -183,6 +173,9 @@ impl Groups {
         let error = self.explained(error, &settled.cause, number, &out.observer);
         let is_final = settled.cause.is_final();
         self.fail(number, &error, is_final, out);
+        if !is_final {
+            out.push(Todo::FailRedone { group: number, error: error.clone() });
+        }
         if let Some(group) = self.get_mut(number) {
             (group.frozen, group.unanswered) = (None, None);
             out.observer.fenced(number, group.generation(), &settled.cause);

@@ -161,6 +161,9 @@ impl Groups {
                 Refused::Counted(error)
             }
         })?;
+        if let Some(cause) = group.member.departs(&issued) {
+            out.dispute(group, cause);
+        }
         let (hash, generation) = (issued.hash, issued.generation);
         let id = Identity { group: issue.group, generation, hash, fingerprint, number: out.observer.next() };
         out.observer.issued(&id, algorithm);

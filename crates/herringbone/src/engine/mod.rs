@@ -172,7 +172,7 @@ impl Engine {
     }
 
     /// A group has another one after it. The group before it, if that came after another one and takes no calls any more, is
-    /// left out of their line.
+    /// left out of their line, once it is known that all have called the same in it.
     fn shorten(&mut self, last: u32) {
         let before = |groups: &Groups, of: u32| {
             let next = |group: &Group| match group.recovering {
@@ -184,7 +184,8 @@ impl Engine {
             })
         };
         let Some((middle, from)) = before(&self.groups, last) else { return };
-        let is_past = self.groups.get(middle).is_some_and(|group| group.member.next() >= from);
+        let is_over = |group: &Group| group.member.next() >= from && group.member.question().is_none();
+        let is_past = self.groups.get(middle).is_some_and(is_over);
         let Some((first, its_from)) = before(&self.groups, middle).filter(|_| is_past) else { return };
         if let Some(group) = self.groups.get_mut(first) {
             group.recovering = Recovering::Over { from: its_from, next: last };
@@ -582,6 +583,9 @@ impl Engine {
                 let parts = &mut EngineParts { groups, ops, backlog, links, out };
                 recoveries.fail_disputed(group, &error, parts);
             }
+            Todo::FailRedone { group, error } => {
+                recoveries.fail_redone(group, &error, &mut EngineParts { groups, ops, backlog, links, out });
+            }
             Todo::NotStarted { queued, error } => {
                 if let Some(group) = groups.get_mut(queued.id.group) {
                     group.member.fail(queued.id.fingerprint.sequence);
@@ -609,7 +613,7 @@ impl Engine {
             Todo::Redo(number) => {
                 recoveries.redo(number, &mut EngineParts { groups, ops, backlog, links, out });
             }
-            Todo::Answer(number) => groups.answer(number, false, (ops, backlog), out),
+            Todo::Answer(number) => groups.answer(number, false, out),
             Todo::Forget(number) if backlog.has_any(number) => {}
             Todo::Forget(number) => {
                 groups.forget_if_over(number, ops, (links, out));

@@ -67,6 +67,8 @@ pub(super) enum Todo {
     Fail { key: OpKey, error: Error, keep_memory: bool },
     /// Operations of a group that have not started fail.
     FailQueued { group: u32, error: Error },
+    /// What is left of a group's operations without a reducer fails.
+    FailRedone { group: u32, error: Error },
     /// An operation that has not started fails.
     NotStarted { queued: Box<Queued>, error: Error },
     /// Queued operations may be able to start.

@@ -37,12 +37,6 @@ impl OpQueue {
         self.of(group).any(|line| !line.is_empty())
     }
 
-    /// Whether there are any of a group before this one.
-    pub(super) fn has_before(&self, group: u32, sequence: u64) -> bool {
-        let first = |line: &VecDeque<Queued>| line.front().map(|queued| queued.id.fingerprint.sequence);
-        self.of(group).filter_map(first).any(|first| first < sequence)
-    }
-
     /// Whether an operation of a group is here.
     pub(super) fn has(&self, group: u32, sequence: u64) -> bool {
         self.of(group).any(|line| position(line, sequence).is_some())

@@ -28,7 +28,7 @@ use crate::{
             control::Message,
             fence::Member,
             membership::MemberId,
-            recovery::{Held, Holding, LostReducer, Piece, Rest, Resume},
+            recovery::{Calls, Held, Holding, LostReducer, Piece, Rest, Resume},
         },
     },
     execute::{
@@ -62,8 +62,18 @@ pub(super) struct Redone {
     pub(super) parts: Vec<(u64, Arc<Completion>)>,
     /// Whether its call was given up before it was issued: it fails, everywhere.
     is_late: bool,
-    /// Whether the ranks do not agree about it, and its group is to say in what.
-    is_disputed: bool,
+    standing: Standing,
+}
+
+/// Whether ranks agree about an operation whose rest is under way.
+#[derive(Debug)]
+enum Standing {
+    /// As far as is known.
+    Agreed,
+    /// They do not, and its group is to say in what.
+    Disputed,
+    /// They do not, so it ends with this error when the carrier's calls have ended.
+    Failed(Error),
 }
 
 impl Redone {
@@ -90,16 +100,19 @@ impl Redone {
     }
 
     fn is_over(&self) -> bool {
-        !self.is_disputed && self.issues.is_empty() && self.parts.iter().all(|(_, part)| part.is_done())
+        !matches!(self.standing, Standing::Disputed)
+            && self.issues.is_empty()
+            && self.parts.iter().all(|(_, part)| part.is_done())
     }
 
     /// Where the carrier's calls differ, the group's do: it finds out which, since a program knows its own calls only. Returns
     /// whether it is to do so.
     fn disputes(&self, result: &Result<(), Error>, parts: &mut EngineParts<'_>) -> bool {
         let Err(error) = result else { return false };
-        let Identity { group, fingerprint, .. } = self.queued.id;
+        let Identity { group, generation, fingerprint, .. } = self.queued.id;
         let differs = matches!(error.kind(), ErrorKind::Mismatch { .. });
-        let Some(group) = parts.groups.get(group).filter(|group| differs && !group.is_lost()) else {
+        let is_new = |group: &&Group| !group.is_lost() && group.generation() == generation;
+        let Some(group) = parts.groups.get(group).filter(|group| differs && is_new(group)) else {
             return false;
         };
         let own = (parts.links.rank, fingerprint);
@@ -172,13 +185,18 @@ impl Recoveries {
             self.unmade.entry(number).or_default();
             out.events.push(Event::ToHub(Message::Held(Held {
                 group: number,
-                next: 0,
+                calls: Calls::default(),
                 operations: Vec::new(),
             })));
             return;
         };
         group.recovering = Recovering::StandsStill;
-        let next = group.member.next();
+        let calls = group.member.calls();
+        #[cfg(any(test, feature = "simulator"))]
+        let calls = match crate::planted::has(crate::planted::Plant::ResumeBlindly) {
+            true => Calls { hashes: Vec::new(), ..calls },
+            false => calls,
+        };
         let running = group.running.iter().filter_map(|(_, key)| ops.get(*key));
         let running =
             running.filter(|operation| operation.with_reducers() && operation.caller.completion.is_some());
@@ -196,7 +214,7 @@ impl Recoveries {
             }
         }
         operations.sort_by_key(|holding| holding.sequence);
-        out.events.push(Event::ToHub(Message::Held(Held { group: number, next, operations })));
+        out.events.push(Event::ToHub(Message::Held(Held { group: number, calls, operations })));
     }
 
     /// The hub has decided: operations that stand still are finished without reducers. Returns the groups to be added.
@@ -211,9 +229,10 @@ impl Recoveries {
         if matches!(group.recovering, Recovering::Over { .. }) {
             return Vec::new();
         }
+        group.member.follow(&resume);
         let (carrier, heir) = (carrier_of(&group.settings), heir_of(&group.settings, &resume, links));
         self.tell(&resume, heir.reducers(), links);
-        group.recovering = Recovering::Over { from: resume.from, next: heir.id };
+        group.recovering = Recovering::Over { from: resume.calls.next, next: heir.id };
         let (ranks, ordinal) = (&group.settings.ranks, group.member.ordinal());
         let rests = resume.operations.into_iter().map(|rest| (rest.sequence, rest.among(ranks))).collect();
         let decided = Decided { carrier: carrier.id, rests, redone: BTreeMap::new(), is_closing: false };
@@ -221,7 +240,7 @@ impl Recoveries {
         self.decided.insert(number, decided);
         links.forget(number);
         out.observer.inherit_name(number, [carrier.id, heir.id]);
-        let new = [(carrier, 0), (heir, resume.from)].map(|(settings, first)| {
+        let new = [(carrier, 0), (heir, resume.calls.next)].map(|(settings, first)| {
             let (ranks, me) = (settings.ranks.clone(), links.rank);
             if settings.me == 0 {
                 let message =
@@ -320,9 +339,10 @@ impl Recoveries {
             true => issues.iter().chain(&issues).cloned().collect::<VecDeque<_>>(),
             false => issues,
         };
-        decided
-            .redone
-            .insert(sequence, Redone { queued, issues, parts: Vec::new(), is_late, is_disputed: false });
+        decided.redone.insert(
+            sequence,
+            Redone { queued, issues, parts: Vec::new(), is_late, standing: Standing::Agreed },
+        );
     }
 
     /// Something ended in a carrier.
@@ -349,10 +369,12 @@ impl Recoveries {
                 continue;
             }
             let result = redone.parts.iter().filter_map(|(_, part)| part.result()).collect();
-            if redone.disputes(&result, parts) {
-                decided.redone.insert(sequence, Redone { is_disputed: true, ..redone });
-            } else {
-                end(redone.queued, result, parts);
+            match redone.standing {
+                Standing::Failed(error) => end(redone.queued, Err(error), parts),
+                _ if redone.disputes(&result, parts) => {
+                    decided.redone.insert(sequence, Redone { standing: Standing::Disputed, ..redone });
+                }
+                _ => end(redone.queued, result, parts),
             }
         }
         self.close_if_over(number, parts);
@@ -361,12 +383,27 @@ impl Recoveries {
     /// All that has not ended in a group fails: with it what its ranks do not agree about.
     pub(super) fn fail_disputed(&mut self, number: u32, error: &Error, parts: &mut EngineParts<'_>) {
         let Some(decided) = self.decided.get_mut(&number) else { return };
-        let (disputed, others) =
-            std::mem::take(&mut decided.redone).into_iter().partition(|(_, redone)| redone.is_disputed);
-        decided.redone = others;
-        let disputed: BTreeMap<u64, Redone> = disputed;
-        disputed.into_values().for_each(|redone| end(redone.queued, Err(error.clone()), parts));
-        self.close_if_over(number, parts);
+        for redone in decided.redone.values_mut() {
+            if matches!(redone.standing, Standing::Disputed) {
+                redone.standing = Standing::Failed(error.clone());
+            }
+        }
+        self.step(number, parts);
+    }
+
+    /// What is under way in a group fails on all of its ranks. The carrier's calls end first, since they write to the same memory.
+    pub(super) fn fail_redone(&mut self, number: u32, error: &Error, parts: &mut EngineParts<'_>) {
+        let Some(decided) = self.decided.get_mut(&number) else { return };
+        for redone in decided.redone.values_mut() {
+            redone.standing = Standing::Failed(error.clone());
+            redone.issues.clear();
+        }
+        let under_way = decided.redone.values().flat_map(|redone| &redone.parts);
+        let first = under_way.filter(|(_, part)| !part.is_done()).map(|(number, _)| *number).min();
+        if let Some((first, carrier)) = first.zip(parts.groups.get(decided.carrier)) {
+            parts.out.dispute(carrier, Cause::Mismatch(Mismatch::new(first, [])));
+        }
+        self.step(number, parts);
     }
 
     /// A group was closed here. What is under way goes on. Returns the group that takes its calls.
@@ -420,7 +457,8 @@ fn end(queued: Queued, result: Result<(), Error>, parts: &mut EngineParts<'_>) {
 fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Prepared)) -> VecDeque<Issue> {
     let Some((input, output)) = &queued.buffers else { return VecDeque::new() };
     let timeout = Some(queued.timeout);
-    let (priority, mark) = (queued.id.fingerprint.priority, queued.id.fingerprint.mark);
+    // Ranks that have not called the same until now do not redo the same: their calls of the carrier are not to meet.
+    let (priority, mark) = (queued.id.fingerprint.priority, (queued.id.hash ^ queued.id.hash >> 32) as u32);
     let again = |bytes: std::ops::Range<usize>| {
         let (input, output) = match input.is_same(output) {
             true => (output.part(bytes.clone()), output.part(bytes.clone())),

@@ -14,6 +14,13 @@ pub(crate) struct ClosedGroup {
     ends: Vec<Arc<Completion>>,
 }
 
+impl ClosedGroup {
+    /// Whether its program went on although others had not come to their last calls.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.ended.as_ref().is_some_and(|(at, _)| at.since(self.began) >= FAREWELL)
+    }
+}
+
 /// How far a rank's program has come to its end.
 #[derive(Default)]
 pub(crate) struct Exit {

@@ -10,7 +10,7 @@ use crate::{
         Cause,
         control::{Death, Decision, Message},
         lateness::Late,
-        recovery::Resume,
+        recovery::{Calls, Resume},
         survivors::{Shrunk, Survival},
     },
     engine::group::Group,
@@ -158,7 +158,13 @@ fn a_hub_that_tells_of_the_end_of_no_rank_is_named() {
 /// What only the hub says, as another rank could.
 fn forged() -> [Message; 7] {
     let cause = || Cause::LinkLost { from: 0, to: 1 };
-    let resume = Resume { group: 0, from: 3, lost: Vec::new(), gained: Vec::new(), operations: Vec::new() };
+    let resume = Resume {
+        group: 0,
+        calls: Calls { next: 3, ..Calls::default() },
+        lost: Vec::new(),
+        gained: Vec::new(),
+        operations: Vec::new(),
+    };
     let shrunk = Shrunk { group: 0, outcome: Survival::TooFew { left: vec![0, 2], least: 3 }, completed: 3 };
     [
         Message::Recover { group: 0 },

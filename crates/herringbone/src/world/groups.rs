@@ -121,6 +121,8 @@ pub(super) fn fill(
     if dice.one_in(2) {
         close(world, open.into_iter().map(|which| groups[which].clone()).collect(), (3, dice));
     }
+    // Urgent calls overtake those that wait: there have to be some.
+    let window = if mixes { window + 8 } else { window };
     world.workers().for_each(|(_, worker)| worker.window = window);
 }
 

@@ -123,17 +123,22 @@ fn slow_down(world: &mut VirtualWorld) {
     }
 }
 
-/// One reducer or several come to harm: at once, within one recovery or one after the other.
+/// The same while workers are slow.
 pub(super) fn harm(world: &mut VirtualWorld) {
+    harm_some(world);
+    for _ in 0..world.dice.below(3) {
+        let at = micros(&mut world.dice, 0..80_000);
+        world.later(at, slow_down);
+    }
+}
+
+/// One reducer or several come to harm: at once, within one recovery or one after the other.
+pub(super) fn harm_some(world: &mut VirtualWorld) {
     let mut at = micros(&mut world.dice, 0..60_000);
     for _ in 0..1 + world.dice.below(4) {
         world.later(at, |world| harm_when_needed(world, 100));
         let most = world.dice.pick(&[1, 3000, 60_000]);
         at += micros(&mut world.dice, 0..most);
-    }
-    for _ in 0..world.dice.below(3) {
-        let at = micros(&mut world.dice, 0..80_000);
-        world.later(at, slow_down);
     }
 }
 

@@ -101,6 +101,9 @@ fn message_of(panic: &(dyn Any + Send)) -> &str {
 
 fn live(seed: u64) -> Result<WorldEnd, String> {
     match seed % 8 {
+        5 | 6 if !seed.is_multiple_of(3) => {
+            mistakes::mistaken(seed).map(|(mut world, ends)| ended(&mut world, ends))
+        }
         0 | 2 | 4 | 6 => {
             let mut world = reducers::harmed(seed)?;
             let calls: usize = world.workers().map(|(_, worker)| worker.ends().len()).sum();
@@ -109,7 +112,6 @@ fn live(seed: u64) -> Result<WorldEnd, String> {
         1 | 5 if seed.is_multiple_of(3) => {
             aborts::aborting(seed).map(|(mut world, ends)| ended(&mut world, ends))
         }
-        5 => mistakes::mistaken(seed).map(|(mut world, ends)| ended(&mut world, ends)),
         1 => trouble::troubled(seed).map(|(mut world, ends)| ended(&mut world, ends)),
         _ => trouble::harmed_and_troubled(seed).map(|(mut world, ends)| ended(&mut world, ends)),
     }

@@ -5,7 +5,7 @@ use super::super::{
     control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
     farewell::{Confirmation, FarewellQuestion, Questions},
     lateness::Lateness,
-    recovery::{Held, Recovery},
+    recovery::{Calls, Held, Outcome, Recovery},
 };
 use crate::{group::Rank, wire::Fingerprint};
 use alloc::{
@@ -63,8 +63,8 @@ struct Group {
     left: BTreeSet<Rank>,
     generation: u32,
     fence: Option<Fence>,
-    /// How many operations those have issued that left.
-    issued_by_left: u64,
+    /// What the one of those that left has called which had called most.
+    called_by_left: Calls,
     /// How its operations go on without a reducer, once one was lost.
     recovery: Option<Recovery>,
     lateness: Lateness,
@@ -182,7 +182,7 @@ impl Hub {
             }
             if let Some(recovery) = &mut group.recovery {
                 recovery.without(rank);
-                sent.extend(group.resume_if_known(*number, None, &self.gone));
+                sent.extend(group.resume_if_known(*number, &self.gone));
             }
             sent.extend(group.answer_questions(&self.gone));
         }
@@ -214,7 +214,7 @@ impl Hub {
             recovery.without(from);
         }
         let mut sent = group.decide_if_complete(number, &self.gone);
-        sent.extend(group.resume_if_known(number, None, &self.gone));
+        sent.extend(group.resume_if_known(number, &self.gone));
         sent.extend(group.answer_questions(&self.gone));
         sent.extend(self.drop_if_left(number));
         sent
@@ -284,11 +284,13 @@ impl Hub {
         let number = held.group;
         let group = self.groups.entry(number).or_default();
         let Some(recovery) = &mut group.recovery else {
-            group.issued_by_left = group.issued_by_left.max(held.next);
+            if held.calls.next >= group.called_by_left.next {
+                group.called_by_left = held.calls;
+            }
             return Vec::new();
         };
         recovery.answered(from, held);
-        group.resume_if_known(number, None, &self.gone)
+        group.resume_if_known(number, &self.gone)
     }
 
     fn waiting(&mut self, waiting: Waiting) -> Vec<Directed> {
@@ -398,23 +400,27 @@ impl Group {
         self.waiting.clear();
         self.lateness.clear();
         self.questions.clear();
+        self.recovery.iter_mut().for_each(|recovery| recovery.fenced(next));
         let message = Message::Decide(decision);
         let mut sent: Vec<Directed> =
             live.into_iter().map(|to| Directed { to, message: message.clone() }).collect();
-        sent.extend(self.resume_if_known(number, Some(next), gone));
+        sent.extend(self.resume_if_known(number, gone));
         sent
     }
 
-    /// The decision of a recovery, if all is known; operations below `failed` have failed by a fence.
-    fn resume_if_known(&mut self, number: u32, failed: Option<u64>, gone: &Gone) -> Vec<Directed> {
-        if self.fence.is_some() {
-            return Vec::new();
+    /// The decision of a recovery, if all is known; a fence, if members have not called the same.
+    fn resume_if_known(&mut self, number: u32, gone: &Gone) -> Vec<Directed> {
+        let Self { recovery: Some(recovery), fence: None, .. } = self else { return Vec::new() };
+        match recovery.decide(number, &self.called_by_left) {
+            Some(Outcome::Resume(resume)) => {
+                let message = Message::Resume(resume);
+                self.live(gone).map(|to| Directed { to, message: message.clone() }).collect()
+            }
+            Some(Outcome::Differ(sequence)) => {
+                self.begin(number, (Cause::Mismatch(Mismatch::new(sequence, [])), None), gone)
+            }
+            None => Vec::new(),
         }
-        let left = self.issued_by_left;
-        let resume = self.recovery.as_mut().and_then(|recovery| recovery.decide(number, failed, left));
-        let Some(resume) = resume else { return Vec::new() };
-        let message = Message::Resume(resume);
-        self.live(gone).map(|to| Directed { to, message: message.clone() }).collect()
     }
 
     /// The members that take part.

@@ -6,6 +6,7 @@ use super::{
         cause::{Cause, Mismatch},
         control::{Decision, Dispute, Message, Ordinal, REPORTED, Report, Waiting},
         farewell::FarewellQuestion,
+        recovery::{Calls, Resume},
     },
     REMEMBERED,
 };
@@ -63,6 +64,8 @@ struct History {
     open: u64,
     /// All members have issued the same below this number, as far as is known.
     confirmed: u64,
+    /// What others have called, as far as this member has to follow it.
+    others: Calls,
 }
 
 /// Where a member stands in its generation.
@@ -294,6 +297,36 @@ impl Member {
     /// The number of the next operation: how many were issued, or failed in their place.
     pub fn next(&self) -> u64 {
         self.history.next
+    }
+
+    /// What it has called in this generation, as far as it remembers.
+    pub fn calls(&self) -> Calls {
+        let Self { generation, history: History { next, operations, .. }, .. } = self;
+        let hidden = operations.len().saturating_sub(Calls::KNOWN);
+        let (generation, next) = (*generation, *next);
+        Calls { generation, next, hashes: operations.iter().skip(hidden).map(|called| called.hash).collect() }
+    }
+
+    /// The others have called this, as the hub says: what this member [calls](Self::departs) from now on has to be the same.
+    pub fn follow(&mut self, resume: &Resume) {
+        if resume.calls.generation == self.generation {
+            self.history.others = resume.calls.clone();
+        }
+    }
+
+    /// The cause to [dispute](Self::dispute) where an operation is another than the one that others have called and this member
+    /// has to [follow](Self::follow).
+    pub fn departs(&self, issued: &Issued) -> Option<Cause> {
+        let Issued { hash, fingerprint, .. } = *issued;
+        let others = self.history.others.hash(fingerprint.sequence)?;
+        let own = (self.rank, fingerprint);
+        (others != hash).then(|| Cause::Mismatch(Mismatch::new(fingerprint.sequence, [own])))
+    }
+
+    /// Whether it has issued all operations below this number, and their callers know how they ended.
+    pub fn has_completed(&self, below: u64) -> bool {
+        let all = below.checked_sub(1).is_none_or(|last| self.history.is_complete(last));
+        self.history.next >= below && all
     }
 
     /// The number of the last operation that is over for its caller, though others before it may not be.
