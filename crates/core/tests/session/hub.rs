@@ -430,3 +430,52 @@ fn a_member_that_leaves_is_not_told_what_failed_in_calls_that_it_has_not_made() 
     assert_eq!(member.take_unlearnt(), None, "rank 2 has waited for it in vain");
     assert!(matches!(member.issue(call()), Err(NotIssued::Failed(_))), "a call would have learnt of it");
 }
+
+/// The hub's decision about a timeout of operation 1 on rank 1, and whether it fails what each of the members has under way.
+fn a_late_end(members: &mut [Member; 2]) -> (u64, Vec<bool>) {
+    let (mut hub, operation) = (Hub::new(), *members[1].issued(1).expect("it was issued"));
+    let cause = Cause::Timeout { rank: 1, operation, milliseconds: 500, waiting_for: vec![0] };
+    let fence = Message::Fence { group: GROUP, generation: 0, cause: cause.clone(), ordinal: None };
+    hub.receive(1, dispute(&[0, 1], cause));
+    let mut sent = Vec::new();
+    for (rank, member) in (0..).zip(&mut *members) {
+        let Action::Send(report) = member.receive(&fence) else { panic!("rank {rank} does not report") };
+        sent = hub.receive(rank, report);
+    }
+    let (_, decision) = decided(&sent);
+    let told = Message::Decide(decision.clone());
+    let fails = members.iter_mut().map(|member| match member.receive(&told) {
+        Action::Settled(settled) => settled.fails_open,
+        other => panic!("the decision made it {other:?}"),
+    });
+    (decision.next, fails.collect())
+}
+
+#[test]
+fn a_timeout_that_passes_while_its_operation_ends_well_on_all_members_fails_nothing() {
+    let two = || {
+        let mut members = [member(0), member(1)];
+        members.iter_mut().for_each(|member| _ = issue(member, 2));
+        members.iter_mut().for_each(|member| member.complete(0, true));
+        members
+    };
+    let mut members = two();
+    members.iter_mut().for_each(|member| member.complete(1, true));
+    assert_eq!(a_late_end(&mut members), (2, vec![false, false]));
+    for member in &mut members {
+        assert_eq!(member.take_unlearnt(), None);
+        assert_eq!(issue(member, 1).fingerprint.sequence, 2, "the next call fails neither");
+    }
+
+    // It has ended on rank 0 alone, which hears that its next call fails.
+    let mut members = two();
+    members[0].complete(1, true);
+    assert_eq!(a_late_end(&mut members), (3, vec![false, true]));
+    assert!(members[0].take_unlearnt().is_some());
+
+    // Rank 0 has called more.
+    let mut members = two();
+    members.iter_mut().for_each(|member| member.complete(1, true));
+    issue(&mut members[0], 1);
+    assert_eq!(a_late_end(&mut members), (3, vec![true, false]));
+}

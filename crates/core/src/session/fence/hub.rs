@@ -394,7 +394,7 @@ impl Group {
             Some(unmade) => unmade,
             None => explain(cause, &reports),
         };
-        let next = reports.values().map(|report| report.next.max(report.below)).max().unwrap_or_default();
+        let next = failing_below(&cause, &reports);
         let decision = Decision { group: number, generation: self.generation, next, cause };
         self.generation += 1;
         self.waiting.clear();
@@ -438,6 +438,16 @@ impl Fence {
         let is_over = self.ordinal.is_some() && !ranks.is_empty();
         is_over.then_some(Cause::Unmade { rank, milliseconds, ranks })
     }
+}
+
+/// Below which number calls fail. If the timeout of the last operation passed while it ended well on all members, none does.
+fn failing_below(cause: &Cause, reports: &BTreeMap<Rank, Report>) -> u64 {
+    let below = reports.values().map(|report| report.next.max(report.below)).max().unwrap_or_default();
+    let Cause::Timeout { operation, .. } = cause else { return below };
+    let next = operation.sequence.saturating_add(1);
+    // Only a member on which nothing fails puts its news off until a call to come.
+    let ended_well = |report: &Report| report.next == next && report.below == next.saturating_add(1);
+    if reports.values().all(ended_well) { next } else { below }
 }
 
 /// The earliest operation in which the members' reports differ, if the cause is one that this may be behind.
