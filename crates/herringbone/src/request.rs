@@ -5,7 +5,7 @@ use crate::{
         codec::{Codec, CodecChoice},
         collective::Collective,
         element::{DType, ReduceOp},
-        session::mailbox::Envelope,
+        session::{lane::CARRIER, mailbox::Envelope},
     },
     residuals::Residuals,
     sys::region::Region,
@@ -162,7 +162,8 @@ impl Request {
     /// wait for a socket. Above 0 an operation is *urgent*: it has slots of its own, so it begins even if ordinary operations
     /// that were issued before it have taken all memory, and overtakes them at their next segment.
     pub fn priority(self, priority: i32) -> Self {
-        Self { priority, ..self }
+        // That of carriers is no caller's.
+        Self { priority: priority.min(CARRIER - 1), ..self }
     }
 
     /// A number for what it is for, such as a hash of a name, 0 if this is not said. Ranks compare it, as they do the count: if

@@ -6,6 +6,10 @@
 //! sender may be [`depth`](Window::new) segments ahead of that. Messages of a few KiB need not wait for the first
 //! grant: each connection has **eager** slots for them, which come back as they are emptied.
 //!
+//! What comes for a call that the receiver's program has not made keeps its slot until then, which may be late: the program may
+//! wait for an answer to a message. So the last slot of a connection is for what [carries](CARRIER) messages alone. A receiver
+//! takes that in whatever its program does, and the slot comes back.
+//!
 //! # Why waiting for a window cannot deadlock
 //!
 //! A segment is an instance of a whole proved schedule. It ends if all ranks begin it, because the schedule was proved over
@@ -34,6 +38,11 @@ pub const LEAST_DEPTH: u32 = 4;
 pub const EAGER_SLOTS: u16 = 64;
 /// The same for a link through memory, where the answer is near and each slot takes up cache.
 pub const SHARED_SLOTS: u16 = 8;
+
+/// The priority of what carries messages. A rank begins its part when it hears of it, also if its program waits for another call.
+pub const CARRIER: i32 = i32::MAX;
+/// How many eager slots of a connection only carriers take.
+const KEPT_SLOTS: u16 = 1;
 
 /// What a receiver has granted to a sender, for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,25 +105,28 @@ pub struct Credits {
     slots: u16,
     free: u16,
     owed: u16,
+    /// Whether the other end is to be told of them by a frame of its own.
+    tells: bool,
 }
 
 impl Credits {
     /// A new connection with `slots` eager slots at each end.
     pub fn new(slots: u16) -> Self {
-        Self { slots, free: slots, owed: 0 }
+        Self { slots, free: slots, owed: 0, tells: false }
     }
 
-    /// Takes a slot at the other end, if there is one.
+    /// Takes a slot at the other end, if there is one for an operation of this priority.
     #[must_use = "without a slot nothing may be sent"]
-    pub fn take(&mut self) -> bool {
-        let free = self.free > 0;
+    pub fn take(&mut self, priority: i32) -> bool {
+        let free = self.has_any(priority);
         self.free -= u16::from(free);
         free
     }
 
-    /// Whether there is a slot at the other end.
-    pub fn has_any(self) -> bool {
-        self.free > 0
+    /// Whether there is a slot at the other end for an operation of this priority.
+    pub fn has_any(self, priority: i32) -> bool {
+        let kept = if priority == CARRIER { 0 } else { KEPT_SLOTS };
+        self.free > kept
     }
 
     /// The other end has emptied slots. What exceeds their number is a lie, and not believed.
@@ -122,15 +134,18 @@ impl Credits {
         self.free = self.free.saturating_add(credits).min(self.slots);
     }
 
-    /// A slot here was emptied. Returns whether the other end should be told by a frame of its own: once, however long that
-    /// takes to leave.
-    pub fn owe(&mut self) -> bool {
+    /// A slot here was emptied, and `parked` messages lie in others. Returns whether the other end should be told by a frame of
+    /// its own, since half of them are empty, or it has none left for a carrier: once, however long that takes to leave.
+    pub fn owe(&mut self, parked: u16) -> bool {
         self.owed = self.owed.saturating_add(1);
-        self.owed == self.slots / 2
+        let has_none = self.owed.saturating_add(parked) >= self.slots;
+        let tells = self.owed >= self.slots / 2 || has_none;
+        tells && !core::mem::replace(&mut self.tells, tells)
     }
 
     /// What to tell the other end in the frame that is about to be sent.
     pub fn settle(&mut self) -> u16 {
+        self.tells = false;
         core::mem::take(&mut self.owed)
     }
 
@@ -160,15 +175,30 @@ mod tests {
     #[test]
     fn slots_come_back_once() {
         let (mut sender, mut receiver) = (Credits::new(4), Credits::new(4));
-        assert!((0..4).all(|_| sender.take()));
-        assert!(!sender.take());
+        assert!((0..4).all(|_| sender.take(CARRIER)));
+        assert!(!sender.take(CARRIER));
         assert!(receiver.is_crowded(4));
-        assert!(!receiver.owe());
-        assert!(receiver.owe());
+        assert!(!receiver.owe(0));
+        assert!(receiver.owe(0));
+        assert!(!receiver.owe(0), "the other end is told once");
         sender.returned(receiver.settle());
         assert_eq!(receiver.settle(), 0);
-        assert!(sender.take() && sender.take() && !sender.take());
+        assert!((0..3).all(|_| sender.take(CARRIER)) && !sender.take(CARRIER));
         sender.returned(u16::MAX);
-        assert!((0..4).all(|_| sender.take()) && !sender.take());
+        assert!((0..4).all(|_| sender.take(CARRIER)) && !sender.take(CARRIER));
+    }
+
+    #[test]
+    fn carriers_find_a_slot_again_and_again_whatever_lies_in_the_others() {
+        for slots in [SHARED_SLOTS, EAGER_SLOTS] {
+            let (mut sender, mut receiver) = (Credits::new(slots), Credits::new(slots));
+            let parked = (0..).take_while(|_| sender.take(CARRIER - 1)).count() as u16;
+            assert_eq!(parked, slots - KEPT_SLOTS);
+            for carried in 0..100 {
+                assert!(sender.take(CARRIER), "{carried} of {slots}");
+                assert!(receiver.owe(parked), "{carried} of {slots}");
+                sender.returned(receiver.settle());
+            }
+        }
     }
 }

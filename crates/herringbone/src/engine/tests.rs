@@ -12,7 +12,7 @@ use crate::{
             control::Introduction,
             fence::Member,
             handshake::Keys,
-            lane::EAGER_SLOTS,
+            lane::{CARRIER, EAGER_SLOTS},
             membership::{Process, Roster},
         },
         wire::{HEADER_BYTES, Header},
@@ -229,7 +229,8 @@ fn what_is_cancelled_takes_no_slots_with_it() {
     assert_eq!(told, returned);
     let eager = sent.iter().filter(|(header, _)| header.eager).count();
     assert!((2..60).contains(&eager), "{eager} of 64");
-    let free = (0..EAGER_SLOTS).filter(|_| engine.links.endpoints[MemberId::new(1)].take_eager()).count();
+    let free =
+        (0..EAGER_SLOTS).filter(|_| engine.links.endpoints[MemberId::new(1)].take_eager(CARRIER)).count();
     assert_eq!(eager + free, usize::from(EAGER_SLOTS));
 }
 

@@ -159,7 +159,7 @@ impl Operation {
         io: &mut Io<'_>,
     ) -> usize {
         let mut blocked = std::mem::take(&mut self.room.blocked);
-        let mut sent = 0;
+        let (mut sent, priority) = (0, self.id.fingerprint.priority);
         self.with(send.from, send.form, 0, io, |payload, io| {
             let payload = payload.slice(0..self.sent(send, 0, io.staging).len());
             let mut header = self.header(FrameKind::Data, 0);
@@ -173,8 +173,8 @@ impl Operation {
                     continue;
                 }
                 let eager = !flow.window.is_open();
-                if eager && !endpoint.take_eager() {
-                    endpoint.wait_for_slot(self.id.fingerprint.priority, self.key);
+                if eager && !endpoint.take_eager(priority) {
+                    endpoint.wait_for_slot(priority, self.key);
                     blocked.push(Unsent { segment: 0, instr, lane });
                     continue;
                 }
@@ -196,6 +196,7 @@ impl Operation {
         }
         let flow = self.room.flows[lane_to.peer as usize];
         let endpoint = &mut io.endpoints[flow.endpoint];
+        let priority = self.id.fingerprint.priority;
         let mut header = self.header(FrameKind::Data, segment);
         (header.index, header.length) = (lane_to.index, self.sent(send, segment, io.staging).len() as u32);
         if prepared.is_uneven() {
@@ -206,9 +207,9 @@ impl Operation {
             return true;
         }
         if !flow.window.is_open() {
-            if !prepared.eager || !endpoint.take_eager() {
+            if !prepared.eager || !endpoint.take_eager(priority) {
                 if prepared.eager {
-                    endpoint.wait_for_slot(self.id.fingerprint.priority, self.key);
+                    endpoint.wait_for_slot(priority, self.key);
                 }
                 self.room.blocked.push(message);
                 return false;
@@ -225,7 +226,6 @@ impl Operation {
         let fingerprint = (reducer && segment == 0).then_some(self.id.fingerprint);
         header.fingerprint = fingerprint.is_some();
         let payload = self.payload(send, self.sent(send, segment, io.staging));
-        let priority = self.id.fingerprint.priority;
         let done = Some(Token { op: self.key, segment, instr });
         endpoint.send_stream(Outgoing { header, fingerprint, payload, priority, done });
         false

@@ -329,10 +329,11 @@ impl Run<'_> {
 
     /// Sends a message to its receivers. Returns whether all have it; those that have no room for it are noted.
     fn send(&self, payload: Span<'_>, lanes: Range<usize>, notes: &mut Notes, io: &mut Io<'_>) -> bool {
-        let mut frame = Frame::carrying(self.common, payload);
+        let (mut frame, priority) = (Frame::carrying(self.common, payload), self.id.fingerprint.priority);
         for (at, lane) in lanes.clone().zip(&self.script.lanes[lanes]) {
             let endpoint = &mut io.endpoints[lane.endpoint];
-            let room = endpoint.take_eager() || endpoint.take_credits() && endpoint.take_eager();
+            let room =
+                endpoint.take_eager(priority) || endpoint.take_credits() && endpoint.take_eager(priority);
             if !room || !endpoint.is_shared() {
                 notes.blocked.push(at);
                 continue;

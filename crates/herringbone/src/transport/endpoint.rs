@@ -272,9 +272,9 @@ impl Endpoint {
         }
     }
 
-    /// Takes one of the eager slots at the receiver.
-    pub(crate) fn take_eager(&mut self) -> bool {
-        self.credits.take()
+    /// Takes one of the eager slots at the receiver, for an operation of this priority.
+    pub(crate) fn take_eager(&mut self, priority: i32) -> bool {
+        self.credits.take(priority)
     }
 
     /// An operation has found no eager slot.
@@ -284,7 +284,8 @@ impl Endpoint {
 
     /// The first operation in line, if there is an eager slot for it.
     pub(crate) fn next_in_line(&mut self) -> Option<OpKey> {
-        if !self.credits.has_any() {
+        let (Reverse(priority), _) = *self.in_line.first()?;
+        if !self.credits.has_any(priority) {
             return None;
         }
         self.in_line.pop_first().map(|(_, operation)| operation)
@@ -298,7 +299,7 @@ impl Endpoint {
 
     /// The eager slot that a frame took is free again. Returns whether its sender was sent word of that.
     pub(crate) fn emptied(&mut self, eager: bool) -> bool {
-        let tells = eager && self.credits.owe();
+        let tells = eager && self.credits.owe(self.parked);
         if tells {
             self.notice(Header::new(Kind::Credit, 0, 0, 0));
         }

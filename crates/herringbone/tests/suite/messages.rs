@@ -3,7 +3,7 @@
 use crate::world::{Transport, World};
 use herringbone::{Communicator, DType, Error, ErrorKind, MessageRequest, Pending, ReduceOp, Region};
 use std::{
-    sync::mpsc,
+    sync::{Barrier, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -351,6 +351,43 @@ fn many_messages_wait_for_their_receiver() {
             }
         }
     });
+}
+
+/// Rank 1 calls the collectives that rank 0 waits in only once its message was taken: small ones, of which some lie at rank 1
+/// already, and large ones, which take all memory for messages between hosts.
+#[test]
+fn messages_pass_collectives_that_their_sender_has_not_called() {
+    for (transport, many, count) in
+        TRANSPORTS.into_iter().flat_map(|transport| [(transport, 100, 10), (transport, 40, 250_000)])
+    {
+        let issued = Barrier::new(2);
+        World::new(2, transport).staging_bytes(8 << 20).run(|comm| {
+            let me = comm.rank();
+            let sums = || -> Vec<_> {
+                let ones = (0..many).map(|_| vec![1f32; count]);
+                ones.map(|ones| comm.all_reduce_async(ones, ReduceOp::Sum).unwrap()).collect()
+            };
+            let lengths = || (0..).zip([3, 100_003].repeat(10));
+            comm.barrier().unwrap();
+            if me == 0 {
+                let received = lengths().map(|(tag, length)| comm.recv_async::<f32>(length, 1, tag).unwrap());
+                let received: Vec<_> = received.collect();
+                let early = sums();
+                issued.wait();
+                for ((tag, length), work) in lengths().zip(received) {
+                    assert!(
+                        work.wait().unwrap() == values(1, tag, length),
+                        "message {tag} over {transport:?}"
+                    );
+                }
+                early.into_iter().for_each(|work| assert_eq!(work.wait().unwrap(), vec![2.0; count]));
+            } else {
+                issued.wait();
+                lengths().for_each(|(tag, length)| comm.send(&values(1, tag, length), 0, tag).unwrap());
+                sums().into_iter().for_each(|work| assert_eq!(work.wait().unwrap(), vec![2.0; count]));
+            }
+        });
+    }
 }
 
 struct Dice(u64);

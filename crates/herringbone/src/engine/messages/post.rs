@@ -9,7 +9,7 @@ use crate::{
         element::{DType, ReduceOp},
         group::Rank,
         prepare::Call,
-        session::mailbox::Envelope,
+        session::{lane::CARRIER, mailbox::Envelope},
     },
     engine::{backlog::Backlog, groups::Groups, links::Links, outbox::Outbox, refused::Refused},
     execute::issue::Issue,
@@ -94,5 +94,6 @@ impl Others<'_> {
 pub(super) fn broadcast(group: u32, root: Rank, region: &Region, timeout: Duration) -> Issue {
     let collective = Collective::Broadcast { root };
     let call = Call::new(collective, DType::U8, ReduceOp::Sum, region.len());
-    Issue { timeout: Some(timeout), ..Issue::new(group, call, region.clone(), region.clone()) }
+    let issue = Issue::new(group, call, region.clone(), region.clone());
+    Issue { priority: CARRIER, timeout: Some(timeout), ..issue }
 }
