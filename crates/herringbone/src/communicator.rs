@@ -394,8 +394,10 @@ impl Communicator {
         let Request { collective, dtype, op, count, priority, mark, input, output, .. } = request;
         let count = if is_uneven { Call::UNEVEN } else { count };
         let call = Call { codec, ..Call::new(collective, dtype, op, count) };
-        let timeout = Some(timeout);
-        Ok(Issue { parts, fed, priority, mark, timeout, ..Issue::new(group, call, input, output) })
+        let (lacks, timeout) = (None, Some(timeout));
+        let mut issue = Issue { group, call, parts, fed, lacks, priority, mark, input, output, timeout };
+        issue.see_lack();
+        Ok(issue)
     }
 
     pub(crate) fn check_usable(&self) -> Result<()> {

@@ -124,20 +124,27 @@ impl Touches {
 impl Issue {
     /// A call with nothing else said. If one of its buffers is [lacking](Region::lacking), so is the operation.
     pub(crate) fn new(group: u32, call: Call, input: Region, output: Region) -> Self {
-        let (lacks, input, output) = lacked(input, output);
-        let (parts, fed, priority, mark, timeout) = (None, None, 0, 0, None);
-        Self { group, call, parts, fed, lacks, priority, mark, input, output, timeout }
+        let (parts, fed, lacks, priority, mark, timeout) = (None, None, None, 0, 0, None);
+        let mut issue = Self { group, call, parts, fed, lacks, priority, mark, input, output, timeout };
+        issue.see_lack();
+        issue
     }
-}
 
-/// How many bytes lack of an operation's buffers, if any do, and the buffers, which then have none.
-fn lacked(input: Region, output: Region) -> (Option<u64>, Region, Region) {
-    if !input.is_lacking() && !output.is_lacking() {
-        return (None, input, output);
+    /// If one of its buffers is lacking, so is the operation.
+    #[inline]
+    pub(crate) fn see_lack(&mut self) {
+        if self.input.is_lacking() || self.output.is_lacking() {
+            self.take_lack();
+        }
     }
-    let of = |region: &Region| if region.is_lacking() { region.len() as u64 } else { 0 };
-    let apart = if input.is_same(&output) { 0 } else { of(&output) };
-    (Some(of(&input).saturating_add(apart)), Region::zeroed(0), Region::zeroed(0))
+
+    #[cold]
+    fn take_lack(&mut self) {
+        let of = |region: &Region| if region.is_lacking() { region.len() as u64 } else { 0 };
+        let apart = if self.input.is_same(&self.output) { 0 } else { of(&self.output) };
+        self.lacks = Some(of(&self.input).saturating_add(apart));
+        (self.input, self.output) = (Region::zeroed(0), Region::zeroed(0));
+    }
 }
 
 impl Queued {
