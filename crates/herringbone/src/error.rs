@@ -23,7 +23,7 @@ struct Inner {
 pub enum ErrorKind {
     /// Ranks died, left or aborted the group while an operation needed them. The group is finished: restart the job, or form a new
     /// group.
-    #[error("{} lost: {reason}; the group cannot go on without: shrink() it to the ranks that are left, or restart the job", ranks_are(.ranks))]
+    #[error("{} lost: {reason}; the group cannot go on without {}: shrink() the group to the ranks that are left, or restart the job", ranks_are(.ranks), if .ranks.len() == 1 { "it" } else { "them" })]
     PeerLost {
         /// The lost ranks, by their numbers in the job.
         ranks: Vec<Rank>,

@@ -576,11 +576,13 @@ def a_call_that_one_rank_aborts_fails_on_all() -> None:
         if rank() == aborter:
             group.abort()
             error_of(herringbone.ClosedError, work.wait)
-        elif rank() == waits:
-            told(work.wait, f"rank {aborter} is lost: it aborted the group")
+        # What to do about it is said in torch's words.
+        why = f"rank {aborter} is lost: it aborted the group; the group cannot go on without it: restart the job (torchrun"
+        if rank() == waits:
+            told(work.wait, why)
         dist.barrier()
         if rank() != aborter:
-            told(lambda call=call, group=group: call(group=group), f"rank {aborter} is lost: it aborted the group")
+            told(lambda call=call, group=group: call(group=group), why)
         dist.destroy_process_group(group)
     dist.barrier()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ... import _herringbone
+from ...errors import with_remedy
 from .exceptions import HorovodInternalError
 from .operations import Adasum, ReduceOp
 from .process_sets import ProcessSet, member_of
@@ -66,7 +67,7 @@ class _Running:
                 # No failure of the job, which an elastic one would begin again for.
                 raise failure
             if failure is not None:
-                raise HorovodInternalError(str(failure)) from failure
+                raise failed(failure) from failure
         finally:
             # Else the error keeps this frame, and the frame the error: the tensors would stay.
             del failure
@@ -166,7 +167,7 @@ def join() -> int:
         work = controller.join()
         work.wait()
     except RuntimeError as error:
-        raise HorovodInternalError(str(error)) from error
+        raise failed(error) from error
     # Ranks that joined early have called less: from here on their operations without names meet again.
     required().sets[0].unnamed.clear()
     last = work.result().last_joined
@@ -208,7 +209,12 @@ def forget_all() -> None:
 def _refused(error: RuntimeError) -> Exception:
     """What a caller is told whose operation cannot begin: as in Horovod, a wrong argument is no failure of the job."""
     wrong_argument = isinstance(error, _herringbone.NamedError) and not str(error).startswith(SHUT_DOWN)
-    return ValueError(str(error)) if wrong_argument else HorovodInternalError(str(error))
+    return ValueError(str(error)) if wrong_argument else failed(error)
+
+
+def failed(error: Exception) -> HorovodInternalError:
+    """Why the job cannot go on as it is, and what a program of Horovod does about it."""
+    return HorovodInternalError(with_remedy(str(error), "run the training by hvd.elastic.run, or restart the job"))
 
 
 def _keep(running: _Running) -> int:
