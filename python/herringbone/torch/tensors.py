@@ -234,7 +234,8 @@ def check_cpu(tensor: torch.Tensor) -> None:
         backend = "nccl" if device == "cuda" else "..."
         raise UnsupportedError(
             f"herringbone moves CPU tensors and got one on {tensor.device}; pass tensor.cpu(), or give that "
-            f'device a backend of its own: init_process_group("cpu:herringbone,{device}:{backend}")'
+            f'device a backend of its own: init_process_group("cpu:herringbone,{device}:{backend}") with torch 2.14 or '
+            f'later, and a group for it before: new_group(backend="{backend}")'
         )
     problem = unlike_its_memory(tensor)
     if problem is not None:
