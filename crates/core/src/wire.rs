@@ -311,6 +311,12 @@ impl Fingerprint {
         Self { root: named.unwrap_or(self.root), ..self }
     }
 
+    /// Whether a worker that has completed it knows that all others have called it, and that they agree about all of it.
+    pub fn hears_all(&self, worker: u32) -> bool {
+        let collective = Collective::from_code(self.collective, self.root);
+        self.count != Self::UNEVEN && collective.is_some_and(|collective| collective.hears_all(worker))
+    }
+
     /// What was called, without the operation's number: `all_reduce of 1000 f32, sum`.
     pub fn call(&self) -> impl fmt::Display {
         Call(self)

@@ -521,8 +521,8 @@ impl Communicator {
     /// Ends the group here: operations called later fail, those under way go on.
     ///
     /// A rank whose last calls only sent, such as the root of a broadcast, does not know yet whether the others have called the same.
-    /// It asks them, and waits until all have come to these calls, have closed the group, left or died, for 2 s at most. After a
-    /// call that needs all ranks, such as an all-reduce, there is nothing to ask.
+    /// It asks them, once these calls have ended, and waits until all have come to them, have closed the group, left or died: for 2 s
+    /// at most in all. After a call that needs all ranks, such as an all-reduce, there is nothing to ask.
     ///
     /// On the communicator of all ranks this leaves the job in order. It lets the operations of all groups end, waits for them as
     /// long as anything moves in 10 s, and fails what is left with [`ErrorKind::Closed`]. Then it asks, for all groups in 2 s, and says

@@ -280,14 +280,18 @@ impl Engine {
     }
 
     /// As [`drop_group`](Self::drop_group), for a thread that waits until all members have made the same calls in what is closed with
-    /// it. Returns the ends of that. Where something is under way nobody waits: that says how it ends.
+    /// it. Returns the ends of that. What is under way ends before; if the last of it needs all members, nobody waits for that.
     pub(crate) fn close_group(&mut self, number: u32) -> Vec<Arc<Completion>> {
-        let is_busy = |number: &u32| {
-            let runs = |group: &Group| group.running.iter().any(|(_, key)| self.ops.is_awaited(*key));
-            self.backlog.has_any(*number) || self.groups.get(*number).is_some_and(runs)
+        let is_busy = |group: &Group| {
+            let runs = group.running.iter().any(|(_, key)| self.ops.is_awaited(*key));
+            runs || self.backlog.has_any(group.settings.id)
         };
-        let quiet: Vec<u32> = self.family(number).into_iter().filter(|number| !is_busy(number)).collect();
-        let ends = quiet.into_iter().filter_map(|number| self.groups.await_farewell(number)).collect();
+        let hears_all =
+            |group: &Group| group.member.last().is_some_and(|last| last.hears_all(group.settings.me));
+        let asks =
+            |number: &u32| !self.groups.get(*number).is_some_and(|group| is_busy(group) && hears_all(group));
+        let asking: Vec<u32> = self.family(number).into_iter().filter(asks).collect();
+        let ends = asking.into_iter().filter_map(|number| self.groups.await_farewell(number)).collect();
         self.drop_group(number);
         ends
     }

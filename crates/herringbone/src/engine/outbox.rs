@@ -182,7 +182,7 @@ impl Outbox {
         self.observer.ended(&id, issued, &result);
         if result.is_ok() {
             group.completed(&call);
-            let hears_all = call.count != Call::UNEVEN && call.collective.hears_all(group.settings.me);
+            let hears_all = id.fingerprint.hears_all(group.settings.me);
             group.member.complete(id.fingerprint.sequence, hears_all);
             self.answer(group);
         }

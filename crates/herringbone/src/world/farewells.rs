@@ -140,6 +140,20 @@ fn all_are_told_of_a_last_mismatch() {
     }
 }
 
+/// Its end is waited for, as that of all groups at the end of a job.
+#[test]
+fn a_group_that_is_closed_during_its_last_call_asks_after_it() {
+    let mut world = begun(2);
+    for rank in 0..2 {
+        let task = task(&mut world, broadcast(rank));
+        let todo = ToCall { closes: vec![(WORLD_GROUP, false)], ..ToCall::new(task, None) };
+        world.machine(rank as usize).window = 2;
+        world.call([rank], &todo);
+    }
+    assert!(world.run_to_the_end(ms(60_000)));
+    (0..2).for_each(|rank| assert!(is_told(&mut world, rank), "rank {rank}"));
+}
+
 /// A question stays where it was shown: who comes later than anybody waits learns of it all the same.
 #[test]
 fn who_comes_after_2_s_is_told_and_holds_nobody_up() {

@@ -329,6 +329,11 @@ impl Member {
         self.history.next >= below && all
     }
 
+    /// The last operation of this generation.
+    pub fn last(&self) -> Option<&Fingerprint> {
+        self.history.operations.back().map(|last| &last.fingerprint)
+    }
+
     /// The number of the last operation that is over for its caller, though others before it may not be.
     pub fn over(&self) -> Option<u64> {
         let History { next, operations, .. } = &self.history;
