@@ -422,6 +422,28 @@ fn a_member_asks_only_what_it_does_not_know() {
     assert_eq!((member.take_unlearnt(), member.question()), (None, None));
 }
 
+/// Whether parts fit each other is seen as they arrive, so it is known only of those that had ended before the later call was made.
+#[test]
+fn a_call_besides_one_of_uneven_parts_does_not_confirm_that() {
+    let uneven = Fingerprint { count: Fingerprint::UNEVEN, ..call() };
+    for ends_first in [true, false] {
+        let mut member = member(1);
+        assert!(member.issue(uneven).is_ok());
+        if ends_first {
+            member.complete(0, false);
+        }
+        issue(&mut member, 1);
+        if !ends_first {
+            member.complete(0, false);
+        }
+        member.complete(1, true);
+        assert_eq!(member.question().is_none(), ends_first);
+        issue(&mut member, 1);
+        member.complete(2, true);
+        assert_eq!(member.question(), None);
+    }
+}
+
 #[test]
 fn a_member_that_leaves_is_not_told_what_failed_in_calls_that_it_has_not_made() {
     let mut member = member(1);

@@ -66,6 +66,8 @@ struct History {
     confirmed: u64,
     /// What others have called, as far as this member has to follow it.
     others: Calls,
+    /// How many open operations have parts that may differ.
+    uneven: u64,
 }
 
 /// Where a member stands in its generation.
@@ -91,7 +93,9 @@ impl History {
         {
             self.operations.pop_front();
         }
-        self.operations.push_back(Remembered { hash: self.hash, fingerprint, open: true });
+        let besides_uneven = self.uneven > 0;
+        self.uneven += u64::from(fingerprint.count == Fingerprint::UNEVEN);
+        self.operations.push_back(Remembered { hash: self.hash, fingerprint, open: true, besides_uneven });
         (self.hash, fingerprint)
     }
 
@@ -99,7 +103,9 @@ impl History {
         if sequence >= self.first {
             self.open = self.open.saturating_sub(1);
             if let Some(operation) = self.place(sequence).and_then(|at| self.operations.get_mut(at)) {
-                operation.open = false;
+                let was_open = core::mem::take(&mut operation.open);
+                let is_uneven = operation.fingerprint.count == Fingerprint::UNEVEN;
+                self.uneven -= u64::from(was_open && is_uneven);
             }
         }
     }
@@ -135,6 +141,8 @@ struct Remembered {
     fingerprint: Fingerprint,
     /// Whether its caller does not know yet how it ended.
     open: bool,
+    /// Whether one was open when it was issued whose parts may differ: of how long they are ranks hear only as they receive them.
+    besides_uneven: bool,
 }
 
 /// A decision that calls still to come have to learn of.
@@ -379,6 +387,7 @@ impl Member {
     /// to it.
     pub fn complete(&mut self, sequence: u64, hears_all: bool) {
         self.history.complete(sequence);
+        let hears_all = hears_all && self.history.remembered(sequence).is_none_or(|own| !own.besides_uneven);
         if hears_all && sequence >= self.history.first {
             self.history.confirmed = self.history.confirmed.max(sequence + 1);
         }
