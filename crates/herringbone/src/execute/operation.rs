@@ -189,39 +189,37 @@ impl Operation {
             let open = reducer || !*is_worker || (peer.shared && !prepared.eager);
             let window = Window::new(*ahead, open);
             let stable = !(reducer && *is_worker);
-            room.flows.push(Flow { endpoint, window, stable });
+            room.flows.push(Flow { endpoint, window, stable, invited: false });
         }
     }
 
     /// Allows the ranks that need it to send.
-    pub(super) fn invite(&self, io: &mut Io<'_>) {
-        if self.prepared.eager {
-            let crowded = |endpoint: MemberId, io: &Io<'_>| io.endpoints[endpoint].is_crowded();
-            for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
-                if crowded(flow.endpoint, io) {
-                    self.open(|other| other.rank == peer.rank, io);
-                }
-            }
+    pub(super) fn invite(&mut self, io: &mut Io<'_>) {
+        let prepared = self.prepared.clone();
+        if prepared.eager {
+            self.open(|_, endpoint, io| io.endpoints[endpoint].is_crowded(), io);
         } else {
-            self.open(|peer| !peer.shared && !self.prepared.is_reducer(peer.rank), io);
+            self.open(|peer, _, _| !peer.shared && !prepared.is_reducer(peer.rank), io);
         }
     }
 
-    /// Allows ranks to send me this operation's messages.
-    fn open(&self, which: impl Fn(&Peer) -> bool, io: &mut Io<'_>) {
-        for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
-            if self.is_worker && !peer.heads.is_empty() && which(peer) {
-                let grant = self.header(FrameKind::Grant, self.course.finished.min(peer.gives));
-                io.endpoints[flow.endpoint].notice(grant);
+    /// Allows ranks to send me this operation's messages: once, because a rank keeps that until it begins the operation.
+    fn open(&mut self, which: impl Fn(&Peer, MemberId, &Io<'_>) -> bool, io: &mut Io<'_>) {
+        let finished = self.course.finished;
+        for (at, peer) in self.prepared.peers.iter().enumerate() {
+            let Flow { endpoint, invited, .. } = self.room.flows[at];
+            if self.is_worker && !peer.heads.is_empty() && !invited && which(peer, endpoint, io) {
+                self.room.flows[at].invited = true;
+                let grant = self.id.header(FrameKind::Grant, finished.min(peer.gives));
+                io.endpoints[endpoint].notice(grant);
             }
         }
     }
 
     /// An endpoint has used up its eager slots here: messages of operations that are running need none.
-    pub(crate) fn open_to(&self, endpoint: MemberId, io: &mut Io<'_>) {
-        if let Some(at) = self.room.flows.iter().position(|flow| flow.endpoint == endpoint) {
-            let rank = self.prepared.peers[at].rank;
-            self.open(|peer| peer.rank == rank && self.prepared.eager, io);
+    pub(crate) fn open_to(&mut self, crowded: MemberId, io: &mut Io<'_>) {
+        if self.prepared.eager {
+            self.open(|_, endpoint, _| endpoint == crowded, io);
         }
     }
 

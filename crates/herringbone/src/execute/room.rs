@@ -25,6 +25,8 @@ pub(super) struct Flow {
     pub(super) window: Window,
     /// Whether it, a reducer, has said that all workers hold the result; true of others.
     pub(super) stable: bool,
+    /// Whether this rank has allowed it to send.
+    pub(super) invited: bool,
 }
 
 /// A send under way.

@@ -354,11 +354,14 @@ fn many_messages_wait_for_their_receiver() {
 }
 
 /// Rank 1 calls the collectives that rank 0 waits in only once its message was taken: small ones, of which some lie at rank 1
-/// already, and large ones, which take all memory for messages between hosts.
+/// already, and large ones, which take all memory for messages between hosts. Rank 0 allows rank 1 to send for each of many small
+/// ones, and not again with each message.
 #[test]
 fn messages_pass_collectives_that_their_sender_has_not_called() {
-    for (transport, many, count) in
-        TRANSPORTS.into_iter().flat_map(|transport| [(transport, 100, 10), (transport, 40, 250_000)])
+    let both = [3, 100_003].repeat(10);
+    let cases = [(100, 10, both.clone()), (40, 250_000, both), (1_000, 10, vec![3; 300])];
+    for (transport, (many, count, lengths)) in
+        TRANSPORTS.into_iter().flat_map(|transport| cases.clone().map(|case| (transport, case)))
     {
         let issued = Barrier::new(2);
         World::new(2, transport).staging_bytes(8 << 20).run(|comm| {
@@ -367,7 +370,7 @@ fn messages_pass_collectives_that_their_sender_has_not_called() {
                 let ones = (0..many).map(|_| vec![1f32; count]);
                 ones.map(|ones| comm.all_reduce_async(ones, ReduceOp::Sum).unwrap()).collect()
             };
-            let lengths = || (0..).zip([3, 100_003].repeat(10));
+            let lengths = || (0..).zip(lengths.iter().copied());
             comm.barrier().unwrap();
             if me == 0 {
                 let received = lengths().map(|(tag, length)| comm.recv_async::<f32>(length, 1, tag).unwrap());
