@@ -195,7 +195,7 @@ impl Calls {
 /// What comes of a recovery once all members have answered.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "it is looked at where it is returned, and not kept")]
-pub(super) enum Outcome {
+pub(super) enum RecoveryEnd {
     /// This is to be told.
     Resume(Resume),
     /// Members have called something else than others, first in this operation: the decision follows a fence.
@@ -258,7 +258,7 @@ impl Recovery {
 
     /// What comes of it, once all have answered. Of the members that take no part any more, the one that called most had called
     /// `left`.
-    pub(super) fn decide(&mut self, group: u32, left: &Calls) -> Option<Outcome> {
+    pub(super) fn decide(&mut self, group: u32, left: &Calls) -> Option<RecoveryEnd> {
         if self.is_over || !self.awaited.is_empty() {
             return None;
         }
@@ -268,7 +268,7 @@ impl Recovery {
             Some(failed) => (Calls { next: failed.max(most.next), ..Calls::default() }, Vec::new()),
             None => {
                 if let Some(sequence) = all().filter_map(|calls| calls.differ_at(most)).min() {
-                    return Some(Outcome::Differ(sequence));
+                    return Some(RecoveryEnd::Differ(sequence));
                 }
                 let least = all().map(|calls| calls.next).min().unwrap_or_default();
                 (most.clone().since(least), self.rests())
@@ -277,7 +277,7 @@ impl Recovery {
         self.is_over = true;
         let lost = self.lost.values().cloned().collect();
         let gained = self.gained.iter().copied().collect();
-        Some(Outcome::Resume(Resume { group, calls, lost, gained, operations }))
+        Some(RecoveryEnd::Resume(Resume { group, calls, lost, gained, operations }))
     }
 
     fn rests(&self) -> Vec<Rest> {
@@ -499,7 +499,7 @@ mod tests {
 
     fn resume(recovery: &mut Recovery, left: &Calls) -> Resume {
         match recovery.decide(7, left) {
-            Some(Outcome::Resume(resume)) => resume,
+            Some(RecoveryEnd::Resume(resume)) => resume,
             other => panic!("{other:?}"),
         }
     }
@@ -613,7 +613,7 @@ mod tests {
         };
         let calls = |next, hashes: &[u64]| Calls { next, hashes: hashes.into(), ..NONE };
         let differ = |other: Calls, left: &Calls| match recovery(other).decide(7, left) {
-            Some(Outcome::Differ(sequence)) => Some(sequence),
+            Some(RecoveryEnd::Differ(sequence)) => Some(sequence),
             _ => None,
         };
         assert_eq!(differ(calls(5, &[0, 1, 2, 8, 9]), &NONE), Some(3));
@@ -626,7 +626,7 @@ mod tests {
             "not in this generation"
         );
         let mut recovery = recovery(calls(5, &[7]));
-        assert_eq!(recovery.decide(7, &NONE), Some(Outcome::Differ(4)));
+        assert_eq!(recovery.decide(7, &NONE), Some(RecoveryEnd::Differ(4)));
         recovery.fenced(6);
         assert_eq!(resume(&mut recovery, &NONE).calls, calls(6, &[]));
     }

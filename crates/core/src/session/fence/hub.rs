@@ -5,7 +5,7 @@ use super::super::{
     control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
     farewell::{Confirmation, FarewellQuestion, Questions},
     lateness::Lateness,
-    recovery::{Calls, Held, Outcome, Recovery},
+    recovery::{Calls, Held, Recovery, RecoveryEnd},
 };
 use crate::{group::Rank, wire::Fingerprint};
 use alloc::{
@@ -412,11 +412,11 @@ impl Group {
     fn resume_if_known(&mut self, number: u32, gone: &Gone) -> Vec<Directed> {
         let Self { recovery: Some(recovery), fence: None, .. } = self else { return Vec::new() };
         match recovery.decide(number, &self.called_by_left) {
-            Some(Outcome::Resume(resume)) => {
+            Some(RecoveryEnd::Resume(resume)) => {
                 let message = Message::Resume(resume);
                 self.live(gone).map(|to| Directed { to, message: message.clone() }).collect()
             }
-            Some(Outcome::Differ(sequence)) => {
+            Some(RecoveryEnd::Differ(sequence)) => {
                 self.begin(number, (Cause::Mismatch(Mismatch::new(sequence, [])), None), gone)
             }
             None => Vec::new(),
