@@ -19,7 +19,7 @@
 //! sent by the lowest of these ranks to all others; what nobody holds is folded again, by the workers themselves and in the
 //! same canonical tree, so with the same bits. No reducer takes part, so the loss of another one changes nothing.
 //!
-//! The group's operations from [`Resume::from`] on run in a new group, with the reducers that are left and those that came.
+//! What the group calls after all of [`Resume::calls`] runs in a new group, with the reducers that are left and those that came.
 
 use super::{
     codec::{Malformed, Reader, Writer},
