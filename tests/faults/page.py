@@ -27,7 +27,7 @@ What happens when processes, links or calls go wrong. In plain words:
 * **A reducer that dies costs no step.** Nor does one that hangs, is cut off or is started again. The workers finish its
   operations themselves, with the same bits. One that hangs or is cut off holds them up for about three seconds.
 * **Calls that do not fit together** (type, size, operation) are an exception on all ranks, which says who called what. The
-  group stays usable, and no process is aborted.
+  group stays usable, and no process is aborted. This holds while a reducer is lost, too.
 * **A flipped bit is found** by a checksum (CRC32C). On a link to a reducer it costs no call. Between two workers all ranks
   get an exception that names the link.
 * **A message that comes twice, out of order or from another connection is refused**, also if both jobs have the same token
