@@ -197,6 +197,8 @@ class Ends:
             del self._unwatched[number]
         for descriptor in descriptors:
             ended.append(self._numbers.pop(descriptor))
+            # To close it is not enough: a process that is being started holds a copy until it runs its program.
+            self._epoll.unregister(descriptor)
             os.close(descriptor)
         return ended
 
