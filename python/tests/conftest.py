@@ -28,10 +28,14 @@ from ports import free_port
 
 
 def clean_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:
-    """This environment without settings of a job that the tests may run inside of."""
-    foreign = ("HERRINGBONE_", "MASTER_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK")
+    """This environment without settings of a job that the tests may run inside of.
+
+    Output stays buffered: an unbuffered ``print`` writes a line and its end one after the other, and the processes of a job
+    that share a pipe would write in between. What has to be seen at once is flushed.
+    """
+    foreign = ("HERRINGBONE_", "MASTER_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "PYTHONUNBUFFERED")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **extra}
+    return {**kept, "OMP_NUM_THREADS": "1", **extra}
 
 
 @dataclass
